@@ -23,9 +23,8 @@ from syrinx_stages.model.describe import TASK_TYPES
 from syrinx_stages.model.sampling import Sampler
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.talker import frame
-from syrinx_stages.talker.allocation import bucket_for
 from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
-from syrinx_stages.talker.model_runner import MAX_PREFILL_POSITIONS, PREFILL_LENGTHS, PREFILL_ROWS
+from syrinx_stages.talker.prefill import plan_prefills
 from syrinx_stages.talker.prompt import Prompt, Prompter
 
 FRAMES = 40
@@ -156,17 +155,16 @@ def engine(checkpoint: Checkpoint, speech_requests: Sequence[SpeechRequest], giv
     rows, ids, forced = len(speech_requests), [request.id for request in speech_requests], Forced()
     talker = CudaTalkerEngine(checkpoint, rows)
     prepared = [talker.prepare(request, b"", None) for request in speech_requests]
-    length = bucket_for(PREFILL_LENGTHS, max(len(each.prompt.embeds) for each in prepared))
+    shapes = {(plan.rows, plan.length) for plan in plan_prefills([len(each.prompt.embeds) for each in prepared])}
     # Not captured as graphs, because the given codes change with each frame.
     runner = talker.runner
     with runner.recorder.on_stream(), forced.patched():
         step = runner.new_frame(rows)
         runner.batch_sizes = [rows]
         runner.frames[rows] = step, step.sample_codes, step.decode
-        for count in PREFILL_ROWS:
-            if count * length <= MAX_PREFILL_POSITIONS:
-                prefill = runner.new_prefill(count, length)
-                runner.prefills[count, length] = prefill, prefill.run
+        for shape in shapes:
+            prefill = runner.new_prefill(*shape)
+            runner.prefills[shape] = prefill, prefill.run
         talker.admit(prepared)
         for codes in given.to(runner.state.hidden.device, torch.int32):
             forced.codes = codes

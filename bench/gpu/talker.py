@@ -31,7 +31,7 @@ from syrinx_stages.model.config import CODE_GROUPS, TalkerConfig, TransformerCon
 from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.talker.allocation import bucket_for
 from syrinx_stages.talker.cuda_engine import CudaTalkerEngine, Step
-from syrinx_stages.talker.model_runner import PREFILL_LENGTHS, PREFILL_ROWS
+from syrinx_stages.talker.prefill import PREFILL_LENGTHS, PREFILL_ROWS
 from syrinx_stages.talker.prompt import Prepared, Prompt
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)

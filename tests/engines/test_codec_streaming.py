@@ -1,7 +1,9 @@
 """Streaming: on one CPU thread, samples are a bit-exact function of the request's own codes."""
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import syrinx_stages
+from support.small_codec import CONFIG, random_decoder
 from syrinx_stages.model.checkpoint import load_module
 from syrinx_stages.model.codec_decoder import CodecDecoder
 from syrinx_stages.model.config import read_speech_tokenizer_config
@@ -125,6 +128,33 @@ def test_chunking_and_batching_the_bundled_voice_beyond_its_attention_window() -
     alone = decode(decoder, codes[:1], [])
     assert torch.equal(decode(decoder, codes[:1], [2, 2, 4, 8, 12, 1, 1, 5, 70]), alone)
     assert torch.equal(decode(decoder, codes, [2, 4, 8, 12, 60])[:1], alone)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"intermediate_size": 100},
+        {"intermediate_size": 17, "hidden_size": 33},
+        {"hidden_size": 7, "latent_dim": 33, "codebook_dim": 6, "head_dim": 24},
+        {"hidden_size": 36, "latent_dim": 28, "codebook_dim": 20, "intermediate_size": 30, "decoder_dim": 36},
+        {"hidden_size": 50, "latent_dim": 10, "num_attention_heads": 9, "num_key_value_heads": 3, "decoder_dim": 8},
+        {"head_dim": 40, "sliding_window": 72, "intermediate_size": 104, "num_attention_heads": 1,
+         "num_key_value_heads": 1},
+        {"head_dim": 18, "sliding_window": 72, "num_attention_heads": 1, "num_key_value_heads": 1},
+        {"head_dim": 6, "sliding_window": 24, "num_attention_heads": 3, "num_key_value_heads": 1},
+        {"sliding_window": 2, "upsample_rates": (1, 2), "upsampling_ratios": (3,), "decoder_dim": 20},
+    ],
+    ids=str,
+)  # fmt: skip
+@torch.inference_mode()
+def test_chunking_and_batching_of_unusual_widths(changes: dict[str, Any]) -> None:
+    """Widths that are no multiple of a vector register: kernels round the last elements of a tensor differently."""
+    decoder = random_decoder(msgspec.structs.replace(CONFIG, **changes))
+    codes = random_codes(3, FRAMES, CONFIG.codebook_size, seed=1)
+    alone = [decode(decoder, stream[None], []) for stream in codes]
+    for rows in (1, 2, 3):
+        for chunks in ([1] * FRAMES, [2, 2, 4, 8, 12], [3, 1, 5, 1, 1]):
+            assert torch.equal(decode(decoder, codes[:rows], chunks), torch.cat(alone[:rows])), (rows, chunks)
 
 
 def test_loading_new_weights_replaces_derived_tables(decoder: CodecDecoder, codes: Tensor) -> None:

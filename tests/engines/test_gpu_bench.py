@@ -39,6 +39,7 @@ def outcome(ttfa: float, *, underruns: int = 0, duration: float = 4.0) -> Outcom
             duration=duration,
             underruns=underruns,
             underrun_seconds=0.1 * underruns,
+            longest_underrun=0.1 if underruns else 0.0,
             gaps=(),
         )
     )

@@ -95,7 +95,8 @@ def sample_code0(case: SamplingCase, logits: Tensor) -> tuple[Tensor, Tensor]:
         eos=EOS, num_special=VOCABULARY - CODES,
     )  # fmt: skip
     torch.testing.assert_close(x[: case.count], state + bias)
-    assert torch.equal(x[case.count :], table[case.codes[:, 0].long()])
+    # A row without a code continues with code 0, whose frame is discarded.
+    assert torch.equal(x[case.count :], table[case.codes[:, 0].long().clamp(min=0)])
     return x, sum_of_squares
 
 
@@ -162,6 +163,52 @@ def test_equal_scores_greedy_takes_the_first_and_top_k_keeps_all() -> None:
     assert case.codes[2:, 3].tolist() == (numbers[2:] * CODES).long().tolist()
 
 
+NOT_FINITE = [torch.nan, -torch.nan, torch.inf]
+
+
+def damage(case: SamplingCase, scores: Tensor, codes: int) -> Tensor:
+    """Damages one score of every second row: NaN, infinity, or all scores -infinity. Returns which rows."""
+    damaged = torch.arange(case.count) % 2 == 1
+    for number, row in enumerate(damaged.nonzero().flatten().tolist()):
+        choice = number % (len(NOT_FINITE) + 1)
+        if choice < len(NOT_FINITE):
+            scores[row, number * 7 % codes] = NOT_FINITE[choice]
+        else:
+            scores[row] = -torch.inf
+    return damaged
+
+
+def test_row_with_a_logit_that_is_not_finite_gets_no_code_0_and_changes_no_other_row() -> None:
+    case = all_combinations()
+    logits = scores(case, VOCABULARY, 1)
+    expected = case.model.code0(logits, case.seen)
+    damaged = damage(case, logits, CODES)
+    seen = case.rows.seen.clone()
+    sample_code0(case, logits)
+    expected[damaged] = sampling.INVALID_CODE.value
+    assert case.codes[:, 0].tolist() == expected.tolist()
+    kept = ~damaged
+    seen[case.slots[kept], expected[kept]] = 1
+    assert torch.equal(case.rows.seen, seen)
+    assert case.model.code0(logits, case.seen).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("group", [1, CODE_GROUPS - 1])
+def test_row_with_a_score_that_is_not_finite_gets_no_residual_code(group: int) -> None:
+    case = all_combinations()
+    logits = scores(case, CODES, group)
+    expected = case.model.residual(logits, group)
+    damaged = damage(case, logits, CODES)
+    expected[damaged] = sampling.INVALID_CODE.value
+    table = embeddings(CODES) if group < CODE_GROUPS - 1 else None
+    x, sum_of_squares = torch.zeros(case.count, WIDTH), torch.zeros(case.count, 5)
+    sampling.sample_residual_code(case.rows, logits, group, table, case.codes, x, sum_of_squares)
+    assert case.codes[:, group].tolist() == expected.tolist()
+    if table is not None:
+        assert torch.equal(x, table[expected.clamp(min=0)])
+    assert case.model.residual(logits, group).tolist() == expected.tolist()
+
+
 # Device functions ----------------------------------------------------------------------------------------------
 
 
@@ -217,19 +264,21 @@ def test_embed_frame_sums_embeddings_and_text_and_copies_codes_to_the_host() -> 
     texts = torch.full((8, width), torch.nan)
     texts[[2, 5, 7]] = torch.randn(3, width, generator=random)
     codes = torch.randint(CODES, (count, CODE_GROUPS), generator=random, dtype=torch.int32)
+    codes[1, 0] = codes[1, 9] = codes[2, 15] = sampling.INVALID_CODE.value
     case = SamplingCase([Sampling()] * count, [0] * count)
     case.rows.metadata[:, TEXT_ROW.value] = torch.tensor([5, 2, 7])
     case.rows.metadata[:, RING.value] = torch.tensor([1, 1, 2])
     x, sum_of_squares = torch.full((count, width), torch.nan), torch.full((count, 5), torch.nan)
-    host_codes = torch.full((4, 4, CODE_GROUPS), -1, dtype=torch.int16)
+    host_codes = torch.full((4, 4, CODE_GROUPS), -99, dtype=torch.int16)
     sampling.embed_frame(case.rows, codes, first, rest, texts, x, sum_of_squares, host_codes)
-    expected = texts[[5, 2, 7]] + first[codes[:, 0].long()]
-    expected += sum(rest[group - 1][codes[:, group].long()] for group in range(1, CODE_GROUPS))
+    valid = codes.long().clamp(min=0)
+    expected = texts[[5, 2, 7]] + first[valid[:, 0]]
+    expected += sum(rest[group - 1][valid[:, group]] for group in range(1, CODE_GROUPS))
     torch.testing.assert_close(x, expected)
     torch.testing.assert_close(sum_of_squares.sum(1), x.square().sum(1))
     assert torch.equal(host_codes[1, :2], codes[:2].to(torch.int16))
     assert torch.equal(host_codes[2, 2], codes[2].to(torch.int16))
-    assert (host_codes == -1).sum() == host_codes.numel() - codes.numel()
+    assert (host_codes == -99).sum() == host_codes.numel() - codes.numel()
 
 
 def test_norm_last_position_writes_to_the_rows_slot() -> None:

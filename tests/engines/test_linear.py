@@ -6,7 +6,10 @@ import torch
 from syrinx_stages.model.linear import BLOCK_ROWS, MAX_ROWS, add_product, column_major, linear
 
 
-@pytest.mark.parametrize(("inner", "outer"), [(320, 448), (512, 320), (192, 768), (1024, 3072), (2048, 6144)])
+@pytest.mark.parametrize(
+    ("inner", "outer"),
+    [(320, 448), (512, 320), (192, 768), (1024, 3072), (2048, 6144), (33, 7), (24, 50), (7, 33)],
+)
 def test_linear_is_bit_identical_for_any_batch(inner: int, outer: int) -> None:
     generator = torch.Generator().manual_seed(inner * outer)
     weight = column_major(outer, inner).copy_(torch.randn(outer, inner, generator=generator))

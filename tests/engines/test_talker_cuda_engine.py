@@ -17,7 +17,8 @@ from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.engine import EngineFull
-from syrinx_stages.talker.model_runner import MAX_PAGES, PREFILL_LENGTHS
+from syrinx_stages.talker.model_runner import MAX_PAGES
+from syrinx_stages.talker.prefill import PREFILL_LENGTHS
 from syrinx_stages.talker.allocation import PAGE_SIZE
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
@@ -168,17 +169,19 @@ def test_row_without_a_free_page_waits(eager: EagerTalkerEngine, make: Make) -> 
 
 
 @torch.inference_mode()
-def test_long_prompt_is_prefilled_in_chunks(tmp_path: Path) -> None:
+def test_long_prompt_is_prefilled_in_chunks_beside_short_ones(tmp_path: Path) -> None:
     voice = Checkpoint(str(small_talker.write(tmp_path / "voice", num_hidden_layers=1)))
-    engine, reference = CudaTalkerEngine(voice, 1), Reference(voice)
+    engine, reference = CudaTalkerEngine(voice, 3), Reference(voice)
     engine.warm_up()
     poison(engine)
-    request = small_talker.request("a", small_talker.text(PREFILL_LENGTHS[-1] + 5))
-    hidden = reference.start(request).hidden
-    engine.admit([engine.prepare(request, b"", None)])
-    allocation = engine._rows["a"].allocation
-    assert allocation.position == PREFILL_LENGTHS[-1] + 5
-    torch.testing.assert_close(engine.runner.state.hidden[allocation.slot], hidden, atol=1e-5, rtol=1e-5)
+    positions = {"short": 12, "long": PREFILL_LENGTHS[-1] + 14, "medium": 20}
+    requests = [small_talker.request(name, small_talker.text(count)) for name, count in positions.items()]
+    engine.admit([engine.prepare(request, b"", None) for request in requests])
+    for request in requests:
+        allocation = engine._rows[request.id].allocation
+        assert allocation.position == positions[request.id]
+        hidden = engine.runner.state.hidden[allocation.slot]
+        torch.testing.assert_close(hidden, reference.start(request).hidden, atol=1e-5, rtol=1e-5)
 
 
 def test_rejects_a_prompt_longer_than_a_requests_pages(tmp_path: Path) -> None:

@@ -166,3 +166,26 @@ def test_requests_in_one_step(eager: EagerTalkerEngine, frames: FrameGenerator) 
     generated = frames.read([(handles[0], 0, 1), (handles[2], 0, 2)])
     found = [np.frombuffer(codes, "<i2").reshape(-1, 16).tolist() for codes in generated]
     assert found == [expected[:1], expected[:2]]
+
+
+def test_request_whose_scores_are_not_finite_ends_alone(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
+    """vLLM ends a request after EOS; its last frame says that there was no code."""
+    expected, handles = codes_of(eager), [HANDLE, Handle(1, 0)]
+    length, eos = len(opened(eager).prompt.embeds), eager._talker.config.codec_eos_token_id
+    hidden = []
+    for handle in handles:
+        frames.open(opened(eager, handle))
+        layers = Layers(eager, frames, handle)
+        layers.feed(length - 1)
+        row = inputs(frames, torch.tensor([length - 1 + handle.base]), eager._talker.config.hidden_size)
+        with torch.inference_mode():
+            hidden.append(layers._talker.decode(row, [layers._cache]))
+    last = torch.tensor([length - 1 + handle.base for handle in handles])
+    with torch.inference_mode():
+        states = torch.cat((torch.full_like(hidden[0], torch.nan), hidden[1]))
+        assert frames.sample(last, states).tolist() == [eos, expected[0][0]]
+        # vLLM may have scheduled one more step.
+        assert inputs(frames, last + 1, states.shape[1]).isfinite().all()
+    assert min(read(frames, 0, 1)[0]) < 0
+    good = frames.read([(handles[1], 0, 1)])[0]
+    assert np.frombuffer(good, "<i2").tolist() == expected[0]

@@ -18,7 +18,7 @@ from support import small_talker
 from support.attention import AttentionCase, check_decode, check_pair, check_prefill
 from support.products import Case, Product
 from support.talker_lifetimes import Lifetimes, Reference, ReferenceRequest, poison
-from syrinx_stages.contract.messages import End, Sampling
+from syrinx_stages.contract.messages import End, EndReason, Sampling
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import ModelConfig
 
@@ -116,6 +116,20 @@ def test_every_tile_of_the_table() -> None:
         fusion = {"adds": True} if (outer, inner) in residual else {"parts": 32, "gated": gated}
         for height, tile in zip(TABLE_ROWS, tiles, strict=True):
             cases.append(Case(tile=tile, rows=max(1, height - 3), outer=outer, inner=inner, **fusion))
+    check(cases)
+
+
+def test_tiles_of_prefills_with_more_rows_than_in_the_table() -> None:
+    from syrinx_stages.talker.tiles import SM_90, choose_tile
+
+    residual = {(2048, 2048), (2048, 6144), (1024, 2048), (1024, 3072)}
+    cases = []
+    for (outer, inner, gated), rows in combinations(SM_90, (129, 256, 509)):
+        adds = (outer, inner) in residual
+        weight = torch.empty((2 if gated else 1) * outer, inner, dtype=torch.bfloat16, device="cuda")
+        tile = choose_tile(rows, weight, gated=gated, residual=adds)
+        fusion = {"adds": True} if adds else {"parts": 32, "gated": gated}
+        cases.append(Case(tile=tile, rows=rows, outer=outer, inner=inner, **fusion))
     check(cases)
 
 
@@ -288,6 +302,27 @@ def test_captured_step_gives_the_same_bits_as_the_step(
     assert not any(isinstance(item, End) for frame in results[0] for item in frame.values())
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
+@torch.inference_mode()
+def test_request_whose_scores_are_not_finite_ends_alone(
+    value: float, reference: Reference, engine: CudaTalkerEngine
+) -> None:
+    samplings = [ENDLESS, ENDLESS, Sampling(temperature=0, residual_temperature=0, min_frames=99)]
+    requests = [small_talker.request(str(index), sampling=sampling) for index, sampling in enumerate(samplings)]
+    rows = [reference.start(request) for request in requests]
+    admit(engine, rows)
+    with engine.runner.recorder.on_stream():
+        for name in ("0", "2"):
+            engine.runner.state.hidden[engine._rows[name].allocation.slot, 3] = value
+    results = [engine.read(engine.launch(["0", "1", "2"])) for _ in range(2)]
+    for name in ("0", "2"):
+        assert isinstance(results[0][name], End)
+        assert results[0][name].reason is EndReason.ERROR
+        assert name not in results[1]
+    assert max(reference.errors(rows[1:2], [results[0]["1"]])) < TOLERANCE[torch.float32]
+    assert isinstance(results[1]["1"], bytes)
+
+
 @torch.inference_mode()
 def test_long_prompt_is_prefilled_in_chunks(reference: Reference, engine: CudaTalkerEngine) -> None:
     rows = [reference.start(small_talker.request("long", small_talker.text(900), sampling=ENDLESS))]
@@ -298,10 +333,10 @@ def test_long_prompt_is_prefilled_in_chunks(reference: Reference, engine: CudaTa
 
 def test_official_shapes_in_every_batch_size_of_the_tile_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One layer of each stack, with the shapes of the 1.7B checkpoint, in bfloat16."""
-    from syrinx_stages.talker import model_runner
+    from syrinx_stages.talker import prefill
     from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
 
-    monkeypatch.setattr(model_runner, "PREFILL_LENGTHS", (16, 32))
+    monkeypatch.setattr(prefill, "PREFILL_LENGTHS", (16, 32))
     write_configs(tmp_path, "1b7")
     settings = json.loads((tmp_path / "config.json").read_text())
     settings["talker_config"]["num_hidden_layers"] = 1

@@ -8,7 +8,7 @@ import torch
 from support import talker_recipe as recipe
 from syrinx_stages.contract.messages import Sampling
 from syrinx_stages.model.config import TalkerConfig
-from syrinx_stages.model.sampling import LogitFilter, Sampler, uniforms
+from syrinx_stages.model.sampling import INVALID_CODE, LogitFilter, Sampler, uniforms
 
 CPU = torch.device("cpu")
 CONFIG = msgspec.convert(recipe.config("custom_voice", "1b7")["talker_config"], TalkerConfig)
@@ -175,3 +175,24 @@ def test_numbers_are_uniform_and_independent_along_every_counter(axis: str) -> N
 def test_any_64_bit_seed_is_accepted(seed: int) -> None:
     sampler = Sampler([Sampling()], [seed], CONFIG, CPU)
     assert sampler.step(torch.zeros(1, dtype=torch.int64)).code0(logits(1)[None], seen(1)[None]).shape == (1,)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, -torch.nan, torch.inf], ids=["NaN", "negative NaN", "infinity"])
+@pytest.mark.parametrize("index", [0, 2, 4])
+def test_row_with_a_score_that_is_not_finite_gets_no_code(bad: float, index: int) -> None:
+    scores = torch.tensor([[5.0, -torch.inf, 0.5, 3.0, 1.0]] * 3)
+    damaged = scores.clone()
+    damaged[1, index] = bad
+    numbers = torch.tensor([[0.3], [0.3], [0.9]], dtype=torch.float64)
+    mixed = [(0.0, 0, 1.0), (0.0, 0, 1.0), (1.0, 2, 1.0)]
+    for params in ([(0.0, 0, 1.0)] * 3, mixed, *([each] * 3 for each in [(1.0, 0, 1.0), (0.5, 2, 1.0), (1.0, 0, 0.6)])):
+        choice = LogitFilter(params, CPU)
+        first, _, last = choice.sample(scores, numbers).tolist()
+        assert choice.sample(damaged, numbers).tolist() == [first, INVALID_CODE, last], params
+
+
+def test_row_without_any_score_gets_no_code() -> None:
+    scores = torch.tensor([[-torch.inf] * 4, [0.0, 1.0, 2.0, 3.0]])
+    numbers = torch.full((2, 1), 0.5, dtype=torch.float64)
+    for params in ((0.0, 0, 1.0), (1.0, 0, 1.0), (1.0, 2, 0.9)):
+        assert LogitFilter([params] * 2, CPU).sample(scores, numbers)[0] == INVALID_CODE

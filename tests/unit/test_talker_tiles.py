@@ -16,7 +16,7 @@ from syrinx_stages.kernels.linear import DirectTile, MatrixTile, Tile
 from syrinx_stages.kernels.split_k import SplitKWorkspace
 from syrinx_stages.model.config import ModelConfig, TalkerConfig, TransformerConfig
 from syrinx_stages.talker.frame import LayerStack, new_split_k_workspace
-from syrinx_stages.talker.model_runner import MAX_PREFILL_POSITIONS
+from syrinx_stages.talker.prefill import MAX_PREFILL_POSITIONS
 from syrinx_stages.talker.packed import PackedLayer
 from syrinx_stages.kernels.gpu import H200, Gpu
 from syrinx_stages.talker.tiles import choose_tile, fit

@@ -1,12 +1,30 @@
 """Runs an engine's GPU work on a stream of its own and captures it as CUDA graphs."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import Lock
 
 import torch
 from torch import Tensor
 
 Work = Callable[[], None]
+
+_capture_lock = Lock()
+"""Held during a capture: the garbage collector's state belongs to the process, and engines capture on own threads."""
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Keeps finalizers of unreachable tensors and graphs from calling CUDA, which would break a capture."""
+    with _capture_lock:
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if enabled:
+                gc.enable()
 
 
 class GraphRecorder:
@@ -46,12 +64,13 @@ class GraphRecorder:
             # The first run loads modules, which is not allowed during capture.
             work()
             graph = torch.cuda.CUDAGraph()
-            # "thread_local" lets other threads of this process use the device during capture.
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                work()
-            finally:
-                graph.capture_end()
+            with _without_garbage_collection():
+                # "thread_local" lets other threads of this process use the device during capture.
+                graph.capture_begin(capture_error_mode="thread_local")
+                try:
+                    work()
+                finally:
+                    graph.capture_end()
         return lambda: work() if torch.cuda.is_current_stream_capturing() else graph.replay()
 
     def record_event(self) -> Work:

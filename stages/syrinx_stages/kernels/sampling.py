@@ -1,7 +1,8 @@
 """Samples codes on the device with the same random numbers and in the same order of operations as `model.sampling`.
 
 Sampling parameters are float32 [slots, 2, NUM_SAMPLING_PARAMS]: one set for code 0 and one for the residual codes.
-Temperature 0 selects the most likely code.
+Temperature 0 selects the most likely code. A row whose scores are not finite gets INVALID_CODE and continues with code
+0, so that it reads no memory outside of its tables; the host discards its frame.
 
 In all functions, `codes` is int32 [rows, groups]; `x` [rows, width] and `sum_of_squares` float32 [rows, parts] are the
 rows of a layer stack's input and the sums of their squares.
@@ -25,6 +26,8 @@ TOP_P = tl.constexpr(2)
 REPETITION_PENALTY = tl.constexpr(3)
 MIN_FRAMES = tl.constexpr(4)
 NUM_SAMPLING_PARAMS = 5
+INVALID_CODE = tl.constexpr(-1)
+"""Sampled in place of a code from scores that have NaN, infinity or nothing else than -infinity."""
 
 
 @triton.jit
@@ -102,38 +105,42 @@ def _top_p_threshold(keys, mass, max_dropped):
 
 @triton.jit
 def sample(scores, id, params, number):
-    """Returns one sampled id.
+    """Returns one sampled id, or INVALID_CODE.
 
     scores: float32 by id, -inf for ids that must not be sampled. params: pointer to one set of sampling parameters.
     number: the random number in [0, 1).
+
+    A score that is not finite makes its mass, the total and so `target` NaN, and no cumulative mass exceeds NaN. For
+    that, masses are removed by multiplication. The check itself is only on the path that rounding rarely takes.
     """
     temperature = tl.load(params + TEMPERATURE)
     top_k = tl.load(params + TOP_K).to(tl.int32)
     top_p = tl.load(params + TOP_P)
     best = tl.max(scores, 0)
-    # Greedy unless the temperature is above 0: the first id with the best score.
-    mass = tl.where(scores == best, 1.0, 0.0)
-    target = tl.full((), 0.0, tl.float32)
     if temperature > 0:
         scores = scores / temperature
         best = best / temperature
         mass = tl.exp(scores - best)
         if top_k > 0:
             keys = _sort_keys(scores)
-            mass = tl.where(keys >= _top_k_threshold(keys, top_k, _sort_keys(best)), mass, 0.0)
+            mass *= (keys >= _top_k_threshold(keys, top_k, _sort_keys(best))).to(tl.float32)
         total = tl.sum(mass, 0)
         if top_p < 1:
             keys = _sort_keys(scores)
             # The best id is always kept.
             threshold = tl.minimum(_top_p_threshold(keys, mass, (1 - top_p) * total), _sort_keys(best))
-            mass = tl.where(keys >= threshold, mass, 0.0)
+            mass *= (keys >= threshold).to(tl.float32)
             total = tl.sum(mass, 0)
         target = number * total
+    else:
+        # The first id with the best score.
+        mass = tl.where(scores == best, 1.0, tl.where(scores == scores, 0.0, float("nan")))
+        target = (best - best) * tl.sum(mass, 0)
     # The first id whose cumulative mass exceeds the target.
     sampled = tl.min(tl.where(tl.cumsum(mass, 0) > target, id, 0x7FFFFFFF), 0)
     if sampled == 0x7FFFFFFF:
         # Rounding moved the target past the last id that has any mass.
-        sampled = tl.max(tl.where(mass > 0, id, 0), 0)
+        sampled = tl.where(target == target, tl.max(tl.where(mass > 0, id, 0), 0), INVALID_CODE)
     return sampled
 
 
@@ -150,9 +157,9 @@ def _store_row(values, out, sum_of_squares, row, WIDTH: tl.constexpr, PARTS: tl.
 
 @triton.jit
 def _copy_row(table, index, out, sum_of_squares, row, WIDTH: tl.constexpr, PARTS: tl.constexpr):
-    """Copies row `index` of a table and stores its sum of squares."""
+    """Copies row `index` of a table, or row 0 for INVALID_CODE, and stores its sum of squares."""
     i = tl.arange(0, triton.next_power_of_2(WIDTH))
-    values = tl.load(table + index.to(tl.int64) * WIDTH + i, mask=i < WIDTH, other=0.0)
+    values = tl.load(table + tl.maximum(index, 0).to(tl.int64) * WIDTH + i, mask=i < WIDTH, other=0.0)
     _store_row(values, out, sum_of_squares, row, WIDTH, PARTS)
 
 
@@ -179,7 +186,7 @@ def _first_code_kernel(
     score = tl.where((id >= FIRST_SPECIAL) & ((id != EOS) | too_early), float("-inf"), score)
     code = sample(score, id, row_params, uniform(tl.load(seeds + slot), frame, 0))
     tl.store(codes + row * CODES_STRIDE, code.to(codes.dtype.element_ty))
-    tl.store(seen + slot.to(tl.int64) * VOCABULARY + code, 1)
+    tl.store(seen + slot.to(tl.int64) * VOCABULARY + code, 1, mask=code >= 0)
     # The predictor's first input is the talker's state, projected by the same product as the logits.
     i = tl.arange(0, triton.next_power_of_2(WIDTH))
     state = tl.load(scores + row * SCORES_STRIDE + VOCABULARY + i, mask=i < WIDTH, other=0.0)
@@ -227,10 +234,10 @@ def _embed_frame_kernel(
     frame = tl.load(codes + row * GROUPS + group)
     if block == 0:
         tl.store(host_codes + (ring * MAX_ROWS + row) * GROUPS + group, frame.to(host_codes.dtype.element_ty))
-    code = tl.load(codes + row * GROUPS)
+    code = tl.maximum(tl.load(codes + row * GROUPS), 0)
     total += tl.load(first + code.to(tl.int64) * WIDTH + i, mask=inside, other=0.0).to(tl.float32)
     for g in tl.static_range(1, GROUPS):
-        code = tl.load(codes + row * GROUPS + g) + (g - 1) * CODEBOOK
+        code = tl.maximum(tl.load(codes + row * GROUPS + g), 0) + (g - 1) * CODEBOOK
         total += tl.load(rest + code.to(tl.int64) * WIDTH + i, mask=inside, other=0.0).to(tl.float32)
     result = total.to(out.dtype.element_ty)
     tl.store(out + row * WIDTH + i, result, mask=inside)

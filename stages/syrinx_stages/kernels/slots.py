@@ -47,10 +47,10 @@ def _embed_inputs_kernel(
         total = tl.load(embeds + source.to(tl.int64) * WIDTH + i, mask=inside, other=0.0).to(tl.float32)
         if frame >= 0:
             frame_codes = codes + (slot.to(tl.int64) * FRAMES + frame) * GROUPS
-            code = tl.load(frame_codes).to(tl.int64)
+            code = tl.maximum(tl.load(frame_codes), 0).to(tl.int64)
             total += tl.load(first + code * WIDTH + i, mask=inside, other=0.0).to(tl.float32)
             for g in tl.static_range(1, GROUPS):
-                code = tl.load(frame_codes + g).to(tl.int64) + (g - 1) * CODEBOOK
+                code = tl.maximum(tl.load(frame_codes + g), 0).to(tl.int64) + (g - 1) * CODEBOOK
                 total += tl.load(rest + code * WIDTH + i, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + row * WIDTH + i, total.to(out.dtype.element_ty), mask=inside)
 
@@ -89,12 +89,14 @@ def _store_frames_kernel(
 @triton.jit
 def _next_first_codes_kernel(
     positions, generations, prompt_lengths, num_frames, codes, out,
-    SLOTS: tl.constexpr, FRAMES: tl.constexpr, GROUPS: tl.constexpr,
+    EOS: tl.constexpr, SLOTS: tl.constexpr, FRAMES: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0)
+    row, group = tl.program_id(0), tl.arange(0, GROUPS)
     slot, _, frame = _decode_position(positions, row, generations, prompt_lengths, SLOTS)
     sampled = (slot > 0) & (frame >= 0) & (frame < tl.load(num_frames + slot))
-    code = tl.load(codes + (slot.to(tl.int64) * FRAMES + frame) * GROUPS, mask=sampled, other=0)
+    frame_codes = tl.load(codes + (slot.to(tl.int64) * FRAMES + frame) * GROUPS + group, mask=sampled, other=0)
+    first = tl.sum(tl.where(group == 0, frame_codes.to(tl.int32), 0), 0)
+    code = tl.where(tl.min(frame_codes.to(tl.int32), 0) < 0, EOS, first)
     tl.store(out + row, code.to(out.dtype.element_ty))
 
 
@@ -157,11 +159,14 @@ def store_frames(slots: SlotTable, metadata: Tensor, sampled: Tensor) -> None:
     )  # fmt: skip
 
 
-def next_first_codes(slots: SlotTable, positions: Tensor, out: Tensor) -> None:
-    """Writes the code 0 that follows each of `positions` to `out`, int64 [rows]; 0 where none was sampled."""
+def next_first_codes(slots: SlotTable, positions: Tensor, out: Tensor, eos: int) -> None:
+    """Writes the code 0 that follows each of `positions` to `out`, int64 [rows]; 0 where none was sampled.
+
+    It is `eos` for a frame with a negative code, which could not be sampled.
+    """
     launch(
         _next_first_codes_kernel, (len(positions),), positions, slots.generations, slots.prompt_lengths,
-        slots.num_frames, slots.codes, out, SLOTS=len(slots.generations), **_code_options(slots),
+        slots.num_frames, slots.codes, out, EOS=eos, SLOTS=len(slots.generations), **_code_options(slots),
     )  # fmt: skip
 
 

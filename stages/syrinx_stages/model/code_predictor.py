@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from .config import CODE_GROUPS, CodePredictorConfig
 from .layers import CheckpointTensor, DecoderStack, Linear, Packed
-from .linear import pad_rows
+from .linear import pad_columns, pad_rows, padded_columns
 
 SampleFn = Callable[[Tensor, int], Tensor]
 """Maps (logits [rows, codebook_size], group 1 to 15) to codes [rows] int64. Called with groups 1 to 15 in turn."""
@@ -67,14 +67,14 @@ class CodePredictor(nn.Module):
             logits = self.lm_head[group - 1](self._step(pad_rows(embedding), group, cache))
             codes.append(sample(logits[:rows], group))
             if group < CODE_GROUPS - 1:
-                embedding = self.model.embeddings(codes[-1], group)
+                embedding = self.model.embeddings(codes[-1].clamp(min=0), group)
         return torch.stack(codes, 1)
 
     def _new_cache(self, hidden: Tensor) -> Tensor:
         """Returns memory for keys and values: [layers, rows, 2 * kv_heads, 16, head_size]."""
         config = self.config
         heads = 2 * config.num_key_value_heads
-        shape = (config.num_hidden_layers, hidden.shape[0], heads, CODE_GROUPS, config.head_size)
+        shape = (config.num_hidden_layers, hidden.shape[0], heads, CODE_GROUPS, padded_columns(config.head_size))
         return hidden.new_empty(shape)
 
     def _step(self, embedding: Tensor, position: int, cache: Tensor) -> Tensor:
@@ -85,10 +85,12 @@ class CodePredictor(nn.Module):
         new, keys, values = cache.select(3, position).unbind(), stored[0].unbind(), stored[1].unbind()
 
         def attend(layer: int, qkv: Tensor) -> Tensor:
+            qkv = pad_columns(qkv)
             new[layer].copy_(qkv.narrow(1, heads, 2 * kv_heads))
             # Queries that share a key head are passed as its query positions, so that no key is repeated.
-            queries = qkv.narrow(1, 0, heads).view(-1, kv_heads, heads // kv_heads, size)
-            return F.scaled_dot_product_attention(queries, keys[layer], values[layer]).view(-1, heads * size)
+            queries = qkv.narrow(1, 0, heads).view(-1, kv_heads, heads // kv_heads, qkv.shape[-1])
+            attended = F.scaled_dot_product_attention(queries, keys[layer], values[layer], scale=size**-0.5)
+            return attended[..., :size].reshape(-1, heads * size)
 
         inputs = self.small_to_mtp_projection(embedding)
         return self.model.run(inputs, slice(position, position + 1), attend)

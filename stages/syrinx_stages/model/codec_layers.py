@@ -60,6 +60,11 @@ class SnakeBeta(Derived):
         return torch.addcmul(x, wave.mul_(wave), inverse_magnitude, out=out)
 
 
+def silu(x: Tensor) -> Tensor:
+    """Returns x / (1 + e^-x). The CPU's own SiLU rounds the last elements of a tensor differently."""
+    return x / x.neg().exp_().add_(1)
+
+
 def gelu(x: Tensor) -> Tensor:
     """GELU from the error function. The CPU's own GELU rounds the last elements of a tensor differently."""
     return (x * math.sqrt(0.5)).erf_().add_(1).mul_(x).mul_(0.5)

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .codec_layers import Linear
+from .codec_layers import Linear, silu
 from .codec_state import Carry, StateLayout
-from .linear import pad_rows
+from .linear import pad_columns, pad_rows, padded_columns
 
 if TYPE_CHECKING:
     from .config import DecoderConfig
@@ -78,7 +78,9 @@ class Attention(nn.Module):
         self.k_proj = Linear(config.hidden_size, self.kv_heads * self.head_dim)
         self.v_proj = Linear(config.hidden_size, self.kv_heads * self.head_dim)
         self.o_proj = Linear(self.heads * self.head_dim, config.hidden_size)
-        self.slot = layout.reserve(self.window - 1, 2 * self.kv_heads * self.head_dim)
+        self.stored = padded_columns(self.head_dim)
+        """Size of a head with zeros appended: the order of the products' sums may depend on the batch without them."""
+        self.slot = layout.reserve(self.window - 1, 2 * self.kv_heads * self.stored)
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor, carry: Carry) -> Tensor:
         batch, frames, _, window = mask.shape
@@ -86,18 +88,18 @@ class Attention(nn.Module):
         query = self.q_proj(x)[:count].view(batch, frames, self.heads, self.head_dim)
         key = self.k_proj(x)[:count].view(batch, frames, self.kv_heads, self.head_dim)
         cache = carry.open(self.slot, frames)
-        new = cache[:, window - 1 :].unflatten(2, (2, self.kv_heads, self.head_dim))  # type: ignore[no-untyped-call]
-        new[:, :, 0] = rotate(key, rotation)
-        new[:, :, 1] = self.v_proj(x)[:count].view_as(key)
+        new = cache[:, window - 1 :].unflatten(2, (2, self.kv_heads, self.stored))  # type: ignore[no-untyped-call]
+        new[:, :, 0] = pad_columns(rotate(key, rotation))
+        new[:, :, 1] = pad_columns(self.v_proj(x)[:count].view_as(key))
         carry.close(self.slot, cache)
         # [B, F, key or value x heads x dim, window] -> [key or value, B x F x heads, window, dim]
-        windows = cache.unfold(1, window, 1).view(batch, frames, 2, self.kv_heads, self.head_dim, window)
+        windows = cache.unfold(1, window, 1).view(batch, frames, 2, self.kv_heads, self.stored, window)
         keys, values = windows.permute(2, 0, 1, 3, 5, 4).flatten(1, 3)
-        query = rotate(query, rotation).view(count * self.kv_heads, -1, self.head_dim)
+        query = pad_columns(rotate(query, rotation)).view(count * self.kv_heads, -1, self.stored)
         mask = mask.expand(-1, -1, self.kv_heads, -1).reshape(-1, 1, window)
         scores = torch.baddbmm(mask, query, keys.mT, alpha=self.head_dim**-0.5)
         attended = scores.softmax(-1, dtype=torch.float32).to(x.dtype) @ values
-        return self.o_proj(pad_rows(attended.view(count, -1)))
+        return self.o_proj(pad_rows(attended[..., : self.head_dim].reshape(count, -1)))
 
 
 class MLP(nn.Module):
@@ -110,7 +112,7 @@ class MLP(nn.Module):
         self.down_proj = Linear(config.intermediate_size, config.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)).mul_(self.up_proj(x)))
+        return self.down_proj(silu(self.gate_proj(x)).mul_(self.up_proj(x)))
 
 
 class Layer(nn.Module):

@@ -1,6 +1,7 @@
 """The two configuration files of a checkpoint as typed structs. Imports no torch, because the gateway reads them too.
 
-Unknown keys are ignored, because official files have many. Unsupported values are errors that name the field.
+Unknown keys are ignored, because official files have many. A field that may be missing has the default of the official
+package's configuration classes. Unsupported values are errors that name the field.
 """
 
 import json
@@ -90,6 +91,8 @@ class TransformerConfig(_StackConfig, frozen=True, kw_only=True):
 class CodePredictorConfig(TransformerConfig, frozen=True, kw_only=True):
     """The code predictor, which generates codes 1 to 15 of a frame."""
 
+    head_dim: Size = 128
+
 
 class TalkerConfig(TransformerConfig, frozen=True, kw_only=True):
     """The talker, which generates code 0 of each frame."""
@@ -164,19 +167,20 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer_type: Literal["qwen3_tts_tokenizer_12hz"]
     tts_model_type: ModelType
     tts_model_size: str
-    im_start_token_id: TokenId
-    im_end_token_id: TokenId
-    assistant_token_id: TokenId
-    tts_pad_token_id: TokenId
-    tts_bos_token_id: TokenId
-    tts_eos_token_id: TokenId
+    im_start_token_id: TokenId = 151_644
+    im_end_token_id: TokenId = 151_645
+    assistant_token_id: TokenId | None = None
+    """None means the id that the tokenizer gives to "assistant"."""
+    tts_pad_token_id: TokenId = 151_671
+    tts_bos_token_id: TokenId = 151_672
+    tts_eos_token_id: TokenId = 151_673
     talker_config: TalkerConfig
     speaker_encoder_config: SpeakerEncoderConfig = SpeakerEncoderConfig()
 
     def __post_init__(self) -> None:
         talker = self.talker_config
         for name in self.__struct_fields__:
-            if name.endswith("_token_id") and getattr(self, name) >= talker.text_vocab_size:
+            if name.endswith("_token_id") and (getattr(self, name) or 0) >= talker.text_vocab_size:
                 raise ValueError(f"{name}: {getattr(self, name)} is outside text_vocab_size {talker.text_vocab_size}")
         if talker.codebook_size != talker.code_predictor_config.vocab_size:
             raise ValueError(
@@ -196,7 +200,7 @@ class DecoderConfig(_StackConfig, frozen=True, kw_only=True):
     codebook_size: Size
     codebook_dim: Size = 512
     latent_dim: Size
-    sliding_window: Size = 72
+    sliding_window: Annotated[int, Meta(ge=2)] = 72
     rms_norm_eps: Positive = 1e-5
     num_quantizers: Size
     upsample_rates: tuple[Size, ...]

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import msgspec
 
-from ..contract.messages import TaskType
+from ..contract.family import FAMILY
+from ..contract.messages import Sampling, TaskType
 from .config import ModelConfig, ModelType, read_model_config, read_speech_tokenizer_config
+from .generation import default_sampling, read_generation_config
 
 BUNDLED = "bundled"
 """The name of the checkpoint that is part of this package."""
@@ -16,6 +18,10 @@ TASK_TYPES = {
     ModelType.VOICE_DESIGN: TaskType.VOICE_DESIGN,
 }
 """The task type that each type of checkpoint was trained for."""
+
+
+SIZES_WITHOUT_INSTRUCTIONS = ("0b6", "tiny")
+"""Values of `tts_model_size`: the one that the official package excepts, and that of the bundled voice."""
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +36,10 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     supports_instructions: bool
     max_positions: int
     """Positions of the prompt and the frames together."""
+    sampling: Sampling = Sampling()
+    """Sampling parameters of a request that sets none."""
+    max_new_tokens: int = FAMILY.default_frames
+    """Frames of a request that sets no limit; the model may have fewer positions."""
 
 
 def checkpoint_directory(name: str) -> Path:
@@ -38,9 +48,9 @@ def checkpoint_directory(name: str) -> Path:
 
 
 def supports_instructions(config: ModelConfig) -> bool:
-    """Whether the checkpoint follows instructions: VoiceDesign and 1.7B CustomVoice were trained to."""
+    """Whether the checkpoint follows instructions: VoiceDesign does, and CustomVoice except for small models."""
     if config.tts_model_type is ModelType.CUSTOM_VOICE:
-        return config.tts_model_size == "1b7"
+        return config.tts_model_size not in SIZES_WITHOUT_INSTRUCTIONS
     return config.tts_model_type is ModelType.VOICE_DESIGN
 
 
@@ -53,6 +63,7 @@ def describe(name: str) -> Description:
     """Describes a checkpoint given by path or as `bundled`. Raises `CheckpointError` naming file and field."""
     directory = checkpoint_directory(name)
     config = read_model_config(directory)
+    generation = read_generation_config(directory)
     read_speech_tokenizer_config(directory)  # so that an invalid one is found before any stage loads it
     return Description(
         task_type=TASK_TYPES[config.tts_model_type],
@@ -61,4 +72,6 @@ def describe(name: str) -> Description:
         languages=languages(config),
         supports_instructions=supports_instructions(config),
         max_positions=config.talker_config.max_position_embeddings,
+        sampling=default_sampling(generation),
+        max_new_tokens=generation.max_new_tokens or FAMILY.default_frames,
     )

@@ -6,7 +6,7 @@ thread (tests/engines/test_linear.py checks this on the machine it runs on; meas
 Intel and AMD):
 
 - `linear`, for few rows: column-major weights, whose kernels process six rows at a time. Rows are padded to a multiple
-  of `ROW_GROUP` and split into blocks of at most `MAX_ROWS`.
+  of `ROW_GROUP` and split into blocks of at most `MAX_ROWS`, columns padded to a multiple of `COLUMN_GROUP`.
 - `add_product`, for the many rows of the codec's convolutions: every kernel call has exactly `BLOCK_ROWS` rows and a
   multiple of `COLUMN_GROUP` columns.
 """
@@ -25,8 +25,8 @@ BLOCK_ROWS = 24
 """Rows of each kernel call of `add_product`: a third slower than one call for all rows."""
 
 COLUMN_GROUP = 8
-"""Columns of `add_product`'s calls are padded to a multiple of this: on AMD with AVX-512, sums over 5, 7 or 11 columns,
-for example, depend on the row's index."""
+"""Columns of each kernel call are padded to a multiple of this: on AMD with AVX-512, sums over 5, 7 or 11 columns, for
+example, depend on the row's index."""
 
 
 def column_major(outer: int, inner: int) -> Tensor:
@@ -37,13 +37,27 @@ def column_major(outer: int, inner: int) -> Tensor:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Returns `x @ weight.T + bias`; on a CPU each row's result is independent of the other rows.
 
-    x: [rows, in]; weight: [out, in], column-major, `out` a multiple of 8; bias: [out]; result: [rows, out].
+    x: [rows, in]; weight: [out, in], column-major; bias: [out]; result: [rows, out].
     """
     if x.device.type != "cpu":
         return F.linear(x, weight, bias)
+    if (columns := weight.shape[0]) % COLUMN_GROUP:
+        padded = linear(x, pad_columns(weight.t()).t(), None if bias is None else pad_columns(bias))
+        return padded[:, :columns].contiguous()
     if x.shape[0] > MAX_ROWS:
         return torch.cat([linear(block, weight, bias) for block in torch.split(x, MAX_ROWS)])
     return F.linear(pad_rows(x), weight, bias)[: x.shape[0]]
+
+
+def padded_columns(count: int) -> int:
+    """Returns `count` rounded up to a multiple of `COLUMN_GROUP`."""
+    return count + -count % COLUMN_GROUP
+
+
+def pad_columns(x: Tensor) -> Tensor:
+    """Appends zero columns, on the last axis, up to a multiple of `COLUMN_GROUP`."""
+    short = -x.shape[-1] % COLUMN_GROUP
+    return F.pad(x, (0, short)) if short else x
 
 
 def pad_rows(rows: Tensor) -> Tensor:
@@ -60,8 +74,8 @@ def add_product(out: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
     if out.device.type != "cpu":
         return out.addmm_(rows, weight)
     count, outer = out.shape
-    if short := -outer % COLUMN_GROUP:
-        return out.copy_(add_product(F.pad(out, (0, short)), rows, F.pad(weight, (0, short)))[:, :outer])
+    if outer % COLUMN_GROUP:
+        return out.copy_(add_product(pad_columns(out), rows, pad_columns(weight))[:, :outer])
     whole = count - count % BLOCK_ROWS
     if whole:
         _blocks(out[:whole].view(-1, BLOCK_ROWS, outer), rows[:whole].view(-1, BLOCK_ROWS, rows.shape[1]), weight)

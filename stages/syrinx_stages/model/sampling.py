@@ -18,6 +18,8 @@ from .talker import Talker
 _GAMMA = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _MIX_2 = 0x94D049BB133111EB - (1 << 64)
+INVALID_CODE = -1
+"""Sampled in place of a code from scores that have NaN, infinity or nothing else than -infinity."""
 MIN_TEMPERATURE = 1e-30
 """Lower temperatures are greedy: only the top score has any probability, and the division would overflow float32."""
 
@@ -64,13 +66,18 @@ class LogitFilter:
             self._top_p = torch.tensor([[p] for p in top_ps], dtype=torch.float32, device=device)
 
     def sample(self, scores: Tensor, uniform: Tensor) -> Tensor:
-        """Samples ids [rows] int64 from scores [rows, vocabulary] float32 with uniform numbers [rows, 1]."""
+        """Samples ids [rows] int64 from scores [rows, vocabulary] float32 with uniform numbers [rows, 1].
+
+        Scores of -inf have probability 0. A row that defines no distribution gets `INVALID_CODE`.
+        """
         if self._all_greedy:
-            return scores.argmax(-1)
+            return _best(scores)
         distribution = self.filter(scores).softmax(-1).cumsum(-1, dtype=torch.float64)
         # The first id whose cumulative probability exceeds the number; an id of probability 0 is never the first.
         ids = torch.searchsorted(distribution, uniform * distribution[:, -1:], right=True).squeeze(1)
-        return ids if self._greedy is None else torch.where(self._greedy, scores.argmax(-1), ids)
+        # Any NaN or infinity makes all probabilities NaN.
+        ids = ids.masked_fill(distribution[:, -1].isnan(), INVALID_CODE)
+        return ids if self._greedy is None else torch.where(self._greedy, _best(scores), ids)
 
     def filter(self, scores: Tensor) -> Tensor:
         """Returns the scores divided by the temperature, with -inf for ids that top-k or top-p remove."""
@@ -91,6 +98,12 @@ class LogitFilter:
             tail &= self._top_p < 1
             scores = scores.masked_fill(tail.scatter(-1, order, tail), -torch.inf)
         return scores
+
+
+def _best(scores: Tensor) -> Tensor:
+    """Returns the ids [rows] of the greatest scores [rows, vocabulary], the first of equal ones."""
+    # max() returns NaN if there is one, but which of equal scores is unspecified.
+    return scores.argmax(-1).masked_fill(~scores.amax(-1).isfinite(), INVALID_CODE)
 
 
 class Sampler:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from .code_predictor import CodePredictor, SampleFn
 from .config import TalkerConfig
 from .layers import DecoderStack, Linear
-from .linear import pad_rows
+from .linear import pad_columns, pad_rows, padded_columns
 
 _FIRST_CAPACITY = 128
 """Positions of a new cache: enough for a short prompt and the first seconds of speech."""
@@ -108,7 +108,7 @@ class Talker(nn.Module):
         config = self.config
         weight = self.codec_head.weight
         return KVCache(
-            config.num_hidden_layers, config.num_key_value_heads, config.head_size,
+            config.num_hidden_layers, config.num_key_value_heads, padded_columns(config.head_size),
             limit=config.max_position_embeddings, dtype=weight.dtype, device=weight.device,
         )  # fmt: skip
 
@@ -130,13 +130,15 @@ class Talker(nn.Module):
         cache.extend(length)
         config = self.config
         heads, repeats = config.num_attention_heads, config.num_attention_heads // config.num_key_value_heads
+        size = config.head_size
 
         def attend(layer: int, qkv: Tensor) -> Tensor:
+            qkv = pad_columns(qkv)
             keys, values = cache.write(layer, qkv[:, heads:].transpose(0, 1), 0, length)
             queries = qkv[:, :heads].transpose(0, 1)[None]
             keys, values = (each.repeat_interleave(repeats, 1) for each in (keys, values))
-            attended = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
-            return attended[0].transpose(0, 1).flatten(1)
+            attended = F.scaled_dot_product_attention(queries, keys, values, is_causal=True, scale=size**-0.5)
+            return attended[0, ..., :size].transpose(0, 1).flatten(1)
 
         return self.model.run(embeds, slice(0, length), attend)[-1]
 
@@ -148,15 +150,17 @@ class Talker(nn.Module):
             cache.extend(1)
         config = self.config
         heads, kv_heads, size = config.num_attention_heads, config.num_key_value_heads, config.head_size
-        grouped = (1, kv_heads, heads // kv_heads, size)
+        grouped = (1, kv_heads, heads // kv_heads, padded_columns(size))
 
         def attend(layer: int, qkv: Tensor) -> Tensor:
             attended = []
+            qkv = pad_columns(qkv)
             for row, (cache, position) in enumerate(zip(caches, positions, strict=True)):
                 keys, values = cache.write(layer, qkv[row, heads:, None], position, position + 1)
                 # Queries that share a key head are passed as its query positions, so that no key is repeated.
                 queries = qkv[row, :heads].view(grouped)
-                attended.append(F.scaled_dot_product_attention(queries, keys, values).view(1, heads * size))
+                outputs = F.scaled_dot_product_attention(queries, keys, values, scale=size**-0.5)
+                attended.append(outputs[..., :size].reshape(1, heads * size))
             return pad_rows(torch.cat(attended))
 
         padded = pad_rows(embeds)
@@ -168,5 +172,8 @@ class Talker(nn.Module):
         return self.codec_head(hidden)
 
     def predict(self, hidden: Tensor, code0: Tensor, sample: SampleFn) -> Tensor:
-        """Returns whole frames [rows, 16] for hidden states [rows, hidden_size] and code 0 [rows]."""
-        return self.code_predictor.generate(hidden, code0, self.embed_codec(code0), sample)
+        """Returns whole frames [rows, 16] for hidden states [rows, hidden_size] and code 0 [rows].
+
+        A row with a negative code, sampled in place of one, has undefined codes after it; other rows do not change.
+        """
+        return self.code_predictor.generate(hidden, code0, self.embed_codec(code0.clamp(min=0)), sample)

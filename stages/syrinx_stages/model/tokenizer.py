@@ -80,7 +80,8 @@ def _check(directory: Path, tokenizer: Tokenizer, config: ModelConfig) -> None:
         token = added.get(str(getattr(config, field)))
         if token is None or token.get("content") != content:
             raise CheckpointError(f"{path}: added_tokens_decoder: no {content} under config.json's {field}")
-    if tokenizer.encode("assistant") != [config.assistant_token_id]:
+    role = tokenizer.encode("assistant")
+    if len(role) != 1 or config.assistant_token_id not in (None, role[0]):
         raise CheckpointError(f"{directory / 'vocab.json'}: 'assistant' is not the single token assistant_token_id")
     if len(tokenizer.encode("\n")) != 1:
         raise CheckpointError(f"{directory / 'vocab.json'}: a newline is not a single token")

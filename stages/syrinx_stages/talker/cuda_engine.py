@@ -16,9 +16,10 @@ from syrinx_stages.kernels.recorder import GraphRecorder, Work
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import TalkerConfig
 from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation, Allocator
-from syrinx_stages.talker.engine import EngineFull
-from syrinx_stages.talker.model_runner import MAX_PAGES, PREFILL_ROWS, ModelRunner, PromptChunk
+from syrinx_stages.talker.engine import EngineFull, frame_results
+from syrinx_stages.talker.model_runner import MAX_PAGES, ModelRunner, NewRequest
 from syrinx_stages.talker.packed import pack
+from syrinx_stages.talker.prefill import PREFILL_ROWS
 from syrinx_stages.talker.prompt import Prepared, Prompter
 
 
@@ -28,7 +29,7 @@ class _Row(Struct, kw_only=True):
     allocation: Allocation
     max_frames: int
     stopped: bool = False
-    """It has sampled EOS."""
+    """It has sampled EOS, or no code."""
     full: bool = False
     """It had `max_frames` frames when a step was launched with it."""
 
@@ -90,13 +91,12 @@ class CudaTalkerEngine:
     def admit(self, prepared: Sequence[Prepared]) -> None:
         with self._recorder.on_stream():
             try:
-                pending = [self._allocate(each) for each in prepared]
+                requests = [self._allocate(each) for each in prepared]
             except EngineFull:
                 for each in prepared:
                     self.release(each.request.id)
                 raise
-            while pending:
-                pending = self.runner.prefill(pending)
+            self.runner.prefill(requests)
 
     def release(self, request_id: str) -> None:
         row = self._rows.pop(request_id, None)
@@ -133,15 +133,15 @@ class CudaTalkerEngine:
         if step.wait is None:
             return results
         step.wait()
-        frames = self.runner.state.host_codes[step.ring].numpy()
-        for index, (request_id, row) in enumerate(zip(step.ids, step.rows, strict=True)):
-            if row.stopped or self._rows.get(request_id) is not row:
-                continue
-            row.stopped = int(frames[index, 0]) == self._config.codec_eos_token_id
-            results[request_id] = End(EndReason.STOP) if row.stopped else frames[index].tobytes()
+        frames = self.runner.state.host_codes[step.ring].numpy()[: len(step.ids)]
+        sampled = frame_results(frames, self._config.codec_eos_token_id)
+        for request_id, row, result in zip(step.ids, step.rows, sampled, strict=True):
+            if not row.stopped and self._rows.get(request_id) is row:
+                row.stopped = isinstance(result, End)
+                results[request_id] = result
         return results
 
-    def _allocate(self, prepared: Prepared) -> PromptChunk:
+    def _allocate(self, prepared: Prepared) -> NewRequest:
         """Allocates a request's memory and writes its inputs. Raises `EngineFull`."""
         request, prompt, embeds = prepared.request, prepared.prompt, prepared.prompt.embeds
         self.release(request.id)
@@ -154,4 +154,4 @@ class CudaTalkerEngine:
         self.runner.write_request(allocation, prompt, prepared.codes, request.sampling, request.seed)
         self._recorder.record_stream(embeds)
         self._rows[request.id] = _Row(allocation=allocation, max_frames=prepared.max_frames)
-        return PromptChunk(allocation, embeds)
+        return NewRequest(allocation, embeds)

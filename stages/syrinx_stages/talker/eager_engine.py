@@ -15,6 +15,7 @@ from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.model.sampling import FrameSampler
 from syrinx_stages.model.talker import KVCache
+from syrinx_stages.talker.engine import frame_results
 from syrinx_stages.talker.prompt import Prepared, Prompt, Prompter
 
 
@@ -87,14 +88,11 @@ class EagerTalkerEngine:
         choices = [(row.request.sampling, row.request.seed) for row in rows]
         hidden, seen = torch.stack([row.hidden for row in rows]), [row.seen for row in rows]
         codes = self._frame_sampler.sample(choices, [row.frames for row in rows], hidden, seen)
-        continuing = [index for index, code in enumerate(codes[:, 0].tolist()) if code != self._eos]
+        sampled = frame_results(codes.to(torch.int16).cpu().numpy(), self._eos)
+        continuing = [index for index, result in enumerate(sampled) if not isinstance(result, End)]
         if continuing:
             self._append_frames([rows[index] for index in continuing], codes[continuing])
-        raw = codes.to(torch.int16).cpu().numpy()
-        for index, request_id in enumerate(ids):
-            results[request_id] = End(EndReason.STOP)
-            if index in continuing:
-                results[request_id] = raw[index].tobytes()
+        results.update(zip(ids, sampled, strict=True))
         return results
 
     def read(self, step: dict[str, bytes | End]) -> dict[str, bytes | End]:

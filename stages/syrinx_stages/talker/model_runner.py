@@ -1,9 +1,9 @@
 """Runs the talker on one device: owns its memory, captures its steps as CUDA graphs, and uploads their metadata."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
-from msgspec import Struct
 from torch import Tensor
 
 from syrinx_stages.contract.family import FAMILY
@@ -14,13 +14,9 @@ from syrinx_stages.model.config import TalkerConfig
 from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation, batch_sizes, bucket_for, num_pages
 from syrinx_stages.talker.frame import DeviceState, FrameStep, PrefillStep
 from syrinx_stages.talker.packed import PackedTalker
+from syrinx_stages.talker.prefill import MAX_PREFILL_POSITIONS, PREFILL_ROWS, plan_prefills, prefill_shapes
 from syrinx_stages.talker.prompt import Prompt
 
-PREFILL_LENGTHS = (16, 32, 64, 128, 256, 512)
-"""Prompts are padded to these lengths; a longer one is prefilled in chunks."""
-PREFILL_ROWS = (1, 2, 4, 8)
-MAX_PREFILL_POSITIONS = 512
-"""Of one prefill, padding included."""
 MAX_PAGES = 64
 """Cache pages of one request: 4,096 positions, five minutes."""
 RESIDENT_SECONDS = 48
@@ -33,8 +29,8 @@ RING = 4
 """Host buffers for codes: one more than steps may be unread, since entry 0 is scratch memory for padded rows."""
 
 
-class PromptChunk(Struct):
-    """The part of a request's prompt that is not prefilled yet."""
+class NewRequest(NamedTuple):
+    """A request to prefill."""
 
     allocation: Allocation
     embeds: Tensor
@@ -63,15 +59,9 @@ class ModelRunner:
 
     def warm_up(self) -> None:
         """Compiles all kernels and captures every graph."""
-        shapes = [
-            (rows, length)
-            for length in PREFILL_LENGTHS
-            for rows in PREFILL_ROWS
-            if rows * length <= MAX_PREFILL_POSITIONS
-        ]
         with self.recorder.on_stream():
             frames = [self.new_frame(rows) for rows in self.batch_sizes]
-            prefills = [self.new_prefill(rows, length) for rows, length in shapes]
+            prefills = [self.new_prefill(rows, length) for rows, length in prefill_shapes()]
             works = [work for frame in frames for work in (frame.sample_codes, frame.decode)]
             self.recorder.compile([*works, *(prefill.run for prefill in prefills)])
             for frame in frames:
@@ -109,24 +99,19 @@ class ModelRunner:
         state.write(allocation.slot, sampling, seed, codes)
         self.recorder.record_stream(*prompt, codes)
 
-    def prefill(self, pending: Sequence[PromptChunk]) -> list[PromptChunk]:
-        """Enqueues one prefill of as many prompts as fit; returns what remains to be prefilled."""
-        length = bucket_for(PREFILL_LENGTHS, min(max(len(chunk.embeds) for chunk in pending), PREFILL_LENGTHS[-1]))
-        max_rows = max(rows for rows in PREFILL_ROWS if rows * length <= MAX_PREFILL_POSITIONS)
-        batch = pending[:max_rows]
-        step, run = self.prefills[bucket_for(PREFILL_ROWS, len(batch)), length]
-        metadata: list[list[int]] = []
-        remaining: list[PromptChunk] = []
-        for row, chunk in enumerate(batch):
-            allocation, embeds = chunk.allocation, chunk.embeds[:length]
-            step.embeds[row * length : row * length + len(embeds)] = embeds
-            metadata.append([allocation.slot, allocation.position, len(embeds), 0, 0, *allocation.pages])
-            allocation.position += len(embeds)
-            if len(chunk.embeds) > length:
-                remaining.append(PromptChunk(allocation, chunk.embeds[length:]))
-        self._upload(step.metadata, metadata)
-        run()
-        return [*remaining, *pending[max_rows:]]
+    def prefill(self, requests: Sequence[NewRequest]) -> None:
+        """Enqueues the prefills of requests' prompts."""
+        for plan in plan_prefills([len(request.embeds) for request in requests]):
+            step, run = self.prefills[plan.rows, plan.length]
+            metadata: list[list[int]] = []
+            for row, (index, start, end) in enumerate(plan.chunks):
+                allocation, embeds = requests[index]
+                count = end - start
+                step.embeds[row * plan.length : row * plan.length + count] = embeds[start:end]
+                metadata.append([allocation.slot, allocation.position, count, 0, 0, *allocation.pages])
+                allocation.position += count
+            self._upload(step.metadata, metadata)
+            run()
 
     def decode(self, allocations: Sequence[Allocation]) -> tuple[int, Work]:
         """Enqueues one frame of each request.

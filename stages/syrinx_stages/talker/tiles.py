@@ -113,9 +113,11 @@ def fit(tile: Tile, rows: int, gated: bool, element_size: int, gpu: Gpu) -> Tile
 
 
 def _tile_by_rule(rows: int, columns: int, inner: int, element_size: int, *, gated: bool, residual: bool) -> MatrixTile:
-    depth = power_of_two_divisor(inner, (64 if rows > 256 else 128) * 2 // element_size)
-    if rows > 256 or gated:
-        return MatrixTile(64, power_of_two_divisor(columns, 128 if rows > 256 else 32), depth, num_stages=4)
+    # With more rows than in the table arithmetic dominates: wider blocks read the rows less often.
+    depth = power_of_two_divisor(inner, (64 if rows > TABLE_ROWS[-1] else 128) * 2 // element_size)
+    if rows > TABLE_ROWS[-1] or gated:
+        width = 128 if rows > 256 else 64 if rows > TABLE_ROWS[-1] else 32
+        return MatrixTile(64, power_of_two_divisor(columns, width), depth, num_stages=4)
     block = power_of_two_divisor(columns, 32)
     split_k = 1
     if residual:

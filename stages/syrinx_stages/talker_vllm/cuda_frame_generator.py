@@ -121,7 +121,7 @@ class CudaFrameGenerator:
             graph.states[: len(rows)] = hidden
             graph.run()
         codes = torch.empty_like(positions)
-        next_first_codes(self._slots, positions, codes)
+        next_first_codes(self._slots, positions, codes, self._config.codec_eos_token_id)
         return codes
 
     def _run(self, sampler: CodeSampler, metadata: Tensor, states: Tensor) -> None:

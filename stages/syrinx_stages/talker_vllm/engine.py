@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from msgspec import Struct, field, structs
 from pydantic import ValidationError
@@ -21,7 +22,7 @@ from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.talker.allocation import batch_sizes
-from syrinx_stages.talker.engine import EngineFull
+from syrinx_stages.talker.engine import EngineFull, frame_results
 from syrinx_stages.talker.prompt import Prepared, Prompt, Prompter
 from syrinx_stages.talker_vllm import model_directory
 from syrinx_stages.talker_vllm.frame_generator import MAX_POSITIONS, VllmRequest
@@ -45,7 +46,6 @@ CUDA_GRAPH_MODE = "FULL"
 """Includes steps with prefills, if vLLM's attention backend supports it."""
 MAX_CAPTURED_TOKENS = 512
 """Largest step in tokens that is captured as a CUDA graph, unless more requests may be resident."""
-_FRAME_BYTES = 2 * CODE_GROUPS
 
 
 class _Row(Struct):
@@ -226,14 +226,19 @@ class VllmTalkerEngine:
         ]
         if not results:
             return
-        eos = self._config.codec_eos_token_id
-        wanted = [(row.handle, row.generated, sum(code != eos for code in output.token_ids)) for row, output in results]
+        # With the frame that ended a request: its codes say why.
+        wanted = [(row.handle, row.generated, len(output.token_ids)) for row, output in results]
         frames: list[bytes] = self._vllm.collective_rpc("syrinx_read", args=(wanted,))[0]
         for (row, output), codes in zip(results, frames, strict=True):
-            row.buffered += [codes[start : start + _FRAME_BYTES] for start in range(0, len(codes), _FRAME_BYTES)]
-            row.generated += len(codes) // _FRAME_BYTES
-            if output.finish_reason is not None:
-                row.end = End(EndReason.STOP if output.finish_reason == "stop" else EndReason.LENGTH)
+            sampled = np.frombuffer(codes, "<i2").reshape(-1, CODE_GROUPS)
+            for result in frame_results(sampled, self._config.codec_eos_token_id):
+                if isinstance(result, End):
+                    row.end = result
+                else:
+                    row.buffered.append(result)
+                    row.generated += 1
+            if output.finish_reason is not None and row.end is None:
+                row.end = End(EndReason.LENGTH)
 
 
 def _start_vllm(arguments: EngineArgs) -> LLMEngine:

@@ -48,10 +48,13 @@ class _State(Struct):
     def prompt_length(self) -> int:
         return len(self.request.prompt.embeds)
 
-    def next_code0(self, offset: int) -> int:
+    def next_code0(self, offset: int, eos: int) -> int:
         """Returns the code 0 that follows an offset; 0 within the prompt and where no frame has been sampled."""
         frame = offset + 1 - self.prompt_length
-        return int(self.codes[frame][0]) if 0 <= frame < len(self.codes) else 0
+        if not 0 <= frame < len(self.codes):
+            return 0
+        codes = self.codes[frame]
+        return int(codes[0]) if bool((codes >= 0).all()) else eos
 
 
 class FrameGenerator(Protocol):
@@ -64,13 +67,18 @@ class FrameGenerator(Protocol):
         """Frees a request's state. Rows that still carry the handle become unassigned. Ignores unknown handles."""
 
     def read(self, wanted: Sequence[tuple[Handle, int, int]]) -> list[bytes]:
-        """Returns frames of (handle, first frame, count): [count, 16] int16, little-endian."""
+        """Returns frames of (handle, first frame, count): [count, 16] int16, little-endian.
+
+        The last frame of a request that has ended has EOS as its code 0, or a negative code.
+        """
 
     def embed_inputs(self, positions: Tensor, out: Tensor) -> Tensor:
         """Writes the inputs of vLLM's layers to `out` [rows, hidden] and returns it; zeros for unassigned rows."""
 
     def sample(self, positions: Tensor, states: Tensor) -> Tensor:
         """Samples the frames that are due. Returns the code 0 after each row, 0 where there is none: [rows] int64.
+
+        It is EOS after a frame with a code that could not be sampled, so that vLLM ends the request.
 
         positions: [rows] int64, at most one row per request. states: normalized layer outputs, [rows, hidden].
         """
@@ -141,7 +149,8 @@ class EagerFrameGenerator:
         ]
         if due:
             self._sample([state for _, state in due], states[[row for row, _ in due]])
-        return torch.tensor([0 if state is None else state.next_code0(offset) for state, offset in rows])
+        eos = self._talker.config.codec_eos_token_id
+        return torch.tensor([0 if state is None else state.next_code0(offset, eos) for state, offset in rows])
 
     def _embed(self, rows: RowRange) -> Tensor:
         state = self._states.get(rows.handle)
@@ -152,7 +161,7 @@ class EagerFrameGenerator:
         first = max(0, rows.first - state.prompt_length)
         if codes := state.codes[first : max(0, last - state.prompt_length)]:
             texts = [prompt.text_row(first + step) for step in range(len(codes))]
-            parts.append(self._talker.embed_frame(torch.stack(codes)) + torch.stack(texts))
+            parts.append(self._talker.embed_frame(torch.stack(codes).clamp(min=0)) + torch.stack(texts))
         return torch.cat(parts)
 
     def _sample(self, states: Sequence[_State], hidden: Tensor) -> None:
@@ -161,4 +170,4 @@ class EagerFrameGenerator:
         frames = self._frame_sampler.sample(samplings, counts, hidden, seen)
         for state, codes in zip(states, frames, strict=True):
             state.codes.append(codes)
-            state.seen[codes[0]] = True
+            state.seen[codes[0].clamp(min=0)] = True
