@@ -13,9 +13,15 @@ from msgspec import Struct
 
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.settings import CapturePair, CodecSettings
+from syrinx_stages.runtime.speed import live_demand
 
 UNDERRUN_MARGIN_SECONDS = FAMILY.frame_seconds
 """While the codec has no ready row, it decodes the partial chunk of a row that underruns within this time."""
+
+LATE_SECONDS = 0.1
+"""A stream with less decoded audio than this is late: the call that decodes its codes takes time, too."""
+STARVED_SECONDS = 2.0
+"""After this long without audio or codes a stream has probably lost its talker, and needs nothing from the codec."""
 
 
 class Row(Struct, kw_only=True):
@@ -41,6 +47,26 @@ class Row(Struct, kw_only=True):
         if self.first_audio_at is None:
             return -math.inf
         return self.first_audio_at + self.decoded * FAMILY.frame_seconds - self.withheld_seconds
+
+
+def demands(rows: Iterable[Row], now: float) -> list[float]:
+    """Returns the seconds of audio per second that each row needs, without rows that have no codes to decode yet.
+
+    Neither counts a row that its talker has left without codes for `STARVED_SECONDS`.
+    """
+    found = []
+    for row in rows:
+        starved = not row.pending and row.underrun_at() < now - STARVED_SECONDS
+        if not (row.input_ended and not row.pending) and not starved:
+            lead = 0.0 if row.first_audio_at is None else row.underrun_at() - now
+            found.append(live_demand(lead) if row.live else 1.0)
+    return found
+
+
+def is_late(rows: Iterable[Row], now: float) -> bool:
+    """Returns whether a live stream whose codes are here underruns within `LATE_SECONDS`."""
+    playing = (row for row in rows if row.live and row.pending and row.first_audio_at is not None)
+    return any(row.underrun_at() < now + LATE_SECONDS for row in playing)
 
 
 class Call(Struct, frozen=True):
@@ -99,11 +125,17 @@ def cheapest_shape(captured: Iterable[CapturePair], rows: int, frames: int) -> C
 
 
 def schedule(
-    rows: Iterable[Row], now: float, settings: CodecSettings, captured: Sequence[CapturePair], overhead: int
+    rows: Iterable[Row],
+    now: float,
+    settings: CodecSettings,
+    captured: Sequence[CapturePair],
+    overhead: int,
+    seconds_per_frame: float = 0.0,
 ) -> Plan:
     """Chooses the next call.
 
-    captured: shapes that the call may be padded to. overhead: the engine's `overhead_frames`.
+    captured: shapes that the call may be padded to. overhead: the engine's `overhead_frames`. seconds_per_frame: time
+    of a call for each of its frames; 0 if unknown.
     """
     rows = list(rows)
     ready = [(row, frames) for row in rows if (frames := ready_frames(row, settings.chunk_ramp))]
@@ -116,7 +148,8 @@ def schedule(
             return Plan(call=None, wake_at=wake_at)
     ready.sort(key=lambda item: (item[0].underrun_at(), item[0].accepted_at, item[0].id))
     frames = ready[0][1]
-    batch = [(row.id, frames) for row, count in ready if count == frames][: settings.max_num_seqs]
+    same = [row for row, count in ready if count == frames][: settings.max_num_seqs]
+    batch = [(row.id, frames) for row in same[: _rows_in_time(rows, same, frames, now, seconds_per_frame)]]
     if overhead:
         smaller = [(row.id, count) for row, count in ready if count < frames]
         batch += _smaller_rows(len(batch), frames, smaller[: settings.max_num_seqs - len(batch)], captured, overhead)
@@ -125,6 +158,20 @@ def schedule(
     shape = cheapest_shape(captured, *min_shape)
     result = "eager" if shape is None else "hit" if shape == min_shape else "padded"
     return Plan(call=Call(ids=ids, frames=call_frames, shape=shape or min_shape, result=result))
+
+
+def _rows_in_time(rows: Sequence[Row], same: Sequence[Row], frames: int, now: float, seconds_per_frame: float) -> int:
+    """Returns how many of `same` a call may hold, at least 1, so that no other playing stream underruns meanwhile.
+
+    A call cannot be interrupted, so the others' next call starts only after it.
+    """
+    chosen = {row.id for row in same}
+    playing = [row for row in rows if row.live and row.first_audio_at is not None and row.id not in chosen]
+    slack = min((row.underrun_at() - now for row in playing if not row.input_ended or row.pending), default=math.inf)
+    if seconds_per_frame == 0.0 or slack <= 0 or slack == math.inf:
+        return len(same)
+    # Half of the slack is for the other stream's own call.
+    return max(1, int(slack / 2 / (seconds_per_frame * frames)))
 
 
 def _smaller_rows(

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from syrinx_stages.codec.engine import CodecEngine, split_frames
-from syrinx_stages.codec.scheduler import Call, Row, schedule
+from syrinx_stages.codec.scheduler import Call, Row, demands, is_late, ready_frames, schedule
 from syrinx_stages.codec.shapes import CapturedShapes
 from syrinx_stages.connector.base import Claim, StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference
 from syrinx_stages.contract.settings import CodecSettings
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer
@@ -57,6 +57,8 @@ class _Batch(Struct, frozen=True):
 
     call: Call
     rows: list[_RowCodes]
+    full: bool
+    """Further rows were ready when the call was chosen."""
 
 
 class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
@@ -80,12 +82,10 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
     async def admit(self, claim: Claim) -> None:
         """Adds a row and subscribes to its codes from the first frame on."""
         request = claim.request
-        last = await self.connector.last_position(request.id, self.output_kind) if claim.redelivered else STREAM_CREATED
-        if last is None or last.sequence == END_SEQUENCE:
+        last = claim.fence.start(self.output_kind)
+        if last.sequence == END_SEQUENCE:
             await self.ownership.finish(request.id)
             self.evict(request.id)
-            return
-        if not self.owns(claim):
             return
         now = time.monotonic()
         self.rows[request.id] = Stream(
@@ -102,6 +102,13 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         )
         self.queue_engine_call(lambda: self.engine.open(request.id))
         self.reader.subscribe(request.id, self.input_kind, STREAM_START)
+
+    def spare_requests(self) -> int:
+        """Returns how many further requests could be decoded in time: none while a live stream is late."""
+        now, rows = time.monotonic(), self.rows.values()
+        if self.speed.real_time and is_late(rows, now):
+            return 0
+        return self.speed.spare_requests(demands(rows, now), self.live.current.max_num_seqs)
 
     def settings_changed(self) -> None:
         """Exports the new settings and reschedules."""
@@ -167,7 +174,8 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             self.end(row.id, row.published, row.end, _UPSTREAM if row.end.reason is EndReason.ERROR else "")
         settings = self.live.current
         usable = self._shapes.usable(settings.capture_pairs)
-        plan = schedule(self.rows.values(), time.monotonic(), settings, usable, self.engine.overhead_frames)
+        overhead, cost = self.engine.overhead_frames, self.speed.seconds_per_frame
+        plan = schedule(self.rows.values(), time.monotonic(), settings, usable, overhead, cost)
         call = plan.call
         if self._shapes.change_due(settings.capture_pairs, idle=call is None):
             # Calls in flight complete first.
@@ -202,7 +210,8 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             else:
                 row.decoded += frames
                 items.append(_RowCodes(row, codes, Position(row.decoded)))
-        return _Batch(call, items)
+        ramp = self.live.current.chunk_ramp
+        return _Batch(call, items, any(ready_frames(row, ramp) for row in self.rows.values()))
 
     def _publish(self, completed: CompletedStep[_Batch, Sequence[bytes | None]]) -> None:
         """Publishes the audio of a call, except for rows that were evicted or claimed again since its launch."""
@@ -228,7 +237,8 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             appends.append(self.output(row.id, item.position, Audio(pcm, talker, codec)))
         self.publisher.put(appends)
         call, (rows, frames) = completed.context.call, completed.context.call.min_shape
-        self.count_step(rows, sum(call.frames), completed.seconds)
+        self.count_step(rows, sum(call.frames), completed.seconds, completed.context.full)
+        self.ownership.recheck_admission()
         shape = (str(rows), str(frames), call.result)
         self.metrics[m.CODEC_CALLS].labels(*shape).inc()
         self.metrics[m.CODEC_CALL_SECONDS].labels(*shape).inc(completed.seconds)

@@ -9,18 +9,19 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 
-from syrinx_stages.connector.base import Append, Cancelled, Event, Gone, StreamEntry, Superseded
+from syrinx_stages.connector.base import Append, Behind, Cancelled, Event, Fence, Gone, Refusal, StreamEntry
 from syrinx_stages.contract.keys import Position, StreamKind
 
 
 class _Codes:
     """The code entries of one request."""
 
-    def __init__(self) -> None:
+    def __init__(self, fence: Fence) -> None:
+        self.fence = fence
         self.entries: list[StreamEntry] = []
         self.unwritten: deque[Position] = deque()
         """Positions of the entries that Redis does not have yet."""
-        self.refusal: Gone | Superseded | None = None
+        self.refusal: Refusal | None = None
         self.after: Position | None = None
         """Position up to which the codec has read; None while it is not subscribed."""
 
@@ -51,10 +52,10 @@ class CodesBuffer:
         self._outcome_known = asyncio.Event()
         self._closed = False
 
-    def create(self, request_id: str) -> None:
-        """Creates the buffer of a request; discards an earlier one."""
+    def create(self, request_id: str, fence: Fence) -> None:
+        """Creates the buffer of a claimed request; discards that of an earlier claim."""
         self.discard(request_id)
-        self._codes[request_id] = _Codes()
+        self._codes[request_id] = _Codes(fence)
 
     def discard(self, request_id: str) -> None:
         """Deletes the buffer of a request. Audio that depends on its unwritten codes is not written."""
@@ -85,10 +86,10 @@ class CodesBuffer:
                 codes.unwritten.append(append.position)
                 self._readable.set()
 
-    def set_outcome(self, append: Append, refusal: Gone | Superseded | None) -> None:
-        """Records that Redis has accepted or refused an entry."""
+    def set_outcome(self, append: Append, refusal: Refusal | None) -> None:
+        """Records that Redis has accepted or refused an entry. A stream that is behind is written again."""
         codes = self._codes.get(append.request_id)
-        if codes is None:
+        if codes is None or codes.fence != append.fence or isinstance(refusal, Behind):
             return
         codes.refusal = codes.refusal or refusal
         while codes.unwritten and codes.unwritten[0] <= append.position:
@@ -97,7 +98,7 @@ class CodesBuffer:
 
     # The codec's side -------------------------------------------------------------------------------------------
 
-    async def wait_written(self, append: Append) -> Gone | Superseded | None:
+    async def wait_written(self, append: Append) -> Refusal | None:
         """Waits until the codes of an audio entry are written. Returns an error if they never will be."""
         codes = self._codes.get(append.request_id)
         if codes is None:

@@ -6,7 +6,7 @@ over. In the codecs' group the process only shows that it is alive.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -18,14 +18,17 @@ from syrinx_stages.connector.base import (
     Claim,
     Consumer,
     Event,
-    Gone,
+    Fence,
     Reader,
+    Refusal,
     StageConnector,
     StreamEntry,
-    Superseded,
 )
 from syrinx_stages.contract.keys import Group, StreamKind
 from syrinx_stages.contract.messages import End
+
+MAX_ENDED = 1024
+"""Number of ended streams whose entries may be written again."""
 
 
 class SharedClaimOwner:
@@ -43,12 +46,18 @@ class SharedClaimOwner:
         self._talker_ended: set[str] = set()
         """Requests whose last code entry is written; their claims are kept for the codec only."""
         self._evict: tuple[Callable[[str], None], ...] = ()
+        self.finish_both: Callable[[str], Awaitable[None]]
+        """Removes a request from the queue by its claim's ID. Set when the codec joins."""
+        self.readmit: Callable[[Claim], Awaitable[None]]
+        """Claims a request of this process again and admits it to both stages. Set by `bind`."""
         self.refresh = talkers.refresh
+        self.report = talkers.report
         self.interrupt = talkers.interrupt
         self.close = talkers.close
 
-    def bind(self, *evict: Callable[[str], None]) -> None:
-        """Sets the functions that evict a request from the two stages."""
+    def bind(self, readmit: Callable[[Claim], Awaitable[None]], *evict: Callable[[str], None]) -> None:
+        """Sets the function by which the talker claims a request again, and those that evict it from the two stages."""
+        self.readmit = readmit
         self._evict = evict
 
     async def claim(self, count: int) -> Sequence[Claim]:
@@ -82,9 +91,9 @@ class SharedClaimOwner:
             evict(request_id)
 
     async def finish(self, entry_id: str) -> None:
-        """Finishes a claim. A claim that is still held was only completed by the talker: the codec finishes it."""
+        """Finishes a claim for both stages, unless it is still held: then only the talker has completed its part."""
         if all(claim.entry_id != entry_id for claim in self._held.values()):
-            await self._talkers.finish(entry_id)
+            await self.finish_both(entry_id)
 
     async def hand_over(self, entry_ids: Sequence[str]) -> None:
         """Hands over both parts of the requests."""
@@ -98,7 +107,7 @@ class SharedClaimOwner:
         new = [claim for claim in claims if claim.request.id not in self._held]
         for claim in new:
             self._held[claim.request.id] = claim
-            self._codes.create(claim.request.id)
+            self._codes.create(claim.request.id, claim.fence)
             self.offered[claim.request.id] = claim
         self.changed.set()
         return new
@@ -111,8 +120,9 @@ class SharedClaimConsumer:
         self._owner = owner
         self._codecs = codecs
         self._interrupted = False
+        self.report = codecs.report
         self.forget = owner.release
-        self.finish = codecs.finish
+        self.finish = owner.finish_both = codecs.finish
         self.hand_over = owner.hand_over
 
     async def claim(self, count: int) -> Sequence[Claim]:
@@ -133,7 +143,8 @@ class SharedClaimConsumer:
         return ()
 
     async def reclaim(self, claim: Claim) -> Sequence[Claim]:
-        """Returns nothing: the talker takes the request over when the lease expires."""
+        """Returns nothing, as the talker claims the request again for both stages."""
+        await self._owner.readmit(claim)
         return ()
 
     async def refresh(self, entry_ids: Sequence[str]) -> Sequence[str]:
@@ -174,13 +185,15 @@ class TalkerConnector:
     def __init__(self, connector: StageConnector) -> None:
         self._connector = connector
         self.last_position = connector.last_position
+        self.check_room = connector.check_room
         self.reference = connector.reference
+        self.on_reconnect = connector.on_reconnect
         self.codes = CodesBuffer()
         self.deliver_locally = self.codes.add
         self.claims: SharedClaimOwner
         """Set when the talker joins its group."""
 
-    async def append(self, appends: Sequence[Append]) -> Sequence[Gone | Superseded | None]:
+    async def append(self, appends: Sequence[Append]) -> Sequence[Refusal | None]:
         """Writes entries without finishing the claim, which the codec still needs."""
         unfinished = [msgspec.structs.replace(append, finishes=None) for append in appends]
         outcomes = await self._connector.append(unfinished)
@@ -213,18 +226,34 @@ class CodecConnector:
 
     def __init__(self, connector: StageConnector, talker: TalkerConnector) -> None:
         self._connector = connector
+        self._ended: dict[tuple[str, Fence], None] = {}
+        """The last requests that have ended, and the fences of their claims. Their entries are written again if a
+        fail-over has lost them."""
         self._talker = talker
         self.deliver_locally = connector.deliver_locally
         self.history = connector.history
         self.last_position = connector.last_position
+        self.check_room = connector.check_room
         self.reference = connector.reference
+        self.on_reconnect = connector.on_reconnect
 
-    async def append(self, appends: Sequence[Append]) -> Sequence[Gone | Superseded | None]:
+    async def append(self, appends: Sequence[Append]) -> Sequence[Refusal | None]:
         """Writes audio after the codes that it was decoded from."""
-        refusals = [await self._talker.codes.wait_written(append) for append in appends]
+        refusals = [await self._refusal(append) for append in appends]
         accepted = [append for append, refusal in zip(appends, refusals, strict=True) if refusal is None]
-        outcomes = iter(await self._connector.append(accepted))
-        return [refusal if refusal is not None else next(outcomes) for refusal in refusals]
+        outcomes = await self._connector.append(accepted)
+        for append, outcome in zip(accepted, outcomes, strict=True):
+            if outcome is None and isinstance(append.entry, End):
+                self._ended[append.request_id, append.fence] = None
+        while len(self._ended) > MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
+        remaining = iter(outcomes)
+        return [refusal if refusal is not None else next(remaining) for refusal in refusals]
+
+    async def _refusal(self, append: Append) -> Refusal | None:
+        if (append.request_id, append.fence) in self._ended:
+            return None
+        return await self._talker.codes.wait_written(append)
 
     def reader(self) -> CodesBuffer:
         """Returns the reader of the talker's codes and of cancellations."""

@@ -19,7 +19,7 @@ class ColocatedService:
         self.talker = talker
         self.codec = codec
         self.workers = self.admin_targets = (talker, codec)
-        claims.bind(talker.evict, codec.evict)
+        claims.bind(talker.ownership.reclaim, talker.evict, codec.evict)
         codec.pair_with(talker)
         self.failed = talker.failed
 

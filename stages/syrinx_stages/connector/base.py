@@ -10,7 +10,7 @@ If the streams cannot be reached, a method retries for `RETRY_SECONDS` and then 
 retries until it is closed.
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct
@@ -18,9 +18,9 @@ from msgspec import Struct
 from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import Entry, SpeechRequest
 
-LEASE_SECONDS = 2.0
+LEASE_SECONDS = 1.5
 """A claim that was not refreshed for this long may be taken over."""
-REFRESH_SECONDS = 0.5
+REFRESH_SECONDS = 0.25
 """Interval at which an owner refreshes its claims."""
 MAX_DELIVERIES = 3
 """A request that was delivered this many times without progress and is taken over once more has failed."""
@@ -29,8 +29,8 @@ STREAM_TTL_SECONDS = 120
 Before the first write, the time that the request may wait in the queue is added."""
 CLAIM_SECONDS = 1.0
 """How long `Consumer.claim` waits for a request."""
-RETRY_SECONDS = 5.0
-"""How long a command is retried while the streams cannot be reached."""
+RETRY_SECONDS = 15.0
+"""How long a command is retried while the streams cannot be reached: longer than sentinels take for a fail-over."""
 
 OUTPUT_STREAM = {Group.TALKERS: StreamKind.CODES, Group.CODECS: StreamKind.AUDIO}
 """The stream that each group writes. While it exists, a client waits for the result."""
@@ -42,12 +42,20 @@ class ConnectorError(Exception):
     """The streams cannot be reached, or gave an unexpected reply."""
 
 
-class QueueFull(ConnectorError):
-    """The request was not admitted because the queue is full. `retry_after` is a hint in seconds."""
+class StorageFull(ConnectorError):
+    """The streams have no memory left. An entry can be written once other requests have released theirs."""
 
-    def __init__(self, message: str, retry_after: float) -> None:
+
+class QueueFull(ConnectorError):
+    """The request was not admitted: the queue or the memory for streams is full.
+
+    `retry_after` is a hint in seconds; `code` is the error code for the client.
+    """
+
+    def __init__(self, message: str, retry_after: float, code: str = "queue_full") -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        self.code = code
 
 
 class Gone(ConnectorError):
@@ -55,18 +63,41 @@ class Gone(ConnectorError):
 
 
 class Superseded(ConnectorError):
-    """Another replica has taken the request over, or the stream is already past this position."""
+    """Another replica has taken the request over."""
+
+
+class Behind(ConnectorError):
+    """The stream ends at `at`, before the writer's previous entry: a fail-over or a restart has lost what followed."""
+
+    def __init__(self, message: str, at: Position) -> None:
+        super().__init__(message)
+        self.at = at
+
+
+Refusal = Gone | Superseded | Behind
+"""Why an entry was not written."""
 
 
 class Fence(NamedTuple):
-    """The right to write a request's output: the owner epoch of a claim.
+    """The right to write a request's output: a group and the token of a claim in it, unique to the claim.
 
-    Each claim of a request in a group gets the next epoch. An append with an earlier epoch is refused, so an owner that
-    was cut off cannot write once another replica has the request.
+    Each claim of a request in a group gets the next epoch, the number at the start of the token. An append with an
+    earlier epoch is refused, so an owner that was cut off cannot write once another replica has the request. The nonce
+    distinguishes two claims that got the same epoch, as a replica that is promoted may not know the last claims.
     """
 
     group: Group
-    epoch: int
+    token: str
+    """`<epoch>:<nonce>:<codes>:<audio>:<previous>`: the positions of the streams at the claim, the nonce before it."""
+
+    @property
+    def epoch(self) -> int:
+        """Number of claims of the request in the group so far, this one included."""
+        return int(self.token.partition(":")[0])
+
+    def start(self, kind: StreamKind) -> Position:
+        """Returns the last position of the codes or audio stream when the claim was accepted."""
+        return Position.parse(self.token.split(":")[2 if kind is StreamKind.CODES else 3])
 
 
 class Ticket(Struct, frozen=True):
@@ -86,7 +117,17 @@ class Claim(Struct, frozen=True):
     handover."""
     redelivered: bool = False
     """The request was delivered before, so part of its result may have been written."""
-    fence: Fence | None = None
+    fence: Fence = Fence(Group.TALKERS, "")
+    """Empty until the claim is accepted."""
+
+
+class Capacity(Struct, frozen=True):
+    """What a replica reports about itself, for the admission of requests."""
+
+    free: int
+    """Number of requests that it could serve in addition, now."""
+    requests_per_second: float
+    """Rate at which it serves requests when it has as many as it can; 0 if unknown."""
 
 
 class StreamEntry(Struct, frozen=True):
@@ -99,22 +140,24 @@ class StreamEntry(Struct, frozen=True):
 
 
 class Append(StreamEntry, frozen=True):
-    """An entry to write. Without a `fence`, the owner is not checked.
+    """An entry of an output stream to write. Raises ValueError for another stream.
 
-    `finishes` is the entry ID of the writer's claim. The claim is finished in the same transaction, if the entry is
-    accepted. When a codec finishes a request, the request leaves the queue for both groups.
+    `after` is the position of the writer's previous entry, or where the stream stood at the claim. `finishes` is the
+    entry ID of the writer's claim. The claim is finished in the same transaction, if the entry is accepted. When a
+    codec finishes a request, the request leaves the queue for both groups.
     """
 
+    fence: Fence
+    after: Position
     finishes: str | None = None
-    fence: Fence | None = None
 
     def __post_init__(self) -> None:
-        if self.finishes is not None and self.kind not in WRITER_GROUP:
-            raise ValueError(f"finishes: no group claims a request to write its {self.kind} stream")
+        if self.kind not in WRITER_GROUP:
+            raise ValueError(f"kind: no group claims a request to write its {self.kind} stream")
 
 
 class Cancelled(Struct, frozen=True):
-    """A request was released by its gateway before a codec had finished it."""
+    """A request was released by its gateway before a codec had finished it, or removed from the queue for another."""
 
     request_id: str
 
@@ -125,6 +168,8 @@ class QueueState(Struct, frozen=True):
     length: int
     oldest_seconds: float
     """Age of the oldest request; 0 if the queue is empty."""
+    expected_seconds: float
+    """How long a request that is submitted now will wait, as far as is known."""
 
 
 Event = StreamEntry | Cancelled
@@ -168,7 +213,7 @@ class Consumer(Protocol):
     async def take_over(self, count: int) -> Sequence[Claim]:
         """Returns up to `count` requests whose lease has expired or that this consumer owned before a restart.
 
-        Does not wait. Call it at the start and about every half second: nothing else detects a dead replica.
+        Does not wait. Call it at the start and about every `REFRESH_SECONDS`: nothing else detects a dead replica.
         """
 
     async def refresh(self, entry_ids: Sequence[str]) -> Sequence[str]:
@@ -176,6 +221,9 @@ class Consumer(Protocol):
 
     async def reclaim(self, claim: Claim) -> Sequence[Claim]:
         """Returns a claim of this consumer again, under a new epoch; nothing if another replica owns the request."""
+
+    async def report(self, capacity: Capacity) -> int | None:
+        """Publishes the replica's capacity. Returns how many requests the codecs can take; None without a report."""
 
     def forget(self, request_id: str) -> None:
         """Stops serving a request without finishing it: another replica takes it over when the lease expires."""
@@ -199,13 +247,18 @@ class StageConnector(Protocol):
     def deliver_locally(self, appends: Sequence[Append]) -> None:
         """Delivers entries to readers in this process, ahead of the `append` that writes them. A no-op elsewhere."""
 
-    def append(self, appends: Sequence[Append]) -> Awaitable[Sequence[Gone | Superseded | None]]:
+    def append(self, appends: Sequence[Append]) -> Awaitable[Sequence[Refusal | None]]:
         """Writes entries in one round trip. Returns one outcome per entry, in order; None means written.
 
         After a refused entry, the later ones of the same stream in the batch are refused too. If possible without
-        waiting, the entries are sent before this returns. After a lost connection, an entry that
-        had already been written counts as written and not as another replica's.
+        waiting, the entries are sent before this returns. An entry that its claim has written before counts as written.
         """
+
+    async def check_room(self) -> None:
+        """Raises `StorageFull` if entries cannot be written now."""
+
+    def on_reconnect(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` after each reconnection: the server may have lost what was written last."""
 
     async def history(self, request_id: str, kind: StreamKind) -> Sequence[StreamEntry]:
         """Returns all entries of a stream; empty if the stream is gone."""

@@ -6,13 +6,13 @@ A reader of a thousand request streams blocks on one feed. A feed entry holds th
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from syrinx_stages.connector.base import Append
+from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.connector.redis_connection import LOST, Connection, ReplyError
 from syrinx_stages.connector.redis_pool import COMMAND_SECONDS, CommandPool, backoff
 from syrinx_stages.connector.redis_scripts import FEED_RETENTION_SECONDS
@@ -44,12 +44,12 @@ _changes = msgspec.msgpack.Decoder(list[Change])
 _request_ids = msgspec.msgpack.Decoder(list[str])
 
 
-def pack(appends: Iterable[Append], payload_bytes: int) -> tuple[bytes, bytes]:
+def pack(entries: Sequence[StreamEntry], payload_bytes: int) -> tuple[bytes, bytes]:
     """Encodes entries of one kind for the feed: the entries (empty if too large), and the IDs of their requests."""
-    request_ids = _encoder.encode([append.request_id for append in appends])
+    request_ids = _encoder.encode([item.request_id for item in entries])
     if payload_bytes > MAX_INLINE_BYTES:
         return b"", request_ids
-    changes = [Change(append.request_id, *append.position, append.entry) for append in appends]
+    changes = [Change(item.request_id, *item.position, item.entry) for item in entries]
     return _encoder.encode(changes), request_ids
 
 
@@ -79,6 +79,7 @@ class StreamTail:
         self._on_entries = on_entries
         self._connection: Connection | None = None
         self._lost: asyncio.Future[None]
+        self._pauses = backoff()
         self._last_read = 0.0
         """Start time of the last read that got a reply."""
         self.after = b""
@@ -86,20 +87,18 @@ class StreamTail:
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        pauses = backoff()
         while True:
             self._connection = None
             try:
                 self._connection = await Connection.open(self._pool.address)
                 await self._start(self._connection)
-                pauses = backoff()
                 self._lost = asyncio.get_running_loop().create_future()
                 self._read()
                 await self._lost
             except (ReplyError, *LOST) as error:
                 self._pool.on_error()
                 log.warning("%s", self._pool.failure(error))
-                await asyncio.sleep(next(pauses))
+                await asyncio.sleep(next(self._pauses))
             finally:
                 if self._connection is not None:
                     self._connection.close()
@@ -138,6 +137,7 @@ class StreamTail:
         if loop.time() - self._last_read > FEED_RETENTION_SECONDS - 1:
             self._on_start()
         self._last_read = started
+        self._pauses = backoff()
         for _, entries in reply or ():
             self.after = entries[-1][0]
             self._on_entries(entries)

@@ -41,6 +41,10 @@ class Refused(ReplyError):
     """Redis refuses the user or password; a retry does not help."""
 
 
+class OutOfMemory(ReplyError):
+    """Redis has reached its memory limit and refuses commands that need more."""
+
+
 class Unavailable(ReplyError):
     """Redis cannot serve commands now, or is no longer the primary."""
 
@@ -53,13 +57,17 @@ _BY_PREFIX: dict[str, type[ReplyError]] = {
     "NOSCRIPT": NoScript,
     # `ERR AUTH`: a password was sent to a server that has none.
     **dict.fromkeys(("NOAUTH", "WRONGPASS", "ERR AUTH", "ERR Client sent AUTH"), Refused),
-    **dict.fromkeys(("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN"), Unavailable),
+    **dict.fromkeys(("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "BUSY "), Unavailable),
     "ERR max number of clients reached": Unavailable,
 }
+_OUT_OF_MEMORY = "OOM command not allowed"
+"""Part of the error reply of a command, and of a script that runs it."""
 
 
 def reply_error(text: str) -> ReplyError:
     """Returns the exception for an error reply."""
+    if _OUT_OF_MEMORY in text:
+        return OutOfMemory(text)
     return next((error for prefix, error in _BY_PREFIX.items() if text.startswith(prefix)), ReplyError)(text)
 
 
@@ -106,9 +114,19 @@ class Address:
         loop = asyncio.get_running_loop()
         if self._path:
             return (await loop.create_unix_connection(protocol, self._path))[1]
+        return (await self._open(protocol))[1]
+
+    async def verify(self, connection: Connection) -> None:
+        """Raises `ReplyError` if a new connection is of no use."""
+
+    def close(self) -> None:
+        """Ends what the address does in the background."""
+
+    async def _open(self, protocol: Callable[[], P]) -> tuple[asyncio.Transport, P]:
+        loop = asyncio.get_running_loop()
         transport, connected = await loop.create_connection(protocol, self._host, self._port, ssl=self._tls)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        return connected
+        return transport, connected
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -131,6 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             for command in address.setup_commands:
                 await connection.call(command, CONNECT_SECONDS)
+            await address.verify(connection)
         except BaseException:
             connection.close()
             raise
@@ -140,7 +159,10 @@ class Connection(asyncio.BufferedProtocol):
         """Sends a command. `on_reply` is called once: with the reply, a `ReplyError` or an `OSError`.
 
         The callback runs as soon as the reply is parsed, ahead of everything that is scheduled on the event loop.
+        Raises RuntimeError if the reply to an earlier command is outstanding.
         """
+        if self._on_reply is not None:
+            raise RuntimeError("the connection still waits for the reply to an earlier command")
         if not self.is_open:
             on_reply(ConnectionResetError("the connection is closed"))
             return
@@ -151,14 +173,10 @@ class Connection(asyncio.BufferedProtocol):
         for block in _blocks(command):
             self._transport.write(block)
 
-    def send(self, command: Command, seconds: float) -> asyncio.Future[Any]:
-        """Sends a command. The future resolves to the reply, or to the exception as a value."""
+    async def call(self, command: Command, seconds: float) -> Any:
+        """Sends a command and returns its reply. Raises `ReplyError`, or closes the connection and raises `OSError`."""
         future = asyncio.get_running_loop().create_future()
         self.send_with_callback(command, seconds, lambda reply: None if future.done() else future.set_result(reply))
-        return future
-
-    async def receive(self, future: asyncio.Future[Any]) -> Any:
-        """Waits for the reply to a `send`. Raises `ReplyError`, or closes the connection and raises `OSError`."""
         try:
             reply = await future
         except BaseException:
@@ -167,10 +185,6 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(reply, Exception):
             raise reply
         return reply
-
-    async def call(self, command: Command, seconds: float) -> Any:
-        """Sends a command and returns its reply. Raises like `receive`."""
-        return await self.receive(self.send(command, seconds))
 
     def close(self) -> None:
         """Closes the connection at once."""

@@ -2,19 +2,32 @@
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from syrinx_stages.connector import redis_scripts as scripts
-from syrinx_stages.connector.base import CLAIM_SECONDS, OUTPUT_STREAM, RETRY_SECONDS, Claim, ConnectorError, Fence
+from syrinx_stages.connector.base import (
+    CLAIM_SECONDS,
+    OUTPUT_STREAM,
+    RETRY_SECONDS,
+    Capacity,
+    Claim,
+    ConnectorError,
+    Fence,
+)
 from syrinx_stages.connector.redis_connection import LOST, Command, Connection, Refused, ReplyError
 from syrinx_stages.connector.redis_pool import COMMAND_SECONDS, CommandPool, backoff
-from syrinx_stages.contract.keys import Group, Keys
+from syrinx_stages.connector.replication import ReplicationBarrier
+from syrinx_stages.contract.keys import STREAM_CREATED, Group, Keys
 from syrinx_stages.contract.messages import decode_request
 
 log = logging.getLogger(__name__)
+
+HANDED_OVER_MS = 43_200_000
+"""A claim that was not refreshed for this long was handed over: see `hand_over.lua`."""
 
 _Delivery = tuple[bytes, bytes, bool]
 """Entry ID, encoded request, whether it was delivered before."""
@@ -168,13 +181,14 @@ class RedisConsumer:
         self._group = group
         self._name = name
         self._lease_ms = round(1000 * lease_seconds)
-        self._held: dict[str, str] = {}
-        """Claimed requests: request ID by entry ID."""
+        self._held: dict[str, Claim] = {}
+        """Accepted claims by entry ID."""
         self._deliveries: list[_Delivery] = []
         """Requests that Redis has delivered and no caller has received yet."""
         self._blocking = BlockingConnection(pool, self._join)
         # A previous process with this name may have left claims.
         self._blocking.interrupted = True
+        self._barrier = ReplicationBarrier(pool, keys.requests)
         self._claim_lock = asyncio.Lock()
         self._take_over_lock = asyncio.Lock()
         """Two concurrent scans would both find a request and count its delivery twice."""
@@ -203,8 +217,11 @@ class RedisConsumer:
         held = [entry_id for entry_id in entry_ids if entry_id in self._held]
         lost = [entry_id for entry_id in entry_ids if entry_id not in self._held]
         if held:
-            keys = [self._keys.requests, *(self._output(self._held[entry_id]) for entry_id in held)]
-            reply = await self._pool.run(scripts.REFRESH, keys, [self._group, self._name, *held])
+            claims = [self._held[entry_id] for entry_id in held]
+            arguments: list[bytes | str | int] = [self._group, self._name, OUTPUT_STREAM[self._group]]
+            for claim in claims:
+                arguments += (claim.entry_id, claim.fence.token)
+            reply = await self._pool.run(scripts.REFRESH, self._claim_keys(claims), arguments)
             lost += [entry_id.decode() for entry_id in reply]
         for entry_id in lost:
             self._held.pop(entry_id, None)
@@ -222,9 +239,19 @@ class RedisConsumer:
     async def reclaim(self, claim: Claim) -> Sequence[Claim]:
         return await self._fenced([msgspec.structs.replace(claim, redelivered=True)])
 
+    async def report(self, capacity: Capacity) -> int | None:
+        arguments: Command = [f"{self._group}:{self._name}", capacity.free, f"{capacity.requests_per_second:.3f}"]
+        codecs, free = await self._pool.run(scripts.REPORT_CAPACITY, [self._keys.capacity], arguments)
+        return free if codecs else None
+
     def forget(self, request_id: str) -> None:
-        for entry_id in [entry_id for entry_id, held in self._held.items() if held == request_id]:
+        for entry_id in [entry_id for entry_id, claim in self._held.items() if claim.request.id == request_id]:
             del self._held[entry_id]
+
+    def forget_fence(self, request_id: str, fence: Fence) -> None:
+        """Forgets a request if it is still held under this fence, not under that of a later claim."""
+        if any(claim.request.id == request_id and claim.fence == fence for claim in self._held.values()):
+            self.forget(request_id)
 
     def interrupt(self) -> None:
         self._interrupted = True
@@ -239,6 +266,7 @@ class RedisConsumer:
         if self._joined:
             await self._leave()
         await self._blocking.close()
+        self._barrier.close()
 
     async def _leave(self) -> None:
         try:
@@ -247,12 +275,18 @@ class RedisConsumer:
                     await self._receive(0)
                 if self._deliveries:
                     await self.hand_over([entry_id.decode() for entry_id, *_ in self._deliveries])
-                await self._pool.run(scripts.LEAVE, [self._keys.requests], [self._group, self._name])
+                await self._pool.run(
+                    scripts.LEAVE, [self._keys.requests, self._keys.capacity], [self._group, self._name]
+                )
         except (ConnectorError, TimeoutError) as error:
             log.warning("%s could not leave the group %s, its leases will expire: %s", self._name, self._group, error)
 
-    def _output(self, request_id: str) -> str:
-        return self._keys.stream(request_id, OUTPUT_STREAM[self._group])
+    def _claim_keys(self, claims: Sequence[Claim]) -> list[str]:
+        keys = [self._keys.requests]
+        for claim in claims:
+            output = self._keys.stream(claim.request.id, OUTPUT_STREAM[self._group])
+            keys += (output, self._keys.owners(claim.request.id))
+        return keys
 
     async def _join(self) -> None:
         self._joined = True
@@ -290,7 +324,10 @@ class RedisConsumer:
 
     async def _take_over(self, count: int, own: bool) -> list[_Delivery]:
         known: list[bytes | str] = [*self._held, *(entry_id for entry_id, *_ in self._deliveries)]
-        arguments: Command = [self._group, self._name, self._lease_ms, count, int(own), *known]
+        # Owners could not renew their leases either while Redis was unreachable: they get the time of a lease to do so.
+        settled = self._pool.connected_seconds > self._lease_ms / 1000
+        lease_ms = self._lease_ms if settled else HANDED_OVER_MS
+        arguments: Command = [self._group, self._name, lease_ms, count, int(own), *known]
         taken = await self._pool.run(scripts.TAKE_OVER, [self._keys.requests], arguments)
         return [(entry_id, request, True) for entry_id, request in taken]
 
@@ -310,22 +347,28 @@ class RedisConsumer:
                 claims.append(Claim(entry_id.decode(), decode_request(payload), redelivered=redelivered))
             except msgspec.DecodeError as error:
                 log.error("dropping request entry %s, which cannot be decoded: %s", entry_id.decode(), error)
-                await self.finish(entry_id.decode())
+                # Nor can the other group, and what a codec has finished leaves the queue of both.
+                await self._pool.run(scripts.FINISH, [self._keys.requests], [Group.CODECS, entry_id])
         return await self._fenced(claims)
 
     async def _fenced(self, claims: Sequence[Claim]) -> list[Claim]:
         """Returns the claims that are still this consumer's, each with a new epoch."""
         if not claims:
             return []
-        keys = [self._keys.requests]
-        for claim in claims:
-            keys += (self._output(claim.request.id), self._keys.owners(claim.request.id))
-        ids = [claim.entry_id for claim in claims]
-        replies = await self._pool.run(scripts.ACCEPT, keys, [self._group, self._name, *ids])
-        fenced = [
-            msgspec.structs.replace(claim, deliveries=deliveries, fence=Fence(self._group, epoch))
-            for claim, (epoch, deliveries) in zip(claims, replies, strict=True)
-            if epoch
-        ]
-        self._held.update((claim.entry_id, claim.request.id) for claim in fenced)
+        kind, nonce = OUTPUT_STREAM[self._group], f"{random.getrandbits(48):x}"
+        arguments = [self._group, self._name, kind, nonce, *(claim.entry_id for claim in claims)]
+        fenced = []
+        for claim, (token, deliveries) in zip(
+            claims, await self._pool.run(scripts.ACCEPT, self._claim_keys(claims), arguments), strict=True
+        ):
+            if token:
+                fence = Fence(self._group, token.decode())
+                # A fail-over may have lost the first delivery, and not what its owner has written.
+                redelivered = claim.redelivered or fence.start(kind) != STREAM_CREATED
+                fenced.append(
+                    msgspec.structs.replace(claim, deliveries=deliveries, redelivered=redelivered, fence=fence)
+                )
+        if fenced:
+            await self._barrier.wait()
+        self._held.update((claim.entry_id, claim) for claim in fenced)
         return fenced

@@ -1,12 +1,22 @@
 """A small pool of connections for commands that do not block in Redis, with retries."""
 
 import asyncio
+import math
 import random
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from typing import Any
 
-from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError
-from syrinx_stages.connector.redis_connection import LOST, Address, Command, Connection, NoScript, Refused, ReplyError
+from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError, StorageFull
+from syrinx_stages.connector.redis_connection import (
+    LOST,
+    Address,
+    Command,
+    Connection,
+    NoScript,
+    OutOfMemory,
+    Refused,
+    ReplyError,
+)
 from syrinx_stages.connector.redis_scripts import Script
 
 COMMAND_SECONDS = 5.0
@@ -14,8 +24,12 @@ COMMAND_SECONDS = 5.0
 MAX_CONNECTIONS = 8
 """Size of the pool. Redis executes one command at a time anyway."""
 
-_Sent = tuple[Connection, asyncio.Future[Any]]
-"""A command whose reply is outstanding."""
+_Reply = asyncio.Future[Any]
+"""The reply to a command that was sent: a value, or an exception as a value."""
+
+
+class Rejected(ConnectorError):
+    """Redis replied to a command with an error that a retry does not resolve."""
 
 
 def backoff() -> Iterator[float]:
@@ -33,27 +47,47 @@ class CommandPool:
         self.address = address
         self.on_error = on_error
         """Called for each command that failed and is retried, on all connections of the connector."""
+        self.on_reconnect: list[Callable[[], None]] = []
+        """Called once after each loss of connections, when one is open again."""
+        self._reconnected_at = -math.inf
         self.retry_seconds = RETRY_SECONDS
         self._free: asyncio.LifoQueue[Connection | None] = asyncio.LifoQueue()
         """An item is the right to use one connection: the item itself, or a new one if it is None or closed."""
         for _ in range(MAX_CONNECTIONS):
             self._free.put_nowait(None)
+        self._busy: set[Connection] = set()
+        """Connections that wait for a reply."""
+        self._lost = False
+        """A connection was lost since the last one was opened."""
         self._closed = False
 
     async def call(self, *command: bytes | str | int) -> Any:
         """Runs an idempotent command and returns its reply. Raises `ConnectorError`."""
         return await self._retried(lambda retry: command, None)
 
-    def run(self, script: Script, keys: Command, arguments: Command) -> Coroutine[Any, Any, Any]:
+    def run(self, script: Script, keys: Command, arguments: Command) -> Awaitable[Any]:
         """Runs a script, which learns from its first argument whether an earlier attempt may have been executed.
 
         If a connection is open and free, the script is sent before this returns. Await the result for the reply.
         """
 
-        def attempt(retry: bool) -> Command:
-            return (b"EVALSHA", script.digest, len(keys), *keys, b"1" if retry else b"0", *arguments)
+        retried = False
 
-        return self._run(script, attempt, self._send(attempt(False)))
+        def attempt(retry: bool) -> Command:
+            nonlocal retried
+            # Also true when the source is sent, to a server that has replaced the one of the first attempt.
+            retried = retried or retry
+            return (b"EVALSHA", script.digest, len(keys), *keys, b"1" if retried else b"0", *arguments)
+
+        return _Run(self, script, attempt, self._send_if_free(attempt(False)))
+
+    @property
+    def connected_seconds(self) -> float:
+        """Seconds since the last reconnection, 0 while disconnected; infinite if no connection was ever lost."""
+        free: list[Connection | None] = list(self._free._queue)  # type: ignore[attr-defined]
+        if self._lost or any(connection is not None and not connection.is_open for connection in free):
+            return 0.0
+        return asyncio.get_running_loop().time() - self._reconnected_at
 
     def failure(self, error: BaseException) -> ConnectorError:
         """Returns the `ConnectorError` for a failed command."""
@@ -63,27 +97,38 @@ class CommandPool:
             )
         if isinstance(error, LOST):
             return ConnectorError(f"{self.address.name} cannot be reached: {error or type(error).__name__}")
-        return ConnectorError(f"{self.address.name} replied: {error}")
+        if isinstance(error, OutOfMemory):
+            return StorageFull(
+                f"{self.address.name} has no memory left (maxmemory): raise its limit, or remove what else it stores"
+            )
+        return Rejected(f"{self.address.name} replied: {error}")
 
     async def close(self) -> None:
-        """Closes the connections. Later commands raise `ConnectorError`."""
+        """Closes the connections, also under commands whose callers have left. Later ones raise `ConnectorError`."""
         self._closed = True
         self._close_free()
+        for connection in list(self._busy):
+            connection.close()
+        self.address.close()
 
-    async def _run(self, script: Script, attempt: Callable[[bool], Command], sent: _Sent | None) -> Any:
+    async def run_to_end(self, script: Script, attempt: Callable[[bool], Command], sent: _Reply | None) -> Any:
+        """Returns the reply to a script; `sent` is that to the first attempt if it was already sent."""
         try:
             return await self._retried(attempt, sent)
         except NoScript:
             return await self._retried(lambda retry: (b"EVAL", script.source, *attempt(retry)[2:]), None)
 
-    async def _retried(self, attempt: Callable[[bool], Command], sent: _Sent | None) -> Any:
+    async def _retried(self, attempt: Callable[[bool], Command], sent: _Reply | None) -> Any:
         """Runs the commands that `attempt` builds until one succeeds. `sent` is the first one, if already sent."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.retry_seconds
-        reply = self._received(sent) if sent is not None else self._once(attempt(False))
+        retry = False
         for pause in backoff():
             try:
-                return await reply
+                reply = await (sent or await self._send(attempt(retry)))
+                if isinstance(reply, Exception):
+                    raise reply
+                return reply
             except NoScript:
                 raise
             except (ReplyError, *LOST) as error:
@@ -92,9 +137,9 @@ class CommandPool:
             self.on_error()
             self._close_free()
             await asyncio.sleep(pause)
-            reply = self._once(attempt(True))
+            sent, retry = None, True
 
-    def _send(self, command: Command) -> _Sent | None:
+    def _send_if_free(self, command: Command) -> _Reply | None:
         """Sends a command if a connection is open and free."""
         if self._free.empty():
             return None
@@ -102,33 +147,66 @@ class CommandPool:
         if connection is None or not connection.is_open:
             self._free.put_nowait(connection)
             return None
-        return connection, connection.send(command, COMMAND_SECONDS)
+        return self._send_on(connection, command)
 
-    async def _once(self, command: Command) -> Any:
+    async def _send(self, command: Command) -> _Reply:
+        """Sends a command as soon as a connection is free."""
         connection = await self._free.get()
         try:
             if self._closed:
                 raise ConnectorError("the connector is closed")
+            if connection is not None and not connection.is_open:
+                self._close_free()
             if connection is None or not connection.is_open:
-                connection = await Connection.open(self.address)
+                connection = await self._connect()
         except BaseException:
             self._free.put_nowait(None)
             raise
-        return await self._received((connection, connection.send(command, COMMAND_SECONDS)))
+        return self._send_on(connection, command)
 
-    async def _received(self, sent: _Sent) -> Any:
-        connection, reply = sent
-        try:
-            return await connection.receive(reply)
-        finally:
-            if self._closed:
-                connection.close()
+    async def _connect(self) -> Connection:
+        connection = await Connection.open(self.address)
+        if self._lost:
+            self._lost = False
+            self._reconnected_at = asyncio.get_running_loop().time()
+            for callback in self.on_reconnect:
+                callback()
+        return connection
+
+    def _send_on(self, connection: Connection, command: Command) -> _Reply:
+        """Sends a command on a connection taken from `_free`. The reply frees it, whether or not anyone awaits it."""
+        reply = asyncio.get_running_loop().create_future()
+
+        def on_reply(value: Any) -> None:
+            self._busy.discard(connection)
             self._free.put_nowait(connection)
+            if not reply.done():
+                reply.set_result(value)
+
+        self._busy.add(connection)
+        connection.send_with_callback(command, COMMAND_SECONDS, on_reply)
+        return reply
 
     def _close_free(self) -> None:
         """Closes all free connections: when one is lost, the others usually are too."""
+        self._lost = True
         free = [self._free.get_nowait() for _ in range(self._free.qsize())]
         for connection in free:
             if connection is not None:
                 connection.close()
             self._free.put_nowait(None)
+
+
+class _Run:
+    """A script that may have been sent. Awaiting it returns the reply; a coroutine would have to be awaited."""
+
+    def __init__(
+        self, pool: CommandPool, script: Script, attempt: Callable[[bool], Command], sent: _Reply | None
+    ) -> None:
+        self._pool = pool
+        self._script = script
+        self._attempt = attempt
+        self._sent = sent
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._pool.run_to_end(self._script, self._attempt, self._sent).__await__()

@@ -9,8 +9,8 @@ import msgspec
 
 from syrinx_stages.connector.base import Cancelled, ConnectorError, Event, StreamEntry
 from syrinx_stages.connector.redis_change_feed import Entries, StreamTail, unpack
-from syrinx_stages.connector.redis_pool import CommandPool
-from syrinx_stages.contract.keys import Keys, Position, StreamKind
+from syrinx_stages.connector.redis_pool import CommandPool, Rejected, backoff
+from syrinx_stages.contract.keys import END_SEQUENCE, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason, Entry, decode_entry
 
 log = logging.getLogger(__name__)
@@ -107,38 +107,67 @@ class _Channel:
                     self._request_read(subscription)
 
     async def _read_loop(self) -> None:
+        pauses, failing = backoff(), False
         while True:
             await self._read_requested.wait()
             self._read_requested.clear()
             batch, self._to_read = self._to_read, {}
             for subscription in batch.values():
                 subscription.reading = True
+            pause = 0.0
             try:
-                entries = await self._read(list(batch.values()))
+                await self._read(list(batch.values()))
+                pauses, failing = backoff(), False
             except ConnectorError as error:
-                log.warning("%s", error)
-                entries = []
-                for subscription in batch.values():
-                    if self._subscriptions.get(subscription.request_id) is subscription:
-                        self._request_read(subscription)
+                if not failing:
+                    log.warning("%s", error)
+                pause, failing = next(pauses), True
+                for subscription in filter(self._is_current, batch.values()):
+                    self._request_read(subscription)
             for subscription in batch.values():
                 subscription.reading = False
-            self._deliver(entries)
+            await asyncio.sleep(pause)
 
-    async def _read(self, batch: Sequence[_Subscription]) -> list[StreamEntry]:
+    async def _read(self, batch: Sequence[_Subscription]) -> None:
+        """Reads streams and delivers their entries. A stream that Redis refuses to read ends with an error."""
+        if not batch:
+            return
         by_key = {self._keys.stream(item.request_id, self._kind).encode(): item for item in batch}
-        if not by_key:
-            return []
         after = [str(item.after) for item in batch]
+        try:
+            reply = await self._pool.call(b"XREAD", b"STREAMS", *by_key, *after)
+        except Rejected as error:
+            # One refused stream fails the command for all.
+            if len(batch) == 1:
+                self._end(batch[0], error)
+            else:
+                middle = len(batch) // 2
+                await self._read(batch[:middle])
+                await self._read(batch[middle:])
+            return
         events = []
-        for key, entries in await self._pool.call(b"XREAD", b"STREAMS", *by_key, *after) or ():
+        for key, entries in reply or ():
             subscription = by_key[key]
-            if self._subscriptions.get(subscription.request_id) is not subscription:
+            if not self._is_current(subscription):
                 continue
             for entry_id, fields in entries:
                 position = subscription.after = Position.parse(entry_id)
                 events.append(StreamEntry(subscription.request_id, self._kind, position, decode_or_end(fields[1])))
-        return events
+        self._deliver(events)
+
+    def _is_current(self, subscription: _Subscription) -> bool:
+        return self._subscriptions.get(subscription.request_id) is subscription
+
+    def _end(self, subscription: _Subscription, error: Rejected) -> None:
+        """Ends a stream that cannot be read."""
+        if not self._is_current(subscription):
+            return
+        request_id = subscription.request_id
+        log.error("the %s stream of request %s cannot be read: %s", self._kind, request_id, error)
+        self.unsubscribe(request_id)
+        end = End(EndReason.ERROR, f"the {self._kind} stream of this request cannot be read")
+        at = Position(subscription.after.frames, END_SEQUENCE)
+        self._deliver([StreamEntry(request_id, self._kind, at, end)])
 
 
 class RedisReader:

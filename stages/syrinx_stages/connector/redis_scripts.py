@@ -1,7 +1,8 @@
 """Operations that must be atomic in Redis: the Lua scripts in `lua/`. They use no command newer than Redis 6.2.
 
 All keys are passed in KEYS and carry the shard's hash tag. ARGV[1] is "1" if an earlier attempt of the same call may
-have been executed: its connection was lost before the reply arrived. The only field of an entry is `d`.
+have been executed: its connection was lost before the reply arrived.
+The first field of an entry, `d`, is its message; a request also has `c`, its client, and `i`, its ID.
 """
 
 import hashlib
@@ -9,9 +10,34 @@ from pathlib import Path
 
 FEED_RETENTION_SECONDS = 5
 """How long change feeds keep entries. A reader that was away for longer reads the request streams themselves."""
+CAPACITY_SECONDS = 2
+"""A replica that has not reported its capacity for this long no longer counts."""
+BURST_SHARE = 2
+"""A request is admitted if its expected wait is within this part of `max_queue_seconds`: requests are longer or shorter
+than expected, and few that are admitted shall be refused later."""
+STANDING_SHARE = 6
+"""The same in an overload, where a longer queue would only delay those who are admitted, and not serve more."""
+OVERLOAD_LIMITS = 5
+"""An overload lasts until no request was refused for this many times `max_queue_seconds`."""
+FAIRNESS_REQUESTS = 128
+"""Number of requests over which the shares of clients are counted."""
 QUEUE_TTL_SECONDS = 2 * 3600
 """Time to live of the request stream after a submission or a sign of life of any consumer. Longer than any request may
 wait, so it only removes the stream of a generation that has neither requests nor replicas."""
+STREAM_BYTES = 1 << 20
+"""Memory of Redis reserved for each unfinished request: 4,096 frames of codes (0.3 MB), 9 s of audio (the default
+lead limit and a chunk, 0.43 MB), and its share of the change feeds."""
+
+_CONSTANTS = {
+    "FEED_RETENTION_SECONDS": FEED_RETENTION_SECONDS,
+    "CAPACITY_SECONDS": CAPACITY_SECONDS,
+    "BURST_SHARE": BURST_SHARE,
+    "STANDING_SHARE": STANDING_SHARE,
+    "OVERLOAD_LIMITS": OVERLOAD_LIMITS,
+    "FAIRNESS_REQUESTS": FAIRNESS_REQUESTS,
+    "QUEUE_TTL_SECONDS": QUEUE_TTL_SECONDS,
+    "STREAM_BYTES": STREAM_BYTES,
+}
 
 
 class Script:
@@ -19,22 +45,25 @@ class Script:
 
     def __init__(self, *names: str) -> None:
         source = "".join("\n" + (Path(__file__).parent / "lua" / f"{name}.lua").read_text() for name in names)
-        source = source.replace("FEED_RETENTION_SECONDS", str(FEED_RETENTION_SECONDS))
-        self.source = source.replace("QUEUE_TTL_SECONDS", str(QUEUE_TTL_SECONDS)).encode()
+        for name, value in _CONSTANTS.items():
+            source = source.replace(name, str(value))
+        self.source = source.encode()
         self.digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
 
-SUBMIT = Script("waiting", "touch_queue", "submit")
-APPEND = Script("finish", "notify", "append")
+SUBMIT = Script("waiting", "touch_queue", "capacity", "has_room", "displace", "submit")
+APPEND = Script("owner", "finish", "notify", "append")
 REPORT_PLAYBACK = Script("notify", "report_playback")
-RELEASE = Script("release")
+RELEASE = Script("cancel", "release")
+WITHDRAW = Script("waiting", "cancel", "withdraw")
 LAST_POSITION = Script("last_id", "last_position")
-QUEUE = Script("waiting", "queue")
+QUEUE = Script("waiting", "capacity", "queue")
+REPORT_CAPACITY = Script("capacity", "report_capacity")
 HAS_LIVE_CONSUMER = Script("has_live_consumer")
-ACCEPT = Script("finish", "last_id", "accept")
+ACCEPT = Script("owner", "touch_queue", "finish", "accept")
 FINISH = Script("finish", "finish_claim")
 TAKE_OVER = Script("touch_queue", "take_over")
-REFRESH = Script("finish", "touch_queue", "refresh")
+REFRESH = Script("owner", "finish", "touch_queue", "refresh")
 HAND_OVER = Script("hand_over")
 JOIN = Script("touch_queue", "join")
 LEAVE = Script("leave")

@@ -1,11 +1,12 @@
 """The connector between processes: Redis Streams, Redis 6.2 or newer.
 
 A write is one round trip, and changes that belong together are one script. A blocking read uses its own connection.
-An entry has one field, `d`, with the encoded message.
+An entry has a field `d` with the encoded message.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import (
@@ -13,25 +14,35 @@ from syrinx_stages.connector.base import (
     STREAM_TTL_SECONDS,
     WRITER_GROUP,
     Append,
+    Behind,
     ConnectorError,
     Gone,
     QueueFull,
     QueueState,
+    Refusal,
+    StorageFull,
     StreamEntry,
     Superseded,
     Ticket,
 )
 from syrinx_stages.connector.redis_change_feed import pack
-from syrinx_stages.connector.redis_connection import Address, Command
+from syrinx_stages.connector.redis_connection import Command
 from syrinx_stages.connector.redis_consumer import RedisConsumer
 from syrinx_stages.connector.redis_pool import CommandPool
 from syrinx_stages.connector.redis_reader import RedisReader, decode_or_end
+from syrinx_stages.connector.redis_sentinel import redis_address
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Group, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import PlaybackProgress, SpeechRequest, StreamCreated, encode
 from syrinx_stages.contract.settings import GatewaySettings
 
+_GONE, _SUPERSEDED = 1, 2
+"""Replies to an append whose writer does not own the request."""
 MAX_CANCELLATIONS = 10_000
 """Approximate length of the control stream: more than a reader can fall behind."""
+ROOM_RETRY_SECONDS = 5.0
+"""After this long a request that was refused for lack of memory may be sent again."""
+EPOCHS_PER_SUBMISSION = 1_000_000
+"""More than the claims of a request: the epochs of a request that is submitted again begin above all earlier ones."""
 _STREAM_CREATED = encode(StreamCreated())
 _PROGRESS = PlaybackProgress()
 _ENCODED_PROGRESS = encode(_PROGRESS)
@@ -40,8 +51,8 @@ _ENCODED_PROGRESS = encode(_PROGRESS)
 class RedisConnector:
     """One process's access to the streams of one model generation of a pipeline. Implements `base.StageConnector`.
 
-    `url`, `password` and `ca_file` are those of `Address`. Connects when first used. `on_error` is called for each
-    command that failed and is retried.
+    `url`, `password` and `ca_file` are those of `redis_address`. Connects when first used. `on_error` is called for
+    each command that failed and is retried.
     """
 
     def __init__(
@@ -54,26 +65,40 @@ class RedisConnector:
         lease_seconds: float = LEASE_SECONDS,
         on_error: Callable[[], object] = lambda: None,
     ) -> None:
-        self._pool = CommandPool(Address(url, password, ca_file), on_error)
+        self._pool = CommandPool(redis_address(url, password, ca_file), on_error)
         self._keys = keys
         self._lease_seconds = lease_seconds
         self._readers: list[RedisReader] = []
         self._consumers: list[RedisConsumer] = []
 
-    async def submit(self, request: SpeechRequest, limits: GatewaySettings, reference: bytes | None = None) -> Ticket:
-        """Atomically creates the streams of a request with a new ID and queues it. Raises `QueueFull`."""
+    async def submit(
+        self, request: SpeechRequest, limits: GatewaySettings, reference: bytes | None = None, times_lost: int = 0
+    ) -> Ticket:
+        """Atomically creates the streams of a request with a new ID and queues it. Raises `QueueFull`.
+
+        `times_lost` is how often Redis has lost the request: what its owners wrote before is refused then.
+        """
         queue_ms = round(1000 * limits.max_queue_seconds)
         ttl = STREAM_TTL_SECONDS + queue_ms // 1000
         arguments: Command = [encode(request), str(STREAM_CREATED), _STREAM_CREATED, ttl, limits.max_queue, queue_ms]
-        status, *details = await self._pool.run(
-            scripts.SUBMIT,
-            [self._keys.requests, *self._request_keys(request.id)],
-            [*arguments, int(reference is not None), reference or b""],
-        )
+        client: Command = [request.client, request.id, MAX_CANCELLATIONS, STREAM_TTL_SECONDS]
+        first_epoch = times_lost * EPOCHS_PER_SUBMISSION
+        try:
+            status, *details = await self._pool.run(
+                scripts.SUBMIT,
+                [self._keys.requests, self._keys.capacity, self._keys.control, *self._request_keys(request.id)],
+                [*arguments, int(reference is not None), reference or b"", *client, first_epoch],
+            )
+        except StorageFull as error:
+            raise QueueFull(str(error), ROOM_RETRY_SECONDS, "redis_full") from error
+        if status == b"no room":
+            message = f"Redis has no room for a further request in its {details[0] / 2**20:.0f} MiB of memory"
+            raise QueueFull(message, ROOM_RETRY_SECONDS, "redis_full")
         if status == b"full":
-            age = details[1] / 1000
-            message = f"too many requests wait for a talker, the oldest for {age:.1f} s"
-            raise QueueFull(message, retry_after=min(max(age, 1.0), 30.0))
+            length, oldest, expected = details
+            wait = max(oldest, expected) / 1000
+            message = f"{length} requests wait for a talker, and the next would wait about {wait:.1f} s"
+            raise QueueFull(message, retry_after=max(wait, 1.0))
         if status != b"queued":
             raise ConnectorError(f"request id {request.id} is in use")
         return Ticket(request.id, details[0].decode())
@@ -81,10 +106,10 @@ class RedisConnector:
     def deliver_locally(self, appends: Sequence[Append]) -> None:
         """Does nothing: all readers get their entries from Redis."""
 
-    def append(self, appends: Sequence[Append]) -> Awaitable[Sequence[Gone | Superseded | None]]:
+    def append(self, appends: Sequence[Append]) -> Awaitable[Sequence[Refusal | None]]:
         return asyncio.create_task(self._appended(appends, self._run_append(appends) if appends else None))
 
-    def _run_append(self, appends: Sequence[Append]) -> Awaitable[Sequence[int]]:
+    def _run_append(self, appends: Sequence[Append]) -> Awaitable[Sequence[int | bytes]]:
         kinds = list(dict.fromkeys(append.kind for append in appends))
         entries = [encode(append.entry) for append in appends]
         arguments: list[bytes | str | int] = [STREAM_TTL_SECONDS, len(kinds)]
@@ -93,21 +118,24 @@ class RedisConnector:
         keys = [self._keys.requests, *map(self._keys.change_feed, kinds)]
         for append, entry in zip(appends, entries, strict=True):
             keys += (self._keys.stream(append.request_id, append.kind), self._keys.owners(append.request_id))
-            arguments += (str(append.position), entry, *(append.fence or ("", 0)))
+            arguments += (str(append.position), entry, append.kind, *append.fence, str(append.after))
         for number, append in enumerate(appends, 1):
             if append.finishes is not None:
                 arguments += (number, WRITER_GROUP[append.kind], append.finishes)
         return self._pool.run(scripts.APPEND, keys, arguments)
 
     async def _appended(
-        self, appends: Sequence[Append], running: Awaitable[Sequence[int]] | None
-    ) -> Sequence[Gone | Superseded | None]:
+        self, appends: Sequence[Append], running: Awaitable[Sequence[int | bytes]] | None
+    ) -> Sequence[Refusal | None]:
         replies = await running if running is not None else ()
         for append, reply in zip(appends, replies, strict=True):
-            if reply or append.finishes is not None:
+            if reply in (_GONE, _SUPERSEDED) or (reply == 0 and append.finishes is not None):
                 for consumer in self._consumers:
-                    consumer.forget(append.request_id)
+                    consumer.forget_fence(append.request_id, append.fence)
         return [_outcome(append, reply) if reply else None for append, reply in zip(appends, replies, strict=True)]
+
+    def on_reconnect(self, callback: Callable[[], None]) -> None:
+        self._pool.on_reconnect.append(callback)
 
     async def report_playback(self, frames: Mapping[str, int]) -> None:
         """Reports the total number of frames delivered to each request's client, and trims the audio up to there.
@@ -116,7 +144,7 @@ class RedisConnector:
         gone.
         """
         reports = [
-            Append(request_id, StreamKind.PLAYBACK, Position(count), _PROGRESS)
+            StreamEntry(request_id, StreamKind.PLAYBACK, Position(count), _PROGRESS)
             for request_id, count in frames.items()
             if count > 0
         ]
@@ -134,11 +162,20 @@ class RedisConnector:
 
     async def release(self, ticket: Ticket) -> None:
         """Deletes a request and its streams, and cancels it if it had not ended. Idempotent."""
-        await self._pool.run(
-            scripts.RELEASE,
-            [self._keys.requests, self._keys.control, *self._request_keys(ticket.request_id)],
-            [ticket.entry_id, ticket.request_id, MAX_CANCELLATIONS, STREAM_TTL_SECONDS],
-        )
+        await self._cancel(scripts.RELEASE, ticket)
+
+    async def withdraw(self, ticket: Ticket) -> bool:
+        """Releases a request unless a talker has claimed it. Returns whether it was released."""
+        return bool(await self._cancel(scripts.WITHDRAW, ticket))
+
+    async def _cancel(self, script: scripts.Script, ticket: Ticket) -> Any:
+        keys = [self._keys.requests, self._keys.control, *self._request_keys(ticket.request_id)]
+        arguments: Command = [ticket.entry_id, ticket.request_id, MAX_CANCELLATIONS, STREAM_TTL_SECONDS]
+        return await self._pool.run(script, keys, arguments)
+
+    async def check_room(self) -> None:
+        # Redis refuses this command while it is full, and otherwise it changes nothing: it writes no bytes.
+        await self._pool.call(b"SETRANGE", self._keys.reference("-"), 0, b"")
 
     async def history(self, request_id: str, kind: StreamKind) -> Sequence[StreamEntry]:
         entries = await self._pool.call(b"XRANGE", self._keys.stream(request_id, kind), b"-", b"+")
@@ -153,9 +190,10 @@ class RedisConnector:
         return audio
 
     async def queue(self, group: Group) -> QueueState:
-        """Returns the length and age of a group's queue."""
-        length, oldest_ms = await self._pool.run(scripts.QUEUE, [self._keys.requests], [group])
-        return QueueState(length, oldest_ms / 1000)
+        """Returns the length and age of a group's queue, and the wait of the next request."""
+        keys = [self._keys.requests, self._keys.capacity]
+        length, oldest_ms, expected_ms = await self._pool.run(scripts.QUEUE, keys, [group])
+        return QueueState(length, oldest_ms / 1000, expected_ms / 1000)
 
     async def has_live_consumer(self, group: Group, seconds: float) -> bool:
         """Returns whether a replica of the group called `take_over` or `refresh` within the last `seconds`.
@@ -190,7 +228,10 @@ class RedisConnector:
         return [self._keys.reference(request_id), self._keys.owners(request_id), *streams]
 
 
-def _outcome(append: Append, reply: int) -> Gone | Superseded:
-    if reply == 1:
+def _outcome(append: Append, reply: int | bytes) -> Refusal:
+    stream = f"the {append.kind} stream of request {append.request_id}"
+    if isinstance(reply, bytes):
+        return Behind(f"{stream} ends at {reply.decode()}, before {append.after}", Position.parse(reply))
+    if reply == _GONE:
         return Gone(f"request {append.request_id} was released or has expired")
-    return Superseded(f"the {append.kind} stream of request {append.request_id} is past {append.position}")
+    return Superseded(f"{stream} has another owner than the writer of {append.position}")

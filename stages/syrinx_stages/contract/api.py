@@ -8,6 +8,8 @@ from msgspec import Meta
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 TopK = Annotated[int, Meta(ge=0, le=100_000)]
 TopP = Annotated[float, Meta(gt=0, le=1)]
+RepetitionPenalty = Annotated[float, Meta(ge=0.5, le=5)]
+MaxNewTokens = Annotated[int, Meta(ge=1)]
 
 
 class VoiceId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,12 +35,12 @@ class SpeechFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ref_text: str | None = None
     x_vector_only_mode: bool | None = None
     non_streaming_mode: bool | None = None
-    max_new_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_new_tokens: MaxNewTokens | None = None
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     temperature: Temperature | None = None
     top_k: TopK | None = None
     top_p: TopP | None = None
-    repetition_penalty: Annotated[float, Meta(ge=0.5, le=5)] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
     subtalker_temperature: Temperature | None = None
     subtalker_top_k: TopK | None = None
     subtalker_top_p: TopP | None = None

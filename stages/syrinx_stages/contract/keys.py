@@ -94,6 +94,11 @@ class Keys(Struct, frozen=True, dict=True):
         """The stream of cancelled request IDs."""
         return f"{self.prefix}:control"
 
+    @property
+    def capacity(self) -> str:
+        """The capacity reports of the replicas (a hash)."""
+        return f"{self.prefix}:capacity"
+
     def stream(self, request_id: str, kind: StreamKind) -> str:
         """One stream of a request."""
         return f"{self.prefix}:{request_id}:{kind}"

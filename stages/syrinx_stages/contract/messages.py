@@ -22,6 +22,8 @@ class EndReason(StrEnum):
     """`max_frames` was reached."""
     CANCELLED = "cancelled"
     """The client disconnected, or its gateway died."""
+    REFUSED = "refused"
+    """No talker claimed the request in time, or it had to make room for another client."""
     ERROR = "error"
     """The request cannot be served; see `End.message`."""
 
@@ -58,7 +60,7 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """`auto`, or a key of the checkpoint's `codec_language_id` in lower case."""
     instructions: str | None = None
     has_reference: bool = False
-    """Reference audio (mono 16-bit PCM at 24 kHz) is stored under its own key. Base only."""
+    """Reference audio (mono float32 samples at 24 kHz, little-endian) is stored under its own key. Base only."""
     reference_text: str | None = None
     x_vector_only: bool = False
     non_streaming_text: bool = True
@@ -66,6 +68,8 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     max_frames: int = 2048
     sampling: Sampling = Sampling()
     seed: int = 0
+    client: str = ""
+    """Identifies the client for its share of the queue: a hash, see `gateway.client`."""
     live: bool = True
     """The client plays the audio while it is generated: `lead_limit_seconds` applies."""
 
@@ -109,6 +113,8 @@ class End(msgspec.Struct, frozen=True, tag="end", omit_defaults=True):
     """For `error`: the message for the client."""
     param: str = ""
     """For `error`: the request field that caused it, if any."""
+    retry_after: float = 0.0
+    """For `error`: the same request may succeed after this many seconds; 0 if it would fail again."""
 
 
 Entry = StreamCreated | Reference | Codes | Audio | PlaybackProgress | End

@@ -43,9 +43,9 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     max_queue: Annotated[int, Meta(ge=0, le=100_000)] = 256
     """Maximum number of requests that wait for a talker; further ones are refused with 503."""
-    max_queue_seconds: Seconds = 10.0
-    """New requests are refused with 503 while the oldest waiting one is older than this. If no replica of a stage has
-    been alive for longer than this, waiting requests are refused as well."""
+    max_queue_seconds: Seconds = 2.0
+    """How long a request may wait for a talker. One that is expected to wait longer, or has waited longer, is refused
+    with 503."""
 
 
 StageSettings = TalkerSettings | CodecSettings | GatewaySettings

@@ -1,23 +1,25 @@
 """The public HTTP routes."""
 
+import asyncio
 import contextlib
 import time
-import uuid
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.gateway.body import read_body
+from syrinx_stages.gateway.client import client_key
 from syrinx_stages.gateway.delivery import SpeechResponse
 from syrinx_stages.gateway.errors import ApiError, error_response, internal_error, quoted
+from syrinx_stages.gateway.exchange import Exchanges
 from syrinx_stages.gateway.fields import parse_fields
+from syrinx_stages.gateway.refusals import SPEECH_PATH, RefuseEarly
 from syrinx_stages.gateway.request import model_not_found, parse_request
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.model.describe import Description
@@ -25,30 +27,32 @@ from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.server import READ
 
 
-def build(config: StageConfig, connector: RedisConnector, metrics: Metrics) -> tuple[GatewayService, FastAPI]:
+def build(config: StageConfig, connector: RedisConnector, metrics: Metrics) -> tuple[GatewayService, ASGIApp]:
     """Creates the gateway service of a process and its public application."""
     service = GatewayService(config, connector, metrics)
     return service, create_app(service)
 
 
-def create_app(service: GatewayService) -> FastAPI:
+def create_app(service: GatewayService) -> ASGIApp:
     """Creates the application. The caller starts and closes the service."""
     # A redirect would name this process's scheme and host, which a proxy in front may have changed.
     app = FastAPI(openapi_url=None, redirect_slashes=False, exception_handlers=_ERROR_HANDLERS)
-    app.add_middleware(_CloseWhileDraining, service=service)
 
-    @app.post("/v1/audio/speech")
+    @app.post(SPEECH_PATH)
     async def speech(http: Request) -> Response:
-        http.state.request_id = request_id = uuid.uuid4().hex
+        request = http.state.request
         with contextlib.ExitStack() as releases:
             try:
                 service.check_open()
                 body = await read_body(http, service.large_bodies, releases)
+                service.requests.set_received(request)
                 accepted, accepted_at = time.monotonic(), time.time()
                 fields = parse_fields(body)
-                parsed = parse_request(fields, service.checkpoint, service.model_name, request_id, accepted_at)
+                parsed = parse_request(
+                    fields, service.checkpoint, service.model_name, request.id, accepted_at, client_key(http)
+                )
                 reference = await service.decode_reference(fields.ref_audio) if fields.ref_audio else None
-            except ApiError:
+            except (ApiError, asyncio.CancelledError):
                 service.count_refusal()
                 raise
             return SpeechResponse(service, parsed, reference, accepted)
@@ -67,7 +71,7 @@ def create_app(service: GatewayService) -> FastAPI:
             raise model_not_found(name, service.model_name)
         return JSONResponse(_model_card(service))
 
-    return app
+    return Exchanges(RefuseEarly(app, service), service.requests)
 
 
 def voice_list(checkpoint: Description) -> dict[str, Any]:
@@ -86,27 +90,11 @@ def _model_card(service: GatewayService) -> dict[str, Any]:
     return {"id": service.model_name, "object": "model", "created": service.created, "owned_by": "syrinx"}
 
 
-class _CloseWhileDraining:
-    """Closes kept-alive connections while the gateway drains, so that clients' next requests reach another gateway."""
-
-    def __init__(self, app: ASGIApp, service: GatewayService) -> None:
-        self._app = app
-        self._service = service
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_closing(message: Message) -> None:
-            if self._service.draining and message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["Connection"] = "close"
-            await send(message)
-
-        await self._app(scope, receive, send_closing)
-
-
 # Every error has the shape of the OpenAI API, the framework's own errors included.
 
 
 async def _api_error(http: Request, error: ApiError) -> Response:
-    return error_response(error, getattr(http.state, "request_id", None))
+    return error_response(error)
 
 
 async def _routing_error(http: Request, error: HTTPException) -> Response:

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 SEND_SECONDS = 60.0
 """A client that accepts no data for this long counts as disconnected."""
+EVENT_STREAM = "text/event-stream"
 PIECE_BYTES = 64 * 1024
 """Bytes of a whole file that are sent at once."""
 
@@ -96,8 +97,7 @@ class SpeechResponse(Response):
         self._parsed = parsed
         self._reference = reference
         self._accepted = accepted
-        request = parsed.request
-        self._identity = {"X-Request-Id": request.id, "X-Seed": str(request.seed)}
+        self._seed = {"X-Seed": str(parsed.request.seed)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves the request. Raises `ApiError` if it fails before anything was sent."""
@@ -114,7 +114,7 @@ class SpeechResponse(Response):
         seconds, body = await asyncio.to_thread(self._render, bytes(pcm))
         assert stream.reason is not None
         headers = {
-            **self._identity,
+            **self._seed,
             "X-Finish-Reason": stream.reason,
             "X-Audio-Seconds": f"{seconds:.3f}",
             "Content-Type": MEDIA_TYPES[self._parsed.audio_format],
@@ -135,8 +135,8 @@ class SpeechResponse(Response):
         request, audio_format = self._parsed.request, self._parsed.audio_format
         sse = self._parsed.delivery is Delivery.SSE
         input_tokens = self._service.input_tokens(request) if sse else 0
-        media_type = "text/event-stream" if sse else MEDIA_TYPES[audio_format]
-        headers = {**self._identity, "Content-Type": media_type, "Cache-Control": "no-store"}
+        media_type = EVENT_STREAM if sse else MEDIA_TYPES[audio_format]
+        headers = {**self._seed, "Content-Type": media_type, "Cache-Control": "no-store"}
         started = False
         try:
             async for chunk in stream.audio():
@@ -155,7 +155,7 @@ class SpeechResponse(Response):
             log.warning("request %s failed after %d frames: %s", request.id, stream.frames, error)
             # Without a final chunk the server closes the connection, and the client sees an incomplete transfer.
             if sse:
-                await client.finish(_event({"type": "speech.audio.error", "error": error.body()}))
+                await client.finish(error_event(error))
 
 
 # The events of OpenAI's API. The decoded deltas, concatenated, are the file.
@@ -163,6 +163,11 @@ class SpeechResponse(Response):
 
 def _event(content: dict[str, Any]) -> bytes:
     return f"data: {json.dumps(content)}\n\n".encode()
+
+
+def error_event(error: ApiError) -> bytes:
+    """The event that ends a stream which failed."""
+    return _event({"type": "speech.audio.error", "error": error.body()})
 
 
 def _delta(data: bytes) -> bytes:

@@ -67,11 +67,9 @@ def quoted(value: str) -> str:
     return f"{value[:_MAX_QUOTED]!r}… ({len(value)} characters)"
 
 
-def error_response(error: ApiError, request_id: str | None = None) -> Response:
+def error_response(error: ApiError) -> Response:
     """The HTTP response to an error. Its body is ASCII, whatever the message quotes."""
     headers = {}
-    if request_id:
-        headers["X-Request-Id"] = request_id
     if error.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     if error.status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE):

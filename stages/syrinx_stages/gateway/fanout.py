@@ -3,9 +3,10 @@
 import asyncio
 import logging
 
-from syrinx_stages.connector.base import ConnectorError, Reader, StreamEntry
+from syrinx_stages.connector.base import Cancelled, ConnectorError, Reader, StreamEntry
 from syrinx_stages.connector.redis_streams import RedisConnector
-from syrinx_stages.contract.keys import STREAM_START, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Position, StreamKind
+from syrinx_stages.contract.messages import End, EndReason
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,11 @@ class FanOut:
         self._reader.subscribe(request_id, StreamKind.AUDIO, STREAM_START)
         return inbox
 
+    def put(self, event: StreamEntry) -> None:
+        """Adds an entry to its request's inbox, if that is open."""
+        if (inbox := self._inboxes.get(event.request_id)) is not None:
+            inbox.put_nowait(event)
+
     def close(self, request_id: str) -> bool:
         """Unsubscribes from a request's audio. Returns False if that was done before."""
         if self._inboxes.pop(request_id, None) is None:
@@ -45,9 +51,13 @@ class FanOut:
         """Reads until the reader is closed."""
         while events := await self._reader.read():
             for event in events:
-                # Other events are cancellations, by this gateway's own releases or another gateway's.
-                if isinstance(event, StreamEntry) and (inbox := self._inboxes.get(event.request_id)) is not None:
-                    inbox.put_nowait(event)
+                if isinstance(event, Cancelled):
+                    # A release closes the inbox before, so this request was removed from the queue: it waited too
+                    # long, or made room for another client's.
+                    position = Position(0, END_SEQUENCE)
+                    end = End(EndReason.REFUSED, "no talker was free in time")
+                    event = StreamEntry(event.request_id, StreamKind.AUDIO, position, end)
+                self.put(event)
 
 
 class PlaybackReporter:
@@ -55,12 +65,24 @@ class PlaybackReporter:
 
     def __init__(self, connector: RedisConnector) -> None:
         self._connector = connector
+        self._latest: dict[str, int] = {}
+        """The last report of each open request: Redis may lose it."""
         self._pending: dict[str, int] = {}
         self._wake = asyncio.Event()
+        connector.on_reconnect(self._report_again)
 
     def report(self, request_id: str, frames: int) -> None:
         """Schedules a report that the client has received `frames` frames in total."""
-        self._pending[request_id] = frames
+        self._latest[request_id] = self._pending[request_id] = frames
+        self._wake.set()
+
+    def forget(self, request_id: str) -> None:
+        """Drops the reports of a request that is over."""
+        self._latest.pop(request_id, None)
+        self._pending.pop(request_id, None)
+
+    def _report_again(self) -> None:
+        self._pending = dict(self._latest)
         self._wake.set()
 
     async def run(self) -> None:

@@ -30,6 +30,8 @@ class PipelineMonitor:
         self._metrics = metrics
         self._settings = settings
         self._unreachable: str | None = None
+        self.expected_wait = 0.0
+        """How long the next request will wait for a talker, in seconds."""
         self._missing: str | None = "talker"
         """A stage without a live replica."""
         self._missing_since: float | None = time.monotonic()
@@ -52,6 +54,7 @@ class PipelineMonitor:
             self._unreachable = f"Redis cannot be reached: {error or 'no answer'}"
             return
         self._unreachable = None
+        self.expected_wait = queue.expected_seconds
         self._metrics[m.QUEUE_LENGTH].set(queue.length)
         self._metrics[m.QUEUE_AGE].set(queue.oldest_seconds)
         if missing is None:
@@ -75,13 +78,13 @@ class PipelineMonitor:
         not_yet = None if self._was_complete else f"no {self._missing} of this model generation is running yet"
         return self._unreachable or not_yet
 
-    def missing_stage_error(self) -> ApiError | None:
-        """The 503 for new and waiting requests once a stage has been missing for more than `max_queue_seconds`.
+    def missing_stage_error(self, tolerated: float | None = None) -> ApiError | None:
+        """The 503 for new and waiting requests once a stage has been missing for more than `tolerated` seconds.
 
-        The queue's age does not suffice: it starts again from 0 when waiting requests are refused.
+        The default is `max_queue_seconds`.
         """
         missing = 0.0 if self._missing_since is None else time.monotonic() - self._missing_since
-        if missing <= self._settings.current.max_queue_seconds:
+        if missing <= (self._settings.current.max_queue_seconds if tolerated is None else tolerated):
             return None
         message = f"no {self._missing} of this model generation has been running for {missing:.0f} s"
         return unavailable(message, RETRY_AFTER_SECONDS, "stage_unavailable")

@@ -10,10 +10,11 @@ import msgspec
 
 from syrinx_stages.contract.api import SpeechFields, VoiceId
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
+from syrinx_stages.contract.messages import SpeechRequest, TaskType
 from syrinx_stages.gateway.encoders import STREAMABLE, AudioFormat
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, unsupported
 from syrinx_stages.model.describe import Description
+from syrinx_stages.model.generation import replace_fields
 
 MAX_TEXT = 4096
 """Characters of `input`, `instructions` and `ref_text` each: OpenAI's limit, about five minutes of speech."""
@@ -44,9 +45,14 @@ class ParsedRequest(msgspec.Struct, frozen=True):
 
 
 def parse_request(
-    fields: SpeechFields, checkpoint: Description, model_name: str, request_id: str, accepted_at: float
+    fields: SpeechFields,
+    checkpoint: Description,
+    model_name: str,
+    request_id: str,
+    accepted_at: float,
+    client: str = "",
 ) -> ParsedRequest:
-    """Validates the fields against a checkpoint. `accepted_at` is in Unix seconds.
+    """Validates the fields against a checkpoint. `accepted_at` is in Unix seconds, `client` as in `SpeechRequest`.
 
     Raises `ApiError`: 400 if the request is invalid in itself, 404 if it names another model, 422 if this checkpoint
     does not support it.
@@ -72,8 +78,9 @@ def parse_request(
         # The official defaults: a cloned voice is given its text token by token.
         non_streaming_text=not cloning if fields.non_streaming_mode is None else fields.non_streaming_mode,
         max_frames=_max_frames(fields, checkpoint),
-        sampling=_sampling(fields),
+        sampling=replace_fields(checkpoint.sampling, fields),
         seed=secrets.randbits(63) if fields.seed is None else fields.seed,
+        client=client,
         live=delivery is not Delivery.WHOLE,
     )
     return ParsedRequest(request, audio_format, delivery, fields.speed or 1.0)
@@ -202,16 +209,9 @@ def _max_frames(fields: SpeechFields, checkpoint: Description) -> int:
     # The other half of the positions is for the prompt.
     limit = min(FAMILY.max_frames, checkpoint.max_positions // 2)
     if fields.max_new_tokens is None:
-        return min(FAMILY.default_frames, limit)
+        return min(checkpoint.max_new_tokens, limit)
     if fields.max_new_tokens > limit:
         rate = FAMILY.frames_per_second
         message = f"{fields.max_new_tokens} is too large; at most {limit} ({rate} per second) are accepted"
         raise bad_request("max_new_tokens", message)
     return fields.max_new_tokens
-
-
-def _sampling(fields: SpeechFields) -> Sampling:
-    requested = {
-        name: getattr(fields, name.replace("residual_", "subtalker_"), None) for name in Sampling.__struct_fields__
-    }
-    return Sampling(**{name: value for name, value in requested.items() if value is not None})

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
@@ -13,17 +14,21 @@ from syrinx_stages.connector.base import ConnectorError, QueueFull, Ticket
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.keys import StreamKind
-from syrinx_stages.contract.messages import SpeechRequest
+from syrinx_stages.contract.messages import EndReason, SpeechRequest
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.families import IMPLEMENTATION
 from syrinx_stages.gateway import reference
+from syrinx_stages.gateway.active_requests import ActiveRequests
 from syrinx_stages.gateway.body import MAX_LARGE_BODIES
+from syrinx_stages.gateway.client import Refusals
 from syrinx_stages.gateway.errors import ApiError, bad_request, unavailable
 from syrinx_stages.gateway.fanout import FanOut, PlaybackReporter
 from syrinx_stages.gateway.monitor import CONNECTOR_SECONDS, PipelineMonitor
 from syrinx_stages.gateway.speech import SpeechStream
+from syrinx_stages.runtime.journal import KEEP_SECONDS
 from syrinx_stages.runtime.metrics import Metrics, export_settings
 from syrinx_stages.runtime.settings import LiveSettings
+from syrinx_stages.runtime.storage import StorageMonitor
 from syrinx_stages.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -32,6 +37,10 @@ STALL_SECONDS = 60.0
 """A request without progress for this long has failed."""
 RELEASE_DELAYS = (0.0, 0.5, 2.0, 5.0)
 """Seconds before each attempt to release a request; after the last its streams are left to expire."""
+RELEASE_SECONDS = 1.0
+"""How long a closing gateway waits for releases in progress."""
+MAX_RELEASED = 1024
+"""Number of releases to repeat after a reconnection, if they are not older than `KEEP_SECONDS`."""
 STAGE = "gateway"
 
 
@@ -53,17 +62,19 @@ class GatewayService:
         self._connector = connector
         self._metrics = metrics
         self._stall_seconds = stall_seconds
+        self.refusals = Refusals()
         self.monitor = PipelineMonitor(connector, metrics, self.live)
+        self._storage = StorageMonitor(connector)
         self._reader = connector.reader()
         self._fanout = FanOut(self._reader)
         self._playback_reporter = PlaybackReporter(connector)
-        self.draining = False
+        self.requests = ActiveRequests()
         self._closed: str | None = "starting"
         """Why new requests are refused; None while the gateway is open."""
-        self._active = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._releases: set[asyncio.Task[None]] = set()
+        self._released: deque[tuple[float, Ticket]] = deque(maxlen=MAX_RELEASED)
+        """The last releases and their times: a fail-over may lose them, and the stages would serve the requests."""
+        connector.on_reconnect(self._release_again)
         # Proxies from the environment would bypass the list of allowed hosts.
         self._http = httpx.AsyncClient(trust_env=False, timeout=reference.FETCH_SECONDS)
         self.large_bodies = asyncio.Semaphore(MAX_LARGE_BODIES)
@@ -76,34 +87,32 @@ class GatewayService:
             self._metrics[gauge].set(0)
         self.settings_changed()
         await self.monitor.measure()
-        for background in (self._fanout, self._playback_reporter, self.monitor):
+        for background in (self._fanout, self._playback_reporter, self.monitor, self._storage):
             self._tasks.spawn(background.run())
         self._closed = None
 
     def ready(self) -> str | None:
         """None if the gateway is ready, otherwise the reason it is not."""
-        draining = "draining" if self.draining else None
-        return self._closed or draining or self._tasks.failure or self.monitor.unready()
+        draining = "draining" if self.requests.draining else None
+        return self._closed or draining or self._tasks.failure or self._storage.full or self.monitor.unready()
 
     def settings_changed(self) -> None:
         """Exports the settings as metrics; admission reads the settings at every request."""
         export_settings(self._metrics, STAGE, self.live)
 
     async def drain(self, seconds: float) -> None:
-        """Waits up to `seconds` until no request is active.
+        """Waits up to `seconds` until no request is active, and cuts off those that still are.
 
-        The gateway is no longer ready, so new clients go elsewhere. Clients on kept-alive connections are still served,
-        and their connections close with the response.
+        The gateway is no longer ready, so new clients go elsewhere. Requests that still arrive are served in that time,
+        and their connections close with the response. After a failure nothing can finish.
         """
-        self.draining = True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._idle.wait()
-                await asyncio.gather(*self._releases)
+        await self.requests.drain(0.0 if self.failed.is_set() else seconds)
 
     async def close(self) -> None:
-        """Stops all tasks and closes all connections except the connector, which the caller owns."""
+        """Releases the last requests, stops all tasks and closes all connections except those of the connector."""
         self._closed = "closed"
+        if self._releases:
+            await asyncio.wait(self._releases, timeout=RELEASE_SECONDS)
         for task in self._releases:
             task.cancel()
         await asyncio.gather(*self._releases, return_exceptions=True)
@@ -147,67 +156,112 @@ class GatewayService:
     ) -> AsyncIterator[SpeechStream]:
         """Submits a request and yields its stream; releases the request on exit. `accepted` is in monotonic seconds.
 
-        Raises 503 if the request is not admitted.
+        Raises 503 if the request is not admitted. One that no talker claims within `max_queue_seconds` ends as refused.
         """
         self.check_open()
-        self._active += 1
-        self._idle.clear()
-        try:
-            ticket = await self._submit(request, reference_pcm)
+        ticket = await self._submit(request, reference_pcm)
+        expiry: asyncio.TimerHandle
+        times_lost = 0
 
-            def release() -> None:
-                if self._fanout.close(request.id):
-                    self._in_background(self._release(ticket))
+        def release() -> None:
+            if self._fanout.close(request.id):
+                self._in_background(self._release(ticket))
 
-            stream = SpeechStream(
-                request,
-                self._fanout.open(request.id),
-                accepted,
-                self._stall_seconds,
-                self._metrics,
-                report_playback=self._playback_reporter.report,
-                on_end=release,
-                find_failure=self._find_failure,
-            )
+        async def find_failure(started: bool) -> ApiError | None:
+            """Returns an error if no more audio can arrive. Submits a request again that Redis has lost entirely."""
+            nonlocal ticket, expiry, times_lost
             try:
-                yield stream
-            finally:
-                release()
-                stream.record_outcome()
+                async with asyncio.timeout(CONNECTOR_SECONDS):
+                    last = await self._connector.last_position(request.id, StreamKind.AUDIO)
+                if last is not None:
+                    # A stream that has begun may still be taken over by another replica, until the stall timeout.
+                    return None if started else self.monitor.missing_stage_error()
+                if started:
+                    return unavailable("Redis has lost this request; send it again", 1, "request_lost")
+                log.warning("Redis has lost request %s before its first audio: it is queued again", request.id)
+                times_lost += 1
+                ticket = await self._queue(request, reference_pcm, times_lost)
+                expiry = expire_later()
+            except ApiError as error:
+                return error
+            except (ConnectorError, TimeoutError) as error:
+                log.warning("request %s cannot be checked: %s", request.id, error)
+            return None
+
+        stream = SpeechStream(
+            request,
+            self._fanout.open(request.id),
+            accepted,
+            self._stall_seconds,
+            self._metrics,
+            report_playback=self._playback_reporter.report,
+            on_end=release,
+            find_failure=find_failure,
+            storage_full=lambda: self._storage.full,
+            refusal=self._refusal,
+        )
+        waits = self.live.current.max_queue_seconds
+
+        def expire_later() -> asyncio.TimerHandle:
+            return asyncio.get_running_loop().call_later(waits, self._expire, stream, ticket)
+
+        expiry = expire_later()
+        try:
+            yield stream
+        except asyncio.CancelledError:
+            if self.requests.expired:
+                stream.outcome = EndReason.ERROR
+            raise
         finally:
-            self._active -= 1
-            if not self._active:
-                self._idle.set()
+            expiry.cancel()
+            release()
+            self._playback_reporter.forget(request.id)
+            stream.record_outcome()
 
     async def _submit(self, request: SpeechRequest, reference_pcm: bytes | None) -> Ticket:
-        started = time.perf_counter()
-        submit = asyncio.create_task(self._connector.submit(request, self.live.current, reference_pcm))
+        started, ticket = time.perf_counter(), None
+        try:
+            ticket = await self._queue(request, reference_pcm)
+        finally:
+            if ticket is None:
+                self.count_refusal(request.task_type)
+        self._metrics[m.REDIS_SECONDS].labels(STAGE).observe(time.perf_counter() - started)
+        return ticket
+
+    async def _queue(self, request: SpeechRequest, reference_pcm: bytes | None, times_lost: int = 0) -> Ticket:
+        """Queues a request. Raises 503. If the caller is cancelled, the request is released."""
+        submit = asyncio.create_task(self._connector.submit(request, self.live.current, reference_pcm, times_lost))
+        ticket: Ticket | None = None
         try:
             async with asyncio.timeout(CONNECTOR_SECONDS):
                 ticket = await asyncio.shield(submit)
         except QueueFull as error:
-            self.count_refusal(request.task_type)
-            raise unavailable(f"the service is at its limit: {error}", error.retry_after, "queue_full") from None
+            refusal = unavailable(f"the service is at its limit: {error}", error.retry_after, error.code)
+            self.refusals.add(request.client, refusal, time.monotonic())
+            raise refusal from None
         except (ConnectorError, TimeoutError) as error:
             log.warning("request %s could not be queued: %s", request.id, error)
-            self.count_refusal(request.task_type)
             raise unavailable("the service cannot reach its queue", 2) from None
         finally:
-            if not submit.done():
-                # The caller has left, but the request may still be queued: release it, so that no stage serves it.
+            if ticket is None:
+                # The request may be queued all the same: release it, so that no stage serves it.
                 self._in_background(self._release_when_submitted(submit))
-        self._metrics[m.REDIS_SECONDS].labels(STAGE).observe(time.perf_counter() - started)
         return ticket
 
-    async def _find_failure(self, request_id: str, started: bool) -> ApiError | None:
-        """Returns an error if no more audio of a request can arrive."""
-        try:
-            if await self._connector.last_position(request_id, StreamKind.AUDIO) is None:
-                return unavailable("Redis has lost this request; send it again", 1, "request_lost")
-        except ConnectorError:
-            return None
-        # A stream that has begun may still be taken over by another replica, until the stall timeout.
-        return None if started else self.monitor.missing_stage_error()
+    def _expire(self, stream: SpeechStream, ticket: Ticket) -> None:
+        if not stream.started:
+            self._in_background(self._withdraw(ticket))
+
+    async def _withdraw(self, ticket: Ticket) -> None:
+        """Removes a request from the queue unless a talker has claimed it. Its stream then ends as refused."""
+        await self.monitor.measure()
+        with contextlib.suppress(ConnectorError):
+            await self._connector.withdraw(ticket)
+
+    def _refusal(self, message: str) -> ApiError:
+        """Returns the error of a queued request that is refused: a missing stage, or too much load."""
+        busy = unavailable(f"the service is at its limit: {message}", self.monitor.expected_wait, "queue_full")
+        return self.monitor.missing_stage_error(tolerated=0.0) or busy
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs a release independently of the request's task, which may be cancelled."""
@@ -215,7 +269,14 @@ class GatewayService:
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
 
+    def _release_again(self) -> None:
+        recent = [ticket for at, ticket in self._released if time.monotonic() - at < KEEP_SECONDS]
+        self._released.clear()
+        for ticket in recent:
+            self._in_background(self._release(ticket))
+
     async def _release_when_submitted(self, submit: asyncio.Task[Ticket]) -> None:
+        """Releases a request that is queued, or will be, although its caller has left: no stage shall serve it."""
         with contextlib.suppress(ConnectorError):
             await self._release(await submit)
 
@@ -223,6 +284,8 @@ class GatewayService:
         for delay in RELEASE_DELAYS:
             await asyncio.sleep(delay)
             try:
-                return await self._connector.release(ticket)
+                await self._connector.release(ticket)
+                self._released.append((time.monotonic(), ticket))
+                return
             except ConnectorError as error:
                 log.warning("request %s could not be released: %s", ticket.request_id, error)

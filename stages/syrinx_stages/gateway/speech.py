@@ -64,8 +64,10 @@ class SpeechStream:
     """Yields a request's audio, tracks what the client has received, and records metrics.
 
     `report_playback(request_id, frames)` is called whenever the client's playback position is known to have advanced.
-    `on_end()` is called once, when the stages have ended the stream. `find_failure(request_id, started)` is called
-    after `CHECK_SECONDS` without audio; it returns an error if no more audio can arrive.
+    `on_end()` is called once, when the stages have ended the stream. `find_failure(started)` is called
+    after `CHECK_SECONDS` without audio; it returns an error if no more audio can arrive. `storage_full()` returns why
+    no stage can write audio, or None.
+    `refusal(message)` returns the error of a request that was refused after it had been queued.
     """
 
     def __init__(
@@ -77,7 +79,9 @@ class SpeechStream:
         metrics: Metrics,
         report_playback: Callable[[str, int], None],
         on_end: Callable[[], None],
-        find_failure: Callable[[str, bool], Awaitable[ApiError | None]],
+        find_failure: Callable[[bool], Awaitable[ApiError | None]],
+        storage_full: Callable[[], str | None],
+        refusal: Callable[[str], ApiError],
     ) -> None:
         self.request = request
         self.frames = 0
@@ -92,6 +96,8 @@ class SpeechStream:
         self._report_playback = report_playback
         self._on_end = on_end
         self._find_failure = find_failure
+        self._storage_full = storage_full
+        self._refusal = refusal
         self._trimmer = LeadingSilenceTrimmer()
         self._playback = Playback(accepted)
         self._stalled = False
@@ -100,11 +106,16 @@ class SpeechStream:
         """Task type, talker and codec of the first audio: a pause during a takeover counts against that talker and
         codec."""
 
+    @property
+    def started(self) -> bool:
+        """Whether audio has arrived."""
+        return self._labels is not None
+
     async def audio(self) -> AsyncIterator[Chunk]:
         """Yields the audio as it is generated, without its leading silence.
 
-        Raises `ApiError`: 400 or 500 if a stage refused the request or failed, 503 if nothing arrived for the stall
-        timeout or nothing can arrive.
+        Raises `ApiError`: 400, 500 or 503 if a stage refused the request or failed, 503 if it waited too long for a
+        talker, if nothing came for the stall timeout or nothing can arrive.
         """
         frames = 0
         while True:
@@ -113,14 +124,15 @@ class SpeechStream:
                 if self._labels is None:
                     replicas = event.entry.talker or "unknown", event.entry.codec or "unknown"
                     self._labels = (self.request.task_type, *replicas)
-                frames = event.position.frames
-                if pcm := self._trimmer.feed(event.entry.pcm):
+                new = self._beyond(frames, event.entry.pcm, event.position.frames)
+                frames = max(frames, event.position.frames)
+                if pcm := self._trimmer.feed(new):
                     yield Chunk(pcm, frames)
                 else:
                     # Trimmed frames count as played: a talker at its lead limit would wait for them forever.
                     self._report_playback(self.request.id, frames)
             elif isinstance(event.entry, End):
-                self._end(event.entry, frames)
+                self._end(event.entry, frames, event.position.frames)
                 if pcm := self._trimmer.end():
                     yield Chunk(pcm, frames)
                 return
@@ -133,21 +145,45 @@ class SpeechStream:
                     return await self._inbox.get()
             except TimeoutError:
                 self._record_ongoing_stall()
-                if (failure := await self._find_failure(self.request.id, self._labels is not None)) is not None:
+                if (failure := await self._find_failure(self.started)) is not None:
                     self.outcome = EndReason.ERROR
                     raise failure from None
         self.outcome = EndReason.ERROR
-        raise unavailable(f"no stage has made progress for {self._stall_seconds:.0f} seconds", 5, "stalled")
+        message = f"no stage has made progress for {self._stall_seconds:.0f} seconds"
+        if (full := self._storage_full()) is not None:
+            raise unavailable(f"{message}: {full}", 5, "redis_full")
+        raise unavailable(message, 5, "stalled")
 
-    def _end(self, end: End, frames: int) -> None:
+    def _beyond(self, frames: int, pcm: bytes, last: int) -> bytes:
+        """Returns the PCM of an entry after `frames`; `last` is its last frame. Raises 500 if frames are missing.
+
+        Entries overlap if Redis has lost the end of a stream and another codec continued it with other chunks.
+        """
+        first = last - len(pcm) // FAMILY.frame_bytes
+        self._require(frames, first)
+        return pcm[(frames - first) * FAMILY.frame_bytes :]
+
+    def _require(self, frames: int, expected: int) -> None:
+        """Raises 500 unless all frames up to `expected` are among the first `frames`."""
+        if frames < expected:
+            self.outcome = EndReason.ERROR
+            raise internal_error(f"the audio of frames {frames + 1} to {expected} is missing")
+
+    def _end(self, end: End, frames: int, expected: int) -> None:
         self._on_end()
         if end.reason is EndReason.ERROR:
             self.outcome = EndReason.ERROR
             if end.param:
                 raise bad_request(end.param, end.message.removeprefix(f"{end.param}: "))
+            if end.retry_after:
+                raise unavailable(end.message, end.retry_after, "stage_failed")
             raise internal_error(end.message or "a stage failed")
+        if end.reason is EndReason.REFUSED:
+            self.outcome = EndReason.REFUSED
+            raise self._refusal(end.message)
         if end.reason is EndReason.CANCELLED:
             raise unavailable("the request was cancelled by the server", 1, "cancelled")
+        self._require(frames, expected)
         if not frames:
             self.outcome = EndReason.ERROR
             raise internal_error("the model ended this text before its first frame; try another seed")

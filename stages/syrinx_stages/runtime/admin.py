@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 65_536
 """Maximum size of a settings update."""
+BODY_SECONDS = 10.0
+"""Time limit for receiving one."""
 
 
 class AdminTarget(Protocol):
@@ -94,7 +96,11 @@ def create_admin(stage: AdminTarget, registry: CollectorRegistry) -> FastAPI:
 
     @app.put("/settings")
     async def put_settings(request: Request) -> Response:
-        body = await _bounded_body(request)
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await _bounded_body(request)
+        except TimeoutError:
+            return _error(408, f"the body did not arrive within {BODY_SECONDS:g} seconds")
         if body is None:
             return _error(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
         try:

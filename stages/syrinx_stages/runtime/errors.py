@@ -2,11 +2,15 @@
 
 
 class RequestError(Exception):
-    """The request cannot be served. `param` is the request field that caused it, or empty."""
+    """The request cannot be served. `param` is the request field that caused it, or empty.
 
-    def __init__(self, message: str, param: str = "") -> None:
+    `retry_after`: seconds after which the same request may succeed; 0 if it would fail again.
+    """
+
+    def __init__(self, message: str, param: str = "", retry_after: float = 0.0) -> None:
         super().__init__(message)
         self.param = param
+        self.retry_after = retry_after
 
 
 class SettingsError(ValueError):

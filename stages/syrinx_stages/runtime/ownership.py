@@ -1,25 +1,28 @@
 """The requests that a replica owns: it claims them while rows are free, renews leases and takes over expired ones."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
 from prometheus_client import Counter
 
-from syrinx_stages.connector.base import REFRESH_SECONDS, Claim, ConnectorError, Consumer
+from syrinx_stages.connector.base import REFRESH_SECONDS, Capacity, Claim, ConnectorError, Consumer
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
 """Pause after the connector failed."""
+REPORT_SECONDS = 0.05
+"""Minimum interval of capacity reports. While nothing changes, they are sent with `REFRESH_SECONDS` between them."""
 
 
 class Ownership:
     """Claims up to `capacity` requests and keeps them until they are finished or lost.
 
     `admit` is called once per claim, and `lost` with the ID of a request that another replica has taken over. While
-    `can_admit` returns False nothing new is claimed: other replicas can claim the waiting requests, and their age makes
-    the gateway refuse further ones.
+    `can_admit` returns False nothing new is claimed: other replicas can claim the waiting requests. `measure` returns
+    how much more the replica can serve, which is reported to the gateways: they refuse what would wait too long.
     """
 
     def __init__(
@@ -29,20 +32,25 @@ class Ownership:
         admit: Callable[[Claim], None],
         lost: Callable[[str], None],
         can_admit: Callable[[], bool],
+        measure: Callable[[], Capacity],
         takeovers: Counter,
     ) -> None:
         self.claims: dict[str, Claim] = {}
         """Owned requests, by request ID."""
         self._started = False
         self._failing: set[str] = set()
-        """Which of the two loops failed in its last iteration."""
+        """Which of the loops failed in its last iteration."""
         self._consumer = consumer
         self._capacity = capacity
         self._admit = admit
         self._lost = lost
         self._can_admit = can_admit
+        self._measure = measure
         self._takeovers = takeovers
         self._changed = asyncio.Event()
+        self._report_due = asyncio.Event()
+        self.codecs_free = 1
+        """Number of requests that the codecs can take; at least 1 if none has reported."""
         self.claiming = True
         """False once `stop_claiming` was called."""
 
@@ -70,8 +78,9 @@ class Ownership:
             log.warning("request %s is left to other replicas: %s", claim.request.id, error)
 
     def recheck_admission(self) -> None:
-        """Makes the claim loop call `can_admit` again."""
+        """Makes the claim loop call `can_admit` again, and reports the capacity if it has changed."""
         self._changed.set()
+        self._report_due.set()
 
     async def finish(self, request_id: str) -> None:
         """Finishes a claim without writing: no replica shall serve the request any more."""
@@ -119,6 +128,7 @@ class Ownership:
             if claim.redelivered:
                 self._takeovers.inc()
             self.claims[claim.request.id] = claim
+            self.codecs_free -= not claim.redelivered
             self._admit(claim)
         if excess:
             await self._consumer.hand_over([claim.entry_id for claim in excess])
@@ -141,6 +151,34 @@ class Ownership:
                 log.warning("cannot claim: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
 
+    async def report_loop(self) -> None:
+        """Reports the capacity when it has changed, while the codecs are full, and periodically, until cancelled."""
+        while True:
+            capacity, free = self._measured(), None
+            try:
+                free = await self._consumer.report(capacity)
+            except ConnectorError as error:
+                log.warning("cannot report the capacity: %s", error)
+            self.codecs_free = 1 if free is None else free
+            self._changed.set()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REFRESH_SECONDS):
+                    await self._wait_for_change(capacity)
+
+    async def _wait_for_change(self, reported: Capacity) -> None:
+        while True:
+            await asyncio.sleep(REPORT_SECONDS)
+            if self.codecs_free <= 0 or self._measured().free != reported.free:
+                return
+            self._report_due.clear()
+            await self._report_due.wait()
+
+    def _measured(self) -> Capacity:
+        if not self.claiming:
+            return Capacity(0, 0.0)
+        capacity = self._measure()
+        return Capacity(max(0, min(self.free, capacity.free)), capacity.requests_per_second)
+
     async def lease_loop(self) -> None:
         """Renews leases and takes over requests with an expired lease, until cancelled."""
         while True:
@@ -156,12 +194,15 @@ class Ownership:
             await asyncio.sleep(REFRESH_SECONDS)
 
     async def _refresh(self) -> None:
-        held = {claim.entry_id: request_id for request_id, claim in self.claims.items()}
+        """Renews the leases. A claim that is lost, but not to another replica, is admitted again."""
+        held = {claim.entry_id: claim for claim in self.claims.values()}
         if not held:
             return
         for entry_id in await self._consumer.refresh(list(held)):
-            request_id = held[entry_id]
-            # It may have been finished and forgotten during the round trip.
-            if request_id in self.claims:
-                self.forget(request_id)
-                self._lost(request_id)
+            claim = held[entry_id]
+            # It may have been finished, or claimed again, during the round trip.
+            if self.claims.get(claim.request.id) is claim:
+                self.forget(claim.request.id)
+                self._lost(claim.request.id)
+                if self.claiming:
+                    await self.reclaim(claim)

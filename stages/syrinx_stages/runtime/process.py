@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 import msgspec
-from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
 
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.settings import StageConfig, resolved_config_line
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 SWITCH_SECONDS = 0.0005
 """How long the engine's thread may hold the GIL. Python's default of 5 ms would add to the TTFA."""
 
-Build = Callable[..., tuple[Service, FastAPI | None]]
+Build = Callable[..., tuple[Service, ASGIApp | None]]
 """Builds a process's service, and its public application if it has one, from the configuration and the connector of
 each stage and the metrics. Raises `StartError`."""
 
@@ -95,24 +95,29 @@ async def _serve(configs: Mapping[str, StageConfig], build: str) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
-        def listen(app: FastAPI, config: StageConfig, port: int) -> str:
+        def listen(app: ASGIApp, config: StageConfig, port: int) -> HttpServer:
             server = HttpServer(app, config.host, port)
             cleanup.push_async_callback(server.close)
-            return server.url
+            return server
 
-        lines = []
+        public_servers, lines = [], []
         for (stage, config), target in zip(configs.items(), service.admin_targets, strict=True):
-            admin_url = listen(create_admin(target, metrics.registry), config, config.admin_port)
-            url = listen(public, config, config.port) if public is not None else admin_url
+            admin_url = url = listen(create_admin(target, metrics.registry), config, config.admin_port).url
+            if public is not None:
+                public_servers.append(listen(public, config, config.port))
+                url = public_servers[-1].url
             lines.append({"stage": stage, "replica": config.replica, "url": url, "admin_url": admin_url})
         for line in lines:
             print(json.dumps(line), flush=True)
         cleanup.push_async_callback(service.close)
-        return await run_service(service, stop, max(config.drain_seconds for config in configs.values()))
+        drain_seconds = max(config.drain_seconds for config in configs.values())
+        return await run_service(service, stop, drain_seconds, public_servers)
 
 
-async def run_service(service: Service, stop: asyncio.Event, drain_seconds: float) -> int:
-    """Starts a service, waits for a signal or a failure, and drains it.
+async def run_service(
+    service: Service, stop: asyncio.Event, drain_seconds: float, public_servers: Sequence[HttpServer] = ()
+) -> int:
+    """Starts a service, waits for a signal or a failure, and drains it and its public servers.
 
     Returns the exit status: 0 after a signal, 1 if the service failed (the process is restarted).
     """
@@ -128,7 +133,8 @@ async def run_service(service: Service, stop: asyncio.Event, drain_seconds: floa
         gc.collect()
         gc.freeze()
         await asyncio.wait([stopped, failed], return_when=asyncio.FIRST_COMPLETED)
-        await service.drain(drain_seconds)
+        servers = (server.drain(drain_seconds) for server in public_servers)
+        await asyncio.gather(service.drain(drain_seconds), *servers)
         return 1 if failed.done() else 0
     finally:
         for task in (start, stopped, failed):

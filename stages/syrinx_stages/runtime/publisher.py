@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from prometheus_client import Histogram
 
-from syrinx_stages.connector.base import Append, ConnectorError, Gone, StageConnector, Superseded
+from syrinx_stages.connector.base import Append, Behind, ConnectorError, Refusal, StageConnector
+from syrinx_stages.runtime.journal import Journal
 
 log = logging.getLogger(__name__)
 
@@ -22,23 +23,27 @@ class _Sent(NamedTuple):
 
     batch: list[Append]
     at: float
-    outcomes: asyncio.Future[Sequence[Gone | Superseded | None]]
+    outcomes: asyncio.Future[Sequence[Refusal | None]]
 
 
 class Publisher:
     """An ordered queue of entries to append.
 
-    Calls `written` for each accepted entry and `refused` for each refused one, in order.
+    Calls `written` for each accepted entry and `refused` for each refused one, in order. Entries that Redis has lost
+    are written again from the journal, before any later entry of their stream. `Behind` is passed to `refused` only if
+    the journal does not reach back far enough.
     """
 
     def __init__(
         self,
         connector: StageConnector,
+        journal: Journal,
         written: Callable[[Append], None],
-        refused: Callable[[Append, Gone | Superseded], None],
+        refused: Callable[[Append, Refusal], None],
         seconds: Histogram,
     ) -> None:
         self._connector = connector
+        self._journal = journal
         self._written = written
         self._refused = refused
         self._seconds = seconds
@@ -47,6 +52,7 @@ class Publisher:
         self._taken = asyncio.Event()
         self._sent: _Sent | None = None
         self._running = False
+        connector.on_reconnect(self._check)
 
     def put(self, appends: Sequence[Append]) -> None:
         """Queues entries. They are sent at once, unless a write is in progress.
@@ -56,6 +62,8 @@ class Publisher:
         """
         if not appends:
             return
+        for append in appends:
+            self._journal.add(append)
         self._connector.deliver_locally(appends)
         self._waiting.extend(appends)
         if self._running and self._sent is None and appends[-1].finishes is None:
@@ -86,16 +94,18 @@ class Publisher:
             if self._sent is not None:
                 self._sent.outcomes.cancel()
 
+    def _check(self) -> None:
+        """Writes the last entry of every stream again: Redis may have lost it with the connection."""
+        self._waiting[:0] = self._journal.last_written()
+        self._changed.set()
+
     def _send(self) -> None:
         batch, self._waiting = self._waiting, []
         self._taken.set()
         self._sent = _Sent(batch, time.perf_counter(), asyncio.ensure_future(self._connector.append(batch)))
 
     async def _complete(self, sent: _Sent) -> None:
-        """Waits for the outcomes and retries until Redis replies.
-
-        An entry that was written although its reply was lost is refused by the retry; the lease then expires.
-        """
+        """Waits for the outcomes and retries until Redis replies."""
         batch, started, outcomes = sent
         while True:
             try:
@@ -106,8 +116,28 @@ class Publisher:
                 await asyncio.sleep(RETRY_SECONDS)
             started, outcomes = time.perf_counter(), asyncio.ensure_future(self._connector.append(batch))
         self._seconds.observe(time.perf_counter() - started)
+        behind: dict[str, tuple[Append, Behind]] = {}
         for append, outcome in zip(batch, results, strict=True):
             if outcome is None:
-                self._written(append)
+                if self._journal.accept(append, time.monotonic()):
+                    self._written(append)
+            elif isinstance(outcome, Behind):
+                behind[append.request_id] = (append, outcome)
             else:
+                self._journal.discard(append)
                 self._refused(append, outcome)
+        if behind:
+            self._waiting[:0] = self._recover(list(behind.values()))
+
+    def _recover(self, behind: Sequence[tuple[Append, Behind]]) -> list[Append]:
+        """Returns the entries to write again, up to the last refused one of each stream."""
+        lost: list[Append] = []
+        for append, outcome in behind:
+            missing = self._journal.missing(append, outcome.at)
+            if missing is None:
+                self._journal.discard(append)
+                self._refused(append, outcome)
+            else:
+                lost += missing
+        log.warning("Redis has lost the end of %d streams: writing %d entries again", len(behind), len(lost))
+        return lost

@@ -3,15 +3,24 @@
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from syrinx_stages.runtime.errors import StartError
 
 SHUTDOWN_SECONDS = 2
 """Time after the drain for responses in progress, so that a stalled client does not block the exit."""
+LINGER_SECONDS = 1.0
+"""How long idle connections stay open in a drain, so that requests that are on their way get a response."""
+POLL_SECONDS = 0.02
+HEADER_SECONDS = 30.0
+"""A connection that is without a request for this long is closed within twice the time."""
+UNACKNOWLEDGED_SECONDS = 60.0
+"""A connection whose client accepts no data for this long is closed by the kernel."""
 BACKLOG = 1024
 """Maximum number of connections that wait to be accepted."""
 READ = ["GET", "HEAD"]
@@ -29,12 +38,13 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """Serves `app` until `close`. An empty host or `::` means all addresses, IPv4 and IPv6. Raises `StartError`."""
 
-    def __init__(self, app: FastAPI, host: str, port: int) -> None:
+    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
         try:
             self._socket = _listen(host, port)
             # Accepted connections inherit this option; asyncio does not set it on a socket that it did not create.
             # Without it the first audio of a stream waits up to 40 ms for the client to acknowledge the headers.
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * UNACKNOWLEDGED_SECONDS))
         except OSError as error:
             raise StartError(f"cannot listen on {host or '*'}:{port}: {error.strerror or error}") from None
         self.url = f"http://{_url_host(host)}:{self._socket.getsockname()[1]}"
@@ -48,9 +58,45 @@ class HttpServer:
         )
         self._server = _Server(options)
         self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        self._closing_unused = asyncio.create_task(self._close_unused())
+
+    async def _close_unused(self) -> None:
+        """Closes connections on which no request has begun between two looks; uvicorn limits the time only of some."""
+        before: set[tuple[Any, Any]] = set()
+        while True:
+            await asyncio.sleep(HEADER_SECONDS)
+            last_requests = ((each, getattr(each, "cycle", None)) for each in self._server.server_state.connections)
+            unused = {(each, last) for each, last in last_requests if last is None or last.response_complete}
+            for connection, _ in unused & before:
+                connection.shutdown()
+            before = unused
+
+    async def drain(self, seconds: float) -> None:
+        """Closes the socket, so that the kernel refuses connections; waits up to `seconds` until all have closed.
+
+        Idle connections are closed after `LINGER_SECONDS`, the others with their response.
+        """
+        await self._close_socket()
+        await self._connections_closed(min(seconds, LINGER_SECONDS))
+        for connection in list(self._server.server_state.connections):
+            connection.shutdown()
+        await self._connections_closed(seconds - LINGER_SECONDS)
+
+    async def _close_socket(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._socket)
+        # Connections that were just accepted get their transports now, which needs the server to be open.
+        await asyncio.sleep(0)
+        for server in self._server.servers:
+            server.close()
+
+    async def _connections_closed(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while self._server.server_state.connections and time.monotonic() < end:  # noqa: ASYNC110  uvicorn has no event.
+            await asyncio.sleep(POLL_SECONDS)
 
     async def close(self) -> None:
         """Waits up to `SHUTDOWN_SECONDS` for responses in progress and closes the socket."""
+        self._closing_unused.cancel()
         self._server.should_exit = True
         await self._task
 

@@ -59,7 +59,7 @@ def connect_redis(
     if not url:
         raise StartError("REDIS_URL is not set; it looks like redis://host:6379/0 (or rediss:// with TLS)")
     ca_file = environment.get("REDIS_CA_FILE") or None
-    if ca_file is not None and not url.startswith("rediss://"):
+    if ca_file is not None and not url.startswith(("rediss://", "rediss+sentinel://")):
         raise StartError("REDIS_CA_FILE is set, but REDIS_URL is not a rediss:// address: nothing would be checked")
     try:
         return RedisConnector(url, keys, password=password, ca_file=ca_file, on_error=on_error)

@@ -17,12 +17,13 @@ from syrinx_stages.connector.base import (
     MAX_DELIVERIES,
     Append,
     Cancelled,
+    Capacity,
     Claim,
     ConnectorError,
     Gone,
+    Refusal,
     StageConnector,
     StreamEntry,
-    Superseded,
 )
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
@@ -31,13 +32,19 @@ from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
 from syrinx_stages.runtime.engine import Engine
 from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.runtime.in_flight import InFlightSteps
+from syrinx_stages.runtime.journal import Journal
 from syrinx_stages.runtime.metrics import Metrics, export_settings, rows_label
 from syrinx_stages.runtime.ownership import Ownership
 from syrinx_stages.runtime.publisher import Publisher
 from syrinx_stages.runtime.settings import LiveSettings
+from syrinx_stages.runtime.speed import EngineSpeed
+from syrinx_stages.runtime.storage import StorageMonitor
 from syrinx_stages.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
+
+GAVE_UP_RETRY_SECONDS = 5.0
+"""A client may send a request again after this long if the replicas that served it have failed."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -78,6 +85,7 @@ class Worker(ABC, Generic[R, S, E]):
         self.replica = replica
         self.connector = connector
         self.metrics = metrics
+        self.speed = EngineSpeed()
         self.rows: dict[str, R] = {}
         self.wake = asyncio.Event()
         """Set when something changed that affects the schedule."""
@@ -103,12 +111,16 @@ class Worker(ABC, Generic[R, S, E]):
             self._claimed,
             self._lost,
             self.can_admit,
+            lambda: Capacity(self.spare_requests(), self.speed.requests_per_second),
             metrics[m.TAKEOVERS].labels(self.stage),
         )
         # Both series must exist from the start: `rate` ignores the first value of a series.
         self._rows_lost = metrics[m.LOST_CLAIMS].labels(self.stage)
         metrics[m.REQUESTS_FINISHED].labels(self.stage, EndReason.ERROR)
-        self.publisher = Publisher(connector, self._written, self._refused, metrics[m.REDIS_SECONDS].labels(self.stage))
+        self.journal = Journal(self.output_kind)
+        seconds = metrics[m.REDIS_SECONDS].labels(self.stage)
+        self.publisher = Publisher(connector, self.journal, self._written, self._refused, seconds)
+        self._storage = StorageMonitor(connector)
         # Resolved once: label lookups are measurable in every step.
         self.rows_running = metrics[m.ROWS_RUNNING].labels(self.stage)
         self._frames = metrics[m.FRAMES].labels(self.stage)
@@ -140,9 +152,13 @@ class Worker(ABC, Generic[R, S, E]):
         await self.run_engine(self.engine.warm_up)
         self.steps = InFlightSteps(self.engine.depth)
 
+    @abstractmethod
+    def spare_requests(self) -> int:
+        """Returns how many further requests could be served in time."""
+
     def can_admit(self) -> bool:
-        """Returns whether a further request could be served in time."""
-        return True
+        """Returns whether to claim another request now."""
+        return self.spare_requests() > 0
 
     # Lifecycle -------------------------------------------------------------------------------------------------
 
@@ -153,9 +169,9 @@ class Worker(ABC, Generic[R, S, E]):
         self.engine = await loop.run_in_executor(self._engine_thread, self._load)
         self._unready = "warming up"
         await self.warm_up()
-        for run in (self.publisher.run, self._read_loop, self._step_loop):
+        for run in (self.publisher.run, self._read_loop, self._step_loop, self._storage.run):
             self._tasks.spawn(run())
-        for run in (self.ownership.claim_loop, self.ownership.lease_loop):
+        for run in (self.ownership.claim_loop, self.ownership.lease_loop, self.ownership.report_loop):
             self._tasks.spawn(run())
         self._unready = None
         self._started = True
@@ -168,7 +184,7 @@ class Worker(ABC, Generic[R, S, E]):
 
     def _reason(self) -> str | None:
         not_reading = None if self.ownership.is_consuming else "not reading the request stream"
-        return self._unready or self._tasks.failure or not_reading
+        return self._unready or self._tasks.failure or self._storage.full or not_reading
 
     def settings_changed(self) -> None:
         """Exports the settings in force and schedules again."""
@@ -228,29 +244,26 @@ class Worker(ABC, Generic[R, S, E]):
     async def _admit(self, claim: Claim) -> None:
         request_id = claim.request.id
         try:
-            if claim.deliveries > MAX_DELIVERIES:
-                raise RequestError(f"gave up: {MAX_DELIVERIES} {self.stage} replicas failed while they served it")
+            ended = claim.fence.start(self.output_kind).sequence == END_SEQUENCE
+            if claim.deliveries > MAX_DELIVERIES and not ended:
+                message = f"gave up: {MAX_DELIVERIES} {self.stage} replicas failed while they served it"
+                raise RequestError(message, retry_after=GAVE_UP_RETRY_SECONDS)
             await self.admit(claim)
         except RequestError as error:
-            await self.fail(claim, str(error), error.param)
+            self.fail(claim, str(error), error.param, error.retry_after)
         except ConnectorError as error:
             # The lease expires, and a replica that reaches Redis takes the request over.
             log.warning("request %s is left to other replicas: %s", request_id, error)
             self.evict(request_id)
         except Exception:
             log.exception("request %s could not be admitted", request_id)
-            await self.fail(claim, f"the {self.stage} failed to process this request")
+            self.fail(claim, f"the {self.stage} failed to process this request")
 
-    async def fail(self, claim: Claim, message: str, param: str = "") -> None:
-        """Ends a request with an error after the entries that were written."""
-        try:
-            last = await self.connector.last_position(claim.request.id, self.output_kind)
-        except ConnectorError as error:
-            log.warning("request %s is left to other replicas: %s", claim.request.id, error)
-            self.evict(claim.request.id)
-            return
+    def fail(self, claim: Claim, message: str, param: str = "", retry_after: float = 0.0) -> None:
+        """Ends an owned request with an error after the entries that were put."""
         if self.owns(claim):
-            self.end(claim.request.id, last.frames if last else 0, End(EndReason.ERROR, message, param))
+            frames = self.journal.last_position(claim).frames
+            self.end(claim.request.id, frames, End(EndReason.ERROR, message, param, retry_after))
 
     def end(self, request_id: str, frames: int, end: End, reason: str = "") -> None:
         """Writes the end of a request at `frames` and finishes the claim in the same transaction.
@@ -261,18 +274,23 @@ class Worker(ABC, Generic[R, S, E]):
         reason = reason or ("invalid" if end.param else end.reason)
         claim = self.ownership.claims.get(request_id)
         self.rows.pop(request_id, None)
+        if end.reason in (EndReason.STOP, EndReason.LENGTH):
+            self.speed.add_request(frames)
         if claim is not None:
-            at = Position(frames, END_SEQUENCE)
-            ending = _Ending(request_id, self.output_kind, at, end, claim.entry_id, claim.fence, reason)
+            at, after = Position(frames, END_SEQUENCE), self.journal.last_position(claim)
+            ending = _Ending(request_id, self.output_kind, at, end, claim.fence, after, claim.entry_id, reason)
             self.publisher.put([ending])
 
     def output(self, request_id: str, position: Position, entry: Entry) -> Append:
-        """Returns an entry of the output stream of an owned request."""
-        return Append(request_id, self.output_kind, position, entry, fence=self.ownership.claims[request_id].fence)
+        """Returns the next entry of the output stream of an owned request. Put it before another one is created."""
+        claim = self.ownership.claims[request_id]
+        after = self.journal.last_position(claim)
+        return Append(request_id, self.output_kind, position, entry, claim.fence, after)
 
     def evict(self, request_id: str) -> None:
         """Removes a request; its engine state is freed before the next step."""
         self.ownership.forget(request_id)
+        self.journal.forget(request_id)
         self.rows.pop(request_id, None)
         self.reader.unsubscribe(request_id, self.input_kind)
         self.queue_engine_call(lambda: self.engine.release(request_id))
@@ -282,6 +300,12 @@ class Worker(ABC, Generic[R, S, E]):
     def _lost(self, request_id: str) -> None:
         self._rows_lost.inc()
         self.evict(request_id)
+
+    def claim_again(self, claim: Claim) -> None:
+        """Drops a request and claims it anew, if this replica still owns it: its stream is not what the row expects."""
+        self._lost(claim.request.id)
+        if self.ownership.claiming:
+            self._tasks.spawn(self.ownership.reclaim(claim))
 
     def _count_rows(self) -> None:
         self.metrics[m.ROWS_RESIDENT].labels(self.stage).set(len(self.ownership.claims))
@@ -303,16 +327,14 @@ class Worker(ABC, Generic[R, S, E]):
             self.metrics[m.REQUESTS_FINISHED].labels(self.stage, append.reason).inc()
             self.evict(append.request_id)
 
-    def _refused(self, append: Append, outcome: Gone | Superseded) -> None:
+    def _refused(self, append: Append, outcome: Refusal) -> None:
         claim = self.ownership.claims.get(append.request_id)
         if claim is None or claim.fence != append.fence:
             return
-        if isinstance(outcome, Superseded):
-            self._lost(append.request_id)
-            if self.ownership.claiming:
-                self._tasks.spawn(self.ownership.reclaim(claim))
-        else:
+        if isinstance(outcome, Gone):
             self.evict(append.request_id)
+            return
+        self.claim_again(claim)
 
     # Steps -----------------------------------------------------------------------------------------------------
 
@@ -362,8 +384,9 @@ class Worker(ABC, Generic[R, S, E]):
             return lambda: results
         return lambda: self.engine.read(step)
 
-    def count_step(self, rows: int, frames: int, seconds: float) -> None:
-        """Counts a completed step."""
+    def count_step(self, rows: int, frames: int, seconds: float, full: bool) -> None:
+        """Counts a completed step. `full`: the engine had as much work as it can do."""
+        self.speed.add_step(rows, frames, seconds, full)
         self.metrics[m.STEP_SECONDS].labels(self.stage, rows_label(rows)).observe(seconds)
         self._frames.inc(frames)
 

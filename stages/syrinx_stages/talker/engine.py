@@ -3,9 +3,26 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from syrinx_stages.contract.messages import End, SpeechRequest
+import numpy as np
+from numpy.typing import NDArray
+
+from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.runtime.engine import Engine
 from syrinx_stages.talker.prompt import Prepared
+
+_NOT_FINITE = End(EndReason.ERROR, "the talker computed scores that are not finite numbers")
+
+
+def frame_results(frames: NDArray[np.int16], eos: int) -> list[bytes | End]:
+    """Returns the frame ([16] int16, little-endian) or the end of each row of sampled codes [rows, 16].
+
+    A row ends if its code 0 is `eos`, and with an error if a code is negative, because its scores were not finite.
+    """
+    ended, valid = (frames[:, 0] == eos).tolist(), (frames.min(1) >= 0).tolist()
+    return [
+        End(EndReason.STOP) if ended[row] else frame.tobytes() if valid[row] else _NOT_FINITE
+        for row, frame in enumerate(frames)
+    ]
 
 
 class EngineFull(Exception):
@@ -21,8 +38,8 @@ class TalkerEngine(Engine, Protocol):
     def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
         """Builds a request's prompt. Thread-safe.
 
-        codes: frames written by a previous owner, [frames, 16] int16. reference: 16-bit PCM at the family's rate.
-        Raises RequestError that names a field which this checkpoint cannot serve.
+        codes: frames written by a previous owner, [frames, 16] int16. reference: mono samples at the family's rate,
+        float32. Raises RequestError that names a field which this checkpoint cannot serve.
         """
 
     def admit(self, prepared: Sequence[Prepared]) -> None:

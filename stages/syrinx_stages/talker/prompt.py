@@ -115,7 +115,7 @@ class Prompter:
     def _voice(self, request: SpeechRequest, reference: bytes) -> Voice:
         if not self._clones:
             raise _unsupported("ref_audio", "this checkpoint does not clone voices")
-        samples = torch.from_numpy(np.frombuffer(reference, "<i2").astype(np.float32) / 32768)
+        samples = torch.from_numpy(np.frombuffer(reference, "<f4").copy())
         embedding: Tensor = self._speaker_encoder.embed(samples)
         # With the speaker embedding alone, the reference is not continued, so neither stage needs its codes.
         codes = None if request.x_vector_only else self._codec_encoder.encode(samples)

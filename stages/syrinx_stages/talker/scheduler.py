@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.runtime.speed import live_demand
 
 LATE_MARGIN_SECONDS = 0.25
 """A stream with less lead than this is late: codec and network need time, too."""
@@ -96,6 +97,17 @@ def schedule(rows: Iterable[Row], now: float, max_num_seqs: int, lead_limit: flo
 def late_margin(step_seconds: float) -> float:
     """Returns the lead in seconds below which a stream is late, for steps of this duration."""
     return min(LATE_MARGIN_SECONDS, LATE_MARGIN_STEPS * step_seconds)
+
+
+def demands(rows: Iterable[Row], now: float, lead_limit: float) -> list[float]:
+    """Returns the seconds of audio per second that each row needs. A paused listener's needs none."""
+    found = []
+    for row in rows:
+        if not row.live:
+            found.append(1.0)
+        elif row.lead(now) < lead_limit or row.is_playing(now):
+            found.append(live_demand(row.underrun_at() - now))
+    return found
 
 
 def is_overloaded(rows: Iterable[Row], now: float, lead_limit: float, margin: float) -> bool:

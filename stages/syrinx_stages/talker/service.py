@@ -19,7 +19,7 @@ from syrinx_stages.runtime.in_flight import CompletedStep
 from syrinx_stages.runtime.worker import Worker, shut_down
 from syrinx_stages.talker.engine import EngineFull, TalkerEngine
 from syrinx_stages.talker.prompt import Prepared
-from syrinx_stages.talker.scheduler import Row, abandoned, is_overloaded, late_margin, schedule
+from syrinx_stages.talker.scheduler import Row, abandoned, demands, is_overloaded, late_margin, schedule
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,8 @@ LISTENER_TIMEOUT = 60.0
 """Seconds of listener inactivity after which a stream at its lead limit is canceled."""
 
 MAX_UNSTARTED = 4
-"""Claimed requests without a first frame: enough to keep the engine busy. Others wait for whichever replica is free."""
+"""Claimed requests without a first frame, while references are encoded: enough to keep the engine busy. Others wait for
+whichever replica is free. Without a reference, at most one is ready beyond those of the next prefill."""
 
 _FAILED = "the talker failed to process this request"
 
@@ -92,8 +93,14 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
                 await self.ownership.finish(request.id)
                 self.evict(request.id)
                 return
+            if entries[-1].position != claim.fence.start(self.output_kind):
+                # A fail-over has lost entries since the claim, and their owner may write them again.
+                if self.owns(claim):
+                    self.claim_again(claim)
+                return
             frames = [item.entry.codes for item in entries if isinstance(item.entry, Codes)]
             reference_published = any(isinstance(item.entry, Reference) for item in entries)
+            self.journal.restore(claim, entries)
             delivered = await self.connector.last_position(request.id, self.input_kind)
         pcm = await self.connector.reference(request.id) if request.has_reference else None
         loop = asyncio.get_running_loop()
@@ -126,14 +133,23 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
 
     def can_admit(self) -> bool:
         """Returns whether to claim another request. Streams in progress come first: no claims while one is late."""
-        if self._engine_full:
+        if self._engine_full or self.ownership.codecs_free <= 0 or self.spare_requests() <= 0:
             return False
-        started = sum(row.first_frame_at is not None for row in self.rows.values())
-        unstarted = len(self.ownership.claims) - started
+        started = {row.id for row in self.rows.values() if row.first_frame_at is not None}
+        unstarted = [claim for request_id, claim in self.ownership.claims.items() if request_id not in started]
+        ready = sum(not claim.request.has_reference for claim in unstarted)
+        return len(unstarted) < max(MAX_UNSTARTED, self.engine.prefill_rows) and ready <= self.engine.prefill_rows
+
+    def spare_requests(self) -> int:
+        """Returns how many further requests could be generated in time: none while a live stream is late."""
+        settings, now, rows = self.live.current, time.monotonic(), self.rows.values()
+        if self._is_late(now) and self.speed.real_time:
+            return 0
+        return self.speed.spare_requests(demands(rows, now, settings.lead_limit_seconds), settings.max_num_seqs)
+
+    def _is_late(self, now: float) -> bool:
         lead_limit = self.live.current.lead_limit_seconds
-        return unstarted < max(MAX_UNSTARTED, self.engine.prefill_rows) and not is_overloaded(
-            self.rows.values(), time.monotonic(), lead_limit, late_margin(self._step_seconds)
-        )
+        return is_overloaded(self.rows.values(), now, lead_limit, late_margin(self._step_seconds))
 
     async def run_iteration(self) -> float | None:
         """Prefills waiting requests, launches a step of the due rows, and reads the oldest step in flight.
@@ -148,7 +164,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         step = schedule(self.rows.values(), now, settings.max_num_seqs, settings.lead_limit_seconds)
         self.rows_running.set(len(step.ids))
         if not (admitted or step.ids or self.steps):
-            return step.wake_at
+            return min(filter(None, (step.wake_at, self._next_abandoned_at())), default=None)
         rows = [self.rows[request_id] for request_id in step.ids]
         for row in rows:
             row.in_flight += 1
@@ -162,11 +178,16 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
             self._publish(result.completed)
         for waiting in result.failed:
             self.rows.pop(waiting.id, None)
-            await self.fail(waiting.claim, _FAILED)
+            self.fail(waiting.claim, _FAILED)
         for waiting in result.rejected:
-            await self._requeue(waiting)
+            self._requeue(waiting)
         self.ownership.recheck_admission()
         return 0.0
+
+    def _next_abandoned_at(self) -> float | None:
+        """Returns when the first listener has been inactive for too long (monotonic seconds)."""
+        times = (row.last_feedback_at + LISTENER_TIMEOUT for row in self.rows.values() if row.live)
+        return min(times, default=None)
 
     def _next_prefills(self, now: float) -> list[Waiting]:
         """Creates rows for the oldest waiting requests: at most `prefill_rows`, so bursts cannot stall streams."""
@@ -181,12 +202,12 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
             self.reader.subscribe(item.id, self.input_kind, item.delivered)
         return chosen
 
-    async def _requeue(self, waiting: Waiting) -> None:
+    def _requeue(self, waiting: Waiting) -> None:
         """Queues a rejected request again until a row is evicted, or fails it if no other request holds memory."""
         if self.rows.pop(waiting.id, None) is None:
             return
         if not (self._resident or self._queued_calls):
-            await self.fail(waiting.claim, "the request is too long for the talker's memory", "input")
+            self.fail(waiting.claim, "the request is too long for the talker's memory", "input")
             return
         self.reader.unsubscribe(waiting.id, self.input_kind)
         self._waiting[waiting.id] = waiting
@@ -215,7 +236,8 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         # An exponential moving average over about ten steps.
         mean, seconds = self._step_seconds, completed.seconds
         self._step_seconds = seconds if mean == math.inf else mean + (seconds - mean) / 10
-        self.count_step(len(completed.context), len(appends), completed.seconds)
+        full = len(completed.context) >= self.live.current.max_num_seqs or self._is_late(now)
+        self.count_step(len(completed.context), len(appends), completed.seconds, full)
 
     def _evict_if_starved(self, rows: Sequence[Row], results: Mapping[str, bytes | End]) -> None:
         """Evicts the row with the latest deadline if no row had memory for a frame. A later owner continues it."""

@@ -1,8 +1,10 @@
--- A request that the codecs have finished leaves the queue.
+-- Removes a request from the queue for both groups: the codecs have finished it, or no client waits for it.
+local function drop(requests, id)
+  redis.call('XACK', requests, 'talkers', id)
+  redis.call('XACK', requests, 'codecs', id)
+  redis.call('XDEL', requests, id)
+end
+
 local function finish(requests, group, id)
-  redis.call('XACK', requests, group, id)
-  if group == 'codecs' then
-    redis.call('XACK', requests, 'talkers', id)
-    redis.call('XDEL', requests, id)
-  end
+  if group == 'codecs' then drop(requests, id) else redis.call('XACK', requests, group, id) end
 end

@@ -1,11 +1,2 @@
--- KEYS: requests, control, all keys of the request
--- ARGV: retry, claim id, request id, maximum length and ttl of control
-redis.call('XACK', KEYS[1], 'talkers', ARGV[2])
-redis.call('XACK', KEYS[1], 'codecs', ARGV[2])
-local unfinished = redis.call('XDEL', KEYS[1], ARGV[2])
-redis.call('UNLINK', unpack(KEYS, 3))
-if unfinished == 1 then
-  redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[4], '*', 'd', ARGV[3])
-  redis.call('EXPIRE', KEYS[2], ARGV[5])
-end
-return unfinished
+-- KEYS and ARGV: as in cancel
+return cancel()

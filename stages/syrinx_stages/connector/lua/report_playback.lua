@@ -5,9 +5,10 @@
 local refused, failure = 0, nil
 for i = 2, #KEYS, 5 do
   local at = 6 + 2 * (i - 2) / 5
+  -- Trims first: Redis refuses no write after the first one of a script, even if its memory is full.
+  redis.call('XTRIM', KEYS[i + 1], 'MINID', ARGV[at + 1])
   local reply = redis.pcall('XADD', KEYS[i], 'NOMKSTREAM', 'MAXLEN', 1, ARGV[at], 'd', ARGV[3])
   if reply and not reply.err then
-    redis.call('XTRIM', KEYS[i + 1], 'MINID', ARGV[at + 1])
     for key = i, i + 4 do redis.call('EXPIRE', KEYS[key], ARGV[2]) end
   else
     refused = refused + 1

@@ -1,28 +1,46 @@
--- KEYS: requests, reference, owners, the request's streams
+-- KEYS: requests, capacity, control, reference, owners, the request's streams
 -- ARGV: retry, request, id and content of a stream's first entry, ttl, max_queue, max_queue_ms, has reference,
---       reference
-local requests = KEYS[1]
+--       reference, client, request id, maximum length and ttl of control, first epoch
+local requests, reports = KEYS[1], KEYS[2]
 if ARGV[1] == '1' then
   for _, entry in ipairs(redis.call('XREVRANGE', requests, '+', '-', 'COUNT', 1000)) do
     if entry[2][2] == ARGV[2] then return {'queued', entry[1]} end
   end
 end
-local max_queue = tonumber(ARGV[6])
--- Unclaimed requests are counted only if the stream is long enough.
-local full = redis.call('XLEN', requests) >= max_queue
-local length, oldest = waiting(requests, 'talkers', full and math.max(max_queue, 1) or 1)
-if (full and length >= max_queue) or oldest > tonumber(ARGV[7]) then return {'full', length, oldest} end
-if redis.call('EXISTS', KEYS[4]) == 1 then return {'in use'} end
+local max_queue, max_queue_ms = tonumber(ARGV[6]), tonumber(ARGV[7])
+local length, oldest = waiting(requests, 'talkers', math.max(max_queue, 1))
+local wait, limit = expected_wait(reports, length), max_queue_ms / BURST_SHARE
+local refused = clock() - (redis.call('HGET', reports, 'refused') or 0)
+if refused < max_queue_ms / STANDING_SHARE then
+  -- Requests are so frequent that a replica that becomes free gets one at once: none has to wait.
+  limit = 0
+elseif length == 0 then
+  limit = max_queue_ms
+elseif oldest > max_queue_ms / STANDING_SHARE or refused < OVERLOAD_LIMITS * max_queue_ms then
+  limit = max_queue_ms / STANDING_SHARE
+end
+if length >= max_queue or oldest > max_queue_ms or wait > limit then
+  redis.call('HSET', reports, 'refused', clock())
+  redis.call('EXPIRE', reports, QUEUE_TTL_SECONDS)
+  local displaced, fewer = displace(requests, KEYS[3], ARGV[10], ARGV[12], ARGV[13])
+  -- A client with fewer requests than another one may wait even in an overload.
+  if max_queue == 0 or not (displaced or fewer and length < max_queue and wait <= max_queue_ms / BURST_SHARE) then
+    return {'full', length, oldest, wait}
+  end
+end
+local room, memory = has_room(requests, #ARGV[2] + #ARGV[9])
+if not room then return {'no room', memory} end
+if redis.call('EXISTS', KEYS[6]) == 1 then return {'in use'} end
 for _, group in ipairs({'talkers', 'codecs'}) do
   if not last_delivered(requests, group) then redis.call('XGROUP', 'CREATE', requests, group, '0', 'MKSTREAM') end
 end
-redis.call('HSET', KEYS[3], 'talkers', 0, 'codecs', 0)
-redis.call('EXPIRE', KEYS[3], ARGV[5])
-for i = 4, #KEYS do
+redis.call('HSET', KEYS[5], 'talkers', ARGV[14], 'codecs', ARGV[14], 'codes', ARGV[3], 'audio', ARGV[3])
+redis.call('EXPIRE', KEYS[5], ARGV[5])
+for i = 6, #KEYS do
   redis.call('XADD', KEYS[i], ARGV[3], 'd', ARGV[4])
   redis.call('EXPIRE', KEYS[i], ARGV[5])
 end
-if ARGV[8] == '1' then redis.call('SET', KEYS[2], ARGV[9], 'EX', ARGV[5]) end
-local id = redis.call('XADD', requests, '*', 'd', ARGV[2])
+if ARGV[8] == '1' then redis.call('SET', KEYS[4], ARGV[9], 'EX', ARGV[5]) end
+local id = redis.call('XADD', requests, '*', 'd', ARGV[2], 'c', ARGV[10], 'i', ARGV[11])
 touch_queue(requests)
 return {'queued', id}

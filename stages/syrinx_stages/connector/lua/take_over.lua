@@ -1,5 +1,6 @@
 -- KEYS: requests. ARGV: retry, group, consumer, lease in ms, count, '1' to include the consumer's own claims, then the
 --       ids of claims that it holds
+-- After a lost connection only claims that were handed over count as expired: see `RedisConsumer._take_over`.
 -- Returns {id, request} for each. Uses XPENDING and XCLAIM because XAUTOCLAIM in Redis 6.2 does not report
 -- deleted entries.
 local requests, group, consumer, count = KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[5])
@@ -27,5 +28,5 @@ end
 redis.pcall('XREADGROUP', 'GROUP', group, consumer, 'STREAMS', requests, '18446744073709551615-0')
 touch_queue(requests)
 if ARGV[6] == '1' then take(redis.pcall('XPENDING', requests, group, '-', '+', 10000, consumer)) end
-take(redis.pcall('XPENDING', requests, group, 'IDLE', ARGV[4], '-', '+', count + #ARGV))
+take(redis.pcall('XPENDING', requests, group, 'IDLE', ARGV[1] == '1' and '43200000' or ARGV[4], '-', '+', count + #ARGV))
 return taken

@@ -1,0 +1,33 @@
+-- Capacity reports: a hash with `time free rate` for each replica, under `group:name`. Times in ms, rate in requests a
+-- second. `refused`: when a request was last refused.
+local function clock()
+  local now = redis.call('TIME')
+  return now[1] * 1000 + math.floor(now[2] / 1000)
+end
+
+-- Returns how many requests the replicas of a group can take now, their rate (0 if unknown), and the number of reports.
+local function capacity(key, group)
+  local free, rate, reports, now = 0, 0, 0, clock()
+  local found = redis.call('HGETALL', key)
+  for i = 1, #found, 2 do
+    if string.sub(found[i], 1, #group + 1) == group .. ':' then
+      local at, its_free, its_rate = string.match(found[i + 1], '^(%d+) (%d+) ([%d.]+)$')
+      if now - at > CAPACITY_SECONDS * 1000 then
+        redis.call('HDEL', key, found[i])
+      else
+        free, rate, reports = free + its_free, rate + its_rate, reports + 1
+      end
+    end
+  end
+  return free, rate, reports
+end
+
+-- Returns the ms that a request with `ahead` requests before it will wait; 0 if no group with a known rate is busy.
+local function expected_wait(key, ahead)
+  local wait = 0
+  for _, group in ipairs({'talkers', 'codecs'}) do
+    local free, rate = capacity(key, group)
+    if rate > 0 then wait = math.max(wait, 1000 * (ahead + 1 - free) / rate) end
+  end
+  return math.floor(wait)
+end

@@ -1,0 +1,79 @@
+"""The outermost ASGI layer: identifies each HTTP request, and ends those that a drain cuts off in their own format."""
+
+import asyncio
+import contextlib
+import logging
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from syrinx_stages.gateway.active_requests import ActiveRequests
+from syrinx_stages.gateway.delivery import EVENT_STREAM, error_event
+from syrinx_stages.gateway.errors import error_response, unavailable
+
+log = logging.getLogger(__name__)
+
+END_SECONDS = 1.0
+"""How long a client may take to accept the end of a request that was cut off."""
+
+
+class Exchanges:
+    """Wraps the application. Every response has an `X-Request-Id`; during a drain it closes its connection."""
+
+    def __init__(self, app: ASGIApp, requests: ActiveRequests) -> None:
+        self._app = app
+        self._requests = requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Runs one request."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        exchange = _Exchange(send, self._requests)
+        try:
+            async with self._requests.track() as request:
+                exchange.request_id = request.id
+                scope.setdefault("state", {})["request"] = request
+                await self._app(scope, receive, exchange.send)
+        except TimeoutError:
+            if not request.limit.expired():
+                raise
+            log.warning("request %s was cut off: the gateway is shutting down", request.id)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(END_SECONDS):
+                    await exchange.cut_off(scope, receive)
+
+
+class _Exchange:
+    """The response to one request."""
+
+    def __init__(self, send: Send, requests: ActiveRequests) -> None:
+        self.request_id = ""
+        self._send = send
+        self._requests = requests
+        self._media_type: str | None = None
+        """None until the response has started."""
+        self._complete = False
+
+    async def send(self, message: Message) -> None:
+        """Sends a part of the response."""
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers["X-Request-Id"] = self.request_id
+            if self._requests.draining:
+                headers["Connection"] = "close"
+            await self._send(message)
+            self._media_type = headers.get("content-type", "")
+        else:
+            await self._send(message)
+            self._complete = not message.get("more_body", False)
+
+    async def cut_off(self, scope: Scope, receive: Receive) -> None:
+        """Ends the response: with a 503 if nothing was sent, and with an error event in a stream of events.
+
+        Any other response remains incomplete: the server closes the connection without the final chunk.
+        """
+        error = unavailable("the gateway is shutting down; send the request again", 1, "draining")
+        if self._media_type is None:
+            await error_response(error)(scope, receive, self.send)
+        elif self._media_type == EVENT_STREAM and not self._complete:
+            await self.send({"type": "http.response.body", "body": error_event(error), "more_body": False})

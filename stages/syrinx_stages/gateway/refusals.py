@@ -1,0 +1,30 @@
+"""Refuses requests of a client that was just refused, before their bodies are read: in an overload, refusals must cost
+little."""
+
+import time
+
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from syrinx_stages.gateway.client import client_key
+from syrinx_stages.gateway.errors import error_response
+from syrinx_stages.gateway.service import GatewayService
+
+SPEECH_PATH = "/v1/audio/speech"
+
+
+class RefuseEarly:
+    """Wraps the application."""
+
+    def __init__(self, app: ASGIApp, service: GatewayService) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Runs one request."""
+        if scope["type"] == "http" and scope["path"] == SPEECH_PATH and scope["method"] == "POST":
+            error = self._service.refusals.recent(client_key(HTTPConnection(scope)), time.monotonic())
+            if error is not None:
+                self._service.count_refusal(self._service.checkpoint.task_type)
+                return await error_response(error)(scope, receive, send)
+        await self._app(scope, receive, send)
