@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from syrinx_operator import __version__
+from syrinx_operator.commands.bench import overload
 from syrinx_operator.commands.bench.load import Limit
 from syrinx_operator.commands.bench.report import Report, ReportError, check_writable, describe, line, load, save
 from syrinx_operator.commands.bench.run import bench
@@ -83,7 +84,33 @@ def _say(options: argparse.Namespace, given: list[str]) -> int:
     return 0
 
 
+def _overload(options: argparse.Namespace, given: list[str]) -> int:
+    if options.table:
+        print(overload.describe_report(overload.load(Path(options.table))))
+        return 0
+    if options.json:
+        check_writable(Path(options.json))
+    console = make_console(stderr=True)
+
+    async def measure() -> overload.OverloadReport:
+        async with _gateway(options.url, options.file, reuse=False) as (url, _):
+            limits = {"seconds": options.duration, "seed": options.seed}
+            return await overload.measure(url, publishable_command(given), **limits, done=console.print)
+
+    report = asyncio.run(measure())
+    print(overload.describe_report(report))
+    if options.json:
+        overload.save(report, Path(options.json))
+    if options.plot:
+        from syrinx_operator.commands.bench.plot import plot_overload  # Importing matplotlib takes half a second.
+
+        plot_overload(overload.load(Path(options.json)) if options.json else report, Path(options.plot))
+    return 0
+
+
 def _bench(options: argparse.Namespace, given: list[str]) -> int:
+    if options.overload:
+        return _overload(options, given)
     if options.table:
         print(describe(load(Path(options.table))))
         return 0

@@ -116,6 +116,8 @@ def _add_load(load: argparse._ArgumentGroup) -> None:
     closed = "closed loop: number of concurrent clients (default 1,2,4,8 unless --rate is given)"
     add(load, "--concurrency", "N[,N...]", closed, type=_list(int))
     add(load, "--rate", "R[,R...]", "open loop: requests per second on average (Poisson arrivals)", type=_list(float))
+    overload = "instead: find the capacity, then load the pipeline with 0.5 to 10 times as much for --duration each"
+    load.add_argument("--overload", action="store_true", help=overload)
     length = load.add_mutually_exclusive_group()
     add(length, "--duration", "S", "seconds per load point; default 30", type=_positive(float), default=30.0)
     add(length, "--requests", "N", "requests per load point, instead of a duration", type=_positive(int))

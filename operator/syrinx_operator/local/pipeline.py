@@ -14,15 +14,16 @@ import msgspec
 from msgspec import structs
 
 from syrinx_operator import __version__
+from syrinx_operator.local.backoff import Backoff
 from syrinx_operator.local.events import Event, Observer, exited, ready, stopped
-from syrinx_operator.local.supervisor import BACKOFF_RESET_SECONDS, Child, Member, restart_delay
+from syrinx_operator.local.supervisor import Child, Member
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import LocalError, Stage, StageProcess, plan_local
 from syrinx_stages.connector.server import RedisServer, RedisServerError
 
 START_SECONDS = 300.0
 """Maximum time for a stage to load its model."""
-KILL_SECONDS = 5.0
+KILL_SECONDS = 10.0
 """Seconds after a stage's own drain time until it is killed."""
 STOP_ORDER = (Stage.GATEWAY, Stage.TALKER, Stage.CODEC)
 """Drain order: producers before consumers, so that no stream is cut off."""
@@ -106,6 +107,7 @@ class LocalPipeline:
                 environment=environment,
                 observe=self._observe,
                 start_timeout=self._start_timeout,
+                is_served=self._is_served,
                 command=self._commands.get(process.stage),
             )
             for process in self._plan
@@ -125,6 +127,10 @@ class LocalPipeline:
         """Kills all stages. `stop` then returns soon."""
         for child in self.processes:
             child.kill()
+
+    def _is_served(self, stage: Stage) -> bool:
+        """Whether a replica of the stage is ready."""
+        return any(member.is_ready for member in self.members if member.stage == stage)
 
     async def _redis_environment(self) -> dict[str, str]:
         connector = self.pipeline.spec.connector
@@ -166,13 +172,13 @@ async def _managed_redis(observe: Observer) -> AsyncIterator[dict[str, str]]:
 
     async def supervise() -> None:
         nonlocal server
-        crashes = 0
+        backoff = Backoff()
         while True:
             begin = time.monotonic()
             code = await asyncio.to_thread(server.process.wait)
-            crashes = 1 if time.monotonic() - begin >= BACKOFF_RESET_SECONDS else crashes + 1
-            observe(exited("redis", code, restart_delay(crashes)))
-            await asyncio.sleep(restart_delay(crashes))
+            delay = backoff.delay(code, time.monotonic() - begin, alone=True)
+            observe(exited("redis", code, delay))
+            await asyncio.sleep(delay)
             with contextlib.suppress(RedisServerError):
                 dead, server = server, start(server.port, server.password)
                 dead.stop()

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import urlsplit
@@ -17,14 +17,12 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.local import die_with_parent
+from syrinx_operator.local.backoff import Backoff
 from syrinx_operator.local.events import Event, Observer, describe_exit, exited, ready, stopped
 from syrinx_operator.local.files import write_atomically
 from syrinx_operator.resource.stage_config import LocalError, Stage, StageProcess
 from syrinx_stages.contract.settings import StageConfig
 
-MAX_BACKOFF_SECONDS = 30.0
-BACKOFF_RESET_SECONDS = 60.0
-"""Seconds of uptime after which the next restart is immediate again."""
 PROBE_SECONDS = 0.05
 TAIL_LINES = 12
 _LINE_BYTES = 64 * 1024
@@ -37,11 +35,6 @@ class Announcement(Struct, frozen=True):
     url: str
     admin_url: str
     """URL of its health, metrics and settings."""
-
-
-def restart_delay(crashes: int) -> float:
-    """Returns the seconds before restart number `crashes` in a row: 0, 1, 2, 4, ... `MAX_BACKOFF_SECONDS`."""
-    return 0.0 if crashes <= 1 else min(2.0 ** (crashes - 2), MAX_BACKOFF_SECONDS)
 
 
 class Member:
@@ -88,9 +81,13 @@ class Child:
         environment: Mapping[str, str],
         observe: Observer,
         start_timeout: float,
+        is_served: Callable[[Stage], bool] = lambda stage: False,
         command: Sequence[str] | None = None,
     ) -> None:
-        """`command` is followed by the paths of the config files. Default: the stage's module."""
+        """`is_served` returns whether another replica of the stage is ready, so that a restart may wait for longer.
+
+        `command` is followed by the paths of the config files. Default: the stage's module.
+        """
         self.stage = process.stage
         self.members = tuple(Member(stage, config, directory) for stage, config in process.stages)
         self.name = "+".join(member.name for member in self.members)
@@ -100,10 +97,13 @@ class Child:
         self._environment = dict(environment)
         self._observe = observe
         self._start_timeout = start_timeout
+        self._is_served = is_served
         self._command = list(command or (sys.executable, "-m", f"syrinx_stages.{process.module}"))
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._code = 0
         self._started_at = 0.0
+        self._ready_at: float | None = None
+        """When the running process became ready."""
         self._ready = asyncio.Event()
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[LocalError | None] | None = None
@@ -155,18 +155,19 @@ class Child:
                 os.killpg(self.pid, number)
 
     async def _supervise(self) -> LocalError | None:
-        crashes = 0
+        backoff = Backoff()
         with self._log_file.open("w", encoding="utf-8", buffering=1) as log:
             while True:
-                self._started_at = time.monotonic()
+                self._started_at, self._ready_at = time.monotonic(), None
                 self._code = await self._run_once(log)
                 if self._stopping.is_set():
                     return None
                 if not self._ready.is_set():
                     output = "\n".join(f"  {line}" for line in self._tail) or "  (none)"
                     return LocalError(f"{self.name} could not start ({describe_exit(self._code)}). Output:\n{output}")
-                crashes = 1 if time.monotonic() - self._started_at >= BACKOFF_RESET_SECONDS else crashes + 1
-                delay = restart_delay(crashes)
+                was_ready = 0.0 if self._ready_at is None else time.monotonic() - self._ready_at
+                alone = not all(self._is_served(member.stage) for member in self.members)
+                delay = backoff.delay(self._code, was_ready, alone=alone)
                 self._observe(exited(self.name, self._code, delay))
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), delay)
@@ -245,8 +246,9 @@ class Child:
         for member in self.members:
             member.set_ready(announced[member.name])
         self._ready.set()
+        self._ready_at = time.monotonic()
         urls = " and ".join(each.url for each in announced.values())
-        self._observe(ready(self.name, urls, time.monotonic() - self._started_at))
+        self._observe(ready(self.name, urls, self._ready_at - self._started_at))
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:

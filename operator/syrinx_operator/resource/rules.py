@@ -47,10 +47,13 @@ RESERVED_PATHS = ("/etc/syrinx", "/models", "/tmp")
 RESERVED_VOLUME_PREFIX = "syrinx-"
 RESERVED_LABEL_PREFIXES = ("syrinx.dev/", "app.kubernetes.io/")
 _PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+_HOST = rf"([A-Za-z0-9][-A-Za-z0-9._]*|\[[0-9A-Fa-f.:]+\])(:{_PORT})?"
+_USER = r"([^\s/@:?#\[\]]+@)?"
 REDIS_URL: Final = (
-    r"^rediss?://([^\s/@:?#\[\]]+@)?([A-Za-z0-9][-A-Za-z0-9._]*|\[[0-9A-Fa-f.:]+\])" + rf"(:{_PORT})?(/[0-9]*)?$"
+    rf"^(rediss?://{_USER}{_HOST}|rediss?[+]sentinel://{_USER}{_HOST}(,{_HOST})*/[A-Za-z0-9][-A-Za-z0-9._]*)(/[0-9]*)?$"
 )
-"""SCHEME://[USER@]HOST[:PORT][/DB]; the host is a name, an IPv4 address, or an IPv6 address in brackets."""
+"""SCHEME://[USER@]HOST[:PORT][/DB], or SCHEME+sentinel://[USER@]HOST[:PORT],…/SERVICE[/DB]; a host is a name, an IPv4
+address, or an IPv6 address in brackets."""
 PASSWORD_IN_URL: Final = "^[^/]*//[^/?#]*:[^/?#]*@"
 
 PROCESS_FIELDS: Final = tuple((field.name, field.encode_name) for field in structs.fields(spec.StageSpec))
@@ -340,7 +343,7 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
             for field in ("passwordSecret", "passwordEnv", "caSecret")
         ),
         *(requires(field, ~has("url"), "must not be set with `url`") for field in ("image", "storage")),
-        requires("caSecret", ~has("url") | starts_with("url", "rediss://"), "needs a rediss:// URL"),
+        requires("caSecret", ~has("url") | starts_with("url", "rediss"), "needs a rediss:// URL"),
         requires("passwordEnv", has("passwordSecret"), "is for `syrinx up`: set passwordSecret", cluster_only=True),
         requires(
             "url",
@@ -352,8 +355,9 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         requires(
             "url",
             matches("url", PASSWORD_IN_URL) | matches("url", REDIS_URL),
-            "must be redis://HOST:PORT/DB, or rediss://… for TLS",
-            detail="{self.url!r} is not accepted; expected redis://HOST:PORT/DB, or rediss://… for TLS",
+            "must be redis://HOST:PORT/DB or redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB, or rediss… for TLS",
+            detail="{self.url!r} is not accepted; expected redis://HOST:PORT/DB or "
+            "redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB, or rediss… for TLS",
         ),
         immutable("self.managed == oldSelf.managed", "the choice of managed or url is immutable"),
         immutable("has(self.storage) == has(oldSelf.storage)", "cannot be added or removed once Redis runs", "storage"),

@@ -109,8 +109,8 @@ class GatewaySpec(pods.PodFields, frozen=True, kw_only=True):
     max_queue: Annotated[int, Meta(ge=0, le=100_000)] = _GATEWAY.max_queue
     """Maximum number of requests that wait for a talker. Further requests are answered with 503."""
     max_queue_seconds: Seconds = _GATEWAY.max_queue_seconds
-    """Maximum age in seconds of the oldest waiting request. If it is exceeded, new requests are answered with 503. Also
-    the time that requests wait if no talker or codec is ready."""
+    """Maximum seconds that a request waits for a talker. A request that would wait longer, or has waited longer, is
+    answered with 503. Also applies if no talker or codec is ready."""
     reference_hosts: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^[^\s/@]+$", max_length=253)], ...], Meta(max_length=64)
     ] = ()
@@ -214,11 +214,12 @@ class ConnectorSpec(Object, frozen=True, kw_only=True):
     """A volume for the managed Redis, so that streams survive a restart of its pod. Default: none; active streams end
     with an error if Redis restarts."""
     url: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
-    """URL of an existing Redis (6.2 or newer): redis://HOST:PORT/DB, or rediss://… for TLS, without a password."""
+    """URL of an existing Redis (6.2 or newer): redis://HOST:PORT/DB, or redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB
+    with the hosts of sentinels. With TLS rediss://… or rediss+sentinel://…. Without a password."""
     password_secret: Annotated[pods.SecretKey | None, KUBERNETES] = None
     """Secret with the password of `url`. Default: no password."""
     ca_secret: Annotated[pods.SecretKey | None, KUBERNETES] = None
-    """Secret with the CA certificates (PEM) that verify a rediss:// server. Default: those of the image."""
+    """Secret with the CA certificates (PEM) that verify a server with TLS. Default: those of the image."""
     password_env: pods.EnvName | None = None
     """Environment variable of `syrinx up` with the password of `url`. Default: no password."""
 

@@ -50,7 +50,7 @@ class GatewayValues(StatusStruct, frozen=True, kw_only=True):
     max_queue: int
     """Maximum number of waiting requests."""
     max_queue_seconds: float
-    """Maximum age in seconds of the oldest waiting request."""
+    """Maximum seconds that a request waits for a talker."""
 
 
 class TalkerValues(StatusStruct, frozen=True, kw_only=True):

@@ -13,8 +13,10 @@ from syrinx_operator.resource.spec import ConnectorSpec, TTSPipeline
 
 USER = 999
 """The user `redis` of the official Redis and Valkey images."""
-_DATA_COMMANDS = "-@all +@read +@write +@connection +eval +evalsha +time -@dangerous +client|id +client|unblock"
-"""ACL rules of a pipeline's only user: data commands, no administration.
+_DATA_COMMANDS = (
+    "-@all +@read +@write +@connection +eval +evalsha +time -@dangerous +info +wait +client|id +client|unblock"
+)
+"""ACL rules of a pipeline's only user: data commands, no administration. INFO shows how much memory is left.
 
 Whole categories, because the Secret is created once and later versions may use more commands. Redis 6.2 accepts all of
 these rules; it does not list subcommands under categories.

@@ -93,9 +93,9 @@ def make_sender(client: SpeechClient, script: Script) -> Send:
                 async for piece in pieces:
                     recorder.add(time.monotonic() - due, piece)
         except SpeechError as error:
-            return Outcome(error=error.kind)
+            return Outcome(error=error.kind, due=due, seconds=time.monotonic() - due)
         playback = recorder.playback()
-        return Outcome(playback, None if playback else "no audio")
+        return Outcome(playback, None if playback else "no audio", due, time.monotonic() - due)
 
     return send
 
@@ -132,10 +132,11 @@ async def closed_loop(send: Send, clients: int, limit: Limit) -> tuple[list[Outc
     return outcomes, time.monotonic() - begin
 
 
-async def open_loop(send: Send, arrivals: Sequence[float]) -> tuple[list[Outcome], float]:
+async def open_loop(send: Send, arrivals: Sequence[float], awake: float = AWAKE_SECONDS) -> tuple[list[Outcome], float]:
     """Sends each request when it is due, independently of other requests. Returns outcomes and wall time in seconds.
 
-    Latency counts from the due time, so that a delay of the load generator is not hidden.
+    Latency counts from the due time, so that a delay of the load generator is not hidden. `awake`: seconds of busy-wait
+    before each request; 0 leaves the CPU to a pipeline on the same cores.
     """
     begin = time.monotonic()
 
@@ -145,13 +146,13 @@ async def open_loop(send: Send, arrivals: Sequence[float]) -> tuple[list[Outcome
     async with asyncio.TaskGroup() as group:
         tasks = []
         for number, at in enumerate(arrivals):
-            await _sleep_until(begin + at)
+            await _sleep_until(begin + at, awake)
             tasks.append(group.create_task(one_request(number, begin + at)))
     return [task.result() for task in tasks], time.monotonic() - begin
 
 
-async def _sleep_until(due: float) -> None:
-    await asyncio.sleep(due - AWAKE_SECONDS - time.monotonic())
+async def _sleep_until(due: float, awake: float) -> None:
+    await asyncio.sleep(due - awake - time.monotonic())
     while time.monotonic() < due:  # noqa: ASYNC110  A busy-wait on purpose.
         await asyncio.sleep(0)
 
@@ -234,12 +235,14 @@ class LoadGenerator:
                 process.kill()
             await process.wait()
 
-    async def open(self, rate: float, limit: Limit) -> LoadResult:
-        """Runs Poisson arrivals of `rate` requests per second."""
+    async def open(self, rate: float, limit: Limit, awake: float = AWAKE_SECONDS) -> LoadResult:
+        """Runs Poisson arrivals of `rate` requests per second. `awake`: see `open_loop`."""
         arrivals = poisson(rate, self._script.seed, limit)
         # Low rates use few workers, so that connections are reused before they expire.
         workers = min(self._count, math.ceil(rate / RATE_PER_WORKER))
-        return await self._run([partial(open_loop, arrivals=arrivals[index::workers]) for index in range(workers)])
+        return await self._run(
+            [partial(open_loop, arrivals=arrivals[index::workers], awake=awake) for index in range(workers)]
+        )
 
     async def closed(self, clients: int, limit: Limit) -> LoadResult:
         """Runs a fixed number of clients."""

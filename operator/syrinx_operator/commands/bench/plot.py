@@ -7,6 +7,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from syrinx_operator.commands.bench.overload import Load, OverloadReport
 from syrinx_operator.commands.bench.report import Report, writing
 from syrinx_operator.commands.bench.stats import Loop, Point
 
@@ -27,6 +28,33 @@ def plot(report: Report, file: Path) -> None:
         draw_ttfa(left, loop, points)
         draw_throughput(right, loop, points)
     figure.suptitle(f"{report.machine.cpu}, {report.machine.cores} cores", fontsize=10)
+    with writing(file):
+        figure.savefig(file, dpi=120, format="png")
+
+
+def plot_overload(report: OverloadReport, file: Path) -> None:
+    """Writes a PNG of an overload report: throughput, TTFA and underruns over the load. Raises `ReportError`."""
+    matplotlib.use("Agg")
+    figure = Figure(figsize=(12, 3.6), layout="constrained")
+    panels: Sequence[tuple[str, Callable[[Load], float | None]]] = (
+        ("throughput, % of the peak", lambda load: 100 * load.throughput_share),
+        ("time to first audio, p95, ms", lambda load: load.ttfa_p95_ms),
+        ("streams with an underrun, %", lambda load: None if load.underruns is None else 100 * load.underruns),
+    )
+    for axes, (label, value) in zip(figure.subplots(1, len(panels)), panels, strict=True):
+        for run in report.runs:
+            loads = [load for load in report.loads if load.machine == run.machine]
+            known = [(load.over_capacity, found) for load in loads if (found := value(load)) is not None]
+            axes.plot([over for over, _ in known], [found for _, found in known], "o-", label=run.machine)
+        ticks = sorted({load.over_capacity for load in report.loads})
+        axes.set_xscale("log")
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+        axes.set_xlabel("load, multiples of the capacity")
+        axes.set_ylabel(label)
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+    figure.axes[0].legend(fontsize=8)
     with writing(file):
         figure.savefig(file, dpi=120, format="png")
 

@@ -45,6 +45,8 @@ class Playback(Struct, frozen=True):
     """Number of times that playback stalled."""
     underrun_seconds: float
     """Total duration of the stalls."""
+    longest_underrun: float
+    """Duration of the longest stall."""
     gaps: tuple[float, ...]
     """Times between consecutive chunks."""
 
@@ -86,6 +88,7 @@ def simulate(arrivals: Sequence[Arrival], audible: int | None) -> Playback:
         duration=position / FAMILY.sample_rate,
         underruns=len(stalls),
         underrun_seconds=waited,
+        longest_underrun=max((late for _, late in stalls), default=0.0),
         gaps=tuple(after.at - before.at for before, after in pairwise(arrivals)),
     )
 
@@ -122,6 +125,10 @@ class Outcome(Struct, frozen=True):
 
     playback: Playback | None = None
     error: str | None = None
+    due: float = 0.0
+    """When the request was due, by the monotonic clock."""
+    seconds: float = 0.0
+    """From then to the end of the response."""
 
 
 class Spread(Struct, frozen=True):

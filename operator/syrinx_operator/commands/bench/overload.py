@@ -1,0 +1,253 @@
+"""`syrinx bench --overload`: what a pipeline serves at multiples of its capacity, and how soon it recovers."""
+
+import asyncio
+import datetime
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from syrinx_operator.commands.bench.load import Limit, LoadGenerator, Script, corpus, make_sender
+from syrinx_operator.commands.bench.report import ReportError, markdown, writing
+from syrinx_operator.commands.bench.stats import Outcome
+from syrinx_operator.commands.client import SpeechClient
+from syrinx_operator.local.machine import describe, revision
+
+MULTIPLES = (0.5, 1.0, 2.0, 5.0, 10.0)
+"""Loads in multiples of the capacity."""
+CLIENTS = (4, 8, 12, 16, 24)
+"""Closed loops that are tried to find the capacity."""
+RAMP_SECONDS = 2.0
+"""Not counted at the start of a load, while the first streams start."""
+NORMAL = 2.0
+"""A request is normal again if its TTFA is within this multiple of that of a request alone."""
+RECOVERY_SECONDS = 30.0
+
+
+class Load(Struct, frozen=True, kw_only=True):
+    """The measurements of an open loop. None if no request has a value."""
+
+    machine: str
+    over_capacity: float
+    """Requests per second, as a multiple of the capacity."""
+    rate: float
+    """Requests per second."""
+    requests: int
+    refused: int
+    failed: int
+    """Requests that ended in an error other than a refusal."""
+    throughput_share: float
+    """Served audio per second, as a share of the peak."""
+    ttfa_p50_ms: float | None
+    ttfa_p95_ms: float | None
+    underruns: float | None
+    """Share of the served streams whose playback stalled."""
+    refusal_p50_ms: float | None
+    refusal_p95_ms: float | None
+    recovery_seconds: float | None
+    """From the last request of the load to the first request whose TTFA is normal."""
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """A measured machine."""
+
+    machine: str
+    created: str
+    revision: str | None
+    command: str
+    ttfa_alone_ms: float
+    """Median TTFA of requests one at a time."""
+    peak_audio_seconds: float
+    """Seconds of audio served per second by the best closed loop."""
+    capacity: float
+    """Requests per second that it completed."""
+    clients: int
+    """Number of its clients."""
+
+
+class OverloadReport(Struct, frozen=True):
+    """The content of `overload.json`."""
+
+    runs: list[Run]
+    loads: list[Load]
+
+
+def served(outcomes: Sequence[Outcome], begin: float, end: float) -> float:
+    """Returns the seconds of audio that arrived from `begin` to `end` (monotonic), per second.
+
+    Within a stream, audio is taken to arrive evenly between the first byte and the last one.
+    """
+    total = 0.0
+    for outcome in outcomes:
+        if (playback := outcome.playback) is None:
+            continue
+        first, last = outcome.due + playback.first_byte, outcome.due + playback.end
+        if last > first:
+            total += playback.duration * max(0.0, min(last, end) - max(first, begin)) / (last - first)
+        elif begin <= first < end:
+            total += playback.duration
+    return total / (end - begin)
+
+
+def completed(outcomes: Sequence[Outcome], begin: float, end: float) -> float:
+    """Returns the requests completed from `begin` to `end` (monotonic), per second."""
+    ends = (each.due + each.playback.end for each in outcomes if each.playback is not None)
+    return sum(begin <= at < end for at in ends) / (end - begin)
+
+
+def summarize(machine: str, over: float, rate: float, peak: float, outcomes: Sequence[Outcome], window: float) -> Load:
+    """Returns the measurements of an open loop that lasted `window` seconds, without its recovery."""
+    begin = min((outcome.due for outcome in outcomes), default=0.0)
+    playbacks = [outcome.playback for outcome in outcomes if outcome.playback is not None]
+    refusals = [1000 * outcome.seconds for outcome in outcomes if outcome.error == "http 503"]
+    ttfas = [1000 * playback.ttfa for playback in playbacks if playback.ttfa is not None]
+    return Load(
+        machine=machine,
+        over_capacity=over,
+        rate=rate,
+        requests=len(outcomes),
+        refused=len(refusals),
+        failed=len(outcomes) - len(playbacks) - len(refusals),
+        throughput_share=served(outcomes, begin + RAMP_SECONDS, begin + window) / peak,
+        ttfa_p50_ms=_quantile(ttfas, 0.5),
+        ttfa_p95_ms=_quantile(ttfas, 0.95),
+        underruns=sum(playback.underruns > 0 for playback in playbacks) / len(playbacks) if playbacks else None,
+        refusal_p50_ms=_quantile(refusals, 0.5),
+        refusal_p95_ms=_quantile(refusals, 0.95),
+        recovery_seconds=None,
+    )
+
+
+def _quantile(values: Sequence[float], share: float) -> float | None:
+    return float(np.quantile(values, share)) if values else None
+
+
+async def measure(url: str, command: str, *, seconds: float, seed: int, done: Callable[[str], None]) -> OverloadReport:
+    """Finds the capacity of the gateway at `url` with closed loops, then loads it with its multiples.
+
+    seconds: length of each load. Passes a line to `done` after each. Raises `ReportError` if nothing is served.
+    """
+    machine = describe()
+    name = f"{machine.cpu}, {machine.cores} cores"
+    async with SpeechClient(url) as client:
+        script = Script(corpus(), await client.voices(), seed)
+        async with LoadGenerator([url], script) as generator:
+            await generator.closed(1, Limit(requests=3))
+            alone = _ttfas((await generator.closed(1, Limit(requests=8))).outcomes)
+            if not alone:
+                raise ReportError(f"{url} serves no audio")
+            usual = float(np.median(alone))
+            done(f"alone: TTFA {1000 * usual:.0f} ms")
+            peak, capacity, clients = 0.0, 0.0, 0
+            for count in CLIENTS:
+                outcomes = (await generator.closed(count, Limit(seconds=seconds))).outcomes
+                begin = min(outcome.due for outcome in outcomes)
+                window = begin + RAMP_SECONDS, begin + seconds
+                audio = served(outcomes, *window)
+                done(f"{count} clients: {audio:.2f} audio s/s, {completed(outcomes, *window):.2f} requests/s")
+                if audio > peak:
+                    peak, capacity, clients = audio, completed(outcomes, *window), count
+            loads = []
+            for over in MULTIPLES:
+                rate = over * capacity
+                result = asyncio.create_task(generator.open(rate, Limit(seconds=seconds), awake=0.0))
+                await asyncio.sleep(seconds)
+                recovery = await _recovery(client, script, NORMAL * usual)
+                load = summarize(name, over, rate, peak, (await result).outcomes, seconds)
+                loads.append(msgspec.structs.replace(load, recovery_seconds=recovery))
+                done(line(loads[-1]))
+    run = Run(
+        machine=name,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        revision=revision(),
+        command=command,
+        ttfa_alone_ms=1000 * usual,
+        peak_audio_seconds=peak,
+        capacity=capacity,
+        clients=clients,
+    )
+    return OverloadReport([run], loads)
+
+
+def _ttfas(outcomes: Sequence[Outcome]) -> list[float]:
+    return [each.playback.ttfa for each in outcomes if each.playback is not None and each.playback.ttfa is not None]
+
+
+async def _recovery(client: SpeechClient, script: Script, limit: float) -> float | None:
+    """Sends one request after the other until one has a TTFA within `limit` seconds; returns when it was sent."""
+    send, begin, number = make_sender(client, script), time.monotonic(), 0
+    while (due := time.monotonic()) - begin < RECOVERY_SECONDS:
+        outcome = await send(number, due)
+        if any(ttfa <= limit for ttfa in _ttfas([outcome])):
+            return due - begin
+        number += 1
+        await asyncio.sleep(0.05)
+    return None
+
+
+def save(report: OverloadReport, file: Path) -> None:
+    """Writes a report. Keeps what the file has of other machines. Raises `ReportError`."""
+    known = load(file) if file.exists() and file.stat().st_size else OverloadReport([], [])
+    new = {run.machine for run in report.runs}
+    merged = OverloadReport(
+        [run for run in known.runs if run.machine not in new] + report.runs,
+        [each for each in known.loads if each.machine not in new] + report.loads,
+    )
+    with writing(file):
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(merged), indent=1) + b"\n")
+
+
+def load(file: Path) -> OverloadReport:
+    """Reads a report. Raises `ReportError`."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=OverloadReport)
+    except OSError as error:
+        raise ReportError(f"{file}: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise ReportError(f"{file}: not an overload report: {error}") from None
+
+
+def line(load: Load) -> str:
+    """Returns a one-line summary of a load."""
+    return ", ".join(f"{name} {value}" for name, value in zip(_HEAD, _cells(load), strict=True))
+
+
+_HEAD = ("load", "requests", "refused", "throughput", "TTFA ms", "underruns", "refusal ms", "recovery s")
+
+
+def _cells(load: Load) -> list[str]:
+    return [
+        f"{load.over_capacity:g}x",
+        str(load.requests),
+        str(load.refused),
+        f"{load.throughput_share:.0%}",
+        _pair(load.ttfa_p50_ms, load.ttfa_p95_ms),
+        "-" if load.underruns is None else f"{load.underruns:.1%}",
+        _pair(load.refusal_p50_ms, load.refusal_p95_ms),
+        "-" if load.recovery_seconds is None else f"{load.recovery_seconds:.1f}",
+    ]
+
+
+def _pair(p50: float | None, p95: float | None) -> str:
+    return "-" if p50 is None or p95 is None else f"{p50:.0f}/{p95:.0f}"
+
+
+def describe_report(report: OverloadReport) -> str:
+    """Returns a table for each machine."""
+    parts = []
+    for run in report.runs:
+        rows = [_cells(each) for each in report.loads if each.machine == run.machine]
+        about = (
+            f"{run.machine}: {run.peak_audio_seconds:.1f} audio s/s and {run.capacity:.2f} requests/s with "
+            f"{run.clients} clients in a closed loop; TTFA of one request alone {run.ttfa_alone_ms:.0f} ms."
+        )
+        parts.append(f"{about}\n\n{markdown(_HEAD, rows)}")
+    caption = (
+        "Open loop at multiples of the capacity. Throughput: served audio as a share of the peak. Times are p50/p95. "
+        "TTFA and underruns: of the admitted requests. Recovery: from the end of the load to a request with a TTFA "
+        f"within {NORMAL:g} times that of one alone."
+    )
+    return "\n\n".join([*parts, caption])
