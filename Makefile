@@ -18,13 +18,16 @@ STAGES_ARGS ?=
 ENGINE ?= torch
 DEMO_torch = $(VENV)/bin/syrinx say
 DEMO_vllm = $(VLLM_VENV)/bin/syrinx say --file examples/vllm.yaml
+# Duration and seed of `make soak`.
+MINUTES ?= 20
+SEED ?= 1
 # Arguments of `python -m gpu.service`.
 GPU_ARGS ?=
 # Tests without special requirements. Tests of the operator start many processes, so they run one at a time.
 USUAL := not voice and not faults and not tuning and not vllm and not gpu and not cluster
 
 .DEFAULT_GOAL := help
-.PHONY: help demo unit test test-operator test-vllm test-tuning test-voice test-gpu test-cluster lint hooks docs coverage generate images bench-cpu bench-gpu clean
+.PHONY: help demo unit test test-simulation test-operator test-vllm test-tuning test-voice test-gpu test-cluster soak lint hooks docs coverage generate images bench-cpu bench-overload bench-gpu clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -39,6 +42,9 @@ test: $(VENV)/.develops $(VENV)/.prometheus ## Run all tests except those below
 	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 tests/unit tests/engines tests/simulation tests/charts
 	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 --dist loadfile tests/contract tests/pipeline tests/training
 	$(VENV)/bin/pytest -m "$(USUAL)" tests/operator
+
+test-simulation: $(VENV)/.develops ## Simulate 10,000 runs of the protocol with faults, and find planted bugs; 5 minutes
+	PYTHONPATH=tests $(VENV)/bin/python -m support.simulation --seeds 10000 --jobs 2 --json bench/results/simulation.json
 
 test-operator: $(VENV)/.develops ## Run the operator, kill it at every step and make the API server fail
 	$(VENV)/bin/pytest -m faults tests/operator
@@ -58,6 +64,9 @@ test-gpu: $(VENV)/.develops ## Test the engines of a GPU on this machine's
 # Parameters are environment variables, SYRINX_TEST_…: tests/cluster/parameters.py.
 test-cluster: $(VENV)/.develops ## Try the operator on the Kubernetes cluster that KUBECONFIG names
 	$(VENV)/bin/pytest -m cluster -v -x tests/cluster
+
+soak: $(VENV)/.develops ## Run the pipeline under load and faults for MINUTES=20 into bench/results/soak.*
+	PYTHONPATH=bench $(VENV)/bin/python -m soak --minutes $(MINUTES) --seed $(SEED)
 
 lint: $(VENV)/.develops ## Check style and types
 	$(VENV)/bin/ruff check .
@@ -93,6 +102,12 @@ bench-cpu: $(VENV)/.runs ## Measure the bundled voice on this machine into bench
 	$(VENV)/bin/syrinx bench --file examples/pipeline.yaml --concurrency 1,2,4,8 --rate 1,2,4,6,8 --duration 25 \
 		--json bench/results/cpu.json --plot bench/results/cpu.png
 	$(VENV)/bin/syrinx bench --table bench/results/cpu.json > bench/results/cpu.md
+
+# Three minutes. Replaces this machine's part of the files and keeps those of others.
+bench-overload: $(VENV)/.runs ## Measure the bundled voice under overload into bench/results/overload.*
+	$(VENV)/bin/syrinx bench --file examples/pipeline.yaml --overload --duration 15 \
+		--json bench/results/overload.json --plot bench/results/overload.png
+	$(VENV)/bin/syrinx bench --overload --table bench/results/overload.json > bench/results/overload.md
 
 # A quarter of an hour. A checkpoint of yours: make bench-gpu GPU_ARGS="--model DIRECTORY".
 bench-gpu: $(VENV)/.runs ## Measure engines and service on this machine's NVIDIA GPU into bench/results/

@@ -14,12 +14,13 @@ from prometheus_client import Histogram
 from redis.asyncio import Redis
 
 from hop.measure import Case
-from syrinx_stages.connector.base import Append, Gone, StreamEntry, Superseded
+from syrinx_stages.connector.base import WRITER_GROUP, Append, Claim, Refusal, StreamEntry
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.keys import STREAM_CREATED, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings
 from syrinx_stages.gateway.fanout import PlaybackReporter
+from syrinx_stages.runtime.journal import Journal
 from syrinx_stages.runtime.publisher import Publisher
 
 KEYS = Keys("hop", "1")
@@ -34,6 +35,9 @@ async def write(url: str, case: Case, steps: int, start: Start) -> list[float]:
     for name in names:
         request = SpeechRequest(id=name, accepted_at=time.time(), text="text", task_type=TaskType.CUSTOM_VOICE)
         await connector.submit(request, _ADMISSION)
+    claims: list[Claim] = []
+    while len(claims) < len(names):
+        claims += await connector.consumer(WRITER_GROUP[case.kind], "writer").claim(len(names))
     remaining, all_written = steps * case.streams, asyncio.Event()
 
     def written(append: Append) -> None:
@@ -42,7 +46,8 @@ async def write(url: str, case: Case, steps: int, start: Start) -> list[float]:
         if not remaining:
             all_written.set()
 
-    publisher = Publisher(connector, written, _refused, Histogram("seconds", "", registry=None))
+    journal = Journal(case.kind)
+    publisher = Publisher(connector, journal, written, _refused, Histogram("seconds", "", registry=None))
     running = asyncio.create_task(publisher.run())
     _freeze()
     await start()
@@ -50,7 +55,10 @@ async def write(url: str, case: Case, steps: int, start: Start) -> list[float]:
     put: list[float] = []
     async for step in case.paced(steps):
         position = Position(step * case.frames)
-        appends = [Append(name, case.kind, position, entry) for name in names]
+        appends = [
+            Append(claim.request.id, case.kind, position, entry, claim.fence, journal.last_position(claim))
+            for claim in claims
+        ]
         put.append(time.monotonic())
         publisher.put(appends)
     await all_written.wait()
@@ -133,5 +141,5 @@ def _naive_streams(case: Case) -> list[str]:
     return [f"{{hop:naive:0}}:{name}" for name in _names(case)]
 
 
-def _refused(append: Append, outcome: Gone | Superseded) -> None:
+def _refused(append: Append, outcome: Refusal) -> None:
     raise outcome

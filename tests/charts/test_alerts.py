@@ -63,10 +63,6 @@ def pairs(values):
     return series("syrinx_codec_captured_shapes", values, **PIPELINE, pod="demo-codec-0")
 
 
-def gateway(name, values):
-    return series(name, values, **PIPELINE, pod="demo-gateway-0")
-
-
 def redis_errors(values):
     return series("syrinx_redis_errors_total", values, **PIPELINE, pod="demo-codec-0", stage="codec")
 
@@ -167,13 +163,13 @@ FIRES = {
             "10% of the requests to demo end in an error.",
         )
     ],
-    "SyrinxQueueOld": [
+    "SyrinxOverload": [
         (
-            "8 s",
-            [gateway("syrinx_queue_oldest_age_seconds", "8x30")],
-            10,
+            "every tenth",
+            [ended("refused", "0+1x60"), ended("stop", "0+9x60")],
+            30,
             PIPELINE,
-            "A request to demo has waited 8s for a talker.",
+            "10% of the requests to demo are refused.",
         )
     ],
     "SyrinxGraphHitsLow": [
@@ -267,7 +263,10 @@ QUIET = {
     ],
     "SyrinxUnderruns": [("one in many", [*ttfa("0+600x60", "0+600x60"), underruns("0+1x60")], 30)],
     "SyrinxRequestErrors": [("clients that leave", [ended("cancelled", "0+9x60"), ended("stop", "0+9x60")], 30)],
-    "SyrinxQueueOld": [("a moment", [gateway("syrinx_queue_oldest_age_seconds", "0x5 9x1 0x20")], 7)],
+    "SyrinxOverload": [
+        ("one in many", [ended("refused", "0+1x60"), ended("stop", "0+99x60")], 30),
+        ("invalid requests", [ended("refused", "0+9x60", task_type="unknown"), ended("stop", "0+1x60")], 30),
+    ],
     "SyrinxGraphHitsLow": [
         ("nothing is captured", [calls("eager", "0+9x90"), pairs("0x90")], 80),
         ("most fit", [calls("eager", "0+1x90"), calls("hit", "0+5x90"), calls("padded", "0+4x90"), pairs("2x90")], 80),

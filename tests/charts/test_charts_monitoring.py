@@ -152,7 +152,7 @@ def test_every_alert_has_a_runbook_section_and_links_to_it_if_published():
 
 def test_rules_select_the_operators_namespaces():
     def matchers(values):
-        expression = rules(values)["SyrinxQueueOld"]["expr"]
+        expression = rules(values)["SyrinxRedisErrors"]["expr"]
         return SELECTOR.search(expression)[2]
 
     assert matchers({}) == '{namespace=~"speech"}'
@@ -180,14 +180,14 @@ def ends(values):
 
 
 def test_objectives_reach_the_rules():
-    objectives = {"target": 0.9, "underrunRatio": 0.2, "errorRatio": 0.3, "queueSeconds": 7, "graphHitRatio": 0.6}
+    objectives = {"target": 0.9, "underrunRatio": 0.2, "errorRatio": 0.3, "refusedRatio": 0.4, "graphHitRatio": 0.6}
     tuning = {"metricsSeconds": 100, "rollbacks": 5, "trialSeconds": 900}
     found = ends({"objectives": objectives, "burn": {"fast": 8, "slow": 2}, "tuning": tuning})
     assert found["SyrinxSLOBurnFast"] == "0.8"
     assert found["SyrinxSLOBurnSlow"] == "0.2"
     assert found["SyrinxUnderruns"] == "0.2"
     assert found["SyrinxRequestErrors"] == "0.3"
-    assert found["SyrinxQueueOld"] == "7"
+    assert found["SyrinxOverload"] == "0.4"
     assert found["SyrinxGraphHitsLow"] == "0.4"
     assert found["SyrinxMetricsStale"] == "100"
     assert found["SyrinxTuningRollbackLoop"] == "5"

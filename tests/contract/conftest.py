@@ -10,6 +10,8 @@ import pytest
 from redis.asyncio import Redis
 
 from support import streams
+from support.memory_redis import tcp
+from support.writing import Owner
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.keys import Group, Keys, StreamKind
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
@@ -53,6 +55,10 @@ class World:
     def connector(self):
         self.connectors.append(RedisConnector(self.url, self.keys, lease_seconds=LEASE, on_error=self._count_error))
         return self.connectors[-1]
+
+    def writer(self):
+        """Returns a connector that writes as the owner of any request."""
+        return Owner(self.connector())
 
     def _count_error(self):
         self.errors += 1
@@ -108,9 +114,14 @@ class World:
         await self.raw.aclose()
 
 
-@pytest.fixture(scope="session")
-def redis_url():
-    return streams.redis_url()
+@pytest.fixture(scope="session", params=["redis", "memory"])
+def redis_url(request):
+    """The URL of a real Redis, and of the one in memory that the simulation runs on."""
+    if request.param == "redis":
+        yield streams.redis_url()
+    else:
+        with tcp.serve() as url:
+            yield url
 
 
 @pytest.fixture

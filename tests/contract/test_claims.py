@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from syrinx_stages.connector.base import MAX_DELIVERIES, Append, Superseded
+from support.writing import chained
+from syrinx_stages.connector.base import MAX_DELIVERIES, Superseded
 from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason
 
@@ -12,7 +13,7 @@ TALKERS, CODECS = Group.TALKERS, Group.CODECS
 
 
 def end(claim, kind=StreamKind.CODES, frames=1):
-    return Append(claim.request.id, kind, Position(frames, END_SEQUENCE), End(EndReason.STOP), claim.entry_id)
+    return chained(claim, kind, (Position(frames, END_SEQUENCE), End(EndReason.STOP)), finish=True)[0]
 
 
 async def test_each_group_claims_every_request_once(world):
@@ -171,7 +172,7 @@ async def test_a_refused_end_keeps_the_claim(world):
     await world.age(TALKERS, "a", claim, 61)
     owner = process.consumer(TALKERS, "b")
     (taken,) = await owner.take_over(1)
-    await process.append([Append("one", StreamKind.CODES, Position(5), Codes(b""))])
+    await process.append(chained(taken, StreamKind.CODES, (Position(5), Codes(b""))))
     (outcome,) = await zombie.append([end(claim, frames=4)])
     assert isinstance(outcome, Superseded)
     assert list(await owner.refresh([taken.entry_id])) == []
@@ -215,6 +216,16 @@ async def test_a_request_that_expired_in_the_queue_is_skipped(world, group):
     await world.submit(gateway, "alive")
     consumer = world.replica(group, "x")
     assert [claim.request.id for claim in await consumer.claim(1) or await consumer.claim(1)] == ["alive"]
+    assert await world.raw.xlen(world.keys.requests) == 1, "a colocated process claims in one group only"
+
+
+@pytest.mark.parametrize("group", Group)
+async def test_a_claimed_request_that_expired_leaves_the_queue_of_both_groups(world, group):
+    gateway, owner = world.connector(), world.replica(group, "a")
+    _, claim = await world.submit_claimed(gateway, owner, "one")
+    await world.expire("one")
+    assert list(await owner.refresh([claim.entry_id])) == [claim.entry_id]
+    assert await world.left() == set()
 
 
 async def test_an_expired_request_is_neither_taken_over_nor_kept(world):
@@ -299,9 +310,10 @@ async def test_close_ends_a_waiting_claim_and_hands_over_undelivered_requests(wo
 
 
 async def test_a_claim_held_at_close_is_taken_over_later(world):
-    gateway, leaving = world.connector(), world.replica(CODECS, "a")
+    gateway, process = world.connector(), world.connector()
+    leaving = process.consumer(CODECS, "a")
     _, claim = await world.submit_claimed(gateway, leaving)
-    await gateway.append([Append("one", StreamKind.AUDIO, Position(1), Audio(b""))])
+    await process.append(chained(claim, StreamKind.AUDIO, (Position(1), Audio(b""))))
     await leaving.close()
     await world.age(CODECS, "a", claim, 61)
     assert [taken.entry_id for taken in await world.replica(CODECS, "b").take_over(1)] == [claim.entry_id]

@@ -1,21 +1,23 @@
 """Owner epochs: an owner that was cut off cannot write once another replica has the request."""
 
 import pytest
+from msgspec.structs import replace
 
-from syrinx_stages.connector.base import MAX_DELIVERIES, Append, Superseded
-from syrinx_stages.contract.keys import Group, Position, StreamKind
-from syrinx_stages.contract.messages import Audio, Codes
+from support.writing import chained
+from syrinx_stages.connector.base import MAX_DELIVERIES, Behind, Superseded
+from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
+from syrinx_stages.contract.messages import Audio, Codes, End, EndReason
 
 KINDS = {Group.TALKERS: StreamKind.CODES, Group.CODECS: StreamKind.AUDIO}
 ENTRIES = {StreamKind.CODES: Codes, StreamKind.AUDIO: Audio}
 GROUPS = pytest.mark.parametrize("group", Group)
 
 
-def frames(claim, *numbers, writer=b""):
+def frames(claim, *numbers, writer=b"", after=None):
+    """Returns frames after the position of the claim, or after that frame."""
     kind = KINDS[claim.fence.group]
-    return [
-        Append(claim.request.id, kind, Position(number), ENTRIES[kind](writer), fence=claim.fence) for number in numbers
-    ]
+    first, *rest = chained(claim, kind, *((Position(number), ENTRIES[kind](writer)) for number in numbers))
+    return [first if after is None else replace(first, after=Position(after)), *rest]
 
 
 async def taken_over(world, group):
@@ -54,12 +56,109 @@ async def test_a_late_owner_cannot_write_before_its_successor_does(world, group)
 
 async def test_after_a_refused_entry_the_rest_of_its_stream_is_refused(world):
     gateway, owner = world.connector(), world.connector()
-    _, claim = await world.submit_claimed(gateway, owner.consumer(Group.TALKERS, "a"))
+    consumer = owner.consumer(Group.TALKERS, "a")
+    _, claim = await world.submit_claimed(gateway, consumer)
     (other,) = await owner.consumer(Group.CODECS, "b").claim(1)
     assert await owner.append(frames(claim, 3)) == [None]
-    batch = [*frames(claim, 2), *frames(other, 1), *frames(claim, 4)]
+    await consumer.reclaim(claim)
+    batch = [*frames(claim, 4, after=3), *frames(other, 1), *frames(claim, 5, after=4)]
     assert [type(outcome) for outcome in await owner.append(batch)] == [Superseded, type(None), Superseded]
     assert [number for number, _ in await written(owner, claim)] == [3]
+
+
+@GROUPS
+async def test_an_entry_that_its_claim_has_written_before_counts_as_written(world, group):
+    gateway, owner = world.connector(), world.connector()
+    _, claim = await world.submit_claimed(gateway, owner.consumer(group, "a"))
+    entries = frames(claim, 1, 2, 3)
+    assert await owner.append(entries[:2]) == [None, None]
+    assert await owner.append(entries) == [None, None, None]
+    assert await owner.append(entries[:1]) == [None]
+    assert [number for number, _ in await written(owner, claim)] == [1, 2, 3]
+
+
+# What a fail-over can lose: the end of a stream, and claims. ---------------------------------------------------------
+
+
+async def lose(world, claim, *numbers):
+    """Makes Redis forget the last frames of a request's output, as a replica that had not received them."""
+    kind = KINDS[claim.fence.group]
+    key = world.keys.stream(claim.request.id, kind)
+    kept = [entry for entry in await world.raw.xrange(key) if int(entry[0].split(b"-")[0]) not in numbers]
+    await world.raw.delete(key)
+    for entry_id, fields in kept:
+        await world.raw.xadd(key, fields, id=entry_id)
+    await world.raw.expire(key, 60)
+    await world.raw.hset(world.keys.owners(claim.request.id), kind, kept[-1][0])
+
+
+@GROUPS
+async def test_an_entry_after_a_lost_one_is_not_written(world, group):
+    gateway, owner = world.connector(), world.connector()
+    _, claim = await world.submit_claimed(gateway, owner.consumer(group, "a"))
+    entries = frames(claim, *range(1, 7))
+    assert await owner.append(entries[:4]) == [None] * 4
+    await lose(world, claim, 3, 4)
+    outcomes = await owner.append(entries[4:])
+    assert [(type(outcome), outcome.at) for outcome in outcomes] == [(Behind, Position(2))] * 2
+    assert await owner.append(entries[2:]) == [None] * 4
+    assert [number for number, _ in await written(owner, claim)] == [1, 2, 3, 4, 5, 6]
+
+
+@GROUPS
+async def test_a_claim_that_redis_has_lost_is_still_newer_than_the_one_before(world, group):
+    late, first, current, second = await taken_over(world, group)
+    await world.raw.hset(world.keys.owners("one"), group, first.fence.token)
+    assert await current.append(frames(second, 2)) == [None]
+    assert [type(outcome) for outcome in await late.append(frames(first, 3, after=2))] == [Superseded]
+
+
+@GROUPS
+async def test_of_two_claims_with_one_epoch_only_the_registered_one_writes(world, group):
+    """A promoted replica that has not received the last claim gives its epoch to another one."""
+    _, first, current, second = await taken_over(world, group)
+    await world.raw.hset(world.keys.owners("one"), group, first.fence.token)
+    third_owner = world.connector()
+    await world.age(group, "current", second, 61)
+    (third,) = await third_owner.consumer(group, "third").take_over(1)
+    assert third.fence.epoch == second.fence.epoch
+    assert [type(outcome) for outcome in await current.append(frames(second, 2))] == [Superseded]
+    assert await third_owner.append(frames(third, 2)) == [None]
+
+
+@GROUPS
+async def test_a_lost_claim_is_refused_once_its_predecessor_has_written_more(world, group):
+    """The two trajectories differ from there on."""
+    late, first, current, second = await taken_over(world, group)
+    await world.raw.hset(world.keys.owners("one"), group, first.fence.token)
+    assert await late.append(frames(first, 2, after=1)) == [None]
+    assert [type(outcome) for outcome in await current.append(frames(second, 2))] == [Superseded]
+
+
+@GROUPS
+async def test_the_owner_of_the_newest_token_gets_a_lost_claim_back(world, group):
+    gateway, owner = world.connector(), world.replica(group, "a")
+    _, claim = await world.submit_claimed(gateway, owner)
+    await world.raw.xack(world.keys.requests, group, claim.entry_id)
+    assert list(await owner.refresh([claim.entry_id])) == []
+    (pending,) = await world.raw.xpending_range(world.keys.requests, group, "-", "+", 9)
+    assert pending["consumer"] == b"a"
+    await world.raw.xclaim(world.keys.requests, group, "earlier", 0, [claim.entry_id], justid=True)
+    assert list(await owner.refresh([claim.entry_id])) == []
+    (pending,) = await world.raw.xpending_range(world.keys.requests, group, "-", "+", 9)
+    assert pending["consumer"] == b"a"
+
+
+async def test_a_refresh_after_the_end_does_not_revive_the_claim(world):
+    """A talker may refresh its claims before it has handled the reply to the end that it wrote."""
+    gateway, owner = world.connector(), world.connector()
+    consumer = owner.consumer(Group.TALKERS, "a")
+    _, claim = await world.submit_claimed(gateway, consumer)
+    end = chained(claim, StreamKind.CODES, (Position(0, END_SEQUENCE), End(EndReason.STOP)), finish=True)
+    writer = world.connector()
+    assert await writer.append(end) == [None]
+    assert list(await consumer.refresh([claim.entry_id])) == [claim.entry_id]
+    assert await world.raw.xpending_range(world.keys.requests, Group.TALKERS, "-", "+", 9) == []
 
 
 @GROUPS
@@ -74,7 +173,7 @@ async def test_every_claim_gets_the_next_epoch(world, group):
     (claim,) = await owner.reclaim(claim)
     assert [*epochs, claim.fence.epoch] == [1, 2, 3, 4]
     (restarted,) = await world.replica(group, "a").take_over(1)
-    assert restarted.fence == (group, 5)
+    assert restarted.fence.epoch == 5
 
 
 async def test_only_the_owner_can_reclaim(world):
@@ -116,3 +215,14 @@ async def test_the_epochs_expire_with_the_streams(world):
     await gateway.report_playback({"one": 1})
     streams = [await world.raw.ttl(world.keys.stream("one", kind)) for kind in StreamKind]
     assert 0 < await world.raw.ttl(world.keys.owners("one")) <= max(streams)
+
+
+@GROUPS
+async def test_what_was_written_for_a_lost_request_is_refused_once_it_is_submitted_again(world, group):
+    """The streams are empty again, and a talker samples other frames than those that the earlier codec has decoded."""
+    gateway, late = world.connector(), world.connector()
+    _, first = await world.submit_claimed(gateway, late.consumer(group, "late"))
+    assert await late.append(frames(first, 1)) == [None]
+    await world.expire("one")
+    await gateway.submit(world.request("one"), world.admission, times_lost=1)
+    assert [type(outcome) for outcome in await late.append(frames(first, 1))] == [Superseded]

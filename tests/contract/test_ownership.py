@@ -7,6 +7,7 @@ import pytest
 from prometheus_client import Counter
 
 from support.tls import front
+from syrinx_stages.connector.base import Capacity
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.keys import Group, Keys
@@ -34,6 +35,7 @@ async def test_consumes_again_as_soon_as_redis_is_back(world_of, until, monkeypa
                 lambda claim: None,
                 lost.append,
                 lambda: True,
+                lambda: Capacity(1, 0.0),
                 Counter("takeovers", "", registry=None),
             )
             tasks = [asyncio.create_task(owner.claim_loop()), asyncio.create_task(owner.lease_loop())]

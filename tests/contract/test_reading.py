@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from syrinx_stages.connector.base import Append, Cancelled, StreamEntry
+from support.writing import chained
+from syrinx_stages.connector.base import Cancelled, StreamEntry
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason, StreamCreated
 
@@ -12,7 +13,7 @@ CODES = StreamKind.CODES
 
 
 def codes(frames, request_id="one", text=b""):
-    return Append(request_id, CODES, Position(frames), Codes(text))
+    return StreamEntry(request_id, CODES, Position(frames), Codes(text))
 
 
 async def read(reader, count):
@@ -27,7 +28,7 @@ async def read(reader, count):
 
 
 async def test_reads_entries_after_a_position(world):
-    writer, reader = world.connector(), world.connector().reader()
+    writer, reader = world.writer(), world.connector().reader()
     await world.submit(writer)
     await writer.append([codes(1), codes(2), codes(3)])
     reader.subscribe("one", CODES, Position(1))
@@ -43,7 +44,7 @@ async def test_reads_entries_after_a_position(world):
 
 
 async def test_a_waiting_read_returns_new_entries(world):
-    writer, reader = world.connector(), world.connector().reader()
+    writer, reader = world.writer(), world.connector().reader()
     await world.submit(writer)
     reader.subscribe("one", CODES, STREAM_CREATED)
     for frames in range(1, 50):
@@ -80,7 +81,7 @@ async def test_many_subscriptions_during_a_read(world):
 
 
 async def test_one_reader_reads_a_thousand_streams(world):
-    gateway, writer, reader = world.connector(), world.connector(), world.connector().reader()
+    gateway, writer, reader = world.connector(), world.writer(), world.connector().reader()
     names = [f"r{index}" for index in range(1000)]
     for start in range(0, 1000, 100):
         await asyncio.gather(*(world.submit(gateway, name) for name in names[start : start + 100]))
@@ -96,7 +97,7 @@ async def test_one_reader_reads_a_thousand_streams(world):
 
 
 async def test_only_subscribed_streams_are_read(world):
-    writer, reader = world.connector(), world.connector().reader()
+    writer, reader = world.writer(), world.connector().reader()
     for request_id in ("one", "two", "three"):
         await world.submit(writer, request_id)
     reader.subscribe("one", CODES, STREAM_CREATED)
@@ -113,7 +114,7 @@ async def test_only_subscribed_streams_are_read(world):
 
 
 async def test_subscribing_again_from_an_earlier_position_discards_pending_entries(world):
-    writer, reader = world.connector(), world.connector().reader()
+    writer, reader = world.writer(), world.connector().reader()
     await world.submit(writer)
     await writer.append([codes(1), codes(2)])
     reader.subscribe("one", CODES, Position(2))
@@ -158,8 +159,8 @@ async def test_release_after_the_end_cancels_nothing(world):
     await read(reader, 1)
     codec = process.consumer(Group.CODECS, "c")
     claim = next(claim for claim in await codec.claim(2) if claim.request.id == "one")
-    last = Append("one", StreamKind.AUDIO, Position(1, END_SEQUENCE), End(EndReason.STOP), claim.entry_id)
-    assert await process.append([last]) == [None]
+    last = (Position(1, END_SEQUENCE), End(EndReason.STOP))
+    assert await process.append(chained(claim, StreamKind.AUDIO, last, finish=True)) == [None]
     reading = asyncio.create_task(read(reader, 1))
     await gateway.release(done)
     await gateway.release(dropped)
@@ -167,7 +168,7 @@ async def test_release_after_the_end_cancels_nothing(world):
 
 
 async def test_a_cancelled_read_neither_loses_nor_repeats_entries(world):
-    writer, reader = world.connector(), world.connector().reader()
+    writer, reader = world.writer(), world.connector().reader()
     await world.submit(writer)
     reader.subscribe("one", CODES, STREAM_CREATED)
     got = []

@@ -7,7 +7,7 @@ import pytest
 from redis import Redis as Client
 
 from syrinx_stages.connector import redis_change_feed, redis_reader
-from syrinx_stages.connector.base import Append, ConnectorError, StreamEntry, Superseded
+from syrinx_stages.connector.base import ConnectorError, StreamEntry, Superseded
 from syrinx_stages.contract.keys import STREAM_CREATED, STREAM_START, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, PlaybackProgress, encode
 
@@ -16,7 +16,7 @@ LARGE = bytes(redis_change_feed.MAX_INLINE_BYTES)
 
 
 def codes(frames, request_id="one"):
-    return Append(request_id, CODES, Position(frames), Codes(b"x%d" % frames))
+    return StreamEntry(request_id, CODES, Position(frames), Codes(b"x%d" % frames))
 
 
 async def read(reader, count):
@@ -36,7 +36,7 @@ async def frames_of(reader, count):
 @pytest.fixture
 async def tailing(world):
     """A writer, and a reader of `one` and `two` that already tails the change feed."""
-    writer, reader = world.connector(), world.connector().reader()
+    writer, reader = world.writer(), world.connector().reader()
     for request_id in ("one", "two"):
         await world.submit(writer, request_id)
         reader.subscribe(request_id, CODES, STREAM_CREATED)
@@ -49,7 +49,7 @@ async def test_entries_too_large_for_the_feed_are_read_from_their_stream(world, 
     writer, reader = tailing
     reader.subscribe("one", AUDIO, STREAM_CREATED)
     pcm = [bytes([part]) * (redis_change_feed.MAX_INLINE_BYTES // 2) for part in range(4)]
-    await writer.append([Append("one", AUDIO, Position(frames + 1), Audio(pcm[frames])) for frames in range(4)])
+    await writer.append([StreamEntry("one", AUDIO, Position(frames + 1), Audio(pcm[frames])) for frames in range(4)])
     assert [event.entry for event in await read(reader, 4)] == [Audio(part) for part in pcm]
     (_, fields), *_ = await world.raw.xrevrange(world.keys.change_feed(AUDIO), count=1)
     assert len(fields[b"l"]) < 100, "large entries are stored in Redis once"
@@ -59,25 +59,29 @@ async def test_small_and_large_entries_keep_their_order(tailing):
     writer, reader = tailing
     for frames in range(2, 40):
         entry = Codes(LARGE if frames % 3 else b"small")
-        await writer.append([Append("one", CODES, Position(frames), entry)])
+        await writer.append([StreamEntry("one", CODES, Position(frames), entry)])
     assert await frames_of(reader, 38) == [("one", frames) for frames in range(2, 40)]
 
 
-async def test_refused_entries_are_not_in_the_feed(tailing):
+async def test_refused_entries_are_not_in_the_feed(world, tailing):
     writer, reader = tailing
-    outcomes = await writer.append([codes(2), codes(1, "two"), codes(3)])
+    successor = world.writer()
+    assert await successor.append([codes(2, "two")]) == [None]
+    outcomes = await writer.append([codes(2), codes(3, "two"), codes(3)])
     assert [type(outcome) for outcome in outcomes] == [type(None), Superseded, type(None)]
-    assert await frames_of(reader, 2) == [("one", 2), ("one", 3)]
-    await writer.append([codes(1, "two")])
-    await writer.append([codes(2, "two")])
-    assert await frames_of(reader, 1) == [("two", 2)]
+    assert sorted(await frames_of(reader, 3)) == [("one", 2), ("one", 3), ("two", 2)]
+    await writer.append([codes(3, "two")])
+    await successor.append([codes(4, "two")])
+    assert await frames_of(reader, 1) == [("two", 4)]
 
 
 async def test_entries_written_before_an_error_are_in_the_feed(world, tailing):
     writer, reader = tailing
+    await world.submit(writer, "odd")
+    await writer.append([codes(1, "odd")])
     await world.raw.set(world.keys.stream("odd", CODES), "no stream", ex=60)
     with pytest.raises(ConnectorError, match="WRONGTYPE"):
-        await writer.append([codes(2), codes(1, "odd"), codes(2, "two")])
+        await writer.append([codes(2), codes(2, "odd"), codes(2, "two")])
     assert await frames_of(reader, 1) == [("one", 2)]
 
 
@@ -112,7 +116,7 @@ async def test_a_paused_process_misses_no_entry(world, redis_url, tailing, monke
     assert await frames_of(reader, 1) == [("one", 2)]
     monkeypatch.setattr(redis_change_feed, "FEED_RETENTION_SECONDS", 1.1)
     # This process is blocked, and the feed no longer has what another process writes meanwhile.
-    with Client.from_url(redis_url) as client:
+    with Client.from_url(redis_url, protocol=2) as client:
         time.sleep(0.2)  # noqa: ASYNC251
         client.xadd(world.keys.stream("one", CODES), {"d": encode(Codes(b"x3"))}, id="3-0")
     await writer.append([codes(4)])
@@ -139,7 +143,7 @@ async def test_an_unexpected_error_is_raised_by_read(tailing, monkeypatch):
 
 
 async def test_the_feed_is_trimmed_after_seconds(world):
-    writer, key = world.connector(), world.keys.change_feed(CODES)
+    writer, key = world.writer(), world.keys.change_feed(CODES)
     await world.submit(writer)
     old = (int(time.time()) - 60) * 1000
     for index in range(500):

@@ -96,6 +96,17 @@ async def test_an_error_reply_is_raised_and_keeps_the_connection(server):
         await connection.call(("PING",), SECONDS)
 
 
+async def test_a_second_command_before_the_reply_is_refused_and_the_first_gets_its_reply(server):
+    connection = await Connection.open(Address(server.url_with_password))
+    first = asyncio.create_task(connection.call(("BLPOP", "nothing", "0.1"), SECONDS))
+    await asyncio.sleep(0)
+    with pytest.raises(RuntimeError, match="reply to an earlier command"):
+        connection.send_with_callback(("PING",), SECONDS, lambda reply: None)
+    assert await first is None
+    assert await connection.call(("PING",), SECONDS) == b"PONG"
+    connection.close()
+
+
 @pytest.mark.parametrize("password", ["wrong", ""])
 async def test_a_wrong_password_raises_refused(server, password):
     with pytest.raises(Refused):

@@ -8,13 +8,14 @@ import traceback
 import pytest
 from redis.asyncio import Redis
 
+from support.writing import Owner, chained
 from syrinx_stages.connector.base import (
     RETRY_SECONDS,
     STREAM_TTL_SECONDS,
-    Append,
     Cancelled,
     ConnectorError,
     Gone,
+    StreamEntry,
 )
 from syrinx_stages.connector.redis_scripts import QUEUE_TTL_SECONDS
 from syrinx_stages.connector.redis_streams import RedisConnector
@@ -27,7 +28,7 @@ CODES, AUDIO = StreamKind.CODES, StreamKind.AUDIO
 
 
 def codes(frames, request_id="one"):
-    return Append(request_id, CODES, Position(frames), Codes(b"x%d" % frames))
+    return StreamEntry(request_id, CODES, Position(frames), Codes(b"x%d" % frames))
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ async def kill_connections(client, tenths):
 
 
 async def test_all_keys_of_a_request_expire(world):
-    world, gateway = world, world.connector()
+    world, gateway = world, world.writer()
     admission = GatewaySettings(max_queue=9, max_queue_seconds=30)
     await gateway.submit(world.request(has_reference=True), admission, b"sound")
     own = [world.keys.stream("one", kind) for kind in StreamKind]
@@ -102,6 +103,7 @@ async def test_an_undecodable_request_is_dropped_once(world, group, caplog):
     assert [claim.request.id for claim in await consumer.claim(9)] == ["first", "second"]
     assert "secret" not in caplog.text and "cannot be decoded" in caplog.text
     assert (await world.raw.xpending(world.keys.requests, group))["pending"] == 2
+    assert await world.raw.xlen(world.keys.requests) == 2, "no stage of this generation can decode it"
 
 
 async def test_an_entry_deleted_by_others_leaves_the_pending_list(world):
@@ -130,7 +132,7 @@ async def test_leaving_deletes_the_consumer_unless_it_has_claims(world):
 async def test_a_write_whose_reply_was_lost_counts_as_written(private_redis, private_world):
     """Every connection is killed repeatedly; still, each entry is written once and reported as written."""
     _, client = private_redis
-    writer, reader = private_world.connector(), private_world.connector().reader()
+    writer, reader = private_world.writer(), private_world.connector().reader()
     await private_world.submit(writer)
     reader.subscribe("one", CODES, STREAM_CREATED)
 
@@ -164,7 +166,7 @@ async def test_lost_connections_lose_no_request_and_submit_none_twice(private_re
 
 
 async def test_every_key_expires(world):
-    gateway, talker = world.connector(), world.connector()
+    gateway, talker = world.connector(), world.writer()
     consumers = [talker.consumer(group, "a") for group in Group]
     for consumer in consumers:
         await consumer.take_over(1)
@@ -174,7 +176,7 @@ async def test_every_key_expires(world):
     tickets = [await gateway.submit(request, world.admission, b"pcm") for request in requests]
     for consumer in consumers:
         await consumer.claim(3)
-    appends = [Append("one", kind, Position(1), codes(1).entry) for kind in (CODES, AUDIO)]
+    appends = [StreamEntry("one", kind, Position(1), codes(1).entry) for kind in (CODES, AUDIO)]
     assert await talker.append(appends) == [None, None]
     await gateway.report_playback({"one": 1})
     await gateway.release(tickets[1])
@@ -220,7 +222,7 @@ async def test_continues_with_a_restarted_empty_redis(private_redis, world_of):
     """Requests in flight are lost; the same objects serve new ones."""
     first, _ = private_redis
     world = world_of(first.url_with_password)
-    gateway, stages = world.connector(), world.connector()
+    gateway, stages = world.connector(), world.writer()
     reader, consumer = stages.reader(), stages.consumer(Group.TALKERS, "t")
     await world.submit_claimed(gateway, consumer)
     reader.subscribe("one", CODES, STREAM_CREATED)
@@ -269,7 +271,7 @@ async def test_an_unreachable_redis_is_an_error_not_a_hang(world_of):
     connector = world.connector()
     connector._pool.retry_seconds = 0.1
     with pytest.raises(ConnectorError, match="cannot be reached"):
-        await connector.append([codes(1)])
+        await Owner(connector).append([codes(1)])
     assert world.errors >= 1
     reading = asyncio.create_task(connector.reader().read())
     await asyncio.sleep(0.05)
@@ -329,16 +331,15 @@ async def test_close_leaves_no_connection_task_thread_or_descriptor(private_redi
 
 def lose_the_first_reply(connector):
     """The connector's next command is carried out, but its connection breaks before the reply. Returns all replies."""
-    received, replies = connector._pool._received, []
+    send_on, replies = connector._pool._send_on, []
 
-    async def losing(sent):
-        reply = await received(sent)
+    async def lose(sent):
+        if isinstance(reply := await sent, Exception):
+            return reply
         replies.append(reply)
-        if len(replies) == 1:
-            raise ConnectionResetError("the reply was lost")
-        return reply
+        return reply if len(replies) > 1 else ConnectionResetError("the reply was lost")
 
-    connector._pool._received = losing
+    connector._pool._send_on = lambda *sending: asyncio.ensure_future(lose(send_on(*sending)))
     return replies
 
 
@@ -369,9 +370,9 @@ async def test_a_last_entry_that_arrived_twice_still_finishes(private_redis, pri
     process = private_world.connector()
     consumer = process.consumer(Group.CODECS, "c")
     _, claim = await private_world.submit_claimed(private_world.connector(), consumer)
-    last = Append("one", AUDIO, Position(3, END_SEQUENCE), End(EndReason.STOP), claim.entry_id)
+    last = chained(claim, AUDIO, (Position(3, END_SEQUENCE), End(EndReason.STOP)), finish=True)
     replies = lose_the_first_reply(process)
-    assert await process.append([last]) == [None]
+    assert await process.append(last) == [None]
     assert replies == [[0], [0]]
     assert list(await consumer.refresh([claim.entry_id])) == [claim.entry_id]
     assert await client.xlen(private_world.keys.stream("one", AUDIO)) == 2

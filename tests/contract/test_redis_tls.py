@@ -6,7 +6,8 @@ import re
 import pytest
 
 from support.tls import Authority, has_tls, tls_front, tls_redis
-from syrinx_stages.connector.base import Append, ConnectorError
+from support.writing import chained
+from syrinx_stages.connector.base import ConnectorError
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.keys import STREAM_START, Group, Keys, Position, StreamKind
@@ -74,7 +75,7 @@ async def test_commands_blocking_reads_and_wake_ups_work_over_tls(authority, tls
         opened, *_ = await reading
         assert opened.kind == StreamKind.CODES and claim.entry_id == ticket.entry_id
         reading = asyncio.create_task(reader.read())
-        await connector.append([Append("one", StreamKind.CODES, Position(1), Codes(b"x" * 100_000))])
+        await connector.append(chained(claim, StreamKind.CODES, (Position(1), Codes(b"x" * 100_000))))
         (frame,) = await reading
         assert len(frame.entry.codes) == 100_000
         waiting = asyncio.create_task(consumer.claim(1))

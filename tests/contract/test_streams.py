@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from syrinx_stages.connector.base import Append, ConnectorError, Gone, QueueFull, Superseded
+from support.writing import Owner, chained
+from syrinx_stages.connector.base import Append, ConnectorError, Fence, Gone, QueueFull, StreamEntry, Superseded
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, PlaybackProgress, StreamCreated
 from syrinx_stages.contract.settings import GatewaySettings
@@ -13,15 +14,15 @@ CODES, AUDIO, PLAYBACK = StreamKind.CODES, StreamKind.AUDIO, StreamKind.PLAYBACK
 
 
 def codes(frames, text=b"", request_id="one", sequence=0):
-    return Append(request_id, CODES, Position(frames, sequence), Codes(text))
+    return StreamEntry(request_id, CODES, Position(frames, sequence), Codes(text))
 
 
 def audio(frames, request_id="one"):
-    return Append(request_id, AUDIO, Position(frames), Audio(b"pcm%d" % frames))
+    return StreamEntry(request_id, AUDIO, Position(frames), Audio(b"pcm%d" % frames))
 
 
-def end(frames, finishes=None, kind=CODES):
-    return Append("one", kind, Position(frames, END_SEQUENCE), End(EndReason.STOP), finishes)
+def end(frames, kind=CODES):
+    return StreamEntry("one", kind, Position(frames, END_SEQUENCE), End(EndReason.STOP))
 
 
 async def positions(connector, kind, request_id="one"):
@@ -43,7 +44,7 @@ async def test_submit_creates_every_stream(world):
 
 
 async def test_entries_are_read_in_order(world):
-    writer, reader = world.connector(), world.connector()
+    writer, reader = world.writer(), world.connector()
     await world.submit(writer)
     assert await writer.append([codes(1, b"a"), codes(2, b"b"), codes(2, b"c", sequence=1), end(2)]) == [None] * 4
     entries = [entry.entry for entry in await reader.history("one", CODES)]
@@ -55,8 +56,8 @@ async def test_an_empty_append_is_allowed(world):
     assert list(await world.connector().append([])) == []
 
 
-async def test_a_duplicate_or_an_earlier_frame_is_superseded(world):
-    owner, zombie = world.connector(), world.connector()
+async def test_a_duplicate_or_an_earlier_frame_of_another_owner_is_superseded(world):
+    owner, zombie = world.writer(), world.writer()
     await world.submit(owner)
     await owner.append([codes(4, b"owner")])
     outcomes = await zombie.append([codes(4, b"zombie"), codes(3, b"zombie"), codes(4, b"owner"), codes(5, b"zombie")])
@@ -66,16 +67,16 @@ async def test_a_duplicate_or_an_earlier_frame_is_superseded(world):
 
 
 async def test_each_entry_has_its_own_outcome(world):
-    connector = world.connector()
+    connector, late = world.writer(), world.writer()
     await world.submit(connector, "one")
     await world.submit(connector, "two")
     await connector.append([codes(1, request_id="two")])
-    outcomes = await connector.append([codes(1), codes(1, request_id="two"), codes(1, request_id="never"), audio(1)])
+    outcomes = await late.append([codes(1), codes(1, request_id="two"), codes(1, request_id="never"), audio(1)])
     assert [type(outcome) for outcome in outcomes] == [type(None), Superseded, Gone, type(None)]
 
 
 async def test_a_released_request_cannot_be_written_again(world):
-    gateway, talker = world.connector(), world.connector()
+    gateway, talker = world.connector(), world.writer()
     ticket = await world.submit(gateway)
     await talker.append([codes(1)])
     await gateway.release(ticket)
@@ -88,7 +89,7 @@ async def test_a_released_request_cannot_be_written_again(world):
 
 
 async def test_an_expired_request_cannot_be_written_again(world):
-    connector = world.connector()
+    connector = world.writer()
     await world.submit(connector)
     await world.expire("one")
     (outcome,) = await connector.append([codes(1)])
@@ -121,7 +122,7 @@ async def test_a_request_id_in_use_is_refused(world):
 
 
 async def test_a_playback_report_trims_audio_but_not_its_end(world):
-    gateway, codec = world.connector(), world.connector()
+    gateway, codec = world.connector(), world.writer()
     await world.submit(gateway)
     await codec.append([audio(2), audio(4), audio(8), end(8, kind=AUDIO)])
     await gateway.report_playback({"one": 4})
@@ -132,13 +133,13 @@ async def test_a_playback_report_trims_audio_but_not_its_end(world):
 
 
 async def test_trimmed_positions_cannot_be_written_again(world):
-    gateway, codec = world.connector(), world.connector()
+    gateway, codec = world.connector(), world.writer()
     await world.submit(gateway)
     await codec.append([audio(4)])
     await gateway.report_playback({"one": 4})
     assert await positions(codec, AUDIO) == []
     assert await codec.last_position("one", AUDIO) == Position(4)
-    (outcome,) = await codec.append([audio(4)])
+    (outcome,) = await world.writer().append([audio(4)])
     assert isinstance(outcome, Superseded)
 
 
@@ -165,8 +166,10 @@ async def test_a_finished_and_released_request_leaves_nothing(world):
     ticket = await gateway.submit(world.request(has_reference=True), world.admission, b"sound")
     (claim,) = await talker.claim(1)
     (other,) = await codec.claim(1)
-    assert await stages.append([codes(1), end(1, claim.entry_id)]) == [None, None]
-    assert await stages.append([audio(1), end(1, other.entry_id, AUDIO)]) == [None, None]
+    stop = (Position(1, END_SEQUENCE), End(EndReason.STOP))
+    frame = chained(claim, CODES, (Position(1), Codes(b"")), stop, finish=True)
+    assert await stages.append(frame) == [None, None]
+    assert await stages.append(chained(other, AUDIO, (Position(1), Audio(b"pcm")), stop, finish=True)) == [None, None]
     await gateway.report_playback({"one": 1})
     await gateway.release(ticket)
     assert await world.left() == set()
@@ -179,9 +182,9 @@ async def test_a_request_that_was_never_claimed_leaves_nothing(world):
     assert list(await world.replica(Group.TALKERS, "t").take_over(9)) == []
 
 
-async def test_only_output_streams_can_finish_a_claim():
-    with pytest.raises(ValueError, match=r"finishes: .*played"):
-        Append("one", PLAYBACK, STREAM_START, PlaybackProgress(), finishes="1-0")
+async def test_only_output_streams_are_written_under_a_claim():
+    with pytest.raises(ValueError, match=r"kind: .*played"):
+        Append("one", PLAYBACK, STREAM_START, PlaybackProgress(), Fence(Group.TALKERS, "1:0:0-1:0-1:"), STREAM_START)
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3])
@@ -255,4 +258,4 @@ async def test_a_closed_connector_raises(world):
     with pytest.raises(ConnectorError, match="closed"):
         await connector.queue(Group.TALKERS)
     with pytest.raises(ConnectorError, match="closed"):
-        await connector.append([codes(1)])
+        await Owner(connector).append([codes(1)])

@@ -1,5 +1,6 @@
 """The admin port of a real talker or codec: settings for a limited time, and what its metrics show of them."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
@@ -7,11 +8,13 @@ import httpx
 import numpy as np
 import pytest
 
-from support.stages import Pipeline, pipeline, receive, request, submit, synthesize, until
-from syrinx_stages.connector.base import Append
+from support.stages import DEADLINE, Pipeline, pipeline, receive, request, submit, synthesize, until
+from support.writing import Owner
+from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason
 from syrinx_stages.runtime.admin import create_admin
+from syrinx_stages.runtime.server import HttpServer
 from syrinx_stages.runtime.worker import Worker
 
 FINISHED = "syrinx_requests_finished_total"
@@ -91,7 +94,7 @@ async def test_expiry_of_temporary_settings_wakes_the_stage() -> None:
         connector = stages.connector()
         await submit(connector, request("a"))
         frames = Codes(np.zeros((4, 16), "<i2").tobytes(), "talker-0")
-        assert await connector.append([Append("a", StreamKind.CODES, Position(4), frames)]) == [None]
+        assert await Owner(connector).append([StreamEntry("a", StreamKind.CODES, Position(4), frames)]) == [None]
         received = await receive(connector, "a", until_frames=2)
         assert "seconds" not in await admin.get()
     assert received.chunks == [2]
@@ -168,7 +171,7 @@ async def test_a_codec_does_not_count_failures_of_a_talker(at: Position, entry: 
     async with alone("codec") as (stages, admin):
         connector = stages.connector()
         await submit(connector, request("a"))
-        await connector.append([Append("a", StreamKind.CODES, at, entry)])
+        await Owner(connector).append([StreamEntry("a", StreamKind.CODES, at, entry)])
         assert (await receive(connector, "a")).end.reason is EndReason.ERROR
         await counted(admin, "codec", "upstream")
         assert admin.metric(FINISHED, stage="codec", reason="error") == 0
@@ -179,3 +182,18 @@ async def test_a_talker_does_not_count_invalid_requests_as_errors() -> None:
         await submit(stages.connector(), request("nobody", voice="nobody"))
         await counted(admin, "talker", "invalid")
         assert admin.metric(FINISHED, stage="talker", reason="error") == 0
+
+
+async def test_a_settings_update_that_does_not_arrive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("syrinx_stages.runtime.admin.BODY_SECONDS", 0.1)
+
+    async with alone("talker") as (stages, _):
+        server = HttpServer(create_admin(stages.workers[0], stages.workers[0].metrics.registry), "127.0.0.1", 0)
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(server.url).port)
+            writer.write(b"PUT /settings HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+            status = await asyncio.wait_for(reader.readline(), DEADLINE)
+            assert status.startswith(b"HTTP/1.1 408")
+            writer.close()
+        finally:
+            await server.close()

@@ -6,25 +6,16 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import wave
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 
+from support.up import DEADLINE, EXAMPLE, Up, environment
 from syrinx_operator.commands.bench.report import load
 from syrinx_operator.commands.cli import main
 from syrinx_stages.contract.silence import AUDIBLE_PEAK
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline.yaml"
-DEADLINE = 60.0
-
-
-def environment(state):
-    own = {"XDG_STATE_HOME": str(state), "COLUMNS": "120", "NO_COLOR": "1"}
-    return {name: value for name, value in os.environ.items() if name != "SYRINX_URL"} | own
 
 
 def syrinx(state, *arguments, **options):
@@ -52,43 +43,6 @@ def here(capfdbinary, tmp_path, monkeypatch):
         return code, out, stderr.decode()
 
     return run
-
-
-class Up:
-    """`syrinx up` in the background."""
-
-    def __init__(self, state, file=EXAMPLE):
-        self.state = state
-        self.log = state / "up.log"
-        with self.log.open("wb") as log:
-            command = [sys.executable, "-m", "syrinx_operator", "up", str(file), "--port", "0"]
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment(state))
-
-    def wait_for(self, pattern):
-        """Waits for a pattern in the output and returns the match."""
-        end = time.monotonic() + DEADLINE
-        while not (found := re.search(pattern, self.text)):
-            assert time.monotonic() < end, f"{pattern!r} did not come: {self.text}"
-            assert self.process.poll() is None or re.search(pattern, self.text), f"it ended: {self.text}"
-            time.sleep(0.02)
-        return found
-
-    @property
-    def text(self):
-        return self.log.read_text()
-
-    def pids(self):
-        """Returns the process IDs of the stages and Redis."""
-        return [
-            int(pid) for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        ]
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def read_wav(file):
@@ -250,53 +204,6 @@ def test_a_killed_talker_is_restarted(up, tmp_path):
     code, _, stderr = syrinx(up.state, "say", "Good morning.", "-o", tmp_path / "after.wav", "--seed", 9)
     assert code == 0, stderr
     assert (tmp_path / "before.wav").read_bytes() == (tmp_path / "after.wav").read_bytes()
-
-
-def test_ctrl_c_drains_streams_and_stops_all_processes(tmp_path):
-    running = Up(tmp_path)
-    url = running.wait_for(r"ready at (http://\S+)")[1]
-    pids = running.pids()
-    assert len(pids) == 4
-    body = {
-        "input": "We walked along the beach on a warm day.",
-        "voice": "us",
-        "response_format": "pcm",
-        "stream": True,
-    }
-    with httpx.stream("POST", f"{url}/v1/audio/speech", json=body, timeout=DEADLINE) as response:
-        pieces = response.iter_raw()
-        received = len(next(pieces))
-        running.process.send_signal(signal.SIGINT)
-        received += sum(map(len, pieces))
-    assert received > 1.5 * 48_000, "the sentence was finished"
-    assert running.process.wait(DEADLINE) == 0
-    assert not any(map(alive, pids))
-    assert running.text.index("gateway-0  stopped") < running.text.index("talker-0   draining")
-    assert running.text.rstrip().endswith("stopped")
-    assert syrinx(tmp_path, "say", "x", "--url", url)[0] == 1
-
-
-def test_a_second_ctrl_c_kills(tmp_path):
-    running = Up(tmp_path)
-    url = running.wait_for(r"ready at (http://\S+)")[1]
-    pids = running.pids()
-    body = {"input": "We walked along the beach. " * 20, "response_format": "pcm", "stream": True}
-    with httpx.stream("POST", f"{url}/v1/audio/speech", json=body, timeout=DEADLINE) as response:
-        next(response.iter_raw())
-        running.process.send_signal(signal.SIGINT)
-        running.wait_for("gateway-0 +draining")
-        running.process.send_signal(signal.SIGINT)
-        assert running.process.wait(10) == 130
-    assert not any(map(alive, pids))
-
-
-def test_ctrl_c_during_loading_stops_all_processes(tmp_path):
-    running = Up(tmp_path)
-    running.wait_for("gateway-0 +starting")
-    pids = running.pids()
-    running.process.send_signal(signal.SIGTERM)
-    assert running.process.wait(DEADLINE) == 0
-    assert not any(map(alive, pids))
 
 
 def test_a_missing_model_fails_with_the_stages_output(tmp_path):

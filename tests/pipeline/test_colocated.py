@@ -11,8 +11,10 @@ import pytest
 
 from support.colocated import ColocatedPipeline
 from support.stages import DEADLINE, pipeline, receive, request, submit, synthesize, until
+from support.writing import Owner
+from syrinx_stages.colocated.connectors import CodecConnector, TalkerConnector
 from syrinx_stages.colocated.service import ColocatedService
-from syrinx_stages.connector.base import Append, ConnectorError, Gone, Superseded
+from syrinx_stages.connector.base import Append, ConnectorError, Refusal, StreamEntry
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import Group, Position, StreamKind
@@ -35,7 +37,7 @@ class RecordingPipeline(ColocatedPipeline):
 
     def __init__(self) -> None:
         super().__init__()
-        self.written: list[tuple[Append, Gone | Superseded | None]] = []
+        self.written: list[tuple[Append, Refusal | None]] = []
         self.redis_down = False
         """Whether writes fail."""
 
@@ -51,7 +53,7 @@ class RecordingPipeline(ColocatedPipeline):
 class RecordingConnector(RedisConnector):
     world: RecordingPipeline
 
-    async def append(self, appends: Sequence[Append]) -> Sequence[Gone | Superseded | None]:
+    async def append(self, appends: Sequence[Append]) -> Sequence[Refusal | None]:
         # A round trip takes a while.
         await asyncio.sleep(0.001)
         if self.world.redis_down:
@@ -210,8 +212,8 @@ async def test_a_superseded_talker_evicts_the_request_from_its_codec() -> None:
         # Another process takes it over.
         claim = process.workers[0].ownership.claims["a"]
         stages.streams.raw.xclaim(stages.streams.keys.requests, Group.TALKERS, "talker-9", 0, [claim.entry_id])
-        later_codes = Append("a", StreamKind.CODES, Position(500), Codes(np.zeros(16, "<i2").tobytes()))
-        assert await stages.streams.connector().append([later_codes]) == [None]
+        later_codes = StreamEntry("a", StreamKind.CODES, Position(500), Codes(np.zeros(16, "<i2").tobytes()))
+        assert await Owner(stages.streams.connector()).append([later_codes]) == [None]
         stages.redis_down = False
         await until(
             lambda: sum(sample(process, n, "syrinx_lost_claims_total") for n in (0, 1)), "one stage has lost its claim"
@@ -227,10 +229,53 @@ async def test_a_superseded_codec_evicts_the_request_from_its_talker() -> None:
         await submit(stages.connector(), request("a", "The old teacher. " * 30))
         await receive(stages.connector(), "a", until_frames=4)
         before = process.workers[0].ownership.claims["a"]
-        end = Append("a", StreamKind.AUDIO, Position(5000), Codes(b""))
-        assert await stages.streams.connector().append([end]) == [None]
-        await until(lambda: sample(process, 1, "syrinx_lost_claims_total") == 1, "the codec has lost its claim")
+        end = StreamEntry("a", StreamKind.AUDIO, Position(5000), Codes(b""))
+        assert await Owner(stages.streams.connector(), group=Group.TALKERS).append([end]) == [None]
+        await until(
+            lambda: sum(sample(process, n, "syrinx_lost_claims_total") for n in (0, 1)), "one stage has lost its claim"
+        )
         assert process.workers[0].ownership.claims.get("a") is not before
+
+
+@pytest.mark.parametrize("talker_ended", [False, True], ids=["both run", "only the codec runs"])
+async def test_a_refused_codec_serves_a_request_again_at_once_if_its_process_still_owns_it(
+    undisturbed: bytes, talker_ended: bool
+) -> None:
+    stages = RecordingPipeline()
+    stages.streams.lease_seconds = 3600.0
+    try:
+        process = await stages.colocated()
+        await submit(stages.connector(), request("a", LONG, live=False))
+        await receive(stages.connector(), "a", until_frames=4)
+        go = hold_codec(process)
+        if talker_ended:
+            await until(lambda: any(at.sequence == 9 for at in stages.positions(StreamKind.CODES)), "the talker ended")
+        # The token of a claim whose reply was lost.
+        epoch, _, rest = process.workers[1].ownership.claims["a"].fence.token.partition(":")
+        stages.streams.raw.hset(stages.streams.keys.owners("a"), Group.TALKERS, f"{int(epoch) + 1}:{rest}")
+        go.set()
+        assert (await receive(stages.connector(), "a")).pcm == undisturbed
+        await until(lambda: not any(worker.ownership.claims for worker in process.workers), "the request is done")
+        assert stages.streams.raw.xlen(stages.streams.keys.requests) == 0
+    finally:
+        await stages.close()
+
+
+async def test_a_request_whose_streams_expire_after_the_claim_leaves_the_queue() -> None:
+    stages = ColocatedPipeline()
+    try:
+        connector = TalkerConnector(stages.connector())
+        talker = connector.consumer(Group.TALKERS, "talker-0")
+        codec = CodecConnector(stages.connector(), connector).consumer(Group.CODECS, "codec-0")
+        await submit(stages.connector(), request("a"))
+        [claim] = await talker.claim(1)
+        # As the talker does when it finds no entries.
+        talker.forget("a")
+        await talker.finish(claim.entry_id)
+        assert stages.streams.raw.xlen(stages.streams.keys.requests) == 0
+        await codec.close()
+    finally:
+        await stages.close()
 
 
 async def test_a_disconnect_frees_the_rows_of_both_stages_at_once() -> None:

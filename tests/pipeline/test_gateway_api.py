@@ -18,10 +18,11 @@ from prometheus_client import CollectorRegistry
 
 from support.gateway import DEADLINE, Gateway, Script, Stages, gateway, tone, until
 from support.streams import Streams
-from syrinx_stages.connector.base import Append
+from support.writing import Owner
+from syrinx_stages.connector.base import Capacity, StreamEntry
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
-from syrinx_stages.contract.messages import End, EndReason
+from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.gateway.body import LARGE_BODY, MAX_LARGE_BODIES
 from syrinx_stages.gateway.service import GatewayService
@@ -203,6 +204,14 @@ async def test_stage_error_before_the_first_byte_is_a_500(running: Gateway, fram
     }
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_stage_error_that_a_retry_may_resolve_is_a_503(running: Gateway, stream: bool):
+    running.stages.script = Script(frames=0, end=End(EndReason.ERROR, "gave up", retry_after=4.2))
+    response = await running.say(stream=stream)
+    assert (response.status_code, response.headers["retry-after"]) == (503, "5")
+    assert (response.json()["error"]["message"], response.json()["error"]["code"]) == ("gave up", "stage_failed")
+
+
 async def test_failure_in_a_raw_stream_leaves_the_transfer_incomplete(running: Gateway):
     running.stages.script = Script(frames=4, end=End(EndReason.ERROR, "gave up"))
     with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
@@ -235,6 +244,41 @@ async def test_stalled_stages_end_the_request():
             await running.say(stream=True)
         *_, last = events((await running.say(stream_format="sse")).content)
         assert last["error"]["code"] == "stalled"
+
+
+async def test_a_check_that_gets_no_answer_does_not_hold_up_a_stream(running: Gateway, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("syrinx_stages.gateway.speech.CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("syrinx_stages.gateway.service.CONNECTOR_SECONDS", 0.1)
+    checks = []
+
+    async def no_answer(*arguments: object) -> None:
+        checks.append(arguments)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(running.service._connector, "last_position", no_answer)
+    running.stages.script = script = Script(pause_after=4)
+    call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
+    await until(lambda: checks, "the gateway checks whether audio can still arrive")
+    script.go.set()
+    assert (await call).content == tone(10)
+
+
+async def test_every_response_has_a_request_id(running: Gateway, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(running.service, "input_tokens", lambda request: 1 // 0)
+    calls = [
+        (200, running.say()),
+        (200, running.http.get("/v1/models")),
+        (400, running.say(speed="fast")),
+        (400, running.http.post("/v1/audio/speech", content=b"{")),
+        (404, running.http.get("/nowhere")),
+        (405, running.http.get("/v1/audio/speech")),
+        (500, running.say(stream_format="sse")),
+    ]
+    responses = [(expected, await call) for expected, call in calls]
+    assert [response.status_code for _, response in responses] == [expected for expected, _ in responses]
+    assert len({response.headers["x-request-id"] for _, response in responses}) == len(calls)
+    for expected, response in responses:
+        assert expected == 200 or response.json()["error"].keys() == {"message", "type", "param", "code"}
 
 
 # Clients that disconnect ----------------------------------------------------------------------------------------------
@@ -326,10 +370,22 @@ async def test_drain_serves_open_connections_and_closes_them(running: Gateway):
     assert (await call).content == (await second).content == tone(10)
     assert (await second).headers["connection"] == "close"
     await drain
-    assert len(running.streams) == 0
     await running.service.close()
+    assert len(running.streams) == 0
     refused = await running.say()
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+
+
+async def test_a_refused_client_is_refused_again_without_asking_redis(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("syrinx_stages.gateway.client.REPEAT_SECONDS", 60.0)
+    async with gateway(gateway=GatewaySettings(max_queue=0)) as running:
+        first = await running.say()
+        running.service.live.apply(SettingsUpdate({"max_queue": 10}))
+        again = await running.http.post("/v1/audio/speech", content=b"x" * 1_000_000)
+        assert (again.status_code, again.json(), again.headers["retry-after"]) == (503, first.json(), "1")
+        other = await running.http.post("/v1/audio/speech", json={"input": "Hello."}, headers={"Authorization": "b"})
+        assert other.status_code == 200
+        assert running.metric("syrinx_requests_total", task_type="unknown", outcome="refused") == 1
 
 
 async def test_settings_apply_without_restart():
@@ -375,6 +431,59 @@ async def test_ready_once_both_stages_have_been_live():
         await streams.close()
 
 
+async def test_a_request_that_no_talker_claims_in_time_is_a_503():
+    async with gateway(gateway=GatewaySettings(max_queue_seconds=0.2)) as running:
+        await until(lambda: running.service.ready() is None, "both stages were seen")
+        await running.stages.leave()
+        replicas = running.streams.connector()
+        for group in Group:
+            await replicas.consumer(group, "busy").take_over(1)
+        started = time.monotonic()
+        response = await running.say(stream=True)
+        assert time.monotonic() - started > 0.2
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "queue_full")
+        assert "no talker was free in time" in response.json()["error"]["message"]
+        assert int(response.headers["retry-after"]) >= 1
+        assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 1
+        assert (await running.service._connector.queue(Group.TALKERS)).length == 0
+
+
+async def test_a_client_with_many_requests_makes_room_for_another():
+    async with gateway(gateway=GatewaySettings(max_queue_seconds=60.0)) as running:
+        await until(lambda: running.service.ready() is None, "both stages were seen")
+        await running.stages.leave()
+        talker = running.streams.connector().consumer(Group.TALKERS, "busy")
+        await talker.take_over(1)
+        await talker.report(Capacity(free=2, requests_per_second=0.01))
+
+        def ask(key: str) -> asyncio.Task[httpx.Response]:
+            headers = {"Authorization": f"Bearer {key}"}
+            return asyncio.create_task(running.http.post("/v1/audio/speech", json={"input": "Hello."}, headers=headers))
+
+        greedy = []
+        for number in range(2):
+            greedy.append(ask("greedy"))
+            await until(lambda: running.streams.raw.xlen(running.streams.keys.requests) == number + 1, "it waits")  # noqa: B023
+        modest = ask("modest")
+        response = await greedy[1]
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "queue_full")
+        assert int(response.headers["retry-after"]) >= 1
+        assert not greedy[0].done() and not modest.done()
+        for task in (greedy[0], modest):
+            task.cancel()
+        await asyncio.gather(greedy[0], modest, return_exceptions=True)
+
+
+async def test_a_claimed_request_may_take_longer_than_the_queue():
+    async with gateway(gateway=GatewaySettings(max_queue_seconds=0.5)) as running:
+        running.stages.script = script = Script(pause_after=0)
+        call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
+        await until(lambda: running.stages.seen, "the request was claimed")
+        await asyncio.sleep(0.8)
+        script.go.set()
+        assert (await call).content == tone(10)
+
+
 async def test_missing_stage_is_a_503_after_max_queue_seconds():
     async with gateway(gateway=GatewaySettings(max_queue_seconds=1.0)) as running:
         await until(lambda: running.service.ready() is None, "both stages were seen")
@@ -383,7 +492,8 @@ async def test_missing_stage_is_a_503_after_max_queue_seconds():
         assert (waiting.status_code, waiting.json()["error"]["code"]) == (503, "stage_unavailable")
         assert "no talker" in waiting.json()["error"]["message"]
         assert int(waiting.headers["retry-after"]) >= 1
-        assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="error") == 1
+        assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 1
+        await until(lambda: running.service.monitor.missing_stage_error(), "it was missing for long enough")
         assert (await running.say()).json()["error"]["code"] == "stage_unavailable"
         assert running.metric("syrinx_requests_total", task_type="unknown", outcome="refused") == 1, "at once"
         async with Stages(running.streams):
@@ -404,8 +514,53 @@ async def test_begun_stream_outlasts_a_missing_stage():
         assert running.service.monitor.missing_stage_error() is not None
         connector = running.streams.connector()
         end = End(EndReason.STOP)
-        await connector.append([Append(request.id, StreamKind.AUDIO, Position(4, END_SEQUENCE), end)])
+        await Owner(connector).append([StreamEntry(request.id, StreamKind.AUDIO, Position(4, END_SEQUENCE), end)])
         assert (await call).content == tone(4)
+
+
+async def lose(running: Gateway, request: SpeechRequest) -> None:
+    """Makes Redis forget a request, as a fail-over does to what the replica had not received."""
+    streams = running.streams
+    [entry_id] = [at for at, fields in streams.raw.xrange(streams.keys.requests) if request.id.encode() in fields[b"d"]]
+    streams.raw.xdel(streams.keys.requests, entry_id)
+    for kind in StreamKind:
+        streams.raw.delete(streams.keys.stream(request.id, kind))
+    streams.raw.delete(streams.keys.owners(request.id), streams.keys.reference(request.id))
+
+
+async def test_a_request_that_redis_lost_before_its_first_audio_is_queued_again() -> None:
+    async with gateway() as running:
+        running.stages.script = script = Script(frames=4, pause_after=0)
+        call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
+        await until(lambda: len(running.stages.seen) == 1, "it is claimed")
+        await lose(running, running.stages.seen[0])
+        await until(lambda: len(running.stages.seen) == 2, "it is claimed again")
+        script.go.set()
+        response = await call
+    assert response.content == tone(4)
+    assert running.stages.seen[0] == running.stages.seen[1]
+
+
+async def test_a_request_that_redis_lost_after_its_first_audio_fails() -> None:
+    async with gateway() as running:
+        running.stages.script = Script(frames=4, pause_after=2)
+        call = asyncio.create_task(running.say(stream=True, response_format="pcm", stream_format="sse"))
+        await until(lambda: running.metric("syrinx_live_streams"), "the stream is live")
+        await lose(running, running.stages.seen[0])
+        assert '"request_lost"' in (await call).text
+        assert len(running.stages.seen) == 1
+
+
+async def test_a_release_that_redis_lost_is_repeated() -> None:
+    async with gateway() as running:
+        streams = running.streams
+        await running.say()
+        [request] = running.stages.seen
+        await until(lambda: len(streams) == 0, "the request is released")
+        key = streams.keys.stream(request.id, StreamKind.CODES)
+        streams.raw.xadd(key, {"d": b""}, id="0-1")
+        streams.raw.client_kill_filter(_type="normal", skipme=True)
+        await until(lambda: not streams.raw.exists(key), "it is released again")
 
 
 # Bad requests ----------------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ async def test_stereo_at_8_khz_reaches_the_talker_as_mono_at_24_khz(running: Gat
     assert response.status_code == 200, response.text
     [pcm] = running.stages.references
     assert pcm is not None
-    assert len(pcm) == 2 * 2 * FAMILY.sample_rate
+    assert len(pcm) == 4 * 2 * FAMILY.sample_rate
     [request] = running.stages.seen
     assert (request.task_type, request.has_reference, request.reference_text) == ("Base", True, "What it says.")
 

@@ -17,7 +17,6 @@ import pytest
 from syrinx_operator.local.events import Event, describe_exit
 from syrinx_operator.local.pipeline import LocalPipeline, stage_environment
 from syrinx_operator.local.running import claim, find_running
-from syrinx_operator.local.supervisor import restart_delay
 from syrinx_operator.resource.spec import CodecSpec, ConnectorSpec, PipelineSpec, TalkerSpec, default_pipeline
 from syrinx_operator.resource.stage_config import LocalError, Stage
 
@@ -103,9 +102,42 @@ async def test_a_stage_that_exits_is_restarted_at_its_address(tmp_path):
     ]
 
 
-async def test_restarts_back_off():
-    assert [restart_delay(crashes) for crashes in (1, 2, 3, 4, 5)] == [0, 1, 2, 4, 8]
-    assert restart_delay(50) == 30
+def restarts_of(seen, name):
+    """When each unexpected exit of a process is followed by a restart."""
+    events = (event for event in seen if event.kind == "exited" and event.name == name)
+    return [event.text.rpartition("; ")[2] for event in events]
+
+
+async def end(child, number):
+    """Ends a ready process by a signal, and waits until it has exited."""
+    await until(lambda: child.members[0].is_ready, "ready")
+    pid = child.pid
+    os.kill(pid, number)
+    await until(lambda: child.pid != pid, "exited")
+
+
+async def test_a_stage_that_exits_cleanly_restarts_at_once_each_time(tmp_path):
+    seen = []
+    async with local(tmp_path, seen, pipeline=a_pipeline(talker=TalkerSpec(replicas=2))) as running:
+        for _ in range(4):
+            await end(running.processes[0], signal.SIGTERM)
+    assert restarts_of(seen, "talker-0") == ["restarting now"] * 4
+
+
+async def test_replicas_that_crash_again_and_again_do_not_all_wait_for_long(tmp_path):
+    seen = []
+    async with local(tmp_path, seen, pipeline=a_pipeline(talker=TalkerSpec(replicas=2))) as running:
+        first, second = running.processes[:2]
+        for _ in range(3):
+            await end(first, signal.SIGKILL)
+        await until(lambda: first.members[0].is_ready, "ready")
+        for _ in range(2):
+            await end(second, signal.SIGKILL)
+        await until(lambda: second.members[0].is_ready, "ready")
+        await end(first, signal.SIGKILL)
+        await end(second, signal.SIGKILL)
+    assert restarts_of(seen, "talker-0") == ["restarting now", *(f"restarting in {n} s" for n in (1, 2, 4))]
+    assert restarts_of(seen, "talker-1") == ["restarting now", "restarting in 1 s", "restarting in 1 s"]
 
 
 async def test_a_stage_that_cannot_start_stops_the_pipeline_with_its_output(tmp_path):

@@ -13,7 +13,8 @@ import torch
 
 from support.deferred import DeferredCodecEngine, DeferredTalkerEngine, Queue
 from support.stages import DEADLINE, Pipeline, pipeline, receive, request, submit, synthesize, until
-from syrinx_stages.connector.base import Append
+from support.writing import Owner
+from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason
 from syrinx_stages.runtime.process import run_service
@@ -70,7 +71,7 @@ async def test_a_step_is_read_when_there_is_nothing_else_to_launch() -> None:
         connector = stages.connector()
         await submit(connector, request("a"))
         frames = Codes(np.zeros((2, 16), "<i2").tobytes(), "talker-0")
-        assert await connector.append([Append("a", StreamKind.CODES, Position(2), frames)]) == [None]
+        assert await Owner(connector).append([StreamEntry("a", StreamKind.CODES, Position(2), frames)]) == [None]
         assert (await receive(connector, "a", until_frames=2)).chunks == [2]
         assert not worker_of(stages, "codec").engine.unread
 
@@ -289,16 +290,16 @@ async def test_streams_with_fewer_frames_join_a_call_without_changing_their_audi
         await until(lambda: len(codec.rows) == len(parts), "rows are open")
         with holding(codec.engine):
             await submit(connector, request("first"))
-            appends = [Append("first", StreamKind.CODES, Position(4), Codes(frames[:4].tobytes()))]
-            assert await connector.append(appends) == [None]
+            appends = [StreamEntry("first", StreamKind.CODES, Position(4), Codes(frames[:4].tobytes()))]
+            assert await Owner(connector).append(appends) == [None]
             await until(lambda: codec.engine.unread, "the codec is held")
             for name, codes in parts.items():
                 ends = Position(len(codes), 9)
                 appends = [
-                    Append(name, StreamKind.CODES, Position(len(codes)), Codes(codes.tobytes())),
-                    Append(name, StreamKind.CODES, ends, End(EndReason.STOP)),
+                    StreamEntry(name, StreamKind.CODES, Position(len(codes)), Codes(codes.tobytes())),
+                    StreamEntry(name, StreamKind.CODES, ends, End(EndReason.STOP)),
                 ]
-                assert await connector.append(appends) == [None, None]
+                assert await Owner(connector).append(appends) == [None, None]
             await until(lambda: all(codec.rows[name].input_ended for name in parts), "all codes have arrived")
         return {name: (await receive(connector, name)).pcm for name in parts}
 
@@ -312,10 +313,10 @@ async def test_streams_with_fewer_frames_join_a_call_without_changing_their_audi
             connector = stages.connector()
             await submit(connector, request(name))
             entries = [
-                Append(name, StreamKind.CODES, Position(len(codes)), Codes(codes.tobytes())),
-                Append(name, StreamKind.CODES, Position(len(codes), 9), End(EndReason.STOP)),
+                StreamEntry(name, StreamKind.CODES, Position(len(codes)), Codes(codes.tobytes())),
+                StreamEntry(name, StreamKind.CODES, Position(len(codes), 9), End(EndReason.STOP)),
             ]
-            assert await connector.append(entries) == [None, None]
+            assert await Owner(connector).append(entries) == [None, None]
             assert (await receive(connector, name)).pcm == together[name]
 
 

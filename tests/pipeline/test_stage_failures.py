@@ -3,19 +3,24 @@
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from support import small_checkpoint
 from support.stages import DEADLINE, Pipeline, pipeline, receive, request, submit, synthesize, until
-from syrinx_stages.connector.base import Append, Claim, ConnectorError, StageConnector
+from support.writing import chained
+from syrinx_stages.connector.base import Claim, ConnectorError, StageConnector, StreamEntry
+from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.keys import REFERENCE_POSITION, Group, StreamKind
-from syrinx_stages.contract.messages import EndReason, Reference, TaskType
+from syrinx_stages.contract.keys import REFERENCE_POSITION, Group, Position, StreamKind
+from syrinx_stages.contract.messages import Codes, EndReason, Reference, SpeechRequest, TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 
 SHORT_LEASE = 0.2
 LONG_TEXT = "The old teacher carried seven green apples before breakfast and described two heavy bags."
@@ -33,7 +38,7 @@ async def test_cancelling_before_the_row_is_open_ends_the_subscription() -> None
     """The request is cancelled while the engine is busy and the row is not open yet."""
     async with pipeline(talkers=0) as stages:
         codec, connector = stages.workers[0], stages.connector()
-        busy = threading.Event()
+        busy, idle_tasks = threading.Event(), len(codec._tasks._running)
         working = asyncio.create_task(codec.run_engine(busy.wait))
         ticket = await submit(connector, request("a"))
         await until(lambda: "a" in codec.rows, "the request has a row")
@@ -42,7 +47,7 @@ async def test_cancelling_before_the_row_is_open_ends_the_subscription() -> None
         busy.set()
         await working
         await codec.run_engine(lambda: None)
-        await until(lambda: len(codec._tasks._running) == 5, "it was admitted")
+        await until(lambda: len(codec._tasks._running) == idle_tasks, "it was admitted")
         assert not codec.reader._channels[StreamKind.CODES]._subscriptions
 
 
@@ -96,18 +101,18 @@ async def test_claims_and_takeovers_together_never_exceed_the_rows() -> None:
 
 async def test_another_talker_takes_over_between_reference_and_first_frame(tmp_path: Path) -> None:
     base = Checkpoint(str(small_checkpoint.write(tmp_path / "model", "base")))
-    reference = (8000 * np.sin(np.arange(24_000) / 20)).astype("<i2").tobytes()
+    reference = (0.25 * np.sin(np.arange(24_000) / 20)).astype("<f4").tobytes()
     fields = {"task_type": TaskType.BASE, "voice": None, "has_reference": True, "reference_text": "Okay."}
     item = request("a", max_frames=5, **fields)
     stages = Pipeline(lease_seconds=SHORT_LEASE, checkpoint=base)
     try:
         connector = stages.connector()
         await submit(connector, item, reference)
-        await claim_as_crashed_replica(stages.connector(), Group.TALKERS)
+        claim = await claim_as_crashed_replica(stages.connector(), Group.TALKERS)
+        codes = stages.talker_engine(base).prepare(item, b"", reference).reference_codes
+        written = chained(claim, StreamKind.CODES, (REFERENCE_POSITION, Reference(codes)))
+        assert await stages.connector().append(written) == [None]
         talker = await stages.talker()
-        codes = talker.engine.prepare(item, b"", reference).reference_codes
-        entry = Append("a", StreamKind.CODES, REFERENCE_POSITION, Reference(codes))
-        assert await stages.connector().append([entry]) == [None]
         await stages.codec()
         received = await receive(connector, "a")
         takeovers = talker.metrics.registry.get_sample_value("syrinx_takeovers_total", {"stage": "talker"})
@@ -152,6 +157,25 @@ async def test_a_failed_prefill_does_not_affect_other_requests() -> None:
         bad, good = await asyncio.gather(*(synthesize(stages.connector(), request(name)) for name in ("bad", "good")))
         assert talker.ready() is None
     assert (bad.end.reason, bad.end.message) == (EndReason.ERROR, "the talker failed to process this request")
+    assert good.end.reason is EndReason.STOP
+
+
+async def test_a_request_whose_scores_are_not_finite_ends_alone() -> None:
+    async with pipeline() as stages:
+        talker = stages.workers[0]
+        real = talker.engine.launch
+
+        def launch(ids):
+            if "bad" in ids and talker.engine._rows["bad"].frames == 3:
+                with torch.inference_mode():
+                    talker.engine._rows["bad"].next_input.fill_(torch.nan)
+            return real(ids)
+
+        talker.engine.launch = launch
+        bad, good = await asyncio.gather(*(synthesize(stages.connector(), request(name)) for name in ("bad", "good")))
+        assert talker.ready() is None
+    message = "the talker computed scores that are not finite numbers"
+    assert (bad.end.reason, bad.end.message) == (EndReason.ERROR, message)
     assert good.end.reason is EndReason.STOP
 
 
@@ -212,3 +236,54 @@ async def test_a_talker_that_was_cut_off_writes_nothing_after_a_takeover(monkeyp
     assert received.end.reason is EndReason.STOP
     assert received.pcm == undisturbed.pcm
     assert received.talkers == ["talker-0", "talker-1"]
+
+
+async def test_a_fail_over_between_claim_and_history_does_not_join_two_trajectories(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The previous owner writes its lost frame again after the new owner has read the stream without it."""
+    async with pipeline(talkers=0, lease_seconds=SHORT_LEASE) as stages:
+        connector, redis, keys = stages.connector(), stages.streams.raw, stages.streams.keys
+        await submit(connector, request("a", LONG_TEXT))
+        claim = await claim_as_crashed_replica(connector, Group.TALKERS)
+        codes = [np.full(16, value, "<i2").tobytes() for value in (1, 2)]
+        written = chained(claim, StreamKind.CODES, *((Position(n), Codes(each)) for n, each in enumerate(codes, 1)))
+        assert await connector.append(written) == [None, None]
+        stream, owners = keys.stream("a", StreamKind.CODES), keys.owners("a")
+        history, prepare, prepared = RedisConnector.history, EagerTalkerEngine.prepare, []
+
+        async def history_after_fail_over(talker: RedisConnector, *arguments: Any) -> Sequence[StreamEntry]:
+            monkeypatch.setattr(RedisConnector, "history", history)
+            redis.xdel(stream, "2-0")
+            redis.execute_command("XSETID", stream, "1-0")
+            redis.hset(owners, mapping={"codes": "1-0", "talkers": claim.fence.token})
+            entries = await talker.history(*arguments)
+            assert await connector.append(written[1:]) == [None]
+            return entries
+
+        def recorded(engine: EagerTalkerEngine, item: SpeechRequest, frames: bytes, pcm: bytes | None) -> Any:
+            prepared.append(frames)
+            return prepare(engine, item, frames, pcm)
+
+        monkeypatch.setattr(RedisConnector, "history", history_after_fail_over)
+        monkeypatch.setattr(EagerTalkerEngine, "prepare", recorded)
+        await stages.talker()
+        await receive(connector, "a")
+    assert prepared[-1] == b"".join(codes), "the frames that it continues are those in the stream"
+
+
+async def test_ending_a_failed_request_reads_nothing_from_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read would hold up the engine of all streams while Redis is unreachable."""
+
+    async def unreachable(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    async with pipeline() as stages:
+        talker = stages.workers[0]
+        monkeypatch.setattr(talker.connector, "last_position", unreachable)
+        monkeypatch.setattr(talker.engine, "admit", fail)
+        received = await synthesize(stages.connector(), request("a"))
+    assert received.end.reason is EndReason.ERROR

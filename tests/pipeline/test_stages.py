@@ -3,18 +3,23 @@
 import asyncio
 import threading
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from support.stages import DEADLINE, Pipeline, pipeline, receive, request, submit, synthesize, until
-from syrinx_stages.connector.base import Append, Claim
+from support.writing import Owner
+from syrinx_stages.codec.eager_engine import EagerCodecEngine
+from syrinx_stages.connector.base import Claim, StreamEntry
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import Group, Position, StreamKind
-from syrinx_stages.contract.messages import Codes, EndReason, Sampling
+from syrinx_stages.contract.messages import Codes, End, EndReason, Sampling
+from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.contract.silence import AUDIBLE_PEAK, LeadingSilenceTrimmer
 from syrinx_stages.runtime.settings import SettingsUpdate
 from syrinx_stages.runtime.worker import Worker
+from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.service import MAX_UNSTARTED
 
 NEIGHBOURS = (
@@ -68,6 +73,48 @@ async def test_the_same_seed_gives_the_same_audio_in_any_batch(neighbours: int) 
         together = await asyncio.gather(*(synthesize(stages.connector(), item) for item in [*others, request("a")]))
     assert together[-1].pcm == alone.pcm
     assert len({received.pcm for received in together}) == neighbours + 1
+
+
+class SlowTalker(EagerTalkerEngine):
+    """An engine that takes longer than a frame plays for a step, whatever its rows."""
+
+    def launch(self, ids: Sequence[str]) -> dict[str, bytes | End]:
+        time.sleep(1.5 * FAMILY.frame_seconds)
+        return super().launch(ids)
+
+
+async def test_streams_share_the_batch_of_an_engine_slower_than_real_time() -> None:
+    async with pipeline(talker_engine=SlowTalker) as stages:
+        connector = stages.connector()
+        await submit(connector, request("first", " ".join(NEIGHBOURS)))
+        await receive(connector, "first", until_frames=4)
+        for name in ("second", "third", "fourth"):
+            await submit(connector, request(name))
+        talker = stages.workers[0]
+        await until(lambda: len(talker.rows) == 4 and all(row.produced for row in talker.rows.values()), "all started")
+
+
+class SlowCodec(EagerCodecEngine):
+    """An engine that takes longer than a frame plays for each frame."""
+
+    def launch(self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair) -> list[bytes]:
+        time.sleep(1.5 * FAMILY.frame_seconds * len(codes[0]))
+        return super().launch(ids, codes, shape)
+
+
+async def test_a_talker_claims_nothing_while_the_codec_is_late() -> None:
+    async with pipeline(codec_engine=SlowCodec) as stages:
+        talker, codec = stages.workers
+        connector = stages.connector()
+        # Assumed to be as fast as real time: another stream shared its calls otherwise.
+        codec.speed.add_step = lambda *step: None
+        await submit(connector, request("a"))
+        await until(lambda: talker.ownership.codecs_free == 0, "the talker knew that the codec was late")
+        await submit(connector, request("b"))
+        await until(lambda: "b" in codec.ownership.claims or "a" not in codec.rows, "the codec waits for its codes")
+        if "a" in codec.rows:
+            assert "b" not in talker.ownership.claims
+        await receive(connector, "b")
 
 
 async def test_another_seed_gives_other_audio() -> None:
@@ -133,6 +180,7 @@ async def test_a_request_whose_owners_die_three_times_fails_with_a_reason() -> N
         await stages.close()
     assert received.end.reason is EndReason.ERROR
     assert "gave up" in received.end.message
+    assert received.end.retry_after > 0
 
 
 async def test_a_disconnect_frees_the_rows_at_once() -> None:
@@ -186,7 +234,7 @@ async def test_undecodable_codes_end_only_their_stream() -> None:
         for name, codes in (("out of range", [999] * 16), ("negative", [-1] * 16), ("torn", [1] * 7)):
             await submit(connector, request(name))
             entry = Codes(np.array(codes, "<i2").tobytes())
-            assert await connector.append([Append(name, StreamKind.CODES, Position(1), entry)]) == [None]
+            assert await Owner(connector).append([StreamEntry(name, StreamKind.CODES, Position(1), entry)]) == [None]
             received = await receive(connector, name)
             assert received.end.reason is EndReason.ERROR
             assert "codes the codec cannot decode" in received.end.message

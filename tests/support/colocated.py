@@ -16,8 +16,8 @@ MAX_RESIDENT = 16
 class ColocatedPipeline(Pipeline):
     """Any number of colocated services on one set of streams."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, url: str | None = None) -> None:
+        super().__init__(url=url)
         self.processes: list[ColocatedService] = []
 
     async def colocated(self, replica: int = 0) -> ColocatedService:

@@ -15,9 +15,9 @@ from prometheus_client import CollectorRegistry
 
 from support.http_server import serve
 from support.streams import Streams
-from syrinx_stages.connector.base import Append, Claim, Gone
+from syrinx_stages.connector.base import Append, Claim, Fence, Gone
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.gateway.api import create_app
@@ -70,6 +70,7 @@ class Stages:
         self.script = Script()
         self.seen: list[SpeechRequest] = []
         self.references: list[bytes | None] = []
+        self._last: dict[tuple[str, Fence], Position] = {}
         self.written: dict[str, int] = {}
         """Frames written, by request."""
         self.gone: dict[str, float] = {}
@@ -127,7 +128,10 @@ class Stages:
             await self._write(claim, Position(frames, END_SEQUENCE), script.end, finishes=claim.entry_id)
 
     async def _write(self, claim: Claim, at: Position, entry: Audio | End, finishes: str | None = None) -> bool:
-        [outcome] = await self._connector.append([Append(claim.request.id, StreamKind.AUDIO, at, entry, finishes)])
+        after = self._last.get((claim.request.id, claim.fence), STREAM_CREATED)
+        self._last[claim.request.id, claim.fence] = at
+        append = Append(claim.request.id, StreamKind.AUDIO, at, entry, claim.fence, after, finishes)
+        [outcome] = await self._connector.append([append])
         if isinstance(outcome, Gone):
             self.gone[claim.request.id] = time.monotonic()
         return outcome is None

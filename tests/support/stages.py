@@ -14,6 +14,7 @@ from syrinx_stages.codec.eager_engine import EagerCodecEngine
 from syrinx_stages.codec.service import CodecService
 from syrinx_stages.connector.base import Cancelled, Ticket
 from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import STREAM_START, StreamKind
 from syrinx_stages.contract.messages import Audio, End, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, TalkerSettings
@@ -67,10 +68,11 @@ class Pipeline:
         checkpoint: Checkpoint | None = None,
         talker_engine: type[EagerTalkerEngine] = EagerTalkerEngine,
         codec_engine: type[EagerCodecEngine] = EagerCodecEngine,
+        url: str | None = None,
     ) -> None:
         self.checkpoint = checkpoint or bundled()
         self.talker_engine, self.codec_engine = talker_engine, codec_engine
-        self.streams = Streams(lease_seconds)
+        self.streams = Streams(lease_seconds, url)
         self.workers: list[Worker] = []
 
     def connector(self) -> RedisConnector:
@@ -161,7 +163,8 @@ async def receive(connector: RedisConnector, request_id: str, until_frames: int 
                     if isinstance(event, Cancelled):
                         continue
                     if isinstance(event.entry, Audio):
-                        received.pcm += event.entry.pcm
+                        before = received.chunks[-1] if received.chunks else 0
+                        received.pcm += event.entry.pcm[-FAMILY.frame_bytes * (event.position.frames - before) :]
                         received.chunks.append(event.position.frames)
                         received.codecs += [event.entry.codec] * bool(event.entry.codec)
                         received.talkers += [event.entry.talker] * bool(event.entry.talker)

@@ -25,17 +25,18 @@ def redis_url() -> str:
 
 
 class Streams:
-    """The streams of one pipeline, and the connectors to them. The keys are left to expire."""
+    """The streams of one pipeline in the Redis at `url`, and the connectors to them. The keys are left to expire."""
 
-    def __init__(self, lease_seconds: float = LEASE_SECONDS) -> None:
+    def __init__(self, lease_seconds: float = LEASE_SECONDS, url: str | None = None) -> None:
         self.lease_seconds = lease_seconds
         self.keys = Keys(f"test-{uuid.uuid4().hex}", "1")
-        self.raw = Redis.from_url(redis_url(), protocol=2)
+        self._url = url or redis_url()
+        self.raw = Redis.from_url(self._url, protocol=2)
         self._connectors: list[RedisConnector] = []
 
     def connector(self, kind: type[RedisConnector] = RedisConnector) -> RedisConnector:
         """A connector of its own, as in a separate process."""
-        self._connectors.append(kind(redis_url(), self.keys, lease_seconds=self.lease_seconds))
+        self._connectors.append(kind(self._url, self.keys, lease_seconds=self.lease_seconds))
         return self._connectors[-1]
 
     @staticmethod
@@ -48,7 +49,7 @@ class Streams:
     def __len__(self) -> int:
         """The number of queued requests, and of the streams and references of all requests."""
         names = {key.decode() for key in self.raw.scan_iter(match=self.keys.prefix + "*", count=1000)}
-        shared = {self.keys.requests, self.keys.control, *map(self.keys.change_feed, StreamKind)}
+        shared = {self.keys.requests, self.keys.control, self.keys.capacity, *map(self.keys.change_feed, StreamKind)}
         return self.raw.xlen(self.keys.requests) + len(names - shared)
 
     def last_position(self, request_id: str, kind: StreamKind) -> Position | None:

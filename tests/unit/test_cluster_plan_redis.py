@@ -10,17 +10,19 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError, OutOfMemoryError
 
 from support.cluster_plan import owner_of, pipeline, planned, pod_template
+from support.writing import chained
 from syrinx_operator.cluster.plan.objects import quantity
 from syrinx_operator.cluster.plan.redis import password_secret
 from syrinx_operator.cluster.state import Component
 from syrinx_stages.connector import redis_scripts
-from syrinx_stages.connector.base import Append
+from syrinx_stages.connector.base import QueueFull
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.server import find_redis_server
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Group, Keys, Position, StreamKind
@@ -129,7 +131,6 @@ def test_the_user_can_access_only_the_pipelines_keys(port):
         "MONITOR",
         "CLIENT KILL ID 1",
         "CLIENT LIST",
-        "INFO",
         "SLOWLOG GET",
         "MODULE LIST",
         "SCRIPT FLUSH",
@@ -159,10 +160,13 @@ def test_the_user_may_run_every_command_of_the_connector(port):
             redis = client(port)
 
 
+def url(port):
+    return f"redis://:{quote(PASSWORD)}@127.0.0.1:{port}/0"
+
+
 async def test_a_request_completes_with_these_permissions(port):
-    url = f"redis://:{PASSWORD.replace(' ', '%20').replace('ü', '%C3%BC').replace(chr(34), '%22')}@127.0.0.1:{port}/0"
     async with asyncio.timeout(DEADLINE):
-        gateway, talker, codec = (RedisConnector(url, KEYS) for _ in range(3))
+        gateway, talker, codec = (RedisConnector(url(port), KEYS) for _ in range(3))
         talkers, codecs = talker.consumer(Group.TALKERS, "t-0"), codec.consumer(Group.CODECS, "c-0")
         reader = gateway.reader()
         request = SpeechRequest(id="one", accepted_at=0.0, text="hello", task_type=TaskType.CUSTOM_VOICE)
@@ -172,11 +176,12 @@ async def test_a_request_completes_with_these_permissions(port):
         assert await talkers.refresh([claim.entry_id]) == [] and await talker.reference("one") == b"reference"
         await talkers.hand_over([claim.entry_id])
         (claim,) = await talker.consumer(Group.TALKERS, "t-1").take_over(1)
-        end = Append("one", StreamKind.CODES, Position(1, END_SEQUENCE), End(EndReason.STOP), claim.entry_id)
-        assert await talker.append([Append("one", StreamKind.CODES, Position(1), Codes(b"c")), end]) == [None, None]
+        end = (Position(1, END_SEQUENCE), End(EndReason.STOP))
+        appends = chained(claim, StreamKind.CODES, (Position(1), Codes(b"c")), end, finish=True)
+        assert await talker.append(appends) == [None, None]
         (claim,) = await codecs.claim(1)
         assert [entry.position.frames for entry in await codec.history("one", StreamKind.CODES)] == [0, 1, 1]
-        assert await codec.append([Append("one", StreamKind.AUDIO, Position(1), Audio(b"pcm"))]) == [None]
+        assert await codec.append(chained(claim, StreamKind.AUDIO, (Position(1), Audio(b"pcm")))) == [None]
         events = [event async for event in until_audio(reader)]
         assert events[-1].entry == Audio(b"pcm")
         await gateway.report_playback({"one": 1})
@@ -213,6 +218,18 @@ def test_writes_fail_beyond_three_quarters_of_the_memory_limit(tmp_path):
                 redis.set(f"{{demo:1:0}}:{number}", b"x" * 2**20)
         assert 1 <= number <= 6
         assert redis.ping()
+
+
+async def test_requests_are_refused_before_the_memory_limit_is_reached(tmp_path):
+    with running(tmp_path, resources={"limits": {"memory": "32Mi"}}) as port:
+        gateway = RedisConnector(url(port), KEYS)
+        limits = GatewaySettings(max_queue=100, max_queue_seconds=60)
+        with pytest.raises(QueueFull, match="no room for a further request in its 24 MiB"):
+            for number in range(30):
+                request = SpeechRequest(id=f"r{number}", accepted_at=0.0, text="x", task_type=TaskType.BASE)
+                await gateway.submit(request, limits, bytes(2**20))
+        assert 3 <= number <= 12
+        await gateway.close()
 
 
 def test_without_a_memory_limit_there_is_no_maxmemory():

@@ -9,10 +9,13 @@ from syrinx_stages.codec.scheduler import (
     Call,
     Row,
     cheapest_shape,
+    demands,
     frames_to_chunk_end,
+    is_late,
     schedule,
 )
 from syrinx_stages.contract.settings import CodecSettings
+from syrinx_stages.runtime.speed import HEADROOM
 
 NOW = 100.0
 SETTINGS = CodecSettings(max_num_seqs=4, chunk_ramp=(2, 2, 4, 8, 12))
@@ -167,3 +170,34 @@ def test_a_call_never_exceeds_the_pending_frames(
     assert 1 <= len(chosen.ids) <= 4
     assert max(chosen.frames) <= max(ramp)
     assert all(rows[int(name)].pending >= frames for name, frames in zip(chosen.ids, chosen.frames, strict=True))
+
+
+def test_a_call_leaves_time_for_a_stream_that_underruns_soon() -> None:
+    """The other stream has 0.16 s of audio; a frame takes 4 ms."""
+    rows = [row(f"far{index}", pending=12, decoded=40, age=1.0) for index in range(4)]
+    rows.append(row("new", pending=0, decoded=2, age=0.0))
+
+    def ids(seconds_per_frame: float) -> tuple[str, ...]:
+        return schedule(rows, NOW, SETTINGS, (), 0, seconds_per_frame).call.ids
+
+    assert ids(0.0) == ("far0", "far1", "far2", "far3")
+    assert ids(0.001) == ("far0", "far1", "far2", "far3"), "all of them take 48 ms"
+    assert ids(0.004) == ("far0",), "two of them take 96 ms"
+    rows[-1].input_ended = True
+    assert ids(0.004) == ("far0", "far1", "far2", "far3"), "it needs no further call"
+
+
+def test_demand_counts_streams_that_have_codes_to_come_or_to_decode() -> None:
+    waiting = row("in the queue", pending=0)
+    started = row("started", pending=1)
+    young = row("young", pending=0, decoded=10, age=0.1)
+    ahead = row("ahead", pending=3, decoded=40, age=0.1)
+    done = row("done", pending=0, decoded=10, input_ended=True)
+    orphan = row("its talker died", pending=0, decoded=10, age=5.0)
+    assert demands([waiting, started, young, ahead, done, orphan], NOW) == [HEADROOM, HEADROOM, 1.0]
+
+
+def test_a_stream_is_late_only_if_the_codec_has_its_codes() -> None:
+    assert is_late([row("late", pending=4, decoded=10, age=0.75)], NOW)
+    assert not is_late([row("its talker is late", pending=0, decoded=10, age=0.75)], NOW)
+    assert not is_late([row("new", pending=4), row("ahead", pending=4, decoded=10, age=0.5)], NOW)

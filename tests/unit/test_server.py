@@ -1,5 +1,6 @@
-"""Tests of the HTTP server: the addresses that it listens on and its URL."""
+"""Tests of the HTTP server: its addresses, its URL, and its limits on slow clients."""
 
+import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -10,10 +11,12 @@ import pytest
 from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
 
+from syrinx_stages.runtime import server as server_module
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.server import HttpServer
 
 APP = FastAPI()
+DEADLINE = 20.0
 IPV6 = socket.has_dualstack_ipv6()
 
 
@@ -77,3 +80,73 @@ async def test_the_first_chunk_does_not_wait_for_the_acknowledgment_of_the_heade
     finally:
         await server.close()
     assert min(durations[3:]) < 0.03, "Linux acknowledges after 40 ms"
+
+
+def connect(server: HttpServer) -> socket.socket:
+    """Opens a plain connection."""
+    return socket.create_connection(("127.0.0.1", urlsplit(server.url).port))
+
+
+async def closed_after(client: socket.socket) -> float:
+    """Returns the seconds until the server closes the connection. The client reads nothing before that."""
+    began = time.monotonic()
+    client.setblocking(False)
+    async with asyncio.timeout(DEADLINE):
+        while await asyncio.get_running_loop().sock_recv(client, 4096):
+            pass
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /x HTTP/1.1\r\nHost:"], ids=["nothing", "half of the headers"])
+async def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr(server_module, "HEADER_SECONDS", 0.2)
+    server = HttpServer(APP, "127.0.0.1", 0)
+    try:
+        with connect(server) as client:
+            client.sendall(sent)
+            assert await closed_after(client) >= 0.1
+    finally:
+        await server.close()
+
+
+async def test_a_connection_with_a_request_in_progress_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "HEADER_SECONDS", 0.05)
+    app = FastAPI()
+
+    @app.get("/slow")
+    async def slow() -> str:
+        await asyncio.sleep(0.5)
+        return "done"
+
+    server = HttpServer(app, "127.0.0.1", 0)
+    try:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            assert (await client.get(f"{server.url}/slow")).json() == "done"
+    finally:
+        await server.close()
+
+
+async def test_a_response_that_nobody_reads_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "UNACKNOWLEDGED_SECONDS", 1.0)
+    app, disconnected = FastAPI(), asyncio.Event()
+
+    @app.get("/large")
+    async def large() -> StreamingResponse:
+        async def chunks() -> AsyncIterator[bytes]:
+            try:
+                while True:
+                    yield bytes(100_000)
+                    await asyncio.sleep(0)
+            finally:
+                disconnected.set()
+
+        return StreamingResponse(chunks())
+
+    server = HttpServer(app, "127.0.0.1", 0)
+    try:
+        with connect(server) as client:
+            client.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+            async with asyncio.timeout(DEADLINE):
+                await disconnected.wait()
+    finally:
+        await server.close()

@@ -5,7 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.talker.scheduler import LATE_MARGIN_SECONDS, Row, abandoned, is_overloaded, late_margin, schedule
+from syrinx_stages.runtime.speed import HEADROOM
+from syrinx_stages.talker.scheduler import (
+    LATE_MARGIN_SECONDS,
+    Row,
+    abandoned,
+    demands,
+    is_overloaded,
+    late_margin,
+    schedule,
+)
 
 NOW = 100.0
 
@@ -157,3 +166,14 @@ def test_steady_rows_share_the_steps_fairly() -> None:
             chosen.first_frame_at = chosen.first_frame_at or now
         now += FAMILY.frame_seconds / 2
     assert max(item.produced for item in rows) - min(item.produced for item in rows) <= 2
+
+
+def test_demand_follows_the_lead_over_playback() -> None:
+    """A new stream and one with a short lead need more than real time, a paused listener nothing."""
+    file = row("file", produced=5)
+    file.live = False
+    ahead = row("ahead", produced=50, age=1.0, delivered=13, first_delivered_at=NOW - 1.0)
+    at_limit = row("at its limit", produced=125, delivered=120, first_delivered_at=NOW - 1.0)
+    paused = row("paused", produced=125, delivered=10, first_delivered_at=NOW - 9.0, age=9.0)
+    found = demands([row("new"), row("short lead", produced=20), ahead, file, at_limit, paused], NOW, 8.0)
+    assert found == [HEADROOM, HEADROOM, 1.0, 1.0, 1.0]

@@ -1,0 +1,69 @@
+"""`python -m soak`: runs the pipeline under load and faults, and writes results/soak.json and results/soak.md."""
+
+import argparse
+import asyncio
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+
+from soak.pipeline import Topology
+from soak.report import page, report
+from soak.run import Plan, run
+from soak.servers import Layout
+from syrinx_operator.resource.stage_config import LocalError
+from syrinx_stages.connector.server import RedisServerError, find_redis_server
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+def main() -> int:
+    """Runs the soak. Returns 1 if a request was lost or wrong."""
+    defaults = Plan()
+    parser = argparse.ArgumentParser(prog="python -m soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=defaults.minutes, help="duration of the faults (default: 20)")
+    parser.add_argument("--seed", type=int, default=defaults.seed, help="of requests and faults (default: 1)")
+    layouts = ", ".join(Layout)
+    parser.add_argument("--redis", type=Layout, default=defaults.layout, help=f"{layouts} (default: {defaults.layout})")
+    parser.add_argument("--topology", choices=get_args(Topology), default=defaults.topology)
+    parser.add_argument("--hit", nargs="*", default=(), help="gateway, talker, codec, primary, replica (default: all)")
+    parser.add_argument("--listeners", type=int, default=defaults.listeners, help="live listeners (default: 3)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="output directory (default: bench/results)")
+    parser.add_argument("--logs", type=Path, help="keep logs, requests and faults in this new directory")
+    arguments = parser.parse_args()
+    plan = Plan(
+        minutes=arguments.minutes,
+        seed=arguments.seed,
+        layout=arguments.redis,
+        topology=arguments.topology,
+        listeners=arguments.listeners,
+        groups=tuple(arguments.hit),
+    )
+    with tempfile.TemporaryDirectory(prefix="syrinx-soak-") as temporary:
+        directory = arguments.logs or Path(temporary)
+        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            outcome = asyncio.run(run(plan, directory))
+        except (LocalError, RedisServerError) as error:
+            print(f"soak: {error}", file=sys.stderr)
+            return 1
+        (directory / "requests.json").write_bytes(msgspec.json.encode(outcome.outcomes))
+        (directory / "faults.json").write_bytes(msgspec.json.encode(outcome.injected))
+    result = report(plan, outcome, _redis_version())
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    (arguments.results / "soak.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
+    (arguments.results / "soak.md").write_text(page(result), encoding="utf-8")
+    print(page(result))
+    return 1 if result.lost or result.wrong else 0
+
+
+def _redis_version() -> str:
+    output = subprocess.run([find_redis_server(), "--version"], capture_output=True, text=True, check=True).stdout
+    return output.split("v=")[1].split()[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

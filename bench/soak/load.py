@@ -1,0 +1,212 @@
+"""The load: live listeners and clients that fetch whole files, with the same requests again and again."""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Self
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+from syrinx_operator.commands.bench.load import corpus
+from syrinx_operator.commands.bench.stats import Arrival
+from syrinx_stages.contract.family import FAMILY
+
+CONNECT_SECONDS = 5.0
+SILENCE_SECONDS = 150.0
+"""A response without data for this long is lost. A file has none until it is whole."""
+PATIENCE_SECONDS = 30.0
+"""A client whose request is refused tries again for this long."""
+PAUSE_SECONDS = 0.3
+"""Between two requests of a client, and before a refused one is sent again."""
+REFUSALS = ("queue_full", "redis_full", "unavailable")
+"""Codes of a 503 for a request that was not admitted."""
+VOICES = ("us", "us_f", "us_m", "gb")
+
+
+class Verdict(StrEnum):
+    """How a request ended."""
+
+    WHOLE = "whole"
+    """All audio arrived, and it is that of an undisturbed run."""
+    WRONG = "wrong"
+    """Audio differs from that of an undisturbed run."""
+    LOST = "lost"
+    """It ended otherwise."""
+    REFUSED = "refused"
+    """Not admitted; the client sends it again."""
+
+
+class Utterance(Struct, frozen=True):
+    """A request and the result of an undisturbed run."""
+
+    body: dict[str, object]
+    pcm: bytes = b""
+    frames: int = 0
+
+    def matches(self, pcm: bytes, whole: bool) -> bool:
+        """Returns whether received audio is that of the undisturbed run or, if it is not whole, its beginning."""
+        return pcm == self.pcm if whole else self.pcm.startswith(pcm)
+
+    def difference(self, pcm: bytes) -> str:
+        """Describes where received audio differs from that of the undisturbed run."""
+        same = next((at for at, (got, want) in enumerate(zip(pcm, self.pcm, strict=False)) if got != want), None)
+        at = min(len(pcm), len(self.pcm)) if same is None else same
+        where = f"frame {self.frames_in(at)} of {self.frames} (byte {at})"
+        return f"{len(pcm)} bytes differ from the {len(self.pcm)} of an undisturbed run from {where}"
+
+    def frames_in(self, size: int) -> int:
+        """Returns the number of whole frames in the first `size` bytes of the audio, trimmed silence included."""
+        return (size + self.frames * FAMILY.frame_bytes - len(self.pcm)) // FAMILY.frame_bytes
+
+
+class Outcome(Struct, frozen=True):
+    """One request. Times are monotonic seconds."""
+
+    gateway: str
+    number: int
+    """Of the utterance."""
+    live: bool
+    request_id: str
+    """Empty if no response began."""
+    start: float
+    end: float
+    arrivals: tuple[Arrival, ...]
+    verdict: Verdict
+    message: str = ""
+
+
+class _Failure(Exception):
+    """A request ended before it was whole."""
+
+    def __init__(self, verdict: Verdict, message: str) -> None:
+        super().__init__(message)
+        self.verdict = verdict
+
+
+def utterances(seed: int, count: int, sentences: int) -> list[Utterance]:
+    """Returns requests of `sentences` sentences of the corpus each."""
+    generator = random.Random(seed)
+    return [
+        Utterance(
+            {
+                "input": " ".join(generator.sample(corpus(), sentences)),
+                "voice": VOICES[number % len(VOICES)],
+                "seed": generator.randrange(2**31),
+                "response_format": "pcm",
+            }
+        )
+        for number in range(count)
+    ]
+
+
+class Load:
+    """Sends requests to gateways and keeps the outcomes. An async context manager."""
+
+    def __init__(self, urls: Mapping[str, str]) -> None:
+        """`urls` by name of the gateway."""
+        self._urls = urls
+        self.outcomes: list[Outcome] = []
+        self._utterances: Sequence[Utterance] = ()
+
+    async def __aenter__(self) -> Self:
+        # Each request has a connection of its own: a kept one may be closed by a draining gateway as it is used.
+        timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
+        self._http = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0, force_close=True))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.close()
+
+    async def record(self, requests: Sequence[Utterance], concurrency: int) -> Sequence[Utterance]:
+        """Returns requests with the results of this run, and uses them from now on. Raises what a request raises."""
+        limit = asyncio.Semaphore(concurrency)
+        urls = list(self._urls.values())
+
+        async def one(number: int, request: Utterance) -> Utterance:
+            async with limit, self._post(urls[number % len(urls)], request.body | {"stream_format": "sse"}) as response:
+                lines = [line async for line in response.content]
+            events = [msgspec.json.decode(line.removeprefix(b"data: ")) for line in lines if line.strip()]
+            *deltas, done = events
+            pcm = b"".join(msgspec.convert(delta["audio"], bytes) for delta in deltas)
+            return Utterance(request.body, pcm, done["usage"]["output_tokens"])
+
+        self._utterances = await asyncio.gather(*(one(number, request) for number, request in enumerate(requests)))
+        return self._utterances
+
+    async def run_client(self, name: str, seed: int, live: bool, stop: asyncio.Event) -> None:
+        """Sends one request after the other until `stop`. A live listener plays each utterance to its end."""
+        generator = random.Random(f"{seed}:{name}")
+        while not stop.is_set():
+            outcome = await self.request(generator, live)
+            played = outcome.start
+            if live and outcome.arrivals:
+                samples = sum(arrival.samples for arrival in outcome.arrivals)
+                played = outcome.start + outcome.arrivals[0].at + samples / FAMILY.sample_rate
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), max(0.0, played - time.monotonic()) + PAUSE_SECONDS)
+
+    async def request(self, generator: random.Random, live: bool) -> Outcome:
+        """Sends one request until it is admitted, each time to another gateway. Returns the last outcome."""
+        number = generator.randrange(len(self._utterances))
+        gateways = generator.sample(list(self._urls), len(self._urls))
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        attempt = 0
+        while True:
+            outcome = await self._attempt(gateways[attempt % len(gateways)], number, live)
+            if outcome.verdict is Verdict.REFUSED and time.monotonic() > deadline:
+                message = f"refused for {PATIENCE_SECONDS:.0f} s: {outcome.message}"
+                outcome = msgspec.structs.replace(outcome, verdict=Verdict.LOST, message=message)
+            self.outcomes.append(outcome)
+            if outcome.verdict is not Verdict.REFUSED:
+                return outcome
+            attempt += 1
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _attempt(self, gateway: str, number: int, live: bool) -> Outcome:
+        utterance, start = self._utterances[number], time.monotonic()
+        arrivals: list[Arrival] = []
+        pcm = bytearray()
+        request_id, message = "", ""
+        try:
+            async with self._post(self._urls[gateway], utterance.body | {"stream": live}) as response:
+                request_id = response.headers["X-Request-Id"]
+                async for piece in response.content.iter_any():
+                    arrivals.append(Arrival(time.monotonic() - start, len(piece) // 2))
+                    pcm += piece
+            verdict = Verdict.WHOLE
+        except _Failure as failure:
+            verdict, message = failure.verdict, str(failure)
+        if not utterance.matches(bytes(pcm), verdict is Verdict.WHOLE):
+            message = f"{utterance.difference(bytes(pcm))}; {message}"
+            verdict = Verdict.WRONG
+        end = time.monotonic()
+        return Outcome(gateway, number, live, request_id, start, end, tuple(arrivals), verdict, message)
+
+    @contextlib.asynccontextmanager
+    async def _post(self, url: str, body: Mapping[str, object]) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Yields a response with status 200. Raises `_Failure`, also while it is read."""
+        try:
+            async with self._http.post(f"{url}/v1/audio/speech", json=body) as response:
+                if response.status != 200:
+                    raise _failure_of(response.status, await response.read())
+                yield response
+        except aiohttp.ClientConnectorError as error:
+            raise _Failure(Verdict.REFUSED, f"cannot connect: {error}") from None
+        except TimeoutError:
+            raise _Failure(Verdict.LOST, f"no data for {SILENCE_SECONDS:.0f} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise _Failure(Verdict.LOST, f"cut off: {type(error).__name__}: {error}") from None
+
+
+def _failure_of(status: int, content: bytes) -> _Failure:
+    """Returns the failure that an error response means."""
+    text = content.decode("utf-8", "replace")
+    code = ""
+    with contextlib.suppress(msgspec.DecodeError, TypeError, KeyError):
+        code = msgspec.json.decode(content)["error"]["code"]
+    return _Failure(Verdict.REFUSED if status == 503 and code in REFUSALS else Verdict.LOST, f"HTTP {status}: {text}")

@@ -1,0 +1,111 @@
+"""The pipeline under test: real stage processes, each behind a proxy of its own to Redis."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import msgspec
+from msgspec import Struct, structs
+
+from soak.proxy import Proxy
+from soak.servers import Servers
+from syrinx_operator import __version__
+from syrinx_operator.local.events import Observer
+from syrinx_operator.local.pipeline import stage_environment
+from syrinx_operator.local.supervisor import Child
+from syrinx_operator.resource.spec import API_VERSION, KIND, TTSPipeline
+from syrinx_operator.resource.stage_config import Stage, StageProcess, plan_local
+from syrinx_stages.contract.keys import Keys
+
+NAME = "soak"
+START_SECONDS = 120.0
+PROBE_TIMEOUT = 1.0
+
+
+class Replicas(Struct, frozen=True):
+    """How many processes of each stage run."""
+
+    gateways: int = 2
+    talkers: int = 2
+    codecs: int = 2
+
+
+Topology = Literal["Separate", "Colocated"]
+
+
+class Pipeline:
+    """The stage processes. They are restarted when they die, as Kubernetes would."""
+
+    def __init__(self, servers: Servers, directory: Path, topology: Topology, replicas: Replicas) -> None:
+        self._servers = servers
+        self._directory = directory
+        self.colocated = topology == "Colocated"
+        self._plan = _plan(topology, replicas)
+        config = self._plan[0].config
+        self.keys = Keys(config.pipeline, config.generation)
+        self.children: dict[str, Child] = {}
+        self.proxies: dict[str, Proxy] = {}
+
+    @contextlib.asynccontextmanager
+    async def running(self, observe: Observer) -> AsyncIterator[None]:
+        """Runs the processes. Raises `LocalError` if one cannot start."""
+        servers = [server.port for server in self._servers.servers]
+        sentinels = [server.port for server in self._servers.sentinels]
+        async with contextlib.AsyncExitStack() as stack:
+            for process in self._plan:
+                proxy = await stack.enter_async_context(Proxy(servers, sentinels))
+                own = {
+                    "REDIS_URL": self._servers.url(proxy.ports.__getitem__),
+                    "REDIS_PASSWORD": self._servers.password,
+                }
+                child = Child(
+                    process,
+                    directory=self._directory,
+                    environment=stage_environment(os.environ) | own,
+                    observe=observe,
+                    start_timeout=START_SECONDS,
+                )
+                self.children[child.name], self.proxies[child.name] = child, proxy
+            for child in self.children.values():
+                child.start()
+                stack.push_async_callback(child.stop, 0.0)
+            await asyncio.gather(*(child.ready() for child in self.children.values()))
+            yield
+
+    @property
+    def gateways(self) -> dict[str, str]:
+        """The URL of each gateway by its name."""
+        return {name: child.url or "" for name, child in self.children.items() if child.stage == Stage.GATEWAY}
+
+    def peers(self, name: str) -> Sequence[str]:
+        """Returns the names of the other replicas of a process."""
+        stage = self.children[name].stage
+        return [other for other, child in self.children.items() if child.stage == stage and other != name]
+
+    async def is_ready(self, name: str) -> bool:
+        """Returns whether a process answers that it is ready."""
+        urls = [member.admin_url for member in self.children[name].members]
+        try:
+            async with httpx.AsyncClient(timeout=PROBE_TIMEOUT, trust_env=False, verify=False) as http:
+                answers = [await http.get(f"{url}/readyz") for url in urls]
+        except httpx.HTTPError:
+            return False
+        return all(answer.status_code == httpx.codes.OK for answer in answers)
+
+
+def _plan(topology: Topology, replicas: Replicas) -> list[StageProcess]:
+    """Returns the processes: the defaults of a pipeline, and further gateways."""
+    spec: dict[str, Any] = {
+        "topology": topology,
+        "gateway": {"port": 0},
+        "talker": {"replicas": replicas.talkers},
+        "codec": {"replicas": replicas.codecs} if topology == "Separate" else {},
+    }
+    resource = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": NAME}, "spec": spec}
+    *workers, gateway = plan_local(msgspec.convert(resource, TTSPipeline), __version__)
+    names = [f"{Stage.GATEWAY}-{number}" for number in range(replicas.gateways)]
+    return workers + [structs.replace(gateway, config=structs.replace(gateway.config, replica=name)) for name in names]

@@ -1,0 +1,198 @@
+"""Admission by expected wait, over a real Redis: capacity reports, refusals, and withdrawal of what has waited."""
+
+import contextlib
+
+import pytest
+
+from syrinx_stages.connector.base import Capacity, QueueFull
+from syrinx_stages.contract.keys import Group, StreamKind
+from syrinx_stages.contract.settings import GatewaySettings
+
+ADMISSION = GatewaySettings(max_queue=100, max_queue_seconds=2.0)
+
+
+async def fill(world, gateway, count, start=0):
+    """Submits `count` requests. Returns the first that is refused with its number, or None."""
+    for number in range(start, start + count):
+        try:
+            await gateway.submit(world.request(f"r{number}"), ADMISSION)
+        except QueueFull as error:
+            return number, error
+    return None
+
+
+async def test_without_reports_only_age_and_count_limit_the_queue(world):
+    gateway = world.connector()
+    assert await fill(world, gateway, 50) is None
+    assert (await gateway.queue(Group.TALKERS)).expected_seconds == 0
+
+
+async def test_a_request_is_refused_if_it_is_expected_to_wait_too_long(world):
+    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    await talker.report(Capacity(free=3, requests_per_second=2.0))
+    # Three at once, and two more within half of the limit.
+    number, error = await fill(world, gateway, 20)
+    assert number == 5
+    assert error.retry_after == pytest.approx(1.5, abs=0.01)
+    assert (await gateway.queue(Group.TALKERS)).expected_seconds == pytest.approx(1.5, abs=0.01)
+
+
+async def test_the_slower_group_decides(world):
+    gateway, talker, codec = world.connector(), world.replica(Group.TALKERS, "t"), world.replica(Group.CODECS, "c")
+    await talker.report(Capacity(free=100, requests_per_second=50.0))
+    await codec.report(Capacity(free=1, requests_per_second=1.0))
+    number, _ = await fill(world, gateway, 20)
+    assert number == 2
+
+
+async def test_rates_of_replicas_add_up(world):
+    gateway = world.connector()
+    for name in ("one", "two"):
+        await world.replica(Group.TALKERS, name).report(Capacity(free=1, requests_per_second=2.0))
+    number, _ = await fill(world, gateway, 20)
+    assert number == 2 + 4
+
+
+async def test_a_report_expires_with_its_replica(world):
+    gateway, talker, other = world.connector(), world.replica(Group.TALKERS, "t"), world.replica(Group.TALKERS, "u")
+    await talker.report(Capacity(free=0, requests_per_second=0.1))
+    assert await fill(world, gateway, 1) is not None
+    at, rest = (await world.raw.hget(world.keys.capacity, "talkers:t")).split(b" ", 1)
+    await world.raw.hset(world.keys.capacity, "talkers:t", b"%d %s" % (int(at) - 2_500, rest))
+    await other.report(Capacity(free=100, requests_per_second=0.1))
+    await gateway.submit(world.request("next"), ADMISSION)
+    assert await world.raw.hget(world.keys.capacity, "talkers:t") is None
+
+
+async def test_a_replica_that_leaves_takes_its_report_along(world):
+    talker = world.replica(Group.TALKERS, "t")
+    await talker.take_over(1)
+    await talker.report(Capacity(free=1, requests_per_second=1.0))
+    await talker.close()
+    assert await world.raw.hget(world.keys.capacity, "talkers:t") is None
+
+
+async def test_a_report_returns_the_room_of_the_codecs(world):
+    talker, codec = world.replica(Group.TALKERS, "t"), world.replica(Group.CODECS, "c")
+    capacity = Capacity(free=1, requests_per_second=0.0)
+    assert await talker.report(capacity) is None
+    await codec.report(Capacity(free=5, requests_per_second=1.0))
+    assert await talker.report(capacity) == 5
+    await world.replica(Group.CODECS, "d").report(Capacity(free=2, requests_per_second=1.0))
+    assert await talker.report(capacity) == 7
+
+
+async def test_during_an_overload_the_queue_stays_short(world):
+    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    await talker.report(Capacity(free=0, requests_per_second=8.0))
+    number, _ = await fill(world, gateway, 50)
+    assert number == 8
+    # The burst is served; the overload is not over yet.
+    assert len(await talker.claim(100)) == 8
+    refused, error = await fill(world, gateway, 50, start=100)
+    assert refused == 100
+    assert error.retry_after == 1.0
+    # A quarter of a minute later it is. No request waits.
+    refused_at = int(await world.raw.hget(world.keys.capacity, "refused"))
+    await world.raw.hset(world.keys.capacity, "refused", refused_at - 15_000)
+    refused, _ = await fill(world, gateway, 50, start=200)
+    assert refused == 208
+
+
+@pytest.mark.parametrize(("rate", "admitted"), [(0.6, True), (0.4, False)])
+async def test_one_request_may_wait_for_all_of_max_queue_seconds(world, rate, admitted):
+    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    await talker.report(Capacity(free=0, requests_per_second=rate))
+    number = (await fill(world, gateway, 2))[0]
+    assert number == (1 if admitted else 0)
+
+
+async def test_a_queue_that_stands_does_not_grow(world, until):
+    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    await talker.report(Capacity(free=0, requests_per_second=10.0))
+    assert await fill(world, gateway, 6) is None
+
+    async def stands():
+        return (await gateway.queue(Group.TALKERS)).oldest_seconds > 0.5
+
+    await until(stands)
+    await talker.report(Capacity(free=0, requests_per_second=10.0))
+    assert await fill(world, gateway, 1, start=100) is not None
+    assert len(await talker.claim(100)) == 6
+    refused_at = int(await world.raw.hget(world.keys.capacity, "refused"))
+    await world.raw.hset(world.keys.capacity, "refused", refused_at - 1_000)
+    assert await fill(world, gateway, 1, start=200) is None
+
+
+async def test_only_a_request_that_no_talker_has_claimed_can_be_withdrawn(world):
+    gateway, talker, codec = world.connector(), world.replica(Group.TALKERS, "t"), world.replica(Group.CODECS, "c")
+    claimed, waiting = [await gateway.submit(world.request(name), ADMISSION) for name in ("one", "two")]
+    assert len(await talker.claim(1)) == 1
+    assert len(await codec.claim(2)) == 2
+    assert not await gateway.withdraw(claimed)
+    assert await gateway.withdraw(waiting)
+    assert (await gateway.queue(Group.TALKERS)).length == 0
+    assert await gateway.last_position("one", StreamKind.AUDIO) is not None
+    assert await gateway.last_position("two", StreamKind.AUDIO) is None
+    await gateway.release(claimed)
+    await gateway.release(waiting)
+    assert await world.left() <= {world.keys.capacity}
+
+
+def of(world, client, number):
+    return world.request(f"{client}-{number}", client=client)
+
+
+async def test_a_client_that_holds_more_makes_room_for_another(world):
+    gateway, talker, codec = world.connector(), world.replica(Group.TALKERS, "t"), world.replica(Group.CODECS, "c")
+    await talker.report(Capacity(free=2, requests_per_second=1.0))
+    for number in range(3):
+        await gateway.submit(of(world, "greedy", number), ADMISSION)
+    assert len(await codec.claim(10)) == 3
+    await gateway.submit(of(world, "modest", 0), ADMISSION)
+    [(_, cancelled)] = await world.raw.xrange(world.keys.control)
+    assert cancelled == {b"d": b"greedy-2"}
+    claims = await talker.claim(10)
+    assert [claim.request.id for claim in claims] == ["greedy-0", "greedy-1", "modest-0"]
+    assert (await world.raw.xpending(world.keys.requests, Group.CODECS))["pending"] == 2
+
+
+async def test_requests_in_progress_count_toward_a_clients_share(world):
+    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    await talker.report(Capacity(free=0, requests_per_second=1.0))
+    await gateway.submit(of(world, "greedy", 0), ADMISSION)
+    assert len(await talker.claim(10)) == 1
+    await gateway.submit(of(world, "greedy", 1), ADMISSION)
+    await gateway.submit(of(world, "modest", 0), ADMISSION)
+    assert [claim.request.id for claim in await talker.claim(10)] == ["modest-0"]
+
+
+async def test_equal_shares_displace_nobody(world):
+    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    await talker.report(Capacity(free=1, requests_per_second=1.0))
+    for client in ("one", "two"):
+        await gateway.submit(of(world, client, 0), ADMISSION)
+    for client in ("one", "two", "three"):
+        with pytest.raises(QueueFull):
+            await gateway.submit(of(world, client, 1), ADMISSION)
+    assert (await gateway.queue(Group.TALKERS)).length == 2
+
+
+async def test_a_flood_leaves_another_client_its_share(world):
+    """One request of the modest client for ten of the greedy one; four are served at a time."""
+    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    serving, served = [], 0
+    for number in range(200):
+        await talker.report(Capacity(free=0, requests_per_second=4.0))
+        with contextlib.suppress(QueueFull):
+            await gateway.submit(of(world, "greedy", number), ADMISSION)
+        if number % 10 == 0:
+            with contextlib.suppress(QueueFull):
+                await gateway.submit(of(world, "modest", number), ADMISSION)
+            serving += await talker.claim(1)
+        if len(serving) > 4:
+            await talker.finish(serving[0].entry_id)
+            await world.replica(Group.CODECS, "c").finish(serving[0].entry_id)
+            served += serving.pop(0).request.client == "modest"
+    # Of 16 served requests. Without shares, the greedy client would take every place.
+    assert served >= 4

@@ -1,0 +1,121 @@
+"""How the gateway submits a request: what was queued for a client that disconnects, or in a drain, is released."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.gateway import DEADLINE, Gateway, Script, gateway, until
+from syrinx_stages.connector.base import Ticket
+from syrinx_stages.contract.messages import SpeechRequest, TaskType
+from syrinx_stages.gateway import service
+from syrinx_stages.gateway.errors import ApiError
+
+
+def submit_and_leave(running: Gateway, leave: Callable[[asyncio.Task[Ticket]], object]) -> asyncio.Task[Ticket]:
+    """Submits a request; `leave(task)` is called when it is queued, and its ticket arrives in the same iteration."""
+    submit = running.service._connector.submit
+
+    async def submitted(*arguments: Any) -> Ticket:
+        ticket = await submit(*arguments)
+        leave(task)
+        return ticket
+
+    running.service._connector.submit = submitted  # type: ignore[method-assign]
+    request = SpeechRequest(id="r", accepted_at=0.0, text="Hello.", task_type=TaskType.CUSTOM_VOICE)
+    task = asyncio.create_task(running.service._submit(request, None))
+    return task
+
+
+async def test_a_request_queued_as_its_client_leaves_is_released() -> None:
+    async with gateway() as running:
+        await running.stages.leave()
+        submission = submit_and_leave(running, lambda task: task.cancel())
+        with pytest.raises(asyncio.CancelledError):
+            await submission
+        await until(lambda: len(running.streams) == 0, "the request is released")
+
+
+async def test_a_request_queued_as_its_time_is_up_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "CONNECTOR_SECONDS", 0.1)
+    async with gateway() as running:
+        await running.stages.leave()
+        submission = submit_and_leave(running, lambda task: time.sleep(0.15))
+        with pytest.raises(ApiError, match="queue"):
+            await submission
+        await until(lambda: len(running.streams) == 0, "the request is released")
+
+
+class SlowQueue:
+    """Queues requests at once, but answers only when `answer` is set."""
+
+    def __init__(self, running: Gateway) -> None:
+        self.answer = asyncio.Event()
+        self.queued = asyncio.Event()
+        self._submit = running.service._connector.submit
+        running.service._connector.submit = self.submit  # type: ignore[method-assign]
+
+    async def submit(self, *arguments: Any) -> Ticket:
+        ticket = await self._submit(*arguments)
+        self.queued.set()
+        await self.answer.wait()
+        return ticket
+
+
+def outcomes(running: Gateway, outcome: str) -> float:
+    return running.metric("syrinx_requests_total", task_type="CustomVoice", outcome=outcome)
+
+
+async def test_a_client_that_disconnects_during_the_submit_is_released() -> None:
+    async with gateway() as running:
+        await running.stages.leave()
+        queue = SlowQueue(running)
+        call = asyncio.create_task(running.say(stream=True))
+        await queue.queued.wait()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        queue.answer.set()
+        await until(lambda: outcomes(running, "cancelled") == 1, "the request ended")
+        await until(lambda: len(running.streams) == 0, "the request is released")
+
+
+async def test_a_drain_that_ends_during_a_submit_refuses_and_releases_the_request() -> None:
+    async with gateway() as running:
+        await running.stages.leave()
+        queue = SlowQueue(running)
+        call = asyncio.create_task(running.say(stream=True))
+        await queue.queued.wait()
+        await running.service.drain(0.1)
+        response = await call
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "draining")
+        assert (response.headers["retry-after"], response.headers["connection"]) == ("1", "close")
+        assert outcomes(running, "refused") == 1
+        queue.answer.set()
+        await until(lambda: len(running.streams) == 0, "the request is released")
+
+
+async def test_a_stream_that_a_drain_cuts_off_counts_as_an_error() -> None:
+    async with gateway() as running:
+        running.stages.script = Script(pause_after=4)
+        call = asyncio.create_task(running.say(stream_format="sse"))
+        await until(lambda: 4 in running.stages.written.values(), "the stream has begun")
+        await running.service.drain(0.1)
+        assert (await call).text.endswith("\n\n")
+        assert (outcomes(running, "error"), outcomes(running, "cancelled")) == (1, 0)
+
+
+async def test_a_closing_gateway_waits_for_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with gateway() as running:
+        release = running.service._connector.release
+
+        async def slow_release(ticket: Ticket) -> None:
+            await asyncio.sleep(0.2)
+            await release(ticket)
+
+        monkeypatch.setattr(running.service._connector, "release", slow_release)
+        assert (await running.say()).status_code == 200
+        await running.service.drain(DEADLINE)
+        await running.service.close()
+        assert len(running.streams) == 0

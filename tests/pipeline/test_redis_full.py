@@ -1,0 +1,106 @@
+"""What an API client sees while Redis has no memory left: a running stream waits, a new request is refused."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+from redis import Redis
+
+from support.gateway import until
+from support.http_server import serve
+from support.stages import DEADLINE, Pipeline
+from syrinx_stages.connector.server import RedisServer
+from syrinx_stages.contract.settings import GatewaySettings, StageConfig
+from syrinx_stages.gateway.api import create_app
+from syrinx_stages.gateway.service import GatewayService
+from syrinx_stages.runtime.metrics import Metrics
+
+TEXT = "The old teacher carried seven green apples before breakfast and described two heavy bags."
+FIELDS = {"input": TEXT, "seed": 7, "response_format": "pcm", "stream": True}
+PATH = "/v1/audio/speech"
+MIB = 1 << 20
+
+
+class Service:
+    """A gateway, a talker and a codec with a Redis of their own."""
+
+    def __init__(self, stages: Pipeline, gateway: GatewayService, http: httpx.AsyncClient) -> None:
+        self.raw: Redis = stages.streams.raw
+        self.http = http
+        self.gateway = gateway
+        self.parts = (gateway, *stages.workers)
+
+    def limit(self, maxmemory: int) -> None:
+        """Sets Redis's memory limit in bytes; 1 makes it full, 0 removes the limit."""
+        self.raw.config_set("maxmemory", maxmemory)
+
+    async def until_ready(self) -> None:
+        await until(lambda: all(part.ready() is None for part in self.parts), "all stages are ready")
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[Service]:
+    async with contextlib.AsyncExitStack() as stack:
+        server = stack.enter_context(RedisServer())
+        stages = Pipeline(url=server.url_with_password)
+        stack.push_async_callback(stages.close)
+        await stages.talker()
+        await stages.codec()
+        # A busy machine may serve one request after the other.
+        queue = GatewaySettings(max_queue_seconds=DEADLINE)
+        config = StageConfig(pipeline="p", generation="1", replica="gateway-0", model="bundled", gateway=queue)
+        gateway = GatewayService(config, stages.connector(), Metrics(CollectorRegistry()))
+        await gateway.start()
+        stack.push_async_callback(gateway.close)
+        url = await stack.enter_async_context(serve(create_app(gateway)))
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=DEADLINE, trust_env=False))
+        service = Service(stages, gateway, http)
+        await service.until_ready()
+        yield service
+        service.limit(0)
+
+
+async def test_a_stream_continues_when_a_full_redis_has_room_again(service: Service) -> None:
+    undisturbed = (await service.http.post(PATH, json=FIELDS)).content
+    received = b""
+    async with service.http.stream("POST", PATH, json=FIELDS) as response:
+        chunks = response.aiter_bytes()
+        received += await anext(chunks)
+        service.limit(1)
+        for part in service.parts:
+            await until(lambda part=part: "no memory left (maxmemory)" in (part.ready() or ""), "it is not ready")
+        refused = await service.http.post(PATH, json=FIELDS)
+        assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
+        error = refused.json()["error"]
+        assert error["code"] == "redis_full" and "Redis" in error["message"] and "memory" in error["message"]
+        service.limit(0)
+        async for chunk in chunks:
+            received += chunk
+    assert received == undisturbed
+    await service.until_ready()
+
+
+async def test_a_stream_that_a_full_redis_stalls_ends_with_the_reason(service: Service) -> None:
+    service.gateway._stall_seconds = 3.0
+    request = asyncio.create_task(service.http.post(PATH, json=FIELDS))
+    await until(lambda: next(service.raw.scan_iter("*:owners"), None), "it is queued")
+    service.limit(1)
+    response = await request
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (503, "redis_full") and "no memory left" in error["message"]
+    await until(lambda: next(service.raw.scan_iter("*:owners"), None) is None, "it is released")
+
+
+async def test_requests_without_room_are_refused_and_the_others_complete(service: Service) -> None:
+    undisturbed = (await service.http.post(PATH, json=FIELDS)).content
+    service.limit(service.raw.info("memory")["used_memory"] + 4 * MIB)
+    responses = await asyncio.gather(*(service.http.post(PATH, json=FIELDS) for _ in range(6)))
+    served = [response.content for response in responses if response.status_code == 200]
+    refused = [response.json()["error"]["code"] for response in responses if response.status_code == 503]
+    assert 1 <= len(served) <= 4 and len(served) + len(refused) == 6
+    assert set(served) == {undisturbed} and set(refused) == {"redis_full"}
+    assert (await service.http.post(PATH, json=FIELDS)).content == undisturbed
+    assert all(part.ready() is None for part in service.parts)

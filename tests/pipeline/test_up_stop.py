@@ -1,0 +1,154 @@
+"""Ctrl-C of `syrinx up`, with real processes and requests in progress."""
+
+import contextlib
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from support.up import DEADLINE, EXAMPLE, Up, alive, environment
+
+TEXT = "We walked along the beach on a warm day."
+FORMATS: dict[str, dict[str, Any]] = {"raw": {"stream": True}, "sse": {"stream_format": "sse"}, "whole": {}}
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
+    """Starts `syrinx up` and waits until it is ready."""
+    with contextlib.ExitStack() as stack:
+
+        def start(**gateway: object) -> Up:
+            file = tmp_path / "pipeline.yaml"
+            fields = "".join(f"\n    {name}: {value}" for name, value in gateway.items())
+            file.write_text(EXAMPLE.read_text().replace("\n    port: 8000", f"\n    port: 8000{fields}"))
+            running = Up(tmp_path, file)
+            stack.callback(running.process.wait, DEADLINE)
+            stack.callback(running.process.terminate)
+            running.url = running.wait_for(r"ready at (http://\S+)")[1]
+            return running
+
+        yield start
+
+
+class Request:
+    """A request in a thread of its own."""
+
+    def __init__(self, url: str, text: str, fields: dict[str, Any]) -> None:
+        self.first = threading.Event()
+        """Set when the first audio arrived, or at the end."""
+        self.status = 0
+        self.headers = httpx.Headers()
+        self.body = bytearray()
+        self.result: Future[None] = Future()
+        """Fails if the transfer was incomplete."""
+        body = {"input": text, "voice": "us", "seed": 1, "response_format": "pcm", **fields}
+        threading.Thread(target=self._run, args=(f"{url}/v1/audio/speech", body), daemon=True).start()
+
+    def _run(self, url: str, body: dict[str, Any]) -> None:
+        try:
+            with httpx.stream("POST", url, json=body, timeout=DEADLINE, trust_env=False) as response:
+                self.status, self.headers = response.status_code, response.headers
+                for piece in response.iter_raw():
+                    self.body += piece
+                    self.first.set()
+            self.result.set_result(None)
+        except httpx.HTTPError as error:
+            self.result.set_exception(error)
+        finally:
+            self.first.set()
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(block.removeprefix("data: ")) for block in self.body.decode().split("\n\n") if block]
+
+
+def send(url: str, text: str) -> dict[str, Request]:
+    """Sends one request in each format; returns when the streams have begun."""
+    requests = {name: Request(url, text, fields) for name, fields in FORMATS.items()}
+    for name in ("raw", "sse"):
+        assert requests[name].first.wait(DEADLINE)
+    return requests
+
+
+def test_ctrl_c_finishes_requests_and_stops_all_processes(up: Callable[..., Up], tmp_path: Path) -> None:
+    running = up()
+    pids = running.pids()
+    assert len(pids) == 4
+    requests = send(running.url, TEXT)
+    running.process.send_signal(signal.SIGINT)
+    running.wait_for("gateway-0 +draining")
+    for request in requests.values():
+        request.result.result(DEADLINE)
+        assert request.status == 200
+    assert len(requests["raw"].body) > 1.5 * 48_000, "the sentence was finished"
+    assert requests["raw"].body == requests["whole"].body
+    assert requests["sse"].events[-1]["type"] == "speech.audio.done"
+    assert running.process.wait(DEADLINE) == 0
+    assert not any(map(alive, pids))
+    order = [
+        f"{name:<10} {event}" for name in ("gateway-0", "talker-0", "codec-0") for event in ("draining", "stopped")
+    ]
+    assert re.search(r"(?s)" + ".*".join([*order, "redis +stopped", r"stopped\s*$"]), running.text), running.text
+    command = [sys.executable, "-m", "syrinx_operator", "say", "x", "--url", running.url]
+    assert subprocess.run(command, capture_output=True, env=environment(tmp_path), check=False).returncode == 1
+
+
+def test_what_outlasts_drain_seconds_ends_in_its_own_format(up: Callable[..., Up]) -> None:
+    running = up(drainSeconds=1)
+    requests = send(running.url, f"{TEXT} " * 12)
+    running.process.send_signal(signal.SIGINT)
+    running.wait_for("gateway-0 +draining")
+    host, port = running.url.removeprefix("http://").split(":")
+    with pytest.raises(ConnectionRefusedError):
+        until_refused(host, int(port))
+    with pytest.raises(httpx.RemoteProtocolError, match="incomplete chunked read"):
+        requests["raw"].result.result(DEADLINE)
+    requests["sse"].result.result(DEADLINE)
+    last = requests["sse"].events[-1]
+    assert (last["type"], last["error"]["code"]) == ("speech.audio.error", "draining")
+    requests["whole"].result.result(DEADLINE)
+    assert requests["whole"].status == 503
+    assert requests["whole"].headers["retry-after"] == "1"
+    assert json.loads(requests["whole"].body)["error"]["code"] == "draining"
+    assert running.process.wait(DEADLINE) == 0
+    assert "KILL" not in running.text
+
+
+def until_refused(host: str, port: int) -> None:
+    """Connects until the connection is refused: the signal may not have arrived yet."""
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        socket.create_connection((host, port)).close()
+
+
+def test_a_second_ctrl_c_kills(up: Callable[..., Up]) -> None:
+    running = up()
+    pids = running.pids()
+    requests = send(running.url, f"{TEXT} " * 12)
+    running.process.send_signal(signal.SIGINT)
+    running.wait_for("gateway-0 +draining")
+    running.process.send_signal(signal.SIGINT)
+    assert running.process.wait(10) == 130
+    assert not any(map(alive, pids))
+    with pytest.raises(httpx.HTTPError):
+        requests["raw"].result.result(DEADLINE)
+
+
+def test_ctrl_c_during_loading_stops_all_processes(tmp_path: Path) -> None:
+    running = Up(tmp_path)
+    running.wait_for("gateway-0 +starting")
+    pids = running.pids()
+    running.process.send_signal(signal.SIGTERM)
+    assert running.process.wait(DEADLINE) == 0
+    assert not any(map(alive, pids))

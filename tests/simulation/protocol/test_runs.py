@@ -1,0 +1,46 @@
+"""Runs of the deterministic simulation."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from support.simulation.faults import Fault
+from support.simulation.runner import outcomes
+from support.simulation.scenario import run
+
+SEEDS = 500
+SLOW_LISTENER = {"talker": {"lead_limit_seconds": 0.3}, "codec": {}}
+
+
+def test_no_seed_violates_the_protocol():
+    failed = {
+        result.seed: result.violations for result in outcomes(range(SEEDS), jobs=os.cpu_count()) if result.violations
+    }
+    assert not failed, "replay: PYTHONPATH=tests python -m support.simulation --seed N"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_without_faults_every_request_is_served(seed):
+    world = run(seed, faults=[])
+    assert world.violations == []
+    assert all(client.succeeded for client in world.clients)
+
+
+def test_a_seed_replays_in_another_process():
+    program = "from support.simulation.scenario import run; print(run(3).history.events)"
+    results = set()
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        results.add(
+            subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True).stdout
+        )
+    assert len(results) == 1
+
+
+def test_rows_of_a_crashed_gateway_are_freed_also_if_nothing_else_happens():
+    settings = [Fault("settings", 0.4, name, detail=SLOW_LISTENER) for name in ("talker-0", "talker-1")]
+    world = run(11, faults=[*settings, Fault("crash", 2.0, "gateway-0", 0.1, "process")])
+    assert any(client.cut_off for client in world.clients)
+    assert world.violations == []

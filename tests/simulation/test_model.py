@@ -1,0 +1,42 @@
+"""The protocol of claims, takeovers and appends, checked in all states of a small model."""
+
+import pytest
+
+from tests.simulation.model.check import INVARIANTS, PROGRESS, combined, search
+from tests.simulation.model.model import Bounds, Faults
+from tests.simulation.model.planted import PLANTED
+from tests.simulation.model.store import Protocol
+
+NO_FAULTS = Faults(0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("bounds", combined(2), ids=lambda bounds: "-".join(map(str, bounds.faults)))
+def test_the_protocol_holds_with_every_two_kinds_of_faults(bounds):
+    result = search(Protocol(), bounds)
+    assert result.violated is None, [step for step, _ in result.trace]
+    assert result.states > 5000
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.mistake)
+def test_a_mistake_has_a_counterexample(planted):
+    result = search(planted.protocol, planted.bounds)
+    assert result.violated in {*INVARIANTS, PROGRESS}
+    assert result.trace, "a counterexample is a way there"
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.mistake)
+def test_no_mistake_shows_without_faults(planted):
+    """So the counterexamples are about faults, not about a model that cannot serve."""
+    assert search(planted.protocol, Bounds(faults=NO_FAULTS)).violated is None
+
+
+def test_a_counterexample_is_the_shortest():
+    """Two claims, two admissions and two appends, with the barriers: nothing shorter lets two owners write."""
+    result = search(Protocol(fence=False), Bounds(faults=NO_FAULTS._replace(pauses=1)))
+    actions = [step.action for step, _ in result.trace]
+    assert sorted(actions) == sorted(["claim", "take over", *["accept", "admit", "replicate the claim", "append"] * 2])
+
+
+def test_the_trace_ends_in_the_state_that_violates():
+    result = search(Protocol(fence=False), Bounds(faults=NO_FAULTS._replace(pauses=1)))
+    assert not INVARIANTS[result.violated](result.trace[-1][1], Bounds())

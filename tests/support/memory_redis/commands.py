@@ -1,0 +1,201 @@
+"""Commands on keys, strings and hashes, and the table of all commands.
+
+A command maps the database and its arguments to a reply, and raises `ErrorReply`.
+"""
+
+import fnmatch
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from support.memory_redis.store import TYPE_NAMES, Store
+from support.memory_redis.values import OK, SYNTAX, ErrorReply, Status, integer
+
+
+class Database(Protocol):
+    """What a command works on."""
+
+    store: Store
+
+    def added(self, key: bytes, at: tuple[int, int], fields: tuple[bytes, ...]) -> None:
+        """An entry was added to a stream."""
+
+    def deleted(self, key: bytes) -> None:
+        """A key was deleted."""
+
+
+Command = Callable[[Database, Sequence[bytes]], Any]
+COMMANDS: dict[bytes, Command] = {}
+DENY_OOM: set[bytes] = set()
+"""Commands that a Redis whose memory is full refuses."""
+
+
+def command(name: str, least: int = 1, deny_oom: bool = False) -> Callable[[Command], Command]:
+    """Registers a command with at least `least` arguments."""
+
+    def register(function: Command) -> Command:
+        def checked(database: Database, arguments: Sequence[bytes]) -> Any:
+            if len(arguments) < least:
+                raise ErrorReply(f"ERR wrong number of arguments for '{name.lower()}' command")
+            return function(database, arguments)
+
+        COMMANDS[name.encode()] = checked
+        if deny_oom:
+            DENY_OOM.add(name.encode())
+        return function
+
+    return register
+
+
+@command("EXISTS")
+def exists(database: Database, keys: Sequence[bytes]) -> int:
+    return sum(database.store.find(key) is not None for key in keys)
+
+
+@command("TYPE")
+def type_of(database: Database, arguments: Sequence[bytes]) -> Status:
+    value = database.store.find(arguments[0])
+    return Status(b"none" if value is None else TYPE_NAMES[type(value)])
+
+
+@command("DEL")
+def delete(database: Database, keys: Sequence[bytes]) -> int:
+    existing = [key for key in dict.fromkeys(keys) if database.store.find(key) is not None]
+    for key in existing:
+        database.store.delete(key)
+        database.deleted(key)
+    return len(existing)
+
+
+command("UNLINK")(delete)
+
+
+@command("PEXPIRE", 2)
+def pexpire(database: Database, arguments: Sequence[bytes]) -> int:
+    key, ms = arguments[0], integer(arguments[1])
+    if database.store.find(key) is None:
+        return 0
+    if ms <= 0:
+        return delete(database, [key])
+    database.store.expires[key] = database.store.now() + ms
+    return 1
+
+
+@command("EXPIRE", 2)
+def expire(database: Database, arguments: Sequence[bytes]) -> int:
+    return pexpire(database, (arguments[0], b"%d" % (1000 * integer(arguments[1]))))
+
+
+@command("PTTL")
+def pttl(database: Database, arguments: Sequence[bytes]) -> int:
+    if database.store.find(arguments[0]) is None:
+        return -2
+    at = database.store.expires.get(arguments[0])
+    return -1 if at is None else at - database.store.now()
+
+
+@command("TTL")
+def ttl(database: Database, arguments: Sequence[bytes]) -> int:
+    ms = pttl(database, arguments)
+    return ms if ms < 0 else (ms + 500) // 1000
+
+
+@command("SCAN")
+def scan(database: Database, arguments: Sequence[bytes]) -> list[Any]:
+    """Returns all keys at once."""
+    options = dict(zip(map(bytes.upper, arguments[1::2]), arguments[2::2], strict=True))
+    pattern = options.get(b"MATCH", b"*").decode()
+    return [b"0", [key for key in database.store.names() if fnmatch.fnmatchcase(key.decode(), pattern)]]
+
+
+@command("FLUSHALL", 0)
+def flush_all(database: Database, arguments: Sequence[bytes]) -> Status:
+    delete(database, database.store.names())
+    return OK
+
+
+@command("GET")
+def get(database: Database, arguments: Sequence[bytes]) -> bytes | None:
+    return database.store.get(arguments[0], bytes)
+
+
+@command("SETRANGE", 3, deny_oom=True)
+def set_range(database: Database, arguments: Sequence[bytes]) -> int:
+    """Supports only the empty value, which changes nothing."""
+    key, _, value = arguments
+    if value:
+        raise ErrorReply(SYNTAX)
+    return len(database.store.get(key, bytes) or b"")
+
+
+@command("SET", 2, deny_oom=True)
+def set_value(database: Database, arguments: Sequence[bytes]) -> Status:
+    key, value, *options = arguments
+    if options and (len(options) != 2 or options[0].upper() not in (b"EX", b"PX")):
+        raise ErrorReply(SYNTAX)
+    database.store.delete(key)
+    database.store.put(key, value)
+    if options:
+        (expire if options[0].upper() == b"EX" else pexpire)(database, (key, options[1]))
+    return OK
+
+
+@command("STRLEN")
+def strlen(database: Database, arguments: Sequence[bytes]) -> int:
+    return len(database.store.get(arguments[0], bytes) or b"")
+
+
+@command("HSET", 3, deny_oom=True)
+def hset(database: Database, arguments: Sequence[bytes]) -> int:
+    key, *pairs = arguments
+    if len(pairs) % 2:
+        raise ErrorReply("ERR wrong number of arguments for 'hset' command")
+    values: dict[bytes, bytes] | None = database.store.get(key, dict)
+    if values is None:
+        database.store.put(key, values := {})
+    before = len(values)
+    values.update(zip(pairs[::2], pairs[1::2], strict=True))
+    return len(values) - before
+
+
+@command("HGET", 2)
+def hget(database: Database, arguments: Sequence[bytes]) -> bytes | None:
+    return (database.store.get(arguments[0], dict) or {}).get(arguments[1])
+
+
+@command("HMGET", 2)
+def hmget(database: Database, arguments: Sequence[bytes]) -> list[bytes | None]:
+    values = database.store.get(arguments[0], dict) or {}
+    return [values.get(name) for name in arguments[1:]]
+
+
+@command("HGETALL")
+def hgetall(database: Database, arguments: Sequence[bytes]) -> list[bytes]:
+    values = database.store.get(arguments[0], dict) or {}
+    return [part for pair in values.items() for part in pair]
+
+
+@command("HDEL", 2)
+def hdel(database: Database, arguments: Sequence[bytes]) -> int:
+    key, *names = arguments
+    values = database.store.get(key, dict) or {}
+    removed = sum(values.pop(name, None) is not None for name in names)
+    if removed and not values:
+        database.store.delete(key)
+    return removed
+
+
+@command("HINCRBY", 3, deny_oom=True)
+def hincrby(database: Database, arguments: Sequence[bytes]) -> int:
+    key, name, by = arguments
+    try:
+        value = int(hget(database, (key, name)) or b"0") + integer(by)
+    except ValueError:
+        raise ErrorReply("ERR hash value is not an integer") from None
+    hset(database, (key, name, b"%d" % value))
+    return value
+
+
+@command("TIME", 0)
+def time_of(database: Database, arguments: Sequence[bytes]) -> list[bytes]:
+    microseconds = int(database.store.clock() * 1_000_000)
+    return [b"%d" % (microseconds // 1_000_000), b"%d" % (microseconds % 1_000_000)]

@@ -1,0 +1,155 @@
+"""Commands on consumer groups."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from support.memory_redis.commands import Database, command
+from support.memory_redis.stream_commands import entry, top_id
+from support.memory_redis.streams import Group, Pending, Stream, no_group
+from support.memory_redis.values import (
+    MAX_ID,
+    OK,
+    SYNTAX,
+    EntryId,
+    ErrorReply,
+    entry_id,
+    id_bytes,
+    integer,
+    range_bound,
+)
+
+
+def find_group(database: Database, key: bytes, name: bytes) -> tuple[Stream, Group]:
+    """Returns a stream and its group. Raises `ErrorReply` if one of them does not exist."""
+    stream = database.store.get(key, Stream)
+    if stream is None:
+        raise no_group(key, name)
+    return stream, stream.group(key, name)
+
+
+@command("XGROUP", 3)
+def xgroup(database: Database, arguments: Sequence[bytes]) -> Any:
+    kind, key, name, *rest = arguments
+    stream = database.store.get(key, Stream)
+    if kind.upper() == b"CREATE":
+        if stream is None:
+            if b"MKSTREAM" not in [option.upper() for option in rest]:
+                raise ErrorReply("ERR The XGROUP subcommand requires the key to exist.")
+            database.store.put(key, stream := Stream())
+        if name in stream.groups:
+            raise ErrorReply("BUSYGROUP Consumer Group name already exists")
+        stream.groups[name] = Group(top_id(database, key) if rest[0] == b"$" else entry_id(rest[0]))
+        return OK
+    if kind.upper() != b"DELCONSUMER":
+        raise ErrorReply(SYNTAX)
+    if stream is None:
+        raise ErrorReply("ERR The XGROUP subcommand requires the key to exist.")
+    group = stream.group(key, name)
+    owned = [at for at, item in group.pending.items() if item.consumer == rest[0]]
+    for at in owned:
+        del group.pending[at]
+    group.consumers.pop(rest[0], None)
+    return len(owned)
+
+
+def read_new(database: Database, key: bytes, name: bytes, consumer: bytes, count: int | None) -> list[Any] | None:
+    """Delivers new entries to a consumer, as XREADGROUP with `>` does; None if there are none."""
+    stream, group = find_group(database, key, name)
+    first, sequence = group.last_delivered
+    ids = stream.range((first, sequence + 1), stream.last_id)[:count]
+    if ids:
+        # Redis 6.2 does not count a read without new entries as a sign of life.
+        now = database.store.now()
+        group.see(consumer, now)
+        group.pending.update((at, Pending(consumer, now, 1)) for at in ids)
+        group.last_delivered = ids[-1]
+    return [[key, [entry(stream, at) for at in ids]]] if ids else None
+
+
+def read_own(database: Database, key: bytes, name: bytes, consumer: bytes, after: EntryId, count: int | None) -> Any:
+    """Returns a consumer's pending entries after an ID, as XREADGROUP with an ID does."""
+    stream, group = find_group(database, key, name)
+    group.see(consumer, database.store.now())
+    own = [at for at in group.pending_range(after, MAX_ID) if at > after and group.pending[at].consumer == consumer]
+    entries = [entry(stream, at) if at in stream.rows else [id_bytes(at), None] for at in own[:count]]
+    return [[key, entries]]
+
+
+@command("XACK", 3)
+def xack(database: Database, arguments: Sequence[bytes]) -> int:
+    key, name, *ids = arguments
+    stream = database.store.get(key, Stream)
+    if stream is None or name not in stream.groups:
+        return 0
+    pending = stream.groups[name].pending
+    return sum(pending.pop(entry_id(at), None) is not None for at in ids)
+
+
+@command("XPENDING", 2)
+def xpending(database: Database, arguments: Sequence[bytes]) -> list[Any]:
+    key, name, *rest = arguments
+    _, group = find_group(database, key, name)
+    if not rest:
+        return _summary(group)
+    least_idle = 0
+    if rest[0].upper() == b"IDLE":
+        least_idle, rest = integer(rest[1]), rest[2:]
+    first, last, count, *consumer = rest
+    now = database.store.now()
+    found = []
+    for at in group.pending_range(range_bound(first, start=True), range_bound(last, start=False)):
+        item = group.pending[at]
+        idle = max(now - item.delivered, 0)
+        if idle >= least_idle and (not consumer or item.consumer == consumer[0]):
+            found.append([id_bytes(at), item.consumer, idle, item.count])
+    return found[: integer(count)]
+
+
+def _summary(group: Group) -> list[Any]:
+    if not group.pending:
+        return [0, None, None, None]
+    consumers = [item.consumer for item in group.pending.values()]
+    counts = [[name, b"%d" % consumers.count(name)] for name in sorted(set(consumers))]
+    return [len(group.pending), id_bytes(min(group.pending)), id_bytes(max(group.pending)), counts]
+
+
+@command("XCLAIM", 5)
+def xclaim(database: Database, arguments: Sequence[bytes]) -> list[Any]:
+    key, name, consumer, least_idle, *rest = arguments
+    stream, group = find_group(database, key, name)
+    now = database.store.now()
+    ids, delivered, count, options = _claim_options(rest, now)
+    just_ids, claimed = b"JUSTID" in options, list[Any]()
+    for at in ids:
+        if b"FORCE" in options:
+            group.pending.setdefault(at, Pending(consumer, now, 1))
+        item = group.pending.get(at)
+        if item is None or now - item.delivered < integer(least_idle):
+            continue
+        group.see(consumer, now)
+        item.consumer, item.delivered = consumer, delivered
+        if count is not None:
+            item.count = count
+        elif not just_ids:
+            item.count += 1
+        # Redis 6.2 reports an entry that was deleted as nil.
+        claimed.append(id_bytes(at) if just_ids else entry(stream, at) if at in stream.rows else None)
+    return claimed
+
+
+def _claim_options(rest: Sequence[bytes], now: int) -> tuple[list[EntryId], int, int | None, Sequence[bytes]]:
+    """Returns the IDs, the time of delivery, the delivery count if it is given, and the options in capitals."""
+    names = [part.upper() for part in rest]
+    options = [
+        index for index, part in enumerate(names) if part in (b"IDLE", b"TIME", b"RETRYCOUNT", b"FORCE", b"JUSTID")
+    ]
+    first = min(options, default=len(rest))
+    delivered, count = now, None
+    for index in options:
+        if names[index] == b"IDLE":
+            delivered = now - integer(rest[index + 1])
+        elif names[index] == b"TIME":
+            delivered = integer(rest[index + 1])
+        elif names[index] == b"RETRYCOUNT":
+            count = integer(rest[index + 1])
+    return [entry_id(part) for part in rest[:first]], delivered, count, names[first:]

@@ -1,0 +1,56 @@
+"""The keys of one database, with their expiry. Can be pickled: a copy is a replica that has stopped to follow."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from support.memory_redis.streams import Fields, Stream
+from support.memory_redis.values import EntryId, ErrorReply
+
+T = TypeVar("T")
+WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
+TYPE_NAMES: dict[type, bytes] = {bytes: b"string", dict: b"hash", Stream: b"stream"}
+
+
+class Store:
+    """Values by key: bytes, dict (a hash) or `Stream`. `clock` returns Unix seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.values: dict[bytes, Any] = {}
+        self.expires: dict[bytes, int] = {}
+        """Unix milliseconds at which a key expires."""
+
+    def now(self) -> int:
+        """Returns Unix milliseconds."""
+        return int(self.clock() * 1000)
+
+    def get(self, key: bytes, kind: type[T]) -> T | None:
+        """Returns the value of a key, or None. Raises `ErrorReply` if it is of another type."""
+        value = self.find(key)
+        if value is not None and not isinstance(value, kind):
+            raise ErrorReply(WRONG_TYPE)
+        return value
+
+    def find(self, key: bytes) -> Any:
+        """Returns the value of a key whatever its type, or None."""
+        at = self.expires.get(key)
+        if at is not None and at <= self.now():
+            self.delete(key)
+        return self.values.get(key)
+
+    def put(self, key: bytes, value: Any) -> None:
+        """Sets a value; the expiry stays."""
+        self.values[key] = value
+
+    def delete(self, key: bytes) -> bool:
+        """Deletes a key. Returns whether it existed."""
+        self.expires.pop(key, None)
+        return self.values.pop(key, None) is not None
+
+    def names(self) -> list[bytes]:
+        """Returns the keys that exist."""
+        return [key for key in list(self.values) if self.find(key) is not None]
+
+
+OnAppend = Callable[[bytes, EntryId, Fields], None]
+"""Called with key, ID and fields of each entry that was added to a stream."""

@@ -1,0 +1,181 @@
+"""What must hold of every history, and of what every client has received."""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from support.simulation.clients import Client
+from support.simulation.engines import AudioFrame, Frame, start_of_chain
+from support.simulation.faults import Fault
+from support.simulation.history import Written
+from syrinx_stages.connector.base import MAX_DELIVERIES
+from syrinx_stages.contract.messages import Audio, Codes, End
+
+if TYPE_CHECKING:
+    from support.simulation.scenario import World
+
+FRAME_BYTES = 32
+REDIS_FAULTS = ("fail-over", "empty restart", "full")
+ABSENCES = ("crash", "drain", "pause", "partition", "slow", "reset")
+"""Faults after which another replica may take over."""
+
+
+class Trajectory:
+    """Follows the frames of one stream: each must continue all before it, and no earlier owner may come back."""
+
+    def __init__(self, seed: int, may_fork: bool) -> None:
+        self.frames = 0
+        self._may_fork = may_fork
+        self.chain = start_of_chain(seed)
+        self._row = 0
+        self._earlier: set[int] = set()
+
+    def follow(self, codes: bytes) -> str | None:
+        """Returns what is wrong with the next frame."""
+        frame = Frame.parse(codes)
+        self.frames += 1
+        before, self.chain = self.chain, zlib.crc32(codes, self.chain)
+        if frame.index != self.frames:
+            return f"frame {frame.index} is in the place of frame {self.frames}"
+        if frame.chain != before and not self._may_fork:
+            return f"frame {frame.index} does not continue the frames before it"
+        return self._follow_row(frame.row, frame.index)
+
+    def _follow_row(self, row: int, index: int) -> str | None:
+        if row == self._row:
+            return None
+        self._earlier.add(self._row)
+        self._row = row
+        return f"frame {index} is of an owner that was superseded" if row in self._earlier else None
+
+
+class AudioTrajectory:
+    """Follows the audio of one stream: that of the codes' trajectory, decoded without a gap."""
+
+    def __init__(self, seed: int, may_fork: bool) -> None:
+        self.codes = Trajectory(seed, may_fork)
+        self._may_fork = may_fork
+        self._chain = 0
+
+    def follow(self, pcm: bytes) -> str | None:
+        """Returns what is wrong with the next frames."""
+        try:
+            frames = AudioFrame.parse(pcm)
+        except ValueError as error:
+            return str(error)
+        for frame in frames:
+            self._chain = zlib.crc32(frame.codes, self._chain)
+            if (wrong := self.codes.follow(frame.codes)) is not None:
+                return wrong
+            if frame.chain != self._chain and not self._may_fork:
+                return f"frame {self.codes.frames} was decoded after other frames"
+        return None
+
+
+def check_history(world: "World") -> Iterator[str]:
+    """Yields what is wrong with the streams of a run."""
+    history = world.history
+    for (request_id, kind), entries in history.streams.items():
+        wrong = _wrong_with(entries, history.seeds[request_id], codes_may_be_lost(world))
+        wrong = wrong or _taken_from_healthy(entries, world)
+        if wrong is not None:
+            yield f"{kind} of request {history.seeds[request_id]}: {wrong}"
+
+
+def _wrong_with(entries: Sequence[Written], seed: int, may_fork: bool) -> str | None:
+    codes, audio = Trajectory(seed, may_fork), AudioTrajectory(seed, may_fork)
+    ended = False
+    for written in entries:
+        entry, wrong = written.entry, None
+        if ended:
+            return "an entry after the end"
+        if isinstance(entry, Codes):
+            parts = (entry.codes[at : at + FRAME_BYTES] for at in range(0, len(entry.codes), FRAME_BYTES))
+            wrong = next(filter(None, map(codes.follow, parts)), None)
+        elif isinstance(entry, Audio):
+            wrong = audio.follow(entry.pcm)
+        elif isinstance(entry, End):
+            ended = True
+        if wrong is None and written.position.frames != max(codes.frames, audio.codes.frames):
+            wrong = f"an entry at {written.position.frames} after {max(codes.frames, audio.codes.frames)} frames"
+        if wrong is not None:
+            return wrong
+    return None
+
+
+def _taken_from_healthy(entries: Sequence[Written], world: "World") -> str | None:
+    """Returns the first takeover from a process that nothing had happened to."""
+    if any(world.injector.of(*REDIS_FAULTS)):
+        return None
+    faulty = {fault.target for fault in world.injector.faults}
+    owner = 0
+    for written in entries:
+        row = _row(written)
+        if owner and row not in (None, owner) and world.cluster.rows[owner] not in faulty:
+            return f"{world.cluster.rows[row]} takes over from {world.cluster.rows[owner]}, which is healthy"
+        owner = row or owner
+    return None
+
+
+def _row(written: Written) -> int | None:
+    """Returns the engine row that has made an entry."""
+    if isinstance(written.entry, Codes):
+        return Frame.parse(written.entry.codes).row
+    return AudioFrame.parse(written.entry.pcm)[0].row if isinstance(written.entry, Audio) else None
+
+
+def codes_may_be_lost(world: "World") -> bool:
+    """Returns whether all copies of codes that a codec has decoded may be lost: in Redis, and with their talker.
+
+    The next talker then samples these frames again, and continues a codec's audio with other codes.
+    """
+    loses = any(fault.detail for fault in world.injector.of("fail-over"))
+    return loses and any(fault.target.startswith("talker") for fault in world.injector.of(*ABSENCES))
+
+
+def may_leave_streams(client: Client, world: "World") -> bool:
+    """Returns whether the streams of a client's request may be left to expire: nobody could release them."""
+    gateway = client.gateway.name if client.gateway is not None else ""
+    return any(fault.kind in REDIS_FAULTS or fault.target == gateway for fault in world.injector.faults)
+
+
+def check_client(client: Client, world: "World") -> Iterator[str]:
+    """Yields what is wrong with what a client has received."""
+    name = f"client {client.wish.number}"
+    trajectory = AudioTrajectory(client.wish.number, codes_may_be_lost(world))
+    pcm = client.audio()
+    if (wrong := trajectory.follow(pcm)) is not None:
+        yield f"{name}: {wrong}"
+        return
+    frames = trajectory.codes.frames
+    if client.succeeded:
+        stopped = frames > client.wish.frames // 2 and trajectory.codes.chain % 8 == 0
+        if frames != client.wish.frames and not (stopped or codes_may_be_lost(world)):
+            yield f"{name}: the response ends after {frames} of {client.wish.frames} frames"
+    elif not (client.departed or client.cut_off):
+        yield from _check_failure(client, frames, world)
+
+
+def _check_failure(client: Client, frames: int, world: "World") -> Iterator[str]:
+    """Yields why a client should not have failed."""
+    if client.over_at is None:
+        yield f"client {client.wish.number}: the request never ends"
+    elif not any(_excuses(fault, client) for fault in world.injector.faults) and not _many_crashes(world):
+        what = f"ends after {frames} frames" if client.status == 200 else f"fails with {client.status}"
+        if client.status != 503 or frames:
+            yield f"client {client.wish.number}: the response {what}: {bytes(client.received[-300:])!r}"
+
+
+def _excuses(fault: Fault, client: Client) -> bool:
+    """A fault may cost a stream: Redis has lost it, or its gateway was told to exit."""
+    if fault.kind in ("fail-over", "empty restart"):
+        return True
+    return fault.kind == "drain" and client.gateway is not None and fault.target == client.gateway.name
+
+
+def _many_crashes(world: "World") -> bool:
+    """A request whose owners crash again and again without progress is given up."""
+    for stage in ("talker", "codec"):
+        if sum(fault.target.startswith(stage) for fault in world.injector.of("crash")) >= MAX_DELIVERIES:
+            return True
+    return False

@@ -1,0 +1,212 @@
+"""Simulated engines. Their frames and audio show from what they were computed.
+
+A frame holds the checksum of everything before it in its stream, and the number of the row that sampled it. Two owners
+of a request sample different frames, as two GPUs do, so a stream that was joined of two trajectories is visible.
+"""
+
+import random
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from support.simulation.loop import SimulatedLoop
+from syrinx_stages.codec.engine import CaptureCost
+from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
+from syrinx_stages.contract.settings import CapturePair
+
+CODEBOOK_SIZE = 1 << 15
+_FRAME = struct.Struct("<16H")
+_MASK = CODEBOOK_SIZE - 1
+_AUDIO = struct.Struct("<32sIH")
+_FILLER = b"\xe8\x03" * (FAMILY.samples_per_frame - _AUDIO.size // 2)
+"""Audible, so that the gateway trims nothing."""
+
+
+def start_of_chain(seed: int) -> int:
+    """Returns the checksum before the first frame of a request."""
+    return zlib.crc32(b"%d" % seed)
+
+
+def frame(index: int, row: int, chain: int) -> bytes:
+    """Returns a frame: number `index` of its stream, sampled by `row`, after frames with the checksum `chain`."""
+    parts = (index & _MASK, row & _MASK, chain & _MASK, chain >> 15 & _MASK, chain >> 30)
+    return _FRAME.pack(*parts, *(zlib.crc32(bytes((part,)), chain ^ row) & _MASK for part in range(11)))
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a frame says about itself."""
+
+    index: int
+    row: int
+    chain: int
+
+    @classmethod
+    def parse(cls, codes: bytes) -> "Frame":
+        index, row, *chain = _FRAME.unpack(codes)[:5]
+        return cls(index, row, chain[0] | chain[1] << 15 | chain[2] << 30)
+
+
+def reference_codes(request: SpeechRequest) -> bytes:
+    """Returns the codes of a request's reference audio."""
+    return frame(0, 0, start_of_chain(request.seed))
+
+
+@dataclass(frozen=True)
+class AudioFrame:
+    """What the audio of a frame says about itself."""
+
+    codes: bytes
+    chain: int
+    """Checksum of all codes that the codec row has decoded so far."""
+    row: int
+
+    def pcm(self) -> bytes:
+        return _AUDIO.pack(self.codes, self.chain, self.row) + _FILLER
+
+    @classmethod
+    def parse(cls, pcm: bytes) -> list["AudioFrame"]:
+        """Parses PCM of whole frames."""
+        if len(pcm) % FAMILY.frame_bytes:
+            raise ValueError(f"{len(pcm)} bytes are not whole frames")
+        return [cls(*_AUDIO.unpack_from(pcm, start)) for start in range(0, len(pcm), FAMILY.frame_bytes)]
+
+
+@dataclass
+class Prepared:
+    """A request that is ready for prefill."""
+
+    request: SpeechRequest
+    codes: list[bytes]
+    reference_codes: bytes | None = None
+
+    @property
+    def frames(self) -> int:
+        return len(self.codes)
+
+
+@dataclass
+class Pace:
+    """How long the engines of a process take, in seconds."""
+
+    step: float
+    prefill: float
+    chance: random.Random
+
+    def jittered(self, seconds: float) -> float:
+        return seconds * self.chance.uniform(0.7, 1.4)
+
+
+@dataclass
+class _Row:
+    request: SpeechRequest
+    number: int
+    frames: int
+    chain: int
+    ended: bool = False
+
+
+@dataclass
+class SimulatedTalkerEngine:
+    """A `TalkerEngine`. `numbers` yields the number of each new row, unique in a run."""
+
+    loop: SimulatedLoop
+    pace: Pace
+    numbers: Iterator[int]
+    rows: dict[str, _Row] = field(default_factory=dict)
+    depth: int = 1
+    isolates_rows: bool = True
+    prefill_rows: int = 1
+
+    def warm_up(self) -> None:
+        self.loop.spend(self.pace.prefill)
+
+    def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
+        self.loop.spend(self.pace.jittered(self.pace.prefill))
+        frames = [codes[start : start + _FRAME.size] for start in range(0, len(codes), _FRAME.size)]
+        return Prepared(request, frames, reference_codes(request) if reference is not None else None)
+
+    def admit(self, prepared: Sequence[Prepared]) -> None:
+        for each in prepared:
+            self.loop.spend(self.pace.jittered(self.pace.prefill))
+            chain = start_of_chain(each.request.seed)
+            for codes in each.codes:
+                chain = zlib.crc32(codes, chain)
+            self.rows[each.request.id] = _Row(each.request, next(self.numbers), each.frames, chain)
+
+    def release(self, request_id: str) -> None:
+        self.rows.pop(request_id, None)
+
+    def launch(self, ids: Sequence[str]) -> Mapping[str, bytes | End]:
+        self.loop.spend(self.pace.jittered(self.pace.step))
+        return {request_id: result for request_id in ids if (result := self._step(request_id)) is not None}
+
+    def read(self, step: Mapping[str, bytes | End]) -> Mapping[str, bytes | End]:
+        return step
+
+    def _step(self, request_id: str) -> bytes | End | None:
+        row = self.rows[request_id]
+        if row.ended:
+            return None
+        # A trajectory decides itself when it stops.
+        stops = row.frames > row.request.max_frames // 2 and row.chain % 8 == 0
+        if row.frames >= row.request.max_frames or stops:
+            row.ended = True
+            return End(EndReason.STOP if stops else EndReason.LENGTH)
+        codes = frame(row.frames + 1, row.number, row.chain)
+        row.frames, row.chain = row.frames + 1, zlib.crc32(codes, row.chain)
+        return codes
+
+
+@dataclass
+class _Stream:
+    number: int
+    chain: int = 0
+
+
+@dataclass
+class SimulatedCodecEngine:
+    """A `CodecEngine`."""
+
+    loop: SimulatedLoop
+    pace: Pace
+    numbers: Iterator[int]
+    rows: dict[str, _Stream] = field(default_factory=dict)
+    depth: int = 2
+    isolates_rows: bool = True
+    overhead_frames: int = 0
+    codebook_size: int = CODEBOOK_SIZE
+    capture_costs: Mapping[CapturePair, CaptureCost] = field(default_factory=dict)
+    captured: tuple[CapturePair, ...] = ()
+
+    def warm_up(self) -> None:
+        self.loop.spend(self.pace.prefill)
+
+    def capture(self, shape: CapturePair) -> None:
+        self.captured = (*self.captured, shape)
+
+    def free_shapes(self, shapes: Any) -> None:
+        self.captured = tuple(shape for shape in self.captured if shape not in set(shapes))
+
+    def open(self, request_id: str) -> None:
+        self.rows[request_id] = _Stream(next(self.numbers))
+
+    def release(self, request_id: str) -> None:
+        self.rows.pop(request_id, None)
+
+    def launch(self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair) -> list[bytes]:
+        self.loop.spend(self.pace.jittered(self.pace.step))
+        return [self._decode(self.rows[request_id], frames) for request_id, frames in zip(ids, codes, strict=True)]
+
+    def read(self, call: list[bytes]) -> list[bytes]:
+        return call
+
+    def _decode(self, stream: _Stream, frames: Sequence[bytes]) -> bytes:
+        parts = []
+        for codes in frames:
+            stream.chain = zlib.crc32(codes, stream.chain)
+            parts.append(AudioFrame(codes, stream.chain, stream.number & 0xFFFF).pcm())
+        return b"".join(parts)

@@ -1,0 +1,57 @@
+"""`syrinx up` as a process, for tests of the command line."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline.yaml"
+DEADLINE = 60.0
+
+
+def environment(state: Path) -> dict[str, str]:
+    """The environment of a command with its own state directory."""
+    own = {"XDG_STATE_HOME": str(state), "COLUMNS": "120", "NO_COLOR": "1"}
+    return {name: value for name, value in os.environ.items() if name != "SYRINX_URL"} | own
+
+
+class Up:
+    """`syrinx up` in the background."""
+
+    def __init__(self, state: Path, file: Path = EXAMPLE) -> None:
+        self.state = state
+        self.url = ""
+        """Set by a fixture when it is ready."""
+        self.log = state / "up.log"
+        with self.log.open("wb") as log:
+            command = [sys.executable, "-m", "syrinx_operator", "up", str(file), "--port", "0"]
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment(state))
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        """Waits for a pattern in the output and returns the match."""
+        end = time.monotonic() + DEADLINE
+        while not (found := re.search(pattern, self.text)):
+            assert time.monotonic() < end, f"{pattern!r} did not come: {self.text}"
+            assert self.process.poll() is None or re.search(pattern, self.text), f"it ended: {self.text}"
+            time.sleep(0.02)
+        return found
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def pids(self) -> list[int]:
+        """Returns the process IDs of the stages and Redis."""
+        return [
+            int(pid) for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        ]
+
+
+def alive(pid: int) -> bool:
+    """Returns whether the process runs."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

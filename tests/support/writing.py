@@ -1,0 +1,62 @@
+"""Writes to the streams of requests without a stage."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from syrinx_stages.connector.base import WRITER_GROUP, Append, Claim, Fence, Refusal, StreamEntry
+from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.contract.keys import STREAM_CREATED, Group, Position, StreamKind
+from syrinx_stages.contract.messages import Entry
+
+
+class Owner:
+    """A connector that writes as the newest owner of any request, after what its streams have.
+
+    Redis takes its first entry for one of a claim that a fail-over has lost.
+    """
+
+    def __init__(self, connector: RedisConnector, group: Group | None = None) -> None:
+        """`group` is that of the claims: by default each stream's own; colocated stages share the talkers'."""
+        self.connector = connector
+        self._group = group
+        self._fences: dict[tuple[str, Group], Fence] = {}
+        self._last: dict[tuple[str, StreamKind], Position] = {}
+
+    async def _fence(self, request_id: str, group: Group) -> Fence:
+        if (request_id, group) not in self._fences:
+            keys, pool = self.connector._keys, self.connector._pool
+            stored: bytes | None = await pool.call(b"HGET", keys.owners(request_id), group)
+            epoch, previous, *_ = [*(stored or b"0").decode().split(":"), ""]
+            token = f"{int(epoch) + 1}:{random.getrandbits(48):x}:9999999-0:9999999-0:{previous}"
+            self._fences[request_id, group] = Fence(group, token)
+        return self._fences[request_id, group]
+
+    async def append(self, entries: Sequence[StreamEntry]) -> Sequence[Refusal | None]:
+        """Writes entries, each after the one before in its stream."""
+        last: dict[tuple[str, StreamKind], Position] = {}
+        appends = []
+        for item in entries:
+            key = (item.request_id, item.kind)
+            after = last.get(key) or self._last.get(key) or await self.connector.last_position(*key) or STREAM_CREATED
+            last[key] = item.position
+            fence = await self._fence(item.request_id, self._group or WRITER_GROUP[item.kind])
+            appends.append(Append(item.request_id, item.kind, item.position, item.entry, fence, after))
+        outcomes = await self.connector.append(appends)
+        for append, outcome in zip(appends, outcomes, strict=True):
+            if outcome is None:
+                self._last[append.request_id, append.kind] = append.position
+        return outcomes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.connector, name)
+
+
+def chained(claim: Claim, kind: StreamKind, *entries: tuple[Position, Entry], finish: bool = False) -> list[Append]:
+    """Returns appends of a claim's owner from where the stream stood at the claim; the last one may finish it."""
+    appends, after = [], claim.fence.start(kind)
+    for number, (position, entry) in enumerate(entries, 1):
+        finishes = claim.entry_id if finish and number == len(entries) else None
+        appends.append(Append(claim.request.id, kind, position, entry, claim.fence, after, finishes))
+        after = position
+    return appends

@@ -1,0 +1,35 @@
+"""A refusal applies to the same client's requests for a short time, and to no other client's."""
+
+from starlette.requests import HTTPConnection
+
+from syrinx_stages.gateway.client import MAX_CLIENTS, REPEAT_SECONDS, Refusals, client_key
+from syrinx_stages.gateway.errors import unavailable
+
+ERROR = unavailable("full", 1)
+
+
+def connection(peer: str, authorization: str | None = None) -> HTTPConnection:
+    headers = [(b"authorization", authorization.encode())] if authorization else []
+    return HTTPConnection({"type": "http", "headers": headers, "client": (peer, 1)})
+
+
+def test_a_refusal_is_repeated_for_a_short_time() -> None:
+    refusals = Refusals()
+    refusals.add("one", ERROR, 10.0)
+    assert refusals.recent("one", 10.0 + 0.9 * REPEAT_SECONDS) is ERROR
+    assert refusals.recent("one", 10.0 + 1.1 * REPEAT_SECONDS) is None
+    assert refusals.recent("two", 10.0) is None
+
+
+def test_refusals_of_many_clients_are_forgotten() -> None:
+    refusals = Refusals()
+    for number in range(10 * MAX_CLIENTS):
+        refusals.add(str(number), ERROR, number * REPEAT_SECONDS)
+    assert len(refusals._last) <= MAX_CLIENTS
+
+
+def test_a_client_is_its_key_or_else_its_address() -> None:
+    assert client_key(connection("10.0.0.1", "Bearer a")) == client_key(connection("10.0.0.2", "Bearer a"))
+    keys = [client_key(connection(*each)) for each in (("a", "Bearer a"), ("a", "Bearer b"), ("a",), ("b",))]
+    assert len(set(keys)) == 4
+    assert not any("Bearer" in key for key in keys)

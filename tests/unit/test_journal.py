@@ -1,0 +1,125 @@
+"""Tests of the journal: what it keeps, for how long, and what it returns for a stream that is behind."""
+
+import pytest
+
+from syrinx_stages.connector.base import Append, Claim, Fence, StreamEntry
+from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Group, Position, StreamKind
+from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, SpeechRequest, StreamCreated, TaskType
+from syrinx_stages.runtime import journal
+from syrinx_stages.runtime.journal import KEEP_SECONDS, Journal
+
+CODES, AUDIO = StreamKind.CODES, StreamKind.AUDIO
+
+
+def claimed(kind: StreamKind, request_id: str = "one", start: Position = STREAM_CREATED, epoch: int = 1) -> Claim:
+    group = Group.TALKERS if kind is CODES else Group.CODECS
+    request = SpeechRequest(id=request_id, accepted_at=0.0, text="", task_type=TaskType.CUSTOM_VOICE)
+    return Claim("1-0", request, fence=Fence(group, f"{epoch}:0:{start}:{start}"))
+
+
+def add(written: Journal, claim: Claim, kind: StreamKind, *frames: int, accepted_at: float | None = None) -> Append:
+    """Adds frames; `accepted_at` None leaves them without a reply. Returns the last one."""
+    for number in frames:
+        entry = Codes(b"x") if kind is CODES else Audio(bytes(100))
+        append = Append("one", kind, Position(number), entry, claim.fence, written.last_position(claim))
+        written.add(append)
+        if accepted_at is not None:
+            assert written.accept(append, accepted_at)
+    return append
+
+
+def end(written: Journal, claim: Claim, kind: StreamKind, accepted_at: float) -> Append:
+    after = written.last_position(claim)
+    append = Append("one", kind, Position(after.frames, END_SEQUENCE), End(EndReason.STOP), claim.fence, after)
+    written.add(append)
+    assert written.accept(append, accepted_at)
+    return append
+
+
+def missing(written: Journal, append: Append, at: int | Position) -> list[int] | None:
+    found = written.missing(append, at if isinstance(at, Position) else Position(at))
+    return None if found is None else [entry.position.frames for entry in found]
+
+
+def test_returns_what_follows_the_position_of_a_stream_that_is_behind() -> None:
+    written, claim = Journal(CODES), claimed(CODES)
+    add(written, claim, CODES, 1, 2, 3, accepted_at=0.0)
+    third = add(written, claim, CODES, 4)
+    add(written, claim, CODES, 5)
+    assert missing(written, third, 2) == [3, 4], "later entries wait in the publisher"
+    assert missing(written, third, STREAM_CREATED) == [1, 2, 3, 4]
+
+
+def test_a_position_that_the_writer_never_had_cannot_be_continued() -> None:
+    written, claim = Journal(CODES), claimed(CODES, start=Position(4))
+    last = add(written, claim, CODES, 5, 6)
+    assert missing(written, last, 4) == [5, 6]
+    assert missing(written, last, 3) is None, "it is before the claim"
+    other = Append("one", CODES, Position(9), Codes(b""), claimed(CODES, epoch=2).fence, Position(8))
+    assert missing(written, other, 4) is None, "it is of another claim"
+
+
+def test_the_codes_of_earlier_owners_are_kept_too() -> None:
+    written, claim = Journal(CODES), claimed(CODES, start=Position(2), epoch=2)
+    entries = [(STREAM_CREATED, StreamCreated()), (Position(1), Codes(b"a")), (Position(2), Codes(b"b"))]
+    written.restore(claim, [StreamEntry("one", CODES, position, entry) for position, entry in entries])
+    last = add(written, claim, CODES, 3)
+    assert missing(written, last, STREAM_CREATED) == [1, 2, 3]
+    assert [entry.position for entry in written.last_written()] == [Position(2)]
+
+
+def test_an_entry_is_reported_as_written_once() -> None:
+    written, claim = Journal(CODES), claimed(CODES)
+    append = add(written, claim, CODES, 1, accepted_at=0.0)
+    assert not written.accept(append, 1.0)
+
+
+@pytest.mark.parametrize(("kind", "kept"), [(CODES, [1, 2, 3]), (AUDIO, None)])
+def test_codes_are_kept_in_full_and_audio_for_a_time(kind: StreamKind, kept: list[int] | None) -> None:
+    written, claim = Journal(kind), claimed(kind)
+    add(written, claim, kind, 1, 2, accepted_at=0.0)
+    last = add(written, claim, kind, 3, accepted_at=KEEP_SECONDS)
+    assert missing(written, last, STREAM_CREATED) == kept
+    assert missing(written, last, 2) == [3]
+
+
+def test_the_last_entry_of_an_idle_stream_is_kept() -> None:
+    written, claim = Journal(AUDIO), claimed(AUDIO)
+    last = add(written, claim, AUDIO, 1, 2, accepted_at=0.0)
+    other = claimed(AUDIO, "other")
+    append = Append("other", AUDIO, Position(1), Audio(b"x"), other.fence, STREAM_CREATED)
+    written.add(append)
+    written.accept(append, 2 * KEEP_SECONDS)
+    assert last in written.last_written()
+    assert missing(written, last, 1) == [2]
+
+
+def test_audio_is_kept_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "MAX_AUDIO_BYTES", 250)
+    written, claim = Journal(AUDIO), claimed(AUDIO)
+    last = add(written, claim, AUDIO, 1, 2, 3, 4, accepted_at=0.0)
+    assert missing(written, last, 2) == [3, 4]
+    assert missing(written, last, 1) is None
+
+
+@pytest.mark.parametrize("kind", [CODES, AUDIO])
+def test_an_ended_stream_is_kept_for_a_time_and_then_dropped(kind: StreamKind) -> None:
+    written, claim = Journal(kind), claimed(kind)
+    add(written, claim, kind, 1, accepted_at=0.0)
+    last = end(written, claim, kind, accepted_at=1.0)
+    written.forget("one")
+    assert [entry.position for entry in written.last_written()] == [last.position]
+    assert missing(written, last, STREAM_CREATED) == [1, 1]
+    other = claimed(kind, "other")
+    finish = Append("other", kind, Position(0, END_SEQUENCE), End(EndReason.STOP), other.fence, STREAM_CREATED)
+    written.add(finish)
+    written.accept(finish, 1.0 + KEEP_SECONDS)
+    assert [entry.request_id for entry in written.last_written()] == ["other"]
+
+
+def test_a_stream_without_an_end_is_dropped_with_its_request() -> None:
+    written, claim = Journal(CODES), claimed(CODES)
+    last = add(written, claim, CODES, 1, accepted_at=0.0)
+    written.forget("one")
+    assert not written.last_written()
+    assert missing(written, last, STREAM_CREATED) is None
