@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from syrinx_stages.connector.base import Cancelled, Gone, QueueFull, StorageFull, StreamEntry
+from syrinx_stages.connector.base import Cancelled, Capacity, Gone, QueueFull, StorageFull, StreamEntry
 from syrinx_stages.connector.redis_scripts import STREAM_BYTES
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.family import FAMILY
@@ -126,6 +126,19 @@ async def test_a_submission_is_refused_with_its_own_code(small):
         await small.submit(gateway, "two")
     assert refused.value.code == "redis_full" and refused.value.retry_after >= 1
     assert await small.raw.xlen(small.keys.requests) == 1
+
+
+async def test_capacity_is_reported_while_redis_is_full(small):
+    gateway = small.connector()
+    talker, codec = small.replica(Group.TALKERS, "t"), small.replica(Group.CODECS, "c")
+    for request_id in ("one", "two"):
+        await small.submit(gateway, request_id)
+    await fill(small)
+    for reported_before in (False, True):
+        assert await codec.report(Capacity(free=3, requests_per_second=1.0)) == 3, reported_before
+        assert await talker.report(Capacity(free=0, requests_per_second=0.5)) == 3, reported_before
+    assert (await gateway.queue(Group.TALKERS)).expected_seconds == 6
+    assert small.keys.capacity not in await small.without_expiry()
 
 
 async def submit_until_refused(world, gateway):
