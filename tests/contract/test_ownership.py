@@ -21,7 +21,7 @@ KEYS = Keys(pipeline="owners", generation="1")
 async def test_consumes_again_as_soon_as_redis_is_back(world_of, until, monkeypatch, full):
     monkeypatch.setattr(ownership, "RETRY_SECONDS", 0.05)
     monkeypatch.setattr(ownership, "REFRESH_SECONDS", 0.05)
-    monkeypatch.setattr("syrinx_stages.connector.redis_consumer.RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("syrinx_stages.connector.redis_blocking.RETRY_SECONDS", 0.1)
     lost = []
     with RedisServer() as server:
         async with contextlib.AsyncExitStack() as cut:

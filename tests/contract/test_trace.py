@@ -4,7 +4,7 @@ import pytest
 
 from support.writing import chained
 from syrinx_stages.connector.base import OUTPUT_STREAM
-from syrinx_stages.connector.redis_consumer import BlockingConnection
+from syrinx_stages.connector.redis_blocking import BlockingConnection
 from syrinx_stages.connector.redis_pool import CommandPool
 from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason
