@@ -385,7 +385,7 @@ async def test_a_refused_client_is_refused_again_without_asking_redis(monkeypatc
         assert (again.status_code, again.json(), again.headers["retry-after"]) == (503, first.json(), "1")
         other = await running.http.post("/v1/audio/speech", json={"input": "Hello."}, headers={"Authorization": "b"})
         assert other.status_code == 200
-        assert running.metric("syrinx_requests_total", task_type="unknown", outcome="refused") == 1
+        assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 2
 
 
 async def test_settings_apply_without_restart():
