@@ -99,6 +99,16 @@ async def test_claims_and_takeovers_together_never_exceed_the_rows() -> None:
     assert [item.end.reason for item in received] == [EndReason.STOP] * 2
 
 
+async def test_a_full_codec_gets_the_codes_that_it_waits_for() -> None:
+    """Its only row is that of a request that no talker has claimed yet. The talker must not wait for a free row."""
+    async with pipeline(codecs=0) as stages:
+        await stages.codec(max_resident=1, max_num_seqs=1)
+        for name in ("a", "b", "c"):
+            await submit(stages.connector(), request(name))
+        received = [await receive(stages.connector(), name) for name in ("a", "b", "c")]
+    assert [item.end.reason for item in received] == [EndReason.STOP] * 3
+
+
 async def test_another_talker_takes_over_between_reference_and_first_frame(tmp_path: Path) -> None:
     base = Checkpoint(str(small_checkpoint.write(tmp_path / "model", "base")))
     reference = (0.25 * np.sin(np.arange(24_000) / 20)).astype("<f4").tobytes()

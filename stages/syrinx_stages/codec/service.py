@@ -110,6 +110,10 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             return 0
         return self.speed.spare_requests(demands(rows, now), self.live.current.max_num_seqs)
 
+    def rows_without_input(self) -> int:
+        """Returns how many rows have no codes yet."""
+        return sum(not (row.pending or row.in_flight or row.decoded) for row in self.rows.values())
+
     def settings_changed(self) -> None:
         """Exports the new settings and reschedules."""
         super().settings_changed()

@@ -174,10 +174,7 @@ class Ownership:
             await self._report_due.wait()
 
     def _measured(self) -> Capacity:
-        if not self.claiming:
-            return Capacity(0, 0.0)
-        capacity = self._measure()
-        return Capacity(max(0, min(self.free, capacity.free)), capacity.requests_per_second)
+        return self._measure() if self.claiming else Capacity(0, 0.0)
 
     async def lease_loop(self) -> None:
         """Renews leases and takes over requests with an expired lease, until cancelled."""

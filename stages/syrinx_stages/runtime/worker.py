@@ -111,7 +111,7 @@ class Worker(ABC, Generic[R, S, E]):
             self._claimed,
             self._lost,
             self.can_admit,
-            lambda: Capacity(self.spare_requests(), self.speed.requests_per_second),
+            self.capacity,
             metrics[m.TAKEOVERS].labels(self.stage),
         )
         # Both series must exist from the start: `rate` ignores the first value of a series.
@@ -156,9 +156,21 @@ class Worker(ABC, Generic[R, S, E]):
     def spare_requests(self) -> int:
         """Returns how many further requests could be served in time."""
 
+    def rows_without_input(self) -> int:
+        """Returns how many rows wait for the first entry of their input stream."""
+        return 0
+
     def can_admit(self) -> bool:
         """Returns whether to claim another request now."""
         return self.spare_requests() > 0
+
+    def capacity(self) -> Capacity:
+        """Returns what the replica can serve now.
+
+        A row without input counts as free: the stage before claims nothing for a stage that is full.
+        """
+        free = min(self.ownership.free + self.rows_without_input(), self.spare_requests())
+        return Capacity(max(0, free), self.speed.requests_per_second)
 
     # Lifecycle -------------------------------------------------------------------------------------------------
 
