@@ -7,6 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from syrinx_operator.local.supervisor import Announcement, Member
+from syrinx_operator.resource.stage_config import Stage
 from syrinx_stages.contract.settings import StageConfig, resolved_config_line
 from syrinx_stages.runtime.process import log_config
 from syrinx_stages.runtime.start import load_start_config
@@ -34,7 +36,7 @@ def test_the_hash_depends_on_values_and_not_on_their_order():
 def logged(caplog: pytest.LogCaptureFixture):
     """Logs the configuration of one replica and returns the parsed line."""
 
-    def log(replica: str, tmp_path: Path, **fields: object) -> dict[str, object]:
+    def log(replica: str, tmp_path: Path, /, **fields: object) -> dict[str, object]:
         path = tmp_path / "config.json"
         path.write_text(json.dumps({"pipeline": "p", "generation": "g", "model": "bundled", **fields}))
         config = load_start_config("talker", str(path), {"POD_NAME": replica, "REDIS_PASSWORD": "hunter2"})
@@ -56,6 +58,15 @@ def test_a_process_logs_resolved_values(logged, tmp_path: Path):
     assert line["replica"] == "demo-talker-1"
     assert (line["config"]["talker"]["max_num_seqs"], line["config"]["settings_generation"]) == (3, 5)
     assert line["config"]["drain_seconds"] == 30.0, "defaults are included"
+
+
+def test_a_process_that_syrinx_up_restarts_logs_the_same_hash(logged, tmp_path: Path):
+    first = Member(Stage.GATEWAY, CONFIG, tmp_path)
+    restarted = Member(Stage.GATEWAY, CONFIG, tmp_path / "other")
+    restarted.set_ready(Announcement("", "http://127.0.0.1:8801", "http://127.0.0.1:8802"))
+    assert (restarted.config.port, restarted.config.admin_port) == (8801, 8802), "the restart listens there again"
+    lines = [logged("", tmp_path, **msgspec.to_builtins(member.config)) for member in (first, restarted)]
+    assert lines[0] == lines[1]
 
 
 def test_replicas_of_one_release_log_the_same_hash(logged, tmp_path: Path):

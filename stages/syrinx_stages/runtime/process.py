@@ -68,9 +68,11 @@ def _load(name: str, stages: Sequence[str]) -> dict[str, StageConfig]:
 
 
 def log_config(stage: str, config: StageConfig) -> None:
-    """Logs the resolved configuration and its hash, as one JSON object."""
+    """Logs the resolved configuration and its hash, as one JSON object, without what `syrinx up` chooses itself."""
     values = msgspec.to_builtins(config)
     replica = values.pop("replica")
+    for name in ("port", "admin_port", "settings_file"):
+        del values[name]
     log.info("configuration: %s", resolved_config_line(stage, replica, values))
 
 
