@@ -8,6 +8,7 @@ import socket
 import time
 import wave
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import numpy as np
@@ -19,11 +20,13 @@ from prometheus_client import CollectorRegistry
 from support.gateway import DEADLINE, Gateway, Script, Stages, gateway, tone, until
 from support.streams import Streams
 from support.writing import Owner
-from syrinx_stages.connector.base import Capacity, StreamEntry
+from syrinx_stages.connector.base import Capacity, StreamEntry, Ticket
+from syrinx_stages.connector.redis_connection import Address
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
+from syrinx_stages.gateway import monitor, service
 from syrinx_stages.gateway.body import LARGE_BODY, MAX_LARGE_BODIES
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.runtime.metrics import Metrics
@@ -446,6 +449,29 @@ async def test_a_request_that_no_talker_claims_in_time_is_a_503():
         assert int(response.headers["retry-after"]) >= 1
         assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 1
         assert (await running.service._connector.queue(Group.TALKERS)).length == 0
+
+
+async def test_a_request_that_waits_while_redis_is_unreachable_is_a_503(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(monitor, "CONNECTOR_SECONDS", 0.2)
+    monkeypatch.setattr(service, "WITHDRAW_SECONDS", 0.5)
+    async with gateway(gateway=GatewaySettings(max_queue_seconds=0.2)) as running:
+        await until(lambda: running.service.ready() is None, "both stages were seen")
+        await running.stages.leave()
+        connector = running.service._connector
+        submit, pool, address = connector.submit, connector._pool, connector._pool.address
+
+        async def submit_and_disconnect(*arguments: Any) -> Ticket:
+            ticket = await submit(*arguments)
+            pool.address = Address("redis://127.0.0.1:1")
+            pool._close_free()
+            return ticket
+
+        monkeypatch.setattr(connector, "submit", submit_and_disconnect)
+        response = await running.say(stream=True)
+        assert (response.status_code, response.headers["retry-after"]) == (503, "2")
+        assert response.json()["error"]["message"] == "the service cannot reach its queue"
+        assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 1
+        pool.address = address
 
 
 async def test_a_client_with_many_requests_makes_room_for_another():

@@ -40,6 +40,11 @@ class FanOut:
         if (inbox := self._inboxes.get(event.request_id)) is not None:
             inbox.put_nowait(event)
 
+    def refuse(self, request_id: str) -> None:
+        """Ends a request's stream as refused, if it is open."""
+        end = End(EndReason.REFUSED, "no talker was free in time")
+        self.put(StreamEntry(request_id, StreamKind.AUDIO, Position(0, END_SEQUENCE), end))
+
     def close(self, request_id: str) -> bool:
         """Unsubscribes from a request's audio. Returns False if that was done before."""
         if self._inboxes.pop(request_id, None) is None:
@@ -54,10 +59,9 @@ class FanOut:
                 if isinstance(event, Cancelled):
                     # A release closes the inbox before, so this request was removed from the queue: it waited too
                     # long, or made room for another client's.
-                    position = Position(0, END_SEQUENCE)
-                    end = End(EndReason.REFUSED, "no talker was free in time")
-                    event = StreamEntry(event.request_id, StreamKind.AUDIO, position, end)
-                self.put(event)
+                    self.refuse(event.request_id)
+                else:
+                    self.put(event)
 
 
 class PlaybackReporter:

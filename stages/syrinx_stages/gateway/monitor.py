@@ -29,7 +29,8 @@ class PipelineMonitor:
         self._connector = connector
         self._metrics = metrics
         self._settings = settings
-        self._unreachable: str | None = None
+        self.unreachable: str | None = None
+        """Why Redis did not answer the last measurement; None if it did."""
         self.expected_wait = 0.0
         """How long the next request will wait for a talker, in seconds."""
         self._missing: str | None = "talker"
@@ -51,9 +52,9 @@ class PipelineMonitor:
                 queue = await self._connector.queue(Group.TALKERS)
                 missing = await self._missing_stage()
         except (ConnectorError, TimeoutError) as error:
-            self._unreachable = f"Redis cannot be reached: {error or 'no answer'}"
+            self.unreachable = f"Redis cannot be reached: {error or 'no answer'}"
             return
-        self._unreachable = None
+        self.unreachable = None
         self.expected_wait = queue.expected_seconds
         self._metrics[m.QUEUE_LENGTH].set(queue.length)
         self._metrics[m.QUEUE_AGE].set(queue.oldest_seconds)
@@ -76,7 +77,7 @@ class PipelineMonitor:
         wait for them, for up to `max_queue_seconds`.
         """
         not_yet = None if self._was_complete else f"no {self._missing} of this model generation is running yet"
-        return self._unreachable or not_yet
+        return self.unreachable or not_yet
 
     def missing_stage_error(self, tolerated: float | None = None) -> ApiError | None:
         """The 503 for new and waiting requests once a stage has been missing for more than `tolerated` seconds.

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from syrinx_stages.connector.base import ConnectorError, QueueFull, Ticket
+from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError, QueueFull, Ticket
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.keys import StreamKind
@@ -35,12 +35,16 @@ log = logging.getLogger(__name__)
 
 STALL_SECONDS = 60.0
 """A request without progress for this long has failed."""
+WITHDRAW_SECONDS = RETRY_SECONDS
+"""How long the gateway tries to remove a request that has waited for `max_queue_seconds` from the queue."""
 RELEASE_DELAYS = (0.0, 0.5, 2.0, 5.0)
 """Seconds before each attempt to release a request; after the last its streams are left to expire."""
 RELEASE_SECONDS = 1.0
 """How long a closing gateway waits for releases in progress."""
 MAX_RELEASED = 1024
 """Number of releases to repeat after a reconnection, if they are not older than `KEEP_SECONDS`."""
+UNREACHABLE, UNREACHABLE_SECONDS = "the service cannot reach its queue", 2.0
+"""Message and `Retry-After` while Redis cannot be reached."""
 STAGE = "gateway"
 
 
@@ -241,7 +245,7 @@ class GatewayService:
             raise refusal from None
         except (ConnectorError, TimeoutError) as error:
             log.warning("request %s could not be queued: %s", request.id, error)
-            raise unavailable("the service cannot reach its queue", 2) from None
+            raise unavailable(UNREACHABLE, UNREACHABLE_SECONDS) from None
         finally:
             if ticket is None:
                 # The request may be queued all the same: release it, so that no stage serves it.
@@ -250,16 +254,27 @@ class GatewayService:
 
     def _expire(self, stream: SpeechStream, ticket: Ticket) -> None:
         if not stream.started:
-            self._in_background(self._withdraw(ticket))
+            self._in_background(self._withdraw(stream, ticket))
 
-    async def _withdraw(self, ticket: Ticket) -> None:
-        """Removes a request from the queue unless a talker has claimed it. Its stream then ends as refused."""
-        await self.monitor.measure()
-        with contextlib.suppress(ConnectorError):
-            await self._connector.withdraw(ticket)
+    async def _withdraw(self, stream: SpeechStream, ticket: Ticket) -> None:
+        """Removes a request from the queue unless a talker has claimed it. Its stream then ends as refused.
+
+        It also ends if Redis cannot be reached: nobody knows then whether a talker has claimed the request.
+        """
+        try:
+            async with asyncio.timeout(WITHDRAW_SECONDS):
+                await self.monitor.measure()
+                withdrawn = await self._connector.withdraw(ticket)
+        except (ConnectorError, TimeoutError) as error:
+            log.warning("request %s could not be withdrawn: %s", ticket.request_id, error or "no answer")
+            withdrawn = not stream.started
+        if withdrawn:
+            self._fanout.refuse(ticket.request_id)
 
     def _refusal(self, message: str) -> ApiError:
-        """Returns the error of a queued request that is refused: a missing stage, or too much load."""
+        """Returns the error of a queued request that is refused: no Redis, a missing stage, or too much load."""
+        if self.monitor.unreachable:
+            return unavailable(UNREACHABLE, UNREACHABLE_SECONDS)
         busy = unavailable(f"the service is at its limit: {message}", self.monitor.expected_wait, "queue_full")
         return self.monitor.missing_stage_error(tolerated=0.0) or busy
 
