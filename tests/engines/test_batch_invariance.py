@@ -11,6 +11,7 @@ from syrinx_stages.contract.messages import Sampling
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.sampling import Sampler
 from syrinx_stages.model.talker import KVCache, Talker
+from syrinx_stages.talker.eager_engine import REPLAY_FRAMES, EagerTalkerEngine
 from syrinx_stages.talker.prompt import build_prompt
 
 OTHERS = [1, 2, 7, 40]
@@ -121,6 +122,29 @@ def test_cache_growth_does_not_change_a_state(checkpoint: Checkpoint, talker: Ta
         states = [talker.decode(inputs[position : position + 1], [cache]) for cache in (growing, roomy)]
         assert torch.equal(*states), position
     assert growing._data.numel() < roomy._data.numel()
+
+
+@torch.inference_mode()
+def test_a_replayed_request_has_the_state_of_its_previous_owner(checkpoint: Checkpoint) -> None:
+    engine = EagerTalkerEngine(checkpoint)
+    voice = next(iter(checkpoint.config.talker_config.speakers))
+    fields = {"text": "word " * 9, "voice": voice, "non_streaming_text": False}
+    request = speech_request("custom_voice", fields, Sampling(min_frames=REPLAY_FRAMES + 4), seed=1)
+    engine.admit([engine.prepare(request, b"", None)])
+    codes = b""
+    for count in range(1, REPLAY_FRAMES + 4):
+        frame = engine.launch([request.id])[request.id]
+        assert isinstance(frame, bytes)
+        codes += frame
+        if count in (1, 2, REPLAY_FRAMES, REPLAY_FRAMES + 1, REPLAY_FRAMES + 2):
+            owner, successor = engine._rows[request.id], engine._prefill(engine.prepare(request, codes, None))
+            assert owner.next_input is not None and successor.next_input is not None
+            assert torch.equal(successor.next_input, owner.next_input), count
+            assert torch.equal(successor.hidden, owner.hidden), count
+            assert torch.equal(successor.seen, owner.seen) and successor.frames == owner.frames == count
+            for old, new in zip(owner.cache._layers, successor.cache._layers, strict=True):
+                length = owner.cache.length
+                assert successor.cache.length == length and torch.equal(new[..., :length, :], old[..., :length, :])
 
 
 @torch.inference_mode()

@@ -143,10 +143,13 @@ class Talker(nn.Module):
         return self.model.run(embeds, slice(0, length), attend)[-1]
 
     def decode(self, embeds: Tensor, caches: Sequence[KVCache]) -> Tensor:
-        """Runs one position of each request: inputs [rows, hidden_size] to hidden states of the same shape."""
-        rows = len(caches)
-        positions = [cache.length for cache in caches]
+        """Runs the next position of each cache: inputs [rows, hidden_size] to hidden states of the same shape.
+
+        A cache that occurs several times gets as many positions, in the order of the rows.
+        """
+        rows, positions = len(caches), []
         for cache in caches:
+            positions.append(cache.length)
             cache.extend(1)
         config = self.config
         heads, kv_heads, size = config.num_attention_heads, config.num_key_value_heads, config.head_size
