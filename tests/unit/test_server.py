@@ -1,6 +1,7 @@
 """Tests of the HTTP server: its addresses, its URL, and its limits on slow clients."""
 
 import asyncio
+import json
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -8,7 +9,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 
 from syrinx_stages.runtime import server as server_module
@@ -148,5 +149,91 @@ async def test_a_response_that_nobody_reads_ends_its_connection(monkeypatch: pyt
             client.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
             async with asyncio.timeout(DEADLINE):
                 await disconnected.wait()
+    finally:
+        await server.close()
+
+
+async def exchange(server: HttpServer, sent: bytes) -> bytes:
+    """Returns what the server sends on a new connection until it closes it."""
+    with connect(server) as client:
+        client.setblocking(False)
+        received = b""
+        async with asyncio.timeout(DEADLINE):
+            await asyncio.get_running_loop().sock_sendall(client, sent)
+            while part := await asyncio.get_running_loop().sock_recv(client, 4096):
+                received += part
+        return received
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "message"),
+    [
+        (b"\x16\x03\x01 a TLS client\r\n\r\n", 400, "illegal request line"),
+        (b"GET / HTTP/1.1\r\n\r\n", 400, "Missing mandatory Host"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n", 400, "illegal header line"),
+        (
+            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            400,
+            "conflicting Content-Length",
+        ),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501, "Transfer-Encoding"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 30_000, 431, "too long"),
+    ],
+    ids=["not HTTP", "no host", "header", "two lengths", "encoding", "large header"],
+)
+async def test_a_malformed_request_gets_an_error_in_json(sent: bytes, status: int, message: str) -> None:
+    server = HttpServer(APP, "127.0.0.1", 0)
+    try:
+        head, _, body = (await exchange(server, sent)).partition(b"\r\n\r\n")
+        assert head.startswith(f"HTTP/1.1 {status} ".encode()) and b"application/json" in head
+        error = json.loads(body)["error"]
+        assert message in error["message"]
+        assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", None, "invalid_http")
+    finally:
+        await server.close()
+
+
+async def test_a_malformed_body_cuts_off_the_response_that_has_begun(caplog: pytest.LogCaptureFixture) -> None:
+    app = FastAPI()
+
+    @app.post("/stream")
+    async def stream() -> StreamingResponse:
+        async def chunks() -> AsyncIterator[bytes]:
+            while True:
+                yield b"audio"
+                await asyncio.sleep(0.01)
+
+        return StreamingResponse(chunks())
+
+    server = HttpServer(app, "127.0.0.1", 0)
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(server.url).port)
+        async with asyncio.timeout(DEADLINE):
+            writer.write(b"POST /stream HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+            await reader.readuntil(b"audio")
+            writer.write(b"not a chunk\r\n")
+            rest = await reader.read()
+        assert not rest.endswith(b"0\r\n\r\n"), "it looks incomplete"
+        assert rest.replace(b"5\r\naudio\r\n", b"").strip() == b""
+    finally:
+        writer.close()
+        await server.close()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_request_to_upgrade_is_served_as_it_is() -> None:
+    """Java's HTTP client and `curl --http2` offer HTTP/2 with their first request."""
+    app = FastAPI()
+
+    @app.post("/length")
+    async def length(request: Request) -> int:
+        return len(await request.body())
+
+    server = HttpServer(app, "127.0.0.1", 0)
+    try:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            headers = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAAQAAP__"}
+            for _ in range(2):
+                assert (await client.post(f"{server.url}/length", content=b"audio", headers=headers)).json() == 5
     finally:
         await server.close()

@@ -2,13 +2,17 @@
 
 import asyncio
 import contextlib
+import json
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from syrinx_stages.runtime.errors import StartError
 
@@ -25,6 +29,31 @@ BACKLOG = 1024
 """Maximum number of connections that wait to be accepted."""
 READ = ["GET", "HEAD"]
 """Methods of a route that only reads."""
+
+
+class _Protocol(H11Protocol):
+    """Responds to malformed requests in the shape of the OpenAI API."""
+
+    def send_400_response(self, msg: str) -> None:
+        """Sends 400, or 431 for large headers, and closes; a response that has begun remains incomplete."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            error = sys.exception()
+            status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
+            detail = {
+                "message": f"{msg} {error}",
+                "type": "invalid_request_error",
+                "param": None,
+                "code": "invalid_http",
+            }
+            body = json.dumps({"error": detail}).encode()
+            headers = [
+                ("Content-Type", "application/json"),
+                ("Content-Length", str(len(body))),
+                ("Connection", "close"),
+            ]
+            for event in (h11.Response(status_code=status, headers=headers), h11.Data(body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event))
+        self.transport.close()
 
 
 class _Server(uvicorn.Server):
@@ -50,6 +79,9 @@ class HttpServer:
         self.url = f"http://{_url_host(host)}:{self._socket.getsockname()[1]}"
         options = uvicorn.Config(
             app,
+            # Not httptools, which a vLLM image has: it limits no headers, and loses a body after `Upgrade: h2c`.
+            http=_Protocol,
+            ws="none",
             log_level="warning",
             access_log=False,
             lifespan="off",
