@@ -17,6 +17,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from support.local_pipeline import local_pipeline
 from support.prometheus import find_prometheus, scraping
 from support.queries import DASHBOARDS, dashboard_queries, groups, parts, rules, substituted, variables
 from support.tuning import update_telemetry
@@ -24,7 +25,6 @@ from syrinx_operator.cluster import prometheus
 from syrinx_operator.cluster.state import Owner
 from syrinx_operator.cluster.telemetry import HealthServer, Telemetry
 from syrinx_operator.cluster.workqueue import Outcome
-from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource import knobs as tuner
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.tuner.snapshot import WANTED_METRICS
@@ -58,7 +58,6 @@ CHOICES = {
 """Values of the dashboards' variables."""
 EMPTY = {
     "SyrinxOperatorDown": "there is an operator",
-    "SyrinxRequestErrors": "no request ended in an error, so there is no series of them",
     "tuner: annotation Taken back": "the only decision was a promotion",
     "tuner: annotation No verdict": "the only decision was a promotion",
     "tuner: Capture time: A": "on a CPU nothing is captured",
@@ -158,7 +157,7 @@ async def prom() -> AsyncIterator[ScrapingPrometheus]:
     operator = Operator()
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(operator.server())
-        local = await stack.enter_async_context(LocalPipeline(msgspec.convert(RESOURCE, TTSPipeline), port=0))
+        local = await stack.enter_async_context(local_pipeline(msgspec.convert(RESOURCE, TTSPipeline)))
         targets = {
             urlsplit(member.admin_url).netloc: {
                 "namespace": NAMESPACE,

@@ -89,6 +89,9 @@ class GatewayService:
         """Starts the background tasks. If Redis cannot be reached yet, the gateway is not ready."""
         for gauge in (m.LIVE_STREAMS, m.QUEUE_LENGTH, m.QUEUE_AGE):
             self._metrics[gauge].set(0)
+        # Both series must exist from the start: `rate` ignores the first value of a series.
+        for outcome in (EndReason.ERROR, EndReason.REFUSED):
+            self._metrics[m.REQUESTS].labels(self.checkpoint.task_type, outcome)
         self.settings_changed()
         await self.monitor.measure()
         for background in (self._fanout, self._playback_reporter, self.monitor, self._storage):
