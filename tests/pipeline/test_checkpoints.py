@@ -12,8 +12,8 @@ import soundfile
 import torch
 
 from support import small_checkpoint
+from support.local_pipeline import local_pipeline
 from support.stages import DEADLINE, ReceivedAudio, pipeline, receive, request, submit, synthesize
-from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_operator.resource.stage_config import LocalError
 from syrinx_stages.contract.family import FAMILY
@@ -127,7 +127,7 @@ async def test_a_voice_is_cloned_over_http(base: Checkpoint, reference: bytes) -
     audio = base64.b64encode(recording.getvalue()).decode()
     body = {"input": "Hello.", "ref_audio": f"data:audio/wav;base64,{audio}", "ref_text": "Okay.", "seed": 3}
     async with (
-        LocalPipeline(pipeline_with(base.directory), port=0, start_timeout=DEADLINE) as running,
+        local_pipeline(pipeline_with(base.directory), start_timeout=DEADLINE) as running,
         httpx.AsyncClient(base_url=running.gateway_url, timeout=DEADLINE) as client,
     ):
         cloned = await client.post("/v1/audio/speech", json={**body, "max_new_tokens": 10})
@@ -163,7 +163,7 @@ async def test_a_damaged_checkpoint_fails_the_start_and_names_the_tensor(
     directory = small_checkpoint.write(tmp_path / "model", "voice_design")
     small_checkpoint.damage(directory, TENSOR, change)
     with pytest.raises(LocalError) as failure:
-        async with LocalPipeline(pipeline_with(directory), port=0, start_timeout=DEADLINE):
+        async with local_pipeline(pipeline_with(directory), start_timeout=DEADLINE):
             pass
     assert all(word in str(failure.value) for word in words), failure.value
     assert "Traceback" not in str(failure.value)

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from support.local_pipeline import local_pipeline
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.supervisor import Member
 from syrinx_operator.resource.spec import TTSPipeline
@@ -74,7 +75,7 @@ async def pipeline() -> AsyncIterator[Running]:
         "spec": {"topology": "Colocated", "talker": {"replicas": 2}},
     }
     async with (
-        LocalPipeline(msgspec.convert(resource, TTSPipeline), port=0) as local,
+        local_pipeline(msgspec.convert(resource, TTSPipeline)) as local,
         httpx.AsyncClient(base_url=local.gateway_url, timeout=DEADLINE, trust_env=False) as client,
     ):
         yield Running(local, client)

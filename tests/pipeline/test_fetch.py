@@ -18,8 +18,8 @@ import pytest
 
 from support import small_checkpoint
 from support.hub import NAME, TOKEN, Hub, serve
+from support.local_pipeline import local_pipeline
 from support.stages import DEADLINE
-from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource.spec import default_pipeline
 
 COMMIT = "a" * 40
@@ -328,7 +328,7 @@ async def test_pipeline_serves_a_fetched_checkpoint(tmp_path: Path, tmp_path_fac
     model = msgspec.structs.replace(pipeline.spec.model, bundled=False, path=output.strip())
     pipeline = msgspec.structs.replace(pipeline, spec=msgspec.structs.replace(pipeline.spec, model=model))
     async with (
-        LocalPipeline(pipeline, port=0, start_timeout=DEADLINE) as running,
+        local_pipeline(pipeline, start_timeout=DEADLINE) as running,
         httpx.AsyncClient(base_url=running.gateway_url, timeout=DEADLINE) as client,
     ):
         body = {"input": "Hello.", "instructions": "Softly.", "response_format": "pcm", "max_new_tokens": 8}

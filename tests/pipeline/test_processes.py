@@ -16,6 +16,7 @@ import pytest_asyncio
 import redis.asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
+from support.local_pipeline import local_pipeline
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.supervisor import Child
 from syrinx_operator.resource.spec import TTSPipeline
@@ -117,7 +118,7 @@ async def running_pipeline(redis_server: Redis) -> AsyncIterator[Running]:
     }
     pipeline = msgspec.convert(resource, TTSPipeline)
     async with (
-        LocalPipeline(pipeline, port=0) as local,
+        local_pipeline(pipeline) as local,
         httpx.AsyncClient(base_url=local.gateway_url, timeout=DEADLINE) as client,
         redis.asyncio.from_url(redis_server.server.url_with_password) as store,
     ):

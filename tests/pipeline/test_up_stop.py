@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from support.up import DEADLINE, EXAMPLE, Up, alive, environment
+from support.up import DEADLINE, Up, alive, environment, example
 
 TEXT = "We walked along the beach on a warm day."
 FORMATS: dict[str, dict[str, Any]] = {"raw": {"stream": True}, "sse": {"stream_format": "sse"}, "whole": {}}
@@ -29,10 +29,7 @@ def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
     with contextlib.ExitStack() as stack:
 
         def start(**gateway: object) -> Up:
-            file = tmp_path / "pipeline.yaml"
-            fields = "".join(f"\n    {name}: {value}" for name, value in gateway.items())
-            file.write_text(EXAMPLE.read_text().replace("\n    port: 8000", f"\n    port: 8000{fields}"))
-            running = Up(tmp_path, file)
+            running = Up(tmp_path, example(tmp_path, **gateway))
             stack.callback(running.process.wait, DEADLINE)
             stack.callback(running.process.terminate)
             running.url = running.wait_for(r"ready at (http://\S+)")[1]

@@ -19,7 +19,7 @@ from syrinx_stages.connector.base import Append, Claim, Fence, Gone
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest
-from syrinx_stages.contract.settings import StageConfig
+from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.gateway.api import create_app
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.model.describe import checkpoint_directory
@@ -174,6 +174,8 @@ async def gateway(stall_seconds: float = DEADLINE, **config: object) -> AsyncIte
     """Runs a gateway, by default of the bundled checkpoint."""
     streams, registry = Streams(), CollectorRegistry()
     defaults = {"pipeline": "p", "generation": "g", "replica": "gateway-0", "model": "bundled"}
+    # A busy machine is no reason to refuse requests.
+    defaults |= {"gateway": GatewaySettings(max_queue_seconds=60.0)}
     service = GatewayService(
         StageConfig(**{**defaults, **config}), streams.connector(), Metrics(registry), stall_seconds
     )

@@ -7,6 +7,10 @@ import sys
 import time
 from pathlib import Path
 
+import yaml
+
+from support.local_pipeline import MAX_QUEUE_SECONDS
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline.yaml"
 DEADLINE = 60.0
 
@@ -17,16 +21,25 @@ def environment(state: Path) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "SYRINX_URL"} | own
 
 
+def example(directory: Path, **gateway: object) -> Path:
+    """Writes the example with fields of its gateway changed. A busy machine is no reason to refuse requests."""
+    resource = yaml.safe_load(EXAMPLE.read_text())
+    resource["spec"]["gateway"] |= {"maxQueueSeconds": MAX_QUEUE_SECONDS, **gateway}
+    file = directory / "pipeline.yaml"
+    file.write_text(yaml.safe_dump(resource))
+    return file
+
+
 class Up:
     """`syrinx up` in the background."""
 
-    def __init__(self, state: Path, file: Path = EXAMPLE) -> None:
+    def __init__(self, state: Path, file: Path | None = None) -> None:
         self.state = state
         self.url = ""
         """Set by a fixture when it is ready."""
         self.log = state / "up.log"
         with self.log.open("wb") as log:
-            command = [sys.executable, "-m", "syrinx_operator", "up", str(file), "--port", "0"]
+            command = [sys.executable, "-m", "syrinx_operator", "up", str(file or example(state)), "--port", "0"]
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment(state))
 
     def wait_for(self, pattern: str) -> re.Match[str]:

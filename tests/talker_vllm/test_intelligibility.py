@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from support.intelligibility import SENTENCES, recognizer, speak_all
-from syrinx_operator.local.pipeline import LocalPipeline
+from support.local_pipeline import local_pipeline
 from syrinx_operator.resource.spec import TTSPipeline, default_pipeline
 
 pytestmark = pytest.mark.vllm
@@ -19,7 +19,7 @@ def pipeline(engine: str) -> TTSPipeline:
 async def test_bundled_voice_is_as_intelligible_as_on_the_torch_engine() -> None:
     scores, audio = {}, {}
     for engine in ("torch", "vllm"):
-        async with LocalPipeline(pipeline(engine), port=0) as running:
+        async with local_pipeline(pipeline(engine)) as running:
             audio[engine] = await speak_all(running.gateway_url, concurrency=8)
         scores[engine] = recognizer().score(audio[engine])[0]
     print(f"\nsentences identified: {scores}")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from support.intelligibility import SENTENCES, recognizer, speak_all
-from syrinx_operator.local.pipeline import LocalPipeline
+from support.local_pipeline import local_pipeline
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_stages.contract.family import FAMILY
 
@@ -22,7 +22,7 @@ def voice_recognizer():
     [("us", False, 1), ("us", False, 8), ("us_m", True, 8), ("us_f", False, 8), ("gb", True, 8)],
 )
 async def test_bundled_voice_is_intelligible(voice_recognizer, voice, streaming_text, concurrency):
-    async with LocalPipeline(default_pipeline(), port=0) as running:
+    async with local_pipeline(default_pipeline()) as running:
         audio = await speak_all(running.gateway_url, concurrency, voice=voice, streaming_text=streaming_text)
     identified, errors = voice_recognizer.score(audio)
     print(
