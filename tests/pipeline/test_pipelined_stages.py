@@ -20,6 +20,7 @@ from syrinx_stages.contract.messages import Codes, End, EndReason
 from syrinx_stages.runtime.process import run_service
 from syrinx_stages.runtime.settings import SettingsUpdate
 from syrinx_stages.runtime.worker import Worker
+from syrinx_stages.talker import prefill
 
 SHORT_LEASE = 0.2
 LONG_TEXT = "The old teacher carried seven green apples before breakfast and described two heavy bags."
@@ -76,7 +77,11 @@ async def test_a_step_is_read_when_there_is_nothing_else_to_launch() -> None:
         assert not worker_of(stages, "codec").engine.unread
 
 
-async def test_waiting_requests_are_prefilled_in_one_call() -> None:
+@pytest.mark.parametrize(("max_positions", "admitted"), [(10_000, 3), (1, 1)])
+async def test_waiting_requests_are_prefilled_in_one_call(
+    monkeypatch: pytest.MonkeyPatch, max_positions: int, admitted: int
+) -> None:
+    monkeypatch.setattr(prefill, "MAX_BURST_POSITIONS", max_positions)
     async with pipelined() as stages:
         talker = worker_of(stages, "talker")
         first = asyncio.create_task(synthesize(stages.connector(), request("a", LONG_TEXT, live=False)))
@@ -85,7 +90,7 @@ async def test_waiting_requests_are_prefilled_in_one_call() -> None:
             others = [asyncio.create_task(synthesize(stages.connector(), request(f"r{index}"))) for index in range(3)]
             await until(lambda: len(talker._waiting) == 3, "three wait")
         received = await asyncio.gather(first, *others)
-        assert max(talker.engine.admitted) == 3
+        assert max(talker.engine.admitted) == admitted
     assert all(item.end.reason is EndReason.STOP for item in received)
 
 

@@ -5,11 +5,13 @@ import random
 import pytest
 
 from syrinx_stages.talker.prefill import (
+    MAX_BURST_POSITIONS,
     MAX_PREFILL_POSITIONS,
     PREFILL_LENGTHS,
     PREFILL_ROWS,
     Chunk,
     Prefill,
+    burst_size,
     plan_prefills,
     prefill_shapes,
 )
@@ -98,3 +100,20 @@ def test_plan_does_not_depend_on_the_order_of_the_prompts() -> None:
     for _ in range(20):
         generator.shuffle(positions)
         assert shapes(positions) == expected
+
+
+@pytest.mark.parametrize(
+    ("positions", "count"),
+    [
+        ([], 1),
+        ([4096] * 8, 1),
+        ([40] * 8, 8),
+        ([300] * 8, 6),
+        ([MAX_BURST_POSITIONS, 1], 1),
+        # The oldest are first: a short prompt does not overtake a long one.
+        ([1500, 600, 40], 1),
+    ],
+)
+def test_a_burst_is_bounded(positions: list[int], count: int) -> None:
+    assert burst_size(positions) == count
+    assert count <= 1 or sum(positions[:count]) <= MAX_BURST_POSITIONS

@@ -18,6 +18,7 @@ from syrinx_stages.contract.settings import TalkerSettings
 from syrinx_stages.runtime.in_flight import CompletedStep
 from syrinx_stages.runtime.worker import Worker, shut_down
 from syrinx_stages.talker.engine import EngineFull, TalkerEngine
+from syrinx_stages.talker.prefill import burst_size
 from syrinx_stages.talker.prompt import Prepared
 from syrinx_stages.talker.scheduler import Row, abandoned, demands, is_overloaded, late_margin, schedule
 
@@ -190,11 +191,12 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         return min(times, default=None)
 
     def _next_prefills(self, now: float) -> list[Waiting]:
-        """Creates rows for the oldest waiting requests: at most `prefill_rows`, so bursts cannot stall streams."""
+        """Creates rows for the oldest waiting requests: so few that their prefill does not stall the other streams."""
         if self._engine_full:
             return []
         waiting = sorted(self._waiting.values(), key=lambda item: item.claim.request.accepted_at)
-        chosen = waiting[: self.engine.prefill_rows]
+        waiting = waiting[: self.engine.prefill_rows]
+        chosen = waiting[: burst_size([item.prepared.positions for item in waiting])]
         for item in chosen:
             del self._waiting[item.id]
             self._unattributed.add(item.id)

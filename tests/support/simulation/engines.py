@@ -87,6 +87,10 @@ class Prepared:
     def frames(self) -> int:
         return len(self.codes)
 
+    @property
+    def positions(self) -> int:
+        return self.frames
+
 
 @dataclass
 class Pace:
