@@ -97,6 +97,7 @@ class _Codec(_Device):
     """A `CodecEngine` with free captures. A call is known by when it is done, and the frames of each row."""
 
     depth = 2
+    prefill = None
     overhead_frames = 16
     codebook_size = 2048
 

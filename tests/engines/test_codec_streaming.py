@@ -14,6 +14,7 @@ import syrinx_stages
 from support.small_codec import CONFIG, random_decoder
 from syrinx_stages.model.checkpoint import load_module
 from syrinx_stages.model.codec_decoder import CodecDecoder
+from syrinx_stages.model.codec_state import DecoderState
 from syrinx_stages.model.config import read_speech_tokenizer_config
 
 OFFICIAL = Path(__file__).parents[1] / "fixtures" / "official" / "codec"
@@ -49,6 +50,11 @@ def random_codes(rows: int, frames: int, size: int, seed: int) -> Tensor:
 @pytest.fixture(scope="module")
 def decoder() -> CodecDecoder:
     return load(OFFICIAL)
+
+
+@pytest.fixture(scope="module")
+def voice() -> CodecDecoder:
+    return load(VOICE)
 
 
 @pytest.fixture(scope="module")
@@ -122,12 +128,11 @@ def test_resetting_a_slot_does_not_change_other_slots(decoder: CodecDecoder, cod
     assert torch.equal(arena.gather(torch.tensor([2, 1])).data, state.data[[0, 2]])
 
 
-def test_chunking_and_batching_the_bundled_voice_beyond_its_attention_window() -> None:
-    decoder = load(VOICE)
+def test_chunking_and_batching_the_bundled_voice_beyond_its_attention_window(voice: CodecDecoder) -> None:
     codes = random_codes(3, 150, 256, seed=1)
-    alone = decode(decoder, codes[:1], [])
-    assert torch.equal(decode(decoder, codes[:1], [2, 2, 4, 8, 12, 1, 1, 5, 70]), alone)
-    assert torch.equal(decode(decoder, codes, [2, 4, 8, 12, 60])[:1], alone)
+    alone = decode(voice, codes[:1], [])
+    assert torch.equal(decode(voice, codes[:1], [2, 2, 4, 8, 12, 1, 1, 5, 70]), alone)
+    assert torch.equal(decode(voice, codes, [2, 4, 8, 12, 60])[:1], alone)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +160,45 @@ def test_chunking_and_batching_of_unusual_widths(changes: dict[str, Any]) -> Non
     for rows in (1, 2, 3):
         for chunks in ([1] * FRAMES, [2, 2, 4, 8, 12], [3, 1, 5, 1, 1]):
             assert torch.equal(decode(decoder, codes[:rows], chunks), torch.cat(alone[:rows])), (rows, chunks)
+
+
+def rebuild(decoder: CodecDecoder, codes: Tensor, prefilled: int, block: int) -> DecoderState:
+    """Returns the state after codes [1, frames, 16] of which the first are prefilled, `block` at a time."""
+    state = decoder.new_state(1)
+    for start in range(0, prefilled, block):
+        part = codes[:, start : min(start + block, prefilled)]
+        state = decoder.prefill(part, torch.tensor([part.shape[1]]), state)
+    return decoder(codes[:, prefilled:], torch.tensor([codes.shape[1] - prefilled]), state)[1]
+
+
+@pytest.mark.parametrize("prefilled", [1, 9, 24, 60, 150])
+@torch.inference_mode()
+def test_prefilled_frames_leave_the_state_of_decoded_ones(voice: CodecDecoder, prefilled: int) -> None:
+    """Prefills shorter and longer than the attention window, as one block and in several."""
+    codes = random_codes(1, prefilled + voice.context_frames, 256, seed=prefilled)
+    decoded = rebuild(voice, codes, 0, 1)
+    for block in (prefilled, 7):
+        state = rebuild(voice, codes, prefilled, block)
+        assert torch.equal(state.data, decoded.data) and torch.equal(state.position, decoded.position)
+    assert not torch.equal(rebuild(voice, codes, prefilled + 1, 7).data, decoded.data)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hidden_size": 7, "latent_dim": 33, "codebook_dim": 6, "head_dim": 24},
+        {"sliding_window": 2, "upsample_rates": (1, 2), "upsampling_ratios": (3,), "decoder_dim": 20},
+        {"upsample_rates": (5, 4, 3), "upsampling_ratios": (2, 2), "decoder_dim": 48},
+    ],
+    ids=str,
+)
+@torch.inference_mode()
+def test_context_follows_from_the_shape_of_the_decoder(changes: dict[str, Any]) -> None:
+    decoder = random_decoder(msgspec.structs.replace(CONFIG, **changes))
+    codes = random_codes(1, 12 + decoder.context_frames, CONFIG.codebook_size, seed=1)
+    decoded = rebuild(decoder, codes, 0, 1)
+    assert torch.equal(rebuild(decoder, codes, 12, 5).data, decoded.data)
+    assert not torch.equal(rebuild(decoder, codes, 13, 5).data, decoded.data)
 
 
 def test_loading_new_weights_replaces_derived_tables(decoder: CodecDecoder, codes: Tensor) -> None:

@@ -11,6 +11,7 @@ import pytest
 from support.stages import DEADLINE, Pipeline, pipeline, receive, request, submit, synthesize, until
 from support.writing import Owner
 from syrinx_stages.codec.eager_engine import EagerCodecEngine
+from syrinx_stages.codec.service import CodecService
 from syrinx_stages.connector.base import Claim, StreamEntry
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import Group, Position, StreamKind
@@ -31,6 +32,9 @@ NEIGHBOURS = (
     "The quiet student carried the morning paper after the storm.",
     "A young doctor bought an empty box.",
 )
+
+PUBLISHED = 28
+"""Frames of audio before a crash: more than the decoder's convolutions reach back."""
 
 
 def change(worker: Worker, **settings: object) -> None:
@@ -152,11 +156,15 @@ async def test_another_replica_continues_at_the_next_frame_after_a_crash(stage: 
         undisturbed = await synthesize(stages.connector(), request("a", text))
     async with pipeline() as stages:
         ticket = await submit(stages.connector(), request("a", text))
-        await receive(stages.connector(), "a", until_frames=8)
+        await receive(stages.connector(), "a", until_frames=PUBLISHED)
         await stages.kill(next(worker for worker in stages.workers if worker.stage == stage))
-        await (stages.talker("talker-1") if stage == "talker" else stages.codec("codec-1"))
+        successor = await (stages.talker("talker-1") if stage == "talker" else stages.codec("codec-1"))
         received = await receive(stages.connector(), "a")
         await stages.connector().release(ticket)
+        if isinstance(successor, CodecService):
+            assert successor.engine.prefill is not None
+            decoded = successor.metrics.registry.get_sample_value("syrinx_frames_total", {"stage": "codec"})
+            assert decoded <= received.chunks[-1] - PUBLISHED + successor.engine.prefill.context_frames
     assert received.end.reason is EndReason.STOP
     assert received.pcm == undisturbed.pcm
     assert (received.talkers if stage == "talker" else received.codecs)[-1] == f"{stage}-1"

@@ -99,6 +99,7 @@ class DeferredCodecEngine(Queue, EagerCodecEngine):
     def __init__(self, decoder: object, max_resident: int) -> None:
         Queue.__init__(self)
         EagerCodecEngine.__init__(self, decoder, max_resident)
+        self.prefill = None
         self.shapes: list[tuple[CapturePair, tuple[int, ...]]] = []
         """The shape of each call and the number of frames of its rows."""
 

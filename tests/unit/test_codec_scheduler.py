@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from syrinx_stages.codec.scheduler import (
+    PREFILL_FRAMES,
     UNDERRUN_MARGIN_SECONDS,
     Call,
     Row,
@@ -89,6 +90,30 @@ def test_max_num_seqs_limits_the_rows_of_a_call() -> None:
 def test_context_frames_are_decoded_first_in_the_largest_chunk() -> None:
     assert call([row("a", pending=30, context=25)]) == Call(("a",), (12,), (1, 12), "eager")
     assert call([row("a", pending=6, context=1)]) == Call(("a",), (1,), (1, 1), "eager")
+
+
+def test_an_engine_prefills_context_but_for_its_last_frames() -> None:
+    def prefilled(*rows: Row, frames: int = 10) -> Call | None:
+        return schedule(rows, NOW, SETTINGS, (), 0, context_frames=frames).call
+
+    assert prefilled(row("a", pending=30, context=25)) == Call(("a",), (15,), (1, 15), "eager", prefill=True)
+    # Of the published frames, 20 have not arrived yet: they include the last ones.
+    waiting = row("a", pending=25, context=25, skip=20)
+    assert prefilled(waiting) == Call(("a",), (25,), (1, 25), "eager", prefill=True)
+    assert prefilled(row("a", pending=15, context=10)) == Call(("a",), (10,), (1, 10), "eager")
+    long = row("a", pending=300, context=300)
+    assert prefilled(long) == Call(("a",), (PREFILL_FRAMES,), (1, PREFILL_FRAMES), "eager", prefill=True)
+
+
+def test_a_stream_without_a_lead_is_prefilled_first_and_alone() -> None:
+    rows = [row("a", 40, context=40, decoded=40, age=3.2), row("b", 40, context=40, decoded=40, age=3.1)]
+    playing = row("c", pending=12, decoded=28, age=1.0)
+    plan = schedule([playing, *rows], NOW, SETTINGS, (), 0, context_frames=28)
+    assert plan.call == Call(("a",), (12,), (1, 12), "eager", prefill=True)
+    # A call of as many frames does not decode what can be prefilled.
+    rows[0].context = 0
+    plan = schedule([playing, *rows], NOW, SETTINGS, (), 0, context_frames=28)
+    assert plan.call == Call(("a", "c"), (12, 12), (2, 12), "eager")
 
 
 def test_a_row_that_is_not_live_uses_the_largest_chunk() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 
-from syrinx_stages.codec.engine import CaptureCost
+from syrinx_stages.codec.engine import CaptureCost, Prefill
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.model.codec_decoder import CodecDecoder
@@ -26,6 +26,7 @@ class EagerCodecEngine:
         self._device = next(decoder.parameters()).device
         self._codebooks = decoder.config.num_quantizers
         self.codebook_size = decoder.config.codebook_size
+        self.prefill: Prefill | None = Prefill(decoder.context_frames, self._prefill)
         # Padding rows use one extra slot.
         self._padding_slot = max_resident
         self._state = decoder.new_state(max_resident + 1)
@@ -64,22 +65,34 @@ class EagerCodecEngine:
 
         The state advances only if the whole call succeeds.
         """
-        rows, frames = shape
         new_frames = [len(items) for items in codes]
-        batch = np.zeros((rows, frames, self._codebooks), np.int64)
-        for row, items in enumerate(codes):
-            batch[row, : len(items)] = np.frombuffer(b"".join(items), "<i2").reshape(-1, self._codebooks)
-        padding = rows - len(ids)
-        used = [self._slots[request_id] for request_id in ids]
-        slots = torch.tensor(used + [self._padding_slot] * padding, device=self._device)
+        padding = shape[0] - len(ids)
+        slots = torch.tensor(
+            [self._slots[request_id] for request_id in ids] + [self._padding_slot] * padding, device=self._device
+        )
         # Padding rows get the length of the first row: with equal lengths the decoder takes a faster path.
         lengths = torch.tensor(new_frames + new_frames[:1] * padding, device=self._device)
-        pcm, state = self._decoder(torch.from_numpy(batch).to(self._device), lengths, self._state.gather(slots))
+        pcm, state = self._decoder(self._batch(codes, shape), lengths, self._state.gather(slots))
         self._state.scatter_(slots, state)
         samples = pcm[: len(ids)].float().mul(32767).round_().clamp_(-32768, 32767).to(torch.int16).cpu().numpy()
         return [
             row[: count * FAMILY.samples_per_frame].tobytes() for row, count in zip(samples, new_frames, strict=True)
         ]
+
+    @torch.inference_mode()
+    def _prefill(self, request_id: str, codes: Sequence[bytes]) -> list[bytes]:
+        slots = torch.tensor([self._slots[request_id]], device=self._device)
+        lengths = torch.tensor([len(codes)], device=self._device)
+        state = self._decoder.prefill(self._batch([codes], (1, len(codes))), lengths, self._state.gather(slots))
+        self._state.scatter_(slots, state)
+        return [b""]
+
+    def _batch(self, codes: Sequence[Sequence[bytes]], shape: CapturePair) -> torch.Tensor:
+        """Returns the codes of each row, with zeros for padding: [rows, frames, codebooks] int64."""
+        batch = np.zeros((*shape, self._codebooks), np.int64)
+        for row, items in enumerate(codes):
+            batch[row, : len(items)] = np.frombuffer(b"".join(items), "<i2").reshape(-1, self._codebooks)
+        return torch.from_numpy(batch).to(self._device)
 
     def read(self, call: list[bytes]) -> list[bytes]:
         return call

@@ -1,6 +1,6 @@
 """The interface of a codec engine: decodes batches of streams, each at its own position, to PCM."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +19,15 @@ class CaptureCost(Struct, frozen=True):
     """Device memory that calls of this shape use. All shapes share the memory of the largest."""
 
 
+class Prefill(Struct, frozen=True):
+    """Rebuilds the state of a stream that was taken over at a fraction of the cost of decoding its frames again."""
+
+    context_frames: int
+    """Of the frames before the first audio, the last ones must be decoded: this many."""
+    launch: Callable[[str, Sequence[bytes]], Any]
+    """Like `CodecEngine.launch`, for the next frames of a request, of which there is no audio."""
+
+
 class CodecEngine(Engine, Protocol):
     """Holds the decoder state of all resident streams and runs decoder calls. A shape is (rows, frames)."""
 
@@ -28,6 +37,10 @@ class CodecEngine(Engine, Protocol):
 
     codebook_size: int
     """Codes are below this."""
+
+    @property
+    def prefill(self) -> Prefill | None:
+        """How to rebuild a stream's state; None if all of its frames must be decoded."""
 
     @property
     def capture_costs(self) -> Mapping[CapturePair, CaptureCost]:

@@ -18,6 +18,9 @@ from syrinx_stages.runtime.speed import live_demand
 UNDERRUN_MARGIN_SECONDS = FAMILY.frame_seconds
 """While the codec has no ready row, it decodes the partial chunk of a row that underruns within this time."""
 
+PREFILL_FRAMES = 128
+"""Longest prefill, as other streams wait for its end."""
+
 LATE_SECONDS = 0.1
 """A stream with less decoded audio than this is late: the call that decodes its codes takes time, too."""
 STARVED_SECONDS = 2.0
@@ -34,6 +37,8 @@ class Row(Struct, kw_only=True):
     pending: int = 0
     context: int = 0
     """How many of these, from the first on, only rebuild decoder state: reference or already published frames."""
+    skip: int = 0
+    """Published frames whose codes have not arrived yet. They will be context."""
     decoded: int = 0
     """Frames of audio decoded, including calls in flight."""
     first_audio_at: float | None = None
@@ -77,6 +82,8 @@ class Call(Struct, frozen=True):
     shape: CapturePair
     result: str
     """Value of the metric label: hit, padded or eager."""
+    prefill: bool = False
+    """The frames of its only row are prefilled instead of decoded."""
 
     @property
     def min_shape(self) -> CapturePair:
@@ -118,6 +125,13 @@ def ready_frames(row: Row, ramp: Sequence[int]) -> int:
     return chunk if row.pending >= chunk else row.pending if row.input_ended else 0
 
 
+def prefill_frames(row: Row, context_frames: int | None) -> int:
+    """Returns the number of frames that an engine with `Prefill.context_frames` can prefill now; None: it has none."""
+    if context_frames is None:
+        return 0
+    return max(0, min(row.context, row.context + row.skip - context_frames, PREFILL_FRAMES))
+
+
 def cheapest_shape(captured: Iterable[CapturePair], rows: int, frames: int) -> CapturePair | None:
     """Returns the captured shape with the fewest frames in total that holds (rows, frames), or None."""
     fitting = [shape for shape in captured if shape[0] >= rows and shape[1] >= frames]
@@ -131,11 +145,12 @@ def schedule(
     captured: Sequence[CapturePair],
     overhead: int,
     seconds_per_frame: float = 0.0,
+    context_frames: int | None = None,
 ) -> Plan:
     """Chooses the next call.
 
     captured: shapes that the call may be padded to. overhead: the engine's `overhead_frames`. seconds_per_frame: time
-    of a call for each of its frames; 0 if unknown.
+    of a call for each of its frames; 0 if unknown. context_frames: see `prefill_frames`.
     """
     rows = list(rows)
     ready = [(row, frames) for row in rows if (frames := ready_frames(row, settings.chunk_ramp))]
@@ -147,7 +162,10 @@ def schedule(
             wake_at = min((row.underrun_at() - UNDERRUN_MARGIN_SECONDS for row in playing), default=None)
             return Plan(call=None, wake_at=wake_at)
     ready.sort(key=lambda item: (item[0].underrun_at(), item[0].accepted_at, item[0].id))
-    frames = ready[0][1]
+    first, frames = ready[0]
+    if prefilled := prefill_frames(first, context_frames):
+        return Plan(Call((first.id,), (prefilled,), (1, prefilled), "eager", prefill=True))
+    ready = [(row, count) for row, count in ready if not prefill_frames(row, context_frames)]
     same = [row for row, count in ready if count == frames][: settings.max_num_seqs]
     batch = [(row.id, frames) for row in same[: _rows_in_time(rows, same, frames, now, seconds_per_frame)]]
     if overhead:

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -14,7 +15,7 @@ from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference
-from syrinx_stages.contract.settings import CodecSettings
+from syrinx_stages.contract.settings import CapturePair, CodecSettings
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer
 from syrinx_stages.runtime.in_flight import CompletedStep
 from syrinx_stages.runtime.worker import Worker
@@ -28,8 +29,6 @@ _UPSTREAM = "upstream"
 class Stream(Row, kw_only=True):
     """A row with the state that the scheduler does not need."""
 
-    skip: int
-    """Frames that a previous owner has published: decoded again to rebuild the state."""
     codes: list[bytes]
     published: int
     """Frames of audio published: `decoded` without the calls in flight."""
@@ -179,7 +178,8 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         settings = self.live.current
         usable = self._shapes.usable(settings.capture_pairs)
         overhead, cost = self.engine.overhead_frames, self.speed.seconds_per_frame
-        plan = schedule(self.rows.values(), time.monotonic(), settings, usable, overhead, cost)
+        context = self.engine.prefill.context_frames if self.engine.prefill else None
+        plan = schedule(self.rows.values(), time.monotonic(), settings, usable, overhead, cost, context)
         call = plan.call
         if self._shapes.change_due(settings.capture_pairs, idle=call is None):
             # Calls in flight complete first.
@@ -240,9 +240,13 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             row.provenance_sent = True
             appends.append(self.output(row.id, item.position, Audio(pcm, talker, codec)))
         self.publisher.put(appends)
+        self.ownership.recheck_admission()
+        if not completed.context.call.prefill:
+            self._count_call(completed)
+
+    def _count_call(self, completed: CompletedStep[_Batch, Sequence[bytes | None]]) -> None:
         call, (rows, frames) = completed.context.call, completed.context.call.min_shape
         self.count_step(rows, sum(call.frames), completed.seconds, completed.context.full)
-        self.ownership.recheck_admission()
         shape = (str(rows), str(frames), call.result)
         self.metrics[m.CODEC_CALLS].labels(*shape).inc()
         self.metrics[m.CODEC_CALL_SECONDS].labels(*shape).inc(completed.seconds)
@@ -259,13 +263,18 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
     def _launch(self, batch: _Batch) -> Callable[[], Sequence[bytes | None]]:
         return self.launch_step(
             len(batch.rows),
-            lambda: self.engine.launch(batch.call.ids, [item.codes for item in batch.rows], batch.call.shape),
-            lambda: [self._decode_separately(item) for item in batch.rows],
+            lambda: self._launch_rows(batch.rows, batch.call.shape, batch.call.prefill),
+            lambda: [self._run_separately(item, batch.call.prefill) for item in batch.rows],
         )
 
-    def _decode_separately(self, item: _RowCodes) -> bytes | None:
+    def _launch_rows(self, rows: Sequence[_RowCodes], shape: CapturePair, prefill: bool) -> Any:
+        if prefill and self.engine.prefill:
+            return self.engine.prefill.launch(rows[0].row.id, rows[0].codes)
+        return self.engine.launch([item.row.id for item in rows], [item.codes for item in rows], shape)
+
+    def _run_separately(self, item: _RowCodes, prefill: bool) -> bytes | None:
         try:
-            return self.engine.read(self.engine.launch([item.row.id], [item.codes], (1, len(item.codes))))[0]
+            return self.engine.read(self._launch_rows([item], (1, len(item.codes)), prefill))[0]
         except Exception:
             log.exception("request %s failed in the decoder", item.row.id)
             return None

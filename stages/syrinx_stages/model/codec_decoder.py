@@ -6,6 +6,7 @@ one thread, a request's samples are bit-identical for any split of its frames in
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -90,6 +91,7 @@ class CodecDecoder(nn.Module):
         self.quantizer = Quantizer(config)
         self.pre_conv = CausalConv(layout, config.codebook_dim, latent, taps=3)
         self.pre_transformer = PreTransformer(layout, config)
+        self._transformer_width, transformer_history = layout.width, layout.history
         self.upsample = nn.ModuleList()
         for ratio in config.upsampling_ratios:
             up = CausalTransposedConv(layout, latent, latent, ratio, ratio)
@@ -100,6 +102,8 @@ class CodecDecoder(nn.Module):
             self.decoder.append(DecoderBlock(layout, channels, rate))
             channels //= 2
         self.decoder.extend([SnakeBeta(channels), WaveConv(layout, channels, taps=7)])
+        self.context_frames = math.ceil(layout.history - transformer_history)
+        """Frames that `forward` must decode after a `prefill` for its state, and what follows, to be exact."""
 
     def new_state(self, rows: int) -> DecoderState:
         """Returns the state of `rows` new requests, on the decoder's device and in its dtype."""
@@ -118,9 +122,7 @@ class CodecDecoder(nn.Module):
         """
         device = state.data.device
         carry = Carry(state, lengths.to(device), codes.shape[1])
-        x = self.quantizer(codes.to(device))
-        x = self.pre_conv(x, carry)
-        x = self.pre_transformer(x, carry)
+        x = self._latents(codes.to(device), carry)
         for stage in self.upsample:
             for module in stage.children():
                 x = module(x, carry)
@@ -130,3 +132,21 @@ class CodecDecoder(nn.Module):
             x = block(x, carry)
         pcm = last(snake(x), carry).clamp_(-1, 1)
         return pcm, carry.state()
+
+    @torch.no_grad()
+    def prefill(self, codes: Tensor, lengths: Tensor, state: DecoderState) -> DecoderState:
+        """Returns the state after frames whose audio is not needed, without what only audio needs.
+
+        Takes what `forward` takes. The convolutions behind the transformer start anew: they reach back
+        `context_frames`, the transformer much further. So `forward` needs that many more frames of context.
+        """
+        carry = Carry(state, lengths.to(state.data.device), codes.shape[1])
+        self._latents(codes.to(state.data.device), carry)
+        after = carry.state()
+        after.data[:, self._transformer_width :] = 0
+        return after
+
+    def _latents(self, codes: Tensor, carry: Carry) -> Tensor:
+        """Returns [B, F, latent_dim], which the convolutions turn to audio."""
+        x: Tensor = self.pre_transformer(self.pre_conv(self.quantizer(codes), carry), carry)
+        return x

@@ -153,6 +153,7 @@ class CausalTransposedConv(nn.Module):
         self.conv = ConvWeights(inputs, outputs, taps, transposed=True)
         self.outputs, self.stride = outputs, stride
         self.slot = layout.reserve(1, stride * outputs) if taps > stride else None
+        layout.rate *= stride
 
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
         batch, positions, _ = x.shape

@@ -6,6 +6,7 @@ A request's state is one row of one tensor, so that gathering and scattering req
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -26,15 +27,20 @@ class Slot:
 
 
 class StateLayout:
-    """Allocates the slots of a state row while the decoder is constructed."""
+    """Allocates the slots of a state row while the decoder is constructed, layer after layer."""
 
     def __init__(self) -> None:
         self.width = 0
+        self.rate = 1
+        """Positions of a frame at the current layer."""
+        self.history = Fraction()
+        """Frames before the current one on which the outputs of all layers so far depend."""
 
     def reserve(self, positions: int, channels: int) -> Slot:
         """Allocates the next `positions` * `channels` elements of the row."""
         slot = Slot(self.width, positions, channels)
         self.width += positions * channels
+        self.history += Fraction(positions, self.rate)
         return slot
 
 

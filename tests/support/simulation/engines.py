@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from support.simulation.loop import SimulatedLoop
-from syrinx_stages.codec.engine import CaptureCost
+from syrinx_stages.codec.engine import CaptureCost, Prefill
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.contract.settings import CapturePair
@@ -169,6 +169,8 @@ class SimulatedTalkerEngine:
 class _Stream:
     number: int
     chain: int = 0
+    inexact: int = 0
+    """Frames to decode until the audio is right again after a prefill."""
 
 
 @dataclass
@@ -185,6 +187,10 @@ class SimulatedCodecEngine:
     codebook_size: int = CODEBOOK_SIZE
     capture_costs: Mapping[CapturePair, CaptureCost] = field(default_factory=dict)
     captured: tuple[CapturePair, ...] = ()
+
+    @property
+    def prefill(self) -> Prefill:
+        return Prefill(3, self._prefill)
 
     def warm_up(self) -> None:
         self.loop.spend(self.pace.prefill)
@@ -208,9 +214,17 @@ class SimulatedCodecEngine:
     def read(self, call: list[bytes]) -> list[bytes]:
         return call
 
+    def _prefill(self, request_id: str, frames: Sequence[bytes]) -> list[bytes]:
+        self.loop.spend(self.pace.jittered(self.pace.step))
+        stream = self.rows[request_id]
+        stream.chain = zlib.crc32(b"".join(frames), stream.chain)
+        stream.inexact = self.prefill.context_frames
+        return [b""]
+
     def _decode(self, stream: _Stream, frames: Sequence[bytes]) -> bytes:
         parts = []
         for codes in frames:
             stream.chain = zlib.crc32(codes, stream.chain)
-            parts.append(AudioFrame(codes, stream.chain, stream.number & 0xFFFF).pcm())
+            parts.append(AudioFrame(codes, stream.chain ^ (stream.inexact > 0), stream.number & 0xFFFF).pcm())
+            stream.inexact = max(0, stream.inexact - 1)
         return b"".join(parts)
