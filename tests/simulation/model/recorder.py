@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+import hiredis
+
 from support.memory_redis import MemoryRedis
 from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.contract.messages import decode_request
@@ -105,7 +107,7 @@ def record_memory_redis(redis: MemoryRedis) -> Recorder:
     def recorded_script(source: bytes, arguments: Sequence[bytes]) -> Any:
         reply = run_script(source, arguments)
         count = int(arguments[0])
-        recorder.script(_digest(source), arguments[1 : 1 + count], arguments[1 + count :], reply)
+        recorder.script(_digest(source), arguments[1 : 1 + count], arguments[1 + count :], _decoded(reply))
         return reply
 
     def recorded_read(owner: Sequence[bytes], key: bytes, at: bytes, count: int | None) -> Callable[[], Any]:
@@ -142,6 +144,12 @@ def record_memory_redis(redis: MemoryRedis) -> Recorder:
 @cache
 def _digest(source: bytes) -> bytes:
     return hashlib.sha1(source).hexdigest().encode()
+
+
+def _decoded(reply: bytes) -> Any:
+    reader = hiredis.Reader()
+    reader.feed(reply)
+    return reader.gets()
 
 
 def _text(value: Any) -> str:

@@ -24,7 +24,8 @@ class Database(Protocol):
 
 
 Command = Callable[[Database, Sequence[bytes]], Any]
-COMMANDS: dict[bytes, Command] = {}
+COMMANDS: dict[bytes, tuple[Command, int]] = {}
+"""The function of each command and its least number of arguments."""
 DENY_OOM: set[bytes] = set()
 """Commands that a Redis whose memory is full refuses."""
 
@@ -33,17 +34,22 @@ def command(name: str, least: int = 1, deny_oom: bool = False) -> Callable[[Comm
     """Registers a command with at least `least` arguments."""
 
     def register(function: Command) -> Command:
-        def checked(database: Database, arguments: Sequence[bytes]) -> Any:
-            if len(arguments) < least:
-                raise ErrorReply(f"ERR wrong number of arguments for '{name.lower()}' command")
-            return function(database, arguments)
-
-        COMMANDS[name.encode()] = checked
+        COMMANDS[name.encode()] = function, least
         if deny_oom:
             DENY_OOM.add(name.encode())
         return function
 
     return register
+
+
+def run_command(database: Database, name: bytes, arguments: Sequence[bytes]) -> Any:
+    """Runs a command and returns its reply. Raises `ErrorReply`."""
+    if name not in COMMANDS:
+        raise ErrorReply(f"ERR unknown command `{name.decode()}`")
+    function, least = COMMANDS[name]
+    if len(arguments) < least:
+        raise ErrorReply(f"ERR wrong number of arguments for '{name.decode().lower()}' command")
+    return function(database, arguments)
 
 
 @command("EXISTS")
@@ -76,7 +82,7 @@ def pexpire(database: Database, arguments: Sequence[bytes]) -> int:
         return 0
     if ms <= 0:
         return delete(database, [key])
-    database.store.expires[key] = database.store.now() + ms
+    database.store.expires[key] = database.store.now + ms
     return 1
 
 
@@ -90,7 +96,7 @@ def pttl(database: Database, arguments: Sequence[bytes]) -> int:
     if database.store.find(arguments[0]) is None:
         return -2
     at = database.store.expires.get(arguments[0])
-    return -1 if at is None else at - database.store.now()
+    return -1 if at is None else at - database.store.now
 
 
 @command("TTL")

@@ -59,7 +59,7 @@ def read_new(database: Database, key: bytes, name: bytes, consumer: bytes, count
     ids = stream.range((first, sequence + 1), stream.last_id)[:count]
     if ids:
         # Redis 6.2 does not count a read without new entries as a sign of life.
-        now = database.store.now()
+        now = database.store.now
         group.see(consumer, now)
         group.pending.update((at, Pending(consumer, now, 1)) for at in ids)
         group.last_delivered = ids[-1]
@@ -69,7 +69,7 @@ def read_new(database: Database, key: bytes, name: bytes, consumer: bytes, count
 def read_own(database: Database, key: bytes, name: bytes, consumer: bytes, after: EntryId, count: int | None) -> Any:
     """Returns a consumer's pending entries after an ID, as XREADGROUP with an ID does."""
     stream, group = find_group(database, key, name)
-    group.see(consumer, database.store.now())
+    group.see(consumer, database.store.now)
     own = [at for at in group.pending_range(after, MAX_ID) if at > after and group.pending[at].consumer == consumer]
     entries = [entry(stream, at) if at in stream.rows else [id_bytes(at), None] for at in own[:count]]
     return [[key, entries]]
@@ -95,7 +95,7 @@ def xpending(database: Database, arguments: Sequence[bytes]) -> list[Any]:
     if rest[0].upper() == b"IDLE":
         least_idle, rest = integer(rest[1]), rest[2:]
     first, last, count, *consumer = rest
-    now = database.store.now()
+    now = database.store.now
     found = []
     for at in group.pending_range(range_bound(first, start=True), range_bound(last, start=False)):
         item = group.pending[at]
@@ -117,7 +117,7 @@ def _summary(group: Group) -> list[Any]:
 def xclaim(database: Database, arguments: Sequence[bytes]) -> list[Any]:
     key, name, consumer, least_idle, *rest = arguments
     stream, group = find_group(database, key, name)
-    now = database.store.now()
+    now = database.store.now
     ids, delivered, count, options = _claim_options(rest, now)
     just_ids, claimed = b"JUSTID" in options, list[Any]()
     for at in ids:

@@ -7,7 +7,7 @@ from typing import Any
 
 from lupa import lua51
 
-from support.memory_redis.values import ErrorReply, Status
+from support.memory_redis.values import Encoded, ErrorReply, Status
 
 Call = Callable[[bytes, Sequence[bytes]], Any]
 """Runs a command by its name in capitals and its arguments; raises `ErrorReply`."""
@@ -19,6 +19,25 @@ function redis.pcall(...) return pcall_(...) end
 function redis.error_reply(text) return {err = text} end
 function redis.status_reply(text) return {ok = text} end
 function redis.sha1hex(text) return sha1(text) end
+
+local function encode(value)
+  local kind = type(value)
+  if kind == 'string' then return '$' .. #value .. '\\r\\n' .. value .. '\\r\\n' end
+  if kind == 'number' then return string.format(':%d\\r\\n', value) end
+  if not value then return '$-1\\r\\n' end
+  if value == true then return ':1\\r\\n' end
+  if value.err then return '-' .. value.err .. '\\r\\n' end
+  if value.ok then return '+' .. value.ok .. '\\r\\n' end
+  local items = {}
+  while value[#items + 1] ~= nil do items[#items + 1] = encode(value[#items + 1]) end
+  return '*' .. #items .. '\\r\\n' .. table.concat(items)
+end
+
+function run(script, keys, ...)
+  KEYS, ARGV = {...}, {}
+  for i = keys + 1, #KEYS do ARGV[i - keys], KEYS[i] = KEYS[i], nil end
+  return encode(script())
+end
 """
 
 
@@ -27,33 +46,33 @@ class Lua:
 
     def __init__(self) -> None:
         self._lua = lua51.LuaRuntime(encoding=None, unpack_returned_tuples=True)
-        self._globals = self._lua.globals()
-        self._globals[b"call"] = self._call
-        self._globals[b"pcall_"] = self._pcall
-        self._globals[b"sha1"] = lambda text: hashlib.sha1(text).hexdigest().encode()
+        names = self._lua.globals()
+        names[b"call"] = self._call
+        names[b"pcall_"] = self._pcall
+        names[b"sha1"] = lambda text: hashlib.sha1(text).hexdigest().encode()
         self._lua.execute(_SETUP)
+        self._run_script = names[b"run"]
+        self._table = self._lua.table_from
         self._compile = functools.lru_cache(maxsize=256)(self._lua.compile)
         self._run: Call
 
-    def run(self, source: bytes, keys: Sequence[bytes], arguments: Sequence[bytes], call: Call) -> Any:
+    def run(self, source: bytes, keys: Sequence[bytes], arguments: Sequence[bytes], call: Call) -> Encoded:
         """Runs a script and returns its reply. Raises `ErrorReply`."""
-        self._globals[b"KEYS"] = self._lua.table_from(keys)
-        self._globals[b"ARGV"] = self._lua.table_from(arguments)
         self._run = call
         try:
-            result = self._compile(source)()
+            return Encoded(self._run_script(self._compile(source), len(keys), *keys, *arguments))
         except lua51.LuaError as error:
             raise ErrorReply(f"ERR Error running script: {error}") from None
-        return self._reply(result)
 
     def _call(self, name: bytes, *arguments: Any) -> Any:
-        return self._value(self._run(name.upper(), [_argument(value) for value in arguments]))
+        values = [value if type(value) is bytes else _argument(value) for value in arguments]
+        return self._value(self._run(name.upper(), values))
 
     def _pcall(self, name: bytes, *arguments: Any) -> Any:
         try:
             return self._call(name, *arguments)
         except ErrorReply as error:
-            return self._lua.table_from({b"err": str(error).encode()})
+            return self._table({b"err": str(error).encode()})
 
     def _value(self, reply: Any) -> Any:
         """Converts a reply to Lua."""
@@ -63,35 +82,11 @@ class Lua:
         if reply is None:
             return False
         if kind is Status:
-            return self._lua.table_from({b"ok": bytes(reply)})
-        return self._lua.table_from([self._value(item) for item in reply])
-
-    def _reply(self, value: Any) -> Any:
-        """Converts a value of Lua to a reply."""
-        if value is None or value is False:
-            return None
-        if value is True:
-            return 1
-        if isinstance(value, bytes):
-            return value
-        if isinstance(value, int | float):
-            return int(value)
-        if (error := value[b"err"]) is not None:
-            raise ErrorReply(error.decode())
-        if (status := value[b"ok"]) is not None:
-            return Status(status)
-        items: list[Any] = []
-        while (item := value[len(items) + 1]) is not None:
-            try:
-                items.append(self._reply(item))
-            except ErrorReply as error:
-                items.append(error)
-        return items
+            return self._table({b"ok": bytes(reply)})
+        return self._table([item if type(item) is bytes else self._value(item) for item in reply])
 
 
 def _argument(value: Any) -> bytes:
-    if isinstance(value, bytes):
-        return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ErrorReply("ERR Lua redis() command arguments must be strings or integers")
     return b"%d" % value if isinstance(value, int) else b"%.17g" % value

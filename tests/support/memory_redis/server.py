@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import hiredis
 
 from support.memory_redis import group_commands, stream_commands
-from support.memory_redis.commands import COMMANDS, DENY_OOM
+from support.memory_redis.commands import DENY_OOM, run_command
 from support.memory_redis.scripting import interpreter
 from support.memory_redis.store import OnAppend, Store
 from support.memory_redis.streams import Stream
@@ -17,6 +17,7 @@ from support.memory_redis.values import (
     NULL_ARRAY,
     OK,
     SYNTAX,
+    Encoded,
     EntryId,
     ErrorReply,
     Status,
@@ -129,22 +130,19 @@ class MemoryRedis:
 
     def execute(self, client: Client, arguments: Sequence[bytes]) -> Any:
         """Executes a command and returns its reply; None and `client.retry` if it blocks."""
-        name, *rest = arguments
-        name = name.upper()
+        self.store.update_now()
+        name = arguments[0].upper()
         try:
-            special = getattr(self, f"_{name.decode().lower()}", None) if name in _SPECIAL else None
-            return special(client, rest) if special else self._command(name, rest)
+            if (special := _SPECIAL.get(name)) is not None:
+                return special(self, client, arguments[1:])
+            return self._command(name, arguments[1:])
         except ErrorReply as error:
             return error
 
-    def _command(self, name: bytes, arguments: Sequence[bytes], in_script: bool = False) -> Any:
-        if in_script and name in (b"XREAD", b"XREADGROUP"):
-            return self._read(name, arguments)[0]()
-        if name not in COMMANDS:
-            raise ErrorReply(f"ERR unknown command `{name.decode()}`")
+    def _command(self, name: bytes, arguments: Sequence[bytes]) -> Any:
         if self.full and name in DENY_OOM:
             raise ErrorReply(OUT_OF_MEMORY)
-        return COMMANDS[name](self, arguments)
+        return run_command(self, name, arguments)
 
     def _ping(self, client: Client, arguments: Sequence[bytes]) -> Status:
         return Status(b"PONG")
@@ -205,13 +203,13 @@ class MemoryRedis:
             raise ErrorReply("NOSCRIPT No matching script. Please use EVAL.")
         return self._run_script(source, rest)
 
-    def _run_script(self, source: bytes, arguments: Sequence[bytes]) -> Any:
+    def _run_script(self, source: bytes, arguments: Sequence[bytes]) -> Encoded:
         count = integer(arguments[0])
         keys, rest = arguments[1 : 1 + count], arguments[1 + count :]
         return interpreter().run(source, keys, rest, self._call_from_script)
 
     def _call_from_script(self, name: bytes, arguments: Sequence[bytes]) -> Any:
-        return self._command(name, arguments, in_script=True)
+        return self._read(name, arguments)[0]() if name in _READS else self._command(name, arguments)
 
     def _script(self, client: Client, arguments: Sequence[bytes]) -> Any:
         if arguments[0].upper() == b"FLUSH":
@@ -240,12 +238,13 @@ class MemoryRedis:
 
     def _read(self, name: bytes, arguments: Sequence[bytes]) -> tuple[Callable[[], Any], int | None]:
         """Returns the function that reads, and for how many milliseconds it blocks (None: not at all)."""
-        options: dict[bytes, list[bytes]] = {}
-        rest = list(arguments)
-        while rest and (option := rest.pop(0).upper()) != b"STREAMS":
-            values = 2 if option == b"GROUP" else 1
-            options[option], rest = rest[:values], rest[values:]
-        keys, ids = rest[: len(rest) // 2], rest[len(rest) // 2 :]
+        options: dict[bytes, Sequence[bytes]] = {}
+        start = 0
+        while (option := arguments[start].upper()) != b"STREAMS":
+            end = start + (3 if option == b"GROUP" else 2)
+            options[option], start = arguments[start + 1 : end], end
+        middle = (start + 1 + len(arguments)) // 2
+        keys, ids = arguments[start + 1 : middle], arguments[middle:]
         count = integer(options[b"COUNT"][0]) or None if b"COUNT" in options else None
         block = integer(options[b"BLOCK"][0]) if b"BLOCK" in options else None
         if name == b"XREADGROUP":
@@ -299,6 +298,18 @@ class MemoryRedis:
             client.timer = None
 
 
-_SPECIAL = frozenset(
-    (b"INFO", b"WAIT", b"PING", b"AUTH", b"SELECT", b"CLIENT", b"EVAL", b"EVALSHA", b"SCRIPT", b"XREAD", b"XREADGROUP")
-)
+_READS = (b"XREAD", b"XREADGROUP")
+_SPECIAL: dict[bytes, Callable[[MemoryRedis, Client, Sequence[bytes]], Any]] = {
+    b"INFO": MemoryRedis._info,
+    b"WAIT": MemoryRedis._wait,
+    b"PING": MemoryRedis._ping,
+    b"AUTH": MemoryRedis._auth,
+    b"SELECT": MemoryRedis._select,
+    b"CLIENT": MemoryRedis._client,
+    b"EVAL": MemoryRedis._eval,
+    b"EVALSHA": MemoryRedis._evalsha,
+    b"SCRIPT": MemoryRedis._script,
+    b"XREAD": MemoryRedis._xread,
+    b"XREADGROUP": MemoryRedis._xreadgroup,
+}
+"""Commands of a connection rather than of a key; `execute` handles them."""

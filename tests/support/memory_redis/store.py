@@ -19,10 +19,12 @@ class Store:
         self.values: dict[bytes, Any] = {}
         self.expires: dict[bytes, int] = {}
         """Unix milliseconds at which a key expires."""
+        self.now = 0
+        """Unix milliseconds: constant within a command, as in Redis."""
 
-    def now(self) -> int:
-        """Returns Unix milliseconds."""
-        return int(self.clock() * 1000)
+    def update_now(self) -> None:
+        """Reads the clock."""
+        self.now = int(self.clock() * 1000)
 
     def get(self, key: bytes, kind: type[T]) -> T | None:
         """Returns the value of a key, or None. Raises `ErrorReply` if it is of another type."""
@@ -34,7 +36,7 @@ class Store:
     def find(self, key: bytes) -> Any:
         """Returns the value of a key whatever its type, or None."""
         at = self.expires.get(key)
-        if at is not None and at <= self.now():
+        if at is not None and at <= self.now:
             self.delete(key)
         return self.values.get(key)
 
@@ -49,6 +51,7 @@ class Store:
 
     def names(self) -> list[bytes]:
         """Returns the keys that exist."""
+        self.update_now()
         return [key for key in list(self.values) if self.find(key) is not None]
 
 

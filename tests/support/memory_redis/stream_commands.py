@@ -43,7 +43,7 @@ def xadd(database: Database, arguments: Sequence[bytes]) -> bytes | None:
         if not create:
             return None
         stream = Stream()
-    at = stream.next_id(database.store.now()) if given is None else given
+    at = stream.next_id(database.store.now) if given is None else given
     stream.add(at, tuple(fields))
     database.store.put(key, stream)
     if trim:
@@ -120,7 +120,7 @@ def xinfo(database: Database, arguments: Sequence[bytes]) -> list[Any]:
     stream = database.store.get(key, Stream)
     if stream is None:
         raise ErrorReply("ERR no such key")
-    now = database.store.now()
+    now = database.store.now
     if kind.upper() == b"STREAM":
         entries = [entry(stream, at) for at in (*stream.ids[:1], *stream.ids[-1:])] or [None, None]
         last = [b"last-generated-id", id_bytes(stream.last_id), b"groups", len(stream.groups)]

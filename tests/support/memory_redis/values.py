@@ -14,6 +14,10 @@ class Status(bytes):
     """A status reply, such as OK."""
 
 
+class Encoded(bytes):
+    """A whole reply, encoded already."""
+
+
 OK = Status(b"OK")
 
 
@@ -62,6 +66,8 @@ def range_bound(argument: bytes, start: bool) -> EntryId:
 
 def encode(reply: Any) -> bytes:
     """Encodes a reply as RESP2."""
+    if type(reply) is Encoded:
+        return reply
     parts: list[bytes] = []
     _encode(reply, parts)
     return b"".join(parts)

@@ -12,7 +12,7 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
-from contextvars import Context
+from contextvars import Context, copy_context
 from typing import Any
 
 START = 1_700_000_000.0
@@ -34,36 +34,59 @@ class Process:
         self.paused = False
         self.clock_skew = 0.0
         """Seconds by which its wall clock is ahead."""
-        self.backlog: list[_Handle | _Timer] = []
+        self.backlog: list[_Handle] = []
         """What would have run during the pause."""
         self.tasks: list[asyncio.Task[Any]] = []
 
 
-class _Handle(asyncio.Handle):
-    __slots__ = ("process",)
+class _Handle:
+    """A scheduled call: what `asyncio.Handle` and `asyncio.TimerHandle` are, for half the time."""
+
+    __slots__ = ("_when", "arguments", "callback", "context", "is_cancelled", "process")
+
+    def __init__(
+        self,
+        callback: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        context: Context | None,
+        process: Process | None,
+        when: float | None = None,
+    ) -> None:
+        self.callback = callback
+        self.arguments = arguments
+        self.context = copy_context() if context is None else context
+        self.process = process
+        self.is_cancelled = False
+        self._when = when
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.callback, self.arguments, self.context = _nothing, (), None  # Frees what they refer to.
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def when(self) -> float:
+        assert self._when is not None
+        return self._when
+
+    @property
+    def is_timer(self) -> bool:
+        return self._when is not None
+
+
+def _nothing() -> None:
+    """The callback of a cancelled handle."""
+
+
+class _Task(asyncio.Task[Any]):
+    """Hashes by order of creation, so that sets of tasks are iterated in the same order in every run."""
+
+    number: int
     process: Process | None
-
-
-class _Timer(asyncio.TimerHandle):
-    __slots__ = ("process",)
-    process: Process | None
-
-
-class _Ordered:
-    """Hashes by order of creation, so that sets of futures are iterated in the same order in every run."""
-
-    _number: int
 
     def __hash__(self) -> int:
-        return self._number
-
-
-class _Future(_Ordered, asyncio.Future[Any]):
-    pass
-
-
-class _Task(_Ordered, asyncio.Task[Any]):
-    process: Process | None
+        return self.number
 
 
 class Spinning(Exception):
@@ -83,13 +106,14 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._now = 0.0
         self._spent = 0.0
         """Time that the running call on another thread has taken so far."""
-        self._ready: deque[_Handle | _Timer] = deque()
-        self._timers: list[tuple[float, int, _Timer]] = []
+        self._ready: deque[_Handle] = deque()
+        self._timers: list[tuple[float, int, _Handle]] = []
         self._created = 0
         self._lanes: dict[Any, deque[Callable[[], None]]] = {}
         """Calls that wait for each executor; a missing key is an idle executor."""
         self._tasks: list[_Task] = []
         """All tasks. They are kept, so that no garbage collection runs the rest of a crashed process."""
+        self._context = copy_context()
         self._closed = False
 
     # Time -------------------------------------------------------------------------------------------------------
@@ -114,8 +138,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             checked = -1.0
             try:
                 while not task.done():
-                    self._run_next()
-                    if self.handles % MAX_HANDLES == 0 and self.handles:
+                    if not self._run_next():
+                        continue
+                    if self.handles % MAX_HANDLES == 0:
                         if self._now < checked + 1:
                             raise Spinning(f"the program waits for nothing at {self._now:.3f} s")
                         checked = self._now
@@ -133,27 +158,35 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                 with contextlib.suppress(BaseException):
                     coroutine.close()
 
-    def _run_next(self) -> None:
-        if not self._ready:
-            if not self._timers:
-                raise RuntimeError("deadlock: nothing can ever happen any more")
-            when, _, timer = heapq.heappop(self._timers)
-            if timer._cancelled:
-                return
+    def _run_next(self) -> bool:
+        """Runs the next handle. Returns False if it was cancelled, or its process cannot run it."""
+        if self._ready:
+            handle = self._ready.popleft()
+        elif self._timers:
+            when, _, handle = heapq.heappop(self._timers)
+            if handle.is_cancelled:
+                return False
             self._now = max(self._now, when)
-            self._ready.append(timer)
-        handle = self._ready.popleft()
+        else:
+            raise RuntimeError("deadlock: nothing can ever happen any more")
         process = handle.process
-        if handle._cancelled or (process is not None and not process.alive):
-            return
-        if process is not None and process.paused:
-            process.backlog.append(handle)
-            return
+        if handle.is_cancelled or (process is not None and not self._can_run(process, handle)):
+            return False
         self.process = process
         self.handles += 1
         self._now += HANDLE_SECONDS
-        handle._run()
+        try:
+            handle.context.run(handle.callback, *handle.arguments)
+        except Exception as error:
+            self.errors.append(f"exception in {handle.callback}: {error!r}")
         self.process = None
+        return True
+
+    def _can_run(self, process: Process, handle: _Handle) -> bool:
+        """Returns whether a process runs; a handle of a paused one waits."""
+        if process.alive and process.paused:
+            process.backlog.append(handle)
+        return process.alive and not process.paused
 
     @contextlib.contextmanager
     def _installed(self) -> Iterator[None]:
@@ -180,6 +213,14 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         finally:
             self.process = before
 
+    def run_in(self, process: Process, callback: Callable[..., None], *arguments: Any) -> None:
+        """Runs a call in a process, from outside: at once if the process runs."""
+        handle = _Handle(callback, arguments, None, process)
+        if self._can_run(process, handle):
+            self.process = process
+            handle.context.run(callback, *arguments)
+            self.process = None
+
     def pause(self, process: Process) -> None:
         """Stops a process, as SIGSTOP does."""
         process.paused = True
@@ -188,37 +229,42 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """Continues a process: first with what it has received, then with the timers that are due."""
         process.paused = False
         backlog, process.backlog = process.backlog, []
-        self._ready.extend(sorted(backlog, key=lambda handle: isinstance(handle, _Timer)))
+        self._ready.extend(sorted(backlog, key=lambda handle: handle.is_timer))
 
     # The interface of an event loop -----------------------------------------------------------------------------
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> _Handle:
-        handle = _Handle(callback, args, self, context)
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
         # A task runs in its own process, also if another one wakes it.
         task = getattr(callback, "__self__", None)
-        handle.process = task.process if type(task) is _Task else self.process
+        handle = _Handle(callback, args, context, task.process if type(task) is _Task else self.process)
         if not self._closed:
             self._ready.append(handle)
         return handle
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> _Timer:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        return self._schedule(self._now + self._spent + delay, callback, args, context, self.process)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> _Timer:
-        timer = _Timer(when, callback, args, self, context)
-        timer.process = self.process
-        heapq.heappush(self._timers, (when, self._next_number(), timer))
-        return timer
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        return self._schedule(when, callback, args, context, self.process)
 
-    def create_future(self) -> _Future:
-        future = _Future(loop=self)
-        future._number = self._next_number()
-        return future
+    def call_outside(self, when: float, callback: Any, *args: Any) -> Any:
+        """Schedules a call that belongs to no process."""
+        return self._schedule(when, callback, args, self._context, None)
+
+    def _schedule(
+        self, when: float, callback: Any, args: tuple[Any, ...], context: Context | None, process: Process | None
+    ) -> _Handle:
+        handle = _Handle(callback, args, context, process, when)
+        heapq.heappush(self._timers, (when, self._next_number(), handle))
+        return handle
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> _Task:
         # A task is hashed while it is initialized.
         task = _Task.__new__(_Task)
-        task._number, task.process = self._next_number(), self.process
+        task.number, task.process = self._next_number(), self.process
         task.__init__(coro, loop=self, name=name, context=context)
         self._tasks.append(task)
         if self.process is not None:
@@ -237,7 +283,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self.call_soon(call)
         return future
 
-    def _execute(self, lane: Any, future: _Future, function: Callable[[], Any]) -> None:
+    def _execute(self, lane: Any, future: asyncio.Future[Any], function: Callable[[], Any]) -> None:
         result: Any = None
         error: BaseException | None = None
         self._spent = 0.0
@@ -261,9 +307,6 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def _next_number(self) -> int:
         self._created += 1
         return self._created
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        pass
 
     def get_debug(self) -> bool:
         return False

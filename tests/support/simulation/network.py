@@ -82,8 +82,7 @@ class Connection:
             return
         at = max(self._last_arrival[direction], self._network.arrival(self._link))
         self._last_arrival[direction] = at
-        with self._network.loop.within(None):
-            self._network.loop.call_at(at, self._arrive, direction, data)
+        self._network.loop.call_outside(at, self._arrive, direction, data)
 
     def _arrive(self, direction: str, data: bytes | None) -> None:
         if direction in self._link.blocked or self._held[direction]:
@@ -91,8 +90,7 @@ class Connection:
         elif direction == UP:
             self._arrive_at_redis(data)
         else:
-            with self._network.loop.within(self._process):
-                self._network.loop.call_soon(self._arrive_at_process, data)
+            self._network.loop.run_in(self._process, self._arrive_at_process, data)
 
     def _arrive_at_redis(self, data: bytes | None) -> None:
         if self.client is None:

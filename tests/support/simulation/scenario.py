@@ -71,8 +71,7 @@ class World:
             )
 
     def _call_later(self, seconds: float, callback: object) -> object:
-        with self.loop.within(None):
-            return self.loop.call_later(seconds, callback)
+        return self.loop.call_outside(self.loop.time() + seconds, callback)
 
     async def run(self) -> None:
         """Runs the scenario to its end."""
