@@ -5,11 +5,22 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-Temperature = Annotated[float, Meta(ge=0, le=2)]
-TopK = Annotated[int, Meta(ge=0, le=100_000)]
-TopP = Annotated[float, Meta(gt=0, le=1)]
-RepetitionPenalty = Annotated[float, Meta(ge=0.5, le=5)]
-MaxNewTokens = Annotated[int, Meta(ge=1)]
+_Temperature = Annotated[float, Meta(ge=0, le=2)]
+_TopK = Annotated[int, Meta(ge=0, le=100_000)]
+_TopP = Annotated[float, Meta(gt=0, le=1)]
+
+
+class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields that a request and a checkpoint's `generation_config.json` share. A null field counts as absent."""
+
+    max_new_tokens: Annotated[int, Meta(ge=1)] | None = None
+    temperature: _Temperature | None = None
+    top_k: _TopK | None = None
+    top_p: _TopP | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.5, le=5)] | None = None
+    subtalker_temperature: _Temperature | None = None
+    subtalker_top_k: _TopK | None = None
+    subtalker_top_p: _TopP | None = None
 
 
 class VoiceId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -18,8 +29,8 @@ class VoiceId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str
 
 
-class SpeechFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """OpenAI's fields and those of Qwen3-TTS. A null field counts as absent."""
+class SpeechFields(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """OpenAI's fields and those of Qwen3-TTS."""
 
     input: str
     model: str | None = None
@@ -35,12 +46,4 @@ class SpeechFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ref_text: str | None = None
     x_vector_only_mode: bool | None = None
     non_streaming_mode: bool | None = None
-    max_new_tokens: MaxNewTokens | None = None
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
-    temperature: Temperature | None = None
-    top_k: TopK | None = None
-    top_p: TopP | None = None
-    repetition_penalty: RepetitionPenalty | None = None
-    subtalker_temperature: Temperature | None = None
-    subtalker_top_k: TopK | None = None
-    subtalker_top_p: TopP | None = None

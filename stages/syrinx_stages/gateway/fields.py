@@ -101,7 +101,7 @@ def _unknown_field(name: str, parent: str | None) -> ApiError:
         hint = f'{parent} is a name or {{"id": name}}'
     elif not (hint := _HINTS.get(name, "")):
         close = difflib.get_close_matches(name[:_MAX_PARAM], known, 1)
-        hint = f"did you mean {close[0]}?" if close else f"accepted: {', '.join(known)}"
+        hint = f"did you mean {close[0]}?" if close else f"accepted: {', '.join(sorted(known))}"
     param = f"{parent}.{name}" if parent else name
     message = f"{quoted(param)} is not a field of this request: {hint}"
     return ApiError(400, message, param=param[:_MAX_PARAM], code="unknown_field")

@@ -2,24 +2,16 @@
 
 from pathlib import Path
 
-from msgspec import Struct, structs
+from msgspec import structs
 
-from ..contract.api import MaxNewTokens, RepetitionPenalty, SpeechFields, Temperature, TopK, TopP
+from ..contract.api import SamplingFields
 from ..contract.messages import Sampling
 from .config import decode_file
 
 
-class GenerationConfig(Struct, frozen=True, kw_only=True):
-    """`generation_config.json`: the request fields that it may set. A null field counts as absent."""
+class GenerationConfig(SamplingFields, frozen=True, kw_only=True):
+    """`generation_config.json`: the request fields that it may set."""
 
-    max_new_tokens: MaxNewTokens | None = None
-    temperature: Temperature | None = None
-    top_k: TopK | None = None
-    top_p: TopP | None = None
-    repetition_penalty: RepetitionPenalty | None = None
-    subtalker_temperature: Temperature | None = None
-    subtalker_top_k: TopK | None = None
-    subtalker_top_p: TopP | None = None
     do_sample: bool | None = None
     """False means greedy: temperature 0."""
     subtalker_dosample: bool | None = None
@@ -41,7 +33,7 @@ def default_sampling(config: GenerationConfig) -> Sampling:
     return sampling
 
 
-def replace_fields(sampling: Sampling, fields: SpeechFields | GenerationConfig) -> Sampling:
+def replace_fields(sampling: Sampling, fields: SamplingFields) -> Sampling:
     """Returns `sampling` with the values that `fields` sets."""
     given = {
         name: getattr(fields, name.replace("residual_", "subtalker_"), None) for name in Sampling.__struct_fields__
