@@ -203,14 +203,12 @@ def _speech_request(number: int, utterance: Utterance) -> SpeechRequest:
 
 def show(speaker: Speaker, directory: Path) -> None:
     """Writes a FLAC file for each case of `SHOWN`, and `spectrograms.png`, all on the same time scale."""
-    import matplotlib
     import soundfile
     from matplotlib.figure import Figure
 
     directory.mkdir(parents=True, exist_ok=True)
     shown = [case for case in SHOWN if corpus.HELD_OUT[case.sentences] in speaker.languages]
     spoken = speaker.speak([case_utterances(case, corpus.held_out(case.sentences))[0] for case in shown])
-    matplotlib.use("Agg")
     seconds = max(len(each.pcm) for each in spoken) / 2 / FAMILY.sample_rate
     figure = Figure(figsize=(1 + _INCHES_PER_SECOND * seconds, _INCHES_HIGH * len(spoken)), layout="constrained")
     axes = figure.subplots(len(spoken), 1, sharex=True, sharey=True, squeeze=False)[:, 0]

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -19,7 +18,6 @@ MAX_NAME = 48
 
 def draw(gathered: Gathered, directory: Path, prefix: str) -> list[Path]:
     """Writes the plots of all available results and returns the files. Raises `OSError`."""
-    matplotlib.use("Agg")
     engines = {"talker": (gathered.talker, "one frame"), "codec": (gathered.codec, "four frames")}
     figures = {
         name: draw_engine(result, f"{name}: {what} of every row")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from support.up import DEADLINE, EXAMPLE, Up, environment
-from syrinx_operator.commands.bench.report import load
+from syrinx_operator.commands.bench.report import Report, load
 from syrinx_operator.commands.cli import main
 from syrinx_stages.contract.silence import AUDIBLE_PEAK
 
@@ -168,7 +168,7 @@ def test_bench_writes_its_table_file_and_plot(up, here, tmp_path):
     load_options = ["--concurrency", "1,2", "--rate", "2", "--requests", "2", "--warmup", "1"]
     code, table, stderr = syrinx(up.state, "bench", "--url", up.url, *load_options, *results)
     assert code == 0, stderr
-    report = load(tmp_path / "r.json")
+    report = load(tmp_path / "r.json", Report)
     assert [(point.loop, point.load, point.requests) for point in report.points] == [
         ("closed", 1, 2),
         ("closed", 2, 2),

@@ -3,13 +3,13 @@
 import re
 from pathlib import Path
 
-from syrinx_operator.commands.bench.report import describe, load
+from syrinx_operator.commands.bench.report import Report, describe, load
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_cpu_table_is_generated_from_the_recorded_data() -> None:
-    recorded = describe(load(ROOT / "bench" / "results" / "cpu.json")).strip()
+    recorded = describe(load(ROOT / "bench" / "results" / "cpu.json", Report)).strip()
     assert (ROOT / "bench" / "results" / "cpu.md").read_text().strip() == recorded
 
 

@@ -86,7 +86,7 @@ def _say(options: argparse.Namespace, given: list[str]) -> int:
 
 def _overload(options: argparse.Namespace, given: list[str]) -> int:
     if options.table:
-        print(overload.describe_report(overload.load(Path(options.table))))
+        print(overload.describe_report(load(Path(options.table), overload.OverloadReport)))
         return 0
     if options.json:
         check_writable(Path(options.json))
@@ -100,11 +100,12 @@ def _overload(options: argparse.Namespace, given: list[str]) -> int:
     report = asyncio.run(measure())
     print(overload.describe_report(report))
     if options.json:
-        overload.save(report, Path(options.json))
+        report = overload.merge(report, Path(options.json))
+        save(report, Path(options.json))
     if options.plot:
         from syrinx_operator.commands.bench.plot import plot_overload  # Importing matplotlib takes half a second.
 
-        plot_overload(overload.load(Path(options.json)) if options.json else report, Path(options.plot))
+        plot_overload(report, Path(options.plot))
     return 0
 
 
@@ -112,7 +113,7 @@ def _bench(options: argparse.Namespace, given: list[str]) -> int:
     if options.overload:
         return _overload(options, given)
     if options.table:
-        print(describe(load(Path(options.table))))
+        print(describe(load(Path(options.table), Report)))
         return 0
     for file in filter(None, (options.json, options.plot)):
         check_writable(Path(file))

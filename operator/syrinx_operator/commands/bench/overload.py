@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from syrinx_operator.commands.bench.load import Limit, LoadGenerator, Script, corpus, make_sender
-from syrinx_operator.commands.bench.report import ReportError, markdown, writing
+from syrinx_operator.commands.bench.report import ReportError, load, markdown
 from syrinx_operator.commands.bench.stats import Outcome
 from syrinx_operator.commands.client import SpeechClient
 from syrinx_operator.local.machine import describe, revision
@@ -188,26 +188,14 @@ async def _recovery(client: SpeechClient, script: Script, limit: float) -> float
     return None
 
 
-def save(report: OverloadReport, file: Path) -> None:
-    """Writes a report. Keeps what the file has of other machines. Raises `ReportError`."""
-    known = load(file) if file.exists() and file.stat().st_size else OverloadReport([], [])
+def merge(report: OverloadReport, file: Path) -> OverloadReport:
+    """Returns a report with what `file`, if it exists, has of other machines. Raises `ReportError`."""
+    known = load(file, OverloadReport) if file.exists() and file.stat().st_size else OverloadReport([], [])
     new = {run.machine for run in report.runs}
-    merged = OverloadReport(
+    return OverloadReport(
         [run for run in known.runs if run.machine not in new] + report.runs,
         [each for each in known.loads if each.machine not in new] + report.loads,
     )
-    with writing(file):
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(merged), indent=1) + b"\n")
-
-
-def load(file: Path) -> OverloadReport:
-    """Reads a report. Raises `ReportError`."""
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=OverloadReport)
-    except OSError as error:
-        raise ReportError(f"{file}: {error.strerror}") from None
-    except msgspec.DecodeError as error:
-        raise ReportError(f"{file}: not an overload report: {error}") from None
 
 
 def line(load: Load) -> str:

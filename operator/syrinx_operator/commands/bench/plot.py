@@ -1,9 +1,8 @@
 """Plots of load points: TTFA, throughput and underruns over the load."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -20,7 +19,6 @@ _AXIS: Mapping[Loop, str] = {
 
 def plot(report: Report, file: Path) -> None:
     """Writes a PNG with a row for each kind of loop: TTFA and throughput. Raises `ReportError`."""
-    matplotlib.use("Agg")
     loops = [loop for loop in _AXIS if any(point.loop == loop for point in report.points)]
     figure = Figure(figsize=(10, 3.6 * len(loops)), layout="constrained")
     for loop, (left, right) in zip(loops, figure.subplots(len(loops), 2, squeeze=False), strict=True):
@@ -34,7 +32,6 @@ def plot(report: Report, file: Path) -> None:
 
 def plot_overload(report: OverloadReport, file: Path) -> None:
     """Writes a PNG of an overload report: throughput, TTFA and underruns over the load. Raises `ReportError`."""
-    matplotlib.use("Agg")
     figure = Figure(figsize=(12, 3.6), layout="constrained")
     panels: Sequence[tuple[str, Callable[[Load], float | None]]] = (
         ("throughput, % of the peak", lambda load: 100 * load.throughput_share),
@@ -46,14 +43,8 @@ def plot_overload(report: OverloadReport, file: Path) -> None:
             loads = [load for load in report.loads if load.machine == run.machine]
             known = [(load.over_capacity, found) for load in loads if (found := value(load)) is not None]
             axes.plot([over for over, _ in known], [found for _, found in known], "o-", label=run.machine)
-        ticks = sorted({load.over_capacity for load in report.loads})
-        axes.set_xscale("log")
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.minorticks_off()
-        axes.set_xlabel("load, multiples of the capacity")
         axes.set_ylabel(label)
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
+        _format(axes, "load, multiples of the capacity", {load.over_capacity for load in report.loads})
     figure.axes[0].legend(fontsize=8)
     with writing(file):
         figure.savefig(file, dpi=120, format="png")
@@ -85,15 +76,24 @@ def draw_underruns(axes: Axes, loop: Loop, runs: Runs) -> None:
 def _draw(axes: Axes, loop: Loop, runs: Runs, style: str, label: str, value: Callable[[Point], float | None]) -> None:
     for number, (name, points) in enumerate(runs.items()):
         known = sorted((point.load, found) for point in points if (found := value(point)) is not None)
-        loads, values = [load for load, _ in known], [found for _, found in known]
-        axes.plot(loads, values, f"C{number}o{style}", label=f"{name} {label}".strip())
-    if loop != "live":
-        ticks = sorted({point.load for points in runs.values() for point in points})
-        axes.set_xscale("log")
-        axes.set_xticks(ticks, [f"{load:g}" for load in ticks])
-        axes.minorticks_off()
-    axes.set_xlabel(_AXIS[loop])
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
+        axes.plot(
+            [load for load, _ in known],
+            [found for _, found in known],
+            f"C{number}o{style}",
+            label=f"{name} {label}".strip(),
+        )
+    loads = {point.load for points in runs.values() for point in points}
+    _format(axes, _AXIS[loop], loads if loop != "live" else ())
     if axes.get_legend_handles_labels()[1]:
         axes.legend(fontsize=8)
+
+
+def _format(axes: Axes, label: str, loads: Collection[float]) -> None:
+    """Sets the load axis: logarithmic with a tick at each of `loads`, or linear without any."""
+    if loads:
+        axes.set_xscale("log")
+        axes.set_xticks(sorted(loads), [f"{load:g}" for load in sorted(loads)])
+        axes.minorticks_off()
+    axes.set_xlabel(label)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)

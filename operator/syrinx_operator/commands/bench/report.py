@@ -13,6 +13,7 @@ from syrinx_operator.local.machine import Machine
 from syrinx_operator.resource.spec import TTSPipeline
 
 _P = TypeVar("_P")
+_R = TypeVar("_R", bound=Struct)
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -53,20 +54,20 @@ def check_writable(file: Path) -> None:
         file.open("ab").close()
 
 
-def save(report: Report, file: Path) -> None:
+def save(report: Struct, file: Path) -> None:
     """Writes a report. Raises `ReportError`."""
     with writing(file):
         file.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
 
 
-def load(file: Path) -> Report:
+def load(file: Path, report_type: type[_R]) -> _R:
     """Reads a report. Raises `ReportError`."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Report)
+        return msgspec.json.decode(file.read_bytes(), type=report_type)
     except OSError as error:
         raise ReportError(f"{file}: {error.strerror}") from None
     except msgspec.DecodeError as error:
-        raise ReportError(f"{file}: not a bench report: {error}") from None
+        raise ReportError(f"{file}: not a bench report of this kind: {error}") from None
 
 
 def milliseconds(spread: Spread | None, form: str = "{:.0f}/{:.0f}") -> str:

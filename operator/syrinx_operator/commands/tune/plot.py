@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
-import matplotlib
 import msgspec
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -97,7 +96,6 @@ def _parse(text: str) -> AuditEntry | None:
 
 def plot(entries: Sequence[AuditEntry], file: Path, only: int | None = None) -> None:
     """Writes a PNG. Raises TuneError if there is no (such) trial, ReportError if the file cannot be written."""
-    matplotlib.use("Agg")
     trials = _trials(entries, only)
     known = [(entry, entry.after.base) for entry in entries if entry.after.base is not None]
     tried = {entry.data.trial.knob for entry in entries if entry.data.trial is not None}
