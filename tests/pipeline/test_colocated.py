@@ -78,7 +78,7 @@ def hold_codec(process: ColocatedService) -> threading.Event:
     """Blocks the codec's engine until the returned event is set."""
     codec = process.workers[1]
     go = threading.Event()
-    codec._engine_thread.submit(go.wait)
+    codec.engine_thread.queue(go.wait)
     return go
 
 

@@ -223,7 +223,7 @@ async def test_a_device_error_ends_the_process_and_another_replica_takes_over(
         await until(lambda: "a" in worker.rows and worker.rows["a"].in_flight, "it has a step in flight")
         monkeypatch.setattr(worker.engine, method, broken)
         if method == "release":
-            worker.queue_engine_call(lambda: worker.engine.release("b"))
+            worker.engine_thread.queue(lambda: worker.engine.release("b"))
         assert await asyncio.wait_for(process, DEADLINE) == 1
         await worker.close()
         await (stages.talker("next") if stage == "talker" else stages.codec("next"))

@@ -39,14 +39,14 @@ async def test_cancelling_before_the_row_is_open_ends_the_subscription() -> None
     async with pipeline(talkers=0) as stages:
         codec, connector = stages.workers[0], stages.connector()
         busy, idle_tasks = threading.Event(), len(codec._tasks._running)
-        working = asyncio.create_task(codec.run_engine(busy.wait))
+        working = asyncio.create_task(codec.engine_thread.run(busy.wait))
         ticket = await submit(connector, request("a"))
         await until(lambda: "a" in codec.rows, "the request has a row")
         await connector.release(ticket)
         await until(lambda: "a" not in codec.rows, "it was cancelled")
         busy.set()
         await working
-        await codec.run_engine(lambda: None)
+        await codec.engine_thread.run(lambda: None)
         await until(lambda: len(codec._tasks._running) == idle_tasks, "it was admitted")
         assert not codec.reader._channels[StreamKind.CODES]._subscriptions
 

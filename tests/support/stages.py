@@ -110,7 +110,7 @@ class Pipeline:
         worker.ownership.claims.clear()
         worker._closed = True
         await worker._tasks.cancel()
-        worker._engine_thread.shutdown()
+        await worker.engine_thread.close()
         await self.streams.kill(getattr(worker.connector, "_connector", worker.connector))
 
     async def close(self) -> None:

@@ -99,7 +99,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             published=last.frames,
             trimmer=None if last.frames else LeadingSilenceTrimmer(),
         )
-        self.queue_engine_call(lambda: self.engine.open(request.id))
+        self.engine_thread.queue(lambda: self.engine.open(request.id))
         self.reader.subscribe(request.id, self.input_kind, STREAM_START)
 
     def spare_requests(self) -> int:
@@ -125,7 +125,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         self._export_captured_shapes()
 
     async def _change_shapes(self) -> None:
-        await self.run_engine(self._shapes.change, self.engine, self.live.current.capture_pairs)
+        await self.engine_thread.run(self._shapes.change, self.engine, self.live.current.capture_pairs)
         self._export_captured_shapes()
         self._export_capture_costs()
 
@@ -194,7 +194,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             self.rows_running.set(len(call.ids) if call else 0)
         if call is None and not self.steps:
             return plan.wake_at
-        completed = await self.run_engine(self._step, self._take_codes(call) if call else None)
+        completed = await self.engine_thread.run(self._step, self._take_codes(call) if call else None)
         if completed:
             self._publish(completed)
         return 0.0

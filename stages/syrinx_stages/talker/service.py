@@ -1,11 +1,9 @@
 """The talker service: reads requests from the connector, runs the engine and publishes code frames."""
 
-import asyncio
 import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import Struct
 
@@ -16,7 +14,8 @@ from syrinx_stages.contract.keys import REFERENCE_POSITION, STREAM_START, Group,
 from syrinx_stages.contract.messages import Codes, End, EndReason, PlaybackProgress, Reference
 from syrinx_stages.contract.settings import TalkerSettings
 from syrinx_stages.runtime.in_flight import CompletedStep
-from syrinx_stages.runtime.worker import Worker, shut_down
+from syrinx_stages.runtime.serial_thread import SerialThread
+from syrinx_stages.runtime.worker import Worker
 from syrinx_stages.talker.engine import EngineFull, TalkerEngine
 from syrinx_stages.talker.prefill import burst_size
 from syrinx_stages.talker.prompt import Prepared
@@ -70,7 +69,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         self._waiting: dict[str, Waiting] = {}
         self._unattributed: set[str] = set()
         """Requests whose next entry names this replica."""
-        self._prepare_thread = ThreadPoolExecutor(1, "talker-prepare")
+        self._prepare_thread = SerialThread("talker-prepare")
         self._resident: set[str] = set()
         self._engine_full = False
         """The engine rejected a request, and no row has been evicted since."""
@@ -80,7 +79,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
 
     async def close(self) -> None:
         await super().close()
-        await shut_down(self._prepare_thread)
+        await self._prepare_thread.close()
 
     async def admit(self, claim: Claim) -> None:
         """Prepares a request (tokens, reference audio) outside the engine's thread and queues it for prefill."""
@@ -104,8 +103,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
             self.journal.restore(claim, entries)
             delivered = await self.connector.last_position(request.id, self.input_kind)
         pcm = await self.connector.reference(request.id) if request.has_reference else None
-        loop = asyncio.get_running_loop()
-        prepared = await loop.run_in_executor(self._prepare_thread, self.engine.prepare, request, b"".join(frames), pcm)
+        prepared = await self._prepare_thread.run(self.engine.prepare, request, b"".join(frames), pcm)
         if not self.owns(claim):
             return
         if prepared.reference_codes is not None and not reference_published:
@@ -169,7 +167,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         rows = [self.rows[request_id] for request_id in step.ids]
         for row in rows:
             row.in_flight += 1
-        result = await self.run_engine(self._run_engine_step, admitted, rows)
+        result = await self.engine_thread.run(self._run_engine_step, admitted, rows)
         if admitted:
             rejected = {waiting.id for waiting in result.rejected}
             # Requests that were evicted in the meantime have no row any more.
@@ -208,13 +206,13 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         """Queues a rejected request again until a row is evicted, or fails it if no other request holds memory."""
         if self.rows.pop(waiting.id, None) is None:
             return
-        if not (self._resident or self._queued_calls):
+        if not (self._resident or self.engine_thread.has_queued):
             self.fail(waiting.claim, "the request is too long for the talker's memory", "input")
             return
         self.reader.unsubscribe(waiting.id, self.input_kind)
         self._waiting[waiting.id] = waiting
         # Queued calls release evicted rows. Then an immediate retry may succeed.
-        self._engine_full = not self._queued_calls
+        self._engine_full = not self.engine_thread.has_queued
 
     def _publish(self, completed: CompletedStep[Sequence[Row], Mapping[str, bytes | End]]) -> None:
         """Publishes a step's results. Ignores rows that were evicted or claimed again in the meantime."""

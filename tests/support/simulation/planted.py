@@ -16,8 +16,8 @@ from syrinx_stages.connector.redis_change_feed import StreamTail
 from syrinx_stages.connector.redis_reader import _Channel
 from syrinx_stages.connector.redis_scripts import Script
 from syrinx_stages.gateway.fanout import FanOut
+from syrinx_stages.runtime.owned_requests import OwnedRequests
 from syrinx_stages.runtime.publisher import Publisher
-from syrinx_stages.runtime.worker import Worker
 from syrinx_stages.talker.service import TalkerService
 
 
@@ -105,7 +105,7 @@ BUGS = [
     ),
     Bug(
         "the row of a lost claim stays",
-        lambda: in_method(Worker, "_lost", "self.evict(request_id)", "pass"),
+        lambda: in_method(OwnedRequests, "_lost", "self.evict(request_id)", "pass"),
     ),
     Bug(
         "the reader does not read again after a lost connection",

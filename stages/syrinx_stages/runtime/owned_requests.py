@@ -1,0 +1,224 @@
+"""The requests that a replica owns: what it reads and writes for each of them, from the claim to the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+from syrinx_stages.connector.base import (
+    MAX_DELIVERIES,
+    Append,
+    Cancelled,
+    Capacity,
+    Claim,
+    ConnectorError,
+    Gone,
+    Refusal,
+    StageConnector,
+    StreamEntry,
+)
+from syrinx_stages.contract import metrics as m
+from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
+from syrinx_stages.contract.messages import End, EndReason, Entry
+from syrinx_stages.runtime.errors import RequestError
+from syrinx_stages.runtime.journal import Journal
+from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.ownership import Ownership
+from syrinx_stages.runtime.publisher import Publisher
+from syrinx_stages.runtime.speed import EngineSpeed
+from syrinx_stages.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+GAVE_UP_RETRY_SECONDS = 5.0
+"""A client may send a request again after this long if the replicas that served it have failed."""
+
+R = TypeVar("R")
+
+
+class _Ending(Append, frozen=True):
+    """The end of a request, and the reason that `syrinx_requests_finished_total` counts it under."""
+
+    reason: str = ""
+
+
+class OwnedRequests(ABC, Generic[R]):
+    """The requests of one replica of a stage. `R` is the row type: the scheduling state of one request."""
+
+    stage: str
+    group: Group
+    input_kind: StreamKind
+    """The stream of each owned request that this stage reads."""
+    output_kind: StreamKind
+    """The stream that it writes."""
+
+    def __init__(self, connector: StageConnector, replica: str, max_resident: int, metrics: Metrics) -> None:
+        self.replica = replica
+        self.connector = connector
+        self.metrics = metrics
+        self.speed = EngineSpeed()
+        self.rows: dict[str, R] = {}
+        self.wake = asyncio.Event()
+        """Set when something changed that affects the schedule."""
+        self._tasks = Tasks()
+        self._closed = False
+        self.reader = connector.reader()
+        self.ownership = Ownership(
+            connector.consumer(self.group, replica),
+            max_resident,
+            self._claimed,
+            self._lost,
+            self.can_admit,
+            self.capacity,
+            metrics[m.TAKEOVERS].labels(self.stage),
+        )
+        # Both series must exist from the start: `rate` ignores the first value of a series.
+        self._rows_lost = metrics[m.LOST_CLAIMS].labels(self.stage)
+        metrics[m.REQUESTS_FINISHED].labels(self.stage, EndReason.ERROR)
+        self.journal = Journal(self.output_kind)
+        seconds = metrics[m.REDIS_SECONDS].labels(self.stage)
+        self.publisher = Publisher(connector, self.journal, self._written, self._refused, seconds)
+
+    # Implemented by a stage ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def admit(self, claim: Claim) -> None:
+        """Adds a row for a claimed request. Raises `RequestError` if it cannot be served."""
+
+    @abstractmethod
+    def on_entry(self, event: StreamEntry) -> None:
+        """Handles an entry of the input stream of an owned request."""
+
+    @abstractmethod
+    def release_state(self, request_id: str) -> None:
+        """Frees a request's state in the engine before the next step."""
+
+    @abstractmethod
+    def spare_requests(self) -> int:
+        """Returns how many further requests could be served in time."""
+
+    def rows_without_input(self) -> int:
+        """Returns how many rows wait for the first entry of their input stream."""
+        return 0
+
+    def can_admit(self) -> bool:
+        """Returns whether to claim another request now."""
+        return self.spare_requests() > 0
+
+    def capacity(self) -> Capacity:
+        """Returns what the replica can serve now.
+
+        A row without input counts as free: the stage before claims nothing for a stage that is full.
+        """
+        free = min(self.ownership.free + self.rows_without_input(), self.spare_requests())
+        return Capacity(max(0, free), self.speed.requests_per_second)
+
+    # Claims ----------------------------------------------------------------------------------------------------
+
+    def owns(self, claim: Claim) -> bool:
+        """Returns whether this very claim is still held."""
+        return self.ownership.claims.get(claim.request.id) is claim
+
+    def _claimed(self, claim: Claim) -> None:
+        waited = max(0.0, time.time() - claim.request.accepted_at)
+        self.metrics[m.CLAIM_WAIT].labels(self.stage).observe(waited)
+        self._count_rows()
+        self._tasks.spawn(self._admit(claim))
+
+    async def _admit(self, claim: Claim) -> None:
+        request_id = claim.request.id
+        try:
+            ended = claim.fence.start(self.output_kind).sequence == END_SEQUENCE
+            if claim.deliveries > MAX_DELIVERIES and not ended:
+                message = f"gave up: {MAX_DELIVERIES} {self.stage} replicas failed while they served it"
+                raise RequestError(message, retry_after=GAVE_UP_RETRY_SECONDS)
+            await self.admit(claim)
+        except RequestError as error:
+            self.fail(claim, str(error), error.param, error.retry_after)
+        except ConnectorError as error:
+            # The lease expires, and a replica that reaches Redis takes the request over.
+            log.warning("request %s is left to other replicas: %s", request_id, error)
+            self.evict(request_id)
+        except Exception:
+            log.exception("request %s could not be admitted", request_id)
+            self.fail(claim, f"the {self.stage} failed to process this request")
+
+    def fail(self, claim: Claim, message: str, param: str = "", retry_after: float = 0.0) -> None:
+        """Ends an owned request with an error after the entries that were put."""
+        if self.owns(claim):
+            frames = self.journal.last_position(claim).frames
+            self.end(claim.request.id, frames, End(EndReason.ERROR, message, param, retry_after))
+
+    def end(self, request_id: str, frames: int, end: End, reason: str = "") -> None:
+        """Writes the end of a request at `frames` and finishes the claim in the same transaction.
+
+        `reason` is the label under which it is counted. By default an error of the request is counted as `invalid`, and
+        any other end under its own reason.
+        """
+        reason = reason or ("invalid" if end.param else end.reason)
+        claim = self.ownership.claims.get(request_id)
+        self.rows.pop(request_id, None)
+        if end.reason in (EndReason.STOP, EndReason.LENGTH):
+            self.speed.add_request(frames)
+        if claim is not None:
+            at, after = Position(frames, END_SEQUENCE), self.journal.last_position(claim)
+            ending = _Ending(request_id, self.output_kind, at, end, claim.fence, after, claim.entry_id, reason)
+            self.publisher.put([ending])
+
+    def output(self, request_id: str, position: Position, entry: Entry) -> Append:
+        """Returns the next entry of the output stream of an owned request. Put it before another one is created."""
+        claim = self.ownership.claims[request_id]
+        after = self.journal.last_position(claim)
+        return Append(request_id, self.output_kind, position, entry, claim.fence, after)
+
+    def evict(self, request_id: str) -> None:
+        """Removes a request; its engine state is freed before the next step."""
+        self.ownership.forget(request_id)
+        self.journal.forget(request_id)
+        self.rows.pop(request_id, None)
+        self.reader.unsubscribe(request_id, self.input_kind)
+        self.release_state(request_id)
+        self._count_rows()
+        self.wake.set()
+
+    def _lost(self, request_id: str) -> None:
+        self._rows_lost.inc()
+        self.evict(request_id)
+
+    def claim_again(self, claim: Claim) -> None:
+        """Drops a request and claims it anew, if this replica still owns it: its stream is not what the row expects."""
+        self._lost(claim.request.id)
+        if self.ownership.claiming:
+            self._tasks.spawn(self.ownership.reclaim(claim))
+
+    def _count_rows(self) -> None:
+        self.metrics[m.ROWS_RESIDENT].labels(self.stage).set(len(self.ownership.claims))
+
+    # Messages --------------------------------------------------------------------------------------------------
+
+    async def _read_loop(self) -> None:
+        while not self._closed:
+            for event in await self.reader.read():
+                if event.request_id not in self.ownership.claims:
+                    continue
+                if isinstance(event, Cancelled):
+                    self.evict(event.request_id)
+                else:
+                    self.on_entry(event)
+
+    def _written(self, append: Append) -> None:
+        if isinstance(append, _Ending):
+            self.metrics[m.REQUESTS_FINISHED].labels(self.stage, append.reason).inc()
+            self.evict(append.request_id)
+
+    def _refused(self, append: Append, outcome: Refusal) -> None:
+        claim = self.ownership.claims.get(append.request_id)
+        if claim is None or claim.fence != append.fence:
+            return
+        if isinstance(outcome, Gone):
+            self.evict(append.request_id)
+            return
+        self.claim_again(claim)
