@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Self
 
@@ -14,10 +14,10 @@ from msgspec import Struct
 
 from syrinx_operator.commands.bench.load import corpus
 from syrinx_operator.commands.bench.stats import Arrival
+from syrinx_operator.commands.client import CONNECT_SECONDS, SpeechClient, SpeechError
 from syrinx_stages.contract.family import FAMILY
 
-CONNECT_SECONDS = 5.0
-SILENCE_SECONDS = 150.0
+READ_SECONDS = 150.0
 """A response without data for this long is lost. A file has none until it is whole."""
 PATIENCE_SECONDS = 30.0
 """A client whose request is refused tries again for this long."""
@@ -80,14 +80,6 @@ class Outcome(Struct, frozen=True):
     message: str = ""
 
 
-class _Failure(Exception):
-    """A request ended before it was whole."""
-
-    def __init__(self, verdict: Verdict, message: str) -> None:
-        super().__init__(message)
-        self.verdict = verdict
-
-
 def utterances(seed: int, count: int, sentences: int) -> list[Utterance]:
     """Returns requests of `sentences` sentences of the corpus each."""
     generator = random.Random(seed)
@@ -110,25 +102,31 @@ class Load:
     def __init__(self, urls: Mapping[str, str]) -> None:
         """`urls` by name of the gateway."""
         self._urls = urls
+        self._clients: dict[str, SpeechClient] = {}
+        self._cleanup = contextlib.AsyncExitStack()
         self.outcomes: list[Outcome] = []
         self._utterances: Sequence[Utterance] = ()
 
     async def __aenter__(self) -> Self:
-        # Each request has a connection of its own: a kept one may be closed by a draining gateway as it is used.
-        timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
-        self._http = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0, force_close=True))
+        timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
+        for name, url in self._urls.items():
+            # Each request has a connection of its own: a kept one may be closed by a draining gateway as it is used.
+            connector = aiohttp.TCPConnector(limit=0, force_close=True)
+            client = SpeechClient(url, connector=connector, timeout=timeout)
+            self._clients[name] = await self._cleanup.enter_async_context(client)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._http.close()
+        await self._cleanup.aclose()
 
     async def record(self, requests: Sequence[Utterance], concurrency: int) -> Sequence[Utterance]:
         """Returns requests with the results of this run, and uses them from now on. Raises what a request raises."""
         limit = asyncio.Semaphore(concurrency)
-        urls = list(self._urls.values())
+        clients = list(self._clients.values())
 
         async def one(number: int, request: Utterance) -> Utterance:
-            async with limit, self._post(urls[number % len(urls)], request.body | {"stream_format": "sse"}) as response:
+            body = request.body | {"stream_format": "sse"}
+            async with limit, clients[number % len(clients)].post(body) as response:
                 lines = [line async for line in response.content]
             events = [msgspec.json.decode(line.removeprefix(b"data: ")) for line in lines if line.strip()]
             *deltas, done = events
@@ -173,40 +171,22 @@ class Load:
         pcm = bytearray()
         request_id, message = "", ""
         try:
-            async with self._post(self._urls[gateway], utterance.body | {"stream": live}) as response:
+            async with self._clients[gateway].post(utterance.body | {"stream": live}) as response:
                 request_id = response.headers["X-Request-Id"]
                 async for piece in response.content.iter_any():
                     arrivals.append(Arrival(time.monotonic() - start, len(piece) // 2))
                     pcm += piece
             verdict = Verdict.WHOLE
-        except _Failure as failure:
-            verdict, message = failure.verdict, str(failure)
+        except SpeechError as error:
+            verdict, message = _verdict(error), f"{' '.join(filter(None, (error.kind, error.code)))}: {error}"
         if not utterance.matches(bytes(pcm), verdict is Verdict.WHOLE):
             message = f"{utterance.difference(bytes(pcm))}; {message}"
             verdict = Verdict.WRONG
         end = time.monotonic()
         return Outcome(gateway, number, live, request_id, start, end, tuple(arrivals), verdict, message)
 
-    @contextlib.asynccontextmanager
-    async def _post(self, url: str, body: Mapping[str, object]) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yields a response with status 200. Raises `_Failure`, also while it is read."""
-        try:
-            async with self._http.post(f"{url}/v1/audio/speech", json=body) as response:
-                if response.status != 200:
-                    raise _failure_of(response.status, await response.read())
-                yield response
-        except aiohttp.ClientConnectorError as error:
-            raise _Failure(Verdict.REFUSED, f"cannot connect: {error}") from None
-        except TimeoutError:
-            raise _Failure(Verdict.LOST, f"no data for {SILENCE_SECONDS:.0f} s") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise _Failure(Verdict.LOST, f"cut off: {type(error).__name__}: {error}") from None
 
-
-def _failure_of(status: int, content: bytes) -> _Failure:
-    """Returns the failure that an error response means."""
-    text = content.decode("utf-8", "replace")
-    code = ""
-    with contextlib.suppress(msgspec.DecodeError, TypeError, KeyError):
-        code = msgspec.json.decode(content)["error"]["code"]
-    return _Failure(Verdict.REFUSED if status == 503 and code in REFUSALS else Verdict.LOST, f"HTTP {status}: {text}")
+def _verdict(error: SpeechError) -> Verdict:
+    """Returns the verdict on a request that ended with an error."""
+    refused = error.kind == "connection" or (error.kind == "http 503" and error.code in REFUSALS)
+    return Verdict.REFUSED if refused else Verdict.LOST

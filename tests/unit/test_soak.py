@@ -242,7 +242,7 @@ async def gateway_and_load() -> AsyncIterator[tuple[FakeGateway, Load]]:
 
 
 def error(code: str) -> bytes:
-    return json.dumps({"error": {"code": code}}).encode()
+    return json.dumps({"error": {"message": "", "code": code}}).encode()
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def error(code: str) -> bytes:
         ((200, b"x" + PCM[1:], False), Verdict.WRONG, "200 bytes differ"),
         ((200, PCM[:50], True), Verdict.LOST, "cut off"),
         ((200, b"x" + PCM[1:50], True), Verdict.WRONG, "50 bytes differ"),
-        ((500, error("internal_error"), False), Verdict.LOST, "HTTP 500"),
+        ((500, error("internal_error"), False), Verdict.LOST, "http 500"),
         ((503, error("request_lost"), False), Verdict.LOST, "request_lost"),
     ],
 )

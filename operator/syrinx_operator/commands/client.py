@@ -15,11 +15,15 @@ READ_SECONDS = 120.0
 
 
 class SpeechError(Exception):
-    """A speech request failed. `kind` is `http 503` etc., `timeout`, `connection`, `cut off` or `no audio`."""
+    """A speech request failed. `kind` is `http 503` etc., `timeout`, `connection`, `cut off` or `no audio`.
 
-    def __init__(self, kind: str, message: str) -> None:
+    `code` is that of an error response, or empty.
+    """
+
+    def __init__(self, kind: str, message: str, code: str = "") -> None:
         super().__init__(message)
         self.kind = kind
+        self.code = code
 
 
 class SpeechClient:
@@ -48,8 +52,12 @@ class SpeechClient:
     @contextlib.asynccontextmanager
     async def speech(self, body: Mapping[str, object]) -> AsyncIterator[AsyncIterator[bytes]]:
         """Requests speech and yields an iterator of the audio bytes. Raises `SpeechError`, also during iteration."""
-        async with self._request("POST", "/v1/audio/speech", json=body) as response:
+        async with self.post(body) as response:
             yield response.content.iter_any()
+
+    def post(self, body: Mapping[str, object]) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Requests speech and yields the response. Raises `SpeechError`, also while it is read."""
+        return self._request("POST", "/v1/audio/speech", json=body)
 
     async def voices(self) -> list[str]:
         """Returns the names of the gateway's voices. Raises `SpeechError`."""
@@ -65,15 +73,16 @@ class SpeechClient:
                 yield response
         except TimeoutError as error:
             raise SpeechError("timeout", f"timeout at {self._url} ({type(error).__name__})") from None
-        except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError) as error:
-            raise SpeechError("cut off", f"the response was cut off: {error}") from None
-        except aiohttp.ClientError as error:
+        except aiohttp.ClientConnectorError as error:
             raise SpeechError("connection", f"cannot connect to {self._url}: {error}") from None
+        except aiohttp.ClientError as error:
+            raise SpeechError("cut off", f"the response was cut off: {error}") from None
 
 
 def _refusal(status: int, content: bytes) -> SpeechError:
     """Returns the error of a response, in OpenAI's format or any other."""
     kind = f"http {status}"
     with contextlib.suppress(msgspec.DecodeError, TypeError, KeyError):
-        return SpeechError(kind, str(msgspec.json.decode(content)["error"]["message"]))
+        error = msgspec.json.decode(content)["error"]
+        return SpeechError(kind, str(error["message"]), str(error.get("code", "")))
     return SpeechError(kind, f"the server answered {status}: {content[:200].decode('utf-8', 'replace')}")
