@@ -224,5 +224,5 @@ async def test_what_was_written_for_a_lost_request_is_refused_once_it_is_submitt
     _, first = await world.submit_claimed(gateway, late.consumer(group, "late"))
     assert await late.append(frames(first, 1)) == [None]
     await world.expire("one")
-    await gateway.submit(world.request("one"), world.admission, times_lost=1)
+    await gateway.submit(world.request("one"), world.admission)
     assert [type(outcome) for outcome in await late.append(frames(first, 1))] == [Superseded]

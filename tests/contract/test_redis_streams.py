@@ -331,7 +331,8 @@ async def test_close_leaves_no_connection_task_thread_or_descriptor(private_redi
 
 def lose_the_first_reply(connector):
     """The connector's next command is carried out, but its connection breaks before the reply. Returns all replies."""
-    send_on, replies = connector._pool._send_on, []
+    pool, replies = connector._pool, []
+    send_on, execute = pool._send_on, pool._execute_replicated
 
     async def lose(sent):
         if isinstance(reply := await sent, Exception):
@@ -339,7 +340,8 @@ def lose_the_first_reply(connector):
         replies.append(reply)
         return reply if len(replies) > 1 else ConnectionResetError("the reply was lost")
 
-    connector._pool._send_on = lambda *sending: asyncio.ensure_future(lose(send_on(*sending)))
+    pool._send_on = lambda *sending: asyncio.ensure_future(lose(send_on(*sending)))
+    pool._execute_replicated = lambda command: lose(execute(command))
     return replies
 
 

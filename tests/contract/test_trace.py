@@ -20,8 +20,8 @@ def recorder(monkeypatch):
     recorder = Recorder()
     run, call = CommandPool.run, BlockingConnection.call
 
-    async def recorded_run(pool, script, keys, arguments):
-        reply = await run(pool, script, keys, arguments)
+    async def recorded_run(pool, script, keys, arguments, **options):
+        reply = await run(pool, script, keys, arguments, **options)
         recorder.script(script.digest, keys, ["0", *arguments], reply)
         return reply
 

@@ -43,7 +43,7 @@ class Pair:
 @contextlib.asynccontextmanager
 async def replicated() -> AsyncIterator[Pair]:
     """Runs a primary and its replica."""
-    with RedisServer() as primary, RedisServer() as replica:
+    with RedisServer() as primary, RedisServer(password=primary.password) as replica:
         pair = Pair(primary, replica)
         await pair.start()
         yield pair

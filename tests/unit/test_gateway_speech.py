@@ -36,7 +36,7 @@ async def audio_of(*entries: StreamEntry) -> bytes:
     for entry in entries:
         inbox.put_nowait(entry)
 
-    async def no_failure(started: bool) -> None:
+    async def no_failure() -> None:
         return None
 
     stream = SpeechStream(
@@ -47,7 +47,7 @@ async def audio_of(*entries: StreamEntry) -> bytes:
         metrics=Metrics(CollectorRegistry()),
         report_playback=lambda request_id, delivered: None,
         on_end=lambda: None,
-        find_failure=no_failure,
+        check=no_failure,
         storage_full=lambda: None,
         refusal=internal_error,
     )

@@ -6,6 +6,7 @@ Replies are RESP2 values: bytes, int, None and lists of these.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
@@ -57,18 +58,21 @@ _BY_PREFIX: dict[str, type[ReplyError]] = {
     "NOSCRIPT": NoScript,
     # `ERR AUTH`: a password was sent to a server that has none.
     **dict.fromkeys(("NOAUTH", "WRONGPASS", "ERR AUTH", "ERR Client sent AUTH"), Refused),
-    **dict.fromkeys(("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "BUSY "), Unavailable),
+    **dict.fromkeys(("LOADING", "MASTERDOWN", "CLUSTERDOWN", "BUSY "), Unavailable),
     "ERR max number of clients reached": Unavailable,
 }
-_OUT_OF_MEMORY = "OOM command not allowed"
-"""Part of the error reply of a command, and of a script that runs it."""
+_BY_PART: dict[str, type[ReplyError]] = {
+    "OOM command not allowed": OutOfMemory,
+    **dict.fromkeys(("READONLY You can't write", "NOREPLICAS Not enough"), Unavailable),
+}
+"""Parts of the error reply of a command that writes, and of a script that runs it."""
 
 
 def reply_error(text: str) -> ReplyError:
     """Returns the exception for an error reply."""
-    if _OUT_OF_MEMORY in text:
-        return OutOfMemory(text)
-    return next((error for prefix, error in _BY_PREFIX.items() if text.startswith(prefix)), ReplyError)(text)
+    by_part = (error for part, error in _BY_PART.items() if part in text)
+    by_prefix = (error for prefix, error in _BY_PREFIX.items() if text.startswith(prefix))
+    return next(itertools.chain(by_part, by_prefix), ReplyError)(text)
 
 
 class Address:
@@ -118,6 +122,9 @@ class Address:
 
     async def verify(self, connection: Connection) -> None:
         """Raises `ReplyError` if a new connection is of no use."""
+
+    async def confirm_primary(self) -> None:
+        """Raises `Unavailable` if the server is known to be no longer the primary; its connections are closed then."""
 
     def close(self) -> None:
         """Ends what the address does in the background."""

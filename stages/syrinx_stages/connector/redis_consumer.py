@@ -19,7 +19,6 @@ from syrinx_stages.connector.base import (
 from syrinx_stages.connector.redis_blocking import BlockingConnection
 from syrinx_stages.connector.redis_connection import Command, ReplyError
 from syrinx_stages.connector.redis_pool import COMMAND_SECONDS, CommandPool
-from syrinx_stages.connector.replication import ReplicationBarrier
 from syrinx_stages.contract.keys import STREAM_CREATED, Group, Keys
 from syrinx_stages.contract.messages import decode_request
 
@@ -48,7 +47,6 @@ class RedisConsumer:
         self._blocking = BlockingConnection(pool, self._join)
         # A previous process with this name may have left claims.
         self._blocking.interrupted = True
-        self._barrier = ReplicationBarrier(pool, keys.requests)
         self._claim_lock = asyncio.Lock()
         self._take_over_lock = asyncio.Lock()
         """Two concurrent scans would both find a request and count its delivery twice."""
@@ -126,7 +124,6 @@ class RedisConsumer:
         if self._joined:
             await self._leave()
         await self._blocking.close()
-        self._barrier.close()
 
     async def _leave(self) -> None:
         try:
@@ -217,10 +214,10 @@ class RedisConsumer:
             return []
         kind, nonce = OUTPUT_STREAM[self._group], f"{random.getrandbits(48):x}"
         arguments = [self._group, self._name, kind, nonce, *(claim.entry_id for claim in claims)]
+        # A replica that is promoted must know every owner that has written.
+        replies = await self._pool.run(scripts.ACCEPT, self._claim_keys(claims), arguments, replicated=True)
         fenced = []
-        for claim, (token, deliveries) in zip(
-            claims, await self._pool.run(scripts.ACCEPT, self._claim_keys(claims), arguments), strict=True
-        ):
+        for claim, (token, deliveries) in zip(claims, replies, strict=True):
             if token:
                 fence = Fence(self._group, token.decode())
                 # A fail-over may have lost the first delivery, and not what its owner has written.
@@ -228,7 +225,5 @@ class RedisConsumer:
                 fenced.append(
                     msgspec.structs.replace(claim, deliveries=deliveries, redelivered=redelivered, fence=fence)
                 )
-        if fenced:
-            await self._barrier.wait()
         self._held.update((claim.entry_id, claim) for claim in fenced)
         return fenced

@@ -16,8 +16,10 @@ from syrinx_stages.connector.redis_connection import (
     OutOfMemory,
     Refused,
     ReplyError,
+    Unavailable,
 )
 from syrinx_stages.connector.redis_scripts import Script
+from syrinx_stages.connector.replication import ReplicationBarrier
 
 COMMAND_SECONDS = 5.0
 """Timeout of a command. Blocking reads wait in Redis for far less."""
@@ -26,6 +28,9 @@ MAX_CONNECTIONS = 8
 
 _Reply = asyncio.Future[Any]
 """The reply to a command that was sent: a value, or an exception as a value."""
+_Attempt = Callable[[bool], Command]
+"""Builds a command, given whether it is a retry."""
+_Execute = Callable[[Command], Awaitable[Any]]
 
 
 class Rejected(ConnectorError):
@@ -57,18 +62,21 @@ class CommandPool:
             self._free.put_nowait(None)
         self._busy: set[Connection] = set()
         """Connections that wait for a reply."""
+        self._barrier = ReplicationBarrier()
         self._lost = False
         """A connection was lost since the last one was opened."""
         self._closed = False
 
     async def call(self, *command: bytes | str | int) -> Any:
         """Runs an idempotent command and returns its reply. Raises `ConnectorError`."""
-        return await self._retried(lambda retry: command, None)
+        return await self._retried(self._execute, lambda retry: command, None)
 
-    def run(self, script: Script, keys: Command, arguments: Command) -> Awaitable[Any]:
+    def run(self, script: Script, keys: Command, arguments: Command, replicated: bool = False) -> Awaitable[Any]:
         """Runs a script, which learns from its first argument whether an earlier attempt may have been executed.
 
-        If a connection is open and free, the script is sent before this returns. Await the result for the reply.
+        If a connection is open and free, the script is sent before this returns. Await the result for the reply. With
+        `replicated`, it comes when a replica has what the script wrote; a script whose server is no longer the primary
+        is run again on its successor (see `ReplicationBarrier`).
         """
 
         retried = False
@@ -79,7 +87,9 @@ class CommandPool:
             retried = retried or retry
             return (b"EVALSHA", script.digest, len(keys), *keys, b"1" if retried else b"0", *arguments)
 
-        return _Run(self, script, attempt, self._send_if_free(attempt(False)))
+        if replicated:
+            return self._run_to_end(self._execute_replicated, script, attempt, None)
+        return _Run(self._run_to_end, self._execute, script, attempt, self._send_if_free(attempt(False)))
 
     @property
     def connected_seconds(self) -> float:
@@ -111,21 +121,21 @@ class CommandPool:
             connection.close()
         self.address.close()
 
-    async def run_to_end(self, script: Script, attempt: Callable[[bool], Command], sent: _Reply | None) -> Any:
+    async def _run_to_end(self, execute: _Execute, script: Script, attempt: _Attempt, sent: _Reply | None) -> Any:
         """Returns the reply to a script; `sent` is that to the first attempt if it was already sent."""
         try:
-            return await self._retried(attempt, sent)
+            return await self._retried(execute, attempt, sent)
         except NoScript:
-            return await self._retried(lambda retry: (b"EVAL", script.source, *attempt(retry)[2:]), None)
+            return await self._retried(execute, lambda retry: (b"EVAL", script.source, *attempt(retry)[2:]), None)
 
-    async def _retried(self, attempt: Callable[[bool], Command], sent: _Reply | None) -> Any:
+    async def _retried(self, execute: _Execute, attempt: _Attempt, sent: _Reply | None) -> Any:
         """Runs the commands that `attempt` builds until one succeeds. `sent` is the first one, if already sent."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.retry_seconds
         retry = False
         for pause in backoff():
             try:
-                reply = await (sent or await self._send(attempt(retry)))
+                reply = await (sent or execute(attempt(retry)))
                 if isinstance(reply, Exception):
                     raise reply
                 return reply
@@ -139,6 +149,24 @@ class CommandPool:
             await asyncio.sleep(pause)
             sent, retry = None, True
 
+    async def _execute(self, command: Command) -> Any:
+        """Returns the reply to a command, or its exception as a value."""
+        return await self._send_on(await self._take(), command)
+
+    async def _execute_replicated(self, command: Command) -> Any:
+        """Returns the reply to a command once a replica has what it wrote."""
+        connection = await self._take()
+        self._busy.add(connection)
+        try:
+            reply = await connection.call(command, COMMAND_SECONDS)
+            await self._barrier.wait(connection, self.address, self.connected_seconds)
+            if not connection.is_open:
+                raise Unavailable("the server was replaced while its replicas were awaited")
+            return reply
+        finally:
+            self._busy.discard(connection)
+            self._free.put_nowait(connection if connection.is_open else None)
+
     def _send_if_free(self, command: Command) -> _Reply | None:
         """Sends a command if a connection is open and free."""
         if self._free.empty():
@@ -149,8 +177,8 @@ class CommandPool:
             return None
         return self._send_on(connection, command)
 
-    async def _send(self, command: Command) -> _Reply:
-        """Sends a command as soon as a connection is free."""
+    async def _take(self) -> Connection:
+        """Returns an open connection as soon as one is free. Whoever takes it puts it back into `_free`."""
         connection = await self._free.get()
         try:
             if self._closed:
@@ -162,7 +190,7 @@ class CommandPool:
         except BaseException:
             self._free.put_nowait(None)
             raise
-        return self._send_on(connection, command)
+        return connection
 
     async def _connect(self) -> Connection:
         connection = await Connection.open(self.address)
@@ -200,13 +228,8 @@ class CommandPool:
 class _Run:
     """A script that may have been sent. Awaiting it returns the reply; a coroutine would have to be awaited."""
 
-    def __init__(
-        self, pool: CommandPool, script: Script, attempt: Callable[[bool], Command], sent: _Reply | None
-    ) -> None:
-        self._pool = pool
-        self._script = script
-        self._attempt = attempt
-        self._sent = sent
+    def __init__(self, run: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+        self._run, self._arguments = run, arguments
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return self._pool.run_to_end(self._script, self._attempt, self._sent).__await__()
+        return self._run(*self._arguments).__await__()

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import weakref
 from collections.abc import Callable
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from syrinx_stages.connector.redis_connection import LOST, Address, Connection, P, ReplyError, Unavailable
@@ -14,7 +15,22 @@ log = logging.getLogger(__name__)
 SENTINEL_PORT = 26379
 SENTINEL_SECONDS = 1.0
 """Timeout of a sentinel's reply, and interval at which the primary is asked for."""
+STRAGGLER_SECONDS = 0.1
+"""How long to wait for the other sentinels once one has replied."""
+FAILOVER_SECONDS = 3.0
+"""How long to wait for the end of a fail-over. One that takes longer may have failed."""
+POLL_SECONDS = 0.05
 SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
+
+
+class _View(NamedTuple):
+    """What one sentinel knows."""
+
+    primary: tuple[str, int]
+    epoch: int
+    """Number of the fail-over that made it the primary."""
+    failing_over: bool
+    """The sentinel is about to promote a replica, and may have done so."""
 
 
 def redis_address(url: str, password: str = "", ca_file: str | None = None) -> Address:
@@ -55,9 +71,12 @@ class SentinelAddress(Address):
         self._primary: tuple[str, int] | None = None
         self._connections: weakref.WeakSet[asyncio.Transport] = weakref.WeakSet()
         self._watching: asyncio.Task[None] | None = None
+        self._answering = self._sentinels
+        """Those that replied the last time. Only `_watch` asks all of them."""
+        self._failing_over_since: float | None = None
 
     async def connect(self, protocol: Callable[[], P]) -> P:
-        self._set_primary(await self._ask())
+        self._set_primary((await self._ask()).primary)
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
         transport, connected = await self._open(protocol)
@@ -69,6 +88,26 @@ class SentinelAddress(Address):
         info = await connection.call((b"INFO", b"replication"), SENTINEL_SECONDS)
         if b"role:master" not in info:
             raise Unavailable(f"{self._host}:{self._port} is not the primary")
+
+    async def confirm_primary(self) -> None:
+        """Raises `Unavailable` if a sentinel names another primary; waits for the end of a fail-over.
+
+        If no sentinel answers, or a fail-over takes longer than `FAILOVER_SECONDS`, the server is used as it is.
+        """
+        while True:
+            former = self._primary
+            try:
+                view = await self._ask()
+            except OSError:
+                return
+            self._set_primary(view.primary)
+            if former not in (None, view.primary):
+                raise Unavailable(f"{view.primary[0]}:{view.primary[1]} is now the primary")
+            now = asyncio.get_running_loop().time()
+            self._failing_over_since = (self._failing_over_since or now) if view.failing_over else None
+            if self._failing_over_since is None or now - self._failing_over_since > FAILOVER_SECONDS:
+                return
+            await asyncio.sleep(POLL_SECONDS)
 
     def close(self) -> None:
         if self._watching is not None:
@@ -85,22 +124,42 @@ class SentinelAddress(Address):
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(SENTINEL_SECONDS)
+            self._answering = self._sentinels
             with contextlib.suppress(OSError):
-                self._set_primary(await self._ask())
+                self._set_primary((await self._ask()).primary)
 
-    async def _ask(self) -> tuple[str, int]:
-        """Returns host and port of the primary from the first sentinel that names one. Raises `ConnectionError`."""
-        for sentinel in list(self._sentinels):
-            try:
-                async with asyncio.timeout(SENTINEL_SECONDS):
-                    connection = await Connection.open(sentinel)
+    async def _ask(self) -> _View:
+        """Returns the newest view of the sentinels. Raises `ConnectionError` if none replies."""
+        tasks = {sentinel: asyncio.create_task(self._view(sentinel)) for sentinel in self._answering}
+        try:
+            for reply in asyncio.as_completed(tasks.values()):
+                if await reply is not None:
+                    await asyncio.wait(tasks.values(), timeout=STRAGGLER_SECONDS)
+                    break
+            views = {sentinel: view for sentinel, task in tasks.items() if task.done() and (view := task.result())}
+        finally:
+            for task in tasks.values():
+                task.cancel()
+        self._answering = list(views) or self._sentinels
+        if not views:
+            raise ConnectionError(f"no sentinel names a primary for {self._service}")
+        newest = max(views.values(), key=lambda view: view.epoch)
+        return newest._replace(failing_over=any(view.failing_over for view in views.values()))
+
+    async def _view(self, sentinel: Address) -> _View | None:
+        """Returns what a sentinel knows; None if it does not reply or knows no such primary."""
+        try:
+            async with asyncio.timeout(SENTINEL_SECONDS):
+                connection = await Connection.open(sentinel)
                 with contextlib.closing(connection):
-                    command = (b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._service)
-                    named = await connection.call(command, SENTINEL_SECONDS)
-            except (ReplyError, *LOST):
-                named = None
-            if named:
-                return named[0].decode(), int(named[1])
-            # The next call starts with a sentinel that may answer.
-            self._sentinels.append(self._sentinels.pop(0))
-        raise ConnectionError(f"no sentinel names a primary for {self._service}")
+                    state = await connection.call((b"SENTINEL", b"MASTER", self._service), SENTINEL_SECONDS)
+                    host, port = await connection.call(
+                        (b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._service), SENTINEL_SECONDS
+                    )
+        except (ReplyError, *LOST):
+            return None
+        fields = dict(zip(state[::2], state[1::2], strict=True))
+        # A sentinel that fails over names the new primary as soon as the replica is promoted, and before its own state
+        # has it: only until then the primary is in doubt.
+        in_doubt = b"failover_in_progress" in fields[b"flags"] and (fields[b"ip"], fields[b"port"]) == (host, port)
+        return _View((host.decode(), int(port)), int(fields[b"config-epoch"]), in_doubt)

@@ -41,8 +41,6 @@ MAX_CANCELLATIONS = 10_000
 """Approximate length of the control stream: more than a reader can fall behind."""
 ROOM_RETRY_SECONDS = 5.0
 """After this long a request that was refused for lack of memory may be sent again."""
-EPOCHS_PER_SUBMISSION = 1_000_000
-"""More than the claims of a request: the epochs of a request that is submitted again begin above all earlier ones."""
 _STREAM_CREATED = encode(StreamCreated())
 _PROGRESS = PlaybackProgress()
 _ENCODED_PROGRESS = encode(_PROGRESS)
@@ -71,23 +69,21 @@ class RedisConnector:
         self._readers: list[RedisReader] = []
         self._consumers: list[RedisConsumer] = []
 
-    async def submit(
-        self, request: SpeechRequest, limits: GatewaySettings, reference: bytes | None = None, times_lost: int = 0
-    ) -> Ticket:
+    async def submit(self, request: SpeechRequest, limits: GatewaySettings, reference: bytes | None = None) -> Ticket:
         """Atomically creates the streams of a request with a new ID and queues it. Raises `QueueFull`.
 
-        `times_lost` is how often Redis has lost the request: what its owners wrote before is refused then.
+        A request that Redis has lost may be submitted again: owners from before are refused then.
         """
         queue_ms = round(1000 * limits.max_queue_seconds)
         ttl = STREAM_TTL_SECONDS + queue_ms // 1000
         arguments: Command = [encode(request), str(STREAM_CREATED), _STREAM_CREATED, ttl, limits.max_queue, queue_ms]
         client: Command = [request.client, request.id, MAX_CANCELLATIONS, STREAM_TTL_SECONDS]
-        first_epoch = times_lost * EPOCHS_PER_SUBMISSION
         try:
             status, *details = await self._pool.run(
                 scripts.SUBMIT,
                 [self._keys.requests, self._keys.capacity, self._keys.control, *self._request_keys(request.id)],
-                [*arguments, int(reference is not None), reference or b"", *client, first_epoch],
+                [*arguments, int(reference is not None), reference or b"", *client],
+                replicated=True,
             )
         except StorageFull as error:
             raise QueueFull(str(error), ROOM_RETRY_SECONDS, "redis_full") from error

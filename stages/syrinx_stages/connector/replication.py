@@ -1,14 +1,11 @@
-"""A barrier between a claim and its first entry: a replica that is promoted later must know the newest owner."""
+"""A barrier after a write that a fail-over must not lose: a request, or a claim before its first entry."""
 
 import asyncio
 import logging
 import math
 import re
 
-from syrinx_stages.connector.base import ConnectorError
-from syrinx_stages.connector.redis_connection import LOST, Connection, ReplyError
-from syrinx_stages.connector.redis_pool import COMMAND_SECONDS, CommandPool
-from syrinx_stages.connector.redis_scripts import QUEUE_TTL_SECONDS
+from syrinx_stages.connector.redis_connection import Address, Connection, ReplyError, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -17,49 +14,50 @@ WAIT_MS = 50
 LAGGING_SECONDS = 1.0
 """How long not to wait again for a replica that did not acknowledge in time."""
 CHECK_SECONDS = 5.0
-"""Interval at which to look for replicas, while requests are claimed."""
+"""Interval at which to look for replicas."""
+REPLY_SECONDS = 5.0
 
 
 class ReplicationBarrier:
-    """Waits until a replica has everything that was written before. Costs nothing while no replica is connected."""
+    """Waits until a replica has what a connection has written.
 
-    def __init__(self, pool: CommandPool, key: str) -> None:
-        """`key` is an existing key: WAIT covers what Redis executed before the last write of its own connection."""
-        self._pool = pool
-        self._key = key
-        self._connection: Connection | None = None
+    While no replica acknowledges, it asks the sentinels whether the server is still the primary. One that was paused
+    serves what its connections hold although another server has replaced it, and all of that is lost.
+    """
+
+    def __init__(self) -> None:
         self._has_replica = False
         self._checked_at = self._lagging_since = -math.inf
         """Event-loop times."""
         self._warned = False
 
-    async def wait(self) -> None:
-        """Returns once a replica has acknowledged, if one is connected, but after `WAIT_MS` at the latest."""
+    async def wait(self, connection: Connection, address: Address, connected_seconds: float) -> None:
+        """Returns once a replica has what `connection` has written, or none can get it from the primary of `address`.
+
+        Raises `Unavailable` if the server is no longer the primary, and `OSError` if the connection is lost.
+        `connected_seconds`: since the last reconnection, when the replicas of the server may have become others.
+        """
         now = asyncio.get_running_loop().time()
         try:
-            if now - self._checked_at > min(CHECK_SECONDS, self._pool.connected_seconds):
-                info = await self._pool.call(b"INFO", b"replication")
+            if now - self._checked_at > min(CHECK_SECONDS, connected_seconds):
+                info = await connection.call((b"INFO", b"replication"), REPLY_SECONDS)
                 self._has_replica = re.search(rb"connected_slaves:[1-9]", info) is not None
                 self._checked_at = now
             if self._has_replica and now - self._lagging_since > LAGGING_SECONDS:
-                await self._wait(now)
-        except (ConnectorError, ReplyError, *LOST) as error:
-            # The claim stands: only a fail-over at this moment could lose it.
-            log.warning("cannot wait for the replica: %s", error)
+                if await connection.call((b"WAIT", 1, WAIT_MS), REPLY_SECONDS):
+                    self._warned = False
+                    return
+                self._lagging_since, self._checked_at = now, -math.inf
+                self._warn(f"no replica has acknowledged a write within {WAIT_MS} ms: a fail-over now could lose it")
+        except Unavailable:
+            raise
+        except ReplyError as error:
+            self._has_replica, self._checked_at = False, now
+            self._warn(f"cannot wait for a replica: {error}")
+        await address.confirm_primary()
 
-    async def _wait(self, now: float) -> None:
-        if self._connection is None or not self._connection.is_open:
-            self._connection = await Connection.open(self._pool.address)
-        await self._connection.call((b"EXPIRE", self._key, QUEUE_TTL_SECONDS), COMMAND_SECONDS)
-        if await self._connection.call((b"WAIT", 1, WAIT_MS), COMMAND_SECONDS):
-            self._warned = False
-            return
-        self._lagging_since = now
+    def _warn(self, message: str) -> None:
+        """Logs the first failure after a success."""
         if not self._warned:
-            log.warning("no replica has acknowledged a claim within %d ms: a fail-over now could lose it", WAIT_MS)
+            log.warning("%s", message)
         self._warned = True
-
-    def close(self) -> None:
-        """Closes the connection."""
-        if self._connection is not None:
-            self._connection.close()

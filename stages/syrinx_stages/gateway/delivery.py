@@ -107,11 +107,7 @@ class SpeechResponse(Response):
             await client.run(deliver(stream, client))
 
     async def _whole(self, stream: SpeechStream, client: ClientConnection) -> None:
-        pcm = bytearray()
-        async for chunk in stream.audio():
-            pcm += chunk.pcm
-            stream.delivered(chunk)
-        seconds, body = await asyncio.to_thread(self._render, bytes(pcm))
+        seconds, body = await asyncio.to_thread(self._render, await stream.collect())
         assert stream.reason is not None
         headers = {
             **self._seed,

@@ -35,6 +35,13 @@ class FanOut:
         self._reader.subscribe(request_id, StreamKind.AUDIO, STREAM_START)
         return inbox
 
+    def restart(self, request_id: str) -> None:
+        """Discards what has arrived of a request that is submitted again, and reads its audio from the start."""
+        inbox = self._inboxes[request_id]
+        while not inbox.empty():
+            inbox.get_nowait()
+        self._reader.subscribe(request_id, StreamKind.AUDIO, STREAM_START)
+
     def put(self, event: StreamEntry) -> None:
         """Adds an entry to its request's inbox, if that is open."""
         if (inbox := self._inboxes.get(event.request_id)) is not None:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -24,7 +25,7 @@ from syrinx_stages.gateway.client import Refusals
 from syrinx_stages.gateway.errors import ApiError, bad_request, unavailable
 from syrinx_stages.gateway.fanout import FanOut, PlaybackReporter
 from syrinx_stages.gateway.monitor import CONNECTOR_SECONDS, PipelineMonitor
-from syrinx_stages.gateway.speech import SpeechStream
+from syrinx_stages.gateway.speech import Resubmitted, SpeechStream
 from syrinx_stages.runtime.journal import KEEP_SECONDS
 from syrinx_stages.runtime.metrics import Metrics, export_settings
 from syrinx_stages.runtime.settings import LiveSettings
@@ -46,6 +47,16 @@ MAX_RELEASED = 1024
 UNREACHABLE, UNREACHABLE_SECONDS = "the service cannot reach its queue", 2.0
 """Message and `Retry-After` while Redis cannot be reached."""
 STAGE = "gateway"
+
+
+@dataclass
+class _Submission:
+    """A request in the queue. It has another ticket once it was submitted again."""
+
+    request: SpeechRequest
+    reference_pcm: bytes | None
+    ticket: Ticket
+    expiry: asyncio.TimerHandle | None = None
 
 
 class GatewayService:
@@ -166,35 +177,7 @@ class GatewayService:
         Raises 503 if the request is not admitted. One that no talker claims within `max_queue_seconds` ends as refused.
         """
         self.check_open()
-        ticket = await self._submit(request, reference_pcm)
-        expiry: asyncio.TimerHandle
-        times_lost = 0
-
-        def release() -> None:
-            if self._fanout.close(request.id):
-                self._in_background(self._release(ticket))
-
-        async def find_failure(started: bool) -> ApiError | None:
-            """Returns an error if no more audio can arrive. Submits a request again that Redis has lost entirely."""
-            nonlocal ticket, expiry, times_lost
-            try:
-                async with asyncio.timeout(CONNECTOR_SECONDS):
-                    last = await self._connector.last_position(request.id, StreamKind.AUDIO)
-                if last is not None:
-                    # A stream that has begun may still be taken over by another replica, until the stall timeout.
-                    return None if started else self.monitor.missing_stage_error()
-                if started:
-                    return unavailable("Redis has lost this request; send it again", 1, "request_lost")
-                log.warning("Redis has lost request %s before its first audio: it is queued again", request.id)
-                times_lost += 1
-                ticket = await self._queue(request, reference_pcm, times_lost)
-                expiry = expire_later()
-            except ApiError as error:
-                return error
-            except (ConnectorError, TimeoutError) as error:
-                log.warning("request %s cannot be checked: %s", request.id, error)
-            return None
-
+        submission = _Submission(request, reference_pcm, await self._submit(request, reference_pcm))
         stream = SpeechStream(
             request,
             self._fanout.open(request.id),
@@ -202,17 +185,12 @@ class GatewayService:
             self._stall_seconds,
             self._metrics,
             report_playback=self._playback_reporter.report,
-            on_end=release,
-            find_failure=find_failure,
+            on_end=lambda: self._end(submission),
+            check=lambda: self._check(submission, stream),
             storage_full=lambda: self._storage.full,
             refusal=self._refusal,
         )
-        waits = self.live.current.max_queue_seconds
-
-        def expire_later() -> asyncio.TimerHandle:
-            return asyncio.get_running_loop().call_later(waits, self._expire, stream, ticket)
-
-        expiry = expire_later()
+        self._expire_later(submission, stream)
         try:
             yield stream
         except asyncio.CancelledError:
@@ -220,10 +198,42 @@ class GatewayService:
                 stream.outcome = EndReason.ERROR
             raise
         finally:
-            expiry.cancel()
-            release()
+            if submission.expiry is not None:
+                submission.expiry.cancel()
+            self._end(submission)
             self._playback_reporter.forget(request.id)
             stream.record_outcome()
+
+    def _end(self, submission: _Submission) -> None:
+        """Releases a request, once."""
+        if self._fanout.close(submission.request.id):
+            self._in_background(self._release(submission.ticket))
+
+    async def _check(self, submission: _Submission, stream: SpeechStream) -> None:
+        """Raises `ApiError` if no more audio can arrive.
+
+        Submits a request again that Redis has lost and of which nothing was sent, and raises `Resubmitted`.
+        """
+        request = submission.request
+        try:
+            async with asyncio.timeout(CONNECTOR_SECONDS):
+                exists = await self._connector.last_position(request.id, StreamKind.AUDIO) is not None
+        except (ConnectorError, TimeoutError) as error:
+            log.warning("request %s cannot be checked: %s", request.id, error)
+            return
+        if exists:
+            # A stream that has begun may still be taken over by another replica, until the stall timeout.
+            if not stream.started and (missing := self.monitor.missing_stage_error()) is not None:
+                raise missing
+            return
+        if stream.sent:
+            raise unavailable("Redis has lost this request; send it again", 1, "request_lost")
+        log.warning("Redis has lost request %s before any of it was sent: it is queued again", request.id)
+        self._playback_reporter.forget(request.id)
+        self._fanout.restart(request.id)
+        submission.ticket = await self._queue(request, submission.reference_pcm)
+        self._expire_later(submission, stream)
+        raise Resubmitted
 
     async def _submit(self, request: SpeechRequest, reference_pcm: bytes | None) -> Ticket:
         started, ticket = time.perf_counter(), None
@@ -235,9 +245,9 @@ class GatewayService:
         self._metrics[m.REDIS_SECONDS].labels(STAGE).observe(time.perf_counter() - started)
         return ticket
 
-    async def _queue(self, request: SpeechRequest, reference_pcm: bytes | None, times_lost: int = 0) -> Ticket:
+    async def _queue(self, request: SpeechRequest, reference_pcm: bytes | None) -> Ticket:
         """Queues a request. Raises 503. If the caller is cancelled, the request is released."""
-        submit = asyncio.create_task(self._connector.submit(request, self.live.current, reference_pcm, times_lost))
+        submit = asyncio.create_task(self._connector.submit(request, self.live.current, reference_pcm))
         ticket: Ticket | None = None
         try:
             async with asyncio.timeout(CONNECTOR_SECONDS):
@@ -255,9 +265,16 @@ class GatewayService:
                 self._in_background(self._release_when_submitted(submit))
         return ticket
 
-    def _expire(self, stream: SpeechStream, ticket: Ticket) -> None:
-        if not stream.started:
-            self._in_background(self._withdraw(stream, ticket))
+    def _expire_later(self, submission: _Submission, stream: SpeechStream) -> None:
+        """Withdraws a request after `max_queue_seconds` unless its audio has begun."""
+
+        def expire() -> None:
+            if not stream.started:
+                self._in_background(self._withdraw(stream, submission.ticket))
+
+        if submission.expiry is not None:
+            submission.expiry.cancel()
+        submission.expiry = asyncio.get_running_loop().call_later(self.live.current.max_queue_seconds, expire)
 
     async def _withdraw(self, stream: SpeechStream, ticket: Ticket) -> None:
         """Removes a request from the queue unless a talker has claimed it. Its stream then ends as refused.

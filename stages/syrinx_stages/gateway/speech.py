@@ -19,6 +19,10 @@ CHECK_SECONDS = 2.0
 """After this long without audio the gateway checks whether any can still arrive."""
 
 
+class Resubmitted(Exception):
+    """The request was submitted again: its audio begins anew."""
+
+
 class Chunk(Struct, frozen=True):
     """Audio for the client: PCM, not empty, and the request's frames up to its end."""
 
@@ -64,9 +68,9 @@ class SpeechStream:
     """Yields a request's audio, tracks what the client has received, and records metrics.
 
     `report_playback(request_id, frames)` is called whenever the client's playback position is known to have advanced.
-    `on_end()` is called once, when the stages have ended the stream. `find_failure(started)` is called
-    after `CHECK_SECONDS` without audio; it returns an error if no more audio can arrive. `storage_full()` returns why
-    no stage can write audio, or None.
+    `on_end()` is called once, when the stages have ended the stream. `check()` is called after `CHECK_SECONDS` without
+    audio; it raises `ApiError` if no more audio can arrive, and `Resubmitted`. `storage_full()` returns why no stage
+    can write audio, or None.
     `refusal(message)` returns the error of a request that was refused after it had been queued.
     """
 
@@ -79,7 +83,7 @@ class SpeechStream:
         metrics: Metrics,
         report_playback: Callable[[str, int], None],
         on_end: Callable[[], None],
-        find_failure: Callable[[bool], Awaitable[ApiError | None]],
+        check: Callable[[], Awaitable[None]],
         storage_full: Callable[[], str | None],
         refusal: Callable[[str], ApiError],
     ) -> None:
@@ -95,10 +99,11 @@ class SpeechStream:
         self._metrics = metrics
         self._report_playback = report_playback
         self._on_end = on_end
-        self._find_failure = find_failure
+        self._check = check
         self._storage_full = storage_full
         self._refusal = refusal
         self._trimmer = LeadingSilenceTrimmer()
+        self._collected = bytearray()
         self._playback = Playback(accepted)
         self._stalled = False
         """Playback has stalled at least once."""
@@ -111,12 +116,36 @@ class SpeechStream:
         """Whether audio has arrived."""
         return self._labels is not None
 
+    @property
+    def sent(self) -> bool:
+        """Whether the client may have received audio. A whole response is sent when it is complete."""
+        return self.request.live and self.frames > 0
+
+    async def collect(self) -> bytes:
+        """Returns the audio of a whole response. Raises as `audio`."""
+        async for chunk in self.audio():
+            self._collected += chunk.pcm
+            self.delivered(chunk)
+        return bytes(self._collected)
+
     async def audio(self) -> AsyncIterator[Chunk]:
         """Yields the audio as it is generated, without its leading silence.
 
         Raises `ApiError`: 400, 500 or 503 if a stage refused the request or failed, 503 if it waited too long for a
         talker, if nothing came for the stall timeout or nothing can arrive.
         """
+        while True:
+            try:
+                async for chunk in self._audio():
+                    yield chunk
+                return
+            except Resubmitted:
+                self.frames, self._labels = 0, None
+                self._trimmer = LeadingSilenceTrimmer()
+                self._collected.clear()
+
+    async def _audio(self) -> AsyncIterator[Chunk]:
+        """Yields the audio of one submission."""
         frames = 0
         while True:
             event = await self._next()
@@ -145,9 +174,11 @@ class SpeechStream:
                     return await self._inbox.get()
             except TimeoutError:
                 self._record_ongoing_stall()
-                if (failure := await self._find_failure(self.started)) is not None:
-                    self.outcome = EndReason.ERROR
-                    raise failure from None
+            try:
+                await self._check()
+            except ApiError:
+                self.outcome = EndReason.ERROR
+                raise
         self.outcome = EndReason.ERROR
         message = f"no stage has made progress for {self._stall_seconds:.0f} seconds"
         if (full := self._storage_full()) is not None:

@@ -20,6 +20,8 @@ IDLE, DELIVERED, ACCEPTED, ADMITTED, SERVING, ENDED = "idle", "delivered", "acce
 READING, SPLICED, COMPLETE, FAILED = "reading", "spliced", "complete", "failed"
 """Status of the reader."""
 NAMES = ("A", "B")
+RESUBMITTED = -1
+"""The nonce before the first claim of a request that was submitted again: owners from before do not continue it."""
 
 
 class Faults(NamedTuple):
@@ -272,7 +274,7 @@ def _read(state: State, protocol: Protocol) -> Steps:
         return
     if primary is None:
         if last is None:
-            yield Step("submit again"), state._replace(primary=Store())
+            yield Step("submit again"), state._replace(primary=Store(token=Token(nonce=RESUBMITTED)))
         else:
             yield Step("find the request lost"), state._replace(reader=FAILED, last=None)
         return

@@ -55,7 +55,7 @@ class Recorder:
         request = _request(keys[3])
         if _text(reply[0]) == "queued" and (queued := _text(reply[1])) not in self._requests:
             self._requests[queued] = request
-            self.actions.append(Action("submit", request, queued, token=arguments[-1]))
+            self.actions.append(Action("submit", request, queued, token=f"0:{queued.replace('-', '')}"))
 
     def _accept(self, keys: Text, arguments: Text, reply: Any) -> None:
         _, group, owner, kind, _, *ids = arguments

@@ -97,8 +97,8 @@ def _store(request: _Request, group: str, kind: str) -> Store:
 
 
 def parse_token(text: str, kind: str) -> Token:
-    """Parses `<epoch>:<nonce>:<codes>:<audio>:<previous>` (see `Fence.token`); before a claim only `<epoch>`."""
-    epoch, nonce, codes, audio, previous = text.split(":") if ":" in text else (text or "0", "", "0-1", "0-1", "")
+    """Parses `<epoch>:<nonce>:<codes>:<audio>:<previous>` (see `Fence.token`); before a claim only the first two."""
+    epoch, nonce, codes, audio, previous, *_ = [*(text or "0:").split(":"), "0-1", "0-1", ""]
     frames, sequence = (codes if kind == "codes" else audio).split("-")
     return Token(int(epoch), nonce, (int(frames), int(sequence)), previous)  # type: ignore[arg-type]
 

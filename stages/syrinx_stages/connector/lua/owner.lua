@@ -8,9 +8,9 @@ local function precedes(a, b)
   return tonumber(a_sequence) < tonumber(b_sequence)
 end
 
--- Returns the nonce of a token, or '' before the first claim.
+-- Before the first claim, the token is '0:<nonce>' with a nonce of the submission.
 local function nonce(token)
-  return string.match(token, '^%d+:(%x+)') or ''
+  return string.match(token, '^%d+:(%x+)')
 end
 
 -- Returns whether `token` is of the newest claim in its group. A fail-over may have lost a claim: its token is stored
@@ -18,9 +18,8 @@ end
 local function is_newest(owners, group, token, kind)
   local known, at = unpack(redis.call('HMGET', owners, group, kind))
   if known == token then return true end
-  local epoch, codes, audio, previous = string.match(token, '^(%d+):%x+:(%d+-%d+):(%d+-%d+):(%x*)$')
-  -- The epoch tells the first claims of a request and of one that was submitted again apart.
-  if not known or nonce(known) ~= previous or string.match(known, '^%d+') + 1 ~= tonumber(epoch) then return false end
+  local codes, audio, previous = string.match(token, '^%d+:%x+:(%d+-%d+):(%d+-%d+):(%x+)$')
+  if not known or nonce(known) ~= previous then return false end
   if precedes(kind == 'codes' and codes or audio, at) then return false end
   redis.call('HSET', owners, group, token)
   return true

@@ -1,6 +1,6 @@
 -- KEYS: requests, capacity, control, reference, owners, the request's streams
 -- ARGV: retry, request, id and content of a stream's first entry, ttl, max_queue, max_queue_ms, has reference,
---       reference, client, request id, maximum length and ttl of control, first epoch
+--       reference, client, request id, maximum length and ttl of control
 local requests, reports = KEYS[1], KEYS[2]
 if ARGV[1] == '1' then
   for _, entry in ipairs(redis.call('XREVRANGE', requests, '+', '-', 'COUNT', 1000)) do
@@ -34,13 +34,15 @@ if redis.call('EXISTS', KEYS[6]) == 1 then return {'in use'} end
 for _, group in ipairs({'talkers', 'codecs'}) do
   if not last_delivered(requests, group) then redis.call('XGROUP', 'CREATE', requests, group, '0', 'MKSTREAM') end
 end
-redis.call('HSET', KEYS[5], 'talkers', ARGV[14], 'codecs', ARGV[14], 'codes', ARGV[3], 'audio', ARGV[3])
+local id = redis.call('XADD', requests, '*', 'd', ARGV[2], 'c', ARGV[10], 'i', ARGV[11])
+-- The token before the first claim: a request that is submitted again refuses the owners of the one that was lost.
+local token = '0:' .. string.gsub(id, '-', '')
+redis.call('HSET', KEYS[5], 'talkers', token, 'codecs', token, 'codes', ARGV[3], 'audio', ARGV[3])
 redis.call('EXPIRE', KEYS[5], ARGV[5])
 for i = 6, #KEYS do
   redis.call('XADD', KEYS[i], ARGV[3], 'd', ARGV[4])
   redis.call('EXPIRE', KEYS[i], ARGV[5])
 end
 if ARGV[8] == '1' then redis.call('SET', KEYS[4], ARGV[9], 'EX', ARGV[5]) end
-local id = redis.call('XADD', requests, '*', 'd', ARGV[2], 'c', ARGV[10], 'i', ARGV[11])
 touch_queue(requests)
 return {'queued', id}
