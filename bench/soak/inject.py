@@ -35,12 +35,11 @@ def targets(pipeline: Pipeline, layout: Layout) -> list[Target]:
         Target(name, STAGE_KINDS, GATEWAY_SECONDS if child.stage == Stage.GATEWAY else MAX_SECONDS)
         for name, child in pipeline.children.items()
     ]
-    servers = {
-        Layout.SINGLE: [],
-        Layout.AOF: [Target(PRIMARY, (Kind.KILL,) * 4, 0.0)],
-        Layout.SENTINEL: [Target(PRIMARY, SERVER_KINDS * 2, MAX_SECONDS), Target(REPLICA, SERVER_KINDS, MAX_SECONDS)],
-    }
-    return stages + servers[layout]
+    if layout is Layout.SINGLE:
+        return stages
+    if layout is Layout.AOF:
+        return [*stages, Target(PRIMARY, (Kind.KILL,) * 4, 0.0)]
+    return [*stages, Target(PRIMARY, SERVER_KINDS * 2, MAX_SECONDS), Target(REPLICA, SERVER_KINDS, MAX_SECONDS)]
 
 
 def group(target: str, pipeline: Pipeline) -> str:

@@ -1,4 +1,4 @@
-"""The Redis servers under test: one server, or a primary with a replica and three sentinels."""
+"""The Redis servers under test: one server, or a primary with replicas and three sentinels."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,15 @@ class Layout(StrEnum):
     AOF = "aof"
     """One server with an append-only file, restarted at once when it is killed."""
     SENTINEL = "sentinel"
-    """A primary and a replica, each with an append-only file, and three sentinels."""
+    """A primary and two replicas, each with an append-only file, and three sentinels. A primary without a replica takes
+    no writes."""
+    PAIR = "pair"
+    """A primary and one replica, which take writes alone, and three sentinels."""
+
+    @property
+    def replicas(self) -> int:
+        """Number of replicas; those with any have sentinels."""
+        return {Layout.SENTINEL: 2, Layout.PAIR: 1}.get(self, 0)
 
 
 _SERVER = """\
@@ -48,6 +56,7 @@ appendonly {appendonly}
 maxmemory-policy noeviction
 repl-diskless-sync yes
 repl-diskless-sync-delay 0
+min-replicas-to-write {min_replicas}
 """
 _SENTINEL = """\
 bind 127.0.0.1
@@ -103,12 +112,12 @@ class Servers:
         """Writes the configurations into `directory`."""
         self.layout = layout
         self.password = secrets.token_urlsafe(24)
-        count = 2 if layout is Layout.SENTINEL else 1
-        self.servers = [self._server(f"redis-{index}", directory) for index in range(count)]
+        self.servers = [self._server(f"redis-{index}", directory) for index in range(1 + layout.replicas)]
         self.sentinels: list[Server] = []
-        if layout is Layout.SENTINEL:
-            with (directory / "redis-1" / "redis.conf").open("a") as config:
+        for server in self.servers[1:]:
+            with (directory / server.name / "redis.conf").open("a") as config:
                 config.write(f"replicaof 127.0.0.1 {self.servers[0].port}\n")
+        if layout.replicas:
             self.sentinels = [self._sentinel(f"sentinel-{index}", directory) for index in range(SENTINELS)]
         passwords = {server: self.password for server in self.servers} | dict.fromkeys(self.sentinels)
         # redis-py's replies have no usable types.
@@ -120,7 +129,13 @@ class Servers:
     def _server(self, name: str, directory: Path) -> Server:
         port, home = _free_port(), directory / name
         appendonly = "no" if self.layout is Layout.SINGLE else "yes"
-        config = _SERVER.format(port=port, password=self.password, directory=home, appendonly=appendonly)
+        config = _SERVER.format(
+            port=port,
+            password=self.password,
+            directory=home,
+            appendonly=appendonly,
+            min_replicas=int(self.layout is Layout.SENTINEL),
+        )
         return Server(name, port, home, config)
 
     def _sentinel(self, name: str, directory: Path) -> Server:
@@ -130,7 +145,7 @@ class Servers:
 
     def url(self, port_of: Callable[[int], int]) -> str:
         """Returns the value of `REDIS_URL`; `port_of` maps a server's port to that of a proxy."""
-        if self.layout is not Layout.SENTINEL:
+        if not self.layout.replicas:
             return f"redis://127.0.0.1:{port_of(self.servers[0].port)}/0"
         hosts = ",".join(f"127.0.0.1:{port_of(sentinel.port)}" for sentinel in self.sentinels)
         return f"redis+sentinel://{hosts}/{SERVICE}/0"
@@ -169,7 +184,7 @@ class Servers:
             if (state.get("flags"), state.get("num-other-sentinels")) != ("master", SENTINELS - 1):
                 return f"the sentinels' view: {state or 'none'}"
             if state["num-slaves"] != len(self.servers) - 1:
-                return "the sentinels do not know the replica"
+                return "the sentinels do not know the replicas"
         return await self._replication_problem()
 
     @property
@@ -193,14 +208,14 @@ class Servers:
             online = sum(value.get("state") == "online" for key, value in info.items() if key.startswith("slave"))
             if info["role"] != "master":
                 return "the primary is a replica"
-            return None if online == len(self.servers) - 1 else "the replica is not in sync"
+            return None if online == len(self.servers) - 1 else "a replica is not in sync"
         return "the primary does not answer"
 
     async def _supervise(self, server: Server) -> None:
         while True:
             assert server.process is not None
             await server.process.wait()
-            await asyncio.sleep(RESTART_SECONDS if self.layout is Layout.SENTINEL else 0.0)
+            await asyncio.sleep(RESTART_SECONDS if self.layout.replicas else 0.0)
             await server.start()
 
 

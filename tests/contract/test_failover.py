@@ -211,7 +211,7 @@ async def reached(connector, kind, position):
     return await connector.last_position("one", kind) == position
 
 
-@pytest.mark.parametrize("layout", [Layout.AOF, Layout.SENTINEL])
+@pytest.mark.parametrize("layout", [Layout.AOF, Layout.PAIR, Layout.SENTINEL])
 async def test_streams_continue_after_the_primary_was_killed(world_of, until, tmp_path, layout):
     """A Redis with an append-only file restarts; sentinels promote the replica of a primary."""
     servers = Servers(layout, tmp_path)

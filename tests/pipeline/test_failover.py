@@ -76,7 +76,7 @@ async def test_a_colocated_process_restores_a_stream_that_has_ended() -> None:
             await stages.close()
 
 
-@pytest.mark.parametrize("layout", [Layout.AOF, Layout.SENTINEL])
+@pytest.mark.parametrize("layout", [Layout.AOF, Layout.PAIR, Layout.SENTINEL])
 async def test_streams_are_complete_after_the_primary_was_killed(tmp_path: Path, layout: Layout) -> None:
     expected = await undisturbed()
     servers = Servers(layout, tmp_path)

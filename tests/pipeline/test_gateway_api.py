@@ -567,7 +567,26 @@ async def test_a_request_that_redis_lost_before_its_first_audio_is_queued_again(
     assert running.stages.seen[0] == running.stages.seen[1]
 
 
-async def test_a_request_that_redis_lost_after_its_first_audio_fails() -> None:
+async def test_a_whole_response_that_redis_lost_begins_anew() -> None:
+    """Nothing of it was sent, although some of its audio has arrived."""
+    async with gateway() as running:
+        running.stages.script = script = Script(frames=4, pause_after=2)
+        call = asyncio.create_task(running.say(response_format="pcm"))
+        await until(lambda: running.stages.seen, "it is claimed")
+        [request] = running.stages.seen
+        await until(lambda: has_played(running, request, 2), "audio has arrived")
+        await lose(running, request)
+        await until(lambda: len(running.stages.seen) == 2, "it is claimed again")
+        script.go.set()
+        response = await call
+    assert response.content == tone(4)
+
+
+def has_played(running: Gateway, request: SpeechRequest, frames: int) -> bool:
+    return running.streams.last_position(request.id, StreamKind.PLAYBACK) == Position(frames)
+
+
+async def test_a_request_that_redis_lost_after_its_first_audio_was_sent_fails() -> None:
     async with gateway() as running:
         running.stages.script = Script(frames=4, pause_after=2)
         call = asyncio.create_task(running.say(stream=True, response_format="pcm", stream_format="sse"))

@@ -170,9 +170,11 @@ def base_checkpoint(directory: Path) -> str:
 
 
 @contextlib.asynccontextmanager
-async def gateway(stall_seconds: float = DEADLINE, **config: object) -> AsyncIterator[Gateway]:
+async def gateway(
+    stall_seconds: float = DEADLINE, streams: Streams | None = None, **config: object
+) -> AsyncIterator[Gateway]:
     """Runs a gateway, by default of the bundled checkpoint."""
-    streams, registry = Streams(), CollectorRegistry()
+    streams, registry = streams or Streams(), CollectorRegistry()
     defaults = {"pipeline": "p", "generation": "g", "replica": "gateway-0", "model": "bundled"}
     # A busy machine is no reason to refuse requests.
     defaults |= {"gateway": GatewaySettings(max_queue_seconds=60.0)}
