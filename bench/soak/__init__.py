@@ -1,1 +1,1 @@
-"""Runs the pipeline's real processes under load and faults, and compares all audio with that of an undisturbed run."""
+"""Runs the pipeline's real processes under load and faults, and compares all audio with that of a fault-free run."""

@@ -21,7 +21,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 
 def main() -> int:
-    """Runs the soak. Returns 1 if a request was lost or wrong."""
+    """Runs the soak. Returns 1 if a request was lost or its audio differs."""
     defaults = Plan()
     parser = argparse.ArgumentParser(prog="python -m soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=defaults.minutes, help="duration of the faults (default: 20)")
@@ -29,7 +29,9 @@ def main() -> int:
     layouts = ", ".join(Layout)
     parser.add_argument("--redis", type=Layout, default=defaults.layout, help=f"{layouts} (default: {defaults.layout})")
     parser.add_argument("--topology", choices=get_args(Topology), default=defaults.topology)
-    parser.add_argument("--hit", nargs="*", default=(), help="gateway, talker, codec, primary, replica (default: all)")
+    parser.add_argument(
+        "--targets", nargs="*", default=(), help="gateway, talker, codec, primary, replica (default: all)"
+    )
     parser.add_argument("--listeners", type=int, default=defaults.listeners, help="live listeners (default: 3)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="output directory (default: bench/results)")
     parser.add_argument("--logs", type=Path, help="keep logs, requests and faults in this new directory")
@@ -40,7 +42,7 @@ def main() -> int:
         layout=arguments.redis,
         topology=arguments.topology,
         listeners=arguments.listeners,
-        groups=tuple(arguments.hit),
+        groups=tuple(arguments.targets),
     )
     with tempfile.TemporaryDirectory(prefix="syrinx-soak-") as temporary:
         directory = arguments.logs or Path(temporary)
@@ -57,7 +59,7 @@ def main() -> int:
     (arguments.results / "soak.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
     (arguments.results / "soak.md").write_text(page(result), encoding="utf-8")
     print(page(result))
-    return 1 if result.lost or result.wrong else 0
+    return 1 if result.lost or result.mismatched else 0
 
 
 def _redis_version() -> str:

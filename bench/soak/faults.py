@@ -1,4 +1,4 @@
-"""The faults: what hits which process, in a seeded order. Pure."""
+"""The faults of a run and their seeded order. Pure."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class Kind(StrEnum):
-    """What happens to a process."""
+    """A kind of fault."""
 
     KILL = "kill"
     """SIGKILL; the process is restarted."""
@@ -16,27 +16,27 @@ class Kind(StrEnum):
     """SIGTERM: the process drains, exits and is restarted."""
     STOP = "stop"
     """SIGSTOP, and SIGCONT after `seconds`."""
-    SPLIT = "split"
+    PARTITION = "partition"
     """No packet passes between the process and Redis for `seconds`; TCP delivers them afterwards."""
-    SPLIT_TO_REDIS = "split-to-redis"
-    """As `SPLIT`, but only what the process sends is held back: its writes arrive late."""
-    SPLIT_FROM_REDIS = "split-from-redis"
-    """As `SPLIT`, but only what Redis sends is held back: the process does not learn that its writes succeeded."""
+    PARTITION_TO_REDIS = "partition-to-redis"
+    """As `PARTITION`, but only what the process sends is delayed: its writes arrive late."""
+    PARTITION_FROM_REDIS = "partition-from-redis"
+    """As `PARTITION`, but only what Redis sends is delayed: the process gets no replies to its writes."""
     SLOW = "slow"
     """Every packet between the process and Redis takes 0.2 s for `seconds`."""
     RESET = "reset"
     """All connections of the process to Redis are reset."""
 
 
-SPLITS = (Kind.SPLIT, Kind.SPLIT_TO_REDIS, Kind.SPLIT_FROM_REDIS)
+PARTITIONS = (Kind.PARTITION, Kind.PARTITION_TO_REDIS, Kind.PARTITION_FROM_REDIS)
 STAGE_KINDS = tuple(Kind)
 SERVER_KINDS = (Kind.KILL, Kind.STOP)
 """The faults of a Redis server."""
-_LASTING = (Kind.STOP, *SPLITS, Kind.SLOW)
+_LASTING = (Kind.STOP, *PARTITIONS, Kind.SLOW)
 
 
 class Target(Struct, frozen=True):
-    """A process that faults hit."""
+    """A process to inject faults into."""
 
     name: str
     kinds: Sequence[Kind]

@@ -10,7 +10,7 @@ from itertools import islice
 
 import redis.asyncio
 
-from soak.faults import SERVER_KINDS, SPLITS, STAGE_KINDS, Fault, Kind, Target
+from soak.faults import PARTITIONS, SERVER_KINDS, STAGE_KINDS, Fault, Kind, Target
 from soak.measure import Injected
 from soak.pipeline import Pipeline
 from soak.servers import Layout, Server, Servers
@@ -30,7 +30,7 @@ _OUTPUT = {Stage.TALKER: (Group.TALKERS, StreamKind.CODES), Stage.CODEC: (Group.
 
 
 def targets(pipeline: Pipeline, layout: Layout) -> list[Target]:
-    """Returns what faults can hit."""
+    """Returns the targets of faults."""
     stages = [
         Target(name, STAGE_KINDS, GATEWAY_SECONDS if child.stage == Stage.GATEWAY else MAX_SECONDS)
         for name, child in pipeline.children.items()
@@ -48,7 +48,7 @@ def group(target: str, pipeline: Pipeline) -> str:
 
 
 class Injector:
-    """Injects faults. A fault waits while it would leave a stage without a ready replica, or Redis without a copy."""
+    """Injects faults, but none that would leave a stage without a ready replica or Redis without a copy."""
 
     def __init__(self, pipeline: Pipeline, servers: Servers) -> None:
         self._pipeline, self._servers = pipeline, servers
@@ -59,7 +59,7 @@ class Injector:
         self._stopped: set[int] = set()
 
     async def next(self, faults: Iterator[Fault]) -> Fault | None:
-        """Injects the first of the next faults that may happen now, and returns it; None if none may."""
+        """Injects the first of the next faults that is possible now, and returns it; None if none is."""
         self._waiting += islice(faults, LOOKAHEAD - len(self._waiting))
         survivable = {target: await self._is_survivable(target) for target in {each.target for each in self._waiting}}
         fault = next((each for each in self._waiting if survivable[each.target]), None)
@@ -112,9 +112,12 @@ class Injector:
                 self._stopped.add(pid)
             return
         proxy = self._pipeline.proxies[fault.target]
-        if fault.kind in SPLITS:
-            to_redis, from_redis = fault.kind is not Kind.SPLIT_FROM_REDIS, fault.kind is not Kind.SPLIT_TO_REDIS
-            proxy.split(to_redis, from_redis)
+        if fault.kind in PARTITIONS:
+            to_redis, from_redis = (
+                fault.kind is not Kind.PARTITION_FROM_REDIS,
+                fault.kind is not Kind.PARTITION_TO_REDIS,
+            )
+            proxy.partition(to_redis, from_redis)
         elif fault.kind is Kind.SLOW:
             proxy.slow(SLOW_SECONDS)
         else:

@@ -1,4 +1,4 @@
-"""The load: live listeners and clients that fetch whole files, with the same requests again and again."""
+"""The load: live listeners and clients that download files, with requests from a fixed set."""
 
 import asyncio
 import contextlib
@@ -18,9 +18,9 @@ from syrinx_operator.commands.client import CONNECT_SECONDS, SpeechClient, Speec
 from syrinx_stages.contract.family import FAMILY
 
 READ_SECONDS = 150.0
-"""A response without data for this long is lost. A file has none until it is whole."""
-PATIENCE_SECONDS = 30.0
-"""A client whose request is refused tries again for this long."""
+"""A response without data for this long is lost. A file is sent when it is complete."""
+RETRY_SECONDS = 30.0
+"""A client retries a refused request for this long."""
 PAUSE_SECONDS = 0.3
 """Between two requests of a client, and before a refused one is sent again."""
 REFUSALS = ("queue_full", "redis_full", "unavailable")
@@ -29,35 +29,35 @@ VOICES = ("us", "us_f", "us_m", "gb")
 
 
 class Verdict(StrEnum):
-    """How a request ended."""
+    """The result of a request."""
 
-    WHOLE = "whole"
-    """All audio arrived, and it is that of an undisturbed run."""
-    WRONG = "wrong"
-    """Audio differs from that of an undisturbed run."""
+    COMPLETE = "complete"
+    """All audio arrived, and it is equal to that of a fault-free run."""
+    MISMATCH = "mismatch"
+    """Audio differs from that of a fault-free run."""
     LOST = "lost"
-    """It ended otherwise."""
+    """It failed after it was admitted."""
     REFUSED = "refused"
     """Not admitted; the client sends it again."""
 
 
 class Utterance(Struct, frozen=True):
-    """A request and the result of an undisturbed run."""
+    """A request and the result of a fault-free run."""
 
     body: dict[str, object]
     pcm: bytes = b""
     frames: int = 0
 
-    def matches(self, pcm: bytes, whole: bool) -> bool:
-        """Returns whether received audio is that of the undisturbed run or, if it is not whole, its beginning."""
-        return pcm == self.pcm if whole else self.pcm.startswith(pcm)
+    def matches(self, pcm: bytes, complete: bool) -> bool:
+        """Returns whether received audio equals that of the fault-free run or, if incomplete, its beginning."""
+        return pcm == self.pcm if complete else self.pcm.startswith(pcm)
 
     def difference(self, pcm: bytes) -> str:
-        """Describes where received audio differs from that of the undisturbed run."""
+        """Describes where received audio differs from that of the fault-free run."""
         same = next((at for at, (got, want) in enumerate(zip(pcm, self.pcm, strict=False)) if got != want), None)
         at = min(len(pcm), len(self.pcm)) if same is None else same
         where = f"frame {self.frames_in(at)} of {self.frames} (byte {at})"
-        return f"{len(pcm)} bytes differ from the {len(self.pcm)} of an undisturbed run from {where}"
+        return f"{len(pcm)} bytes differ from the {len(self.pcm)} of a fault-free run from {where}"
 
     def frames_in(self, size: int) -> int:
         """Returns the number of whole frames in the first `size` bytes of the audio, trimmed silence included."""
@@ -137,7 +137,7 @@ class Load:
         return self._utterances
 
     async def run_client(self, name: str, seed: int, live: bool, stop: asyncio.Event) -> None:
-        """Sends one request after the other until `stop`. A live listener plays each utterance to its end."""
+        """Sends one request after another until `stop`. A live listener plays each utterance to its end."""
         generator = random.Random(f"{seed}:{name}")
         while not stop.is_set():
             outcome = await self.request(generator, live)
@@ -152,12 +152,12 @@ class Load:
         """Sends one request until it is admitted, each time to another gateway. Returns the last outcome."""
         number = generator.randrange(len(self._utterances))
         gateways = generator.sample(list(self._urls), len(self._urls))
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + RETRY_SECONDS
         attempt = 0
         while True:
             outcome = await self._attempt(gateways[attempt % len(gateways)], number, live)
             if outcome.verdict is Verdict.REFUSED and time.monotonic() > deadline:
-                message = f"refused for {PATIENCE_SECONDS:.0f} s: {outcome.message}"
+                message = f"refused for {RETRY_SECONDS:.0f} s: {outcome.message}"
                 outcome = msgspec.structs.replace(outcome, verdict=Verdict.LOST, message=message)
             self.outcomes.append(outcome)
             if outcome.verdict is not Verdict.REFUSED:
@@ -176,12 +176,12 @@ class Load:
                 async for piece in response.content.iter_any():
                     arrivals.append(Arrival(time.monotonic() - start, len(piece) // 2))
                     pcm += piece
-            verdict = Verdict.WHOLE
+            verdict = Verdict.COMPLETE
         except SpeechError as error:
             verdict, message = _verdict(error), f"{' '.join(filter(None, (error.kind, error.code)))}: {error}"
-        if not utterance.matches(bytes(pcm), verdict is Verdict.WHOLE):
+        if not utterance.matches(bytes(pcm), verdict is Verdict.COMPLETE):
             message = f"{utterance.difference(bytes(pcm))}; {message}"
-            verdict = Verdict.WRONG
+            verdict = Verdict.MISMATCH
         end = time.monotonic()
         return Outcome(gateway, number, live, request_id, start, end, tuple(arrivals), verdict, message)
 

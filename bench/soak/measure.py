@@ -1,4 +1,4 @@
-"""What a run showed: verdicts, takeover times and stalls. Pure."""
+"""The measurements of a run: takeover times and stalls. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ from syrinx_operator.commands.bench.stats import simulate
 from syrinx_stages.contract.family import FAMILY
 
 LEAD_SECONDS = 6.0
-"""A stream that is further ahead of its listener is not generated at full speed: its next audio shows no takeover."""
+"""A stream that is further ahead of its listener is not generated at full speed, so its takeover cannot be timed."""
 
 
 class Injected(Struct, frozen=True):
@@ -34,11 +34,11 @@ class Takeover(Struct, frozen=True):
     """From the fault to the first audio beyond what existed at the time of the fault."""
 
 
-def is_excused(outcome: Outcome, injected: Sequence[Injected]) -> bool:
+def gateway_died(outcome: Outcome, injected: Sequence[Injected]) -> bool:
     """Returns whether a request ended because its gateway died.
 
-    That is so if the gateway was killed meanwhile, or if it was told to drain before the request was sent and closed
-    the connection before it answered.
+    The gateway was killed meanwhile, or got SIGTERM before the request was sent and closed the connection without a
+    response.
     """
     if outcome.verdict is not Verdict.LOST:
         return False
@@ -68,7 +68,7 @@ def takeovers(
 
 
 def longest_stall(outcomes: Sequence[Outcome]) -> float:
-    """Returns the longest pause in seconds that a live listener heard, whole or not."""
+    """Returns the longest stall of a live listener's playback in seconds, incomplete streams included."""
     played = [simulate(outcome.arrivals, None) for outcome in outcomes if outcome.live and outcome.arrivals]
     return max((playback.longest_underrun for playback in played), default=0.0)
 

@@ -9,7 +9,7 @@ READ_BYTES = 64 * 1024
 
 
 class _Direction:
-    """One direction of all connections: open or held back, with a delay in seconds."""
+    """One direction of all connections: open or held, with a delay in seconds."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()
@@ -17,7 +17,7 @@ class _Direction:
         self.delay = 0.0
 
     async def passes(self) -> None:
-        """Waits until data may go on."""
+        """Waits until data may be forwarded."""
         await asyncio.sleep(self.delay)
         await self.open.wait()
 
@@ -25,7 +25,7 @@ class _Direction:
 class Proxy:
     """Forwards connections from one process to servers on this machine. It is an async context manager.
 
-    What is held back is delivered afterwards, as TCP does after a partition, even if its sender closed the connection.
+    Data of a partition is delivered after it, as by TCP, even if its sender has closed the connection.
     `ports` maps each server's port to the proxy's port for it.
     """
 
@@ -48,8 +48,8 @@ class Proxy:
         self.heal()
         self.reset()
 
-    def split(self, to_redis: bool = True, from_redis: bool = True) -> None:
-        """Holds back what goes to Redis, what comes from it, or both, until `heal`."""
+    def partition(self, to_redis: bool = True, from_redis: bool = True) -> None:
+        """Holds the data to Redis, from it, or both, until `heal`."""
         for direction, held in ((self._to_redis, to_redis), (self._from_redis, from_redis)):
             if held:
                 direction.open.clear()
@@ -59,13 +59,13 @@ class Proxy:
         self._to_redis.delay = self._from_redis.delay = seconds
 
     def heal(self) -> None:
-        """Delivers what was held back, and forwards at once again."""
+        """Delivers the held data and ends all partitions and delays."""
         self.slow(0.0)
         self._to_redis.open.set()
         self._from_redis.open.set()
 
     def reset(self) -> None:
-        """Resets all connections; what is under way is lost."""
+        """Resets all connections; data in flight is lost."""
         for writer in self._connections:
             writer.transport.abort()
 

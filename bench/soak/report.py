@@ -1,4 +1,4 @@
-"""The result of a run as a file and as a page."""
+"""The report of a run, as JSON and as Markdown."""
 
 import datetime
 import os
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from soak.faults import count
 from soak.load import Outcome, Verdict
-from soak.measure import Takeover, is_excused, longest_stall, quantile, takeovers
+from soak.measure import Takeover, gateway_died, longest_stall, quantile, takeovers
 from soak.run import Plan, Result
 from syrinx_operator.local.machine import Machine, describe, revision
 
@@ -44,13 +44,13 @@ class Report(Struct, frozen=True):
     requests: int
     """Requests that were admitted and whose gateway lived."""
     lost: int
-    """Of them, those that ended before they were whole."""
-    wrong: int
-    """Of all requests, those with audio that differs from the undisturbed run."""
-    excused: int
-    """Requests whose gateway was killed."""
+    """Of them, those that ended before they were complete."""
+    mismatched: int
+    """Of all requests, those with audio that differs from the fault-free run."""
+    gateway_killed: int
+    """Requests that ended because their gateway died."""
     refused: int
-    """Refusals; the client sent the request again."""
+    """Refusals; the client retried."""
     takeover_p95_s: float
     longest_stall_s: float
     first_audio: Times
@@ -60,19 +60,19 @@ class Report(Struct, frozen=True):
     faults: dict[str, int]
     """Number of faults by target and kind."""
     failures: list[str]
-    """What happened to lost and wrong requests."""
+    """A description of each lost or mismatched request."""
 
 
 def report(plan: Plan, result: Result, redis: str) -> Report:
     """Returns the report of a run on this machine that ends now."""
     by_verdict = defaultdict[Verdict, list[Outcome]](list)
-    excused = 0
+    gateway_killed = 0
     for outcome in result.outcomes:
-        if is_excused(outcome, result.injected):
-            excused += 1
+        if gateway_died(outcome, result.injected):
+            gateway_killed += 1
         else:
             by_verdict[outcome.verdict].append(outcome)
-    failed = by_verdict[Verdict.LOST] + by_verdict[Verdict.WRONG]
+    failed = by_verdict[Verdict.LOST] + by_verdict[Verdict.MISMATCH]
     taken = takeovers(result.outcomes, result.injected, result.utterances)
     live = [outcome.arrivals[0].at for outcome in result.outcomes if outcome.live and outcome.arrivals]
     return Report(
@@ -84,10 +84,10 @@ def report(plan: Plan, result: Result, redis: str) -> Report:
         plan=plan,
         minutes=plan.minutes,
         seed=plan.seed,
-        requests=len(by_verdict[Verdict.WHOLE]) + len(failed),
+        requests=len(by_verdict[Verdict.COMPLETE]) + len(failed),
         lost=len(by_verdict[Verdict.LOST]),
-        wrong=len(by_verdict[Verdict.WRONG]),
-        excused=excused,
+        mismatched=len(by_verdict[Verdict.MISMATCH]),
+        gateway_killed=gateway_killed,
         refused=len(by_verdict[Verdict.REFUSED]),
         takeover_p95_s=round(quantile([each.seconds for each in taken], 0.95), 3),
         longest_stall_s=round(longest_stall(result.outcomes), 3),
@@ -107,20 +107,20 @@ def page(result: Report) -> str:
         f"{result.minutes:g} minutes, a fault every {plan.interval:g} s, seed {result.seed}: "
         f"{plan.replicas.gateways} gateways, {plan.replicas.talkers} talkers, {plan.replicas.codecs} codecs "
         f"({plan.topology}), Redis {result.redis} ({plan.layout}).\n{plan.listeners} live listeners and "
-        f"{plan.downloads} client of whole files; {machine.cores} cores of {machine.cpu}, Python {machine.python}, "
-        f"load average {result.load_average}; {result.created}."
+        f"{plan.downloads} client that downloads files; {machine.cores} cores of {machine.cpu}, Python "
+        f"{machine.python}, load average {result.load_average}; {result.created}."
     )
     meaning = (
         "All audio is compared byte for byte with that of the same requests before the faults. A request is lost if it "
-        "ends otherwise than\nwhole although its gateway was not killed. A takeover lasts from the fault to the first "
+        "ends before it is\ncomplete although its gateway was not killed. A takeover lasts from the fault to the first "
         "audio of a live stream beyond what existed\nat the fault. No fault hits the last ready replica of a stage."
     )
     totals = [
         ("requests", result.requests, ""),
         ("lost", result.lost, "0"),
-        ("wrong", result.wrong, "0"),
-        ("gateway killed", result.excused, ""),
-        ("refused and sent again", result.refused, ""),
+        ("mismatched", result.mismatched, "0"),
+        ("gateway killed", result.gateway_killed, ""),
+        ("refused and retried", result.refused, ""),
         ("takeover p95, s", result.takeover_p95_s, f"≤ {TAKEOVER_TARGET}"),
         ("longest stall, s", result.longest_stall_s, f"≤ {STALL_TARGET}"),
         ("first audio p50, s", result.first_audio.p50, ""),

@@ -32,11 +32,11 @@ class Plan(Struct, frozen=True):
     interval: float = 5.0
     """Seconds between faults."""
     groups: tuple[str, ...] = ()
-    """Faults hit these stages and `primary` and `replica` of Redis only; all if empty."""
+    """The stages, and `primary` and `replica` of Redis, that faults are injected into; all if empty."""
     listeners: int = 3
     """Live listeners."""
     downloads: int = 1
-    """Clients that fetch whole files."""
+    """Clients that download files."""
     utterances: int = 12
     """Number of different requests."""
     sentences: int = 5
@@ -84,10 +84,10 @@ async def _clients(load: Load, plan: Plan) -> AsyncIterator[None]:
 
 async def _inject(injector: Injector, plan: Plan, pipeline: Pipeline) -> None:
     """Injects a fault at every interval, and waits until the last one has ended."""
-    hit = [
+    selected = [
         each for each in targets(pipeline, plan.layout) if not plan.groups or group(each.name, pipeline) in plan.groups
     ]
-    faults = draw(plan.seed, hit)
+    faults = draw(plan.seed, selected)
     begin = time.monotonic()
     due = begin
     while (due := due + plan.interval) < begin + 60 * plan.minutes:

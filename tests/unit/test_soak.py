@@ -13,7 +13,7 @@ from aiohttp import web
 
 from soak.faults import STAGE_KINDS, Fault, Kind, Target, count, draw
 from soak.load import Load, Outcome, Utterance, Verdict
-from soak.measure import Injected, is_excused, longest_stall, takeovers
+from soak.measure import Injected, gateway_died, longest_stall, takeovers
 from soak.proxy import Proxy, translate
 from syrinx_operator.commands.bench.stats import Arrival
 from syrinx_stages.contract.family import FAMILY
@@ -49,7 +49,7 @@ def test_faults_are_counted_by_group_and_kind():
 
 
 def outcome(
-    verdict: Verdict = Verdict.WHOLE,
+    verdict: Verdict = Verdict.COMPLETE,
     *,
     at: tuple[tuple[float, int], ...] = ((0.2, 4), (0.6, 4)),
     start: float = 100.0,
@@ -66,28 +66,30 @@ def injected(kind: Kind, at: float, target: str = "gateway-0", frames: dict[str,
     return Injected(Fault(kind, target), target.split("-")[0], at, frames or {})
 
 
-def test_a_request_is_excused_if_its_gateway_was_killed_meanwhile():
+def test_a_request_gateway_died_if_its_gateway_was_killed_meanwhile():
     lost = outcome(Verdict.LOST)
-    assert is_excused(lost, [injected(Kind.KILL, 105.0)])
-    assert not is_excused(lost, [injected(Kind.KILL, 99.0)]), "an earlier process"
-    assert not is_excused(lost, [injected(Kind.KILL, 111.0)]), "the request had ended"
-    assert not is_excused(lost, [injected(Kind.KILL, 105.0, "gateway-1")])
-    assert not is_excused(lost, [injected(Kind.KILL, 105.0, "talker-0")])
-    assert not is_excused(outcome(Verdict.WRONG), [injected(Kind.KILL, 105.0)]), "a dead gateway sends no wrong audio"
+    assert gateway_died(lost, [injected(Kind.KILL, 105.0)])
+    assert not gateway_died(lost, [injected(Kind.KILL, 99.0)]), "an earlier process"
+    assert not gateway_died(lost, [injected(Kind.KILL, 111.0)]), "the request had ended"
+    assert not gateway_died(lost, [injected(Kind.KILL, 105.0, "gateway-1")])
+    assert not gateway_died(lost, [injected(Kind.KILL, 105.0, "talker-0")])
+    assert not gateway_died(outcome(Verdict.MISMATCH), [injected(Kind.KILL, 105.0)]), (
+        "a dead gateway sends no wrong audio"
+    )
 
 
 def test_a_draining_gateway_excuses_only_requests_that_it_never_answered():
     cut = outcome(Verdict.LOST, request_id="", message="cut off: ServerDisconnectedError")
-    assert is_excused(cut, [injected(Kind.TERM, 99.9)])
-    assert not is_excused(cut, [injected(Kind.TERM, 100.1)]), "the request was sent before"
-    assert not is_excused(outcome(Verdict.LOST, message="cut off"), [injected(Kind.TERM, 99.9)]), "it was admitted"
+    assert gateway_died(cut, [injected(Kind.TERM, 99.9)])
+    assert not gateway_died(cut, [injected(Kind.TERM, 100.1)]), "the request was sent before"
+    assert not gateway_died(outcome(Verdict.LOST, message="cut off"), [injected(Kind.TERM, 99.9)]), "it was admitted"
 
 
 @pytest.mark.parametrize(
     ("pcm", "whole", "matches"),
     [(b"abcd", True, True), (b"ab", True, False), (b"ab", False, True), (b"abcx", True, False), (b"x", False, False)],
 )
-def test_audio_must_be_that_of_the_undisturbed_run_or_its_beginning(pcm, whole, matches):
+def test_audio_must_be_that_of_the_fault_free_run_or_its_beginning(pcm, whole, matches):
     assert Utterance({}, b"abcd", 1).matches(pcm, whole) is matches
 
 
@@ -148,12 +150,12 @@ async def until(condition) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_split_holds_data_back_and_delivers_it_even_if_its_sender_has_closed():
+async def test_a_partition_holds_data_back_and_delivers_it_even_if_its_sender_has_closed():
     async with asyncio.timeout(DEADLINE), echo_server() as (port, received), Proxy([port]) as proxy:
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.ports[port])
         writer.write(b"before")
         assert await reader.readexactly(6) == b"before"
-        proxy.split(from_redis=False)
+        proxy.partition(from_redis=False)
         writer.write(b"late")
         writer.close()
         await writer.wait_closed()
@@ -163,12 +165,12 @@ async def test_a_split_holds_data_back_and_delivers_it_even_if_its_sender_has_cl
         await until(lambda: received == [b"before", b"late"])
 
 
-async def test_a_split_from_the_server_lets_requests_pass():
+async def test_a_partition_from_the_server_lets_requests_pass():
     async with asyncio.timeout(DEADLINE), echo_server() as (port, received), Proxy([port]) as proxy:
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.ports[port])
         writer.write(b"a")
         assert await reader.readexactly(1) == b"a"
-        proxy.split(to_redis=False)
+        proxy.partition(to_redis=False)
         writer.write(b"b")
         await until(lambda: received == [b"a", b"b"])
         with pytest.raises(TimeoutError):
@@ -248,11 +250,11 @@ def error(code: str) -> bytes:
 @pytest.mark.parametrize(
     ("answer", "verdict", "words"),
     [
-        ((200, PCM, False), Verdict.WHOLE, ""),
-        ((200, PCM[:50], False), Verdict.WRONG, "50 bytes differ"),
-        ((200, b"x" + PCM[1:], False), Verdict.WRONG, "200 bytes differ"),
+        ((200, PCM, False), Verdict.COMPLETE, ""),
+        ((200, PCM[:50], False), Verdict.MISMATCH, "50 bytes differ"),
+        ((200, b"x" + PCM[1:], False), Verdict.MISMATCH, "200 bytes differ"),
         ((200, PCM[:50], True), Verdict.LOST, "cut off"),
-        ((200, b"x" + PCM[1:50], True), Verdict.WRONG, "50 bytes differ"),
+        ((200, b"x" + PCM[1:50], True), Verdict.MISMATCH, "50 bytes differ"),
         ((500, error("internal_error"), False), Verdict.LOST, "http 500"),
         ((503, error("request_lost"), False), Verdict.LOST, "request_lost"),
     ],
@@ -269,4 +271,4 @@ async def test_a_refused_request_is_sent_again():
     async with asyncio.timeout(DEADLINE), gateway_and_load() as (gateway, load):
         gateway.answers = [(503, error("queue_full"), False), (200, PCM, False)]
         await load.request(random.Random(1), live=True)
-    assert [each.verdict for each in load.outcomes] == [Verdict.REFUSED, Verdict.WHOLE]
+    assert [each.verdict for each in load.outcomes] == [Verdict.REFUSED, Verdict.COMPLETE]
