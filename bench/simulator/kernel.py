@@ -28,7 +28,7 @@ PREPARING, READY, ROW = 1, 2, 3
 """Values of a request's `state`: being prepared, waiting for prefill, part of the batch."""
 HIT, PADDED, EAGER = 0, 1, 2
 FRAME_SECONDS = FAMILY.frame_seconds
-LEASE_SECONDS = 1.5
+LEASE_SECONDS = 1.0
 """Claims of a dead replica can be taken over after this time."""
 POLL_SECONDS = 1.0
 """Interval at which a polling replica checks again whether it can admit a request."""

@@ -56,7 +56,7 @@ class Fault(Struct, frozen=True):
 
 
 MIN_SECONDS = 0.5
-"""Shortest duration of a fault. A lease expires after 2 s, so some pauses are shorter and some longer."""
+"""Shortest duration of a fault. A lease expires after 1 s, so some pauses are shorter and some longer."""
 
 
 def draw(seed: int, targets: Sequence[Target]) -> Iterator[Fault]:

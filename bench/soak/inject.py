@@ -19,7 +19,7 @@ from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import decode_request
 
 MAX_SECONDS = 6.0
-"""Longest pause or partition of a talker, a codec or a Redis server: three leases."""
+"""Longest pause or partition of a talker, a codec or a Redis server: several leases."""
 GATEWAY_SECONDS = 3.0
 """Longest pause or partition of a gateway: no other gateway can take over its streams."""
 SLOW_SECONDS = 0.2

@@ -18,8 +18,8 @@ from msgspec import Struct
 from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import Entry, SpeechRequest
 
-LEASE_SECONDS = 1.5
-"""A claim that was not refreshed for this long may be taken over."""
+LEASE_SECONDS = 1.0
+"""A claim that was not refreshed for this long may be taken over. Four times the interval at which owners refresh."""
 REFRESH_SECONDS = 0.25
 """Interval at which an owner refreshes its claims."""
 MAX_DELIVERIES = 3

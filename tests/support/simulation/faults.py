@@ -68,7 +68,7 @@ def _draw(chance: random.Random, replicas: list[str], clients: int) -> Fault:
 
 
 def _outage(chance: random.Random) -> float:
-    """Returns how long a process is absent: mostly a little longer than a lease."""
+    """Returns how long a process is absent: mostly longer than a lease."""
     return 6.0 if chance.random() < 0.1 else chance.choice((chance.uniform(0.2, 2.0), chance.uniform(2.1, 3.2)))
 
 
