@@ -1,4 +1,4 @@
-"""`syrinx bench --overload`: what a pipeline serves at multiples of its capacity, and how soon it recovers."""
+"""`syrinx bench --overload`: throughput and latency at multiples of a pipeline's capacity, and the time to recover."""
 
 import asyncio
 import datetime
@@ -19,12 +19,13 @@ from syrinx_operator.local.machine import describe, revision
 MULTIPLES = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Loads in multiples of the capacity."""
 CLIENTS = (4, 8, 12, 16, 24)
-"""Closed loops that are tried to find the capacity."""
+"""Numbers of clients of the closed loops that measure the capacity."""
 RAMP_SECONDS = 2.0
-"""Not counted at the start of a load, while the first streams start."""
+"""Excluded from throughput at the start of a load, while the first streams start."""
 NORMAL = 2.0
-"""A request is normal again if its TTFA is within this multiple of that of a request alone."""
+"""The pipeline has recovered when the TTFA of a request is at most this multiple of that without load."""
 RECOVERY_SECONDS = 30.0
+"""Recovery is not waited for longer than this."""
 
 
 class Load(Struct, frozen=True, kw_only=True):
@@ -48,7 +49,7 @@ class Load(Struct, frozen=True, kw_only=True):
     refusal_p50_ms: float | None
     refusal_p95_ms: float | None
     recovery_seconds: float | None
-    """From the last request of the load to the first request whose TTFA is normal."""
+    """From the end of the load to the first request with a normal TTFA; None if there was none."""
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -59,12 +60,12 @@ class Run(Struct, frozen=True, kw_only=True):
     revision: str | None
     command: str
     ttfa_alone_ms: float
-    """Median TTFA of requests one at a time."""
-    peak_audio_seconds: float
+    """Median TTFA of requests that are sent one at a time."""
+    peak_audio_seconds: float = 0.0
     """Seconds of audio served per second by the best closed loop."""
-    capacity: float
+    capacity: float = 0.0
     """Requests per second that it completed."""
-    clients: int
+    clients: int = 0
     """Number of its clients."""
 
 
@@ -98,20 +99,23 @@ def completed(outcomes: Sequence[Outcome], begin: float, end: float) -> float:
     return sum(begin <= at < end for at in ends) / (end - begin)
 
 
-def summarize(machine: str, over: float, rate: float, peak: float, outcomes: Sequence[Outcome], window: float) -> Load:
-    """Returns the measurements of an open loop that lasted `window` seconds, without its recovery."""
+def summarize(run: Run, multiple: float, outcomes: Sequence[Outcome], window: float) -> Load:
+    """Returns the measurements of an open loop of `multiple` times the capacity for `window` seconds.
+
+    The recovery time is not among them.
+    """
     begin = min((outcome.due for outcome in outcomes), default=0.0)
     playbacks = [outcome.playback for outcome in outcomes if outcome.playback is not None]
     refusals = [1000 * outcome.seconds for outcome in outcomes if outcome.error == "http 503"]
     ttfas = [1000 * playback.ttfa for playback in playbacks if playback.ttfa is not None]
     return Load(
-        machine=machine,
-        over_capacity=over,
-        rate=rate,
+        machine=run.machine,
+        over_capacity=multiple,
+        rate=multiple * run.capacity,
         requests=len(outcomes),
         refused=len(refusals),
         failed=len(outcomes) - len(playbacks) - len(refusals),
-        throughput_share=served(outcomes, begin + RAMP_SECONDS, begin + window) / peak,
+        throughput_share=served(outcomes, begin + RAMP_SECONDS, begin + window) / run.peak_audio_seconds,
         ttfa_p50_ms=_quantile(ttfas, 0.5),
         ttfa_p95_ms=_quantile(ttfas, 0.95),
         underruns=sum(playback.underruns > 0 for playback in playbacks) / len(playbacks) if playbacks else None,
@@ -126,12 +130,11 @@ def _quantile(values: Sequence[float], share: float) -> float | None:
 
 
 async def measure(url: str, command: str, *, seconds: float, seed: int, done: Callable[[str], None]) -> OverloadReport:
-    """Finds the capacity of the gateway at `url` with closed loops, then loads it with its multiples.
+    """Finds the capacity of the gateway at `url` with closed loops, then loads it with multiples of it.
 
-    seconds: length of each load. Passes a line to `done` after each. Raises `ReportError` if nothing is served.
+    seconds: duration of each load. Passes a line to `done` after each. Raises `ReportError` if nothing is served.
     """
     machine = describe()
-    name = f"{machine.cpu}, {machine.cores} cores"
     async with SpeechClient(url) as client:
         script = Script(corpus(), await client.voices(), seed)
         async with LoadGenerator([url], script) as generator:
@@ -139,37 +142,38 @@ async def measure(url: str, command: str, *, seconds: float, seed: int, done: Ca
             alone = _ttfas((await generator.closed(1, Limit(requests=8))).outcomes)
             if not alone:
                 raise ReportError(f"{url} serves no audio")
-            usual = float(np.median(alone))
-            done(f"alone: TTFA {1000 * usual:.0f} ms")
-            peak, capacity, clients = 0.0, 0.0, 0
-            for count in CLIENTS:
-                outcomes = (await generator.closed(count, Limit(seconds=seconds))).outcomes
-                begin = min(outcome.due for outcome in outcomes)
-                window = begin + RAMP_SECONDS, begin + seconds
-                audio = served(outcomes, *window)
-                done(f"{count} clients: {audio:.2f} audio s/s, {completed(outcomes, *window):.2f} requests/s")
-                if audio > peak:
-                    peak, capacity, clients = audio, completed(outcomes, *window), count
+            run = Run(
+                machine=f"{machine.cpu}, {machine.cores} cores",
+                created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                revision=revision(),
+                command=command,
+                ttfa_alone_ms=1000 * float(np.median(alone)),
+            )
+            done(f"one at a time: TTFA {run.ttfa_alone_ms:.0f} ms")
+            run = await _with_capacity(run, generator, seconds, done)
             loads = []
-            for over in MULTIPLES:
-                rate = over * capacity
+            for multiple in MULTIPLES:
+                rate = multiple * run.capacity
                 result = asyncio.create_task(generator.open(rate, Limit(seconds=seconds), awake=0.0))
                 await asyncio.sleep(seconds)
-                recovery = await _recovery(client, script, NORMAL * usual)
-                load = summarize(name, over, rate, peak, (await result).outcomes, seconds)
+                recovery = await _recovery(client, script, NORMAL * run.ttfa_alone_ms / 1000)
+                load = summarize(run, multiple, (await result).outcomes, seconds)
                 loads.append(msgspec.structs.replace(load, recovery_seconds=recovery))
                 done(line(loads[-1]))
-    run = Run(
-        machine=name,
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        revision=revision(),
-        command=command,
-        ttfa_alone_ms=1000 * usual,
-        peak_audio_seconds=peak,
-        capacity=capacity,
-        clients=clients,
-    )
     return OverloadReport([run], loads)
+
+
+async def _with_capacity(run: Run, generator: LoadGenerator, seconds: float, done: Callable[[str], None]) -> Run:
+    """Returns the run with the throughput of the closed loop that serves most audio."""
+    for clients in CLIENTS:
+        outcomes = (await generator.closed(clients, Limit(seconds=seconds))).outcomes
+        begin = min(outcome.due for outcome in outcomes)
+        window = begin + RAMP_SECONDS, begin + seconds
+        audio, requests = served(outcomes, *window), completed(outcomes, *window)
+        done(f"{clients} clients: {audio:.2f} audio s/s, {requests:.2f} requests/s")
+        if audio > run.peak_audio_seconds:
+            run = msgspec.structs.replace(run, peak_audio_seconds=audio, capacity=requests, clients=clients)
+    return run
 
 
 def _ttfas(outcomes: Sequence[Outcome]) -> list[float]:
@@ -177,7 +181,7 @@ def _ttfas(outcomes: Sequence[Outcome]) -> list[float]:
 
 
 async def _recovery(client: SpeechClient, script: Script, limit: float) -> float | None:
-    """Sends one request after the other until one has a TTFA within `limit` seconds; returns when it was sent."""
+    """Sends one request after another until one has a TTFA within `limit` seconds; returns when that one was sent."""
     send, begin, number = make_sender(client, script), time.monotonic(), 0
     while (due := time.monotonic()) - begin < RECOVERY_SECONDS:
         outcome = await send(number, due)

@@ -1,0 +1,78 @@
+"""The measurements of `syrinx bench --overload`."""
+
+import asyncio
+
+import pytest
+from msgspec import structs
+
+from support.http_server import serve
+from support.timed_gateway import LOUD, SECOND, TimedGateway
+from syrinx_operator.commands.bench import overload
+from syrinx_operator.commands.bench.overload import OverloadReport, Run, completed, merge, served, summarize
+from syrinx_operator.commands.bench.report import load, save
+from syrinx_operator.commands.bench.stats import Arrival, Outcome, simulate
+from syrinx_stages.contract.family import FAMILY
+
+RUN = Run(
+    machine="m",
+    created="",
+    revision=None,
+    command="",
+    ttfa_alone_ms=100.0,
+    peak_audio_seconds=2.0,
+    capacity=1.0,
+    clients=1,
+)
+
+
+def stream(due: float, first: float, last: float) -> Outcome:
+    """A stream of 2 s of audio, half at `first` and half at `last` seconds after it was due."""
+    arrivals = [Arrival(at, FAMILY.sample_rate) for at in (first, last)]
+    return Outcome(simulate(arrivals, 0), due=due, seconds=last)
+
+
+def test_audio_counts_when_it_arrives_and_requests_when_they_end():
+    outcomes = [stream(10.0, 0.5, 4.5), Outcome(error="http 503", due=10.0, seconds=0.01)]
+    assert served(outcomes, 10.5, 14.5) == pytest.approx(2.0 / 4)
+    assert served(outcomes, 10.5, 12.5) == pytest.approx(1.0 / 2)
+    assert (completed(outcomes, 10.0, 14.0), completed(outcomes, 14.0, 15.0)) == (0.0, 1.0)
+
+
+def test_a_summary_separates_refused_failed_and_served_requests():
+    outcomes = [
+        stream(10.0, 0.1, 0.2),
+        stream(10.0, 0.3, 2.3),
+        Outcome(error="http 503", due=10.0, seconds=0.02),
+        Outcome(error="cut off", due=10.0, seconds=3.0),
+    ]
+    result = summarize(RUN, 5.0, outcomes, window=4.0)
+    assert (result.requests, result.refused, result.failed, result.rate) == (4, 1, 1, 5.0)
+    assert result.ttfa_p50_ms == pytest.approx(200.0)
+    assert result.refusal_p95_ms == pytest.approx(20.0)
+    assert result.underruns == 0.5, "the second half of one stream is 1 s late"
+
+
+def test_a_report_is_merged_with_those_of_other_machines(tmp_path):
+    file = tmp_path / "overload.json"
+    first = OverloadReport([RUN], [summarize(RUN, 1.0, [stream(0.0, 0.1, 0.2)], 3.0)])
+    other = structs.replace(RUN, machine="other")
+    save(merge(first, file), file)
+    merged = merge(OverloadReport([other], []), file)
+    assert [run.machine for run in merged.runs] == ["m", "other"] and merged.loads == first.loads
+    save(merge(first, file), file)
+    assert load(file, OverloadReport) == first, "a machine has one run"
+
+
+async def test_a_gateway_is_measured(monkeypatch):
+    for name, value in {"CLIENTS": (1, 2), "MULTIPLES": (1.0,), "RAMP_SECONDS": 0.1}.items():
+        monkeypatch.setattr(overload, name, value)
+    gateway = TimedGateway([(0.05, LOUD * (SECOND // 2))])
+    lines = []
+    async with asyncio.timeout(30), serve(gateway.app) as url:
+        report = await overload.measure(url, "", seconds=1.0, seed=0, done=lines.append)
+    [run], [measured] = report.runs, report.loads
+    assert run.clients == 2 and run.capacity > 10
+    assert measured.requests > 0 and measured.failed == measured.refused == 0
+    assert measured.recovery_seconds is not None
+    assert len(lines) == 4
+    assert run.machine in overload.describe_report(report)
