@@ -23,12 +23,12 @@ from syrinx_stages.runtime.settings import SettingsUpdate
 
 LONG = "The old teacher carried seven green apples before breakfast and described two heavy bags."
 TEXTS = (
-    "Her brother opened a broken window for his friends.",
+    "Her brother opened a window.",
     "A young doctor painted the garden gate.",
-    "Our captain described a silver watch at the station.",
-    "The farmer repaired seven green apples before breakfast.",
-    "My neighbour watched the wooden boat in the city.",
-    "The quiet student carried the morning paper after the storm.",
+    "Our captain described a watch.",
+    "The farmer repaired two apples.",
+    "My neighbour watched.",
+    "The quiet student carried the paper.",
 )
 
 

@@ -23,7 +23,7 @@ from syrinx_stages.runtime.worker import Worker
 from syrinx_stages.talker import prefill
 
 SHORT_LEASE = 0.2
-LONG_TEXT = "The old teacher carried seven green apples before breakfast and described two heavy bags."
+LONG_TEXT = "The old teacher carried seven green apples before breakfast."
 TEXTS = ("Her brother opened a broken window.", "A young doctor painted the garden gate.", "My neighbour watched.")
 
 
@@ -87,7 +87,10 @@ async def test_waiting_requests_are_prefilled_in_one_call(
         first = asyncio.create_task(synthesize(stages.connector(), request("a", LONG_TEXT, live=False)))
         await until(lambda: "a" in talker.rows and talker.rows["a"].produced > 20, "it has generated 20 frames")
         with holding(talker.engine):
-            others = [asyncio.create_task(synthesize(stages.connector(), request(f"r{index}"))) for index in range(3)]
+            others = [
+                asyncio.create_task(synthesize(stages.connector(), request(f"r{index}", TEXTS[2])))
+                for index in range(3)
+            ]
             await until(lambda: len(talker._waiting) == 3, "three wait")
         received = await asyncio.gather(first, *others)
         assert max(talker.engine.admitted) == admitted
@@ -98,7 +101,8 @@ async def test_requests_without_memory_wait_until_others_end() -> None:
     async with pipelined() as stages:
         talker = worker_of(stages, "talker")
         talker.engine.room = 2
-        received = await asyncio.gather(*(synthesize(stages.connector(), request(f"r{index}")) for index in range(6)))
+        requests = [request(f"r{index}", TEXTS[2]) for index in range(6)]
+        received = await asyncio.gather(*(synthesize(stages.connector(), item) for item in requests))
         assert max(talker.engine.admitted) <= 2
     assert all(item.end.reason is EndReason.STOP for item in received)
 

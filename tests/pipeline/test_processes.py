@@ -28,8 +28,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 DEADLINE = 60.0
 LONG = (
-    "The old teacher carried seven green apples before breakfast. Her brother opened a broken window for his friends. "
-    "Our captain described a silver watch at the station."
+    "The old teacher carried seven green apples before breakfast. Her brother opened a broken window for his friends."
 )
 SHORT = "The farmer found two heavy bags."
 PASSWORD_ENV = "SYRINX_TEST_REDIS_PASSWORD"
@@ -246,7 +245,7 @@ async def test_a_client_that_disconnects_frees_its_rows_within_100_ms(running: R
     async with asyncio.timeout(DEADLINE):
         while await running.resident():
             await asyncio.sleep(0.05)
-        body = {"input": LONG * 4, "voice": "us", "response_format": "pcm", "stream": True}
+        body = {"input": LONG * 6, "voice": "us", "response_format": "pcm", "stream": True}
         async with running.client.stream("POST", "/v1/audio/speech", json=body) as response:
             audio = response.aiter_raw()
             await anext(audio)

@@ -23,7 +23,7 @@ from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 
 SHORT_LEASE = 0.2
-LONG_TEXT = "The old teacher carried seven green apples before breakfast and described two heavy bags."
+LONG_TEXT = "The old teacher carried seven green apples before breakfast."
 
 
 async def claim_as_crashed_replica(connector: StageConnector, group: Group) -> Claim:
