@@ -4,19 +4,18 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from support.stages import DEADLINE, Pipeline, pipeline, receive, request, submit, synthesize, until
 from support.writing import Owner
-from syrinx_stages.codec.eager_engine import EagerCodecEngine
 from syrinx_stages.codec.service import CodecService
-from syrinx_stages.connector.base import Claim, StreamEntry
+from syrinx_stages.connector.base import Capacity, Claim, StreamEntry
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason, Sampling
-from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.contract.silence import AUDIBLE_PEAK, LeadingSilenceTrimmer
 from syrinx_stages.runtime.settings import SettingsUpdate
 from syrinx_stages.runtime.worker import Worker
@@ -98,27 +97,39 @@ async def test_streams_share_the_batch_of_an_engine_slower_than_real_time() -> N
         await until(lambda: len(talker.rows) == 4 and all(row.produced for row in talker.rows.values()), "all started")
 
 
-class SlowCodec(EagerCodecEngine):
-    """An engine that takes longer than a frame plays for each frame."""
-
-    def launch(self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair) -> list[bytes]:
-        time.sleep(1.5 * FAMILY.frame_seconds * len(codes[0]))
-        return super().launch(ids, codes, shape)
-
-
 async def test_a_talker_claims_nothing_while_the_codec_is_late() -> None:
-    async with pipeline(codec_engine=SlowCodec) as stages:
+    async with pipeline() as stages:
         talker, codec = stages.workers
-        connector = stages.connector()
+        connector, consumer = stages.connector(), talker.ownership._consumer
         # Assumed to be as fast as real time: another stream shared its calls otherwise.
         codec.speed.add_step = lambda *step: None
+        launch, proceed, reports = codec.engine.launch, threading.Event(), 0
+
+        def slow(*call: Any) -> Any:
+            proceed.wait(DEADLINE)
+            return launch(*call)
+
+        async def report(capacity: Capacity) -> int | None:
+            nonlocal reports
+            reports += 1
+            return await type(consumer).report(consumer, capacity)
+
+        def is_known() -> bool:
+            """The talker knows that the codec is late, and neither waits for a request any more."""
+            waiting = any(worker.ownership._consumer._blocking.outstanding for worker in stages.workers)
+            return talker.ownership.codecs_free == 0 and not waiting
+
         await submit(connector, request("a"))
-        await until(lambda: talker.ownership.codecs_free == 0, "the talker knew that the codec was late")
+        await receive(connector, "a", until_frames=2)
+        codec.engine.launch = slow
+        await until(is_known, "the codec is late")
         await submit(connector, request("b"))
-        await until(lambda: "b" in codec.ownership.claims or "a" not in codec.rows, "the codec waits for its codes")
-        if "a" in codec.rows:
-            assert "b" not in talker.ownership.claims
-        await receive(connector, "b")
+        consumer.report = report
+        await until(lambda: reports == 3, "the talker has heard of the codec three times")
+        claimed = [worker.stage for worker in stages.workers if "b" in worker.ownership.claims]
+        proceed.set()
+        assert (await receive(connector, "b")).end.reason is EndReason.STOP
+    assert not claimed
 
 
 async def test_another_seed_gives_other_audio() -> None:
