@@ -19,8 +19,8 @@ from syrinx_operator.local import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "ttspipelines.syrinx.dev.yaml"
-START_SECONDS = 30.0
-SECONDS = 30.0
+START_SECONDS = 60.0
+SECONDS = 60.0
 """Timeout for any step on a busy machine."""
 
 MANAGED = "app.kubernetes.io/managed-by=syrinx-operator"
