@@ -1,15 +1,13 @@
 """`python -m hop`: measures the hops between stages and writes results/hop.json and results/hop.md."""
 
 import argparse
-import subprocess
 from pathlib import Path
-
-import msgspec
 
 from hop import sides
 from hop.measure import CASES, measure
 from hop.report import report, row, table
-from syrinx_stages.connector.server import find_redis_server
+from syrinx_operator.commands.bench.report import save
+from syrinx_stages.connector.server import redis_version
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -25,16 +23,10 @@ def main() -> None:
         hop = measure(case, sides.write, sides.read, arguments.seconds)
         rows.append(row(case, hop, measure(case, sides.write_naive, sides.read_naive, arguments.seconds)))
         print(f"{case.kind} x {case.streams}: p50 {hop.p50_ms} ms, p99 {hop.p99_ms} ms", flush=True)
-    result = report(rows, _redis_version())
-    arguments.results.mkdir(parents=True, exist_ok=True)
-    (arguments.results / "hop.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
+    result = report(rows, redis_version())
+    save(result, arguments.results / "hop.json")
     (arguments.results / "hop.md").write_text(table(result), encoding="utf-8")
     print(table(result))
-
-
-def _redis_version() -> str:
-    output = subprocess.run([find_redis_server(), "--version"], capture_output=True, text=True, check=True).stdout
-    return output.split("v=")[1].split()[0]
 
 
 if __name__ == "__main__":

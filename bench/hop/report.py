@@ -5,6 +5,7 @@ import datetime
 from msgspec import Struct
 
 from hop.measure import Case, Hop
+from syrinx_operator.commands.bench.report import markdown
 from syrinx_operator.local.machine import Machine, describe, revision
 
 COLUMNS = (
@@ -52,14 +53,14 @@ def table(result: Report) -> str:
     """Returns the report as a Markdown table."""
     machine = result.machine
     about = f"{machine.cores} cores of {machine.cpu}, Python {machine.python}, Redis {result.redis}; {result.created}"
-    rows = [_line(*COLUMNS), "|" + "---|" * len(COLUMNS), *(_line(*_cells(item)) for item in result.rows)]
+    rows = markdown(COLUMNS, map(_cells, result.rows))
     what = (
         "One hop between two processes on loopback: from `publisher.put` to the decoded entry in the reader's event "
         "loop.\nA step writes to all streams; codes: one frame of 32 bytes, audio: 4 frames of PCM, 15 KB. The naive "
         "loop is redis-py:\na pipeline of XADD, and XREAD over all streams; it carries the same bytes and guarantees "
         "nothing."
     )
-    return "\n".join(["# The Redis hop", "", what, "", about + ".", "", *rows, "", TARGETS, ""])
+    return "\n".join(["# The Redis hop", "", what, "", about + ".", "", rows, "", TARGETS, ""])
 
 
 def _cells(item: Row) -> list[object]:
@@ -69,7 +70,3 @@ def _cells(item: Row) -> list[object]:
         *(f"{naive.p50_ms} (÷ {1 / item.p50_ratio:.1f})", f"{naive.p99_ms} (÷ {1 / item.p99_ratio:.1f})"),
         *(f"{1000 * hop.cpu_ms[name]:.1f}" for hop in (syrinx, naive) for name in ("writer", "reader", "redis")),
     ]
-
-
-def _line(*cells: object) -> str:
-    return f"| {' | '.join(str(cell) for cell in cells)} |"

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -14,8 +13,9 @@ from soak.pipeline import Topology
 from soak.report import page, report
 from soak.run import Plan, run
 from soak.servers import Layout
+from syrinx_operator.commands.bench.report import save
 from syrinx_operator.resource.stage_config import LocalError
-from syrinx_stages.connector.server import RedisServerError, find_redis_server
+from syrinx_stages.connector.server import RedisServerError, redis_version
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -54,17 +54,11 @@ def main() -> int:
             return 1
         (directory / "requests.json").write_bytes(msgspec.json.encode(outcome.outcomes))
         (directory / "faults.json").write_bytes(msgspec.json.encode(outcome.injected))
-    result = report(plan, outcome, _redis_version())
-    arguments.results.mkdir(parents=True, exist_ok=True)
-    (arguments.results / "soak.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
+    result = report(plan, outcome, redis_version())
+    save(result, arguments.results / "soak.json")
     (arguments.results / "soak.md").write_text(page(result), encoding="utf-8")
     print(page(result))
     return 1 if result.lost or result.mismatched else 0
-
-
-def _redis_version() -> str:
-    output = subprocess.run([find_redis_server(), "--version"], capture_output=True, text=True, check=True).stdout
-    return output.split("v=")[1].split()[0]
 
 
 if __name__ == "__main__":

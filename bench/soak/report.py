@@ -5,12 +5,13 @@ import os
 from collections import defaultdict
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from soak.faults import count
 from soak.load import Outcome, Verdict
 from soak.measure import Takeover, gateway_died, longest_stall, quantile, takeovers
 from soak.run import Plan, Result
+from syrinx_operator.commands.bench.report import markdown
 from syrinx_operator.local.machine import Machine, describe, revision
 
 TAKEOVER_TARGET = 2.5
@@ -127,22 +128,20 @@ def page(result: Report) -> str:
         ("first audio p95, s", result.first_audio.p95, ""),
     ]
     causes = sorted({*result.faults, *result.takeovers})
-    none = Times(0, 0.0, 0.0, 0.0)
-    rows = [(cause, result.faults.get(cause, 0), result.takeovers.get(cause, none)) for cause in causes]
+    rows = [(cause, result.faults.get(cause, 0), *_cells(result.takeovers.get(cause))) for cause in causes]
     return "\n".join(
         [
             *("# Soak", "", intro, "", meaning, ""),
-            *(_line("", "result", "target"), "|---|---|---|", *(_line(*total) for total in totals), ""),
-            *(_line("fault", "number", "streams", "takeover p50 s", "p95 s", "max s"), "|" + "---|" * 6),
-            *(_line(cause, number, *_cells(times)) for cause, number, times in rows),
+            *(markdown(("", "result", "target"), totals), ""),
+            markdown(("fault", "number", "streams", "takeover p50 s", "p95 s", "max s"), rows),
             *(["", "## Failures", "", *(f"- {failure}" for failure in result.failures)] if result.failures else []),
             "",
         ]
     )
 
 
-def _cells(times: Times) -> Sequence[object]:
-    return (times.count, times.p50, times.p95, times.max) if times.count else (0, "", "", "")
+def _cells(times: Times | None) -> Sequence[object]:
+    return structs.astuple(times) if times else (0, "", "", "")
 
 
 def _by_cause(found: Sequence[Takeover]) -> dict[str, Times]:
@@ -169,7 +168,3 @@ def _describe(outcome: Outcome, result: Result) -> str:
         f"{outcome.verdict}: {name} ({'live' if outcome.live else 'file'}) at {outcome.gateway}, "
         f"after {seconds:.1f} s: {outcome.message}; faults: {', '.join(recent) or 'none'}"
     )
-
-
-def _line(*cells: object) -> str:
-    return f"| {' | '.join(str(cell) for cell in cells)} |"

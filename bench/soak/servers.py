@@ -5,7 +5,6 @@ import contextlib
 import os
 import secrets
 import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,7 +15,7 @@ from typing import Any
 import redis.asyncio
 
 from syrinx_operator.local import die_with_parent
-from syrinx_stages.connector.server import RedisServerError, find_redis_server
+from syrinx_stages.connector.server import RedisServerError, find_redis_server, free_port
 
 SERVICE = "soak"
 """The name of the primary at the sentinels."""
@@ -127,7 +126,7 @@ class Servers:
         }
 
     def _server(self, name: str, directory: Path) -> Server:
-        port, home = _free_port(), directory / name
+        port, home = free_port(), directory / name
         appendonly = "no" if self.layout is Layout.SINGLE else "yes"
         config = _SERVER.format(
             port=port,
@@ -139,7 +138,7 @@ class Servers:
         return Server(name, port, home, config)
 
     def _sentinel(self, name: str, directory: Path) -> Server:
-        port, home, primary = _free_port(), directory / name, self.servers[0].port
+        port, home, primary = free_port(), directory / name, self.servers[0].port
         config = _SENTINEL.format(port=port, directory=home, primary=primary, password=self.password, service=SERVICE)
         return Server(name, port, home, config, ("--sentinel",))
 
@@ -226,10 +225,3 @@ async def _until(problem: Callable[[], Awaitable[str | None]]) -> None:
         if time.monotonic() > deadline:
             raise RedisServerError(f"after {READY_SECONDS:.0f} s: {reason}")
         await asyncio.sleep(0.05)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -74,7 +74,7 @@ def test_retries_on_another_port_if_one_is_taken(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as free:
         ports = [taken.getsockname()[1], (second := free.getsockname()[1])]
         free.close()
-        monkeypatch.setattr(subject, "_free_port", lambda: ports.pop(0))
+        monkeypatch.setattr(subject, "free_port", lambda: ports.pop(0))
         with RedisServer() as server, client(server) as redis:
             assert server.port == second and redis.ping()
         assert ports == []

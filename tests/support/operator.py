@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import httpx
 
 from support.kube import KubeCluster
 from syrinx_operator.local import die_with_parent
+from syrinx_stages.connector.server import free_port
 
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "ttspipelines.syrinx.dev.yaml"
@@ -47,7 +47,7 @@ class OperatorProcess:
         self.cluster = cluster
         self.scope = scope
         self.name = name
-        self.port = _free_port()
+        self.port = free_port()
         self.log = directory / f"{name}-{time.monotonic_ns()}.log"
         self._process: asyncio.subprocess.Process | None = None
         self._environment = {
@@ -216,9 +216,3 @@ def _stable_fields(live: dict[str, Any]) -> dict[str, Any]:
     metadata = {key: live["metadata"].get(key) for key in ("name", "labels")}
     metadata["owners"] = [reference["name"] for reference in live["metadata"].get("ownerReferences", ())]
     return {"kind": live["kind"], "metadata": metadata, "keys": sorted(live.get("data", {}))}
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

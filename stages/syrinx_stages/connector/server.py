@@ -52,6 +52,12 @@ def find_redis_server() -> Path:
     )
 
 
+def redis_version() -> str:
+    """Returns the version of the redis-server. Raises `RedisServerError`."""
+    output = subprocess.run([find_redis_server(), "--version"], capture_output=True, text=True, check=True).stdout
+    return output.split("v=")[1].split()[0]
+
+
 class RedisServer:
     """A child redis-server on a loopback port, with a random password. It is a context manager.
 
@@ -93,7 +99,7 @@ class RedisServer:
 
     def _start(self, port: int | None) -> tuple[int, subprocess.Popen[bytes]]:
         for _ in range(PORT_ATTEMPTS):
-            candidate = port or _free_port()
+            candidate = port or free_port()
             process = self._launch(candidate)
             ready = False
             try:
@@ -142,7 +148,8 @@ class RedisServer:
         return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Returns a loopback port that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

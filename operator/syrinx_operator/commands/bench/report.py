@@ -111,9 +111,9 @@ def line(point: Point) -> str:
     return f"{_load(point)}: {point.requests} requests, {ttfa}, {speed}, errors: {errors(point)}"
 
 
-def markdown(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     """Returns a table with aligned columns; the first is left-aligned, the others are right-aligned."""
-    table = [list(head), *rows]
+    table = [list(head), *([str(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
     lines = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in (table[0], rule, *table[1:])]
