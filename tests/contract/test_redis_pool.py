@@ -2,13 +2,14 @@
 
 import asyncio
 import warnings
+from itertools import islice
 
 import pytest
 
 from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import Append, Fence
 from syrinx_stages.connector.redis_connection import Address
-from syrinx_stages.connector.redis_pool import MAX_CONNECTIONS, CommandPool
+from syrinx_stages.connector.redis_pool import MAX_CONNECTIONS, CommandPool, backoff
 from syrinx_stages.contract.keys import STREAM_CREATED, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes
 
@@ -26,6 +27,10 @@ async def pool(redis_url):
 
 async def connections(pool):
     return set(await asyncio.gather(*(pool.call("CLIENT", "ID") for _ in range(MAX_CONNECTIONS))))
+
+
+def test_a_reconnection_is_attempted_four_times_a_second():
+    assert max(islice(backoff(), 100)) <= 0.25
 
 
 async def test_a_call_cancelled_before_its_first_step_frees_its_connection(world):

@@ -10,6 +10,7 @@ from support.writing import chained
 from syrinx_stages.connector import redis_sentinel
 from syrinx_stages.connector.base import Superseded
 from syrinx_stages.connector.redis_connection import Address, Connection, Unavailable
+from syrinx_stages.connector.redis_sentinel import redis_address
 from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes
 
@@ -108,6 +109,21 @@ async def test_the_sentinel_with_the_newest_fail_over_is_believed(pair):
         assert await pair.raw.xlen(pair.world.keys.requests) == 1
 
 
+async def test_connections_are_closed_soon_after_the_fail_over_of_a_primary_that_is_down(pair, until, monkeypatch):
+    address = redis_address(sentinel_url(pair.sentinel, password=pair.primary.password))
+    monkeypatch.setattr(redis_sentinel, "SENTINEL_SECONDS", 0.5)
+    connection = await Connection.open(address)
+    pair.sentinel.down = True
+    asked = pair.sentinel.asked
+    await until(lambda: reached(pair.sentinel, asked + 6))
+    # From now on it waits for long, unless it has learned that the primary is down.
+    monkeypatch.setattr(redis_sentinel, "SENTINEL_SECONDS", 60.0)
+    await until(lambda: reached(pair.sentinel, asked + 10))
+    pair.sentinel.promote(pair.replica.port)
+    await until(lambda: closed(connection))
+    address.close()
+
+
 async def test_a_request_waits_for_a_primary_that_may_write(pair, until):
     gateway = pair.world.connector()
     await pair.world.submit(gateway, "before")
@@ -151,6 +167,10 @@ async def test_a_request_that_is_submitted_again_after_a_lost_reply_refuses_its_
 
 async def reached(sentinel, count):
     return sentinel.asked >= count
+
+
+async def closed(connection):
+    return not connection.is_open
 
 
 async def failed(world, count):

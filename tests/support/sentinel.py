@@ -15,13 +15,15 @@ class Sentinel:
         """The port of the primary."""
         self.epoch = 0
         self.failing_over = False
+        self.down = False
+        """It does not reach the primary."""
         self.asked = 0
         """Number of replies so far."""
         self.port = 0
 
     def promote(self, port: int) -> None:
         """The fail-over has ended."""
-        self.primary, self.epoch, self.failing_over = port, self.epoch + 1, False
+        self.primary, self.epoch, self.failing_over, self.down = port, self.epoch + 1, False, False
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves one connection."""
@@ -37,7 +39,7 @@ class Sentinel:
         address = ("127.0.0.1", str(self.primary))
         if command == b"GET-MASTER-ADDR-BY-NAME":
             return hiredis.pack_command(address)
-        flags = "master,failover_in_progress" if self.failing_over else "master"
+        flags = "master" + ",s_down" * self.down + ",failover_in_progress" * self.failing_over
         fields = {"ip": address[0], "port": address[1], "flags": flags, "config-epoch": str(self.epoch)}
         return hiredis.pack_command(tuple(text for field in fields.items() for text in field))
 

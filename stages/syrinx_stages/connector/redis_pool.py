@@ -38,11 +38,14 @@ class Rejected(ConnectorError):
 
 
 def backoff() -> Iterator[float]:
-    """Yields the seconds to wait before each retry: growing to 1 s, with jitter so that replicas do not synchronize."""
+    """Yields the seconds to wait before each retry, with jitter so that replicas do not synchronize.
+
+    They grow to 0.25 s: a stream pauses as much longer as a fail-over goes unnoticed.
+    """
     longest = 0.02
     while True:
         yield random.uniform(0.5, 1.0) * longest
-        longest = min(2 * longest, 1.0)
+        longest = min(2 * longest, 0.25)
 
 
 class CommandPool:

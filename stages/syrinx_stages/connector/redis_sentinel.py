@@ -20,6 +20,8 @@ STRAGGLER_SECONDS = 0.1
 FAILOVER_SECONDS = 3.0
 """How long to wait for the end of a fail-over. One that takes longer may have failed."""
 POLL_SECONDS = 0.05
+DOWN_SECONDS = 0.2
+"""Interval at which the primary is asked for while a sentinel does not reach it."""
 SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 
 
@@ -31,6 +33,8 @@ class _View(NamedTuple):
     """Number of the fail-over that made it the primary."""
     failing_over: bool
     """The sentinel is about to promote a replica, and may have done so."""
+    down: bool
+    """The sentinel does not reach the primary, and may replace it soon."""
 
 
 def redis_address(url: str, password: str = "", ca_file: str | None = None) -> Address:
@@ -122,11 +126,14 @@ class SentinelAddress(Address):
         self._primary = (self._host, self._port) = primary
 
     async def _watch(self) -> None:
+        down = False
         while True:
-            await asyncio.sleep(SENTINEL_SECONDS)
+            await asyncio.sleep(DOWN_SECONDS if down else SENTINEL_SECONDS)
             self._answering = self._sentinels
             with contextlib.suppress(OSError):
-                self._set_primary((await self._ask()).primary)
+                view = await self._ask()
+                self._set_primary(view.primary)
+                down = view.down
 
     async def _ask(self) -> _View:
         """Returns the newest view of the sentinels. Raises `ConnectionError` if none replies."""
@@ -144,7 +151,10 @@ class SentinelAddress(Address):
         if not views:
             raise ConnectionError(f"no sentinel names a primary for {self._service}")
         newest = max(views.values(), key=lambda view: view.epoch)
-        return newest._replace(failing_over=any(view.failing_over for view in views.values()))
+        return newest._replace(
+            failing_over=any(view.failing_over for view in views.values()),
+            down=any(view.down for view in views.values()),
+        )
 
     async def _view(self, sentinel: Address) -> _View | None:
         """Returns what a sentinel knows; None if it does not reply or knows no such primary."""
@@ -162,4 +172,4 @@ class SentinelAddress(Address):
         # A sentinel that fails over names the new primary as soon as the replica is promoted, and before its own state
         # has it: only until then the primary is in doubt.
         in_doubt = b"failover_in_progress" in fields[b"flags"] and (fields[b"ip"], fields[b"port"]) == (host, port)
-        return _View((host.decode(), int(port)), int(fields[b"config-epoch"]), in_doubt)
+        return _View((host.decode(), int(port)), int(fields[b"config-epoch"]), in_doubt, b"s_down" in fields[b"flags"])
