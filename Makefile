@@ -23,8 +23,10 @@ MINUTES ?= 20
 SEED ?= 1
 # Arguments of `python -m gpu.service`.
 GPU_ARGS ?=
-# Tests without special requirements. Tests of the operator start many processes, so they run one at a time.
+# Tests without special requirements.
 USUAL := not voice and not faults and not tuning and not vllm and not gpu and not cluster
+# These start processes; files run side by side, the short ones last.
+PROCESSES := tests/operator tests/training tests/pipeline tests/contract
 
 .DEFAULT_GOAL := help
 .PHONY: help demo unit test test-simulation test-operator test-vllm test-tuning test-voice test-gpu test-cluster soak lint hooks docs coverage generate images bench-cpu bench-overload bench-gpu clean
@@ -40,8 +42,7 @@ unit: $(VENV)/.develops ## Run the unit tests: no service, under a minute
 
 test: $(VENV)/.develops $(VENV)/.prometheus ## Run all tests except those below
 	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 tests/unit tests/engines tests/simulation tests/charts
-	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 --dist loadfile tests/contract tests/pipeline tests/training
-	$(VENV)/bin/pytest -m "$(USUAL)" tests/operator
+	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 --dist loadfile --no-loadscope-reorder $(PROCESSES)
 
 test-simulation: $(VENV)/.develops ## Simulate 10,000 runs of the protocol with faults, and find planted bugs; 5 minutes
 	PYTHONPATH=tests $(VENV)/bin/python -m support.simulation --seeds 10000 --jobs 2 --json bench/results/simulation.json
@@ -84,7 +85,7 @@ docs: $(VENV)/.documents ## Build the documentation into site/; a broken link is
 coverage: $(VENV)/.develops $(VENV)/.prometheus ## Measure the line coverage of `make test`, with the processes that it starts
 	rm -f .coverage .coverage.*
 	$(VENV)/bin/coverage run -m pytest -q -m "$(USUAL)" tests/unit tests/engines tests/simulation tests/charts
-	$(VENV)/bin/coverage run -m pytest -q -m "$(USUAL)" tests/contract tests/pipeline tests/training tests/operator
+	$(VENV)/bin/coverage run -m pytest -q -m "$(USUAL)" $(PROCESSES)
 	$(VENV)/bin/coverage combine --quiet
 	$(VENV)/bin/coverage report --skip-covered --sort=cover
 
