@@ -18,7 +18,7 @@ from syrinx_stages.contract.messages import SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings
 
 HERE = Path(__file__).parent
-DEADLINE = 20.0
+DEADLINE = 60.0
 LEASE = 60.0
 """Long, because tests age claims instead of waiting."""
 

@@ -20,7 +20,7 @@ from support.kube import KubeCluster, Rights
 from support.kube.errors import ApiError
 from support.operator import CRD
 
-SECONDS = 30.0
+SECONDS = 60.0
 VARIANTS = {"namespaced": "deploy/operator.yaml", "cluster-wide": "deploy/cluster-wide/operator.yaml"}
 EVERY = pytest.mark.parametrize("file", VARIANTS.values(), ids=VARIANTS)
 

@@ -8,7 +8,7 @@ import pytest
 
 from support.kube import ApiError, KubeCluster, Rights
 
-SECONDS = 5.0
+SECONDS = 60.0
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 

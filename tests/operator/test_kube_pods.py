@@ -10,7 +10,7 @@ import pytest
 from support.kube import KubeCluster
 from support.kube.real import RealKubelet
 
-SECONDS = 15.0
+SECONDS = 60.0
 SLEEP = ["sh", "-c", "sleep 60"]
 SERVE = """
 import http.server, os, pathlib, signal, sys

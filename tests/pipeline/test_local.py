@@ -21,7 +21,7 @@ from syrinx_operator.resource.spec import CodecSpec, ConnectorSpec, PipelineSpec
 from syrinx_operator.resource.stage_config import LocalError, Stage
 
 SMALL_STAGE = Path(__file__).parents[1] / "support" / "small_stage.py"
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 def commands(**modes):

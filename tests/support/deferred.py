@@ -12,7 +12,7 @@ from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.engine import EngineFull
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 
 
 class Queue:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from syrinx_stages.connector.server import RedisServer, find_redis_server
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 _CONFIG = """\
 [req]
 distinguished_name = name
