@@ -141,3 +141,4 @@ async def run_service(
     finally:
         for task in (start, stopped, failed):
             task.cancel()
+        await asyncio.gather(start, stopped, failed, return_exceptions=True)

@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING
 from support.simulation.clients import Client
 from support.simulation.engines import AudioFrame, Frame, start_of_chain
 from support.simulation.faults import Fault
-from support.simulation.history import Written
+from support.simulation.history import Loss, Written
 from syrinx_stages.connector.base import MAX_DELIVERIES
+from syrinx_stages.contract.keys import StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End
 
 if TYPE_CHECKING:
     from support.simulation.scenario import World
 
 FRAME_BYTES = 32
-REDIS_FAULTS = ("fail-over", "empty restart", "full")
 ABSENCES = ("crash", "drain", "pause", "partition", "slow", "reset")
 """Faults after which another replica may take over."""
+
+REPAIR_SECONDS = 4.0
+"""A lease, a reconnection and a takeover: for this long an owner may be unable to write again what was lost."""
 
 
 class Trajectory:
@@ -76,7 +79,7 @@ def check_history(world: "World") -> Iterator[str]:
     """Yields what is wrong with the streams of a run."""
     history = world.history
     for (request_id, kind), entries in history.streams.items():
-        wrong = _wrong_with(entries, history.seeds[request_id], codes_may_be_lost(world))
+        wrong = _wrong_with(entries, history.seeds[request_id], codes_may_be_lost(request_id, world))
         wrong = wrong or _taken_from_healthy(entries, world)
         if wrong is not None:
             yield f"{kind} of request {history.seeds[request_id]}: {wrong}"
@@ -105,7 +108,7 @@ def _wrong_with(entries: Sequence[Written], seed: int, may_fork: bool) -> str | 
 
 def _taken_from_healthy(entries: Sequence[Written], world: "World") -> str | None:
     """Returns the first takeover from a process that nothing had happened to."""
-    if any(world.injector.of(*REDIS_FAULTS)):
+    if any(_loses(fault) for fault in world.injector.faults):
         return None
     faulty = {fault.target for fault in world.injector.faults}
     owner = 0
@@ -117,6 +120,11 @@ def _taken_from_healthy(entries: Sequence[Written], world: "World") -> str | Non
     return None
 
 
+def _loses(fault: Fault) -> bool:
+    """Returns whether a fault of Redis loses data."""
+    return fault.kind == "empty restart" or (fault.kind == "fail-over" and fault.detail > 0)
+
+
 def _row(written: Written) -> int | None:
     """Returns the engine row that has made an entry."""
     if isinstance(written.entry, Codes):
@@ -124,25 +132,39 @@ def _row(written: Written) -> int | None:
     return AudioFrame.parse(written.entry.pcm)[0].row if isinstance(written.entry, Audio) else None
 
 
-def codes_may_be_lost(world: "World") -> bool:
+def codes_may_be_lost(request_id: str, world: "World") -> bool:
     """Returns whether all copies of codes that a codec has decoded may be lost: in Redis, and with their talker.
 
     The next talker then samples these frames again, and continues a codec's audio with other codes.
     """
-    loses = any(fault.detail for fault in world.injector.of("fail-over"))
-    return loses and any(fault.target.startswith("talker") for fault in world.injector.of(*ABSENCES))
+    return any(_lost_with_owner(loss, StreamKind.CODES, world) for loss in world.history.losses_of(request_id))
+
+
+def _lost_with_owner(loss: Loss, kind: StreamKind, world: "World") -> bool:
+    """Returns whether a loss includes entries of a stream, and an owner of the stream was absent around that time.
+
+    The loss of an owner's claim is found only in what it has written, so all owners before the loss count.
+    """
+    if not loss.lost[kind]:
+        return False
+    owners = {world.cluster.rows[row] for row in map(_row, loss.written(kind)) if row}
+    return any(
+        fault.target in owners and fault.at < loss.at + REPAIR_SECONDS and fault.over_at + REPAIR_SECONDS > loss.since
+        for fault in world.injector.of(*ABSENCES)
+    )
 
 
 def may_leave_streams(client: Client, world: "World") -> bool:
-    """Returns whether the streams of a client's request may be left to expire: nobody could release them."""
+    """Returns whether the streams of a client's request may be left to expire: its gateway could not release them."""
     gateway = client.gateway.name if client.gateway is not None else ""
-    return any(fault.kind in REDIS_FAULTS or fault.target == gateway for fault in world.injector.faults)
+    return any(fault.target == gateway for fault in world.injector.faults)
 
 
 def check_client(client: Client, world: "World") -> Iterator[str]:
     """Yields what is wrong with what a client has received."""
     name = f"client {client.wish.number}"
-    trajectory = AudioTrajectory(client.wish.number, codes_may_be_lost(world))
+    may_fork = codes_may_be_lost(client.request_id, world)
+    trajectory = AudioTrajectory(client.wish.number, may_fork)
     pcm = client.audio()
     if (wrong := trajectory.follow(pcm)) is not None:
         yield f"{name}: {wrong}"
@@ -150,7 +172,7 @@ def check_client(client: Client, world: "World") -> Iterator[str]:
     frames = trajectory.codes.frames
     if client.succeeded:
         stopped = frames > client.wish.frames // 2 and trajectory.codes.chain % 8 == 0
-        if frames != client.wish.frames and not (stopped or codes_may_be_lost(world)):
+        if frames != client.wish.frames and not (stopped or may_fork):
             yield f"{name}: the response ends after {frames} of {client.wish.frames} frames"
     elif not (client.departed or client.cut_off):
         yield from _check_failure(client, frames, world)
@@ -160,17 +182,27 @@ def _check_failure(client: Client, frames: int, world: "World") -> Iterator[str]
     """Yields why a client should not have failed."""
     if client.over_at is None:
         yield f"client {client.wish.number}: the request never ends"
-    elif not any(_excuses(fault, client) for fault in world.injector.faults) and not _many_crashes(world):
+    elif not (_is_lost(client, world) or _is_drained(client, world) or _many_crashes(world)):
         what = f"ends after {frames} frames" if client.status == 200 else f"fails with {client.status}"
         if client.status != 503 or frames:
             yield f"client {client.wish.number}: the response {what}: {bytes(client.received[-300:])!r}"
 
 
-def _excuses(fault: Fault, client: Client) -> bool:
-    """A fault may cost a stream: Redis has lost it, or its gateway was told to exit."""
-    if fault.kind in ("fail-over", "empty restart"):
-        return True
-    return fault.kind == "drain" and client.gateway is not None and fault.target == client.gateway.name
+def _is_lost(client: Client, world: "World") -> bool:
+    """Returns whether Redis has lost a request after its first audio, or entries together with an owner of theirs."""
+    for loss in world.history.losses_of(client.request_id):
+        if loss.entirely and loss.written(StreamKind.AUDIO):
+            return True
+        if any(_lost_with_owner(loss, kind, world) for kind in (StreamKind.CODES, StreamKind.AUDIO)):
+            return True
+    return False
+
+
+def _is_drained(client: Client, world: "World") -> bool:
+    """Returns whether the gateway of a request was told to exit."""
+    return any(
+        client.gateway is not None and fault.target == client.gateway.name for fault in world.injector.of("drain")
+    )
 
 
 def _many_crashes(world: "World") -> bool:

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from support.simulation.network import DOWN, UP
@@ -25,6 +25,10 @@ class Fault:
     target: str = ""
     seconds: float = 0.0
     detail: Any = None
+    after: str = ""
+    """Begins shortly after this event of the history, `at` at the latest."""
+    delay: float = 0.0
+    """Seconds after the event."""
 
     @property
     def over_at(self) -> float:
@@ -38,7 +42,9 @@ class Fault:
 
 def plan(chance: random.Random, replicas: list[str], clients: int) -> list[Fault]:
     """Returns the faults of a run, by time."""
-    faults = [_draw(chance, replicas, clients) for _ in range(chance.choice((1, 2, 2, 3, 4, 6)))]
+    faults = [
+        _near(chance, _draw(chance, replicas, clients), clients) for _ in range(chance.choice((1, 2, 2, 3, 4, 6)))
+    ]
     # A second fail-over within seconds is another problem: that of the replica.
     data_loss = [fault for fault in faults if fault.kind in _REDIS_KINDS]
     return sorted((fault for fault in faults if fault not in data_loss[1:]), key=lambda fault: fault.at)
@@ -67,6 +73,14 @@ def _draw(chance: random.Random, replicas: list[str], clients: int) -> Fault:
     return Fault(kind, at, target if kind in ("drain", "reset") else "redis", _REDIS_SECONDS[kind](chance))
 
 
+def _near(chance: random.Random, fault: Fault, clients: int) -> Fault:
+    """Moves half of the faults to an event of a request: a claim, its first entries, or its end."""
+    if chance.random() < 0.5:
+        return fault
+    event = f"{chance.randint(1, clients)} {chance.choice(('queued', 'codes', 'audio', 'codes end', 'audio end'))}"
+    return replace(fault, after=event, delay=chance.choice((0.002, 0.01, 0.2)) * chance.random())
+
+
 def _outage(chance: random.Random) -> float:
     """Returns how long a process is absent: mostly longer than a lease."""
     return 6.0 if chance.random() < 0.1 else chance.choice((chance.uniform(0.2, 2.0), chance.uniform(2.1, 3.2)))
@@ -92,21 +106,43 @@ _REDIS_SECONDS: dict[str, Callable[[random.Random], float]] = {
 }
 
 
+def _lag(fault: Fault) -> float:
+    """Returns how far a replica is behind when it is promoted, in seconds."""
+    return float(fault.detail) if fault.kind == "fail-over" else 0.0
+
+
 class Injector:
     """Makes the faults of a plan happen in a world."""
 
     def __init__(self, world: "World", faults: Sequence[Fault]) -> None:
         self._world = world
         self._network = world.network
-        self.faults = faults
+        self.faults = list(faults)
+        """Those that have begun have their real time."""
+        self._begun: set[int] = set()
         self._copies: dict[int, bytes] = {}
+        world.history.on_event = self._on_event
 
     def schedule(self) -> None:
         """Schedules all faults."""
         for number, fault in enumerate(self.faults):
-            if fault.kind == "fail-over":
-                self._later(max(fault.at - fault.detail, 0.0), self._copy, number)
-            self._later(fault.at, self._happen, number, fault)
+            self._later(max(fault.at - _lag(fault), 0.0), self._begin, number)
+
+    def _on_event(self, event: str) -> None:
+        for number, fault in enumerate(self.faults):
+            if fault.after == event:
+                self._later(self._world.loop.time() + fault.delay, self._begin, number)
+
+    def _begin(self, number: int) -> None:
+        if number in self._begun:
+            return
+        self._begun.add(number)
+        fault = self.faults[number] = replace(
+            self.faults[number], at=self._world.loop.time() + _lag(self.faults[number])
+        )
+        if fault.kind == "fail-over":
+            self._copy(number)
+        self._later(fault.at, self._happen, number, fault)
 
     @property
     def over_at(self) -> float:
@@ -118,7 +154,7 @@ class Injector:
         return (fault for fault in self.faults if fault.kind in kinds)
 
     def _later(self, at: float, call: Callable[..., None], *arguments: Any) -> None:
-        self._world.loop.call_at(at, call, *arguments)
+        self._world.loop.call_outside(at, call, *arguments)
 
     def _happen(self, number: int, fault: Fault) -> None:
         self._world.history.note(f"FAULT {fault}")

@@ -1,11 +1,12 @@
 """The history of a run, as Redis has seen it: every entry written to a request's streams, and what happened between."""
 
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from support.memory_redis.values import EntryId
 from support.simulation.loop import SimulatedLoop
 from syrinx_stages.contract.keys import Position, StreamKind
-from syrinx_stages.contract.messages import Audio, Codes, End, Entry, decode_entry, decode_request
+from syrinx_stages.contract.messages import Audio, Codes, End, Entry, StreamCreated, decode_entry, decode_request
 
 StreamName = tuple[str, StreamKind]
 
@@ -19,6 +20,31 @@ class Written:
     entry: Entry
 
 
+@dataclass(frozen=True)
+class Loss:
+    """What a Redis that came back behind, or empty, has lost of a request."""
+
+    request_id: str
+    since: float
+    """When the copy was made that Redis continues with."""
+    at: float
+    entirely: bool
+    """Redis has lost the request itself."""
+    lost: Mapping[StreamKind, Sequence[Written]]
+    kept: Mapping[StreamKind, Sequence[Written]]
+
+    def written(self, kind: StreamKind) -> Sequence[Written]:
+        """Returns all entries of a stream before the loss."""
+        return [*self.kept.get(kind, ()), *self.lost.get(kind, ())]
+
+
+@dataclass(frozen=True)
+class _Mark:
+    at: float
+    requests: Set[str]
+    lengths: Mapping[StreamName, int]
+
+
 @dataclass
 class History:
     """Everything that was written, without what a Redis that came back behind has lost."""
@@ -28,7 +54,10 @@ class History:
     streams: dict[StreamName, list[Written]] = field(default_factory=dict)
     seeds: dict[str, int] = field(default_factory=dict)
     """The seed of each request: its client's number."""
-    _marks: dict[int, dict[StreamName, int]] = field(default_factory=dict)
+    on_event: Callable[[str], None] = lambda event: None
+    """Called with the client's number and `queued`, `codes`, `audio`, `codes end` or `audio end`."""
+    losses: list[Loss] = field(default_factory=list)
+    _marks: dict[int, _Mark] = field(default_factory=dict)
 
     def note(self, text: str) -> None:
         """Records an event."""
@@ -41,26 +70,44 @@ class History:
             request = decode_request(fields[1])
             self.seeds[request.id] = request.seed
             self.note(f"request {request.seed} is queued as {request.id[:8]}")
+            self.on_event(f"{request.seed} queued")
         elif request_id.isalnum() and kind in (StreamKind.CODES, StreamKind.AUDIO) and not request_id.isdigit():
             entry = decode_entry(fields[1])
+            if isinstance(entry, StreamCreated):
+                return
             self.streams.setdefault((request_id, StreamKind(kind)), []).append(
                 Written(self.loop.time(), Position(*at), entry)
             )
             self.note(f"{request_id[:8]} {kind} {at[0]}-{at[1]}: {describe(entry)}")
+            self.on_event(f"{self.seeds[request_id]} {kind}{' end' if isinstance(entry, End) else ''}")
 
     def mark(self, number: int) -> None:
         """Remembers what a copy of Redis has, which may become the primary later."""
-        self._marks[number] = {name: len(entries) for name, entries in self.streams.items()}
+        lengths = {name: len(entries) for name, entries in self.streams.items()}
+        self._marks[number] = _Mark(self.loop.time(), frozenset(self.seeds), lengths)
 
     def roll_back(self, number: int) -> None:
         """The copy has become the primary: what was written since then is lost."""
-        marks = self._marks[number]
-        for name, entries in self.streams.items():
-            del entries[marks.get(name, 0) :]
+        self._lose(self._marks[number])
 
     def lose_everything(self) -> None:
         """Redis has restarted empty."""
-        self.streams.clear()
+        self._lose(_Mark(0.0, frozenset(), {}))
+
+    def _lose(self, mark: _Mark) -> None:
+        for request_id in self.seeds:
+            lost, kept = {}, {}
+            for kind in (StreamKind.CODES, StreamKind.AUDIO):
+                entries, length = self.streams.get((request_id, kind), []), mark.lengths.get((request_id, kind), 0)
+                kept[kind], lost[kind] = entries[:length], entries[length:]
+                del entries[length:]
+            entirely = request_id not in mark.requests
+            if entirely or any(lost.values()):
+                self.losses.append(Loss(request_id, mark.at, self.loop.time(), entirely, lost, kept))
+
+    def losses_of(self, request_id: str) -> Iterator[Loss]:
+        """Yields what Redis has lost of a request."""
+        return (loss for loss in self.losses if loss.request_id == request_id)
 
 
 def describe(entry: Entry) -> str:

@@ -100,7 +100,9 @@ class Replica(ABC):
         try:
             await run_service(service, stop, self.config.drain_seconds)
         except Exception as error:
-            self.cluster.failures.append(f"{self.name} failed: {error!r}")
+            # What is left of a crashed process is closed at the end of the run.
+            if process.alive:
+                self.cluster.failures.append(f"{self.name} failed: {error!r}")
         finally:
             await service.close()
             await self.end_responses()

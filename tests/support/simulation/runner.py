@@ -3,7 +3,7 @@
 import contextlib
 import gc
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from support.simulation.planted import BUGS, Bug
@@ -43,21 +43,22 @@ def outcomes(seeds: range, jobs: int) -> Iterator[Outcome]:
             yield from chunk
 
 
-def seeds_to_find(bug: Bug, limit: int = MAX_SEEDS_PER_BUG) -> int | None:
-    """Returns how many seeds, from 0 on, it takes to find a planted bug; None if `limit` do not suffice."""
+def seed_that_finds(bug: Bug, seeds: Iterable[int]) -> int | None:
+    """Returns the first of some seeds that finds a planted bug, or None."""
     with bug.plant(), _few_collections():
-        return next((seed + 1 for seed in range(limit) if outcome(seed).violations), None)
+        return next((seed for seed in seeds if outcome(seed).violations), None)
 
 
 def find_planted(jobs: int) -> Iterator[tuple[str, int | None]]:
-    """Yields each planted bug's name and in how many seeds it was found."""
+    """Yields each planted bug's name and in how many seeds, from 0 on, it was found."""
     with multiprocessing.get_context("fork").Pool(jobs, _prepare) as pool:
         found = pool.map(_find, range(len(BUGS)), chunksize=1)
     yield from zip((bug.name for bug in BUGS), found, strict=True)
 
 
 def _find(number: int) -> int | None:
-    return seeds_to_find(BUGS[number])
+    seed = seed_that_finds(BUGS[number], range(MAX_SEEDS_PER_BUG))
+    return None if seed is None else seed + 1
 
 
 def _run_chunk(seeds: range) -> list[Outcome]:

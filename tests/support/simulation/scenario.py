@@ -14,7 +14,7 @@ from support.simulation.faults import Fault, Injector, plan
 from support.simulation.history import History
 from support.simulation.loop import START
 from support.simulation.network import Network, NetworkLoop
-from support.simulation.processes import Cluster, Codec, Gateway, Replica, Talker
+from support.simulation.processes import KEYS, Cluster, Codec, Gateway, Replica, Talker
 from syrinx_stages.contract.settings import CodecSettings, StageConfig, TalkerSettings
 from syrinx_stages.talker.service import LISTENER_TIMEOUT
 
@@ -59,7 +59,8 @@ class World:
         step = self.chance.choice((0.02, 0.1, 0.15, 0.3))
         pace = Pace(step, self.chance.uniform(0.01, 0.1), self.chance)
         depth = self.chance.choice((1, 2))
-        return kind(self.cluster, f"{kind.stage}-{number}", config(), pace, depth)
+        settings = config(lead_limit_seconds=self.chance.choice((0.3, 8.0, 8.0)))
+        return kind(self.cluster, f"{kind.stage}-{number}", settings, pace, depth)
 
     def _wishes(self) -> Iterator[Wish]:
         for number in range(1, self.chance.choice((1, 2, 2, 3)) + 1):
@@ -68,6 +69,7 @@ class World:
                 at=self.chance.uniform(0.3, 1.2),
                 frames=self.chance.randint(3, 18),
                 stream=self.chance.choice(("audio", "audio", "sse", None)),
+                read_seconds=self.chance.choice((0.0, 0.0, 0.0, 0.1)),
             )
 
     def _call_later(self, seconds: float, callback: object) -> object:
@@ -104,6 +106,9 @@ class World:
         for name in self.redis.store.names():
             if released & set(name.decode().split(":")):
                 yield f"{name.decode()} is left"
+        queued = self.redis.store.find(KEYS.requests.encode())
+        if queued is not None and queued.ids and len(released) == len(self.clients):
+            yield f"{len(queued.ids)} requests are left in the queue"
 
     async def _stop(self) -> None:
         for replica in self.replicas:
@@ -119,11 +124,12 @@ class World:
         self.violations += [f"{name} never expires" for name in names if name not in self.redis.store.expires]
 
 
-def config() -> StageConfig:
-    """Returns the configuration of every process."""
+def config(lead_limit_seconds: float = 8.0) -> StageConfig:
+    """Returns the configuration of a process."""
     return StageConfig(
         pipeline="p", generation="g", model="bundled", max_resident=4, drain_seconds=5.0,
-        talker=TalkerSettings(max_num_seqs=4), codec=CodecSettings(max_num_seqs=4),
+        talker=TalkerSettings(max_num_seqs=4, lead_limit_seconds=lead_limit_seconds),
+        codec=CodecSettings(max_num_seqs=4),
     )  # fmt: skip
 
 
