@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import weakref
 from collections.abc import Callable
 from typing import NamedTuple
@@ -77,10 +78,16 @@ class SentinelAddress(Address):
         self._watching: asyncio.Task[None] | None = None
         self._answering = self._sentinels
         """Those that replied the last time. Only `_watch` asks all of them."""
+        self._asking = asyncio.Lock()
+        self._asked_at = -math.inf
+        self._known: _View | None = None
+        """Event-loop time of the last question, and the newest view then; None if no sentinel replied."""
         self._failing_over_since: float | None = None
 
     async def connect(self, protocol: Callable[[], P]) -> P:
-        self._set_primary((await self._ask()).primary)
+        # Many connections are opened at once: they share a question.
+        now = asyncio.get_running_loop().time()
+        self._set_primary((await self._view_since(now - POLL_SECONDS)).primary)
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
         transport, connected = await self._open(protocol)
@@ -99,15 +106,14 @@ class SentinelAddress(Address):
         If no sentinel answers, or a fail-over takes longer than `FAILOVER_SECONDS`, the server is used as it is.
         """
         while True:
-            former = self._primary
+            former, now = self._primary, asyncio.get_running_loop().time()
             try:
-                view = await self._ask()
+                view = await self._view_since(now)
             except OSError:
                 return
             self._set_primary(view.primary)
             if former not in (None, view.primary):
                 raise Unavailable(f"{view.primary[0]}:{view.primary[1]} is now the primary")
-            now = asyncio.get_running_loop().time()
             self._failing_over_since = (self._failing_over_since or now) if view.failing_over else None
             if self._failing_over_since is None or now - self._failing_over_since > FAILOVER_SECONDS:
                 return
@@ -131,12 +137,22 @@ class SentinelAddress(Address):
             await asyncio.sleep(DOWN_SECONDS if down else SENTINEL_SECONDS)
             self._answering = self._sentinels
             with contextlib.suppress(OSError):
-                view = await self._ask()
+                view = await self._view_since(asyncio.get_running_loop().time())
                 self._set_primary(view.primary)
                 down = view.down
 
-    async def _ask(self) -> _View:
-        """Returns the newest view of the sentinels. Raises `ConnectionError` if none replies."""
+    async def _view_since(self, time: float) -> _View:
+        """Returns the newest view of the sentinels from after `time`. Raises `ConnectionError` if none replies."""
+        async with self._asking:
+            if self._asked_at < time:
+                now = asyncio.get_running_loop().time()
+                self._known = await self._ask()
+                self._asked_at = now
+        if self._known is None:
+            raise ConnectionError(f"no sentinel names a primary for {self._service}")
+        return self._known
+
+    async def _ask(self) -> _View | None:
         tasks = {sentinel: asyncio.create_task(self._view(sentinel)) for sentinel in self._answering}
         try:
             for reply in asyncio.as_completed(tasks.values()):
@@ -149,7 +165,7 @@ class SentinelAddress(Address):
                 task.cancel()
         self._answering = list(views) or self._sentinels
         if not views:
-            raise ConnectionError(f"no sentinel names a primary for {self._service}")
+            return None
         newest = max(views.values(), key=lambda view: view.epoch)
         return newest._replace(
             failing_over=any(view.failing_over for view in views.values()),
@@ -161,11 +177,10 @@ class SentinelAddress(Address):
         try:
             async with asyncio.timeout(SENTINEL_SECONDS):
                 connection = await Connection.open(sentinel)
-                with contextlib.closing(connection):
-                    state = await connection.call((b"SENTINEL", b"MASTER", self._service), SENTINEL_SECONDS)
-                    host, port = await connection.call(
-                        (b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._service), SENTINEL_SECONDS
-                    )
+            with contextlib.closing(connection):
+                state = await connection.call((b"SENTINEL", b"MASTER", self._service), SENTINEL_SECONDS)
+                command = (b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._service)
+                host, port = await connection.call(command, SENTINEL_SECONDS)
         except (ReplyError, *LOST):
             return None
         fields = dict(zip(state[::2], state[1::2], strict=True))
