@@ -7,7 +7,7 @@ from tests.simulation.model.model import Bounds, Faults
 from tests.simulation.model.planted import PLANTED
 from tests.simulation.model.store import Protocol
 
-NO_FAULTS = Faults(0, 0, 0, 0)
+NO_FAULTS = Faults(0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("bounds", combined(2), ids=lambda bounds: "-".join(map(str, bounds.faults)))

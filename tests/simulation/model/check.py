@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from itertools import combinations, pairwise
+from itertools import chain, combinations, pairwise
 from typing import NamedTuple
 
-from .model import FAILED, IDLE, READING, SPLICED, Bounds, Faults, State, Step, successors
+from .former import on_former
+from .model import FAILED, IDLE, READING, SPLICED, Bounds, Faults, State, Step, on_primary
 from .store import FINISHED, Protocol
 
 
@@ -39,7 +40,7 @@ def _no_duel(state: State, bounds: Bounds) -> bool:
 
 def _one_chain_read(state: State, bounds: Bounds) -> bool:
     """The reader fails or joins two chains only if a fail-over lost frames whose owner is gone."""
-    spent = bounds.faults.failovers > state.faults.failovers
+    spent = bounds.faults.promotions > state.faults.promotions
     gone = bounds.faults.crashes > state.faults.crashes or bounds.faults.pauses > state.faults.pauses
     return state.reader not in (FAILED, SPLICED) or (spent and gone)
 
@@ -71,7 +72,8 @@ def search(protocol: Protocol, bounds: Bounds) -> Result:
     back: dict[int, list[int]] = defaultdict(list)
     index = 0
     while index < len(states):
-        for step, state in successors(states[index], protocol, bounds):
+        steps = (on_primary(states[index], protocol, bounds), on_former(states[index], protocol, bounds))
+        for step, state in chain.from_iterable(steps):
             known = number.get(state)
             if known is None:
                 known = number[state] = len(states)

@@ -33,6 +33,14 @@ class Faults(NamedTuple):
     pauses: int = 1
     """Leases that expire although their owner serves: it is paused, or partitioned from Redis."""
     failovers: int = 1
+    """The primary dies, and the replica is promoted as it is."""
+    replacements: int = 1
+    """The replica is promoted, and the primary serves on those that have not noticed until it is demoted."""
+
+    @property
+    def promotions(self) -> int:
+        """Number of replicas that may still be promoted."""
+        return self.failovers + self.replacements
 
 
 class Bounds(NamedTuple):
@@ -83,6 +91,10 @@ class State(NamedTuple):
     primary: Store | None = Store()
     """None: the request does not exist."""
     replica: Store | None = None
+    former: Store | None = None
+    """A primary that was replaced and not demoted yet, if it knows the request. Owners that have not reconnected, and
+    the reader if `reads_former`, may still use it: see `former.py`."""
+    reads_former: bool = False
     owners: tuple[Owner, ...] = (Owner(), Owner())
     delayed: frozenset[Batch] = frozenset()
     """Batches that may still arrive."""
@@ -114,25 +126,32 @@ class Step(NamedTuple):
 Steps = Iterator[tuple[Step, State]]
 
 
-def successors(state: State, protocol: Protocol, bounds: Bounds) -> Steps:
-    """Yields every step that is possible, with the state after it."""
-    for number, owner in enumerate(state.owners):
-        if owner.phase == IDLE:
-            yield from _claim(state, number, protocol)
-        elif owner.phase == DELIVERED:
-            yield from _accept(state, number, protocol)
-        elif owner.phase in (ACCEPTED, ADMITTED):
-            yield from _admit(state, number, protocol)
-        else:
-            yield from _append(state, number, protocol, bounds)
-        yield from _refresh(state, number, protocol)
+def on_primary(state: State, protocol: Protocol, bounds: Bounds) -> Steps:
+    """Yields every step that is possible on the primary, with the state after it."""
+    for number in range(len(state.owners)):
+        yield from act(state, number, protocol, bounds)
         yield from _drop(state, number, bounds)
     for batch in sorted(state.delayed):
         primary, outcomes = append_batch(state.primary, batch, protocol)
         arrived = state._replace(primary=primary, delayed=state.delayed - {batch})
         yield Step("a delayed append arrives", "", (batch, outcomes)), arrived
-    yield from _read(state, protocol)
+    for step, after in read(state, protocol):
+        yield step, after._replace(reads_former=False)
     yield from _replicate(state)
+
+
+def act(state: State, number: int, protocol: Protocol, bounds: Bounds) -> Steps:
+    """Yields what an owner may do on the primary."""
+    phase = state.owners[number].phase
+    if phase == IDLE:
+        yield from _claim(state, number, protocol)
+    elif phase == DELIVERED:
+        yield from _accept(state, number, protocol)
+    elif phase in (ACCEPTED, ADMITTED):
+        yield from _admit(state, number, protocol)
+    else:
+        yield from _append(state, number, protocol, bounds)
+    yield from _refresh(state, number, protocol)
 
 
 def _claim(state: State, number: int, protocol: Protocol) -> Steps:
@@ -172,8 +191,11 @@ def _accept(state: State, number: int, protocol: Protocol) -> Steps:
 def _admit(state: State, number: int, protocol: Protocol) -> Steps:
     """The row is made from the stream; WAIT then makes sure that a promoted replica knows the claim."""
     primary, owner, name = state.primary, state.owners[number], NAMES[number]
-    if owner.phase == ADMITTED:
-        replica = primary if state.faults.failovers else None
+    if owner.reconnects and protocol.confirm:
+        # The barrier is on the connection that the claim was accepted on.
+        yield Step("accept again after a reconnection", name), state.with_owner(number, Owner(DELIVERED))
+    elif owner.phase == ADMITTED:
+        replica = primary if state.faults.promotions else None
         yield (
             Step("replicate the claim", name),
             state.with_owner(number, owner._replace(phase=SERVING), replica=replica),
@@ -253,7 +275,7 @@ def _drop(state: State, number: int, bounds: Bounds) -> Steps:
     if owner.phase == IDLE:
         return
     dropped = state.with_owner(number, Owner())
-    durable = state.replica if state.faults.failovers else primary
+    durable = state.replica if state.faults.promotions else primary
     if owner.phase == ENDED and (durable is None or durable.claim == FINISHED):
         yield Step("discard the journal", name), dropped
     if crashed := dropped.spend("crashes"):
@@ -265,7 +287,7 @@ def _drop(state: State, number: int, bounds: Bounds) -> Steps:
                 yield Step("crash during an append", name, batch.entries, fault=True), delayed
 
 
-def _read(state: State, protocol: Protocol) -> Steps:
+def read(state: State, protocol: Protocol) -> Steps:
     """The reader gets the next entry, submits a lost request again, or releases one that is over."""
     primary, last = state.primary, state.last
     if state.reader != READING:
@@ -299,9 +321,18 @@ def _conflicts(entry: Entry, chain: tuple[int, ...]) -> bool:
 
 def _replicate(state: State) -> Steps:
     """The replica catches up, or it is promoted as it is."""
-    if state.faults.failovers and state.replica != state.primary:
+    if state.faults.promotions and state.replica != state.primary:
         yield Step("replicate"), state._replace(replica=state.primary)
     if promoted := state.spend("failovers"):
         owners = tuple(owner._replace(reconnects=owner.phase != IDLE) for owner in state.owners)
-        replica = state.replica if promoted.faults.failovers else None
-        yield Step("fail over", fault=True), promoted._replace(primary=state.replica, replica=replica, owners=owners)
+        yield Step("fail over", fault=True), _promoted(promoted, owners)
+    if state.primary is not None and (promoted := state.spend("replacements")):
+        owners = tuple(owner._replace(reconnects=True) for owner in state.owners)
+        replaced = _promoted(promoted, owners)._replace(former=state.primary, reads_former=True)
+        yield Step("replace the primary", fault=True), replaced
+
+
+def _promoted(state: State, owners: tuple[Owner, ...]) -> State:
+    replica = state.replica if state.faults.promotions else None
+    # An earlier primary was demoted by now.
+    return state._replace(primary=state.replica, replica=replica, owners=owners, former=None, reads_former=False)

@@ -21,19 +21,23 @@ class Planted(NamedTuple):
         return Bounds(faults=self.faults)
 
 
-_PAUSE = Faults(crashes=0, losses=0, pauses=1, failovers=0)
-_FAILOVER = Faults(crashes=0, losses=0, pauses=0, failovers=1)
-_LOSS_AND_FAILOVER = Faults(crashes=0, losses=1, pauses=0, failovers=1)
-_PAUSE_AND_FAILOVER = Faults(crashes=0, losses=0, pauses=1, failovers=1)
+_PAUSE = Faults(crashes=0, losses=0, pauses=1, failovers=0, replacements=0)
+_FAILOVER = Faults(crashes=0, losses=0, pauses=0, failovers=1, replacements=0)
+_LOSS_AND_FAILOVER = Faults(crashes=0, losses=1, pauses=0, failovers=1, replacements=0)
+_PAUSE_AND_FAILOVER = Faults(crashes=0, losses=0, pauses=1, failovers=1, replacements=0)
+_REPLACEMENT = Faults(crashes=0, losses=0, pauses=0, failovers=0, replacements=1)
 
 PLANTED = (
     Planted("appends are not fenced", Protocol(fence=False), _PAUSE),
-    Planted("the token is a counter", Protocol(unique_token=False), _FAILOVER),
+    Planted("the token is a counter", Protocol(unique_token=False, confirm=False), _FAILOVER),
     Planted("appends need not continue the stream", Protocol(continuity=False), _FAILOVER),
     Planted("an owner's own entry is refused", Protocol(recognize_own=False), _LOSS_AND_FAILOVER),
     Planted("accepting does not check the claim", Protocol(accept_checks_claim=False), _PAUSE),
-    Planted("admission does not check the start", Protocol(admit_checks_start=False), _PAUSE_AND_FAILOVER),
+    Planted(
+        "admission does not check the start", Protocol(admit_checks_start=False, confirm=False), _PAUSE_AND_FAILOVER
+    ),
     Planted("claims are not replicated", Protocol(barrier=False), _FAILOVER),
+    Planted("a claim on a primary that was replaced is used", Protocol(confirm=False), _REPLACEMENT),
     Planted("there is no journal", Protocol(journal=False), _FAILOVER),
     Planted("only a further append repairs", Protocol(repair=False), _FAILOVER),
     Planted("takeovers do not wait after a fail-over", Protocol(grace=False), _FAILOVER),

@@ -34,6 +34,8 @@ class Protocol(NamedTuple):
     """A row is made only of the stream as it was at the claim; else the request is claimed again."""
     barrier: bool = True
     """A claim is replicated before its first entry is written."""
+    confirm: bool = True
+    """A claim that no replica acknowledges is used only if its server is still the primary."""
     journal: bool = True
     """An owner writes again what a fail-over lost."""
     inherit: bool = True
