@@ -10,6 +10,7 @@ from support.writing import chained
 from syrinx_stages.connector import redis_sentinel
 from syrinx_stages.connector.base import Superseded
 from syrinx_stages.connector.redis_connection import Address, Connection, Unavailable
+from syrinx_stages.connector.redis_pool import MAX_CONNECTIONS
 from syrinx_stages.connector.redis_sentinel import redis_address
 from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes
@@ -122,6 +123,12 @@ async def test_connections_are_closed_soon_after_the_fail_over_of_a_primary_that
     pair.sentinel.promote(pair.replica.port)
     await until(lambda: closed(connection))
     address.close()
+
+
+async def test_connections_that_are_opened_together_share_a_question(pair):
+    gateway = pair.world.connector()
+    await asyncio.gather(*(gateway.queue(Group.TALKERS) for _ in range(MAX_CONNECTIONS)))
+    assert pair.sentinel.asked == 2, "two commands"
 
 
 async def test_a_request_waits_for_a_primary_that_may_write(pair, until):

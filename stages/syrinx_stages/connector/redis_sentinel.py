@@ -80,8 +80,9 @@ class SentinelAddress(Address):
         """Those that replied the last time. Only `_watch` asks all of them."""
         self._asking = asyncio.Lock()
         self._asked_at = -math.inf
+        """Event-loop time of the last question."""
         self._known: _View | None = None
-        """Event-loop time of the last question, and the newest view then; None if no sentinel replied."""
+        """The answer; None if no sentinel replied."""
         self._failing_over_since: float | None = None
 
     async def connect(self, protocol: Callable[[], P]) -> P:
@@ -153,6 +154,7 @@ class SentinelAddress(Address):
         return self._known
 
     async def _ask(self) -> _View | None:
+        """Returns the newest view of the sentinels that reply; None if none does."""
         tasks = {sentinel: asyncio.create_task(self._view(sentinel)) for sentinel in self._answering}
         try:
             for reply in asyncio.as_completed(tasks.values()):
