@@ -13,6 +13,7 @@ from unittest import mock
 from syrinx_stages.codec.service import CodecService
 from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.redis_change_feed import StreamTail
+from syrinx_stages.connector.redis_consumer import RedisConsumer
 from syrinx_stages.connector.redis_reader import _Channel
 from syrinx_stages.connector.redis_scripts import Script
 from syrinx_stages.gateway.fanout import FanOut
@@ -76,6 +77,10 @@ BUGS = [
         ),
     ),
     Bug(
+        "an append is not checked for its owner",
+        lambda: in_script(scripts.APPEND, *_NOT_FENCED),
+    ),
+    Bug(
         "an append is not checked for a gap",
         lambda: in_script(scripts.APPEND, *_NOT_CONTINUOUS),
     ),
@@ -86,6 +91,12 @@ BUGS = [
     Bug(
         "live claims are taken over",
         lambda: in_script(scripts.TAKE_OVER, "'IDLE', ARGV[1] == '1' and '43200000' or ARGV[4], ", ""),
+    ),
+    Bug(
+        "leases that nobody could renew are taken over after a reconnection",
+        lambda: in_method(
+            RedisConsumer, "_take_over", "self._lease_ms if settled else HANDED_OVER_MS", "self._lease_ms"
+        ),
     ),
     Bug(
         "leases are not renewed",
