@@ -17,6 +17,9 @@ BURST_SHARE = 2
 than expected, and few that are admitted shall be refused later."""
 STANDING_SHARE = 6
 """The same in an overload, where a longer queue would only delay those who are admitted, and not serve more."""
+FREQUENT_SHARE = 20
+"""For this part of `max_queue_seconds` after a refusal no request waits: they are so frequent that a replica that becomes
+free gets one at once."""
 OVERLOAD_LIMITS = 5
 """An overload lasts until no request was refused for this many times `max_queue_seconds`."""
 FAIRNESS_REQUESTS = 128
@@ -33,6 +36,7 @@ _CONSTANTS = {
     "CAPACITY_SECONDS": CAPACITY_SECONDS,
     "BURST_SHARE": BURST_SHARE,
     "STANDING_SHARE": STANDING_SHARE,
+    "FREQUENT_SHARE": FREQUENT_SHARE,
     "OVERLOAD_LIMITS": OVERLOAD_LIMITS,
     "FAIRNESS_REQUESTS": FAIRNESS_REQUESTS,
     "QUEUE_TTL_SECONDS": QUEUE_TTL_SECONDS,

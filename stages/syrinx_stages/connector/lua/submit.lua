@@ -11,8 +11,7 @@ local max_queue, max_queue_ms = tonumber(ARGV[6]), tonumber(ARGV[7])
 local length, oldest = waiting(requests, 'talkers', math.max(max_queue, 1))
 local wait, limit = expected_wait(reports, length), max_queue_ms / BURST_SHARE
 local refused = clock() - (redis.call('HGET', reports, 'refused') or 0)
-if refused < max_queue_ms / STANDING_SHARE then
-  -- Requests are so frequent that a replica that becomes free gets one at once: none has to wait.
+if refused < max_queue_ms / FREQUENT_SHARE then
   limit = 0
 elseif length == 0 then
   limit = max_queue_ms
