@@ -58,7 +58,7 @@ def main() -> int:
     save(result, arguments.results / "soak.json")
     (arguments.results / "soak.md").write_text(page(result), encoding="utf-8")
     print(page(result))
-    return 1 if result.lost or result.mismatched else 0
+    return 1 if result.lost or result.wrong else 0
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ class Report(Struct, frozen=True):
     """Requests that were admitted and whose gateway lived."""
     lost: int
     """Of them, those that ended before they were complete."""
-    mismatched: int
+    wrong: int
     """Of all requests, those with audio that differs from the fault-free run."""
     gateway_killed: int
     """Requests that ended because their gateway died."""
@@ -61,7 +61,7 @@ class Report(Struct, frozen=True):
     faults: dict[str, int]
     """Number of faults by target and kind."""
     failures: list[str]
-    """A description of each lost or mismatched request."""
+    """A description of each lost or wrong request."""
 
 
 def report(plan: Plan, result: Result, redis: str) -> Report:
@@ -87,7 +87,7 @@ def report(plan: Plan, result: Result, redis: str) -> Report:
         seed=plan.seed,
         requests=len(by_verdict[Verdict.COMPLETE]) + len(failed),
         lost=len(by_verdict[Verdict.LOST]),
-        mismatched=len(by_verdict[Verdict.MISMATCH]),
+        wrong=len(by_verdict[Verdict.MISMATCH]),
         gateway_killed=gateway_killed,
         refused=len(by_verdict[Verdict.REFUSED]),
         takeover_p95_s=round(quantile([each.seconds for each in taken], 0.95), 3),
@@ -119,7 +119,7 @@ def page(result: Report) -> str:
     totals = [
         ("requests", result.requests, ""),
         ("lost", result.lost, "0"),
-        ("mismatched", result.mismatched, "0"),
+        ("wrong", result.wrong, "0"),
         ("gateway killed", result.gateway_killed, ""),
         ("refused and retried", result.refused, ""),
         ("takeover p95, s", result.takeover_p95_s, f"≤ {TAKEOVER_TARGET}"),

@@ -24,7 +24,7 @@ async def test_a_short_soak_loses_nothing(tmp_path: Path):
     )
     outcome = await run(plan, tmp_path)
     result = report(plan, outcome, "")
-    assert (result.lost, result.mismatched) == (0, 0), result.failures
+    assert (result.lost, result.wrong) == (0, 0), result.failures
     assert result.requests >= 3
     assert 3 <= sum(result.faults.values()) <= 6
     assert {each.fault.kind for each in outcome.injected} <= {*STAGE_KINDS}
