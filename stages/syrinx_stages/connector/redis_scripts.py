@@ -18,8 +18,8 @@ than expected, and few that are admitted shall be refused later."""
 STANDING_SHARE = 6
 """The same in an overload, where a longer queue would only delay those who are admitted, and not serve more."""
 FREQUENT_SHARE = 20
-"""For this part of `max_queue_seconds` after a refusal no request waits: they are so frequent that a replica that becomes
-free gets one at once."""
+"""For this part of `max_queue_seconds` after a refusal no request waits: they come so often that a replica gets one as
+soon as it is free."""
 OVERLOAD_LIMITS = 5
 """An overload lasts until no request was refused for this many times `max_queue_seconds`."""
 FAIRNESS_REQUESTS = 128
