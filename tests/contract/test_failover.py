@@ -39,8 +39,8 @@ class Stage:
 
     def __init__(self, connector: RedisConnector, group: Group) -> None:
         self.group, self.kind = group, KINDS[group]
-        self.consumer = connector.consumer(group, "stage")
         self.journal, self.written, self.refused = Journal(self.kind), [], []
+        self.consumer = connector.consumer(group, "stage", self.journal.ended)
         seconds = Histogram("seconds", "", registry=None)
         self.publisher = Publisher(
             connector, self.journal, lambda append: self.written.append(append.position), self._refused, seconds
@@ -127,6 +127,23 @@ async def test_a_lost_end_is_written_again_and_finishes_the_claim(pair, until, g
         await until(lambda: reached(connector, stage.kind, Position(3, END_SEQUENCE)))
         assert (await pair.raw.xpending(pair.world.keys.requests, group))["pending"] == 0
         assert await frames(connector, stage.kind) == [1, 2, 3]
+
+
+@GROUPS
+@pytest.mark.parametrize("kept", [True, False], ids=["the end is kept", "the journal is lost"])
+async def test_a_claim_is_taken_back_unless_its_end_will_be_written_again(pair, until, group, kept):
+    gateway, connector = pair.world.connector(), pair.world.connector()
+    async with running(connector, group) as stage:
+        _, claim = await pair.world.submit_claimed(gateway, stage.consumer)
+        await pair.detach()
+        stage.put(claim, 1, 2, end=True)
+        await until(lambda: written(stage, 2, END_SEQUENCE))
+    if not kept:
+        stage.journal.discard(*stage.journal.last_written())
+    pair.promote(pair.world.connectors)
+    # A new consumer looks for its own claims first, as one does whose connection was lost.
+    taken = await connector.consumer(group, "stage", stage.journal.ended).take_over(9)
+    assert [each.entry_id for each in taken] == [claim.entry_id] * (not kept)
 
 
 @GROUPS

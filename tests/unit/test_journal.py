@@ -30,7 +30,8 @@ def add(written: Journal, claim: Claim, kind: StreamKind, *frames: int, accepted
 
 def end(written: Journal, claim: Claim, kind: StreamKind, accepted_at: float) -> Append:
     after = written.last_position(claim)
-    append = Append("one", kind, Position(after.frames, END_SEQUENCE), End(EndReason.STOP), claim.fence, after)
+    at = Position(after.frames, END_SEQUENCE)
+    append = Append("one", kind, at, End(EndReason.STOP), claim.fence, after, claim.entry_id)
     written.add(append)
     assert written.accept(append, accepted_at)
     return append
@@ -109,12 +110,14 @@ def test_an_ended_stream_is_kept_for_a_time_and_then_dropped(kind: StreamKind) -
     last = end(written, claim, kind, accepted_at=1.0)
     written.forget("one")
     assert [entry.position for entry in written.last_written()] == [last.position]
+    assert written.ended() == ["1-0"]
     assert missing(written, last, STREAM_CREATED) == [1, 1]
     other = claimed(kind, "other")
     finish = Append("other", kind, Position(0, END_SEQUENCE), End(EndReason.STOP), other.fence, STREAM_CREATED)
     written.add(finish)
     written.accept(finish, 1.0 + KEEP_SECONDS)
     assert [entry.request_id for entry in written.last_written()] == ["other"]
+    assert not written.ended()
 
 
 def test_a_stream_without_an_end_is_dropped_with_its_request() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -34,12 +34,21 @@ _Delivery = tuple[bytes, bytes, bool]
 class RedisConsumer:
     """Implements `base.Consumer`."""
 
-    def __init__(self, pool: CommandPool, keys: Keys, group: Group, name: str, lease_seconds: float) -> None:
+    def __init__(
+        self,
+        pool: CommandPool,
+        keys: Keys,
+        group: Group,
+        name: str,
+        lease_seconds: float,
+        ended: Callable[[], Iterable[str]],
+    ) -> None:
         self._pool = pool
         self._keys = keys
         self._group = group
         self._name = name
         self._lease_ms = round(1000 * lease_seconds)
+        self._ended = ended
         self._held: dict[str, Claim] = {}
         """Accepted claims by entry ID."""
         self._deliveries: list[_Delivery] = []
@@ -180,7 +189,7 @@ class RedisConsumer:
         self._blocking.interrupted = False
 
     async def _take_over(self, count: int, own: bool) -> list[_Delivery]:
-        known: list[bytes | str] = [*self._held, *(entry_id for entry_id, *_ in self._deliveries)]
+        known: list[bytes | str] = [*self._held, *self._ended(), *(entry_id for entry_id, *_ in self._deliveries)]
         # Owners could not renew their leases either while Redis was unreachable: they get the time of a lease to do so.
         settled = self._pool.connected_seconds > self._lease_ms / 1000
         lease_ms = self._lease_ms if settled else HANDED_OVER_MS

@@ -5,7 +5,7 @@ An entry has a field `d` with the encoded message.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from syrinx_stages.connector import redis_scripts as scripts
@@ -204,8 +204,8 @@ class RedisConnector:
         self._readers.append(reader)
         return reader
 
-    def consumer(self, group: Group, name: str) -> RedisConsumer:
-        consumer = RedisConsumer(self._pool, self._keys, group, name, self._lease_seconds)
+    def consumer(self, group: Group, name: str, ended: Callable[[], Iterable[str]] = tuple) -> RedisConsumer:
+        consumer = RedisConsumer(self._pool, self._keys, group, name, self._lease_seconds, ended)
         self._consumers.append(consumer)
         return consumer
 

@@ -88,6 +88,11 @@ class Journal:
             last += accepted
         return last
 
+    def ended(self) -> Sequence[str]:
+        """Returns the entry IDs of the claims whose end is kept."""
+        last = (stream.entries[-1] for stream in self._streams.values() if stream.entries)
+        return [append.finishes for append in last if append.finishes is not None]
+
     def forget(self, request_id: str) -> None:
         """Drops a stream that is written no further; one with an end is kept for `KEEP_SECONDS` after it."""
         stream = self._streams.get(request_id)

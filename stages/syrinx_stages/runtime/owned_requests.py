@@ -66,8 +66,9 @@ class OwnedRequests(ABC, Generic[R]):
         self._tasks = Tasks()
         self._closed = False
         self.reader = connector.reader()
+        self.journal = Journal(self.output_kind)
         self.ownership = Ownership(
-            connector.consumer(self.group, replica),
+            connector.consumer(self.group, replica, self.journal.ended),
             max_resident,
             self._claimed,
             self._lost,
@@ -78,7 +79,6 @@ class OwnedRequests(ABC, Generic[R]):
         # Both series must exist from the start: `rate` ignores the first value of a series.
         self._rows_lost = metrics[m.LOST_CLAIMS].labels(self.stage)
         metrics[m.REQUESTS_FINISHED].labels(self.stage, EndReason.ERROR)
-        self.journal = Journal(self.output_kind)
         seconds = metrics[m.REDIS_SECONDS].labels(self.stage)
         self.publisher = Publisher(connector, self.journal, self._written, self._refused, seconds)
 

@@ -151,6 +151,8 @@ def act(state: State, number: int, protocol: Protocol, bounds: Bounds) -> Steps:
         yield from _admit(state, number, protocol)
     else:
         yield from _append(state, number, protocol, bounds)
+        if phase == ENDED and not protocol.keep_ended:
+            yield from _claim(state, number, protocol)
     yield from _refresh(state, number, protocol)
 
 

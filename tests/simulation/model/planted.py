@@ -39,6 +39,7 @@ PLANTED = (
     Planted("claims are not replicated", Protocol(barrier=False), _FAILOVER),
     Planted("a claim on a primary that was replaced is used", Protocol(confirm=False), _REPLACEMENT),
     Planted("there is no journal", Protocol(journal=False), _FAILOVER),
+    Planted("an owner claims again what it has ended", Protocol(keep_ended=False), _FAILOVER),
     Planted("only a further append repairs", Protocol(repair=False), _FAILOVER),
     Planted("takeovers do not wait after a fail-over", Protocol(grace=False), _FAILOVER),
     Planted(

@@ -40,6 +40,8 @@ class Protocol(NamedTuple):
     """An owner writes again what a fail-over lost."""
     inherit: bool = True
     """Its journal includes what earlier owners have written."""
+    keep_ended: bool = True
+    """An owner does not claim a request again that it has ended, while its journal has the end."""
     repair: bool = True
     """An owner looks for a lost suffix after a fail-over, even if it has nothing to write."""
     grace: bool = True

@@ -1,5 +1,5 @@
 -- KEYS: requests. ARGV: retry, group, consumer, lease in ms, count, '1' to include the consumer's own claims, then the
---       ids of claims that it holds
+--       ids of claims that it holds or has ended
 -- After a lost connection only claims that were handed over count as expired: see `RedisConsumer._take_over`.
 -- Returns {id, request} for each. Uses XPENDING and XCLAIM because XAUTOCLAIM in Redis 6.2 does not report
 -- deleted entries.
