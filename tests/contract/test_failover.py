@@ -147,6 +147,25 @@ async def test_a_claim_is_taken_back_unless_its_end_will_be_written_again(pair, 
 
 
 @GROUPS
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "in progress"])
+async def test_a_lost_claim_is_not_delivered_to_its_owner_again(pair, until, group, ended):
+    gateway, connector = pair.world.connector(), pair.world.connector()
+    async with running(connector, group) as stage:
+        await pair.world.submit(gateway)
+        await pair.detach()
+        (claim,) = await stage.consumer.claim(1)
+        stage.put(claim, 1, 2, end=ended)
+        await until(lambda: written(stage, 2, END_SEQUENCE if ended else 0))
+        pair.promote(pair.world.connectors)
+        # The first call may notice only that the connection is lost.
+        assert [*await stage.consumer.claim(1), *await stage.consumer.claim(1)] == []
+        if not ended:
+            stage.put(claim, 3, end=True)
+        await until(lambda: reached(connector, stage.kind, Position(2 if ended else 3, END_SEQUENCE)))
+        assert not stage.refused
+
+
+@GROUPS
 async def test_a_lost_claim_does_not_lose_the_stream(pair, until, group):
     """The promoted replica does not know the claim. Its owner writes on and gets the claim back."""
     gateway, connector, other = (pair.world.connector() for _ in range(3))

@@ -174,8 +174,10 @@ class RedisConsumer:
             log.warning("the request queue was deleted; creating a new one")
             await self._join()
             return
+        # Redis delivers a request again if it has lost the first delivery.
+        known = {*self._held, *self._ended()}
         for _, entries in reply or ():
-            self._deliveries += [(entry_id, fields[1], False) for entry_id, fields in entries]
+            self._deliveries += [(at, fields[1], False) for at, fields in entries if at.decode() not in known]
 
     @property
     def _must_recover(self) -> bool:
