@@ -211,9 +211,9 @@ async def test_a_superseded_talker_evicts_the_request_from_its_codec() -> None:
         await asyncio.sleep(0.05)
         # Another process takes it over.
         claim = process.workers[0].ownership.claims["a"]
-        stages.streams.raw.xclaim(stages.streams.keys.requests, Group.TALKERS, "talker-9", 0, [claim.entry_id])
         later_codes = StreamEntry("a", StreamKind.CODES, Position(500), Codes(np.zeros(16, "<i2").tobytes()))
         assert await Owner(stages.streams.connector()).append([later_codes]) == [None]
+        stages.streams.raw.xclaim(stages.streams.keys.requests, Group.TALKERS, "talker-9", 0, [claim.entry_id])
         stages.redis_down = False
         await until(
             lambda: sum(sample(process, n, "syrinx_lost_claims_total") for n in (0, 1)), "one stage has lost its claim"

@@ -33,9 +33,8 @@ local function encode(value)
   return '*' .. #items .. '\\r\\n' .. table.concat(items)
 end
 
-function run(script, keys, ...)
-  KEYS, ARGV = {...}, {}
-  for i = keys + 1, #KEYS do ARGV[i - keys], KEYS[i] = KEYS[i], nil end
+function run(script, keys, arguments)
+  KEYS, ARGV = keys, arguments
   return encode(script())
 end
 """
@@ -60,7 +59,7 @@ class Lua:
         """Runs a script and returns its reply. Raises `ErrorReply`."""
         self._run = call
         try:
-            return Encoded(self._run_script(self._compile(source), len(keys), *keys, *arguments))
+            return Encoded(self._run_script(self._compile(source), self._table(keys), self._table(arguments)))
         except lua51.LuaError as error:
             raise ErrorReply(f"ERR Error running script: {error}") from None
 
