@@ -1,47 +1,70 @@
-"""An engine's speed is measured in full steps and in steps of one row, and decides how many streams it can serve."""
+"""The speed of an engine is a linear function that is fitted to its steps. It decides how many streams are admitted."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.runtime.speed import HEADROOM, TYPICAL_SECONDS, EngineSpeed, live_demand
+from syrinx_stages.runtime.speed import HEADROOM, KNOWN_SECONDS, TYPICAL_SECONDS, EngineSpeed, live_demand
 
 FRAME = FAMILY.frame_seconds
 
 
-def measured(rows: int, step: float, steps: int = 1000, full: bool = True) -> EngineSpeed:
-    """Returns the speed of an engine whose steps took `step` seconds for a frame of each row."""
+def measured(fixed: float, per_row: float, rows: Sequence[int] = (1, 2, 4, 8), steps: int = 1000) -> EngineSpeed:
+    """Returns the speed of an engine whose steps took `fixed` seconds and `per_row` for each of `rows` in turn."""
     speed = EngineSpeed()
-    for _ in range(steps):
-        speed.add_step(rows, rows, step, full)
+    speed.max_num_seqs = 8
+    for step in range(steps):
+        count = rows[step % len(rows)]
+        speed.add_step(count, count, fixed + per_row * count)
     return speed
 
 
-def test_capacity_is_the_audio_of_full_steps_per_busy_second() -> None:
-    speed = measured(8, 0.02)
-    assert speed.capacity == pytest.approx(8 * FRAME / 0.02)
-    for _ in range(1000):
-        speed.add_step(2, 2, 0.01, full=False)
-    assert speed.capacity == pytest.approx(8 * FRAME / 0.02), "steps that are not full do not show it"
+def test_capacity_is_that_of_steps_with_as_many_rows_as_allowed() -> None:
+    speed = measured(0.012, 0.001)
+    assert speed.capacity == pytest.approx(8 * FRAME / 0.020, rel=0.02)
+    speed.max_num_seqs = 16
+    assert speed.capacity == pytest.approx(16 * FRAME / 0.028, rel=0.02)
+
+
+def test_a_few_small_steps_show_the_capacity_of_large_ones() -> None:
+    assert measured(0.029, 0.0005, rows=(1, 2), steps=20).capacity == pytest.approx(8 * FRAME / 0.033, rel=0.1)
+    assert measured(0.0, 0.0055, rows=(2, 4), steps=30).capacity == pytest.approx(FRAME / 0.0055, rel=0.1)
+
+
+def test_a_stream_alone_does_not_show_how_much_its_neighbors_would_cost() -> None:
+    alone = measured(0.029, 0.001, rows=(1,))
+    assert FRAME / 0.030 < alone.capacity < 8 * FRAME / 0.030
+    assert alone.spare_requests([1.0]) >= 2, "a listener does not keep others out"
 
 
 def test_capacity_follows_a_slower_engine() -> None:
-    speed = measured(8, 0.02)
-    for _ in range(1000):
-        speed.add_step(8, 8, 0.04, full=True)
-    assert speed.capacity == pytest.approx(8 * FRAME / 0.04, rel=0.01)
+    speed = measured(0.012, 0.001)
+    for step in range(2000):
+        rows = (1, 2, 4, 8)[step % 4]
+        speed.add_step(rows, rows, 2 * (0.012 + 0.001 * rows))
+    assert speed.capacity == pytest.approx(8 * FRAME / 0.040, rel=0.02)
 
 
-def test_an_engine_that_was_never_full_has_no_known_limit() -> None:
-    speed = measured(2, 0.01, full=False)
-    assert math.isinf(speed.capacity)
+def test_the_first_steps_of_a_process_set_no_limit() -> None:
+    speed = measured(KNOWN_SECONDS / 2, 0.0, steps=1)
+    assert math.isinf(speed.capacity) and speed.real_time
     assert speed.requests_per_second == 0.0
-    assert speed.spare_requests([HEADROOM] * 5, 8) == 8
+    assert speed.spare_requests([HEADROOM] * 5) == 8
+
+
+def test_a_decoder_call_has_several_frames_of_each_row() -> None:
+    speed = EngineSpeed()
+    speed.max_num_seqs = 8
+    for frames in (2, 4, 8, 12) * 100:
+        speed.add_step(1, frames, 0.002 + 0.005 * frames)
+    assert speed.capacity == pytest.approx(FRAME / 0.005, rel=0.05)
+    assert speed.seconds_per_frame == pytest.approx(0.002 / 6.5 + 0.005, rel=0.02)
 
 
 def test_the_request_rate_follows_the_length_of_requests() -> None:
-    speed = measured(8, 0.02)
+    speed = measured(0.012, 0.001)
     assert speed.requests_per_second == pytest.approx(speed.capacity / TYPICAL_SECONDS)
     for _ in range(200):
         speed.add_request(frames=round(8.0 / FRAME))
@@ -49,26 +72,24 @@ def test_the_request_rate_follows_the_length_of_requests() -> None:
 
 
 def test_streams_are_admitted_while_each_can_build_up_a_lead() -> None:
-    speed = measured(8, 0.0256)  # 25 seconds of audio per second.
-    assert speed.spare_requests([], 8) == 12
-    assert speed.spare_requests([HEADROOM] * 10, 8) == 2
-    assert speed.spare_requests([HEADROOM] * 12, 8) == 0
-    assert speed.spare_requests([1.0] * 20, 8) == 2, "streams with a comfortable lead need only real time"
+    speed = measured(0.0176, 0.001)  # 25 seconds of audio per second.
+    assert speed.spare_requests([]) == 12
+    assert speed.spare_requests([HEADROOM] * 10) == 2
+    assert speed.spare_requests([HEADROOM] * 12) == 0
+    assert speed.spare_requests([1.0] * 20) == 2, "streams with a comfortable lead need only real time"
 
 
 def test_one_stream_is_always_possible() -> None:
-    assert measured(1, 0.07).spare_requests([], 8) == 1
-    assert measured(1, 0.07).spare_requests([HEADROOM], 8) == 0
+    busy = measured(0.0, 0.07)
+    assert busy.real_time
+    assert busy.spare_requests([]) == 1
+    assert busy.spare_requests([HEADROOM]) == 0
 
 
 def test_streams_share_the_batch_if_one_alone_is_slower_than_real_time() -> None:
-    slow = measured(1, 0.1)
+    slow = measured(0.1, 0.001)
     assert not slow.real_time
-    assert [slow.spare_requests([HEADROOM] * count, 8) for count in (0, 4, 8)] == [8, 4, 0]
-
-
-def test_only_steps_of_one_row_show_that_an_engine_is_slower_than_real_time() -> None:
-    assert measured(8, 0.1).real_time
+    assert [slow.spare_requests([HEADROOM] * count) for count in (0, 4, 8)] == [8, 4, 0]
 
 
 def test_demand_depends_on_the_lead() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from syrinx_stages.codec.engine import CodecEngine, split_frames
-from syrinx_stages.codec.scheduler import Call, Row, demands, is_late, ready_frames, schedule
+from syrinx_stages.codec.scheduler import Call, Row, demands, is_late, schedule
 from syrinx_stages.codec.shapes import CapturedShapes
 from syrinx_stages.connector.base import Claim, StreamEntry
 from syrinx_stages.contract import metrics as m
@@ -56,8 +56,6 @@ class _Batch(Struct, frozen=True):
 
     call: Call
     rows: list[_RowCodes]
-    full: bool
-    """Further rows were ready when the call was chosen."""
 
 
 class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
@@ -107,7 +105,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         now, rows = time.monotonic(), self.rows.values()
         if self.speed.real_time and is_late(rows, now):
             return 0
-        return self.speed.spare_requests(demands(rows, now), self.live.current.max_num_seqs)
+        return self.speed.spare_requests(demands(rows, now))
 
     def rows_without_input(self) -> int:
         """Returns how many rows have no codes yet."""
@@ -214,8 +212,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             else:
                 row.decoded += frames
                 items.append(_RowCodes(row, codes, Position(row.decoded)))
-        ramp = self.live.current.chunk_ramp
-        return _Batch(call, items, any(ready_frames(row, ramp) for row in self.rows.values()))
+        return _Batch(call, items)
 
     def _publish(self, completed: CompletedStep[_Batch, Sequence[bytes | None]]) -> None:
         """Publishes the audio of a call, except for rows that were evicted or claimed again since its launch."""
@@ -246,7 +243,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
 
     def _count_call(self, completed: CompletedStep[_Batch, Sequence[bytes | None]]) -> None:
         call, (rows, frames) = completed.context.call, completed.context.call.min_shape
-        self.count_step(rows, sum(call.frames), completed.seconds, completed.context.full)
+        self.count_step(rows, sum(call.frames), completed.seconds)
         shape = (str(rows), str(frames), call.result)
         self.metrics[m.CODEC_CALLS].labels(*shape).inc()
         self.metrics[m.CODEC_CALL_SECONDS].labels(*shape).inc(completed.seconds)

@@ -7,6 +7,12 @@ from syrinx_stages.contract.family import FAMILY
 
 WINDOW_SECONDS = 5.0
 """Steps count less the longer ago they were: the time constant, in seconds of the engine's busy time."""
+KNOWN_SECONDS = 0.2
+"""Busy time after which the measurement counts: the first steps of a process are slower."""
+FIXED_SHARE = 0.9
+"""Part of a step's time that does not depend on its frames, as long as all steps had equally many."""
+PRIOR_SPREAD = 8.0
+"""It counts as much as steps whose frames differ by this part of their mean."""
 LENGTHS = 20
 """Number of finished requests over which their length is averaged."""
 TYPICAL_SECONDS = 4.0
@@ -24,36 +30,21 @@ def live_demand(lead_seconds: float) -> float:
     return HEADROOM if lead_seconds < COMFORTABLE_SECONDS else 1.0
 
 
-class _Rate:
-    """Audio frames per busy second of the engine, averaged over about `WINDOW_SECONDS`."""
-
-    def __init__(self) -> None:
-        self._frames = self._seconds = 0.0
-
-    def add(self, frames: int, seconds: float) -> None:
-        keep = math.exp(-seconds / WINDOW_SECONDS)
-        self._frames = self._frames * keep + frames
-        self._seconds = self._seconds * keep + seconds
-
-    @property
-    def audio_seconds(self) -> float:
-        """Seconds of audio per second; infinite without a measurement."""
-        return self._frames * FAMILY.frame_seconds / self._seconds if self._seconds else math.inf
-
-
 class EngineSpeed:
-    """The throughput of one engine: of full steps, and of a single request alone."""
+    """The time of a step as a linear function of its frames, fitted to recent steps, and the length of requests.
+
+    The throughput of recent steps would not show what an engine can do that had little work.
+    """
 
     def __init__(self) -> None:
-        self._full, self._alone = _Rate(), _Rate()
+        self._sums = _Sums()
         self._mean_seconds = TYPICAL_SECONDS
+        self.max_num_seqs = 1
+        """Rows of a step at most; at least 1."""
 
-    def add_step(self, rows: int, frames: int, seconds: float, full: bool) -> None:
-        """Adds a step of `rows` rows. `full`: more rows were due than it could hold, or just as many."""
-        if full:
-            self._full.add(frames, seconds)
-        if rows == 1:
-            self._alone.add(frames, seconds)
+    def add_step(self, rows: int, frames: int, seconds: float) -> None:
+        """Adds a step of `rows` rows with `frames` frames in total."""
+        self._sums.add(rows, frames, seconds)
 
     def add_request(self, frames: int) -> None:
         """Adds a request that has ended after `frames` frames."""
@@ -61,31 +52,68 @@ class EngineSpeed:
 
     @property
     def capacity(self) -> float:
-        """Seconds of audio per second with as many requests as a step holds; infinite until there were as many."""
-        return self._full.audio_seconds
+        """Seconds of audio per second with as many rows as a step holds; infinite until measured."""
+        per_frame = self._seconds_per_frame(self.max_num_seqs)
+        return FAMILY.frame_seconds / per_frame if per_frame else math.inf
 
     @property
     def seconds_per_frame(self) -> float:
         """Busy seconds for a frame in steps of one row; 0 until measured."""
-        return FAMILY.frame_seconds / self._alone.audio_seconds
+        return self._seconds_per_frame(1)
 
     @property
     def real_time(self) -> bool:
         """Whether one live stream alone is generated at least as fast as it plays; assumed until measured."""
-        return self._alone.audio_seconds >= 1.0
+        return self.seconds_per_frame <= FAMILY.frame_seconds
 
     @property
     def requests_per_second(self) -> float:
         """Requests served per second with as many as a step holds; 0 if unknown."""
         return 0.0 if math.isinf(self.capacity) else self.capacity / max(self._mean_seconds, FAMILY.frame_seconds)
 
-    def spare_requests(self, demands: Sequence[float], max_num_seqs: int) -> int:
+    def _seconds_per_frame(self, rows: int) -> float:
+        sums = self._sums
+        if sums.seconds < KNOWN_SECONDS or not sums.frames:
+            return 0.0
+        frames = rows * sums.frames / sums.rows
+        return sums.step_seconds(frames) / frames
+
+    def spare_requests(self, demands: Sequence[float]) -> int:
         """Returns how many more live streams can be served in time, given the demand of each of the present ones.
 
         One is always possible. If even one alone would be slower than real time, streams share the batch.
         """
         if not self.real_time:
-            return max_num_seqs - len(demands)
+            return self.max_num_seqs - len(demands)
         if math.isinf(self.capacity):
-            return max(1, max_num_seqs)
+            return self.max_num_seqs
         return max(int((self.capacity - sum(demands)) / HEADROOM), 0 if demands else 1)
+
+
+class _Sums:
+    """Sums over steps, weighted by their age, for a linear fit of their seconds to their frames."""
+
+    def __init__(self) -> None:
+        self.steps = self.rows = self.frames = self.seconds = 0.0
+        self._squares = self._products = 0.0
+
+    def add(self, rows: int, frames: int, seconds: float) -> None:
+        """Adds a step."""
+        keep = math.exp(-seconds / WINDOW_SECONDS)
+        self.steps = self.steps * keep + 1
+        self.rows = self.rows * keep + rows
+        self.frames = self.frames * keep + frames
+        self.seconds = self.seconds * keep + seconds
+        self._squares = self._squares * keep + frames**2
+        self._products = self._products * keep + frames * seconds
+
+    def step_seconds(self, frames: float) -> float:
+        """Returns the fitted time of a step with `frames` frames.
+
+        Ridge regression: the less the steps differed in their frames, the closer is the slope to that of `FIXED_SHARE`.
+        """
+        mean, seconds = self.frames / self.steps, self.seconds / self.steps
+        variance, covariance = self._squares / self.steps - mean**2, self._products / self.steps - mean * seconds
+        proportional, prior_weight = seconds / mean, (mean / PRIOR_SPREAD) ** 2
+        slope = (covariance + prior_weight * (1 - FIXED_SHARE) * proportional) / (variance + prior_weight)
+        return seconds + min(max(slope, 0.0), proportional) * (frames - mean)

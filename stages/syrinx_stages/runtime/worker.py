@@ -111,7 +111,8 @@ class Worker(OwnedRequests[R], Generic[R, S, E]):
 
     def settings_changed(self) -> None:
         """Exports the settings in force and schedules again."""
-        self.metrics[m.MAX_NUM_SEQS].labels(self.stage).set(self.live.current.max_num_seqs)
+        self.speed.max_num_seqs = self.live.current.max_num_seqs
+        self.metrics[m.MAX_NUM_SEQS].labels(self.stage).set(self.speed.max_num_seqs)
         export_settings(self.metrics, self.stage, self.live)
         self.wake.set()
 
@@ -189,8 +190,8 @@ class Worker(OwnedRequests[R], Generic[R, S, E]):
             return lambda: results
         return lambda: self.engine.read(step)
 
-    def count_step(self, rows: int, frames: int, seconds: float, full: bool) -> None:
-        """Counts a completed step. `full`: the engine had as much work as it can do."""
-        self.speed.add_step(rows, frames, seconds, full)
+    def count_step(self, rows: int, frames: int, seconds: float) -> None:
+        """Counts a completed step."""
+        self.speed.add_step(rows, frames, seconds)
         self.metrics[m.STEP_SECONDS].labels(self.stage, rows_label(rows)).observe(seconds)
         self._frames.inc(frames)

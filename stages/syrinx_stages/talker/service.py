@@ -141,14 +141,10 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
 
     def spare_requests(self) -> int:
         """Returns how many further requests could be generated in time: none while a live stream is late."""
-        settings, now, rows = self.live.current, time.monotonic(), self.rows.values()
-        if self._is_late(now) and self.speed.real_time:
+        lead_limit, now, rows = self.live.current.lead_limit_seconds, time.monotonic(), self.rows.values()
+        if self.speed.real_time and is_overloaded(rows, now, lead_limit, late_margin(self._step_seconds)):
             return 0
-        return self.speed.spare_requests(demands(rows, now, settings.lead_limit_seconds), settings.max_num_seqs)
-
-    def _is_late(self, now: float) -> bool:
-        lead_limit = self.live.current.lead_limit_seconds
-        return is_overloaded(self.rows.values(), now, lead_limit, late_margin(self._step_seconds))
+        return self.speed.spare_requests(demands(rows, now, lead_limit))
 
     async def run_iteration(self) -> float | None:
         """Prefills waiting requests, launches a step of the due rows, and reads the oldest step in flight.
@@ -236,8 +232,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         # An exponential moving average over about ten steps.
         mean, seconds = self._step_seconds, completed.seconds
         self._step_seconds = seconds if mean == math.inf else mean + (seconds - mean) / 10
-        full = len(completed.context) >= self.live.current.max_num_seqs or self._is_late(now)
-        self.count_step(len(completed.context), len(appends), completed.seconds, full)
+        self.count_step(len(completed.context), len(appends), completed.seconds)
 
     def _evict_if_starved(self, rows: Sequence[Row], results: Mapping[str, bytes | End]) -> None:
         """Evicts the row with the latest deadline if no row had memory for a frame. A later owner continues it."""
