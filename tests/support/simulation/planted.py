@@ -93,7 +93,7 @@ BUGS = [
         lambda: in_script(scripts.TAKE_OVER, "'IDLE', ARGV[1] == '1' and '43200000' or ARGV[4], ", ""),
     ),
     Bug(
-        "leases that nobody could renew are taken over after a reconnection",
+        "leases that could not be renewed are taken over after a reconnection",
         lambda: in_method(
             RedisConsumer, "_take_over", "self._lease_ms if settled else HANDED_OVER_MS", "self._lease_ms"
         ),
