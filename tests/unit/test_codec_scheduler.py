@@ -6,8 +6,10 @@ from hypothesis import strategies as st
 
 from syrinx_stages.codec.scheduler import (
     PREFILL_FRAMES,
+    STALLED_SECONDS,
     UNDERRUN_MARGIN_SECONDS,
     Call,
+    Plan,
     Row,
     cheapest_shape,
     demands,
@@ -49,6 +51,16 @@ def test_a_row_waits_for_a_complete_chunk() -> None:
 
 def test_a_row_whose_input_ended_is_flushed() -> None:
     assert call([row("a", pending=3, decoded=4, input_ended=True)]) == Call(("a",), (3,), (1, 3), "eager")
+
+
+def test_a_row_whose_codes_stall_before_the_first_audio_decodes_a_partial_chunk() -> None:
+    """A talker at a lead limit below the first chunk generates no more codes until the stream plays."""
+    settings = CodecSettings(chunk_ramp=(8,))
+    stalled = row("a", pending=3, codes_at=NOW - STALLED_SECONDS / 2)
+    assert schedule([stalled], NOW, settings, (), 0) == Plan(None, NOW + STALLED_SECONDS / 2)
+    stalled.codes_at = NOW - STALLED_SECONDS
+    others = row("whole", pending=8, decoded=8, age=2.0)
+    assert call([stalled, others], settings) == Call(("a",), (3,), (1, 3), "eager")
 
 
 def test_a_row_about_to_underrun_decodes_a_partial_chunk() -> None:

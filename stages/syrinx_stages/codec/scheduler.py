@@ -1,8 +1,9 @@
 """Chooses the codec's next decoder call: which rows, how many frames, which shape. Pure functions.
 
-A row is ready when the next chunk of its ramp is complete or its input has ended. If no row is ready, a row that is
-about to underrun counts as ready. The most urgent ready row sets the call's number of frames. Other rows that are ready
-for the same number join the call; on an engine where padding is cheaper than another call, so do rows with fewer.
+A row is ready when the next chunk of its ramp is complete, or its input has ended or stalled before the first chunk.
+If no row is ready, a row that is about to underrun counts as ready. The most urgent ready row sets the call's number
+of frames. Other rows that are ready for the same number join the call; on an engine where padding is cheaper than
+another call, so do rows with fewer.
 """
 
 import math
@@ -17,6 +18,10 @@ from syrinx_stages.runtime.speed import live_demand
 
 UNDERRUN_MARGIN_SECONDS = FAMILY.frame_seconds
 """While the codec has no ready row, it decodes the partial chunk of a row that underruns within this time."""
+
+STALLED_SECONDS = 0.5
+"""A stream without audio whose codes stop for this long gets a partial first chunk. Its talker may have reached a lead
+limit that is shorter than the chunk, and then waits for playback."""
 
 PREFILL_FRAMES = 128
 """Longest prefill, as other streams wait for its end."""
@@ -35,6 +40,8 @@ class Row(Struct, kw_only=True):
     live: bool
     """Whether audio is played while it is generated; otherwise only throughput counts."""
     pending: int = 0
+    codes_at: float = math.inf
+    """When the last codes arrived."""
     context: int = 0
     """How many of these, from the first on, only rebuild decoder state: reference or already published frames."""
     skip: int = 0
@@ -52,6 +59,11 @@ class Row(Struct, kw_only=True):
         if self.first_audio_at is None:
             return -math.inf
         return self.first_audio_at + self.decoded * FAMILY.frame_seconds - self.withheld_seconds
+
+    def stalled_at(self) -> float:
+        """Returns when a partial first chunk stops to wait for more codes; inf if there is none."""
+        waits = self.live and self.pending and self.first_audio_at is None and not self.context
+        return self.codes_at + STALLED_SECONDS if waits else math.inf
 
 
 def demands(rows: Iterable[Row], now: float) -> list[float]:
@@ -116,13 +128,13 @@ def frames_to_chunk_end(ramp: Sequence[int], position: int) -> int:
     return ramp[-1] - (position - end) % ramp[-1]
 
 
-def ready_frames(row: Row, ramp: Sequence[int]) -> int:
+def ready_frames(row: Row, ramp: Sequence[int], now: float) -> int:
     """Returns the number of frames in the row's next chunk if it is complete, or if no more input comes; else 0."""
     largest = max(ramp)
     if row.context:
         return min(row.context, row.pending, largest)
     chunk = frames_to_chunk_end(ramp, row.decoded) if row.live else largest
-    return chunk if row.pending >= chunk else row.pending if row.input_ended else 0
+    return chunk if row.pending >= chunk else row.pending if row.input_ended or row.stalled_at() <= now else 0
 
 
 def prefill_frames(row: Row, context_frames: int | None) -> int:
@@ -153,14 +165,15 @@ def schedule(
     of a call for each of its frames; 0 if unknown. context_frames: see `prefill_frames`.
     """
     rows = list(rows)
-    ready = [(row, frames) for row in rows if (frames := ready_frames(row, settings.chunk_ramp))]
+    ready = [(row, frames) for row in rows if (frames := ready_frames(row, settings.chunk_ramp, now))]
     if not ready:
         # A partial chunk costs nearly as much as a whole one, so it is decoded only while there is nothing else to do.
         playing = [row for row in rows if row.pending and row.live and row.first_audio_at is not None]
         ready = [(row, row.pending) for row in playing if row.underrun_at() - now <= UNDERRUN_MARGIN_SECONDS]
         if not ready:
-            wake_at = min((row.underrun_at() - UNDERRUN_MARGIN_SECONDS for row in playing), default=None)
-            return Plan(call=None, wake_at=wake_at)
+            wake_at = min((row.underrun_at() - UNDERRUN_MARGIN_SECONDS for row in playing), default=math.inf)
+            wake_at = min([wake_at, *(row.stalled_at() for row in rows)])
+            return Plan(call=None, wake_at=None if wake_at == math.inf else wake_at)
     ready.sort(key=lambda item: (item[0].underrun_at(), item[0].accepted_at, item[0].id))
     first, frames = ready[0]
     if prefilled := prefill_frames(first, context_frames):

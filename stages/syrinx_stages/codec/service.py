@@ -166,6 +166,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             return 0
         row.codes.extend(frames)
         row.pending = len(row.codes)
+        row.codes_at = time.monotonic()
         return len(frames)
 
     async def run_iteration(self) -> float | None:
