@@ -24,7 +24,7 @@ DAY = 24 * 3600.0
 AA_HOURS = 2.0
 AA_ROWS = 4
 """Capacity of a replica in the A/A tests. More rows have no effect."""
-_USUAL = (2, 2, 4, 8, 12)
+_USUAL = (2, 2, 3, 4, 5, 7, 9, 12)
 _FOREVER = 1e9
 _THREE = {"CustomVoice": 5.0, "VoiceDesign": 2.0, "Base": 2.0}
 
@@ -180,7 +180,7 @@ def aa_scenario(seed: int) -> Scenario:
         load=((1e9, {"CustomVoice": load * replicas}),),
         burst=1.0 + seed % 2,
         objectives={"CustomVoice": Objective(0.1, 0.95)},
-        initial=Setting(talker_max_num_seqs=4, codec_max_num_seqs=4, chunk_ramp=(2, 2, 4, 8, 12)),
+        initial=Setting(talker_max_num_seqs=4, codec_max_num_seqs=4, chunk_ramp=(2, 2, 3, 4, 5, 7, 9, 12)),
         talkers=replicas,
         codecs=replicas,
         talker_resident=AA_ROWS,

@@ -13,9 +13,9 @@ from syrinx_operator.tuner.decide import assignment, decide
 from syrinx_operator.tuner.policy import Objective
 
 HOUR = 3600
-LONE = Setting(talker_max_num_seqs=1, codec_max_num_seqs=1, chunk_ramp=(2, 2, 4, 8, 12))
-USUAL = Setting(talker_max_num_seqs=8, codec_max_num_seqs=8, chunk_ramp=(2, 2, 4, 8, 12))
-NEARLY = Setting(talker_max_num_seqs=8, codec_max_num_seqs=4, chunk_ramp=(2, 2, 4, 8, 12))
+LONE = Setting(talker_max_num_seqs=1, codec_max_num_seqs=1, chunk_ramp=(2, 2, 3, 4, 5, 7, 9, 12))
+USUAL = Setting(talker_max_num_seqs=8, codec_max_num_seqs=8, chunk_ramp=(2, 2, 3, 4, 5, 7, 9, 12))
+NEARLY = Setting(talker_max_num_seqs=8, codec_max_num_seqs=4, chunk_ramp=(2, 2, 3, 4, 5, 7, 9, 12))
 REPLICAS = pytest.mark.parametrize("replicas", [1, 2, 4])
 
 

@@ -202,7 +202,11 @@ def test_a_stage_report_has_desired_and_confirmed_settings():
         "summary": "1/2",
         "selector": "syrinx.dev/pipeline=demo,syrinx.dev/component=codec",
         "settingsGeneration": 1,
-        "settings": {"maxNumSeqs": 8, "chunkRamp": [2, 2, 4, 8, 12], "capturePairs": [{"rows": 2, "frames": 4}]},
+        "settings": {
+            "maxNumSeqs": 8,
+            "chunkRamp": [2, 2, 3, 4, 5, 7, 9, 12],
+            "capturePairs": [{"rows": 2, "frames": 4}],
+        },
         "confirmed": [
             {"replica": "demo-codec-0", "generation": 1},
             {"replica": "demo-codec-1", "restarts": 3, "problem": "CrashLoopBackOff: exit code 1"},

@@ -21,7 +21,8 @@ from syrinx_stages.contract.settings import CodecSettings
 from syrinx_stages.runtime.speed import HEADROOM
 
 NOW = 100.0
-SETTINGS = CodecSettings(max_num_seqs=4, chunk_ramp=(2, 2, 4, 8, 12))
+RAMP = (2, 2, 4, 8, 12)
+SETTINGS = CodecSettings(max_num_seqs=4, chunk_ramp=RAMP)
 
 
 def row(name: str, pending: int, decoded: int = 0, age: float = 0.1, **fields: object) -> Row:
@@ -138,7 +139,7 @@ def test_a_row_that_is_not_live_uses_the_largest_chunk() -> None:
 
 def test_a_call_hits_or_is_padded_to_a_captured_shape_or_runs_eagerly() -> None:
     pairs = ((1, 2), (2, 4), (4, 2), (4, 4))
-    settings = CodecSettings(max_num_seqs=4, capture_pairs=pairs)
+    settings = CodecSettings(max_num_seqs=4, chunk_ramp=RAMP, capture_pairs=pairs)
     assert call([row("a", pending=2)], settings) == Call(("a",), (2,), (1, 2), "hit")
     two = [row("a", pending=2), row("b", pending=2)]
     assert call(two, settings) == Call(("a", "b"), (2, 2), (2, 4), "padded")
@@ -163,7 +164,7 @@ def test_rows_with_more_frames_do_not_join() -> None:
 
 
 def test_rows_with_fewer_frames_replace_padding_rows() -> None:
-    settings = CodecSettings(max_num_seqs=8, capture_pairs=((1, 4), (4, 4), (8, 4)))
+    settings = CodecSettings(max_num_seqs=8, chunk_ramp=RAMP, capture_pairs=((1, 4), (4, 4), (8, 4)))
     rows = [row(f"{index}", 4, decoded=4, age=0.4) for index in range(3)]
     tails = [row(f"tail {index}", 1, decoded=4, age=0.1, input_ended=True) for index in range(2)]
     assert call(rows + tails, settings, overhead=1) == Call(("0", "1", "2", "tail 0"), (4, 4, 4, 1), (4, 4), "hit")
@@ -173,7 +174,7 @@ def test_rows_with_fewer_frames_replace_padding_rows() -> None:
 
 
 def test_no_row_joins_if_the_larger_shape_is_not_captured() -> None:
-    settings = CodecSettings(max_num_seqs=8, capture_pairs=((1, 4),))
+    settings = CodecSettings(max_num_seqs=8, chunk_ramp=RAMP, capture_pairs=((1, 4),))
     rows = [row("a", 4, decoded=4, age=0.4), row("tail", 3, decoded=4, input_ended=True)]
     assert call(rows, settings, overhead=100) == Call(("a",), (4,), (1, 4), "hit")
 

@@ -9,7 +9,7 @@ from syrinx_operator.resource.knobs import Setting, Stage
 from syrinx_operator.tuner.estimate import Curve, fit_curve, fit_load_model, predict, utilization
 from syrinx_operator.tuner.evidence import CallStats, Evidence, ReplicaStats, Route, RouteStats, StepStats
 
-USUAL = Setting(talker_max_num_seqs=8, codec_max_num_seqs=8, chunk_ramp=(2, 2, 4, 8, 12))
+USUAL = Setting(talker_max_num_seqs=8, codec_max_num_seqs=8, chunk_ramp=(2, 2, 3, 4, 5, 7, 9, 12))
 SECONDS = 100.0
 
 
@@ -19,7 +19,7 @@ def evidence(rate, *, frames=50, step=(0.010, 0.001), call=(0.004, 0.001), rows=
     steps = {size: StepStats(100, 100 * (step[0] + step[1] * size)) for size in rows}
     calls = tuple(
         CallStats(1, size, "eager", requests, requests * (call[0] + call[1] * size))
-        for size in (2, 2, 4, 8, 12, 12, 10)
+        for size in (2, 2, 3, 4, 5, 7, 9, 12, 6)
     )
     talker = ReplicaStats(
         name="talker-0", stage=Stage.TALKER, ready=True, restarts=0, settings={}, frames=frames * requests, steps=steps
@@ -42,7 +42,7 @@ def evidence(rate, *, frames=50, step=(0.010, 0.001), call=(0.004, 0.001), rows=
     )
 
 
-def of(rows=8, codec=8, ramp=(2, 2, 4, 8, 12)):
+def of(rows=8, codec=8, ramp=(2, 2, 3, 4, 5, 7, 9, 12)):
     return Setting(talker_max_num_seqs=rows, codec_max_num_seqs=codec, chunk_ramp=ramp)
 
 
@@ -74,7 +74,7 @@ def test_the_model_has_demand_and_utilization():
     assert known.talker == Curve(pytest.approx(0.010), pytest.approx(0.001))
     assert utilization(known, USUAL, Stage.TALKER) == pytest.approx(4.0 * 50 * 0.018 / 8)
     # Seven calls for a request: 7 x 4 ms and 1 ms for each of its 50 frames.
-    assert utilization(known, USUAL, Stage.CODEC) == pytest.approx(4.0 * (7 * 0.004 + 50 * 0.001))
+    assert utilization(known, USUAL, Stage.CODEC) == pytest.approx(4.0 * (9 * 0.004 + 50 * 0.001))
 
 
 def test_predicts_a_gain_from_more_rows_for_an_overloaded_talker():

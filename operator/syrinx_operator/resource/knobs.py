@@ -79,7 +79,7 @@ _FIELDS = dict(zip(Knob, Setting.__struct_fields__, strict=True))  # Both are in
 ROWS_LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """Values of `maxNumSeqs`. A trial of some minutes cannot distinguish factors below two."""
 
-RAMP_LADDER = ((1, 2, 4, 8, 12), (2, 2, 4, 8, 12), (4, 4, 8, 12), (8, 8, 12, 16), (16, 16, 25))
+RAMP_LADDER = ((1, 2, 4, 8, 12), (2, 2, 3, 4, 5, 7, 9, 12), (4, 4, 8, 12), (8, 8, 12, 16), (16, 16, 25))
 """From the lowest TTFA to the least engine time. A frame is 80 ms. Published ramps lie in this range."""
 
 

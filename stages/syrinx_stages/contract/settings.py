@@ -14,8 +14,11 @@ CapturePairs = Annotated[tuple[CapturePair, ...], Meta(max_length=64)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 
-DEFAULT_RAMP = (2, 2, 4, 8, 12)
-"""Frames in the first, second, ... audio chunk of a stream; the last one repeats."""
+DEFAULT_RAMP = (2, 2, 3, 4, 5, 7, 9, 12)
+"""Frames in the first, second, ... audio chunk of a stream; the last one repeats.
+
+Chunk k is played without a gap if its frames and those of the chunks 2 to k-1 are generated while the chunks 1 to k-1
+are played. This ramp allows that from 1.31 times real time on."""
 
 
 class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
