@@ -103,7 +103,7 @@ class Kubernetes:
         )
 
     def _authorised(self, options: Object) -> Object:
-        token = self.configuration.get_api_key_with_prefix("authorization")
+        token = self.configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
         if token is None and self.configuration.username:
             pair = f"{self.configuration.username}:{self.configuration.password}"
             token = "Basic " + base64.b64encode(pair.encode()).decode()
@@ -221,10 +221,10 @@ def wait_until(what: str, seconds: float, check: Callable[[], Any]) -> Any:
         time.sleep(POLL_SECONDS)
 
 
-def _tls(configuration: Any) -> ssl.SSLContext | bool:
-    if not configuration.verify_ssl:
-        return False
+def _tls(configuration: Any) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+    if not configuration.verify_ssl:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if configuration.cert_file:
         context.load_cert_chain(configuration.cert_file, configuration.key_file)
     return context
