@@ -33,63 +33,6 @@ def build(config: StageConfig, connector: RedisConnector, metrics: Metrics) -> t
     return service, create_app(service)
 
 
-def create_app(service: GatewayService) -> ASGIApp:
-    """Creates the application. The caller starts and closes the service."""
-    # A redirect would name this process's scheme and host, which a proxy in front may have changed.
-    app = FastAPI(openapi_url=None, redirect_slashes=False, exception_handlers=_ERROR_HANDLERS)
-
-    @app.post(SPEECH_PATH)
-    async def speech(http: Request) -> Response:
-        request = http.state.request
-        with contextlib.ExitStack() as releases:
-            try:
-                service.check_open()
-                body = await read_body(http, service.large_bodies, releases)
-                service.requests.set_received(request)
-                accepted, accepted_at = time.monotonic(), time.time()
-                fields = parse_fields(body)
-                parsed = parse_request(
-                    fields, service.checkpoint, service.model_name, request.id, accepted_at, client_key(http)
-                )
-                reference = await service.decode_reference(fields.ref_audio) if fields.ref_audio else None
-            except (ApiError, asyncio.CancelledError):
-                service.count_refusal()
-                raise
-            return SpeechResponse(service, parsed, reference, accepted)
-
-    @app.api_route("/v1/audio/voices", methods=READ)
-    async def voices() -> Response:
-        return JSONResponse(voice_list(service.checkpoint))
-
-    @app.api_route("/v1/models", methods=READ)
-    async def models() -> Response:
-        return JSONResponse({"object": "list", "data": [_model_card(service)]})
-
-    @app.api_route("/v1/models/{name:path}", methods=READ)
-    async def model(name: str) -> Response:
-        if name != service.model_name:
-            raise model_not_found(name, service.model_name)
-        return JSONResponse(_model_card(service))
-
-    return Exchanges(RefuseEarly(app, service), service.requests)
-
-
-def voice_list(checkpoint: Description) -> dict[str, Any]:
-    """The body of `GET /v1/audio/voices`."""
-    return {
-        "object": "list",
-        "voices": list(checkpoint.voices),
-        "default": checkpoint.voices[0] if checkpoint.voices else None,
-        "languages": list(checkpoint.languages),
-        "task_types": [checkpoint.task_type],
-        "instructions": checkpoint.supports_instructions,
-    }
-
-
-def _model_card(service: GatewayService) -> dict[str, Any]:
-    return {"id": service.model_name, "object": "model", "created": service.created, "owned_by": "syrinx"}
-
-
 # Every error has the shape of the OpenAI API, the framework's own errors included.
 
 
@@ -114,3 +57,71 @@ _ERROR_HANDLERS: dict[int | type[Exception], Any] = {
     HTTPException: _routing_error,
     Exception: _unexpected_error,
 }
+
+
+def create_app(service: GatewayService) -> ASGIApp:
+    """Creates the application. The caller starts and closes the service."""
+    return Exchanges(RefuseEarly(_routes, service), service)
+
+
+# A redirect would name this process's scheme and host, which a proxy in front may have changed.
+_routes = FastAPI(openapi_url=None, redirect_slashes=False, exception_handlers=_ERROR_HANDLERS)
+
+
+@_routes.post(SPEECH_PATH)
+async def _speech(http: Request) -> Response:
+    service, request = _service(http), http.state.request
+    with contextlib.ExitStack() as releases:
+        try:
+            service.check_open()
+            body = await read_body(http, service.large_bodies, releases)
+            service.requests.set_received(request)
+            accepted, accepted_at = time.monotonic(), time.time()
+            fields = parse_fields(body)
+            parsed = parse_request(
+                fields, service.checkpoint, service.model_name, request.id, accepted_at, client_key(http)
+            )
+            reference = await service.decode_reference(fields.ref_audio) if fields.ref_audio else None
+        except (ApiError, asyncio.CancelledError):
+            service.count_refusal()
+            raise
+        return SpeechResponse(service, parsed, reference, accepted)
+
+
+@_routes.api_route("/v1/audio/voices", methods=READ)
+async def _voices(http: Request) -> Response:
+    return JSONResponse(voice_list(_service(http).checkpoint))
+
+
+@_routes.api_route("/v1/models", methods=READ)
+async def _models(http: Request) -> Response:
+    return JSONResponse({"object": "list", "data": [_model_card(_service(http))]})
+
+
+@_routes.api_route("/v1/models/{name:path}", methods=READ)
+async def _model(http: Request, name: str) -> Response:
+    service = _service(http)
+    if name != service.model_name:
+        raise model_not_found(name, service.model_name)
+    return JSONResponse(_model_card(service))
+
+
+def _service(http: Request) -> GatewayService:
+    service: GatewayService = http.state.service
+    return service
+
+
+def voice_list(checkpoint: Description) -> dict[str, Any]:
+    """The body of `GET /v1/audio/voices`."""
+    return {
+        "object": "list",
+        "voices": list(checkpoint.voices),
+        "default": checkpoint.voices[0] if checkpoint.voices else None,
+        "languages": list(checkpoint.languages),
+        "task_types": [checkpoint.task_type],
+        "instructions": checkpoint.supports_instructions,
+    }
+
+
+def _model_card(service: GatewayService) -> dict[str, Any]:
+    return {"id": service.model_name, "object": "model", "created": service.created, "owned_by": "syrinx"}

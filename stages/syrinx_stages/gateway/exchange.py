@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from syrinx_stages.gateway.active_requests import ActiveRequests
 from syrinx_stages.gateway.delivery import EVENT_STREAM, error_event
 from syrinx_stages.gateway.errors import error_response, unavailable
+from syrinx_stages.gateway.service import GatewayService
 
 log = logging.getLogger(__name__)
 
@@ -18,21 +19,24 @@ END_SECONDS = 1.0
 
 
 class Exchanges:
-    """Wraps the application. Every response has an `X-Request-Id`; during a drain it closes its connection."""
+    """Wraps the application, which finds the service and its record of the request in the state of an HTTP request.
 
-    def __init__(self, app: ASGIApp, requests: ActiveRequests) -> None:
+    Every response has an `X-Request-Id`; during a drain it closes its connection.
+    """
+
+    def __init__(self, app: ASGIApp, service: GatewayService) -> None:
         self._app = app
-        self._requests = requests
+        self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs one request."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        exchange = _Exchange(send, self._requests)
+        exchange = _Exchange(send, self._service.requests)
         try:
-            async with self._requests.track() as request:
+            async with self._service.requests.track() as request:
                 exchange.request_id = request.id
-                scope.setdefault("state", {})["request"] = request
+                scope.setdefault("state", {}).update(service=self._service, request=request)
                 await self._app(scope, receive, exchange.send)
         except TimeoutError:
             if not request.limit.expired():
