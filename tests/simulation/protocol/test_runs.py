@@ -1,8 +1,10 @@
 """Runs of the deterministic simulation."""
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 
 import pytest
 
@@ -44,3 +46,10 @@ def test_rows_of_a_crashed_gateway_are_freed_also_if_nothing_else_happens():
     world = run(11, faults=[*settings, Fault("crash", 2.0, "gateway-0", 0.1, "process")])
     assert any(client.cut_off for client in world.clients)
     assert world.violations == []
+
+
+def test_a_run_leaves_no_objects_behind():
+    """Thousands of runs in one process would otherwise become slower and slower."""
+    loop = weakref.ref(run(0).loop)
+    gc.collect()
+    assert loop() is None
