@@ -110,13 +110,24 @@ def test_an_ended_stream_is_kept_for_a_time_and_then_dropped(kind: StreamKind) -
     last = end(written, claim, kind, accepted_at=1.0)
     written.forget("one")
     assert [entry.position for entry in written.last_written()] == [last.position]
-    assert written.ended() == ["1-0"]
+    assert written.ended() == {"1-0"}
     assert missing(written, last, STREAM_CREATED) == [1, 1]
     other = claimed(kind, "other")
     finish = Append("other", kind, Position(0, END_SEQUENCE), End(EndReason.STOP), other.fence, STREAM_CREATED)
     written.add(finish)
     written.accept(finish, 1.0 + KEEP_SECONDS)
     assert [entry.request_id for entry in written.last_written()] == ["other"]
+    assert not written.ended()
+
+
+def test_a_claim_that_another_one_has_replaced_or_that_was_refused_has_not_ended() -> None:
+    written, claim = Journal(CODES), claimed(CODES)
+    end(written, claim, CODES, accepted_at=0.0)
+    add(written, claimed(CODES, epoch=2), CODES, 1, accepted_at=0.0)
+    assert not written.ended()
+    last = end(written, claimed(CODES, epoch=2), CODES, accepted_at=0.0)
+    assert written.ended()
+    written.discard(last)
     assert not written.ended()
 
 

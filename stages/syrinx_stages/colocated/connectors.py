@@ -6,7 +6,7 @@ over. In the codecs' group the process only shows that it is alive.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 
 import msgspec
 
@@ -48,7 +48,7 @@ class SharedClaimOwner:
         self._evict: tuple[Callable[[str], None], ...] = ()
         self.finish_both: Callable[[str], Awaitable[None]]
         """Removes a request from the queue by its claim's ID. Set when the codec joins."""
-        self.ended: Callable[[], Iterable[str]]
+        self.ended: Callable[[], Set[str]]
         """Returns the claims of the requests that the codec has ended. Set when the codec joins."""
         self.readmit: Callable[[Claim], Awaitable[None]]
         """Claims a request of this process again and admits it to both stages. Set by `bind`."""
@@ -118,7 +118,7 @@ class SharedClaimOwner:
 class SharedClaimConsumer:
     """The codec's `base.Consumer`: claims only what the talker of its process has claimed."""
 
-    def __init__(self, owner: SharedClaimOwner, codecs: Consumer, ended: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, owner: SharedClaimOwner, codecs: Consumer, ended: Callable[[], Set[str]]) -> None:
         owner.ended = ended
         self._owner = owner
         self._codecs = codecs
@@ -218,7 +218,7 @@ class TalkerConnector:
     def reader(self) -> Reader:
         return _ForwardingReader(self._connector.reader(), self.codes)
 
-    def consumer(self, group: Group, name: str, ended: Callable[[], Iterable[str]] = tuple) -> SharedClaimOwner:
+    def consumer(self, group: Group, name: str, ended: Callable[[], Set[str]] = frozenset) -> SharedClaimOwner:
         """Joins the group for both stages. A claim has ended when the codec, not the talker, has written its end."""
         self.claims = SharedClaimOwner(self._connector.consumer(group, name, lambda: self.claims.ended()), self.codes)
         return self.claims
@@ -262,5 +262,5 @@ class CodecConnector:
         """Returns the reader of the talker's codes and of cancellations."""
         return self._talker.codes
 
-    def consumer(self, group: Group, name: str, ended: Callable[[], Iterable[str]] = tuple) -> SharedClaimConsumer:
+    def consumer(self, group: Group, name: str, ended: Callable[[], Set[str]] = frozenset) -> SharedClaimConsumer:
         return SharedClaimConsumer(self._talker.claims, self._connector.consumer(group, name), ended)

@@ -10,7 +10,7 @@ If the streams cannot be reached, a method retries for `RETRY_SECONDS` and then 
 retries until it is closed.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct
@@ -272,7 +272,7 @@ class StageConnector(Protocol):
     def reader(self) -> Reader:
         """Returns a reader of new cancellations and of the streams that it subscribes to."""
 
-    def consumer(self, group: Group, name: str, ended: Callable[[], Iterable[str]] = tuple) -> Consumer:
+    def consumer(self, group: Group, name: str, ended: Callable[[], Set[str]] = frozenset) -> Consumer:
         """Joins a group under a name that is unique and stable across restarts.
 
         `ended` returns the claims of requests that this process has ended, by entry ID. They are not claimed again: if

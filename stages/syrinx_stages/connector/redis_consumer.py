@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 import msgspec
 
@@ -41,7 +41,7 @@ class RedisConsumer:
         group: Group,
         name: str,
         lease_seconds: float,
-        ended: Callable[[], Iterable[str]],
+        ended: Callable[[], Set[str]],
     ) -> None:
         self._pool = pool
         self._keys = keys
@@ -175,9 +175,11 @@ class RedisConsumer:
             await self._join()
             return
         # Redis delivers a request again if it has lost the first delivery.
-        known = {*self._held, *self._ended()}
+        held, ended = self._held, self._ended()
         for _, entries in reply or ():
-            self._deliveries += [(at, fields[1], False) for at, fields in entries if at.decode() not in known]
+            for at, fields in entries:
+                if (entry_id := at.decode()) not in held and entry_id not in ended:
+                    self._deliveries.append((at, fields[1], False))
 
     @property
     def _must_recover(self) -> bool:

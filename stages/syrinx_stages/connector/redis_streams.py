@@ -5,7 +5,7 @@ An entry has a field `d` with the encoded message.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from typing import Any
 
 from syrinx_stages.connector import redis_scripts as scripts
@@ -204,7 +204,7 @@ class RedisConnector:
         self._readers.append(reader)
         return reader
 
-    def consumer(self, group: Group, name: str, ended: Callable[[], Iterable[str]] = tuple) -> RedisConsumer:
+    def consumer(self, group: Group, name: str, ended: Callable[[], Set[str]] = frozenset) -> RedisConsumer:
         consumer = RedisConsumer(self._pool, self._keys, group, name, self._lease_seconds, ended)
         self._consumers.append(consumer)
         return consumer

@@ -1,7 +1,7 @@
 """What a stage has written to the streams of its requests, so that it can write again what a fail-over has lost."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from syrinx_stages.connector.base import Append, Claim, Fence, StreamEntry
 from syrinx_stages.contract.keys import STREAM_CREATED, Position, StreamKind
@@ -30,6 +30,7 @@ class Journal:
     def __init__(self, kind: StreamKind) -> None:
         self._kind = kind
         self._streams: dict[str, _Stream] = {}
+        self._ended: set[str] = set()
         self._expiring: deque[tuple[float, Append]] = deque()
         """Accepted audio and ends, oldest first, and the time of each acceptance (monotonic seconds)."""
         self._audio_bytes = 0
@@ -46,8 +47,11 @@ class Journal:
         """Adds an entry that is about to be written, after `last_position` of its claim."""
         stream = self._streams.get(append.request_id)
         if stream is None or stream.fence != append.fence:
+            self._drop(append.request_id)
             stream = self._streams[append.request_id] = _Stream(append.fence, append.after)
         stream.entries.append(append)
+        if append.finishes is not None:
+            self._ended.add(append.finishes)
 
     def restore(self, claim: Claim, entries: Sequence[StreamEntry]) -> None:
         """Adds what earlier owners of a claimed request have written, as if this claim's owner had."""
@@ -88,25 +92,29 @@ class Journal:
             last += accepted
         return last
 
-    def ended(self) -> Sequence[str]:
-        """Returns the entry IDs of the claims whose end is kept."""
-        last = (stream.entries[-1] for stream in self._streams.values() if stream.entries)
-        return [append.finishes for append in last if append.finishes is not None]
+    def ended(self) -> Set[str]:
+        """Returns the entry IDs of the claims whose end is kept. The set is live, not a copy."""
+        return self._ended
 
     def forget(self, request_id: str) -> None:
         """Drops a stream that is written no further; one with an end is kept for `KEEP_SECONDS` after it."""
         stream = self._streams.get(request_id)
         if stream is not None and not (stream.entries and isinstance(stream.entries[-1].entry, End)):
-            del self._streams[request_id]
+            self._drop(request_id)
 
     def discard(self, append: Append) -> None:
         """Drops the stream of an entry that Redis has refused for good."""
         if self._stream(append) is not None:
-            del self._streams[append.request_id]
+            self._drop(append.request_id)
 
     def _stream(self, append: Append) -> _Stream | None:
         stream = self._streams.get(append.request_id)
         return stream if stream is not None and stream.fence == append.fence else None
+
+    def _drop(self, request_id: str) -> None:
+        stream = self._streams.pop(request_id, None)
+        if stream is not None:
+            self._ended.discard(stream.entries[-1].finishes or "")
 
     def _expire(self, now: float) -> None:
         while self._expiring:
@@ -119,7 +127,7 @@ class Journal:
             if stream is None:
                 continue
             if isinstance(append.entry, End):
-                del self._streams[append.request_id]
+                self._drop(append.request_id)
             # The last accepted entry stays: it shows whether Redis has lost the end of an idle stream.
             while len(stream.entries) > 1 and stream.entries[0].position <= append.position < stream.written:
                 stream.entries.popleft()
