@@ -175,8 +175,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._on_reply = on_reply
         # `asyncio.timeout` would cost as much as the rest of the call.
-        timeout = TimeoutError(f"no reply within {seconds:.0f} s")
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._fail, timeout)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._time_out, seconds)
         for block in _blocks(command):
             self._transport.write(block)
 
@@ -218,6 +217,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         if reply is not False:
             self._resolve(reply)
+
+    def _time_out(self, seconds: float) -> None:
+        self._fail(TimeoutError(f"no reply within {seconds:.0f} s"))
 
     def _fail(self, error: Exception) -> None:
         self.is_open = False
