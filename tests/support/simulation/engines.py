@@ -9,7 +9,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from support.simulation.loop import SimulatedLoop
 from syrinx_stages.codec.engine import CaptureCost, Prefill
@@ -21,6 +21,7 @@ CODEBOOK_SIZE = 1 << 15
 _FRAME = struct.Struct("<16H")
 _MASK = CODEBOOK_SIZE - 1
 _AUDIO = struct.Struct("<32sIH")
+R = TypeVar("R")
 _FILLER = b"\xe8\x03" * (FAMILY.samples_per_frame - _AUDIO.size // 2)
 """Audible, so that the gateway trims nothing."""
 
@@ -36,8 +37,7 @@ def frame(index: int, row: int, chain: int) -> bytes:
     return _FRAME.pack(*parts, *(zlib.crc32(bytes((part,)), chain ^ row) & _MASK for part in range(11)))
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """What a frame says about itself."""
 
     index: int
@@ -55,8 +55,7 @@ def reference_codes(request: SpeechRequest) -> bytes:
     return frame(0, 0, start_of_chain(request.seed))
 
 
-@dataclass(frozen=True)
-class AudioFrame:
+class AudioFrame(NamedTuple):
     """What the audio of a frame says about itself."""
 
     codes: bytes
@@ -114,19 +113,31 @@ class _Row:
 
 
 @dataclass
-class SimulatedTalkerEngine:
-    """A `TalkerEngine`. `numbers` yields the number of each new row, unique in a run."""
+class _Engine(Generic[R]):
+    """What both engines have in common. `numbers` yields the number of each new row, unique in a run."""
 
     loop: SimulatedLoop
     pace: Pace
     numbers: Iterator[int]
-    rows: dict[str, _Row] = field(default_factory=dict)
-    depth: int = 1
+    depth: int
+    rows: dict[str, R] = field(default_factory=dict)
     isolates_rows: bool = True
-    prefill_rows: int = 1
 
     def warm_up(self) -> None:
         self.loop.spend(self.pace.prefill)
+
+    def release(self, request_id: str) -> None:
+        self.rows.pop(request_id, None)
+
+    def read(self, step: Any) -> Any:
+        return step
+
+
+@dataclass
+class SimulatedTalkerEngine(_Engine[_Row]):
+    """A `TalkerEngine`."""
+
+    prefill_rows: int = 1
 
     def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
         self.loop.spend(self.pace.jittered(self.pace.prefill))
@@ -141,15 +152,9 @@ class SimulatedTalkerEngine:
                 chain = zlib.crc32(codes, chain)
             self.rows[each.request.id] = _Row(each.request, next(self.numbers), each.frames, chain)
 
-    def release(self, request_id: str) -> None:
-        self.rows.pop(request_id, None)
-
     def launch(self, ids: Sequence[str]) -> Mapping[str, bytes | End]:
         self.loop.spend(self.pace.jittered(self.pace.step))
         return {request_id: result for request_id in ids if (result := self._step(request_id)) is not None}
-
-    def read(self, step: Mapping[str, bytes | End]) -> Mapping[str, bytes | End]:
-        return step
 
     def _step(self, request_id: str) -> bytes | End | None:
         row = self.rows[request_id]
@@ -174,15 +179,9 @@ class _Stream:
 
 
 @dataclass
-class SimulatedCodecEngine:
+class SimulatedCodecEngine(_Engine[_Stream]):
     """A `CodecEngine`."""
 
-    loop: SimulatedLoop
-    pace: Pace
-    numbers: Iterator[int]
-    rows: dict[str, _Stream] = field(default_factory=dict)
-    depth: int = 2
-    isolates_rows: bool = True
     overhead_frames: int = 0
     codebook_size: int = CODEBOOK_SIZE
     capture_costs: Mapping[CapturePair, CaptureCost] = field(default_factory=dict)
@@ -191,9 +190,6 @@ class SimulatedCodecEngine:
     @property
     def prefill(self) -> Prefill:
         return Prefill(3, self._prefill)
-
-    def warm_up(self) -> None:
-        self.loop.spend(self.pace.prefill)
 
     def capture(self, shape: CapturePair) -> None:
         self.captured = (*self.captured, shape)
@@ -204,15 +200,9 @@ class SimulatedCodecEngine:
     def open(self, request_id: str) -> None:
         self.rows[request_id] = _Stream(next(self.numbers))
 
-    def release(self, request_id: str) -> None:
-        self.rows.pop(request_id, None)
-
     def launch(self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair) -> list[bytes]:
         self.loop.spend(self.pace.jittered(self.pace.step))
         return [self._decode(self.rows[request_id], frames) for request_id, frames in zip(ids, codes, strict=True)]
-
-    def read(self, call: list[bytes]) -> list[bytes]:
-        return call
 
     def _prefill(self, request_id: str, frames: Sequence[bytes]) -> list[bytes]:
         self.loop.spend(self.pace.jittered(self.pace.step))

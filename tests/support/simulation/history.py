@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from support.memory_redis.values import EntryId
 from support.simulation.loop import SimulatedLoop
@@ -11,8 +12,7 @@ from syrinx_stages.contract.messages import Audio, Codes, End, Entry, StreamCrea
 StreamName = tuple[str, StreamKind]
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(NamedTuple):
     """An entry that was written to a stream."""
 
     at: float

@@ -190,7 +190,7 @@ class Talker(Worker):
 
     def build(self, connector: RedisConnector, metrics: Metrics) -> TalkerService:
         cluster, config = self.cluster, self.config
-        self.engine = SimulatedTalkerEngine(cluster.loop, self._pace, cluster.rows_of(self.name), depth=self._depth)
+        self.engine = SimulatedTalkerEngine(cluster.loop, self._pace, cluster.rows_of(self.name), self._depth)
         live = LiveSettings(config.talker, 0, config.max_resident, cluster.loop.time)
         load: Callable[[], Any] = lambda: self.engine  # noqa: E731
         return TalkerService(connector, load, self.name, config.max_resident, live, metrics)
@@ -201,7 +201,7 @@ class Codec(Worker):
 
     def build(self, connector: RedisConnector, metrics: Metrics) -> CodecService:
         cluster, config = self.cluster, self.config
-        self.engine = SimulatedCodecEngine(cluster.loop, self._pace, cluster.rows_of(self.name), depth=self._depth)
+        self.engine = SimulatedCodecEngine(cluster.loop, self._pace, cluster.rows_of(self.name), self._depth)
         live = LiveSettings(config.codec, 0, config.max_resident, cluster.loop.time)
         load: Callable[[], Any] = lambda: self.engine  # noqa: E731
         return CodecService(connector, load, self.name, config.max_resident, live, metrics)
