@@ -30,13 +30,26 @@ class Process:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.alive = True
-        self.paused = False
+        self.alive = self.runs = True
         self.clock_skew = 0.0
         """Seconds by which its wall clock is ahead."""
         self.backlog: list[_Handle] = []
         """What would have run during the pause."""
         self.tasks: list[asyncio.Task[Any]] = []
+
+    def end(self) -> None:
+        """Ends the process: it never runs again."""
+        self.alive = self.runs = False
+
+    @property
+    def paused(self) -> bool:
+        """It is stopped for a while."""
+        return self.alive and not self.runs
+
+    def delay(self, handle: "_Handle") -> None:
+        """Keeps a handle until the end of a pause. Drops that of a process that has ended."""
+        if self.alive:
+            self.backlog.append(handle)
 
 
 class _Handle:
@@ -135,15 +148,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """Runs a coroutine as the world. Raises `Spinning`, and what the coroutine raises."""
         with self._installed():
             task = self.create_task(main)
-            checked = -1.0
             try:
-                while not task.done():
-                    if not self._run_next():
-                        continue
-                    if self.handles % MAX_HANDLES == 0:
-                        if self._now < checked + 1:
-                            raise Spinning(f"the program waits for nothing at {self._now:.3f} s")
-                        checked = self._now
+                self._run_until_done(task)
                 return task.result()
             finally:
                 self._closed = True
@@ -158,35 +164,36 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                 with contextlib.suppress(BaseException):
                     coroutine.close()
 
-    def _run_next(self) -> bool:
-        """Runs the next handle. Returns False if it was cancelled, or its process cannot run it."""
-        if self._ready:
-            handle = self._ready.popleft()
-        elif self._timers:
-            when, _, handle = heapq.heappop(self._timers)
+    def _run_until_done(self, task: _Task) -> None:
+        """Runs handles until a task is done. One function, because most of the time of a run passes here."""
+        ready, timers, checked = self._ready, self._timers, -1.0
+        while not task.done():
+            if ready:
+                handle = ready.popleft()
+            elif timers:
+                when, _, handle = heapq.heappop(timers)
+                if when > self._now and not handle.is_cancelled:
+                    self._now = when
+            else:
+                raise RuntimeError("deadlock: nothing can ever happen any more")
             if handle.is_cancelled:
-                return False
-            self._now = max(self._now, when)
-        else:
-            raise RuntimeError("deadlock: nothing can ever happen any more")
-        process = handle.process
-        if handle.is_cancelled or (process is not None and not self._can_run(process, handle)):
-            return False
-        self.process = process
-        self.handles += 1
-        self._now += HANDLE_SECONDS
-        try:
-            handle.context.run(handle.callback, *handle.arguments)
-        except Exception as error:
-            self.errors.append(f"exception in {handle.callback}: {error!r}")
-        self.process = None
-        return True
-
-    def _can_run(self, process: Process, handle: _Handle) -> bool:
-        """Returns whether a process runs; a handle of a paused one waits."""
-        if process.alive and process.paused:
-            process.backlog.append(handle)
-        return process.alive and not process.paused
+                continue
+            process = handle.process
+            if process is not None and not process.runs:
+                process.delay(handle)
+                continue
+            self.process = process
+            self.handles += 1
+            self._now += HANDLE_SECONDS
+            try:
+                handle.context.run(handle.callback, *handle.arguments)
+            except Exception as error:
+                self.errors.append(f"exception in {handle.callback}: {error!r}")
+            self.process = None
+            if self.handles % MAX_HANDLES == 0:
+                if self._now < checked + 1:
+                    raise Spinning(f"the program waits for nothing at {self._now:.3f} s")
+                checked = self._now
 
     @contextlib.contextmanager
     def _installed(self) -> Iterator[None]:
@@ -215,19 +222,20 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def run_in(self, process: Process, callback: Callable[..., None], *arguments: Any) -> None:
         """Runs a call in a process, from outside: at once if the process runs."""
-        handle = _Handle(callback, arguments, None, process)
-        if self._can_run(process, handle):
+        if process.runs:
             self.process = process
-            handle.context.run(callback, *arguments)
+            callback(*arguments)
             self.process = None
+        else:
+            process.delay(_Handle(callback, arguments, None, process))
 
     def pause(self, process: Process) -> None:
         """Stops a process, as SIGSTOP does."""
-        process.paused = True
+        process.runs = False
 
     def resume(self, process: Process) -> None:
         """Continues a process: first with what it has received, then with the timers that are due."""
-        process.paused = False
+        process.runs = process.alive
         backlog, process.backlog = process.backlog, []
         self._ready.extend(sorted(backlog, key=lambda handle: handle.is_timer))
 

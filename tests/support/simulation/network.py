@@ -109,13 +109,11 @@ class Connection:
             self.closed_by_process = True
             self._protocol.connection_lost(ConnectionResetError("the connection was reset"))
             return
-        view = memoryview(data)
-        while len(view):
-            buffer = self._protocol.get_buffer(len(view))
-            count = min(len(buffer), len(view))
-            buffer[:count] = view[:count]
-            self._protocol.buffer_updated(count)
-            view = view[count:]
+        while data:
+            buffer = self._protocol.get_buffer(len(data))
+            part, data = data[: len(buffer)], data[len(buffer) :]
+            buffer[: len(part)] = part
+            self._protocol.buffer_updated(len(part))
 
     def heal(self) -> None:
         """Delivers what a partition has held back."""

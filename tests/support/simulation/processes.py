@@ -107,7 +107,7 @@ class Replica(ABC):
             await service.close()
             await self.end_responses()
             await connector.close()
-            process.alive = False
+            process.end()
             with self.cluster.loop.within(None):
                 self.cluster.loop.call_soon(self._on_end, process)
 
@@ -131,7 +131,7 @@ class Replica(ABC):
     def crash(self, noticed: bool, restart_after: float) -> None:
         """Kills the process, or its machine: then Redis does not notice."""
         if self.process.alive:
-            self.process.alive = False
+            self.process.end()
             self.cluster.network.end(self.name, noticed)
             self.restart(restart_after)
 
