@@ -11,6 +11,9 @@ from unittest import mock
 
 from syrinx_stages.families import IMPLEMENTATION
 
+LISTENER_SECONDS = 15.0
+"""After this long a talker abandons a request whose gateway has crashed: longer than any fault, but not a minute."""
+
 _describe = functools.cache(IMPLEMENTATION.describe)
 _load_tokenizer = functools.cache(IMPLEMENTATION.load_tokenizer)
 
@@ -43,6 +46,7 @@ def environment(chance: random.Random, verbose: bool) -> Iterator[None]:
         mock.patch("syrinx_stages.gateway.active_requests.uuid", types.SimpleNamespace(uuid4=new_uuid)),
         mock.patch("syrinx_stages.gateway.service.httpx.AsyncClient", _NoHttp),
         mock.patch("syrinx_stages.runtime.process.gc", no_collector),
+        mock.patch("syrinx_stages.talker.service.LISTENER_TIMEOUT", LISTENER_SECONDS),
         # Clearing the buffers of all connections would take a tenth of the time.
         mock.patch("syrinx_stages.connector.redis_connection.RECEIVE_BYTES", 4096),
     ):

@@ -9,18 +9,17 @@ from support.memory_redis import MemoryRedis
 from support.simulation.checks import check_client, check_history, may_leave_streams
 from support.simulation.clients import Client, Wish
 from support.simulation.engines import Pace
-from support.simulation.environment import environment
+from support.simulation.environment import LISTENER_SECONDS, environment
 from support.simulation.faults import Fault, Injector, plan
 from support.simulation.history import History
 from support.simulation.loop import START
 from support.simulation.network import Network, NetworkLoop
 from support.simulation.processes import KEYS, Cluster, Codec, Gateway, Replica, Talker
 from syrinx_stages.contract.settings import CodecSettings, StageConfig, TalkerSettings
-from syrinx_stages.talker.service import LISTENER_TIMEOUT
 
 BOUND_SECONDS = 30.0
 """After the last fault, every request ends within this time."""
-IDLE_SECONDS = LISTENER_TIMEOUT + 15.0
+IDLE_SECONDS = LISTENER_SECONDS + 15.0
 """After the last request, nothing is left within this time: also of those whose gateway has crashed."""
 EXIT_SECONDS = 15.0
 """After SIGTERM, a process ends within this time."""
