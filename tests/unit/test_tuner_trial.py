@@ -176,6 +176,11 @@ def test_a_restart_or_errors_under_the_candidate_roll_back():
     assert failure(a_trial(), evidence({}, errors=(3, 0, 0), problem="stale")) == ""
 
 
+def test_errors_of_a_replica_in_neither_group_are_not_counted():
+    assert failure(a_trial(), evidence({}, errors=(3, 1, 9))) == "3 requests failed under the candidate"
+    assert failure(a_trial("Switchback"), evidence({}, errors=(1, 1, 1))) == "3 requests failed under the candidate"
+
+
 def test_a_collapse_is_suspected_unless_both_arms_collapse(policy):
     collapsed = evidence({"codec-0": route(100, 20), "codec-1": route(100, 95)})
     assert "20% good requests, at least 90% under the baseline" in suspected_harm(policy, a_trial(), collapsed)

@@ -5,7 +5,7 @@ statistical test has a verdict.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -22,7 +22,7 @@ from syrinx_operator.resource.tuning_status import (
     StratumName,
     Trial,
 )
-from syrinx_operator.tuner.evidence import Evidence, Route, RouteStats, count_requests, ttfa_quantile
+from syrinx_operator.tuner.evidence import Evidence, ReplicaStats, Route, RouteStats, count_requests, ttfa_quantile
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.stats import update_test
 from syrinx_stages.contract.family import TaskName
@@ -134,12 +134,17 @@ def _p95(routes: Mapping[Route, RouteStats], task_type: str) -> float | None:
     return ttfa_quantile(routes, task_type, 0.95) if requests >= MIN_STRATUM_REQUESTS else None
 
 
+def _compared_replicas(trial: Trial, evidence: Evidence) -> Iterable[ReplicaStats]:
+    """Returns the replicas of both arms. In a parallel trial a replica may be in neither of the two groups."""
+    period, replicas = trial.period, evidence.replicas_of(trial.knob.stage)
+    if trial.design == "Switchback":
+        return replicas
+    return (each for each in replicas if each.name in period.candidate_replicas + period.baseline_replicas)
+
+
 def _period_work(trial: Trial, evidence: Evidence) -> ArmWork:
-    work, period = ArmWork(), trial.period
-    for replica in evidence.replicas_of(trial.knob.stage):
-        # In a parallel trial only the two randomized groups are compared.
-        if trial.design == "Parallel" and replica.name not in period.candidate_replicas + period.baseline_replicas:
-            continue
+    work = ArmWork()
+    for replica in _compared_replicas(trial, evidence):
         arm = "candidate" if runs_candidate(trial, replica.name) else "baseline"
         done: dict[str, Any] = {
             f"{arm}_frames": replica.frames or 0,
@@ -207,7 +212,7 @@ def failure(trial: Trial, evidence: Evidence) -> str:
     """Returns why the candidate must be rolled back now: a restart or errors. Empty if it need not."""
     restarts = dict(zip(trial.period.replicas, trial.period.restarts, strict=False))
     errors = {True: 0, False: 0}
-    for replica in evidence.replicas_of(trial.knob.stage):
+    for replica in _compared_replicas(trial, evidence):
         candidate = runs_candidate(trial, replica.name)
         # A replica that restarts under the candidate rejects it, whatever the cause.
         if candidate and replica.restarts > restarts.get(replica.name, replica.restarts):
