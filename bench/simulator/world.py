@@ -12,7 +12,8 @@ import numpy as np
 from simulator import kernel, layout
 from simulator.layout import Array
 from simulator.scenario import TASK_TYPES, Scenario
-from syrinx_operator.resource.knobs import Setting, Stage, live_settings
+from syrinx_operator.resource.knobs import TUNED_STAGES, Setting, live_settings
+from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.tuner.counters import MAX_ROWS, STALE_SECONDS
 from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment
 from syrinx_operator.tuner.evidence import (
@@ -58,7 +59,7 @@ class World:
         self._state = kernel.bind(self._memory)
         self._scrapes: list[_Scrape] = []
         counts = {Stage.TALKER: scenario.talkers, Stage.CODEC: scenario.codecs}
-        self._names = {f"{stage}-{index}": stage for stage in Stage for index in range(counts[stage])}
+        self._names = {f"{stage}-{index}": stage for stage in TUNED_STAGES for index in range(counts[stage])}
         """Names and stages of the replicas, in the order of `Memory.replicas`."""
         self._base = scenario.initial
         self._overrides: dict[str, Setting] = {}

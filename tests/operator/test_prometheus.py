@@ -18,7 +18,7 @@ from syrinx_operator.cluster import prometheus
 from syrinx_operator.cluster.prometheus import CLOCK_QUERY, DEFAULT_ACCESS, Access, access, counters_query, selector
 from syrinx_operator.cluster.state import Component, Owner, Replica
 from syrinx_operator.cluster.tuning import MetricsReader, window
-from syrinx_operator.resource.knobs import Identity, Stage
+from syrinx_operator.resource.knobs import TUNED_STAGES, Identity
 from syrinx_operator.resource.spec import (
     MonitoringSpec,
     PipelineSpec,
@@ -29,6 +29,7 @@ from syrinx_operator.resource.spec import (
     TuningSpec,
     default_pipeline,
 )
+from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.tuner.counters import Observation
 from syrinx_operator.tuner.evidence import CallStats, ReplicaStats, StepStats, slo_statuses
@@ -36,8 +37,8 @@ from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.runner import Tuner
 from syrinx_stages.contract.metrics import LIVE_STREAMS
 
-APART = frozenset(Stage)
-WORKERS = tuple(ReplicaStats(name=f"demo-{stage}-0", stage=stage, ready=True, restarts=0) for stage in Stage)
+APART = frozenset(TUNED_STAGES)
+WORKERS = tuple(ReplicaStats(name=f"demo-{stage}-0", stage=stage, ready=True, restarts=0) for stage in TUNED_STAGES)
 
 
 def pipeline(url, **spec):

@@ -8,7 +8,7 @@ from simulator.cases import RESULTS
 from simulator.scenario import Failure
 from simulator.tuning import Report, workloads, write_table
 from simulator.world import fixed
-from syrinx_operator.resource.knobs import Stage
+from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.tuner.decide import assignment
 
 HOUR = 3600.0

@@ -13,8 +13,9 @@ from simulator import kernel, layout
 from simulator.cases import benched, published, simulate
 from simulator.scenario import TASK_TYPES, Costs, Decoder, Failure, Scenario, line
 from simulator.world import World, clock, fixed, goodput
-from syrinx_operator.resource.knobs import Knob, Setting, Stage
+from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape
+from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment
 from syrinx_operator.tuner.policy import Objective
 from syrinx_stages.codec import scheduler as real_codec

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from support.tuner_world import IDENTITY, World, auto
-from syrinx_operator.resource.knobs import Setting, Stage
+from syrinx_operator.resource.knobs import Setting
+from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import BestKnown, State, Workload
 from syrinx_operator.tuner.decide import assignment, decide
 from syrinx_operator.tuner.policy import Objective

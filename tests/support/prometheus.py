@@ -22,7 +22,7 @@ from support.stage_metrics import Gateway, Worker
 from syrinx_operator.cluster.prometheus import CLOCK_QUERY, counters_query
 from syrinx_operator.cluster.state import Owner
 from syrinx_operator.local import die_with_parent
-from syrinx_operator.resource.knobs import Stage
+from syrinx_operator.resource.stage_config import Stage
 
 OWNER = Owner("demo", "voices", "u-1", generation=1)
 ANSWERS = Path(__file__).parents[1] / "fixtures" / "prometheus" / "answers.json"

@@ -11,8 +11,9 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import numpy as np
 
-from syrinx_operator.resource.knobs import Identity, Setting, Stage, live_settings
+from syrinx_operator.resource.knobs import Identity, Setting, live_settings
 from syrinx_operator.resource.spec import default_pipeline
+from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.decide import Decision, assignment, decide, window_start
 from syrinx_operator.tuner.evidence import CallStats, Evidence, ReplicaStats, Route, RouteStats, StepStats

@@ -10,7 +10,8 @@ from support.cluster_plan import CONFIG, EMPTY, after, objects, owner_of, pipeli
 from syrinx_operator.cluster import tuning
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, Problem
-from syrinx_operator.resource.knobs import Identity, Knob, Stage, setting_of
+from syrinx_operator.resource.knobs import Identity, Knob, setting_of
+from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.status import read
 from syrinx_operator.resource.tuning_status import Period, State, Trial
 from syrinx_stages.contract.settings import ReportedSettings

@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 
 from support.tuner_world import IDENTITY, START, auto
-from syrinx_operator.resource.knobs import Setting, Stage
+from syrinx_operator.resource.knobs import Setting
+from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.tuner.estimate import Curve, fit_curve, fit_load_model, predict, utilization
 from syrinx_operator.tuner.evidence import CallStats, Evidence, ReplicaStats, Route, RouteStats, StepStats
 

@@ -11,7 +11,7 @@ import pytest
 
 from support.stage_metrics import Gateway
 from support.stage_metrics import Worker as Pod
-from syrinx_operator.resource.knobs import Identity, Stage, live_settings
+from syrinx_operator.resource.knobs import TUNED_STAGES, Identity, live_settings
 from syrinx_operator.resource.spec import PipelineSpec, SloSpec, TtfaObjective, TuningSpec
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner import runner
@@ -54,7 +54,7 @@ class Pipeline:
                 ReplicaStats(
                     name=f"demo-{stage}-0", stage=stage, ready=True, restarts=0, settings=live_settings(setting, stage)
                 )
-                for stage in Stage
+                for stage in TUNED_STAGES
             ),
             identity=IDENTITY,
             problem=problem,

@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from syrinx_operator.resource.knobs import Identity, Knob, Setting, Stage, live_settings
+from syrinx_operator.resource.knobs import Identity, Knob, Setting, live_settings
+from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import ArmWork, Counts, PairedTest, Period, Stratum, Trial
 from syrinx_operator.tuner.arms import (
     arm_counts,

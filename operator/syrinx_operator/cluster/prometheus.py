@@ -18,7 +18,8 @@ from msgspec import Struct
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.state import STAGES, Component, Owner
-from syrinx_operator.resource.knobs import Stage
+from syrinx_operator.resource.knobs import TUNED_STAGES
+from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.tuner import snapshot
 from syrinx_operator.tuner.snapshot import LABELS, MAX_COUNT, Sample, Snapshot
 
@@ -90,11 +91,11 @@ def counters_query(owner: Owner, seconds: int, split_by: frozenset[Stage]) -> st
     """
     names = sorted({name for stage in snapshot.WANTED_METRICS.values() for name in stage})
     series = f'{{__name__=~"{"|".join(names)}",{selector(owner)}}}'
-    if split_by == frozenset(Stage):
+    if split_by == frozenset(TUNED_STAGES):
         return f"{series}[{seconds}s]"
-    labels = sorted(LABELS - set(Stage))
+    labels = sorted(LABELS - set(TUNED_STAGES))
     # A pod that two jobs scrape must count once.
-    deduplicated = f"max by (__name__, pod, {', '.join([*Stage, *labels])}) ({series})"
+    deduplicated = f"max by (__name__, pod, {', '.join([*TUNED_STAGES, *labels])}) ({series})"
     total = f"sum by (__name__, pod, {', '.join([*sorted(split_by), *labels])}) ({deduplicated})"
     return f"{total}[{seconds}s:{max(seconds // _STEPS, 1)}s]"
 

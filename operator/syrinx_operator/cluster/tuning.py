@@ -14,7 +14,7 @@ from syrinx_operator.cluster.plan.records import recorded_tuning
 from syrinx_operator.cluster.state import STAGES, Component, Metrics, Observed, Owner, Problem, Replica
 from syrinx_operator.cluster.status import incomplete
 from syrinx_operator.resource import knobs
-from syrinx_operator.resource.knobs import Identity, Setting, Stage, live_settings
+from syrinx_operator.resource.knobs import TUNED_STAGES, Identity, Setting, live_settings
 from syrinx_operator.resource.rules import cluster_violations, violations
 from syrinx_operator.resource.spec import TTSPipeline, TuningSpec
 from syrinx_operator.resource.stage_config import engine_suffix
@@ -264,9 +264,9 @@ async def _scrape(replica: Replica, scrape: Scrape, at: datetime) -> Snapshot | 
 
 
 def _split_by(replicas: Sequence[Replica], tuned: Stage | None) -> frozenset[Stage]:
-    talkers, codecs = (sum(each.component.value == stage.value for each in replicas) for stage in Stage)
+    talkers, codecs = (sum(each.component.value == stage.value for each in replicas) for stage in TUNED_STAGES)
     if talkers * codecs <= MAX_ROUTES:
-        return frozenset(Stage)
+        return frozenset(TUNED_STAGES)
     return frozenset() if tuned is None else frozenset({tuned})
 
 

@@ -16,11 +16,10 @@ from syrinx_operator.local import tuning_files
 from syrinx_operator.local.events import Event, Observer
 from syrinx_operator.local.machine import describe
 from syrinx_operator.local.supervisor import Member
-from syrinx_operator.resource.knobs import Identity, Stage, live_settings, with_setting
+from syrinx_operator.resource.knobs import Identity, live_settings, with_setting
 from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import TTSPipeline
-from syrinx_operator.resource.stage_config import Stage as Process
-from syrinx_operator.resource.stage_config import engine_suffix, model_generation
+from syrinx_operator.resource.stage_config import Stage, engine_suffix, model_generation
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.counters import Observation
 from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment, assignment
@@ -98,7 +97,7 @@ class LocalTuner:
     ) -> str:
         requests = []
         for member in _workers(members):
-            stage = Stage(member.stage.value)
+            stage = member.stage
             base, override = live_settings(desired.base, stage), desired.override(stage, member.name)
             reported = replies[member.name].reported
             if reported is None:
@@ -154,11 +153,11 @@ def observe(members: Sequence[Member], replies: Mapping[str, StageReply], identi
     """Returns the tuner's input. Stages that are not ready or do not respond count as a disruption."""
     unavailable = [f"{member.name} is not ready" for member in members if not member.is_ready]
     unavailable += [reply.problem for reply in replies.values() if reply.problem]
-    gateways = [replies[member.name] for member in members if member.stage is Process.GATEWAY]
+    gateways = [replies[member.name] for member in members if member.stage is Stage.GATEWAY]
     replicas = [
         ReplicaStats(
             name=member.name,
-            stage=Stage(member.stage.value),
+            stage=member.stage,
             ready=member.is_ready,
             restarts=member.restarts,
             settings=reported.settings if (reported := replies[member.name].reported) else None,
@@ -175,7 +174,7 @@ def observe(members: Sequence[Member], replies: Mapping[str, StageReply], identi
 
 
 def _workers(members: Sequence[Member]) -> list[Member]:
-    return [member for member in members if member.stage is not Process.GATEWAY]
+    return [member for member in members if member.stage is not Stage.GATEWAY]
 
 
 async def _query(http: httpx.AsyncClient, member: Member) -> StageReply:
@@ -189,7 +188,7 @@ async def _query(http: httpx.AsyncClient, member: Member) -> StageReply:
     except (httpx.HTTPError, ValueError) as error:
         problem = f"{member.name} reports no metrics: {str(error) or type(error).__name__}"
     try:
-        if member.stage is not Process.GATEWAY:
+        if member.stage is not Stage.GATEWAY:
             content = (await http.get(f"{member.admin_url}/settings")).raise_for_status().content
             reported = msgspec.json.decode(content, type=ReportedSettings)
     except (httpx.HTTPError, msgspec.MsgspecError) as error:

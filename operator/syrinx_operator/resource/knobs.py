@@ -8,8 +8,10 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, structs
 
 from syrinx_operator.resource.spec import CaptureShape, PipelineSpec
+from syrinx_operator.resource.stage_config import Stage
 from syrinx_stages.contract.settings import Frames, Rows
 
+TUNED_STAGES = (Stage.TALKER, Stage.CODEC)
 Mode = Literal["Off", "Recommend", "Auto"]
 
 
@@ -26,13 +28,6 @@ class Identity(StatusStruct, frozen=True, kw_only=True):
     """Image of the stages, or the version of Syrinx."""
     device: Annotated[str, Meta(max_length=256)]
     """Devices of talker and codec as far as known, and the engine if it is not torch."""
-
-
-class Stage(StrEnum):
-    """The stages whose settings are tuned."""
-
-    TALKER = "talker"
-    CODEC = "codec"
 
 
 class Knob(StrEnum):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from syrinx_operator.resource.knobs import Stage
+from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import (
     ArmWork,
     Counts,

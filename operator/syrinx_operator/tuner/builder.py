@@ -7,7 +7,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from syrinx_operator.resource.knobs import Knob, Setting, Stage
+from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import (
     MAX_HISTORY,
     MAX_QUARANTINE,

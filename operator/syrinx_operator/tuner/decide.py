@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from syrinx_operator.resource.knobs import Knob, Setting, Stage
+from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import Phase, Recommendation, State
 from syrinx_operator.tuner.builder import DecisionBuilder, Event, format_change, in_force, stage_of
 from syrinx_operator.tuner.evidence import MIN_REQUESTS, Evidence, classify_workload, missed_objective, similar

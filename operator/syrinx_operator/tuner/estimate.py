@@ -13,7 +13,8 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from syrinx_operator.resource.knobs import Setting, Stage
+from syrinx_operator.resource.knobs import Setting
+from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.tuner.evidence import Evidence, ttfa_quantile
 from syrinx_operator.tuner.policy import Policy
 from syrinx_stages.contract.family import FAMILY

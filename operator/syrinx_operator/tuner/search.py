@@ -7,7 +7,8 @@ from itertools import chain
 
 from msgspec import Struct
 
-from syrinx_operator.resource.knobs import Knob, Setting, Stage
+from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import Goal, State
 from syrinx_operator.tuner.captures import plan_captures
 from syrinx_operator.tuner.estimate import fit_load_model, predict, utilization

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from syrinx_operator.resource.knobs import Setting, Stage, live_settings
+from syrinx_operator.resource.knobs import TUNED_STAGES, Setting, live_settings
 from syrinx_operator.resource.tuning_status import MAX_CANDIDATES, ArmWork, Period, Stratum, Trial, Verdict
 from syrinx_operator.tuner import arms
 from syrinx_operator.tuner.arms import MIN_STRATUM_REQUESTS, OVERALL
@@ -61,7 +61,7 @@ def start_trial(
     stage = proposal.knob.stage
     replicas = evidence.replicas_of(stage)
     model = fit_load_model(policy, evidence, current)
-    load = {each: utilization(model, current, each) if model else 1.0 for each in Stage}
+    load = {each: utilization(model, current, each) if model else 1.0 for each in TUNED_STAGES}
     # Replicas that share one queue interfere: requests of either arm then wait for the stage as a whole.
     coupled = overloaded(policy, evidence) or load[stage] > CONGESTED_UTILIZATION
     coupled = coupled or evidence.total.good_ratio < COUPLED_GOOD_RATIO
