@@ -69,7 +69,8 @@ class EngineSpeed:
     @property
     def requests_per_second(self) -> float:
         """Requests served per second with as many as a step holds; 0 if unknown."""
-        return 0.0 if math.isinf(self.capacity) else self.capacity / max(self._mean_seconds, FAMILY.frame_seconds)
+        capacity = self.capacity
+        return 0.0 if math.isinf(capacity) else capacity / max(self._mean_seconds, FAMILY.frame_seconds)
 
     def _seconds_per_frame(self, rows: int) -> float:
         sums = self._sums
@@ -85,9 +86,10 @@ class EngineSpeed:
         """
         if not self.real_time:
             return self.max_num_seqs - len(demands)
-        if math.isinf(self.capacity):
+        capacity = self.capacity
+        if math.isinf(capacity):
             return self.max_num_seqs
-        return max(int((self.capacity - sum(demands)) / HEADROOM), 0 if demands else 1)
+        return max(int((capacity - sum(demands)) / HEADROOM), 0 if demands else 1)
 
 
 class _Sums:
