@@ -34,6 +34,8 @@ async def test_a_request_is_refused_if_it_is_expected_to_wait_too_long(world):
     number, error = await fill(world, gateway, 20)
     assert number == 5
     assert error.retry_after == pytest.approx(1.5, abs=0.01)
+    assert "wait for a talker is 1.50 s, and only a part of maxQueueSeconds (2 s) is granted while" in str(error)
+    assert "retry in 2 s; to admit more requests, add replicas or raise maxQueueSeconds" in str(error)
     assert (await gateway.queue(Group.TALKERS)).expected_seconds == pytest.approx(1.5, abs=0.01)
 
 

@@ -5,6 +5,7 @@ An entry has a field `d` with the encoded message.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from typing import Any
 
@@ -91,10 +92,8 @@ class RedisConnector:
             message = f"Redis has no room for a further request in its {details[0] / 2**20:.0f} MiB of memory"
             raise QueueFull(message, ROOM_RETRY_SECONDS, "redis_full")
         if status == b"full":
-            length, oldest, expected = details
-            wait = max(oldest, expected) / 1000
-            message = f"{length} requests wait for a talker, and the next would wait about {wait:.1f} s"
-            raise QueueFull(message, retry_after=max(wait, 1.0))
+            length, oldest_ms, expected_ms = details
+            raise _queue_full(limits, QueueState(length, oldest_ms / 1000, expected_ms / 1000))
         if status != b"queued":
             raise ConnectorError(f"request id {request.id} is in use")
         return Ticket(request.id, details[0].decode())
@@ -222,6 +221,23 @@ class RedisConnector:
     def _request_keys(self, request_id: str) -> list[str]:
         streams = (self._keys.stream(request_id, kind) for kind in StreamKind)
         return [self._keys.reference(request_id), self._keys.owners(request_id), *streams]
+
+
+def _queue_full(limits: GatewaySettings, queue: QueueState) -> QueueFull:
+    """Returns the refusal of a request: the limit that applied, and what to do."""
+    field, limit = "maxQueueSeconds", f"maxQueueSeconds ({limits.max_queue_seconds:g} s)"
+    expected = f"the expected wait for a talker is {queue.expected_seconds:.2f} s"
+    if queue.length >= limits.max_queue:
+        field, reason = "maxQueue", f"{queue.length} requests wait for a talker, and maxQueue is {limits.max_queue}"
+    elif queue.oldest_seconds > limits.max_queue_seconds:
+        reason = f"a request has waited {queue.oldest_seconds:.2f} s for a talker, longer than {limit}"
+    elif queue.expected_seconds > limits.max_queue_seconds:
+        reason = f"{expected}, longer than {limit}"
+    else:
+        reason = f"{expected}, and only a part of {limit} is granted while requests wait or were just refused"
+    retry_after = max(queue.oldest_seconds, queue.expected_seconds, 1.0)
+    advice = f"retry in {math.ceil(retry_after)} s; to admit more requests, add replicas or raise {field}"
+    return QueueFull(f"{reason}; {advice}", retry_after)
 
 
 def _outcome(append: Append, reply: int | bytes) -> Refusal:
