@@ -86,11 +86,8 @@ class Journal:
 
     def last_written(self) -> Sequence[Append]:
         """Returns the last accepted entry of each stream. Writing it again shows whether Redis still has it."""
-        last = []
-        for stream in self._streams.values():
-            accepted = [entry for entry in stream.entries if entry.position == stream.written]
-            last += accepted
-        return last
+        streams = self._streams.values()
+        return [entry for stream in streams for entry in stream.entries if entry.position == stream.written]
 
     def ended(self) -> Set[str]:
         """Returns the entry IDs of the claims whose end is kept. The set is live, not a copy."""
