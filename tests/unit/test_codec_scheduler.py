@@ -28,6 +28,7 @@ SETTINGS = CodecSettings(max_num_seqs=4, chunk_ramp=RAMP)
 def row(name: str, pending: int, decoded: int = 0, age: float = 0.1, **fields: object) -> Row:
     """Returns a live row whose first audio was published `age` seconds ago."""
     first = NOW - age if decoded else None
+    fields = {"first_codes_at": NOW, "codes_at": NOW, **fields}
     return Row(
         id=name, accepted_at=NOW - age, live=True, pending=pending, decoded=decoded, first_audio_at=first, **fields
     )
@@ -38,9 +39,14 @@ def call(rows: list[Row], settings: CodecSettings = SETTINGS, overhead: int = 0)
 
 
 @pytest.mark.parametrize(
-    ("position", "frames"), [(0, 2), (1, 1), (2, 2), (4, 4), (8, 8), (16, 12), (28, 12), (30, 10), (40, 12)]
+    ("position", "frames"), [(0, 2), (1, 1), (2, 2), (4, 4), (8, 8), (12, 4), (16, 12), (22, 6), (28, 12), (40, 12)]
 )
 def test_chunk_end_depends_on_the_position_only(position: int, frames: int) -> None:
+    assert frames_to_chunk_end(SETTINGS.chunk_ramp, position) == frames
+
+
+@pytest.mark.parametrize(("position", "frames"), [(5, 3), (7, 1 + 4), (14, 2 + 6), (26, 2 + 6), (39, 1 + 6)])
+def test_the_rest_of_a_partial_chunk_is_not_decoded_alone(position: int, frames: int) -> None:
     assert frames_to_chunk_end(SETTINGS.chunk_ramp, position) == frames
 
 
@@ -48,6 +54,28 @@ def test_a_row_waits_for_a_complete_chunk() -> None:
     assert call([row("a", pending=1)]) is None
     assert call([row("a", pending=2)]) == Call(ids=("a",), frames=(2,), shape=(1, 2), result="eager")
     assert call([row("a", pending=3, decoded=4)]) is None
+
+
+def test_the_first_audio_waits_until_it_lasts_to_the_second_chunk() -> None:
+    """The talker needs 50 ms a frame, and the codec 5 ms: the second chunk takes 100 ms, and 50 ms are silence."""
+
+    def started(pending: int, *others: Row) -> tuple[int, ...] | None:
+        new = row("new", pending=pending, first_codes_at=NOW - 0.05 * (pending - 1), codes_at=NOW)
+        chosen = schedule([new, *others], NOW, SETTINGS, (), 0, seconds_per_frame=0.005).call
+        return chosen and chosen.frames
+
+    assert started(2) == (2,)
+    far_ahead = row("far ahead", pending=2, decoded=40, age=0.5)
+    assert started(2, far_ahead) is None, "a chunk of 12 frames may be in progress"
+    assert started(3, far_ahead) == (2,)
+    soon = [row(f"soon {index}", pending=0, decoded=4, age=0.1) for index in range(4)]
+    assert started(3, *soon) is None, "four chunks of 4 frames come first, and one may be in progress"
+    assert started(5, *soon) == (4,), "all whole chunks at once"
+
+
+def test_the_wait_for_the_first_audio_is_bounded() -> None:
+    slow = row("slow", pending=10, first_codes_at=NOW - 9.0, codes_at=NOW)
+    assert call([slow]) == Call(("slow",), (8,), (1, 8), "eager")
 
 
 def test_a_row_whose_input_ended_is_flushed() -> None:
@@ -69,6 +97,13 @@ def test_a_row_about_to_underrun_decodes_a_partial_chunk() -> None:
     assert call([dry]) == Call(("a",), (5,), (1, 5), "eager")
 
 
+def test_a_partial_chunk_is_decoded_early_enough_on_a_slow_engine() -> None:
+    """Five frames take 0.1 s, with a margin 0.15 s."""
+    early = row("a", pending=5, decoded=8, age=8 * 0.08 - UNDERRUN_MARGIN_SECONDS - 0.14)
+    assert schedule([early], NOW, SETTINGS, (), 0, seconds_per_frame=0.02).call == Call(("a",), (5,), (1, 5), "eager")
+    assert schedule([early], NOW, SETTINGS, (), 0, seconds_per_frame=0.01).call is None
+
+
 def test_withheld_silence_makes_the_underrun_earlier() -> None:
     rows = {"a": row("a", pending=5, decoded=8), "b": row("b", pending=5, decoded=8, withheld_seconds=0.075)}
     assert rows["b"].underrun_at() == pytest.approx(rows["a"].underrun_at() - 0.075)
@@ -78,10 +113,13 @@ def test_withheld_silence_makes_the_underrun_earlier() -> None:
     assert call([dry]) == Call(("a",), (5,), (1, 5), "eager")
 
 
-def test_no_partial_chunk_while_other_rows_have_complete_chunks() -> None:
+def test_no_small_partial_chunk_while_other_rows_have_complete_chunks() -> None:
     """Under overload every row is about to underrun, and many small calls would delay all of them further."""
-    dry = row("dry", pending=5, decoded=8, age=2.0)
-    assert call([dry, row("whole", pending=12, decoded=16, age=0.1)]) == Call(("whole",), (12,), (1, 12), "eager")
+    dry = row("dry", pending=3, decoded=8, age=2.0)
+    whole = row("whole", pending=12, decoded=16, age=0.1)
+    assert call([dry, whole]) == Call(("whole",), (12,), (1, 12), "eager")
+    dry.pending = 4
+    assert call([dry, whole]) == Call(("dry",), (4,), (1, 4), "eager"), "half a chunk is large enough"
 
 
 def test_the_plan_contains_the_time_of_the_next_partial_chunk() -> None:
@@ -91,7 +129,7 @@ def test_the_plan_contains_the_time_of_the_next_partial_chunk() -> None:
 
 
 def test_the_most_urgent_row_sets_the_frames_and_rows_with_as_many_join() -> None:
-    rows = [row("late", pending=4, decoded=4, age=0.3), row("new", pending=2), row("also new", pending=6, age=0.05)]
+    rows = [row("late", pending=4, decoded=4, age=0.3), row("new", pending=2), row("also new", pending=3, age=0.05)]
     assert call(rows) == Call(("new", "also new"), (2, 2), (2, 2), "eager")
 
 

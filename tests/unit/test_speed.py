@@ -63,6 +63,12 @@ def test_a_decoder_call_has_several_frames_of_each_row() -> None:
     assert speed.seconds_per_frame == pytest.approx(0.002 / 6.5 + 0.005, rel=0.02)
 
 
+def test_a_full_step_may_have_fewer_frames_than_all_rows() -> None:
+    speed = measured(0.012, 0.005)
+    speed.full_step_frames = 12
+    assert speed.capacity == pytest.approx(12 * FRAME / (0.012 + 12 * 0.005), rel=0.02)
+
+
 def test_the_request_rate_follows_the_length_of_requests() -> None:
     speed = measured(0.012, 0.001)
     assert speed.requests_per_second == pytest.approx(speed.capacity / TYPICAL_SECONDS)
@@ -73,10 +79,10 @@ def test_the_request_rate_follows_the_length_of_requests() -> None:
 
 def test_streams_are_admitted_while_each_can_build_up_a_lead() -> None:
     speed = measured(0.0176, 0.001)  # 25 seconds of audio per second.
-    assert speed.spare_requests([]) == 12
-    assert speed.spare_requests([HEADROOM] * 10) == 2
-    assert speed.spare_requests([HEADROOM] * 12) == 0
-    assert speed.spare_requests([1.0] * 20) == 2, "streams with a comfortable lead need only real time"
+    assert speed.spare_requests([]) == 16
+    assert speed.spare_requests([HEADROOM] * 14) == 2
+    assert speed.spare_requests([HEADROOM] * 16) == 0
+    assert speed.spare_requests([1.0] * 22) == 2, "streams with a comfortable lead need only real time"
 
 
 def test_one_stream_is_always_possible() -> None:

@@ -1,14 +1,14 @@
 """Chooses the codec's next decoder call: which rows, how many frames, which shape. Pure functions.
 
-A row is ready when the next chunk of its ramp is complete, or its input has ended or stalled before the first chunk.
-If no row is ready, a row that is about to underrun counts as ready. The most urgent ready row sets the call's number
-of frames. Other rows that are ready for the same number join the call; on an engine where padding is cheaper than
-another call, so do rows with fewer.
+A row is ready when the next chunk of its ramp is complete, or its input has ended or stalled before the first chunk. A
+row that is about to underrun is ready with half a chunk, or with less if no row is ready. The most urgent ready row
+sets the call's number of frames. Other rows that are ready for the same number join the call; on an engine where
+padding is cheaper than another call, so do rows with fewer.
 """
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from msgspec import Struct
 
@@ -17,11 +17,18 @@ from syrinx_stages.contract.settings import CapturePair, CodecSettings
 from syrinx_stages.runtime.speed import live_demand
 
 UNDERRUN_MARGIN_SECONDS = FAMILY.frame_seconds
-"""While the codec has no ready row, it decodes the partial chunk of a row that underruns within this time."""
+"""A partial chunk is decoded this long before it must have begun."""
+DECODE_TIME_MARGIN = 1.5
+"""A call may take this multiple of its expected time."""
 
 STALLED_SECONDS = 0.5
 """A stream without audio whose codes stop for this long gets a partial first chunk. Its talker may have reached a lead
 limit that is shorter than the chunk, and then waits for playback."""
+
+START_MARGIN_SECONDS = 0.05
+"""Leading silence that is not played, in seconds: typical of the bundled voice."""
+MAX_START_SECONDS = 0.8
+"""The first audio waits for at most this many seconds of codes."""
 
 PREFILL_FRAMES = 128
 """Longest prefill, as other streams wait for its end."""
@@ -40,6 +47,8 @@ class Row(Struct, kw_only=True):
     live: bool
     """Whether audio is played while it is generated; otherwise only throughput counts."""
     pending: int = 0
+    first_codes_at: float = math.inf
+    """When the first codes arrived."""
     codes_at: float = math.inf
     """When the last codes arrived."""
     context: int = 0
@@ -118,14 +127,19 @@ class Plan(Struct, frozen=True):
 def frames_to_chunk_end(ramp: Sequence[int], position: int) -> int:
     """Returns the frames from `position` to the end of its chunk; the ramp's last chunk repeats forever.
 
-    Depends only on the position, so a ramp can change during a stream.
+    Depends only on the position, so a ramp can change during a stream. Less than half a chunk, which remains after a
+    partial one, is decoded with half of the next chunk.
     """
     end = 0
-    for frames in ramp:
+    for frames, following in pairwise((*ramp, ramp[-1])):
         end += frames
         if position < end:
-            return end - position
-    return ramp[-1] - (position - end) % ramp[-1]
+            return _frames_to(end - position, frames, following)
+    return _frames_to(ramp[-1] - (position - end) % ramp[-1], ramp[-1], ramp[-1])
+
+
+def _frames_to(chunk_end: int, frames: int, following: int) -> int:
+    return chunk_end if 2 * chunk_end >= frames else chunk_end + following // 2
 
 
 def ready_frames(row: Row, ramp: Sequence[int], now: float) -> int:
@@ -134,7 +148,57 @@ def ready_frames(row: Row, ramp: Sequence[int], now: float) -> int:
     if row.context:
         return min(row.context, row.pending, largest)
     chunk = frames_to_chunk_end(ramp, row.decoded) if row.live else largest
+    if row.live and not row.decoded:
+        # A row that had to wait starts with as many chunks as it has.
+        chunk = max([chunk, *(end for end in accumulate(ramp) if end <= min(row.pending, largest))])
     return chunk if row.pending >= chunk else row.pending if row.input_ended or row.stalled_at() <= now else 0
+
+
+def can_start(row: Row, rows: Iterable[Row], ramp: Sequence[int], now: float, seconds_per_frame: float) -> bool:
+    """Returns whether the audio of a row's pending codes lasts until its second chunk is decoded.
+
+    Its talker needs as long for each frame as for the previous ones. The codec may first finish a chunk of any other
+    row, and decodes the chunks of rows that underrun earlier.
+    """
+    if not row.live or row.context or row.decoded or row.input_ended or row.stalled_at() <= now:
+        return True
+    buffered = row.pending * FAMILY.frame_seconds
+    playing = [other for other in rows if other.live and other.decoded and not other.input_ended]
+    running = max((frames_to_chunk_end(ramp, other.decoded) for other in playing), default=0)
+    urgent = [other for other in playing if other.underrun_at() < now + buffered]
+    first = sum(frames_to_chunk_end(ramp, other.decoded) for other in urgent)
+    own = ramp[min(1, len(ramp) - 1)] * (row.codes_at - row.first_codes_at) / max(row.pending - 1, 1)
+    wait = own + seconds_per_frame * (running + first) + START_MARGIN_SECONDS
+    return buffered >= min(wait, MAX_START_SECONDS)
+
+
+def partial_chunk_margin(row: Row, seconds_per_frame: float) -> float:
+    """Returns how long before a row underruns its partial chunk must be decoded, in seconds."""
+    return UNDERRUN_MARGIN_SECONDS + DECODE_TIME_MARGIN * row.pending * seconds_per_frame
+
+
+def ready_rows(
+    rows: Sequence[Row], ramp: Sequence[int], now: float, seconds_per_frame: float
+) -> tuple[list[tuple[Row, int]], float]:
+    """Returns the rows that can be decoded now, with their numbers of frames, and when the next one becomes urgent.
+
+    At least half a chunk of an urgent row counts as a chunk. Less costs nearly as much as a whole one, so it is decoded
+    only while there is nothing else to do.
+    """
+    ready, less, wake_at = [], [], math.inf
+    for row in rows:
+        if frames := ready_frames(row, ramp, now):
+            if can_start(row, rows, ramp, now, seconds_per_frame):
+                ready.append((row, frames))
+        elif row.pending and row.live and row.first_audio_at is not None:
+            urgent_at = row.underrun_at() - partial_chunk_margin(row, seconds_per_frame)
+            if urgent_at > now:
+                wake_at = min(wake_at, urgent_at)
+            elif 2 * row.pending >= frames_to_chunk_end(ramp, row.decoded):
+                ready.append((row, row.pending))
+            else:
+                less.append((row, row.pending))
+    return ready or less, min([wake_at, *(row.stalled_at() for row in rows)])
 
 
 def prefill_frames(row: Row, context_frames: int | None) -> int:
@@ -165,15 +229,9 @@ def schedule(
     of a call for each of its frames; 0 if unknown. context_frames: see `prefill_frames`.
     """
     rows = list(rows)
-    ready = [(row, frames) for row in rows if (frames := ready_frames(row, settings.chunk_ramp, now))]
+    ready, wake_at = ready_rows(rows, settings.chunk_ramp, now, seconds_per_frame)
     if not ready:
-        # A partial chunk costs nearly as much as a whole one, so it is decoded only while there is nothing else to do.
-        playing = [row for row in rows if row.pending and row.live and row.first_audio_at is not None]
-        ready = [(row, row.pending) for row in playing if row.underrun_at() - now <= UNDERRUN_MARGIN_SECONDS]
-        if not ready:
-            wake_at = min((row.underrun_at() - UNDERRUN_MARGIN_SECONDS for row in playing), default=math.inf)
-            wake_at = min([wake_at, *(row.stalled_at() for row in rows)])
-            return Plan(call=None, wake_at=None if wake_at == math.inf else wake_at)
+        return Plan(call=None, wake_at=None if wake_at == math.inf else wake_at)
     ready.sort(key=lambda item: (item[0].underrun_at(), item[0].accepted_at, item[0].id))
     first, frames = ready[0]
     if prefilled := prefill_frames(first, context_frames):

@@ -167,6 +167,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         row.codes.extend(frames)
         row.pending = len(row.codes)
         row.codes_at = time.monotonic()
+        row.first_codes_at = min(row.first_codes_at, row.codes_at)
         return len(frames)
 
     async def run_iteration(self) -> float | None:
@@ -177,6 +178,8 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         settings = self.live.current
         usable = self._shapes.usable(settings.capture_pairs)
         overhead, cost = self.engine.overhead_frames, self.speed.seconds_per_frame
+        # Without padding, two rows rarely share a call. Under full load, most calls decode the longest chunk of one.
+        self.speed.full_step_frames = None if overhead else settings.chunk_ramp[-1]
         context = self.engine.prefill.context_frames if self.engine.prefill else None
         plan = schedule(self.rows.values(), time.monotonic(), settings, usable, overhead, cost, context)
         call = plan.call

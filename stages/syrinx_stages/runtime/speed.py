@@ -41,6 +41,8 @@ class EngineSpeed:
         self._mean_seconds = TYPICAL_SECONDS
         self.max_num_seqs = 1
         """Rows of a step at most; at least 1."""
+        self.full_step_frames: int | None = None
+        """Frames of a step under full load; None: those of `max_num_seqs` rows, as many each as in recent steps."""
 
     def add_step(self, rows: int, frames: int, seconds: float) -> None:
         """Adds a step of `rows` rows with `frames` frames in total."""
@@ -52,14 +54,14 @@ class EngineSpeed:
 
     @property
     def capacity(self) -> float:
-        """Seconds of audio per second with as many rows as a step holds; infinite until measured."""
-        per_frame = self._seconds_per_frame(self.max_num_seqs)
+        """Seconds of audio per second under full load; infinite until measured."""
+        per_frame = self._seconds_per_frame(self.full_step_frames or self.max_num_seqs * self._sums.row_frames)
         return FAMILY.frame_seconds / per_frame if per_frame else math.inf
 
     @property
     def seconds_per_frame(self) -> float:
         """Busy seconds for a frame in steps of one row; 0 until measured."""
-        return self._seconds_per_frame(1)
+        return self._seconds_per_frame(self._sums.row_frames)
 
     @property
     def real_time(self) -> bool:
@@ -68,16 +70,13 @@ class EngineSpeed:
 
     @property
     def requests_per_second(self) -> float:
-        """Requests served per second with as many as a step holds; 0 if unknown."""
+        """Requests served per second under full load; 0 if unknown."""
         capacity = self.capacity
         return 0.0 if math.isinf(capacity) else capacity / max(self._mean_seconds, FAMILY.frame_seconds)
 
-    def _seconds_per_frame(self, rows: int) -> float:
-        sums = self._sums
-        if sums.seconds < KNOWN_SECONDS or not sums.frames:
-            return 0.0
-        frames = rows * sums.frames / sums.rows
-        return sums.step_seconds(frames) / frames
+    def _seconds_per_frame(self, frames: float) -> float:
+        """Returns the time of a step of `frames` frames, divided by these; 0 until measured."""
+        return self._sums.step_seconds(frames) / frames if frames and self._sums.seconds >= KNOWN_SECONDS else 0.0
 
     def spare_requests(self, demands: Sequence[float]) -> int:
         """Returns how many more live streams can be served in time, given the demand of each of the present ones.
@@ -108,6 +107,11 @@ class _Sums:
         self.seconds = self.seconds * keep + seconds
         self._squares = self._squares * keep + frames**2
         self._products = self._products * keep + frames * seconds
+
+    @property
+    def row_frames(self) -> float:
+        """Mean number of frames of a row in a step; 0 without any."""
+        return self.frames / self.rows if self.rows else 0.0
 
     def step_seconds(self, frames: float) -> float:
         """Returns the fitted time of a step with `frames` frames.
