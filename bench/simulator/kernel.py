@@ -455,18 +455,26 @@ def _deliver_codes(m: Memory, number: int, size: int, now: float) -> None:
 
 
 @njit(cache=True)
+def _chunk_end(codec: Any, position: int) -> int:
+    """Returns the frames from a position to the end of its chunk. See `syrinx_stages.codec.scheduler`."""
+    end, last = 0, codec.ramp[codec.chunks - 1]
+    for i in range(codec.chunks):
+        end += codec.ramp[i]
+        if position < end:
+            following = codec.ramp[min(i + 1, codec.chunks - 1)]
+            rest = end - position
+            return rest if 2 * rest >= codec.ramp[i] else rest + following // 2
+    rest = last - (position - end) % last
+    return rest if 2 * rest >= last else rest + last // 2
+
+
+@njit(cache=True)
 def _chunk_ready(codec: Any, request: Any) -> int:
     """Returns the frames of the next chunk if it is complete or the stream has ended, else 0."""
     pending = request.fed - request.taken
     if request.replay_frames > 0:
         return min(request.replay_frames, pending, codec.max_chunk)
-    end = 0
-    for i in range(codec.chunks):
-        end += codec.ramp[i]
-        if request.emitted < end:
-            break
-    last = codec.ramp[codec.chunks - 1]
-    wanted = end - request.emitted if request.emitted < end else last - (request.emitted - end) % last
+    wanted = _chunk_end(codec, request.emitted)
     if pending >= wanted:
         return wanted
     return pending if request.codes_complete else 0
@@ -491,34 +499,37 @@ def _finish_streams(m: Memory, k: int, now: float) -> None:
 
 @njit(cache=True)
 def _ready_rows(m: Memory, k: int, now: float) -> int:
-    """Writes the rows with a complete chunk, else those near underrun, to the batch. Returns their number.
+    """Writes the rows with a complete chunk, or half of one near underrun, to the batch. Returns their number.
 
-    If there are none, schedules a wake-up for the next that will be near underrun.
+    If there are none, writes those near underrun with less, or schedules a wake-up for the next that will be.
     """
-    codec, batch = m.replicas[k], m.batch[k]
+    codec, batch, by_rows = m.replicas[k], m.batch[k], m.pipeline[0].by_rows
     n, wake = 0, np.inf
     for i in range(codec.held):
         request = m.requests[m.slots[k, i]]
-        wanted = _chunk_ready(codec, request)
-        if wanted > 0:
-            started = request.first_audio != NEVER and not m.pipeline[0].by_rows
-            underrun_at = request.first_audio + request.emitted * FRAME_SECONDS
-            request.due = underrun_at if started else request.accepted - _URGENT
-            request.wanted = wanted
+        started = request.first_audio != NEVER
+        underrun_at = request.first_audio + request.emitted * FRAME_SECONDS
+        request.due = underrun_at if started and not by_rows else request.accepted - _URGENT
+        request.wanted = _chunk_ready(codec, request)
+        if request.wanted == 0 and started and request.fed > request.taken:
+            wake = min(wake, underrun_at - UNDERRUN_MARGIN_SECONDS)
+            half = 2 * (request.fed - request.taken) >= _chunk_end(codec, request.emitted)
+            if half and underrun_at - now <= UNDERRUN_MARGIN_SECONDS:
+                request.wanted = request.fed - request.taken
+        if request.wanted > 0:
             batch[n] = request.order
             n += 1
     if n:
         return n
     for i in range(codec.held):
         request = m.requests[m.slots[k, i]]
-        if request.fed > request.taken and request.first_audio != NEVER:
-            underrun_at = request.first_audio + request.emitted * FRAME_SECONDS
-            if underrun_at - now <= UNDERRUN_MARGIN_SECONDS:
-                request.due = underrun_at
-                request.wanted = request.fed - request.taken
-                batch[n] = request.order
-                n += 1
-            wake = min(wake, underrun_at - UNDERRUN_MARGIN_SECONDS)
+        underrun_at = request.first_audio + request.emitted * FRAME_SECONDS
+        started = request.first_audio != NEVER and request.fed > request.taken
+        if started and underrun_at - now <= UNDERRUN_MARGIN_SECONDS:
+            request.due = underrun_at
+            request.wanted = request.fed - request.taken
+            batch[n] = request.order
+            n += 1
     if n == 0:
         _wake_at(m, k, wake, now)
     return n

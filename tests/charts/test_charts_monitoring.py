@@ -59,7 +59,8 @@ SERIES = exported()
 def calls(pairs):
     """Returns the codec's label for a decoder call of one row and two frames with these captured shapes."""
     settings = CodecSettings(max_num_seqs=1, chunk_ramp=(2,), capture_pairs=pairs)
-    return schedule([Row(id="a", accepted_at=0.0, live=True, pending=2)], 0.0, settings, pairs, 0).call.result
+    row = Row(id="a", accepted_at=0.0, live=False, pending=2)
+    return schedule([row], 0.0, settings, pairs, 0).call.result
 
 
 VALUES = {

@@ -68,9 +68,10 @@ def test_the_first_audio_waits_until_it_lasts_to_the_second_chunk() -> None:
     far_ahead = row("far ahead", pending=2, decoded=40, age=0.5)
     assert started(2, far_ahead) is None, "a chunk of 12 frames may be in progress"
     assert started(3, far_ahead) == (2,)
+    assert started(5, far_ahead) == (4,)
     soon = [row(f"soon {index}", pending=0, decoded=4, age=0.1) for index in range(4)]
     assert started(3, *soon) is None, "four chunks of 4 frames come first, and one may be in progress"
-    assert started(5, *soon) == (4,), "all whole chunks at once"
+    assert started(6, *soon) == (4,), "two chunks, so that the next one is not late"
 
 
 def test_the_wait_for_the_first_audio_is_bounded() -> None:
@@ -129,7 +130,7 @@ def test_the_plan_contains_the_time_of_the_next_partial_chunk() -> None:
 
 
 def test_the_most_urgent_row_sets_the_frames_and_rows_with_as_many_join() -> None:
-    rows = [row("late", pending=4, decoded=4, age=0.3), row("new", pending=2), row("also new", pending=3, age=0.05)]
+    rows = [row("late", pending=4, decoded=4, age=0.3), row("new", pending=2), row("also new", pending=6, age=0.05)]
     assert call(rows) == Call(("new", "also new"), (2, 2), (2, 2), "eager")
 
 

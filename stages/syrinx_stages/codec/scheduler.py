@@ -148,28 +148,26 @@ def ready_frames(row: Row, ramp: Sequence[int], now: float) -> int:
     if row.context:
         return min(row.context, row.pending, largest)
     chunk = frames_to_chunk_end(ramp, row.decoded) if row.live else largest
-    if row.live and not row.decoded:
-        # A row that had to wait starts with as many chunks as it has.
-        chunk = max([chunk, *(end for end in accumulate(ramp) if end <= min(row.pending, largest))])
     return chunk if row.pending >= chunk else row.pending if row.input_ended or row.stalled_at() <= now else 0
 
 
-def can_start(row: Row, rows: Iterable[Row], ramp: Sequence[int], now: float, seconds_per_frame: float) -> bool:
-    """Returns whether the audio of a row's pending codes lasts until its second chunk is decoded.
+def start_frames(row: Row, rows: Iterable[Row], ramp: Sequence[int], now: float, seconds_per_frame: float) -> int:
+    """Returns how many frames a row without audio starts with: whole chunks that last until the next one is decoded.
 
-    Its talker needs as long for each frame as for the previous ones. The codec may first finish a chunk of any other
-    row, and decodes the chunks of rows that underrun earlier.
+    0 if its pending codes do not last that long. Its talker needs as long for each frame as for the previous ones. The
+    codec may first finish a chunk of any other row, and decodes the chunks of rows that underrun earlier.
     """
-    if not row.live or row.context or row.decoded or row.input_ended or row.stalled_at() <= now:
-        return True
     buffered = row.pending * FAMILY.frame_seconds
     playing = [other for other in rows if other.live and other.decoded and not other.input_ended]
     running = max((frames_to_chunk_end(ramp, other.decoded) for other in playing), default=0)
     urgent = [other for other in playing if other.underrun_at() < now + buffered]
     first = sum(frames_to_chunk_end(ramp, other.decoded) for other in urgent)
     own = ramp[min(1, len(ramp) - 1)] * (row.codes_at - row.first_codes_at) / max(row.pending - 1, 1)
-    wait = own + seconds_per_frame * (running + first) + START_MARGIN_SECONDS
-    return buffered >= min(wait, MAX_START_SECONDS)
+    wait = min(own + seconds_per_frame * (running + first) + START_MARGIN_SECONDS, MAX_START_SECONDS)
+    if buffered < wait:
+        return 0
+    chunks = [end for end in accumulate(ramp) if end <= min(row.pending, max(ramp))]
+    return next((end for end in chunks if end * FAMILY.frame_seconds >= wait), max(chunks, default=0))
 
 
 def partial_chunk_margin(row: Row, seconds_per_frame: float) -> float:
@@ -188,7 +186,8 @@ def ready_rows(
     ready, less, wake_at = [], [], math.inf
     for row in rows:
         if frames := ready_frames(row, ramp, now):
-            if can_start(row, rows, ramp, now, seconds_per_frame):
+            waits = row.live and not (row.decoded or row.context or row.input_ended or row.stalled_at() <= now)
+            if frames := start_frames(row, rows, ramp, now, seconds_per_frame) if waits else frames:
                 ready.append((row, frames))
         elif row.pending and row.live and row.first_audio_at is not None:
             urgent_at = row.underrun_at() - partial_chunk_margin(row, seconds_per_frame)
