@@ -17,7 +17,7 @@ MAX_TTFA_SECONDS = 0.5
 """Limit of the TTFA p95 at a number of listeners that counts as served."""
 SEARCH_PRECISION = 16
 """The search for the maximum ends when it is known within one part in this many."""
-EARLY_RAMP = (2, 2, 3, 4, 5, 7, 9, 12)
+EARLY_RAMP = (2, 2, 4, 8, 12)
 """Chunk ramp of points with few streams, for the lowest latency."""
 BUSY_RAMP = (2, 4, 8, 12)
 """Chunk ramp of points with many streams: fewer, larger calls."""
