@@ -8,6 +8,7 @@ padding is cheaper than another call, so do rows with fewer.
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 from msgspec import Struct
@@ -130,16 +131,18 @@ def frames_to_chunk_end(ramp: Sequence[int], position: int) -> int:
     Depends only on the position, so a ramp can change during a stream. Less than half a chunk, which remains after a
     partial one, is decoded with half of the next chunk.
     """
-    end = 0
-    for frames, following in pairwise((*ramp, ramp[-1])):
-        end += frames
-        if position < end:
-            return _frames_to(end - position, frames, following)
-    return _frames_to(ramp[-1] - (position - end) % ramp[-1], ramp[-1], ramp[-1])
+    table = _frames_by_position(tuple(ramp))
+    repeated = max(0, position - len(table) + ramp[-1]) // ramp[-1] * ramp[-1]
+    return table[position - repeated]
 
 
-def _frames_to(chunk_end: int, frames: int, following: int) -> int:
-    return chunk_end if 2 * chunk_end >= frames else chunk_end + following // 2
+@lru_cache(maxsize=16)
+def _frames_by_position(ramp: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the frames to the chunk's end for each position of the ramp and of one more last chunk."""
+    table = []
+    for chunk, following in pairwise((*ramp, ramp[-1], ramp[-1])):
+        table += [left if 2 * left >= chunk else left + following // 2 for left in range(chunk, 0, -1)]
+    return tuple(table)
 
 
 def ready_frames(row: Row, ramp: Sequence[int], now: float) -> int:
@@ -148,22 +151,40 @@ def ready_frames(row: Row, ramp: Sequence[int], now: float) -> int:
     if row.context:
         return min(row.context, row.pending, largest)
     chunk = frames_to_chunk_end(ramp, row.decoded) if row.live else largest
-    return chunk if row.pending >= chunk else row.pending if row.input_ended or row.stalled_at() <= now else 0
+    if row.pending >= chunk:
+        return chunk
+    return row.pending if row.input_ended or (row.first_audio_at is None and row.stalled_at() <= now) else 0
 
 
-def start_frames(row: Row, rows: Iterable[Row], ramp: Sequence[int], now: float, seconds_per_frame: float) -> int:
+class _Playing:
+    """The next chunks of the rows that play, by urgency."""
+
+    def __init__(self, rows: Iterable[Row], ramp: Sequence[int], now: float) -> None:
+        self.longest = 0
+        """Frames of the longest one: a call that may be in progress."""
+        self._urgent: list[tuple[float, int]] = []
+        for row in rows:
+            if row.live and row.decoded and not row.input_ended:
+                frames = frames_to_chunk_end(ramp, row.decoded)
+                self.longest = max(self.longest, frames)
+                if (underrun_at := row.underrun_at()) < now + MAX_START_SECONDS:
+                    self._urgent.append((underrun_at, frames))
+
+    def frames_before(self, deadline: float) -> int:
+        """Returns the frames of the rows that underrun before a time, at most `MAX_START_SECONDS` from now."""
+        return sum(frames for underrun_at, frames in self._urgent if underrun_at < deadline)
+
+
+def start_frames(row: Row, playing: _Playing, ramp: Sequence[int], now: float, seconds_per_frame: float) -> int:
     """Returns how many frames a row without audio starts with: whole chunks that last until the next one is decoded.
 
     0 if its pending codes do not last that long. Its talker needs as long for each frame as for the previous ones. The
     codec may first finish a chunk of any other row, and decodes the chunks of rows that underrun earlier.
     """
     buffered = row.pending * FAMILY.frame_seconds
-    playing = [other for other in rows if other.live and other.decoded and not other.input_ended]
-    running = max((frames_to_chunk_end(ramp, other.decoded) for other in playing), default=0)
-    urgent = [other for other in playing if other.underrun_at() < now + buffered]
-    first = sum(frames_to_chunk_end(ramp, other.decoded) for other in urgent)
+    others = seconds_per_frame * (playing.longest + playing.frames_before(now + buffered))
     own = ramp[min(1, len(ramp) - 1)] * (row.codes_at - row.first_codes_at) / max(row.pending - 1, 1)
-    wait = min(own + seconds_per_frame * (running + first) + START_MARGIN_SECONDS, MAX_START_SECONDS)
+    wait = min(own + others + START_MARGIN_SECONDS, MAX_START_SECONDS)
     if buffered < wait:
         return 0
     chunks = [end for end in accumulate(ramp) if end <= min(row.pending, max(ramp))]
@@ -183,11 +204,16 @@ def ready_rows(
     At least half a chunk of an urgent row counts as a chunk. Less costs nearly as much as a whole one, so it is decoded
     only while there is nothing else to do.
     """
-    ready, less, wake_at = [], [], math.inf
+    ready: list[tuple[Row, int]] = []
+    less: list[tuple[Row, int]] = []
+    starting: list[Row] = []
+    wake_at = math.inf
     for row in rows:
         if frames := ready_frames(row, ramp, now):
             waits = row.live and not (row.decoded or row.context or row.input_ended or row.stalled_at() <= now)
-            if frames := start_frames(row, rows, ramp, now, seconds_per_frame) if waits else frames:
+            if waits:
+                starting.append(row)
+            else:
                 ready.append((row, frames))
         elif row.pending and row.live and row.first_audio_at is not None:
             urgent_at = row.underrun_at() - partial_chunk_margin(row, seconds_per_frame)
@@ -197,7 +223,13 @@ def ready_rows(
                 ready.append((row, row.pending))
             else:
                 less.append((row, row.pending))
-    return ready or less, min([wake_at, *(row.stalled_at() for row in rows)])
+    if starting:
+        playing = _Playing(rows, ramp, now)
+        starts = ((row, start_frames(row, playing, ramp, now, seconds_per_frame)) for row in starting)
+        ready += [(row, frames) for row, frames in starts if frames]
+    if ready or less:
+        return ready or less, now
+    return [], min([wake_at, *(row.stalled_at() for row in rows)])
 
 
 def prefill_frames(row: Row, context_frames: int | None) -> int:
