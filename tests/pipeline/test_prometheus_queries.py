@@ -232,7 +232,7 @@ async def test_the_tuners_queries_have_data(prom: ScrapingPrometheus, separate: 
 
 async def test_the_tuner_reads_every_replica(prom: ScrapingPrometheus) -> None:
     found = await prometheus.read(
-        prom.url, OWNER, 30, frozenset(tuner.Stage), prometheus.DEFAULT_ACCESS, lambda: datetime.now(UTC)
+        prom.url, OWNER, 30, frozenset(tuner.TUNED_STAGES), prometheus.DEFAULT_ACCESS, lambda: datetime.now(UTC)
     )
     assert {snapshot.stage: snapshot.replica for snapshot in found} == PODS
 
