@@ -18,7 +18,7 @@ from syrinx_stages.contract.settings import CapturePair, CodecSettings
 from syrinx_stages.runtime.speed import live_demand
 
 UNDERRUN_MARGIN_SECONDS = FAMILY.frame_seconds
-"""A partial chunk is decoded this long before it must have begun."""
+"""Added to the expected decode time of a partial chunk, so that it is published before the underrun."""
 DECODE_TIME_MARGIN = 1.5
 """A call may take this multiple of its expected time."""
 
@@ -71,7 +71,7 @@ class Row(Struct, kw_only=True):
         return self.first_audio_at + self.decoded * FAMILY.frame_seconds - self.withheld_seconds
 
     def stalled_at(self) -> float:
-        """Returns when a partial first chunk stops to wait for more codes; inf if there is none."""
+        """Returns when a partial first chunk is decoded without waiting for more codes; inf if there is none."""
         waits = self.live and self.pending and self.first_audio_at is None and not self.context
         return self.codes_at + STALLED_SECONDS if waits else math.inf
 
