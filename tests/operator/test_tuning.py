@@ -13,12 +13,13 @@ from support.listeners import Listeners
 from support.operator import Harness
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.tuning_status import Period, Promotion, Soak, State, Trial
+from syrinx_stages.contract.settings import DEFAULT_RAMP
 
 pytestmark = pytest.mark.faults
 
 CODECS = ("demo-codec-0", "demo-codec-1")
 SPEC = {"codec": {"replicas": 2}, "tuning": {"mode": "Auto", "intervalSeconds": 60}}
-ASKED = Setting(talker_max_num_seqs=8, codec_max_num_seqs=8, chunk_ramp=(2, 2, 4, 8, 12))
+ASKED = Setting(talker_max_num_seqs=8, codec_max_num_seqs=8, chunk_ramp=DEFAULT_RAMP)
 CHOSEN = ASKED.with_value(Knob.CODEC_ROWS, 16)
 TRIED = ASKED.with_value(Knob.CODEC_ROWS, 32)
 
