@@ -52,9 +52,12 @@ class World:
         self.errors = 0
         """Commands of all connectors that failed and were retried."""
 
-    def connector(self):
-        self.connectors.append(RedisConnector(self.url, self.keys, lease_seconds=LEASE, on_error=self._count_error))
-        return self.connectors[-1]
+    def connector(self, settled=True):
+        """`settled`: as if it had been connected for the time of a lease, so that it may take over claims."""
+        connector = RedisConnector(self.url, self.keys, lease_seconds=LEASE, on_error=self._count_error)
+        connector._pool._lost = not settled
+        self.connectors.append(connector)
+        return connector
 
     def writer(self):
         """Returns a connector that writes as the owner of any request."""

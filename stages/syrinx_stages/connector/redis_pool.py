@@ -56,7 +56,7 @@ class CommandPool:
         self.on_error = on_error
         """Called for each command that failed and is retried, on all connections of the connector."""
         self.on_reconnect: list[Callable[[], None]] = []
-        """Called once after each loss of connections, when one is open again."""
+        """Called when the first connection is open, and once after each loss of connections."""
         self._reconnected_at = -math.inf
         self.retry_seconds = RETRY_SECONDS
         self._free: asyncio.LifoQueue[Connection | None] = asyncio.LifoQueue()
@@ -66,8 +66,8 @@ class CommandPool:
         self._busy: set[Connection] = set()
         """Connections that wait for a reply."""
         self._barrier = ReplicationBarrier()
-        self._lost = False
-        """A connection was lost since the last one was opened."""
+        self._lost = True
+        """No connection was opened since the start, or since one was lost."""
         self._closed = False
 
     async def call(self, *command: bytes | str | int) -> Any:
@@ -96,7 +96,7 @@ class CommandPool:
 
     @property
     def connected_seconds(self) -> float:
-        """Seconds since the last reconnection, 0 while disconnected; infinite if no connection was ever lost."""
+        """Seconds since the first connection, or the last reconnection; 0 while disconnected."""
         free: list[Connection | None] = list(self._free._queue)  # type: ignore[attr-defined]
         if self._lost or any(connection is not None and not connection.is_open for connection in free):
             return 0.0
