@@ -19,7 +19,7 @@ from syrinx_stages.connector.base import (
 from syrinx_stages.connector.redis_blocking import BlockingConnection
 from syrinx_stages.connector.redis_connection import Command, ReplyError
 from syrinx_stages.connector.redis_pool import COMMAND_SECONDS, CommandPool
-from syrinx_stages.contract.keys import STREAM_CREATED, Group, Keys
+from syrinx_stages.contract.keys import Group, Keys
 from syrinx_stages.contract.messages import decode_request
 
 log = logging.getLogger(__name__)
@@ -205,7 +205,10 @@ class RedisConsumer:
         """Turns deliveries into claims; if cancelled, they stay for the next call or `close`."""
         if self._closed:
             return ()
-        claims = await self._accept(self._deliveries[:count])
+        taken = self._deliveries[:count]
+        # An attempt that fails may have made this consumer the owner.
+        self._deliveries[:count] = [(entry_id, request, True) for entry_id, request, _ in taken]
+        claims = await self._accept(taken)
         del self._deliveries[:count]
         return claims
 
@@ -226,17 +229,15 @@ class RedisConsumer:
         if not claims:
             return []
         kind, nonce = OUTPUT_STREAM[self._group], f"{random.getrandbits(48):x}"
-        arguments = [self._group, self._name, kind, nonce, *(claim.entry_id for claim in claims)]
+        arguments: list[bytes | str | int] = [self._group, self._name, kind, nonce]
+        for claim in claims:
+            arguments += (claim.entry_id, int(claim.redelivered))
         # A replica that is promoted must know every owner that has written.
         replies = await self._pool.run(scripts.ACCEPT, self._claim_keys(claims), arguments, replicated=True)
         fenced = []
         for claim, (token, deliveries) in zip(claims, replies, strict=True):
             if token:
                 fence = Fence(self._group, token.decode())
-                # A fail-over may have lost the first delivery, and not what its owner has written.
-                redelivered = claim.redelivered or fence.start(kind) != STREAM_CREATED
-                fenced.append(
-                    msgspec.structs.replace(claim, deliveries=deliveries, redelivered=redelivered, fence=fence)
-                )
+                fenced.append(msgspec.structs.replace(claim, deliveries=deliveries, fence=fence))
         self._held.update((claim.entry_id, claim) for claim in fenced)
         return fenced

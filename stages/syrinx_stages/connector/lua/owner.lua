@@ -13,6 +13,11 @@ local function nonce(token)
   return string.match(token, '^%d+:(%x+)')
 end
 
+-- Returns whether a request has an owner other than that of the claim with a nonce.
+local function is_owned(token, claim)
+  return string.match(token, '^%d+') ~= '0' and nonce(token) ~= claim
+end
+
 -- Returns whether `token` is of the newest claim in its group. A fail-over may have lost a claim: its token is stored
 -- again if the stored token is of the claim before it, unless that one's owner has extended the stream since.
 local function is_newest(owners, group, token, kind)
