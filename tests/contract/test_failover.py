@@ -10,10 +10,11 @@ from prometheus_client import Histogram
 
 from soak.servers import Layout, Servers
 from support.failover import replicated
-from support.writing import chained
+from support.writing import Owner, chained
 from syrinx_stages.connector import replication
+from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.connector.redis_streams import RedisConnector
-from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason
 from syrinx_stages.gateway.fanout import PlaybackReporter
 from syrinx_stages.runtime.journal import Journal
@@ -211,6 +212,57 @@ async def test_owners_have_the_time_of_a_lease_to_refresh_their_claims_after_an_
     pair.promote(pair.world.connectors)
     assert list(await late.take_over(1)) == []
     assert list(await consumer.refresh([claim.entry_id])) == []
+
+
+async def test_owners_have_that_time_also_after_the_start_of_another_process(pair):
+    """It does not know for how long Redis has been reachable."""
+    gateway, owner, started = pair.world.connector(), pair.world.connector(), pair.world.connector(settled=False)
+    consumer, late = owner.consumer(Group.TALKERS, "a"), started.consumer(Group.TALKERS, "b")
+    _, claim = await pair.world.submit_claimed(gateway, consumer)
+    await pair.world.age(Group.TALKERS, "a", claim, 61)
+    assert list(await late.take_over(1)) == []
+    assert list(await consumer.refresh([claim.entry_id])) == []
+
+
+@GROUPS
+async def test_a_request_that_is_delivered_again_stays_with_its_owner(pair, group):
+    """A fail-over that has lost a delivery gives the request to any consumer that asks for new ones."""
+    gateway, owner, other = (pair.world.connector() for _ in range(3))
+    consumer, late = owner.consumer(group, "a"), other.consumer(group, "b")
+    _, claim = await pair.world.submit_claimed(gateway, consumer)
+    await pair.detach()
+    await pair.raw.xgroup_setid(pair.world.keys.requests, group, "0")
+    pair.promote(pair.world.connectors)
+    assert list(await late.claim(1)) == []
+    assert list(await consumer.refresh([claim.entry_id])) == []
+    pending = await pair.raw.xpending_range(pair.world.keys.requests, group, "-", "+", 10)
+    assert [each["consumer"] for each in pending] == [b"a"]
+
+
+@pytest.mark.parametrize("kind", [StreamKind.CODES, StreamKind.AUDIO])
+async def test_a_reader_gets_an_end_that_comes_before_entries_that_were_lost(pair, kind):
+    """The successor of a talker whose last codes were lost may stop earlier."""
+    gateway, stages = pair.world.connector(), pair.world.connector()
+    await pair.world.submit(gateway, "one")
+    reader, entry = stages.reader(), Codes(b"x") if kind is StreamKind.CODES else Audio(b"x")
+    reader.subscribe("one", kind, STREAM_CREATED)
+    before, after = Owner(stages), Owner(stages)
+    await before.append([StreamEntry("one", kind, Position(number), entry) for number in (1, 2)])
+    await pair.detach()
+    await before.append([StreamEntry("one", kind, Position(3), entry)])
+    assert await positions(reader, 3) == [(1, 0), (2, 0), (3, 0)]
+    pair.promote(pair.world.connectors)
+    await after.append([StreamEntry("one", kind, Position(2, END_SEQUENCE), End(EndReason.STOP))])
+    assert await positions(reader, 1) == [(2, END_SEQUENCE)], "once, and no entry again"
+    await reader.close()
+
+
+async def positions(reader, count):
+    found = []
+    async with asyncio.timeout(10):
+        while len(found) < count:
+            found += [event.position for event in await reader.read()]
+    return found
 
 
 @GROUPS

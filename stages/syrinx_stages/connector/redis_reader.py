@@ -1,16 +1,18 @@
 """The Redis reader: reads many request streams through the change feeds of their kinds."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
 
+from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import Cancelled, ConnectorError, Event, StreamEntry
 from syrinx_stages.connector.redis_change_feed import Entries, StreamTail, unpack
 from syrinx_stages.connector.redis_pool import CommandPool, Rejected, backoff
-from syrinx_stages.contract.keys import END_SEQUENCE, Keys, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason, Entry, decode_entry
 
 log = logging.getLogger(__name__)
@@ -35,8 +37,23 @@ class _Subscription:
     def __init__(self, request_id: str, after: Position) -> None:
         self.request_id = request_id
         self.after = after
+        """Where to read on."""
         self.reading = False
         """A read of the stream is in progress; it may or may not include entries written meanwhile."""
+        self.may_be_ahead = False
+        """The server may have lost the last entries that were read, and its stream may end before them."""
+        self._delivered = after
+
+    def is_new(self, position: Position, entry: Entry) -> bool:
+        """Advances to an entry that was read. Returns whether to deliver it.
+
+        After a fail-over, the end may come before entries that were delivered.
+        """
+        self.after = position
+        if position <= self._delivered and not isinstance(entry, End):
+            return False
+        self._delivered = max(self._delivered, position)
+        return True
 
 
 class _Channel:
@@ -57,7 +74,7 @@ class _Channel:
         self._subscriptions: dict[str, _Subscription] = {}
         self._to_read: dict[str, _Subscription] = {}
         self._read_requested = asyncio.Event()
-        self._tail = StreamTail(pool, keys.change_feed(kind), self._request_read_of_all, self._on_changes)
+        self._tail = StreamTail(pool, keys.change_feed(kind), self._on_connected, self._on_changes)
 
     def loops(self) -> Sequence[Coroutine[Any, Any, None]]:
         """Returns the coroutines to run until cancelled."""
@@ -79,6 +96,11 @@ class _Channel:
         if self._tail.after:
             self._read_requested.set()
 
+    def _on_connected(self) -> None:
+        for subscription in self._subscriptions.values():
+            subscription.may_be_ahead = True
+        self._request_read_of_all()
+
     def _request_read_of_all(self) -> None:
         for subscription in self._subscriptions.values():
             self._request_read(subscription)
@@ -98,8 +120,9 @@ class _Channel:
                     continue
                 if subscription.reading:
                     self._request_read(subscription)
-                elif (position := Position(change.frames, change.sequence)) > subscription.after:
-                    subscription.after = position
+                    continue
+                position = Position(change.frames, change.sequence)
+                if position > subscription.after and subscription.is_new(position, change.entry):
                     events.append(StreamEntry(change.request_id, self._kind, position, change.entry))
             self._deliver(events)
             for request_id in request_ids:
@@ -132,6 +155,8 @@ class _Channel:
         """Reads streams and delivers their entries. A stream that Redis refuses to read ends with an error."""
         if not batch:
             return
+        for subscription in batch:
+            await self._rewind_if_ahead(subscription)
         by_key = {self._keys.stream(item.request_id, self._kind).encode(): item for item in batch}
         after = [str(item.after) for item in batch]
         try:
@@ -151,9 +176,22 @@ class _Channel:
             if not self._is_current(subscription):
                 continue
             for entry_id, fields in entries:
-                position = subscription.after = Position.parse(entry_id)
-                events.append(StreamEntry(subscription.request_id, self._kind, position, decode_or_end(fields[1])))
+                position, entry = Position.parse(entry_id), decode_or_end(fields[1])
+                if subscription.is_new(position, entry):
+                    events.append(StreamEntry(subscription.request_id, self._kind, position, entry))
         self._deliver(events)
+
+    async def _rewind_if_ahead(self, subscription: _Subscription) -> None:
+        """Reads a stream from its start if the server has lost its last entries: its end may come before them."""
+        if not subscription.may_be_ahead:
+            return
+        key = self._keys.stream(subscription.request_id, self._kind)
+        # A stream that cannot be read is ended by the read that follows.
+        with contextlib.suppress(Rejected):
+            last = await self._pool.run(scripts.LAST_POSITION, [key], [])
+            if last is not None and Position.parse(last) < subscription.after:
+                subscription.after = STREAM_START
+        subscription.may_be_ahead = False
 
     def _is_current(self, subscription: _Subscription) -> bool:
         return self._subscriptions.get(subscription.request_id) is subscription

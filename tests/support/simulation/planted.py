@@ -14,7 +14,7 @@ from syrinx_stages.codec.service import CodecService
 from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.redis_change_feed import StreamTail
 from syrinx_stages.connector.redis_consumer import RedisConsumer
-from syrinx_stages.connector.redis_reader import _Channel
+from syrinx_stages.connector.redis_reader import _Channel, _Subscription
 from syrinx_stages.connector.redis_scripts import Script
 from syrinx_stages.gateway.fanout import FanOut
 from syrinx_stages.runtime.owned_requests import OwnedRequests
@@ -128,7 +128,7 @@ BUGS = [
     ),
     Bug(
         "the reader returns entries twice",
-        lambda: in_method(_Channel, "_on_changes", "> subscription.after:", "!= None:"),
+        lambda: in_method(_Subscription, "is_new", "position <= self._delivered and", "False and"),
     ),
     Bug(
         "a request is not released",
