@@ -55,6 +55,12 @@ async def test_rates_of_replicas_add_up(world):
     assert number == 2 + 4
 
 
+async def test_a_replica_that_soon_has_room_shortens_the_wait(world):
+    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    await talker.report(Capacity(free=0.6, requests_per_second=1.0))
+    assert (await gateway.queue(Group.TALKERS)).expected_seconds == pytest.approx(0.4, abs=0.01)
+
+
 async def test_a_report_expires_with_its_replica(world):
     gateway, talker, other = world.connector(), world.replica(Group.TALKERS, "t"), world.replica(Group.TALKERS, "u")
     await talker.report(Capacity(free=0, requests_per_second=0.1))
@@ -82,6 +88,9 @@ async def test_a_report_returns_the_room_of_the_codecs(world):
     assert await talker.report(capacity) == 5
     await world.replica(Group.CODECS, "d").report(Capacity(free=2, requests_per_second=1.0))
     assert await talker.report(capacity) == 7
+    for name in ("c", "d"):
+        await world.replica(Group.CODECS, name).report(Capacity(free=1.5, requests_per_second=1.0))
+    assert await talker.report(capacity) == 2, "two halves are no room"
 
 
 async def test_during_an_overload_the_queue_stays_short(world):
@@ -92,8 +101,12 @@ async def test_during_an_overload_the_queue_stays_short(world):
     # The burst is served; the overload is not over yet.
     assert len(await talker.claim(100)) == 8
     refused, error = await fill(world, gateway, 50, start=100)
-    assert refused == 100
+    assert refused == 102
     assert error.retry_after == 1.0
+    assert len(await talker.claim(100)) == 2
+    await talker.report(Capacity(free=0, requests_per_second=2.0))
+    assert await fill(world, gateway, 1, start=150) is not None, "nor does one wait alone for longer"
+    await talker.report(Capacity(free=0, requests_per_second=8.0))
     # A quarter of a minute later it is. No request waits.
     refused_at = int(await world.raw.hget(world.keys.capacity, "refused"))
     await world.raw.hset(world.keys.capacity, "refused", refused_at - 15_000)

@@ -100,7 +100,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         self.engine_thread.queue(lambda: self.engine.open(request.id))
         self.reader.subscribe(request.id, self.input_kind, STREAM_START)
 
-    def spare_requests(self) -> int:
+    def spare_requests(self) -> float:
         """Returns how many further requests could be decoded in time: none while a live stream is late."""
         now, rows = time.monotonic(), self.rows.values()
         if self.speed.real_time and is_late(rows, now):

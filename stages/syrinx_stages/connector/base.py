@@ -124,8 +124,8 @@ class Claim(Struct, frozen=True):
 class Capacity(Struct, frozen=True):
     """What a replica reports about itself, for the admission of requests."""
 
-    free: int
-    """Number of requests that it could serve in addition, now."""
+    free: float
+    """Number of requests that it could serve in addition, now. A fraction: there will be room for one more soon."""
     requests_per_second: float
     """Rate at which it serves requests when it has as many as it can; 0 if unknown."""
 

@@ -15,11 +15,8 @@ CAPACITY_SECONDS = 2
 BURST_SHARE = 2
 """A request is admitted if its expected wait is within this part of `max_queue_seconds`: requests are longer or shorter
 than expected, and few that are admitted shall be refused later."""
-STANDING_SHARE = 6
+STANDING_SHARE = 8
 """The same in an overload, where a longer queue would only delay those who are admitted, and not serve more."""
-FREQUENT_SHARE = 20
-"""For this part of `max_queue_seconds` after a refusal no request waits: they come so often that a replica gets one as
-soon as it is free."""
 OVERLOAD_LIMITS = 5
 """An overload lasts until no request was refused for this many times `max_queue_seconds`."""
 FAIRNESS_REQUESTS = 128
@@ -36,7 +33,6 @@ _CONSTANTS = {
     "CAPACITY_SECONDS": CAPACITY_SECONDS,
     "BURST_SHARE": BURST_SHARE,
     "STANDING_SHARE": STANDING_SHARE,
-    "FREQUENT_SHARE": FREQUENT_SHARE,
     "OVERLOAD_LIMITS": OVERLOAD_LIMITS,
     "FAIRNESS_REQUESTS": FAIRNESS_REQUESTS,
     "QUEUE_TTL_SECONDS": QUEUE_TTL_SECONDS,

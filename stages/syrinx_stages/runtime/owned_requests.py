@@ -97,7 +97,7 @@ class OwnedRequests(ABC, Generic[R]):
         """Frees a request's state in the engine before the next step."""
 
     @abstractmethod
-    def spare_requests(self) -> int:
+    def spare_requests(self) -> float:
         """Returns how many further requests could be served in time."""
 
     def rows_without_input(self) -> int:
@@ -106,7 +106,7 @@ class OwnedRequests(ABC, Generic[R]):
 
     def can_admit(self) -> bool:
         """Returns whether to claim another request now."""
-        return self.spare_requests() > 0
+        return self.spare_requests() >= 1
 
     def capacity(self) -> Capacity:
         """Returns what the replica can serve now.
@@ -114,7 +114,7 @@ class OwnedRequests(ABC, Generic[R]):
         A row without input counts as free: the stage before claims nothing for a stage that is full.
         """
         free = min(self.ownership.free + self.rows_without_input(), self.spare_requests())
-        return Capacity(max(0, free), self.speed.requests_per_second)
+        return Capacity(round(max(0.0, free), 1), self.speed.requests_per_second)
 
     # Claims ----------------------------------------------------------------------------------------------------
 

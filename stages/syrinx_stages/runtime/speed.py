@@ -78,17 +78,18 @@ class EngineSpeed:
         """Returns the time of a step of `frames` frames, divided by these; 0 until measured."""
         return self._sums.step_seconds(frames) / frames if frames and self._sums.seconds >= KNOWN_SECONDS else 0.0
 
-    def spare_requests(self, demands: Sequence[float]) -> int:
+    def spare_requests(self, demands: Sequence[float]) -> float:
         """Returns how many more live streams can be served in time, given the demand of each of the present ones.
 
-        One is always possible. If even one alone would be slower than real time, streams share the batch.
+        A fraction shows that there will be room for another one soon. One is always possible. If even one alone would
+        be slower than real time, streams share the batch.
         """
         if not self.real_time:
             return self.max_num_seqs - len(demands)
         capacity = self.capacity
         if math.isinf(capacity):
             return self.max_num_seqs
-        return max(int((capacity - sum(demands)) / HEADROOM), 0 if demands else 1)
+        return max((capacity - sum(demands)) / HEADROOM, 0.0 if demands else 1.0)
 
 
 class _Sums:

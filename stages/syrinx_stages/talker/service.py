@@ -132,14 +132,14 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
 
     def can_admit(self) -> bool:
         """Returns whether to claim another request. Streams in progress come first: no claims while one is late."""
-        if self._engine_full or self.ownership.codecs_free <= 0 or self.spare_requests() <= 0:
+        if self._engine_full or self.ownership.codecs_free <= 0 or self.spare_requests() < 1:
             return False
         started = {row.id for row in self.rows.values() if row.first_frame_at is not None}
         unstarted = [claim for request_id, claim in self.ownership.claims.items() if request_id not in started]
         ready = sum(not claim.request.has_reference for claim in unstarted)
         return len(unstarted) < max(MAX_UNSTARTED, self.engine.prefill_rows) and ready <= self.engine.prefill_rows
 
-    def spare_requests(self) -> int:
+    def spare_requests(self) -> float:
         """Returns how many further requests could be generated in time: none while a live stream is late."""
         lead_limit, now, rows = self.live.current.lead_limit_seconds, time.monotonic(), self.rows.values()
         if self.speed.real_time and is_overloaded(rows, now, lead_limit, late_margin(self._step_seconds)):

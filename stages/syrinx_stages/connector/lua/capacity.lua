@@ -5,21 +5,23 @@ local function clock()
   return now[1] * 1000 + math.floor(now[2] / 1000)
 end
 
--- Returns how many requests the replicas of a group can take now, their rate (0 if unknown), and the number of reports.
+-- Returns the free requests of the replicas of a group, their rate (0 if unknown), the number of reports, and how many
+-- requests they can take now: a part of a free one is not free yet.
 local function capacity(key, group)
-  local free, rate, reports, now = 0, 0, 0, clock()
+  local free, rate, reports, whole, now = 0, 0, 0, 0, clock()
   local found = redis.call('HGETALL', key)
   for i = 1, #found, 2 do
     if string.sub(found[i], 1, #group + 1) == group .. ':' then
-      local at, its_free, its_rate = string.match(found[i + 1], '^(%d+) (%d+) ([%d.]+)$')
+      local at, its_free, its_rate = string.match(found[i + 1], '^(%d+) ([%d.]+) ([%d.]+)$')
       if now - at > CAPACITY_SECONDS * 1000 then
         redis.call('HDEL', key, found[i])
       else
         free, rate, reports = free + its_free, rate + its_rate, reports + 1
+        whole = whole + math.floor(its_free)
       end
     end
   end
-  return free, rate, reports
+  return free, rate, reports, whole
 end
 
 -- Returns the ms that a request with `ahead` requests before it will wait; 0 if no group with a known rate is busy.

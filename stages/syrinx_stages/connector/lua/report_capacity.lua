@@ -3,5 +3,5 @@
 redis.call('HDEL', KEYS[1], ARGV[2])
 redis.call('HSET', KEYS[1], ARGV[2], clock() .. ' ' .. ARGV[3] .. ' ' .. ARGV[4])
 redis.call('EXPIRE', KEYS[1], QUEUE_TTL_SECONDS)
-local free, _, reports = capacity(KEYS[1], 'codecs')
+local _, _, reports, free = capacity(KEYS[1], 'codecs')
 return {reports, free}

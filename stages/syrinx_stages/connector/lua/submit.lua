@@ -11,12 +11,10 @@ local max_queue, max_queue_ms = tonumber(ARGV[6]), tonumber(ARGV[7])
 local length, oldest = waiting(requests, 'talkers', math.max(max_queue, 1))
 local wait, limit = expected_wait(reports, length), max_queue_ms / BURST_SHARE
 local refused = clock() - (redis.call('HGET', reports, 'refused') or 0)
-if refused < max_queue_ms / FREQUENT_SHARE then
-  limit = 0
+if oldest > max_queue_ms / STANDING_SHARE or refused < OVERLOAD_LIMITS * max_queue_ms then
+  limit = max_queue_ms / STANDING_SHARE
 elseif length == 0 then
   limit = max_queue_ms
-elseif oldest > max_queue_ms / STANDING_SHARE or refused < OVERLOAD_LIMITS * max_queue_ms then
-  limit = max_queue_ms / STANDING_SHARE
 end
 if length >= max_queue or oldest > max_queue_ms or wait > limit then
   redis.call('HSET', reports, 'refused', clock())
