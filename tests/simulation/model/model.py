@@ -69,6 +69,8 @@ class Owner(NamedTuple):
     """Number of entries that are in the stream, as far as it knows."""
     reconnects: bool = False
     """A fail-over closed its connections, and it has not reached the new primary yet."""
+    fresh: bool = False
+    """The request was delivered to it as a new one."""
 
     @property
     def total(self) -> int:
@@ -164,7 +166,8 @@ def _claim(state: State, number: int, protocol: Protocol) -> Steps:
     if primary.claim == QUEUED and not state.nonces and number:
         return  # The owners are alike: the first is A.
     after: State | None = state
-    if primary.claim == NAMES[1 - number]:
+    owned = primary.claim == NAMES[1 - number] or (other.phase != IDLE and other.token == primary.token)
+    if primary.claim != QUEUED and owned:
         serves = other.phase not in (IDLE, ENDED) and not other.reconnects
         if serves or (protocol.grace and other.reconnects):
             after = state.spend("pauses")
@@ -172,7 +175,7 @@ def _claim(state: State, number: int, protocol: Protocol) -> Steps:
         return
     step = Step("claim" if primary.claim == QUEUED else "take over", name, fault=after.faults != state.faults)
     after = after._replace(primary=primary._replace(claim=name))
-    yield step, after.with_owner(number, Owner(DELIVERED))
+    yield step, after.with_owner(number, Owner(DELIVERED, fresh=primary.claim == QUEUED))
     if primary.claim != name and (lost := after.spend("losses")):
         yield step._replace(detail="reply lost", fault=True), lost
 
@@ -180,7 +183,7 @@ def _claim(state: State, number: int, protocol: Protocol) -> Steps:
 def _accept(state: State, number: int, protocol: Protocol) -> Steps:
     primary, token, name = state.primary, None, NAMES[number]
     if primary is not None:
-        primary, token = accept_claim(primary, name, state.nonces + 1, protocol)
+        primary, token = accept_claim(primary, name, state.nonces + 1, not state.owners[number].fresh, protocol)
     if token is None:
         yield Step("accept", name, "refused"), state.with_owner(number, Owner())
         return

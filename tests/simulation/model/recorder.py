@@ -58,10 +58,11 @@ class Recorder:
             self.actions.append(Action("submit", request, queued, token=f"0:{queued.replace('-', '')}"))
 
     def _accept(self, keys: Text, arguments: Text, reply: Any) -> None:
-        _, group, owner, kind, _, *ids = arguments
-        for number, queued in enumerate(ids):
-            token = _text(reply[number][0])
-            self.actions.append(Action("accept", _request(keys[1 + 2 * number]), queued, group, owner, kind, token))
+        _, group, owner, kind, _, *claims = arguments
+        for number, (queued, taken_over) in enumerate(zip(claims[::2], claims[1::2], strict=True)):
+            token, request = _text(reply[number][0]), _request(keys[1 + 2 * number])
+            action = Action("accept", request, queued, group, owner, kind, token, taken_over=taken_over == "1")
+            self.actions.append(action)
 
     def _refresh(self, keys: Text, arguments: Text, reply: Any) -> None:
         _, group, owner, kind, *claims = arguments

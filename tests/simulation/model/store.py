@@ -102,9 +102,14 @@ class Batch(NamedTuple):
     entries: tuple[Entry, ...]
 
 
-def accept(store: Store, owner: str, nonce: int, protocol: Protocol) -> tuple[Store, Token | None]:
-    """Issues a token to a consumer that holds the claim (`accept.lua`)."""
+def accept(store: Store, owner: str, nonce: int, taken_over: bool, protocol: Protocol) -> tuple[Store, Token | None]:
+    """Issues a token to a consumer that holds the claim (`accept.lua`).
+
+    A request that was delivered although it has an owner is left to that owner, unless it was taken over.
+    """
     if protocol.accept_checks_claim and store.claim != owner:
+        return store, None
+    if not taken_over and store.token.epoch and store.token.nonce != nonce:
         return store, None
     token = Token(store.token.epoch + 1, nonce, store.last, store.token.nonce)
     return store._replace(token=token), token

@@ -50,6 +50,8 @@ class Action(NamedTuple):
     entries: tuple[Written, ...] = ()
     held: bool = True
     """Outcome of a refresh."""
+    taken_over: bool = False
+    """Whether an accepted claim was taken over."""
 
 
 @dataclass
@@ -128,7 +130,7 @@ def _accept(request: _Request | None, action: Action) -> str | None:
     got = parse_token(action.token, action.kind)
     before, token = _store(request, action.group, action.kind), None
     if action.queued == request.queued:
-        _, token = accept(before, action.owner, got.nonce, _PROTOCOL)
+        _, token = accept(before, action.owner, got.nonce, action.taken_over, _PROTOCOL)
     if action.token:
         request.tokens[action.group] = action.token
     expected = token or Token(0, "", CREATED, "")  # type: ignore[arg-type]
