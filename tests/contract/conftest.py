@@ -98,11 +98,12 @@ class World:
         return {key.decode() async for key in self.raw.scan_iter(match=self.keys.prefix + "*", count=1000)}
 
     async def left(self):
-        """Returns what exists besides the queue, the cancellations and the change feeds."""
+        """Returns what exists besides the queue, the cancellations, the capacity and the change feeds."""
         assert await self.raw.xlen(self.keys.requests) == 0
         for group in Group:
             assert (await self.raw.xpending(self.keys.requests, group))["pending"] == 0
-        return await self.names() - {self.keys.requests, self.keys.control, *map(self.keys.change_feed, StreamKind)}
+        shared = {self.keys.requests, self.keys.control, self.keys.capacity, *map(self.keys.change_feed, StreamKind)}
+        return await self.names() - shared
 
     async def without_expiry(self):
         """Returns the keys without a time to live."""

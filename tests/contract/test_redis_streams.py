@@ -67,7 +67,7 @@ async def test_all_keys_of_a_request_expire(world):
     await gateway.submit(world.request(has_reference=True), admission, b"sound")
     own = [world.keys.stream("one", kind) for kind in StreamKind]
     own += [world.keys.reference("one"), world.keys.owners("one")]
-    assert await world.names() == {world.keys.requests, *own}
+    assert await world.names() == {world.keys.requests, world.keys.capacity, *own}
     for key in own:
         assert 120 < await world.raw.ttl(key) <= STREAM_TTL_SECONDS + 30
         await world.raw.expire(key, 7)

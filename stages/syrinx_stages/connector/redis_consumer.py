@@ -107,7 +107,7 @@ class RedisConsumer:
         return await self._fenced([msgspec.structs.replace(claim, redelivered=True)])
 
     async def report(self, capacity: Capacity) -> int | None:
-        arguments: Command = [f"{self._group}:{self._name}", capacity.free, f"{capacity.requests_per_second:.3f}"]
+        arguments: Command = [f"{self._group}:{self._name}", str(capacity.free), f"{capacity.requests_per_second:.3f}"]
         codecs, free = await self._pool.run(scripts.REPORT_CAPACITY, [self._keys.capacity], arguments)
         return free if codecs else None
 

@@ -17,8 +17,8 @@ BURST_SHARE = 2
 than expected, and few that are admitted shall be refused later."""
 STANDING_SHARE = 8
 """The same in an overload, where a longer queue would only delay those who are admitted, and not serve more."""
-OVERLOAD_LIMITS = 5
-"""An overload lasts until no request was refused for this many times `max_queue_seconds`."""
+ARRIVALS_SECONDS = 3
+"""Time constant of the rate at which requests arrive. In an overload more of them arrive than are served."""
 FAIRNESS_REQUESTS = 128
 """Number of requests over which the shares of clients are counted."""
 QUEUE_TTL_SECONDS = 2 * 3600
@@ -33,7 +33,7 @@ _CONSTANTS = {
     "CAPACITY_SECONDS": CAPACITY_SECONDS,
     "BURST_SHARE": BURST_SHARE,
     "STANDING_SHARE": STANDING_SHARE,
-    "OVERLOAD_LIMITS": OVERLOAD_LIMITS,
+    "ARRIVALS_SECONDS": ARRIVALS_SECONDS,
     "FAIRNESS_REQUESTS": FAIRNESS_REQUESTS,
     "QUEUE_TTL_SECONDS": QUEUE_TTL_SECONDS,
     "STREAM_BYTES": STREAM_BYTES,

@@ -1,5 +1,5 @@
 -- Capacity reports: a hash with `time free rate` for each replica, under `group:name`. Times in ms, rate in requests a
--- second. `refused`: when a request was last refused.
+-- second. `arrivals`: `time rate` of the requests that gateways submit, also of those that are refused.
 local function clock()
   local now = redis.call('TIME')
   return now[1] * 1000 + math.floor(now[2] / 1000)
@@ -22,6 +22,21 @@ local function capacity(key, group)
     end
   end
   return free, rate, reports, whole
+end
+
+-- Counts a request that arrives. Returns whether more arrive than are served; false while no rate is known.
+local function is_overloaded(key)
+  local now, rate = clock(), math.huge
+  local at, arrivals = string.match(redis.call('HGET', key, 'arrivals') or '0 0', '^(%d+) ([%d.]+)$')
+  arrivals = arrivals * math.exp((at - now) / 1000 / ARRIVALS_SECONDS) + 1 / ARRIVALS_SECONDS
+  -- A Redis without memory refuses the first write of a script. That must remain the one of the request.
+  local counted = redis.pcall('HSET', key, 'arrivals', string.format('%d %.3f', now, arrivals))
+  if type(counted) == 'number' then redis.call('EXPIRE', key, QUEUE_TTL_SECONDS) end
+  for _, group in ipairs({'talkers', 'codecs'}) do
+    local _, served = capacity(key, group)
+    if served > 0 then rate = math.min(rate, served) end
+  end
+  return arrivals > rate
 end
 
 -- Returns the ms that a request with `ahead` requests before it will wait; 0 if no group with a known rate is busy.

@@ -10,15 +10,12 @@ end
 local max_queue, max_queue_ms = tonumber(ARGV[6]), tonumber(ARGV[7])
 local length, oldest = waiting(requests, 'talkers', math.max(max_queue, 1))
 local wait, limit = expected_wait(reports, length), max_queue_ms / BURST_SHARE
-local refused = clock() - (redis.call('HGET', reports, 'refused') or 0)
-if oldest > max_queue_ms / STANDING_SHARE or refused < OVERLOAD_LIMITS * max_queue_ms then
+if is_overloaded(reports) or oldest > max_queue_ms / STANDING_SHARE then
   limit = max_queue_ms / STANDING_SHARE
 elseif length == 0 then
   limit = max_queue_ms
 end
 if length >= max_queue or oldest > max_queue_ms or wait > limit then
-  redis.call('HSET', reports, 'refused', clock())
-  redis.call('EXPIRE', reports, QUEUE_TTL_SECONDS)
   local displaced, fewer = displace(requests, KEYS[3], ARGV[10], ARGV[12], ARGV[13])
   -- A client with fewer requests than another one may wait even in an overload.
   if max_queue == 0 or not (displaced or fewer and length < max_queue and wait <= max_queue_ms / BURST_SHARE) then
