@@ -119,22 +119,20 @@ class Load:
     async def __aexit__(self, *_: object) -> None:
         await self._cleanup.aclose()
 
-    async def record(self, requests: Sequence[Utterance], concurrency: int) -> Sequence[Utterance]:
-        """Returns requests with the results of this run, and uses them from now on. Raises what a request raises."""
-        limit = asyncio.Semaphore(concurrency)
-        clients = list(self._clients.values())
+    async def record(self, requests: Sequence[Utterance]) -> Sequence[Utterance]:
+        """Returns requests with the results of this run, and uses them from now on. Raises what a request raises.
 
-        async def one(number: int, request: Utterance) -> Utterance:
-            body = request.body | {"stream_format": "sse"}
-            async with limit, clients[number % len(clients)].post(body) as response:
+        One after another: a slow machine refuses some of several at once.
+        """
+        client, recorded = next(iter(self._clients.values())), []
+        for request in requests:
+            async with client.post(request.body | {"stream_format": "sse"}) as response:
                 lines = [line async for line in response.content]
-            events = [msgspec.json.decode(line.removeprefix(b"data: ")) for line in lines if line.strip()]
-            *deltas, done = events
+            *deltas, done = [msgspec.json.decode(line.removeprefix(b"data: ")) for line in lines if line.strip()]
             pcm = b"".join(msgspec.convert(delta["audio"], bytes) for delta in deltas)
-            return Utterance(request.body, pcm, done["usage"]["output_tokens"])
-
-        self._utterances = await asyncio.gather(*(one(number, request) for number, request in enumerate(requests)))
-        return self._utterances
+            recorded.append(Utterance(request.body, pcm, done["usage"]["output_tokens"]))
+        self._utterances = recorded
+        return recorded
 
     async def run_client(self, name: str, seed: int, live: bool, stop: asyncio.Event) -> None:
         """Sends one request after another until `stop`. A live listener plays each utterance to its end."""

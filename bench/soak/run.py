@@ -17,8 +17,6 @@ from soak.pipeline import Pipeline, Replicas, Topology
 from soak.servers import Layout, Servers
 from syrinx_operator.local.events import Event
 
-RECORD_CONCURRENCY = 4
-
 
 class Plan(Struct, frozen=True):
     """The parameters of a run."""
@@ -58,7 +56,7 @@ async def run(plan: Plan, directory: Path) -> Result:
     async with servers.running(), pipeline.running(_print_event), Load(pipeline.gateways) as load:
         _print("recording the requests without faults")
         requests = utterances(plan.seed, plan.utterances, plan.sentences)
-        recorded = await load.record(requests, RECORD_CONCURRENCY)
+        recorded = await load.record(requests)
         injector = Injector(pipeline, servers)
         try:
             async with _clients(load, plan):
