@@ -236,7 +236,7 @@ async def gateway_and_load() -> AsyncIterator[tuple[FakeGateway, Load]]:
     host, port = runner.addresses[0]
     try:
         async with Load({"gateway-0": f"http://{host}:{port}"}) as load:
-            [recorded] = await load.record([Utterance({"input": "text"})], 1)
+            [recorded] = await load.record([Utterance({"input": "text"})])
             assert (recorded.pcm, recorded.frames) == (PCM, 1)
             yield gateway, load
     finally:
