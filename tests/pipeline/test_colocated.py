@@ -104,8 +104,8 @@ async def test_one_process_generates_the_same_audio_as_two() -> None:
     async with processes() as stages:
         together = await synthesize(stages.connector(), request("a"))
     assert together.pcm == separate.pcm
-    # Chunks in between may be shortened to avoid an underrun.
-    assert (together.chunks[0], together.chunks[-1]) == (separate.chunks[0], separate.chunks[-1])
+    # Where the other chunks end depends on time: the first one waits for slow codes, later ones avoid underruns.
+    assert together.chunks[-1] == separate.chunks[-1]
     assert (together.talkers, together.codecs) == (["talker-0"], ["codec-0"])
 
 
