@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from syrinx_stages.model.linear import BLOCK_ROWS, MAX_ROWS, add_product, column_major, linear
+from syrinx_stages.model.linear import BLOCK_ROWS, MAX_ROWS, HalfWeight, add_product, column_major, half_weight, linear
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,47 @@ def test_linear_is_bit_identical_for_any_batch(inner: int, outer: int) -> None:
     for rows in (1, 2, 3, 6, 7, 8, 12, 40, MAX_ROWS, MAX_ROWS + 1):
         for offset in (0, 1):
             assert torch.equal(linear(x[offset : offset + rows], weight, bias), whole[offset : offset + rows]), rows
+
+
+def packed(weight: torch.Tensor) -> HalfWeight:
+    half = half_weight(weight)
+    if half is None:
+        pytest.skip("needs FBGEMM's float16 kernels (x86 with AVX2)")
+    return half
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer"), [(320, 448), (512, 320), (192, 768), (2048, 2048), (33, 7), (24, 50), (7, 33), (300, 301)]
+)
+def test_linear_with_float16_weights_is_bit_identical_for_any_batch(inner: int, outer: int) -> None:
+    generator = torch.Generator().manual_seed(inner * outer)
+    weight = packed(torch.randn(outer, inner, generator=generator).half().float())
+    bias = torch.randn(outer, generator=generator)
+    x = torch.randn(310, inner, generator=generator)
+    whole = linear(x, weight, bias)
+    for rows in (*range(1, 64), 119, 120, 121, 122, 240, 301):
+        for offset in (0, 1, 8):
+            assert torch.equal(linear(x[offset : offset + rows], weight, bias), whole[offset : offset + rows]), rows
+
+
+def test_float16_weights_are_computed_in_float32() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(64, 256, generator=generator).half().float()
+    x = torch.randn(10, 256, generator=generator)
+    exact = x.double() @ weight.double().T
+    assert (linear(x, packed(weight)) - exact).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_of_half_precision_checkpoints_are_packed(dtype: torch.dtype) -> None:
+    packed((0.02 * torch.randn(512, 512, generator=torch.Generator().manual_seed(0))).to(dtype).float())
+
+
+@pytest.mark.parametrize(
+    "weight", [torch.randn(8, 64), torch.full((8, 8), 1e5), torch.full((8, 8), torch.nan), torch.zeros(8, 8).double()]
+)
+def test_weights_that_float16_changes_are_not_packed(weight: torch.Tensor) -> None:
+    assert half_weight(weight) is None
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from syrinx_stages.codec.engine import CaptureCost, Prefill
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.model.codec_decoder import CodecDecoder
+from syrinx_stages.model.layers import pack_weights
 
 
 class EagerCodecEngine:
@@ -23,6 +24,7 @@ class EagerCodecEngine:
 
     def __init__(self, decoder: CodecDecoder, max_resident: int) -> None:
         self._decoder = decoder.eval()
+        pack_weights(decoder)
         self._device = next(decoder.parameters()).device
         self._codebooks = decoder.config.num_quantizers
         self.codebook_size = decoder.config.codebook_size

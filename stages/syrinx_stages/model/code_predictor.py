@@ -59,12 +59,15 @@ class CodePredictor(nn.Module):
     def generate(self, hidden: Tensor, code0: Tensor, code0_embedding: Tensor, sample: SampleFn) -> Tensor:
         """Returns whole frames [rows, 16] for talker states [rows, talker_width], code 0 [rows] and its embedding."""
         rows = hidden.shape[0]
-        hidden = pad_rows(hidden)
+        first = self.lm_head[0]
+        assert isinstance(first, Linear)
+        like = first.operand
+        hidden = pad_rows(hidden, like)
         cache = self._new_cache(hidden)
         self._step(hidden, 0, cache)
         codes, embedding = [code0], code0_embedding
         for group in range(1, CODE_GROUPS):
-            logits = self.lm_head[group - 1](self._step(pad_rows(embedding), group, cache))
+            logits = self.lm_head[group - 1](self._step(pad_rows(embedding, like), group, cache))
             codes.append(sample(logits[:rows], group))
             if group < CODE_GROUPS - 1:
                 embedding = self.model.embeddings(codes[-1].clamp(min=0), group)

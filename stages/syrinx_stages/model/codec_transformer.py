@@ -99,7 +99,7 @@ class Attention(nn.Module):
         mask = mask.expand(-1, -1, self.kv_heads, -1).reshape(-1, 1, window)
         scores = torch.baddbmm(mask, query, keys.mT, alpha=self.head_dim**-0.5)
         attended = scores.softmax(-1, dtype=torch.float32).to(x.dtype) @ values
-        return self.o_proj(pad_rows(attended[..., : self.head_dim].reshape(count, -1)))
+        return self.o_proj(pad_rows(attended[..., : self.head_dim].reshape(count, -1), self.o_proj.operand))
 
 
 class MLP(nn.Module):
@@ -153,7 +153,7 @@ class PreTransformer(nn.Module):
         mask = torch.zeros(batch, frames, 1, self.window, dtype=x.dtype, device=x.device)
         mask.masked_fill_((positions[:, :, None, None] + offsets) < 0, float("-inf"))
         # The rows are padded once here instead of in every product.
-        x = self.input_proj(pad_rows(x.reshape(count, latent)))
+        x = self.input_proj(pad_rows(x.reshape(count, latent), self.input_proj.operand))
         for layer in self.layers:
             x = layer(x, rotation, mask, carry)
         return self.output_proj(self.norm(x))[:count].view(batch, frames, latent)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .config import TransformerConfig
-from .linear import column_major, linear
+from .linear import HalfWeight, Weight, column_major, half_weight, linear
 
 
 class CheckpointTensor(NamedTuple):
@@ -45,7 +45,32 @@ def checkpoint_tensors(module: nn.Module, prefix: str = "") -> Iterator[tuple[st
         yield from checkpoint_tensors(child, start + name)
 
 
-class Linear(nn.Module):
+class Product(nn.Module):
+    """A module with the `weight` of a product: [outer, inner]."""
+
+    weight: nn.Parameter
+    _half: HalfWeight | None = None
+
+    @property
+    def operand(self) -> Weight:
+        """The weight as `linear` takes it."""
+        return self.weight if self._half is None else self._half
+
+    def pack(self) -> None:
+        """Holds the weight as a `HalfWeight`, if it can be one, and frees `weight`."""
+        self._half = half_weight(self.weight.detach())
+        if self._half is not None:
+            self.weight.data = self.weight.new_empty(0)
+
+
+def pack_weights(module: nn.Module) -> None:
+    """Packs the products of a module, whose weights can then no longer be loaded, saved or moved."""
+    for child in module.modules():
+        if isinstance(child, Product | DecoderStack):
+            child.pack()
+
+
+class Linear(Product):
     """`x @ weight.T + bias`; x: [rows, inner], weight: [outer, inner], result: [rows, outer]."""
 
     def __init__(self, inner: int, outer: int, bias: bool = False) -> None:
@@ -54,10 +79,10 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.empty(outer)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)
+        return linear(x, self.operand, self.bias)
 
 
-class PackedLinear(Packed):
+class PackedLinear(Packed, Product):
     """Several matrices that read the same input, as one weight [sum(outers), inner]."""
 
     def __init__(self, inner: int, **outers: int) -> None:
@@ -100,7 +125,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: Tensor) -> Tensor:
     """
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     scale = torch.addcmul(eps, norm, norm, value=1 / x.shape[-1]).rsqrt_()
-    return (x * scale).to(x.dtype) * weight
+    normed = x * scale
+    # Even without effect, a conversion takes as long as a product.
+    return (normed if normed.dtype == x.dtype else normed.to(x.dtype)) * weight
 
 
 def cos_sin_table(head_size: int, theta: float, positions: int) -> tuple[Tensor, Tensor]:
@@ -146,12 +173,12 @@ class _Weights(NamedTuple):
     """A layer's parameters as a tuple: looking them up through modules takes a tenth of a decode step."""
 
     input_norm: Tensor
-    qkv: Tensor
+    qkv: Weight
     qk_norm: Tensor
-    output: Tensor
+    output: Weight
     post_norm: Tensor
-    gate_up: Tensor
-    down: Tensor
+    gate_up: Weight
+    down: Weight
 
 
 Attend = Callable[[int, Tensor], Tensor]
@@ -180,9 +207,14 @@ class DecoderStack(nn.Module):
         self.register_buffer("cos", torch.cat((cos, cos), -1)[:, None].to(dtype), persistent=False)
         self.register_buffer("sin", torch.cat((-sin, sin), -1)[:, None].to(dtype), persistent=False)
         self.register_buffer("eps", torch.tensor([config.rms_norm_eps], dtype=torch.float32), persistent=False)
-        self._weights = [_flat(layer) for layer in self.layers]
+        self._weights: list[_Weights] = []
+        """Of the layers, from the first `run` on."""
         self._head_size = config.head_size
         self._rotated_heads = config.num_attention_heads + config.num_key_value_heads
+
+    def pack(self) -> None:
+        """Lets the next `run` use weights that were packed."""
+        self._weights = []
 
     def drop_layer(self, index: int) -> None:
         """Frees the weights of a layer, for engines that hold them in another layout. `run` no longer works."""
@@ -193,6 +225,7 @@ class DecoderStack(nn.Module):
         """Maps inputs [rows, hidden_size] at `positions` [rows] to normalized outputs of the same shape."""
         cos, sin = self.cos[positions], self.sin[positions]
         eps, half = self.eps, self._head_size // 2
+        self._weights = self._weights or [_flat(layer) for layer in self.layers]
         for index, layer in enumerate(self._weights):
             heads = linear(rms_norm(x, layer.input_norm, eps), layer.qkv).view(x.shape[0], -1, self._head_size)
             rotated = heads.narrow(1, 0, self._rotated_heads)
@@ -208,10 +241,10 @@ def _flat(layer: nn.Module) -> _Weights:
     assert isinstance(layer, DecoderLayer)
     return _Weights(
         layer.input_layernorm.weight,
-        layer.self_attn.qkv.weight,
+        layer.self_attn.qkv.operand,
         layer.self_attn.qk_norm.weight,
-        layer.self_attn.o_proj.weight,
+        layer.self_attn.o_proj.operand,
         layer.post_attention_layernorm.weight,
-        layer.mlp.gate_up.weight,
-        layer.mlp.down_proj.weight,
+        layer.mlp.gate_up.operand,
+        layer.mlp.down_proj.operand,
     )

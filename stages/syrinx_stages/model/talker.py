@@ -153,6 +153,7 @@ class Talker(nn.Module):
             cache.extend(1)
         config = self.config
         heads, kv_heads, size = config.num_attention_heads, config.num_key_value_heads, config.head_size
+        like = self.codec_head.operand
         grouped = (1, kv_heads, heads // kv_heads, padded_columns(size))
 
         def attend(layer: int, qkv: Tensor) -> Tensor:
@@ -164,9 +165,9 @@ class Talker(nn.Module):
                 queries = qkv[row, :heads].view(grouped)
                 outputs = F.scaled_dot_product_attention(queries, keys, values, scale=size**-0.5)
                 attended.append(outputs[..., :size].reshape(1, heads * size))
-            return pad_rows(torch.cat(attended))
+            return pad_rows(torch.cat(attended), like)
 
-        padded = pad_rows(embeds)
+        padded = pad_rows(embeds, like)
         index = torch.tensor(positions + [0] * (len(padded) - rows), device=embeds.device)
         return self.model.run(padded, index, attend)[:rows]
 

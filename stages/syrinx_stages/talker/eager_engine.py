@@ -13,6 +13,7 @@ from torch import Tensor
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest, TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
+from syrinx_stages.model.layers import pack_weights
 from syrinx_stages.model.sampling import FrameSampler
 from syrinx_stages.model.talker import KVCache
 from syrinx_stages.talker.engine import frame_results
@@ -47,6 +48,7 @@ class EagerTalkerEngine:
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Loads the model. Raises CheckpointError if the checkpoint is invalid."""
         self._talker = talker = checkpoint.load_talker()
+        pack_weights(talker)
         self._prompter = Prompter(checkpoint, talker)
         self._eos = talker.config.codec_eos_token_id
         self._frame_sampler = FrameSampler(talker)
