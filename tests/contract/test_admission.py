@@ -61,6 +61,14 @@ async def test_a_replica_that_soon_has_room_shortens_the_wait(world):
     assert (await gateway.queue(Group.TALKERS)).expected_seconds == pytest.approx(0.4, abs=0.01)
 
 
+async def test_a_replica_with_too_many_requests_lengthens_the_wait(world):
+    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    await talker.report(Capacity(free=-0.5, requests_per_second=1.0))
+    assert (await gateway.queue(Group.TALKERS)).expected_seconds == pytest.approx(1.5, abs=0.01)
+    await world.replica(Group.TALKERS, "u").report(Capacity(free=1.2, requests_per_second=1.0))
+    assert (await gateway.queue(Group.TALKERS)).expected_seconds == 0, "the other one has room"
+
+
 async def test_a_report_expires_with_its_replica(world):
     gateway, talker, other = world.connector(), world.replica(Group.TALKERS, "t"), world.replica(Group.TALKERS, "u")
     await talker.report(Capacity(free=0, requests_per_second=0.1))
@@ -91,6 +99,12 @@ async def test_a_report_returns_the_room_of_the_codecs(world):
     for name in ("c", "d"):
         await world.replica(Group.CODECS, name).report(Capacity(free=1.5, requests_per_second=1.0))
     assert await talker.report(capacity) == 2, "two halves are no room"
+    for name in ("c", "d"):
+        await world.replica(Group.CODECS, name).report(Capacity(free=0.6, requests_per_second=1.0))
+    assert await talker.report(capacity) == 0.9, "there will be room soon"
+    for name in ("c", "d"):
+        await world.replica(Group.CODECS, name).report(Capacity(free=-1.2, requests_per_second=1.0))
+    assert await talker.report(capacity) == -2.4
 
 
 async def test_during_an_overload_the_queue_stays_short(world):

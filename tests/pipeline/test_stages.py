@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from syrinx_stages.connector.base import Capacity, Claim, StreamEntry
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason, Sampling
+from syrinx_stages.contract.settings import DEFAULT_RAMP
 from syrinx_stages.contract.silence import AUDIBLE_PEAK, LeadingSilenceTrimmer
 from syrinx_stages.runtime.settings import SettingsUpdate
 from syrinx_stages.runtime.worker import Worker
@@ -49,9 +51,10 @@ async def test_audio_arrives_in_chunks_of_the_ramp() -> None:
     assert len(received.pcm) == received.chunks[-1] * FAMILY.frame_bytes
     assert 1.0 < received.chunks[-1] * FAMILY.frame_seconds < 5.0
     assert np.abs(samples).max() > 20 * AUDIBLE_PEAK
-    assert received.chunks[0] == 2
+    assert received.chunks[0] in (2, 4), "the first one waits for slow codes"
     # The gateway withholds leading silence, so an idle codec decodes what is available before playback underruns.
-    assert {4, 8, 16} <= set(received.chunks), "chunks of the ramp"
+    ends = set(accumulate(DEFAULT_RAMP[:5]))
+    assert len(ends & set(received.chunks)) >= 3, "chunks of the ramp"
     assert (received.talkers, received.codecs) == (["talker-0"], ["codec-0"])
 
 
@@ -109,7 +112,7 @@ async def test_a_talker_claims_nothing_while_the_codec_is_late() -> None:
             proceed.wait(DEADLINE)
             return launch(*call)
 
-        async def report(capacity: Capacity) -> int | None:
+        async def report(capacity: Capacity) -> float | None:
             nonlocal reports
             reports += 1
             return await type(consumer).report(consumer, capacity)
@@ -117,7 +120,7 @@ async def test_a_talker_claims_nothing_while_the_codec_is_late() -> None:
         def is_known() -> bool:
             """The talker knows that the codec is late, and neither waits for a request any more."""
             waiting = any(worker.ownership._consumer._blocking.outstanding for worker in stages.workers)
-            return talker.ownership.codecs_free == 0 and not waiting
+            return talker.ownership.codecs_free < 1 and not waiting
 
         await submit(connector, request("a"))
         await receive(connector, "a", until_frames=2)

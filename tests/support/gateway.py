@@ -177,7 +177,7 @@ async def gateway(
     streams, registry = streams or Streams(), CollectorRegistry()
     defaults = {"pipeline": "p", "generation": "g", "replica": "gateway-0", "model": "bundled"}
     # A busy machine is no reason to refuse requests.
-    defaults |= {"gateway": GatewaySettings(max_queue_seconds=60.0)}
+    defaults |= {"gateway": GatewaySettings(max_queue_seconds=600.0)}
     service = GatewayService(
         StageConfig(**{**defaults, **config}), streams.connector(), Metrics(registry), stall_seconds
     )

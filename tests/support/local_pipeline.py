@@ -5,7 +5,7 @@ from msgspec import structs
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource.spec import TTSPipeline
 
-MAX_QUEUE_SECONDS = 60.0
+MAX_QUEUE_SECONDS = 600.0
 """A busy machine may serve one request after the other."""
 
 

@@ -138,7 +138,7 @@ def metrics() -> Metrics:
 
 
 async def submit(connector: RedisConnector, item: SpeechRequest, reference: bytes | None = None) -> Ticket:
-    return await connector.submit(item, GatewaySettings(max_queue=100, max_queue_seconds=60.0), reference)
+    return await connector.submit(item, GatewaySettings(max_queue=100, max_queue_seconds=600.0), reference)
 
 
 async def until(condition: Callable[[], object], description: str) -> None:

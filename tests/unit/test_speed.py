@@ -82,7 +82,7 @@ def test_streams_are_admitted_while_each_can_build_up_a_lead() -> None:
     assert speed.spare_requests([]) == pytest.approx(12.5, abs=0.1)
     assert speed.spare_requests([HEADROOM] * 10) == pytest.approx(2.5, abs=0.1)
     assert speed.spare_requests([HEADROOM] * 12) == pytest.approx(0.5, abs=0.1), "soon there is room for one more"
-    assert speed.spare_requests([HEADROOM] * 13) == 0
+    assert speed.spare_requests([HEADROOM] * 14) == pytest.approx(-1.5, abs=0.1), "as many must first end"
     assert speed.spare_requests([1.0] * 20) == pytest.approx(2.5, abs=0.1), "a comfortable lead: only real time"
 
 
@@ -90,7 +90,7 @@ def test_one_stream_is_always_possible() -> None:
     busy = measured(0.0, 0.07)
     assert busy.real_time
     assert busy.spare_requests([]) == 1
-    assert busy.spare_requests([HEADROOM]) == 0
+    assert busy.spare_requests([HEADROOM]) < 1
 
 
 def test_streams_share_the_batch_if_one_alone_is_slower_than_real_time() -> None:

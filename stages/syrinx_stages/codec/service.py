@@ -103,9 +103,8 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
     def spare_requests(self) -> float:
         """Returns how many further requests could be decoded in time: none while a live stream is late."""
         now, rows = time.monotonic(), self.rows.values()
-        if self.speed.real_time and is_late(rows, now):
-            return 0
-        return self.speed.spare_requests(demands(rows, now))
+        spare = self.speed.spare_requests(demands(rows, now))
+        return min(spare, 0.0) if self.speed.real_time and is_late(rows, now) else spare
 
     def rows_without_input(self) -> int:
         """Returns how many rows have no codes yet."""

@@ -125,7 +125,8 @@ class Capacity(Struct, frozen=True):
     """What a replica reports about itself, for the admission of requests."""
 
     free: float
-    """Number of requests that it could serve in addition, now. A fraction: there will be room for one more soon."""
+    """Number of requests that it could serve in addition, now. A fraction: there will be room for one more soon.
+    Negative: it has more than it can serve in time."""
     requests_per_second: float
     """Rate at which it serves requests when it has as many as it can; 0 if unknown."""
 
@@ -222,7 +223,7 @@ class Consumer(Protocol):
     async def reclaim(self, claim: Claim) -> Sequence[Claim]:
         """Returns a claim of this consumer again, under a new epoch; nothing if another replica owns the request."""
 
-    async def report(self, capacity: Capacity) -> int | None:
+    async def report(self, capacity: Capacity) -> float | None:
         """Publishes the replica's capacity. Returns how many requests the codecs can take; None without a report."""
 
     def forget(self, request_id: str) -> None:

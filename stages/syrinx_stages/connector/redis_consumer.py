@@ -106,10 +106,10 @@ class RedisConsumer:
     async def reclaim(self, claim: Claim) -> Sequence[Claim]:
         return await self._fenced([msgspec.structs.replace(claim, redelivered=True)])
 
-    async def report(self, capacity: Capacity) -> int | None:
+    async def report(self, capacity: Capacity) -> float | None:
         arguments: Command = [f"{self._group}:{self._name}", str(capacity.free), f"{capacity.requests_per_second:.3f}"]
         codecs, free = await self._pool.run(scripts.REPORT_CAPACITY, [self._keys.capacity], arguments)
-        return free if codecs else None
+        return float(free) if codecs else None
 
     def forget(self, request_id: str) -> None:
         for entry_id in [entry_id for entry_id, claim in self._held.items() if claim.request.id == request_id]:

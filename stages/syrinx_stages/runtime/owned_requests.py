@@ -114,7 +114,7 @@ class OwnedRequests(ABC, Generic[R]):
         A row without input counts as free: the stage before claims nothing for a stage that is full.
         """
         free = min(self.ownership.free + self.rows_without_input(), self.spare_requests())
-        return Capacity(round(max(0.0, free), 1), self.speed.requests_per_second)
+        return Capacity(round(free, 1), self.speed.requests_per_second)
 
     # Claims ----------------------------------------------------------------------------------------------------
 

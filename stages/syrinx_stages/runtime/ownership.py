@@ -49,8 +49,8 @@ class Ownership:
         self._takeovers = takeovers
         self._changed = asyncio.Event()
         self._report_due = asyncio.Event()
-        self.codecs_free = 1
-        """Number of requests that the codecs can take; at least 1 if none has reported."""
+        self.codecs_free: float = 1
+        """Number of requests that the codecs can take, as last reported; 1 if none has reported."""
         self.claiming = True
         """False once `stop_claiming` was called."""
 
@@ -128,7 +128,6 @@ class Ownership:
             if claim.redelivered:
                 self._takeovers.inc()
             self.claims[claim.request.id] = claim
-            self.codecs_free -= not claim.redelivered
             self._admit(claim)
         if excess:
             await self._consumer.hand_over([claim.entry_id for claim in excess])
@@ -168,7 +167,7 @@ class Ownership:
     async def _wait_for_change(self, reported: Capacity) -> None:
         while True:
             await asyncio.sleep(REPORT_SECONDS)
-            if self.codecs_free <= 0 or self._measured().free != reported.free:
+            if self.codecs_free < 1 or self._measured().free != reported.free:
                 return
             self._report_due.clear()
             await self._report_due.wait()

@@ -81,15 +81,15 @@ class EngineSpeed:
     def spare_requests(self, demands: Sequence[float]) -> float:
         """Returns how many more live streams can be served in time, given the demand of each of the present ones.
 
-        A fraction shows that there will be room for another one soon. One is always possible. If even one alone would
-        be slower than real time, streams share the batch.
+        A fraction shows that there will be room for another one soon, a negative number that there are too many. One is
+        always possible. If even one alone would be slower than real time, streams share the batch.
         """
         if not self.real_time:
             return self.max_num_seqs - len(demands)
         capacity = self.capacity
         if math.isinf(capacity):
             return self.max_num_seqs
-        return max((capacity - sum(demands)) / HEADROOM, 0.0 if demands else 1.0)
+        return (capacity - sum(demands)) / HEADROOM if demands else max(capacity / HEADROOM, 1.0)
 
 
 class _Sums:

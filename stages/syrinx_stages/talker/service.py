@@ -30,6 +30,9 @@ MAX_UNSTARTED = 4
 """Claimed requests without a first frame, while references are encoded: enough to keep the engine busy. Others wait for
 whichever replica is free. Without a reference, at most one is ready beyond those of the next prefill."""
 
+CODEC_DELAY_SECONDS = 0.15
+"""Time from a request's first codes until the codecs' capacity reports count it."""
+
 _FAILED = "the talker failed to process this request"
 
 
@@ -132,7 +135,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
 
     def can_admit(self) -> bool:
         """Returns whether to claim another request. Streams in progress come first: no claims while one is late."""
-        if self._engine_full or self.ownership.codecs_free <= 0 or self.spare_requests() < 1:
+        if self._engine_full or self.spare_requests() < 1:
             return False
         started = {row.id for row in self.rows.values() if row.first_frame_at is not None}
         unstarted = [claim for request_id, claim in self.ownership.claims.items() if request_id not in started]
@@ -140,11 +143,18 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         return len(unstarted) < max(MAX_UNSTARTED, self.engine.prefill_rows) and ready <= self.engine.prefill_rows
 
     def spare_requests(self) -> float:
-        """Returns how many further requests could be generated in time: none while a live stream is late."""
+        """Returns how many further requests could be generated and decoded in time; none while a stream is late."""
         lead_limit, now, rows = self.live.current.lead_limit_seconds, time.monotonic(), self.rows.values()
-        if self.speed.real_time and is_overloaded(rows, now, lead_limit, late_margin(self._step_seconds)):
-            return 0
-        return self.speed.spare_requests(demands(rows, now, lead_limit))
+        spare = self.speed.spare_requests(demands(rows, now, lead_limit))
+        late = self.speed.real_time and is_overloaded(rows, now, lead_limit, late_margin(self._step_seconds))
+        return min(spare, self._codecs_room(), 0.0 if late else math.inf)
+
+    def _codecs_room(self) -> float:
+        """Returns how many further requests the codecs could decode, without those whose codes they had not seen."""
+        seen_before = time.monotonic() - CODEC_DELAY_SECONDS
+        seen = {row.id for row in self.rows.values() if (row.first_frame_at or math.inf) < seen_before}
+        claims = self.ownership.claims.items()
+        return self.ownership.codecs_free - sum(not claim.redelivered and key not in seen for key, claim in claims)
 
     async def run_iteration(self) -> float | None:
         """Prefills waiting requests, launches a step of the due rows, and reads the oldest step in flight.

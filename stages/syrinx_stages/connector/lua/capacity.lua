@@ -5,19 +5,19 @@ local function clock()
   return now[1] * 1000 + math.floor(now[2] / 1000)
 end
 
--- Returns the free requests of the replicas of a group, their rate (0 if unknown), the number of reports, and how many
--- requests they can take now: a part of a free one is not free yet.
+-- Returns the free requests of the replicas of a group, negative if they have too many, their rate (0 if unknown), the
+-- number of reports, and how many requests they can take now: a part of a free one is not free yet.
 local function capacity(key, group)
   local free, rate, reports, whole, now = 0, 0, 0, 0, clock()
   local found = redis.call('HGETALL', key)
   for i = 1, #found, 2 do
     if string.sub(found[i], 1, #group + 1) == group .. ':' then
-      local at, its_free, its_rate = string.match(found[i + 1], '^(%d+) ([%d.]+) ([%d.]+)$')
+      local at, its_free, its_rate = string.match(found[i + 1], '^(%d+) ([%d.-]+) ([%d.]+)$')
       if now - at > CAPACITY_SECONDS * 1000 then
         redis.call('HDEL', key, found[i])
       else
         free, rate, reports = free + its_free, rate + its_rate, reports + 1
-        whole = whole + math.floor(its_free)
+        whole = whole + math.max(math.floor(its_free), 0)
       end
     end
   end
@@ -43,8 +43,8 @@ end
 local function expected_wait(key, ahead)
   local wait = 0
   for _, group in ipairs({'talkers', 'codecs'}) do
-    local free, rate = capacity(key, group)
-    if rate > 0 then wait = math.max(wait, 1000 * (ahead + 1 - free) / rate) end
+    local free, rate, _, whole = capacity(key, group)
+    if rate > 0 and whole <= ahead then wait = math.max(wait, 1000 * (ahead + 1 - free) / rate) end
   end
   return math.floor(wait)
 end
