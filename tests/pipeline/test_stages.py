@@ -51,10 +51,10 @@ async def test_audio_arrives_in_chunks_of_the_ramp() -> None:
     assert len(received.pcm) == received.chunks[-1] * FAMILY.frame_bytes
     assert 1.0 < received.chunks[-1] * FAMILY.frame_seconds < 5.0
     assert np.abs(samples).max() > 20 * AUDIBLE_PEAK
-    assert received.chunks[0] in (2, 4), "the first one waits for slow codes"
+    ends = list(accumulate(DEFAULT_RAMP))
+    assert received.chunks[0] in ends, "whole chunks, several if codes are slow"
     # The gateway withholds leading silence, so an idle codec decodes what is available before playback underruns.
-    ends = set(accumulate(DEFAULT_RAMP[:5]))
-    assert len(ends & set(received.chunks)) >= 3, "chunks of the ramp"
+    assert len(set(ends) & set(received.chunks)) >= 2, "chunks of the ramp"
     assert (received.talkers, received.codecs) == (["talker-0"], ["codec-0"])
 
 

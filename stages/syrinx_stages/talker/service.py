@@ -151,8 +151,8 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
 
     def _codecs_room(self) -> float:
         """Returns how many further requests the codecs could decode, without those whose codes they had not seen."""
-        seen_before = time.monotonic() - CODEC_DELAY_SECONDS
-        seen = {row.id for row in self.rows.values() if (row.first_frame_at or math.inf) < seen_before}
+        since = time.monotonic() - CODEC_DELAY_SECONDS
+        seen = {row.id for row in self.rows.values() if row.first_frame_at is not None and row.first_frame_at < since}
         claims = self.ownership.claims.items()
         return self.ownership.codecs_free - sum(not claim.redelivered and key not in seen for key, claim in claims)
 
