@@ -153,6 +153,24 @@ async def test_a_response_that_nobody_reads_ends_its_connection(monkeypatch: pyt
         await server.close()
 
 
+async def test_a_drain_serves_the_connections_that_wait_to_be_accepted() -> None:
+    server = HttpServer(APP, "127.0.0.1", 0)
+    await asyncio.sleep(0.1)
+    # The kernel completes these while the event loop is held.
+    waiting = [connect(server) for _ in range(20)]
+    for client in waiting:
+        client.send(b"GET /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    await server.drain(DEADLINE)
+    try:
+        for client in waiting:
+            assert client.recv(100).startswith(b"HTTP/1.1 404")
+            client.close()
+        with pytest.raises(ConnectionRefusedError):
+            connect(server)
+    finally:
+        await server.close()
+
+
 async def exchange(server: HttpServer, sent: bytes) -> bytes:
     """Returns what the server sends on a new connection until it closes it."""
     with connect(server) as client:

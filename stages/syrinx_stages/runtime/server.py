@@ -106,7 +106,8 @@ class HttpServer:
     async def drain(self, seconds: float) -> None:
         """Closes the socket, so that the kernel refuses connections; waits up to `seconds` until all have closed.
 
-        Idle connections are closed after `LINGER_SECONDS`, the others with their response.
+        Connections that wait to be accepted are accepted first. Idle connections are closed after `LINGER_SECONDS`,
+        the others with their response.
         """
         await self._close_socket()
         await self._connections_closed(min(seconds, LINGER_SECONDS))
@@ -115,11 +116,19 @@ class HttpServer:
         await self._connections_closed(seconds - LINGER_SECONDS)
 
     async def _close_socket(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._socket)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._socket)
         # Connections that were just accepted get their transports now, which needs the server to be open.
         await asyncio.sleep(0)
+        # The kernel resets connections that wait to be accepted when their socket closes.
+        waiting = _accept_all(self._socket)
         for server in self._server.servers:
             server.close()
+        for connection in waiting:
+            await loop.connect_accepted_socket(self._protocol, connection)
+
+    def _protocol(self) -> asyncio.Protocol:
+        return _Protocol(self._server.config, self._server.server_state, self._server.lifespan.state)
 
     async def _connections_closed(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -140,6 +149,15 @@ def _listen(host: str, port: int) -> socket.socket:
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
     return socket.create_server(("", port), backlog=BACKLOG)
+
+
+def _accept_all(listening: socket.socket) -> list[socket.socket]:
+    """Accepts the connections that wait; those for which the process lacks file descriptors remain."""
+    accepted = []
+    with contextlib.suppress(OSError):
+        while True:
+            accepted.append(listening.accept()[0])
+    return accepted
 
 
 def _url_host(host: str) -> str:
