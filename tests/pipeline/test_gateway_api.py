@@ -586,14 +586,34 @@ def has_played(running: Gateway, request: SpeechRequest, frames: int) -> bool:
     return running.streams.last_position(request.id, StreamKind.PLAYBACK) == Position(frames)
 
 
-async def test_a_request_that_redis_lost_after_its_first_audio_was_sent_fails() -> None:
+async def test_a_stream_that_redis_lost_continues_where_it_was() -> None:
+    """The audio is generated again, and the client gets what it does not have."""
     async with gateway() as running:
-        running.stages.script = Script(frames=4, pause_after=2)
-        call = asyncio.create_task(running.say(stream=True, response_format="pcm", stream_format="sse"))
+        running.stages.script = script = Script(frames=6, silent=2, pause_after=4)
+        call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
         await until(lambda: running.metric("syrinx_live_streams"), "the stream is live")
         await lose(running, running.stages.seen[0])
-        assert '"request_lost"' in (await call).text
-        assert len(running.stages.seen) == 1
+        await until(lambda: len(running.stages.seen) == 2, "it is claimed again")
+        script.go.set()
+        response = await call
+        assert response.content.endswith(script.pcm[2 * FAMILY.frame_bytes :])
+        assert len(response.content) < len(script.pcm) - FAMILY.frame_bytes
+        assert running.stages.seen[0] == running.stages.seen[1]
+        assert running.metric("syrinx_live_streams") == 0
+
+
+@pytest.mark.parametrize("again", [Script(frames=6, silent=1), Script(frames=3)], ids=["other frames", "fewer frames"])
+async def test_a_stream_that_redis_lost_fails_if_its_audio_differs_when_generated_again(again: Script) -> None:
+    async with gateway() as running:
+        running.stages.script = Script(frames=6, pause_after=4)
+        call = asyncio.create_task(running.say(stream=True, response_format="pcm", stream_format="sse"))
+        await until(lambda: list(running.stages.written.values()) == [4], "it has begun")
+        await until(lambda: running.metric("syrinx_live_streams"), "the stream is live")
+        running.stages.script = again
+        await lose(running, running.stages.seen[0])
+        *deltas, error = events((await call).content)
+        assert error["error"]["code"] == "request_lost"
+        assert b"".join(base64.b64decode(delta["audio"]) for delta in deltas) == tone(4)
 
 
 async def test_a_release_that_redis_lost_is_repeated() -> None:

@@ -212,7 +212,7 @@ class GatewayService:
     async def _check(self, submission: _Submission, stream: SpeechStream) -> None:
         """Raises `ApiError` if no more audio can arrive.
 
-        Submits a request again that Redis has lost and of which nothing was sent, and raises `Resubmitted`.
+        Submits a request again that Redis has lost, and raises `Resubmitted`.
         """
         request = submission.request
         try:
@@ -226,9 +226,7 @@ class GatewayService:
             if not stream.started and (missing := self.monitor.missing_stage_error()) is not None:
                 raise missing
             return
-        if stream.sent:
-            raise unavailable("Redis has lost this request; send it again", 1, "request_lost")
-        log.warning("Redis has lost request %s before any of it was sent: it is queued again", request.id)
+        log.warning("Redis has lost request %s after %d frames: it is queued again", request.id, stream.frames)
         self._playback_reporter.forget(request.id)
         self._fanout.restart(request.id)
         submission.ticket = await self._queue(request, submission.reference_pcm)

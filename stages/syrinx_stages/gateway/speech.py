@@ -1,6 +1,7 @@
 """The audio stream of one submitted request, and its metrics."""
 
 import asyncio
+import hashlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -15,12 +16,16 @@ from syrinx_stages.gateway.errors import ApiError, bad_request, internal_error, 
 from syrinx_stages.gateway.fanout import Inbox
 from syrinx_stages.runtime.metrics import Metrics
 
-CHECK_SECONDS = 2.0
+CHECK_SECONDS = 1.0
 """After this long without audio the gateway checks whether any can still arrive."""
 
 
+_DIGEST_BYTES = 8
+"""Bytes of a frame's digest, by which audio that is generated again is compared with what the client has."""
+
+
 class Resubmitted(Exception):
-    """The request was submitted again: its audio begins anew."""
+    """The request was submitted again: its audio is generated again from its first frame."""
 
 
 class Chunk(Struct, frozen=True):
@@ -103,6 +108,8 @@ class SpeechStream:
         self._storage_full = storage_full
         self._refusal = refusal
         self._trimmer = LeadingSilenceTrimmer()
+        self._digests = bytearray()
+        """Of the frames that were passed to the trimmer."""
         self._collected = bytearray()
         self._playback = Playback(accepted)
         self._stalled = False
@@ -131,6 +138,8 @@ class SpeechStream:
     async def audio(self) -> AsyncIterator[Chunk]:
         """Yields the audio as it is generated, without its leading silence.
 
+        After a resubmission a client that has audio gets what follows it, if it is generated again identically.
+
         Raises `ApiError`: 400, 500 or 503 if a stage refused the request or failed, 503 if it waited too long for a
         talker, if nothing came for the stall timeout or nothing can arrive.
         """
@@ -140,9 +149,11 @@ class SpeechStream:
                     yield chunk
                 return
             except Resubmitted:
-                self.frames, self._labels = 0, None
-                self._trimmer = LeadingSilenceTrimmer()
-                self._collected.clear()
+                if not self.sent:
+                    self.frames, self._labels = 0, None
+                    self._trimmer = LeadingSilenceTrimmer()
+                    self._digests.clear()
+                    self._collected.clear()
 
     async def _audio(self) -> AsyncIterator[Chunk]:
         """Yields the audio of one submission."""
@@ -153,7 +164,7 @@ class SpeechStream:
                 if self._labels is None:
                     replicas = event.entry.talker or "unknown", event.entry.codec or "unknown"
                     self._labels = (self.request.task_type, *replicas)
-                new = self._beyond(frames, event.entry.pcm, event.position.frames)
+                new = self._unseen(frames, self._beyond(frames, event.entry.pcm, event.position.frames))
                 frames = max(frames, event.position.frames)
                 if pcm := self._trimmer.feed(new):
                     yield Chunk(pcm, frames)
@@ -194,6 +205,24 @@ class SpeechStream:
         self._require(frames, first)
         return pcm[(frames - first) * FAMILY.frame_bytes :]
 
+    def _unseen(self, first: int, pcm: bytes) -> bytes:
+        """Returns the PCM of frames that were not received before; `first` is the number of frames before it.
+
+        Raises 503 if frames that were received before a resubmission differ now.
+        """
+        frames = (pcm[start : start + FAMILY.frame_bytes] for start in range(0, len(pcm), FAMILY.frame_bytes))
+        digests = b"".join(hashlib.blake2b(frame, digest_size=_DIGEST_BYTES).digest() for frame in frames)
+        known = self._digests[_DIGEST_BYTES * first :][: len(digests)]
+        if not digests.startswith(known):
+            raise self._lost()
+        self._digests += digests[len(known) :]
+        return pcm[len(known) // _DIGEST_BYTES * FAMILY.frame_bytes :]
+
+    def _lost(self) -> ApiError:
+        self.outcome = EndReason.ERROR
+        message = "Redis has lost this request, and its audio differs when it is generated again; send it again"
+        return unavailable(message, 1, "request_lost")
+
     def _require(self, frames: int, expected: int) -> None:
         """Raises 500 unless all frames up to `expected` are among the first `frames`."""
         if frames < expected:
@@ -215,6 +244,8 @@ class SpeechStream:
         if end.reason is EndReason.CANCELLED:
             raise unavailable("the request was cancelled by the server", 1, "cancelled")
         self._require(frames, expected)
+        if frames < len(self._digests) // _DIGEST_BYTES:
+            raise self._lost()
         if not frames:
             self.outcome = EndReason.ERROR
             raise internal_error("the model ended this text before its first frame; try another seed")
