@@ -26,8 +26,10 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
+from syrinx_stages.contract.silence import LeadingSilenceTrimmer
 from syrinx_stages.gateway import monitor, service
-from syrinx_stages.gateway.body import LARGE_BODY, MAX_LARGE_BODIES
+from syrinx_stages.gateway.body import MAX_BODY, MAX_REFERENCE_BODY, MAX_UPLOADS
+from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions, Encoder, default_rate
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import SettingsUpdate
@@ -63,17 +65,20 @@ def events(body: bytes) -> list[dict]:
 # The official client ---------------------------------------------------------------------------------------------
 
 
-async def test_openai_client_gets_a_whole_file(openai: AsyncOpenAI, running: Gateway):
-    response = await openai.audio.speech.create(model="syrinx-us", voice="us", input="Hello.", response_format="wav")
+@pytest.mark.parametrize("extra", [{}, {"stream": False}], ids=["default", "whole file"])
+async def test_openai_client_gets_the_speech(openai: AsyncOpenAI, running: Gateway, extra: dict):
+    response = await openai.audio.speech.create(
+        model="gpt-4o-mini-tts", voice="alloy", input="Hello.", response_format="wav", extra_body=extra
+    )
     assert pcm_of(response.content) == tone(10)
     [request] = running.stages.seen
-    assert (request.text, request.voice, request.live) == ("Hello.", "us", False)
+    assert (request.text, request.voice, request.live) == ("Hello.", "us", not extra)
 
 
-async def test_openai_client_receives_a_stream_while_it_is_generated(openai: AsyncOpenAI, running: Gateway):
+async def test_openai_client_receives_the_audio_while_it_is_generated(openai: AsyncOpenAI, running: Gateway):
     running.stages.script = script = Script(pause_after=4)
     call = openai.audio.speech.with_streaming_response.create(
-        model="syrinx-us", voice="us", input="Hello.", response_format="pcm", stream_format="audio"
+        model="tts-1", voice="us", input="Hello.", response_format="pcm"
     )
     received = b""
     async with call as response:
@@ -87,18 +92,23 @@ async def test_openai_client_receives_a_stream_while_it_is_generated(openai: Asy
 
 async def test_openai_client_parses_an_error(openai: AsyncOpenAI):
     with pytest.raises(APIStatusError) as raised:
-        await openai.audio.speech.create(model="syrinx-us", voice="alloy", input="Hello.")
+        await openai.audio.speech.create(model="syrinx-us", voice="alto", input="Hello.")
     assert raised.value.status_code == 400
     assert raised.value.body["param"] == "voice"
-    assert "accepted: us, us_f, us_m, gb" in raised.value.body["message"]
+    assert "accepted: us, us_f, us_m, gb, alloy" in raised.value.body["message"]
     assert raised.value.request_id
 
 
 async def test_openai_client_lists_models(openai: AsyncOpenAI):
-    assert [model.id async for model in await openai.models.list()] == ["syrinx-us"]
+    assert [model.id async for model in await openai.models.list()] == [
+        "syrinx-us",
+        "tts-1",
+        "tts-1-hd",
+        "gpt-4o-mini-tts",
+    ]
     assert (await openai.models.retrieve("syrinx-us")).owned_by == "syrinx"
     with pytest.raises(APIStatusError) as raised:
-        await openai.models.retrieve("tts-1")
+        await openai.models.retrieve("tts-3")
     assert raised.value.status_code == 404
 
 
@@ -107,7 +117,7 @@ async def test_openai_client_lists_models(openai: AsyncOpenAI):
 
 @pytest.mark.parametrize("audio_format", ["wav", "mp3", "flac", "opus", "pcm"])
 async def test_every_format_contains_the_speech(running: Gateway, audio_format: str):
-    response = await running.say(response_format=audio_format, seed=7)
+    response = await running.say(response_format=audio_format, seed=7, stream=False)
     assert response.status_code == 200
     assert int(response.headers["content-length"]) == len(response.content)
     assert response.headers["x-seed"] == "7"
@@ -124,14 +134,14 @@ async def test_every_format_contains_the_speech(running: Gateway, audio_format: 
 
 
 async def test_speed_changes_the_length(running: Gateway):
-    response = await running.say(speed=2.0)
+    response = await running.say(speed=2.0, stream=False)
     assert len(pcm_of(response.content)) == len(tone(5))
     assert float(response.headers["x-audio-seconds"]) == pytest.approx(5 * FAMILY.frame_seconds)
 
 
 async def test_finish_reason_is_length_at_max_new_tokens(running: Gateway):
     running.stages.script = Script(end=End(EndReason.LENGTH))
-    assert (await running.say(max_new_tokens=10)).headers["x-finish-reason"] == "length"
+    assert (await running.say(max_new_tokens=10, stream=False)).headers["x-finish-reason"] == "length"
     assert running.stages.seen[0].max_frames == 10
 
 
@@ -272,7 +282,8 @@ async def test_every_response_has_a_request_id(running: Gateway, monkeypatch: py
         (200, running.say()),
         (200, running.http.get("/v1/models")),
         (400, running.say(speed="fast")),
-        (400, running.http.post("/v1/audio/speech", content=b"{")),
+        (400, running.http.post("/v1/audio/speech", content=b"{", headers={"Content-Type": "application/json"})),
+        (415, running.http.post("/v1/audio/speech", content=b"{")),
         (404, running.http.get("/nowhere")),
         (405, running.http.get("/v1/audio/speech")),
         (500, running.say(stream_format="sse")),
@@ -282,6 +293,37 @@ async def test_every_response_has_a_request_id(running: Gateway, monkeypatch: py
     assert len({response.headers["x-request-id"] for _, response in responses}) == len(calls)
     for expected, response in responses:
         assert expected == 200 or response.json()["error"].keys() == {"message", "type", "param", "code"}
+
+
+async def test_fields_without_effect_are_named_in_a_warning(running: Gateway):
+    response = await running.say(instructions="Whisper.", initial_codec_chunk_frames=1)
+    assert response.status_code == 200
+    instructions, chunks = response.headers["warning"].split(", 299 - ")
+    assert instructions == '299 - "instructions are ignored: this checkpoint (CustomVoice, tiny) does not support them"'
+    assert chunks.startswith('"initial_codec_chunk_frames is ignored: ')
+
+
+@pytest.mark.parametrize("audio_format", ["mp3", "opus", "aac", "ulaw"])
+async def test_compressed_formats_are_streamed_as_they_are_generated(running: Gateway, audio_format: str):
+    running.stages.script = script = Script(frames=30, pause_after=20)
+    received = b""
+    async with running.http.stream(
+        "POST", "/v1/audio/speech", json={"input": "a", "response_format": audio_format, "speed": 1.1}
+    ) as response:
+        assert response.headers["x-sample-rate"] == ("8000" if audio_format == "ulaw" else "24000")
+        async for piece in response.aiter_raw():
+            received += piece
+            if len(received) > 2000:
+                script.go.set()
+    assert script.go.is_set()
+    assert received == encoded(script.pcm, audio_format)
+
+
+def encoded(pcm: bytes, audio_format: str) -> bytes:
+    """Returns the stream of PCM at 1.1 times the speed."""
+    found = AudioFormat(audio_format)
+    encoder, trimmer = Encoder(AudioOptions(found, default_rate(found), 1.1)), LeadingSilenceTrimmer()
+    return encoder.feed(trimmer.feed(pcm) + trimmer.end()) + encoder.finish()
 
 
 # Clients that disconnect ----------------------------------------------------------------------------------------------
@@ -571,7 +613,7 @@ async def test_a_whole_response_that_redis_lost_begins_anew() -> None:
     """Nothing of it was sent, although some of its audio has arrived."""
     async with gateway() as running:
         running.stages.script = script = Script(frames=4, pause_after=2)
-        call = asyncio.create_task(running.say(response_format="pcm"))
+        call = asyncio.create_task(running.say(response_format="pcm", stream=False))
         await until(lambda: running.stages.seen, "it is claimed")
         [request] = running.stages.seen
         await until(lambda: has_played(running, request, 2), "audio has arrived")
@@ -636,29 +678,44 @@ async def post(running: Gateway, body: bytes, content_type: str = "application/j
 
 
 @pytest.mark.parametrize(
-    ("body", "content_type"),
+    "body",
     [
-        (b"", "application/json"),
-        (b"input=Hello", "application/x-www-audio_format-urlencoded"),
-        (b'{"input": "a"}', "text/plain"),
-        (b'{"input": "\\ud800"}', "application/json"),
-        (b'{"input": "a", "temperature": NaN}', "application/json"),
-        (b'{"input": "a", "input": "b"}', "application/json"),
-        (b'{"input": "a", "\\ud800": 1}', "application/json"),
-        (b"\xff\xfe", "application/json"),
-        (b'{"input": "' + b"a" * 100_000 + b'"}', "application/json"),
+        b"",
+        b'{"input": "\\ud800"}',
+        b'{"input": "a", "temperature": NaN}',
+        b'{"input": "a", "\\ud800": 1}',
+        b"\xff\xfe",
+        b'{"input": "' + b"a" * 100_000 + b'"}',
     ],
 )
-async def test_invalid_body_is_a_400(running: Gateway, body: bytes, content_type: str):
-    response = await post(running, body, content_type)
+async def test_invalid_body_is_a_400(running: Gateway, body: bytes):
+    response = await post(running, body)
     assert response.status_code == 400
     assert response.json()["error"]["type"] == "invalid_request_error"
     assert running.metric("syrinx_requests_total", task_type="unknown", outcome="refused") == 1
     assert (await running.say()).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("headers", "code", "message"),
+    [
+        ({}, "unsupported_media_type", "Content-Type is missing; send application/json"),
+        ({"Content-Type": "text/plain"}, "unsupported_media_type", "'text/plain'"),
+        ({"Content-Type": "application/json", "Content-Encoding": "gzip"}, "unsupported_encoding", "'gzip'"),
+    ],
+)
+async def test_a_body_that_is_not_plain_json_is_a_415(running: Gateway, headers: dict, code: str, message: str):
+    """A web page can send any body to a gateway on its reader's machine unless it must say that it is JSON."""
+    response = await running.http.post("/v1/audio/speech", content=b'{"input": "a"}', headers=headers)
+    assert (response.status_code, response.json()["error"]["code"]) == (415, code)
+    assert message in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("max_body", [MAX_BODY, MAX_REFERENCE_BODY])
 @pytest.mark.parametrize("announced", [True, False])
-async def test_oversized_body_is_a_413(running: Gateway, announced: bool):
+async def test_oversized_body_is_a_413(running: Gateway, announced: bool, max_body: int):
+    running.service.max_body = max_body
+
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(200):
             yield bytes(2**20)
@@ -666,37 +723,64 @@ async def test_oversized_body_is_a_413(running: Gateway, announced: bool):
     headers = {"Content-Type": "application/json", **({"Content-Length": str(200 * 2**20)} if announced else {})}
     response = await running.http.post("/v1/audio/speech", content=chunks(), headers=headers)
     assert response.status_code == 413
-    assert "24 MB" in response.json()["error"]["message"]
+    assert f"{max_body // 2**20} MB" in response.json()["error"]["message"]
     assert (await running.say()).status_code == 200
 
 
+def test_only_checkpoints_that_clone_accept_large_bodies(running: Gateway):
+    assert running.service.max_body == MAX_BODY
+
+
+LARGE = b'{"input": "a", "ref_text": "' + b"a" * MAX_BODY + b'"}'
+
+
+async def send_large(running: Gateway, last: asyncio.Event | None = None) -> int:
+    """Sends a body with reference audio, of which the last byte waits for `last`. Returns the status."""
+
+    async def content() -> AsyncIterator[bytes]:
+        yield LARGE[:-1]
+        if last is not None:
+            await last.wait()
+        yield LARGE[-1:]
+
+    headers = {"Content-Type": "application/json"}
+    return (await running.http.post("/v1/audio/speech", content=content(), headers=headers)).status_code
+
+
 async def test_number_of_large_bodies_is_limited(running: Gateway):
-    body = b'{"input": "a", "ref_text": "' + b"a" * LARGE_BODY + b'"}'
-    resume = asyncio.Event()
-
-    async def slow_body() -> AsyncIterator[bytes]:
-        yield body[:-1]
-        await resume.wait()
-        yield body[-1:]
-
-    async def send(content: bytes | AsyncIterator[bytes]) -> int:
-        headers = {"Content-Type": "application/json"}
-        return (await running.http.post("/v1/audio/speech", content=content, headers=headers)).status_code
-
+    running.service.max_body = MAX_REFERENCE_BODY
+    last = asyncio.Event()
     async with asyncio.timeout(DEADLINE):
-        held = [asyncio.create_task(send(slow_body())) for _ in range(MAX_LARGE_BODIES)]
-        await until(running.service.large_bodies.locked, "all slots are taken")
-        assert await send(body) == 503
+        held = [asyncio.create_task(send_large(running, last)) for _ in range(MAX_UPLOADS)]
+        await until(lambda: len(running.service.uploads) == MAX_UPLOADS, "there is no room")
+        assert await send_large(running) == 503
         assert (await running.say()).status_code == 200
-        resume.set()
+        last.set()
         assert set(await asyncio.gather(*held)) == {400}
-        assert await send(body) == 400, "the slots are free again"
+        assert await send_large(running) == 400, "there is room again"
 
 
-async def test_late_body_is_a_408(running: Gateway, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("syrinx_stages.gateway.body.BODY_SECONDS", 0.1)
+async def test_stalled_uploads_do_not_keep_others_out(running: Gateway, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("syrinx_stages.gateway.body.EVICTABLE_SECONDS", 0.0)
+    running.service.max_body = MAX_REFERENCE_BODY
+    async with asyncio.timeout(DEADLINE):
+        stalled = [asyncio.create_task(send_large(running, asyncio.Event())) for _ in range(MAX_UPLOADS)]
+        await until(lambda: len(running.service.uploads) == MAX_UPLOADS, "there is no room")
+        assert await send_large(running) == 400, "the slowest one has made room"
+        assert len(running.service.uploads) == MAX_UPLOADS - 1, "the others go on"
+        for call in stalled:
+            call.cancel()
+        await asyncio.gather(*stalled, return_exceptions=True)
+
+
+@pytest.mark.parametrize("limit", ["BODY_SECONDS", "IDLE_SECONDS"])
+async def test_late_body_is_a_408(running: Gateway, monkeypatch: pytest.MonkeyPatch, limit: str):
+    monkeypatch.setattr(f"syrinx_stages.gateway.body.{limit}", 0.1)
     reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(running.url).port)
-    writer.write(b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    head = (
+        b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    )
+    writer.write(head)
     response = await asyncio.wait_for(reader.read(), DEADLINE)
     assert response.startswith(b"HTTP/1.1 408 ")
     assert b"body_timeout" in response
@@ -726,9 +810,19 @@ async def test_head_returns_the_headers_of_get(running: Gateway, path: str):
     assert head.headers["content-length"] == got.headers["content-length"] == str(len(got.content))
 
 
+async def test_health_is_that_of_the_gateway(running: Gateway):
+    await until(lambda: running.service.ready() is None, "the gateway is ready")
+    assert (await running.http.get("/health")).json() == {"status": "ok"}
+    running.service.monitor.unreachable = "Redis cannot be reached"
+    response = await running.http.get("/health")
+    assert (response.status_code, response.json()["error"]["message"]) == (503, "Redis cannot be reached")
+
+
 async def test_voices_are_listed(running: Gateway):
     listed = (await running.http.get("/v1/audio/voices")).json()
-    assert listed["voices"] == ["us", "us_f", "us_m", "gb"]
+    assert listed["names"] == ["us", "us_f", "us_m", "gb"]
+    # As Open WebUI reads it.
+    assert {voice["id"]: voice["name"] for voice in listed["voices"]}.keys() >= {"us", "gb", "alloy", "shimmer"}
     assert (listed["default"], listed["languages"]) == ("us", ["auto", "english", "german"])
 
 
@@ -792,7 +886,7 @@ async def test_disconnect_before_a_stall_counts_no_stall(running: Gateway):
 
 
 async def test_whole_file_has_no_ttfa(running: Gateway):
-    await running.say()
+    await running.say(stream=False)
     await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="stop"), "counted")
     assert running.metric("syrinx_request_seconds_count", **SERVED) == 1
     assert running.metric("syrinx_ttfa_seconds_count", **SERVED) == 0

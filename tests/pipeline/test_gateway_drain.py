@@ -25,7 +25,7 @@ GRACE = 6.0
 PATH = "/v1/audio/speech"
 STREAM = {"input": "Hello.", "response_format": "pcm", "stream": True}
 SSE = {"input": "Hello.", "response_format": "pcm", "stream_format": "sse"}
-WHOLE = {"input": "Hello.", "response_format": "pcm"}
+WHOLE = {"input": "Hello.", "response_format": "pcm", "stream": False}
 
 
 @dataclass
@@ -155,11 +155,11 @@ async def test_the_openai_client_sees_a_503_or_an_incomplete_transfer(tmp_path: 
         running.stages.script = Script(pause_after=4)
         async with AsyncOpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client:
             arguments: dict[str, Any] = {"model": "syrinx-us", "voice": "us", "input": "x", "response_format": "pcm"}
-            streaming = client.audio.speech.with_streaming_response.create(**arguments, stream_format="audio")
+            streaming = client.audio.speech.with_streaming_response.create(**arguments)
             async with streaming as response:
                 pieces = response.iter_bytes()
                 await anext(pieces)
-                whole = asyncio.create_task(client.audio.speech.create(**arguments))
+                whole = asyncio.create_task(client.audio.speech.create(**arguments, extra_body={"stream": False}))
                 await until(lambda: len(running.stages.written) == 2, "both are in progress")
                 running.process.process.terminate()
                 with pytest.raises(Exception, match="incomplete chunked read"):  # Of the client's own httpx.
@@ -230,14 +230,16 @@ async def test_idle_connections_close_soon_while_a_stream_continues(tmp_path: Pa
 async def test_an_unfinished_upload_is_refused_and_does_not_delay_the_drain(tmp_path: Path) -> None:
     async with gateway(tmp_path) as running:
         reader, writer = await running.connect()
-        writer.write(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{{".encode())
+        writer.write(
+            f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{{".encode()
+        )
         slow = httpx.AsyncClient(base_url=running.url, timeout=DEADLINE, trust_env=False)
 
         async def endless() -> AsyncIterator[bytes]:
             yield b"{"
             await asyncio.Event().wait()
 
-        upload = asyncio.create_task(slow.post(PATH, content=endless()))
+        upload = asyncio.create_task(slow.post(PATH, content=endless(), headers={"Content-Type": "application/json"}))
         await asyncio.sleep(0.2)
         began = time.monotonic()
         running.process.process.terminate()
@@ -257,7 +259,9 @@ async def test_a_client_that_does_not_read_does_not_delay_the_exit(tmp_path: Pat
         running.stages.script = Script(frames=6000, chunk=600)
         reader, writer = await running.connect()
         body = json.dumps(SSE)
-        head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = (
+            f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
         writer.transport.pause_reading()
         writer.write((head + body).encode())
         await until(lambda: list(running.stages.written.values()) == [6000], "all audio was generated")

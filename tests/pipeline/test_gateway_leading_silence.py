@@ -52,7 +52,7 @@ def reported(running: Gateway) -> int:
 @pytest.mark.parametrize("silent", [1, 2, 3])
 async def test_streams_and_files_are_trimmed_alike(running: Gateway, silent: int, chunk: int):
     running.stages.script = Script(silent=silent, chunk=chunk)
-    whole = await running.say(response_format="pcm")
+    whole = await running.say(response_format="pcm", stream=False)
     assert whole.content == sent(silent)
     assert float(whole.headers["x-audio-seconds"]) == pytest.approx(
         (10 - silent) * FAMILY.frame_seconds + LEAD_IN_SECONDS, abs=1e-3
@@ -67,7 +67,9 @@ async def test_streams_and_files_are_trimmed_alike(running: Gateway, silent: int
 @pytest.mark.parametrize("form", ["wav", "mp3", "flac", "opus"])
 async def test_every_format_starts_with_speech(running: Gateway, form: str):
     running.stages.script = Script(silent=2)
-    samples, _ = soundfile.read(io.BytesIO((await running.say(response_format=form)).content), dtype="int16")
+    samples, _ = soundfile.read(
+        io.BytesIO((await running.say(response_format=form, stream=False)).content), dtype="int16"
+    )
     assert 2 * len(samples) == len(sent(2))
     assert abs(samples[: 2 * MIN_LEAD_IN]).max() > 5_000
 
@@ -114,7 +116,7 @@ async def test_client_that_leaves_during_leading_silence_received_no_audio(runni
     assert running.metric("syrinx_live_streams") == 0
 
 
-@pytest.mark.parametrize("fields", [{}, {"stream": True}, {"stream_format": "sse"}], ids=str)
+@pytest.mark.parametrize("fields", [{"stream": False}, {"stream": True}, {"stream_format": "sse"}], ids=str)
 @pytest.mark.parametrize("frames", [1, 2, 10])
 async def test_silent_request_still_returns_audio(running: Gateway, frames: int, fields: dict):
     running.stages.script = Script(frames=frames, silent=frames)

@@ -20,7 +20,11 @@ import pytest
 from support.up import DEADLINE, Up, alive, environment, example
 
 TEXT = "We walked along the beach on a warm day."
-FORMATS: dict[str, dict[str, Any]] = {"raw": {"stream": True}, "sse": {"stream_format": "sse"}, "whole": {}}
+FORMATS: dict[str, dict[str, Any]] = {
+    "raw": {"stream": True},
+    "sse": {"stream_format": "sse"},
+    "whole": {"stream": False},
+}
 
 
 @pytest.fixture

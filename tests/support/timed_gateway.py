@@ -28,7 +28,7 @@ class TimedGateway:
         self.app.get("/v1/audio/voices")(self.voices)
 
     async def voices(self):
-        return {"voices": ["us", "gb"]}
+        return {"names": ["us", "gb"]}
 
     async def speech(self, request: Request):
         self.bodies.append(await request.json())

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from syrinx_stages.contract.api import SpeechFields
 from syrinx_stages.contract.messages import Sampling, TaskType
-from syrinx_stages.gateway.api import voice_list
-from syrinx_stages.gateway.encoders import AudioFormat
+from syrinx_stages.contract.settings import ApiConfig
+from syrinx_stages.gateway.catalog import OPENAI_VOICES, Catalog
+from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions
 from syrinx_stages.gateway.errors import ApiError, error_response
 from syrinx_stages.gateway.fields import parse_fields
 from syrinx_stages.gateway.request import Delivery, ParsedRequest, parse_request
@@ -26,31 +27,35 @@ CUSTOM = Description(
 )
 DESIGN = msgspec.structs.replace(CUSTOM, task_type=TaskType.VOICE_DESIGN, voices=())
 BASE = msgspec.structs.replace(CUSTOM, task_type=TaskType.BASE, voices=(), supports_instructions=False)
+DEFAULTS = ApiConfig()
 
 
-def parsed_json(body: str | bytes, checkpoint: Description = CUSTOM) -> ParsedRequest:
+def parsed_json(body: str | bytes, checkpoint: Description = CUSTOM, api: ApiConfig = DEFAULTS) -> ParsedRequest:
     raw = body if isinstance(body, bytes) else body.encode()
-    return parse_request(parse_fields(raw), checkpoint, "qwen3-tts", "id", 1.5)
+    fields, ignored = parse_fields(raw)
+    parsed = parse_request(fields, Catalog(checkpoint, "qwen3-tts", api), "id", 1.5)
+    parsed.warnings.extend(ignored)
+    return parsed
 
 
-def parsed(checkpoint: Description = CUSTOM, **fields: Any) -> ParsedRequest:
-    return parsed_json(json.dumps({"input": "Hello.", **fields}), checkpoint)
+def parsed(checkpoint: Description = CUSTOM, api: ApiConfig = DEFAULTS, **fields: Any) -> ParsedRequest:
+    return parsed_json(json.dumps({"input": "Hello.", **fields}), checkpoint, api)
 
 
-def refused(checkpoint: Description = CUSTOM, **fields: Any) -> ApiError:
+def refused(checkpoint: Description = CUSTOM, api: ApiConfig = DEFAULTS, **fields: Any) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        parsed(checkpoint, **fields)
+        parsed(checkpoint, api, **fields)
     return caught.value
 
 
 def test_defaults():
     accepted_request = parsed()
     request = accepted_request.request
-    delivered = (accepted_request.audio_format, accepted_request.delivery, accepted_request.speed)
-    assert delivered == (AudioFormat.WAV, Delivery.WHOLE, 1.0)
+    assert accepted_request.audio == AudioOptions(AudioFormat.WAV, 24_000, 1.0)
+    assert (accepted_request.delivery, accepted_request.warnings) == (Delivery.AUDIO, [])
     assert (request.id, request.accepted_at, request.text) == ("id", 1.5, "Hello.")
     assert (request.task_type, request.voice, request.language) == (TaskType.CUSTOM_VOICE, "vivian", "auto")
-    assert (request.sampling, request.max_frames, request.live) == (Sampling(), 2048, False)
+    assert (request.sampling, request.max_frames, request.live) == (Sampling(), 2048, True)
     assert request.non_streaming_text
     assert not request.has_reference
 
@@ -100,7 +105,11 @@ def test_seed_is_random_by_default():
 @pytest.mark.parametrize(
     ("fields", "delivery"),
     [
-        ({}, Delivery.WHOLE),
+        ({}, Delivery.AUDIO),
+        ({"response_format": "mp3"}, Delivery.AUDIO),
+        ({"response_format": "flac"}, Delivery.WHOLE),
+        ({"response_format": "flac", "stream": True}, Delivery.AUDIO),
+        ({"response_format": "flac", "stream_format": "sse"}, Delivery.SSE),
         ({"stream": False}, Delivery.WHOLE),
         ({"stream": True}, Delivery.AUDIO),
         ({"stream": True, "response_format": "pcm"}, Delivery.AUDIO),
@@ -113,6 +122,55 @@ def test_stream_fields_select_the_delivery(fields: dict[str, Any], delivery: Del
     accepted = parsed(**fields)
     assert accepted.delivery is delivery
     assert accepted.request.live is (delivery is not Delivery.WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("fields", "rate"),
+    [
+        ({}, 24_000),
+        ({"response_format": "ulaw"}, 8_000),
+        ({"response_format": "alaw", "sample_rate": 16_000}, 16_000),
+        ({"response_format": "pcm", "sample_rate": 11_111}, 11_111),
+        ({"response_format": "mp3", "sample_rate": 44_100}, 44_100),
+    ],
+)
+def test_sample_rate_depends_on_the_format(fields: dict[str, Any], rate: int):
+    assert parsed(**fields).audio.rate == rate
+
+
+@pytest.mark.parametrize("name", OPENAI_VOICES)
+def test_names_of_openai_are_aliases(name: str):
+    assert parsed(voice=name.upper(), model="tts-1-hd").request.voice in CUSTOM.voices
+    assert parsed(DESIGN, voice=name, instructions="An old man.").request.voice is None
+    own = msgspec.structs.replace(CUSTOM, voices=("Vivian", name.title()))
+    assert parsed(own, voice=name).request.voice == name.title(), "a voice of the checkpoint is no alias"
+
+
+def test_aliases_are_configurable():
+    api = ApiConfig(openai_names=False, voice_aliases={"Narrator": "RYAN"}, model_aliases=("tts",))
+    assert parsed(api=api, voice="narrator", model="tts").request.voice == "ryan"
+    assert refused(api=api, voice="alloy").param == "voice"
+    assert refused(api=api, model="tts-1").status == 404
+    with pytest.raises(ValueError, match="'alto' is not a voice of the checkpoint; accepted: vivian, ryan"):
+        Catalog(CUSTOM, "m", ApiConfig(voice_aliases={"x": "alto"})).voice_list()
+
+
+def test_instructions_without_effect_are_ignored_with_a_warning_or_refused():
+    small = msgspec.structs.replace(CUSTOM, supports_instructions=False, size="0b6")
+    ignored = parsed(small, instructions="Whisper.")
+    assert ignored.request.instructions is None
+    assert ignored.warnings == ["instructions are ignored: this checkpoint (CustomVoice, 0b6) does not support them"]
+    error = refused(small, ApiConfig(unsupported_instructions="Refuse"), instructions="Whisper.")
+    assert (error.status, error.param) == (422, "instructions")
+
+
+def test_fields_of_other_servers_clients_are_honored_or_named_in_a_warning():
+    extra = {"temperature": 0, "seed": 3, "no_such": 1}
+    accepted = parsed(initial_codec_chunk_frames=1, speaker_embedding=[0.5] * 9, extra_params=extra, seed=4)
+    assert (accepted.request.sampling.temperature, accepted.request.seed) == (0, 4), "the body comes first"
+    names = [warning.split(" is ignored: ")[0] for warning in accepted.warnings]
+    assert names == ["initial_codec_chunk_frames", "speaker_embedding", "extra_params.'no_such'"]
+    assert refused(extra_params={"temperature": "hot"}).param == "temperature"
 
 
 @pytest.mark.parametrize("voice", ["Ryan", {"id": "ryan"}])
@@ -141,12 +199,10 @@ def test_clone_streams_its_text_by_default():
         ("input", "a\x00b", "character 2 is the control character U+0000"),
         ("input", "bell\x07", "U+0007"),
         ("input", "\x85next", "U+0085"),
-        ("input", "\ud800", "half of a surrogate pair"),
-        ("input", "ok \udfff", "character 4"),
         ("input", 3, "expected `str`, got `int`"),
         ("input", None, "expected `str`, got `null`"),
         ("input", ["a"], "expected `str`, got `array`"),
-        ("voice", "alloy", "accepted: vivian, ryan"),
+        ("voice", "alto", "accepted: vivian, ryan, alloy"),
         ("voice", "\u0000" * 500, "accepted"),
         ("voice", {"name": "ryan"}, '{"id": name}'),
         ("voice", {}, "voice.id: is required"),
@@ -154,8 +210,9 @@ def test_clone_streams_its_text_by_default():
         ("language", "klingon", "accepted: auto, english, chinese"),
         ("language", "", "accepted"),
         ("task_type", "customvoice", "accepted: CustomVoice, VoiceDesign, Base"),
-        ("response_format", "aac", "no free encoder"),
-        ("response_format", "ogg", "accepted: wav, mp3, flac, opus, pcm"),
+        ("response_format", "ogg", "accepted: wav, mp3, flac, opus, aac, pcm, ulaw, alaw"),
+        ("sample_rate", 7_999, ">= 8000"),
+        ("sample_rate", 48_001, "<= 48000"),
         ("stream_format", "chunks", "accepted: audio, sse"),
         ("speed", 0.2, ">= 0.25"),
         ("speed", 4.5, "<= 4"),
@@ -192,9 +249,7 @@ def test_invalid_value_is_a_400_that_names_its_field(field: str, value: Any, mes
 @pytest.mark.parametrize(
     ("fields", "param", "message"),
     [
-        ({"stream": True, "speed": 1.5}, "speed", "only 1.0"),
-        ({"stream_format": "sse", "speed": 0.5}, "speed", "only 1.0"),
-        ({"stream": True, "response_format": "mp3"}, "response_format", "wav, pcm"),
+        ({"sample_rate": 44_100, "response_format": "opus"}, "sample_rate", "8,000, 12,000, 16,000, 24,000, 48,000"),
         ({"stream": False, "stream_format": "sse"}, "stream", "leave one of them out"),
     ],
 )
@@ -227,7 +282,6 @@ def test_base_requires_a_reference(fields: dict[str, Any], param: str):
         (CUSTOM, {"task_type": "VoiceDesign"}, "task_type"),
         (CUSTOM, {"ref_audio": "QUJD"}, "ref_audio"),
         (BASE, {"task_type": "CustomVoice"}, "task_type"),
-        (BASE, {"ref_audio": "QUJD", "x_vector_only_mode": True, "instructions": "Sad."}, "instructions"),
     ],
 )
 def test_a_feature_of_another_checkpoint_type_is_a_422(checkpoint: Description, fields: dict[str, Any], param: str):
@@ -241,7 +295,7 @@ def test_voice_design_requires_instructions():
 
 
 def test_other_model_is_a_404():
-    error = refused(model="tts-1")
+    error = refused(model="tts-3")
     assert (error.status, error.param, error.code) == (404, "model", "model_not_found")
     assert "qwen3-tts" in error.message
     assert parsed(model="qwen3-tts")
@@ -252,13 +306,14 @@ def test_other_model_is_a_404():
     [
         ("inputt", "did you mean input?"),
         ("instruct", "called instructions"),
-        ("\x00", "accepted: input"),
+        ("\x1b[2J", "accepted: input"),
         ("a`b", "not a field"),
     ],
 )
 def test_unknown_field_is_refused_by_name(field: str, message: str):
     error = refused(**{field: 1})
-    assert (error.status, error.param, error.code) == (400, field, "unknown_field")
+    assert (error.status, error.code) == (400, "unknown_field")
+    assert error.param == field.replace("\x1b", "\ufffd")
     assert message in error.message
 
 
@@ -267,16 +322,15 @@ def test_unknown_field_is_refused_by_name(field: str, message: str):
     [
         ("", "not JSON"),
         ("input=Hello", "not JSON"),
-        ("[1]", "not a JSON object"),
-        ('"text"', "not a JSON object"),
-        ('{"input": "a", "temperature": NaN}', "temperature: NaN is not a JSON number"),
-        ('{"input": "a", "temperature": -Infinity}', "temperature: -Infinity"),
-        ('{"input": "a", "input": "b"}', "input: appears twice"),
-        ('{"input": "a", "seed": ' + "9" * 5000 + "}", "not JSON"),
-        ('{"input": "a", "\\ud800": 1}', "half of a surrogate pair"),
-        ('{"input": ' + "[" * 100_000, "nested too deeply"),
-        (b'{"input": "\xff"}', "not UTF-8"),
-        ('{"input": "a", "temperature": 1e999}', "temperature: expected"),
+        ("[1]", "expected `object`, got `array`"),
+        ('"text"', "expected `object`, got `str`"),
+        ('{"input": "a", "temperature": NaN}', "not JSON"),
+        ('{"input": "a", "seed": ' + "9" * 5000 + "}", "seed"),
+        ('{"input": "\\ud800"}', "not JSON"),
+        ('{"input": ' + "[" * 100_000, "input: expected `str`"),
+        ('{"input": "a", "extra_params": {"a": ' + "[" * 100_000, "nested too deeply"),
+        (b'{"input": "\xff"}', "not JSON in UTF-8"),
+        ('{"input": "a", "temperature": 1e999}', "temperature"),
         ("{}", "input: is required"),
     ],
 )
@@ -300,9 +354,11 @@ def test_half_the_positions_are_reserved_for_the_prompt():
 
 
 def test_voice_list_of_the_bundled_checkpoint():
-    listed = voice_list(describe("bundled"))
-    assert listed["default"] == listed["voices"][0] == "us"
+    listed = Catalog(describe("bundled"), "syrinx-us").voice_list()
+    assert listed["default"] == listed["names"][0] == "us"
     assert listed["languages"] == ["auto", "english", "german"]
+    assert listed["voices"][0] == {"id": "us", "object": "voice", "name": "us"}
+    assert {"id": "alloy", "object": "voice", "name": "alloy", "alias_of": "us"} in listed["voices"]
     assert parsed(describe("bundled"), voice="GB", language="English").request.voice == "gb"
 
 

@@ -43,6 +43,7 @@ async def audio_of(*entries: StreamEntry) -> bytes:
         REQUEST,
         inbox,
         time.monotonic(),
+        speed=1.0,
         stall_seconds=5.0,
         metrics=Metrics(CollectorRegistry()),
         report_playback=lambda request_id, delivered: None,

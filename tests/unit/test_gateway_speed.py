@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.gateway.encoders import stretch
+from syrinx_stages.gateway.stretch import TimeStretcher
 
 SPEEDS = [0.25, 0.5, 0.9, 1.1, 1.5, 2.0, 4.0]
 
@@ -12,6 +12,11 @@ SPEEDS = [0.25, 0.5, 0.9, 1.1, 1.5, 2.0, 4.0]
 def voice(seconds: float, pitch: float) -> np.ndarray:
     time = np.arange(round(seconds * FAMILY.sample_rate)) / FAMILY.sample_rate
     return sum(4000 / k * np.sin(2 * np.pi * k * pitch * time) for k in (1, 2, 3, 4))
+
+
+def stretch(pcm: bytes, speed: float) -> bytes:
+    stretcher = TimeStretcher(speed)
+    return stretcher.feed(np.frombuffer(pcm, "<i2")).tobytes() + stretcher.finish().tobytes()
 
 
 def samples(pcm: bytes) -> np.ndarray:
@@ -54,3 +59,14 @@ def test_position_of_speech_scales_with_the_speed():
 def test_any_length_at_any_speed(length: int, speed: float):
     out = stretch(np.random.default_rng(length).integers(-32768, 32767, length).astype("<i2").tobytes(), speed)
     assert len(out) == 2 * round(length / speed)
+
+
+@pytest.mark.parametrize("speed", SPEEDS)
+def test_the_division_of_the_input_does_not_matter(speed: float):
+    generator = np.random.default_rng(1)
+    original = (voice(1, 150) + generator.normal(0, 300, FAMILY.sample_rate)).astype("<i2")
+    stretcher = TimeStretcher(speed)
+    cuts = np.sort(generator.integers(0, len(original), 40))
+    parts = [stretcher.feed(part) for part in np.split(original, cuts)]
+    assert np.concatenate([*parts, stretcher.finish()]).tobytes() == stretch(original.tobytes(), speed)
+    assert sum(map(len, parts)) > (len(original) - 0.1 * FAMILY.sample_rate) / speed, "it is returned without delay"

@@ -8,6 +8,7 @@ import pytest
 
 from support import talker_recipe as recipe
 from syrinx_stages.contract.messages import Sampling
+from syrinx_stages.gateway.catalog import Catalog
 from syrinx_stages.gateway.fields import parse_fields
 from syrinx_stages.gateway.request import ParsedRequest, parse_request
 from syrinx_stages.model.config import CheckpointError
@@ -40,7 +41,7 @@ def described(directory: Path, **config: Any) -> Description:
 
 def parsed(checkpoint: Description, **fields: Any) -> ParsedRequest:
     body = json.dumps({"input": "Hello.", **fields}).encode()
-    return parse_request(parse_fields(body), checkpoint, "qwen3-tts", "id", 0.0)
+    return parse_request(parse_fields(body)[0], Catalog(checkpoint, "qwen3-tts"), "id", 0.0)
 
 
 def test_checkpoint_without_the_file_has_the_official_defaults(directory: Path) -> None:

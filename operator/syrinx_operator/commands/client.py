@@ -62,7 +62,7 @@ class SpeechClient:
     async def voices(self) -> list[str]:
         """Returns the names of the gateway's voices. Raises `SpeechError`."""
         async with self._request("GET", "/v1/audio/voices") as response:
-            return list((await response.json())["voices"])
+            return list((await response.json())["names"])
 
     @contextlib.asynccontextmanager
     async def _request(self, method: str, path: str, **options: Any) -> AsyncIterator[aiohttp.ClientResponse]:

@@ -102,8 +102,7 @@ def _check_encoding(utterance: Utterance) -> None:
 
 def _body(utterance: Utterance, response_format: str) -> dict[str, object]:
     fields = {name: getattr(utterance, name) for name in ("voice", "language", "instructions", "seed")}
-    if utterance.stream:
-        fields |= {"stream": True, "stream_format": "audio"}
+    fields["stream"] = utterance.stream
     given = {name: value for name, value in fields.items() if value is not None}
     return {"input": utterance.text, "response_format": response_format, **given}
 

@@ -109,7 +109,7 @@ class CommandPool:
                 f"{self.address.name} refused the user or password: {error}; is REDIS_PASSWORD right?"
             )
         if isinstance(error, LOST):
-            return ConnectorError(f"{self.address.name} cannot be reached: {error or type(error).__name__}")
+            return ConnectorError(f"{self.address.name} cannot be reached: {str(error) or type(error).__name__}")
         if isinstance(error, OutOfMemory):
             return StorageFull(
                 f"{self.address.name} has no memory left (maxmemory): raise its limit, or remove what else it stores"

@@ -37,6 +37,7 @@ class SpeechFields(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fie
     voice: str | VoiceId | None = None
     instructions: str | None = None
     response_format: str | None = None
+    sample_rate: Annotated[int, Meta(ge=8_000, le=48_000)] | None = None
     speed: Annotated[float, Meta(ge=0.25, le=4)] | None = None
     stream_format: str | None = None
     stream: bool | None = None

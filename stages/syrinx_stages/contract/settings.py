@@ -82,6 +82,19 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Maximum number of tokens per step, prompts included. None: vLLM's default."""
 
 
+class ApiConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the gateway's public API accepts besides the names of the checkpoint."""
+
+    openai_names: bool = True
+    """Whether OpenAI's voice and model names are aliases, so that clients work on their defaults."""
+    voice_aliases: dict[str, str] = {}
+    """Other names of voices."""
+    model_aliases: tuple[str, ...] = ()
+    """Other names of the model."""
+    unsupported_instructions: Literal["Ignore", "Refuse"] = "Ignore"
+    """What happens to a request with instructions that the checkpoint cannot follow."""
+
+
 class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The start configuration of a stage process, a JSON file.
 
@@ -119,6 +132,7 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     talker: TalkerSettings = TalkerSettings()
     codec: CodecSettings = CodecSettings()
     gateway: GatewaySettings = GatewaySettings()
+    api: ApiConfig = ApiConfig()
     reference_hosts: tuple[str, ...] = ()
     """Hosts that the gateway may fetch `ref_audio` URLs from; none by default."""
 

@@ -12,19 +12,22 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.contract.api import SpeechFields
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.gateway.body import read_body
 from syrinx_stages.gateway.client import client_key
 from syrinx_stages.gateway.delivery import SpeechResponse
-from syrinx_stages.gateway.errors import ApiError, error_response, internal_error, quoted
+from syrinx_stages.gateway.errors import ApiError, error_response, internal_error, quoted, unavailable
 from syrinx_stages.gateway.exchange import Exchanges
 from syrinx_stages.gateway.fields import parse_fields
 from syrinx_stages.gateway.refusals import SPEECH_PATH, RefuseEarly
 from syrinx_stages.gateway.request import model_not_found, parse_request
 from syrinx_stages.gateway.service import GatewayService
-from syrinx_stages.model.describe import Description
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.server import READ
+
+SMALL_BODY = 64 * 1024
+"""Bytes of a body that is parsed in the event loop."""
 
 
 def build(config: StageConfig, connector: RedisConnector, metrics: Metrics) -> tuple[GatewayService, ASGIApp]:
@@ -71,16 +74,15 @@ _routes = FastAPI(openapi_url=None, redirect_slashes=False, exception_handlers=_
 @_routes.post(SPEECH_PATH)
 async def _speech(http: Request) -> Response:
     service, request = _service(http), http.state.request
-    with contextlib.ExitStack() as releases:
+    with contextlib.ExitStack() as holding:
         try:
             service.check_open()
-            body = await read_body(http, service.large_bodies, releases)
+            body = await read_body(http, service.max_body, service.uploads, holding)
             service.requests.set_received(request)
             accepted, accepted_at = time.monotonic(), time.time()
-            fields = parse_fields(body)
-            parsed = parse_request(
-                fields, service.checkpoint, service.model_name, request.id, accepted_at, client_key(http)
-            )
+            fields, ignored = await _parse(body)
+            parsed = parse_request(fields, service.catalog, request.id, accepted_at, client_key(http))
+            parsed.warnings.extend(ignored)
             reference = await service.decode_reference(fields.ref_audio) if fields.ref_audio else None
         except (ApiError, asyncio.CancelledError):
             service.count_refusal()
@@ -88,22 +90,39 @@ async def _speech(http: Request) -> Response:
         return SpeechResponse(service, parsed, reference, accepted)
 
 
+async def _parse(body: bytes) -> tuple[SpeechFields, list[str]]:
+    """Parses a body as `parse_fields`, a large one outside the event loop."""
+    return parse_fields(body) if len(body) <= SMALL_BODY else await asyncio.to_thread(parse_fields, body)
+
+
+@_routes.api_route("/health", methods=READ)
+async def _health(http: Request) -> Response:
+    """200 while the gateway is ready to serve, as the health checks of other servers' clients expect."""
+    if (reason := _service(http).ready()) is not None:
+        raise unavailable(reason, 1, "not_ready")
+    return JSONResponse({"status": "ok"})
+
+
 @_routes.api_route("/v1/audio/voices", methods=READ)
 async def _voices(http: Request) -> Response:
-    return JSONResponse(voice_list(_service(http).checkpoint))
+    return JSONResponse(_service(http).catalog.voice_list())
 
 
 @_routes.api_route("/v1/models", methods=READ)
+@_routes.api_route("/v1/audio/models", methods=READ)
 async def _models(http: Request) -> Response:
-    return JSONResponse({"object": "list", "data": [_model_card(_service(http))]})
+    cards = _model_cards(_service(http))
+    # Open WebUI reads `models` from the second path.
+    return JSONResponse({"object": "list", "data": cards, "models": cards})
 
 
 @_routes.api_route("/v1/models/{name:path}", methods=READ)
 async def _model(http: Request, name: str) -> Response:
     service = _service(http)
-    if name != service.model_name:
-        raise model_not_found(name, service.model_name)
-    return JSONResponse(_model_card(service))
+    card = next((card for card in _model_cards(service) if card["id"] == name), None)
+    if card is None:
+        raise model_not_found(name, service.catalog)
+    return JSONResponse(card)
 
 
 def _service(http: Request) -> GatewayService:
@@ -111,17 +130,5 @@ def _service(http: Request) -> GatewayService:
     return service
 
 
-def voice_list(checkpoint: Description) -> dict[str, Any]:
-    """The body of `GET /v1/audio/voices`."""
-    return {
-        "object": "list",
-        "voices": list(checkpoint.voices),
-        "default": checkpoint.voices[0] if checkpoint.voices else None,
-        "languages": list(checkpoint.languages),
-        "task_types": [checkpoint.task_type],
-        "instructions": checkpoint.supports_instructions,
-    }
-
-
-def _model_card(service: GatewayService) -> dict[str, Any]:
-    return {"id": service.model_name, "object": "model", "created": service.created, "owned_by": "syrinx"}
+def _model_cards(service: GatewayService) -> list[dict[str, Any]]:
+    return service.catalog.model_list(service.created)

@@ -1,57 +1,136 @@
-"""Reads a request's body, with bounds on its size and time."""
+"""Reads a request's body, with bounds on its size, its time and the memory of all bodies."""
 
 import asyncio
 import contextlib
+import time
+from collections.abc import Iterator
 
 from starlette.requests import ClientDisconnect, Request
 
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, too_large, unavailable
 
-MAX_BODY = 24 * 2**20
-"""Bytes: enough for the largest reference as base64."""
-LARGE_BODY = 2**20
-"""Bytes from which a body counts as large, because it holds reference audio."""
-MAX_LARGE_BODIES = 8
-"""Large bodies held at once, to bound the memory that all clients together can take."""
+MAX_BODY = 2**20
+"""Bytes of a body without reference audio: its texts, even if each character is escaped."""
+MAX_REFERENCE_BODY = 24 * 2**20
+"""Bytes of a body with reference audio: enough for the largest one as base64."""
+MAX_UPLOADS = 8
+"""Bodies above `MAX_BODY` in memory at the same time."""
 BODY_SECONDS = 60.0
 """Time limit for receiving a body."""
+IDLE_SECONDS = 10.0
+"""Time limit for receiving its next bytes."""
+EVICTABLE_SECONDS = 1.0
+"""An upload that has taken this long makes room for another one if it is the slowest."""
 DISCARD_SECONDS = 5.0
 """How long the rest of an oversized body is read and discarded, so that the client gets to read the response."""
 
 
-async def read_body(http: Request, large_bodies: asyncio.Semaphore, releases: contextlib.ExitStack) -> bytes:
-    """Returns the body. A large one acquires `large_bodies` until `releases` is closed.
+class _Upload:
+    """A body above `MAX_BODY`."""
 
-    Raises `ApiError`: 400 for a content type other than JSON, 408 if the body is late, 413 above `MAX_BODY` (never more
-    is buffered), 503 if too many large bodies are held.
+    def __init__(self, limit: asyncio.Timeout) -> None:
+        self.limit = limit
+        self.started = time.monotonic()
+        self.received = 0
+        self.complete = False
+        self.evicted = False
+
+    def rate(self, now: float) -> float:
+        """Bytes per second since its begin."""
+        return self.received / (now - self.started)
+
+
+class Uploads:
+    """The large bodies in memory. A stalled upload cannot keep others out: the slowest one makes room."""
+
+    def __init__(self, limit: int = MAX_UPLOADS) -> None:
+        self._limit = limit
+        self._uploads: set[_Upload] = set()
+
+    def __len__(self) -> int:
+        """Number of large bodies in memory."""
+        return len(self._uploads)
+
+    @contextlib.contextmanager
+    def hold(self, limit: asyncio.Timeout) -> Iterator[_Upload]:
+        """Yields a new upload. `limit` is rescheduled to end it. Raises 503 if there is no room."""
+        if len(self._uploads) >= self._limit:
+            self._evict()
+        upload = _Upload(limit)
+        self._uploads.add(upload)
+        try:
+            yield upload
+        finally:
+            self._uploads.discard(upload)
+
+    def _evict(self) -> None:
+        now = time.monotonic()
+        slow = [each for each in self._uploads if not each.complete and now - each.started > EVICTABLE_SECONDS]
+        if not slow:
+            raise unavailable("too many large requests are in progress; try again", 1)
+        slowest = min(slow, key=lambda each: each.rate(now))
+        slowest.evicted = True
+        slowest.limit.reschedule(0.0)
+        self._uploads.discard(slowest)
+
+
+async def read_body(http: Request, max_bytes: int, uploads: Uploads, holding: contextlib.ExitStack) -> bytes:
+    """Returns the body. One above `MAX_BODY` is one of `uploads` until `holding` is closed.
+
+    Raises `ApiError`: 408 if the body is late, 413 above `max_bytes` (never more is buffered), 415 for another content
+    type than JSON or an encoding, 503 if there is no room for a large body.
     """
-    content_type = http.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if content_type != "application/json":
-        raise bad_request(
-            None, f"Content-Type is {quoted(content_type)}; send application/json", "invalid_content_type"
-        )
-    body = bytearray()
+    _check_type(http)
+    body, upload = bytearray(), None
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(None) as limit:
+            end = asyncio.get_running_loop().time() + BODY_SECONDS
+            limit.reschedule(min(end, end - BODY_SECONDS + IDLE_SECONDS))
             async for chunk in http.stream():
-                if len(body) < LARGE_BODY <= len(body) + len(chunk):
-                    if large_bodies.locked():
-                        raise unavailable("too many large requests are in progress; try again", 1)
-                    await large_bodies.acquire()
-                    releases.callback(large_bodies.release)
+                if upload is None and len(body) + len(chunk) > MAX_BODY and max_bytes > MAX_BODY:
+                    upload = holding.enter_context(uploads.hold(limit))
                 body += chunk
-                if len(body) > MAX_BODY:
+                if len(body) > max_bytes:
                     break
+                if upload is not None:
+                    upload.received = len(body)
+                if upload is None or not upload.evicted:
+                    limit.reschedule(min(end, asyncio.get_running_loop().time() + IDLE_SECONDS))
             else:
+                if upload is not None:
+                    upload.complete = True
                 return bytes(body)
     except TimeoutError:
-        message = f"the body did not arrive within {BODY_SECONDS:.0f} seconds"
-        raise ApiError(408, message, code="body_timeout") from None
+        raise _late(upload) from None
     except ClientDisconnect:
         message = "the client disconnected before the body was complete"
         raise bad_request(None, message, "client_disconnected") from None
+    await _discard_rest(http)
+    raise too_large(None, f"the body is larger than {max_bytes // 2**20} MB")
+
+
+def _check_type(http: Request) -> None:
+    content_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":
+        found = quoted(content_type) if content_type else "missing"
+        message = f"Content-Type is {found}; send application/json"
+        raise ApiError(415, message, code="unsupported_media_type")
+    encoding = http.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        message = f"Content-Encoding is {quoted(encoding)}; send the body without it"
+        raise ApiError(415, message, code="unsupported_encoding")
+
+
+def _late(upload: _Upload | None) -> ApiError:
+    if upload is not None and upload.evicted:
+        message = "the body arrived too slowly while others waited; try again"
+    else:
+        message = f"the body did not arrive within {BODY_SECONDS:.0f} seconds, or paused for {IDLE_SECONDS:.0f}"
+    return ApiError(408, message, code="body_timeout")
+
+
+async def _discard_rest(http: Request) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DISCARD_SECONDS):
             while (part := await http.receive())["type"] != "http.disconnect" and part.get("more_body", False):
                 pass
-    raise too_large(None, f"the body is larger than {MAX_BODY // 2**20} MB")

@@ -5,14 +5,13 @@ import contextlib
 import json
 import logging
 from base64 import b64encode
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.gateway.encoders import MEDIA_TYPES, encode, stream_header, stretch
+from syrinx_stages.gateway.encoders import Encoder, encode
 from syrinx_stages.gateway.errors import ApiError
 from syrinx_stages.gateway.request import Delivery, ParsedRequest
 from syrinx_stages.gateway.service import GatewayService
@@ -97,23 +96,26 @@ class SpeechResponse(Response):
         self._parsed = parsed
         self._reference = reference
         self._accepted = accepted
-        self._seed = {"X-Seed": str(parsed.request.seed)}
+        self._fixed_headers = {"X-Seed": str(parsed.request.seed), "X-Sample-Rate": str(parsed.audio.rate)}
+        if parsed.warnings:
+            self._fixed_headers["Warning"] = ", ".join(f"299 - {json.dumps(each)}" for each in parsed.warnings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves the request. Raises `ApiError` if it fails before anything was sent."""
         client = ClientConnection(receive, send)
         deliver = self._whole if self._parsed.delivery is Delivery.WHOLE else self._stream
-        async with self._service.open_stream(self._parsed.request, self._reference, self._accepted) as stream:
+        request, speed = self._parsed.request, self._parsed.audio.speed
+        async with self._service.open_stream(request, self._reference, self._accepted, speed) as stream:
             await client.run(deliver(stream, client))
 
     async def _whole(self, stream: SpeechStream, client: ClientConnection) -> None:
-        seconds, body = await asyncio.to_thread(self._render, await stream.collect())
+        body, seconds = await asyncio.to_thread(encode, await stream.collect(), self._parsed.audio)
         assert stream.reason is not None
         headers = {
-            **self._seed,
+            **self._fixed_headers,
             "X-Finish-Reason": stream.reason,
             "X-Audio-Seconds": f"{seconds:.3f}",
-            "Content-Type": MEDIA_TYPES[self._parsed.audio_format],
+            "Content-Type": self._parsed.audio.media_type,
             "Content-Length": str(len(body)),
         }
         await client.start(headers)
@@ -122,27 +124,24 @@ class SpeechResponse(Response):
         await client.finish(b"")
         stream.complete()
 
-    def _render(self, pcm: bytes) -> tuple[float, bytes]:
-        if self._parsed.speed != 1.0:
-            pcm = stretch(pcm, self._parsed.speed)
-        return len(pcm) / 2 / FAMILY.sample_rate, encode(pcm, self._parsed.audio_format)
-
     async def _stream(self, stream: SpeechStream, client: ClientConnection) -> None:
-        request, audio_format = self._parsed.request, self._parsed.audio_format
+        request, audio = self._parsed.request, self._parsed.audio
         sse = self._parsed.delivery is Delivery.SSE
         input_tokens = self._service.input_tokens(request) if sse else 0
-        media_type = EVENT_STREAM if sse else MEDIA_TYPES[audio_format]
-        headers = {**self._seed, "Content-Type": media_type, "Cache-Control": "no-store"}
-        started = False
+        media_type = EVENT_STREAM if sse else audio.media_type
+        headers = {**self._fixed_headers, "Content-Type": media_type, "Cache-Control": "no-store"}
+        encoder, started = Encoder(audio), False
         try:
             async for chunk in stream.audio():
-                data = chunk.pcm
+                data = await self._encode(encoder.feed, chunk.pcm)
                 if not started:
                     await client.start(headers)
-                    data = stream_header(audio_format) + data
                 started = True
-                await client.send(_delta(data) if sse else data)
+                if data:
+                    await client.send(_delta(data) if sse else data)
                 stream.delivered(chunk)
+            if last := await self._encode(encoder.finish):
+                await client.send(_delta(last) if sse else last)
             await client.finish(_done(input_tokens, stream.frames) if sse else b"")
             stream.complete()
         except ApiError as error:
@@ -152,6 +151,10 @@ class SpeechResponse(Response):
             # Without a final chunk the server closes the connection, and the client sees an incomplete transfer.
             if sse:
                 await client.finish(error_event(error))
+
+    async def _encode(self, encode: Callable[..., bytes], *pcm: bytes) -> bytes:
+        """Encodes outside the event loop unless that would take longer."""
+        return encode(*pcm) if self._parsed.audio.cheap else await asyncio.to_thread(encode, *pcm)
 
 
 # The events of OpenAI's API. The decoded deltas, concatenated, are the file.

@@ -1,14 +1,24 @@
-"""Audio formats and speed of responses. The input is 16-bit little-endian mono PCM at the family's sample rate."""
+"""Audio formats of responses, encoded as the audio is generated. Input: 16-bit mono PCM at the family's sample rate."""
 
 import io
 import struct
 from enum import StrEnum
+from typing import Any, Protocol
 
+import av
 import numpy as np
-import soundfile
+import soxr
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.gateway.stretch import TimeStretcher
+
+Samples = NDArray[np.int16]
+MIN_RATE, MAX_RATE = 8_000, 48_000
+"""Accepted sample rates of a response."""
+_UNKNOWN_SIZE = 0xFFFFFFFF
+"""A chunk size that makes players read until the end."""
 
 
 class AudioFormat(StrEnum):
@@ -19,89 +29,272 @@ class AudioFormat(StrEnum):
     FLAC = "flac"
     OPUS = "opus"
     """In an Ogg container."""
+    AAC = "aac"
+    """AAC-LC in ADTS frames."""
     PCM = "pcm"
     """Without a header."""
+    ULAW = "ulaw"
+    """G.711 u-law without a header."""
+    ALAW = "alaw"
+    """G.711 A-law without a header."""
 
 
-STREAMABLE = (AudioFormat.WAV, AudioFormat.PCM)
-"""Formats that can be sent while the audio is generated."""
+class _Codec(Struct, frozen=True):
+    """How a format is encoded by FFmpeg."""
 
-MEDIA_TYPES = {
+    container: str
+    encoder: str
+    sample_format: str = "s16"
+    bit_rate: int | None = None
+    frame_samples: int | None = None
+    """Samples in each call of the encoder; None: what the encoder asks for."""
+    options: dict[str, str] = {}
+    container_options: dict[str, str] = {}
+    stream_options: dict[str, str] = {}
+    """Further options of the container of a stream."""
+
+
+_CODECS = {
+    AudioFormat.MP3: _Codec(
+        "mp3",
+        "libmp3lame",
+        "s16p",
+        bit_rate=96_000,
+        # Without the reservoir each frame can be decoded when it has arrived.
+        options={"reservoir": "0"},
+        container_options={"id3v2_version": "0"},
+        stream_options={"write_xing": "0"},
+    ),
+    AudioFormat.FLAC: _Codec("flac", "flac", frame_samples=1920),
+    # By default a page of Ogg holds a second of audio.
+    AudioFormat.OPUS: _Codec("ogg", "libopus", bit_rate=48_000, stream_options={"page_duration": "60000"}),
+    AudioFormat.AAC: _Codec("adts", "aac", "fltp", bit_rate=96_000),
+    AudioFormat.ULAW: _Codec("mulaw", "pcm_mulaw", frame_samples=480),
+    AudioFormat.ALAW: _Codec("alaw", "pcm_alaw", frame_samples=480),
+}
+_RATES = {
+    AudioFormat.MP3: (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000),
+    AudioFormat.OPUS: (8_000, 12_000, 16_000, 24_000, 48_000),
+    AudioFormat.AAC: (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000),
+}
+"""Sample rates of the formats that have only some."""
+_MEDIA_TYPES = {
     AudioFormat.WAV: "audio/wav",
     AudioFormat.MP3: "audio/mpeg",
     AudioFormat.FLAC: "audio/flac",
     AudioFormat.OPUS: "audio/ogg",
+    AudioFormat.AAC: "audio/aac",
     AudioFormat.PCM: "audio/pcm",
+    AudioFormat.ULAW: "audio/PCMU",
+    AudioFormat.ALAW: "audio/PCMA",
 }
-_CONTAINERS = {
-    AudioFormat.MP3: ("MP3", "MPEG_LAYER_III"),
-    AudioFormat.FLAC: ("FLAC", "PCM_16"),
-    AudioFormat.OPUS: ("OGG", "OPUS"),
-}
-_UNKNOWN_SIZE = 0xFFFFFFFF
-"""A chunk size that makes players read until the end."""
-
-_HOP = FAMILY.sample_rate // 50
-"""Output samples between windows: 20 ms."""
-_WINDOW = 2 * _HOP
-"""Samples; twice the hop, so that Hann windows add up to one."""
-_MAX_SHIFT = FAMILY.sample_rate // 80
-"""Samples a window may shift: 12.5 ms, a whole period of any voice down to 80 Hz."""
 
 
-def wav_header(data_bytes: int | None) -> bytes:
+def default_rate(audio_format: AudioFormat) -> int:
+    """Samples per second unless a request names another rate: 8,000 for telephony, else the family's."""
+    return 8_000 if audio_format in (AudioFormat.ULAW, AudioFormat.ALAW) else FAMILY.sample_rate
+
+
+class AudioOptions(Struct, frozen=True):
+    """The audio that a client asks for."""
+
+    format: AudioFormat = AudioFormat.WAV
+    rate: int = FAMILY.sample_rate
+    """Samples per second."""
+    speed: float = 1.0
+    """The playback speed; the pitch is unchanged."""
+
+    @property
+    def media_type(self) -> str:
+        """The value of `Content-Type`."""
+        return _MEDIA_TYPES[self.format]
+
+    @property
+    def cheap(self) -> bool:
+        """Whether encoding takes less time than a switch of threads."""
+        plain = self.format in (AudioFormat.WAV, AudioFormat.PCM)
+        return plain and self.rate == FAMILY.sample_rate and self.speed == 1.0
+
+
+def accepted_rates(audio_format: AudioFormat) -> tuple[int, ...] | None:
+    """The sample rates that a format can have; None: any from `MIN_RATE` to `MAX_RATE`."""
+    return _RATES.get(audio_format)
+
+
+class Encoder:
+    """Encodes the audio of one response. The bytes do not depend on how the input is divided.
+
+    whole: the result is read as a file when it is complete, so that its header can have its length. `feed` then returns
+    nothing that is final.
+    """
+
+    def __init__(self, options: AudioOptions, *, whole: bool = False) -> None:
+        self._stretcher = TimeStretcher(options.speed) if options.speed != 1.0 else None
+        self._resampler = _Resampler(options.rate) if options.rate != FAMILY.sample_rate else None
+        self._writer = _writer(options, whole)
+        self.samples = 0
+        """Samples encoded so far, at the rate of the response."""
+
+    def feed(self, pcm: bytes) -> bytes:
+        """Returns what can be sent after more PCM; empty if that is nothing yet."""
+        samples = np.frombuffer(pcm, dtype="<i2")
+        if self._stretcher is not None:
+            samples = self._stretcher.feed(samples)
+        if self._resampler is not None:
+            samples = self._resampler.feed(samples)
+        self.samples += len(samples)
+        return self._writer.feed(samples)
+
+    def finish(self) -> bytes:
+        """Returns the rest of the encoded audio."""
+        samples = np.empty(0, np.int16)
+        if self._stretcher is not None:
+            samples = self._stretcher.finish()
+        if self._resampler is not None:
+            samples = self._resampler.feed(samples, last=True)
+        self.samples += len(samples)
+        return self._writer.feed(samples) + self._writer.finish()
+
+
+def encode(pcm: bytes, options: AudioOptions) -> tuple[bytes, float]:
+    """Returns a complete file of PCM that is not empty, and its duration in seconds."""
+    encoder = Encoder(options, whole=True)
+    data = encoder.feed(pcm) + encoder.finish()
+    return data, encoder.samples / options.rate
+
+
+def wav_header(data_bytes: int | None, rate: int = FAMILY.sample_rate) -> bytes:
     """The 44 bytes before `data_bytes` bytes of PCM; None is a stream of unknown length."""
     riff, data = (_UNKNOWN_SIZE, _UNKNOWN_SIZE) if data_bytes is None else (36 + data_bytes, data_bytes)
-    rate = FAMILY.sample_rate
     format_chunk = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16)
     return struct.pack("<4sI4s", b"RIFF", riff, b"WAVE") + format_chunk + struct.pack("<4sI", b"data", data)
 
 
-def stream_header(audio_format: AudioFormat) -> bytes:
-    """The bytes that a stream of this format starts with."""
-    return wav_header(None) if audio_format is AudioFormat.WAV else b""
+class _Resampler:
+    """Converts the sample rate."""
+
+    def __init__(self, rate: int) -> None:
+        # Of floats: the library adds a random dither to integers.
+        self._stream = soxr.ResampleStream(FAMILY.sample_rate, rate, 1, dtype="float32")
+
+    def feed(self, samples: Samples, last: bool = False) -> Samples:
+        resampled = self._stream.resample_chunk(samples.astype(np.float32), last=last)
+        rounded: Samples = np.clip(np.rint(resampled), -32768, 32767).astype("<i2")
+        return rounded
 
 
-def encode(pcm: bytes, audio_format: AudioFormat) -> bytes:
-    """A complete file of PCM that is not empty."""
-    if audio_format is AudioFormat.PCM:
-        return pcm
-    if audio_format is AudioFormat.WAV:
-        return wav_header(len(pcm)) + pcm
-    container, subtype = _CONTAINERS[audio_format]
-    file = io.BytesIO()
-    soundfile.write(file, np.frombuffer(pcm, dtype="<i2"), FAMILY.sample_rate, format=container, subtype=subtype)
-    return file.getvalue()
+class _Writer(Protocol):
+    """Writes samples in a format."""
+
+    def feed(self, samples: Samples) -> bytes:
+        """Returns what can be sent."""
+
+    def finish(self) -> bytes:
+        """Returns the rest."""
 
 
-def stretch(pcm: bytes, speed: float) -> bytes:
-    """Returns PCM at `speed` times the speed and the same pitch, `round(samples / speed)` samples: WSOLA.
-
-    Verhelst and Roelands, "An overlap-add technique based on waveform similarity (WSOLA) for high quality time-scale
-    modification of speech", ICASSP 1993. Windows are added to the output at a fixed distance and taken from the input
-    at `speed` times that distance. Each is shifted a little, to where the waveform best continues the previous window.
-    """
-    samples = np.frombuffer(pcm, dtype="<i2").astype(np.float32)
-    length = round(len(samples) / speed)
-    count = -(-length // _HOP) + 1
-    margin = _HOP + _MAX_SHIFT
-    source = np.pad(samples, (margin, margin + 2 * _WINDOW + int(_HOP * speed)))
-    window = np.hanning(_WINDOW + 1)[:-1].astype(np.float32)
-    out = np.zeros((count + 1) * _HOP, np.float32)
-    start = _MAX_SHIFT
-    for k in range(count):
-        nominal = min(_MAX_SHIFT + round(k * _HOP * speed), len(source) - 2 * _WINDOW - _MAX_SHIFT)
-        if k:
-            start = nominal + _best_shift(source, nominal, source[start + _HOP : start + _HOP + _WINDOW])
-        out[k * _HOP : k * _HOP + _WINDOW] += window * source[start : start + _WINDOW]
-    # The first window is centered on the first sample, so half a window of lead-in is dropped.
-    return np.clip(np.rint(out[_HOP : _HOP + length]), -32768, 32767).astype("<i2").tobytes()
+def _writer(options: AudioOptions, whole: bool) -> _Writer:
+    if (codec := _CODECS.get(options.format)) is not None:
+        return _ContainerWriter(codec, options.rate, whole)
+    if options.format is AudioFormat.WAV:
+        return _WholeWav(options.rate) if whole else _Raw(wav_header(None, options.rate))
+    return _Raw(b"")
 
 
-def _best_shift(source: NDArray[np.float32], nominal: int, template: NDArray[np.float32]) -> int:
-    """The shift from `nominal` with the highest normalized cross-correlation with `template`."""
-    region = source[nominal - _MAX_SHIFT : nominal + _MAX_SHIFT + _WINDOW]
-    products = np.correlate(region, template, "valid")
-    energy = np.cumsum(np.concatenate(([0.0], np.square(region, dtype=np.float64))))
-    energies = energy[_WINDOW:] - energy[:-_WINDOW]
-    return int(np.argmax(products / np.sqrt(energies + 1.0))) - _MAX_SHIFT
+class _Raw:
+    """PCM after a header."""
+
+    def __init__(self, header: bytes) -> None:
+        self._header = header
+
+    def feed(self, samples: Samples) -> bytes:
+        header, self._header = self._header, b""
+        return header + samples.tobytes()
+
+    def finish(self) -> bytes:
+        return b""
+
+
+class _WholeWav:
+    """A WAV file whose header has its length."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._data = b""
+
+    def feed(self, samples: Samples) -> bytes:
+        self._data += samples.tobytes()
+        return b""
+
+    def finish(self) -> bytes:
+        return wav_header(len(self._data), self._rate) + self._data
+
+
+class _Sink:
+    """A file that cannot seek, from which what was written is taken."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def write(self, data: Any) -> int:
+        self._data += data
+        return len(data)
+
+    def take(self) -> bytes:
+        data = bytes(self._data)
+        self._data.clear()
+        return data
+
+
+class _File(io.BytesIO):
+    """A file that is taken when it is complete."""
+
+    def take(self) -> bytes:
+        return b""
+
+
+class _ContainerWriter:
+    """Encodes with FFmpeg."""
+
+    def __init__(self, codec: _Codec, rate: int, whole: bool) -> None:
+        self._sink = _File() if whole else _Sink()
+        self._codec = codec
+        # Otherwise Ogg streams have random serial numbers, and files name the version of FFmpeg.
+        options = {"fflags": "+bitexact+flush_packets", **codec.container_options}
+        if not whole:
+            options |= codec.stream_options
+        self._container = av.open(self._sink, "w", format=codec.container, container_options=options)
+        stream = self._container.add_stream(codec.encoder, rate=rate, options={"flags": "+bitexact", **codec.options})
+        assert isinstance(stream, av.AudioStream)
+        self._stream, self._rate = stream, rate
+        stream.layout = "mono"
+        stream.format = codec.sample_format
+        if codec.bit_rate is not None:
+            stream.bit_rate = codec.bit_rate
+        stream.codec_context.open()
+        self._frame_samples = codec.frame_samples or stream.codec_context.frame_size
+        self._rest = np.empty(0, np.int16)
+        self._position = 0
+
+    def feed(self, samples: Samples) -> bytes:
+        samples = np.concatenate((self._rest, samples))
+        whole = len(samples) - len(samples) % self._frame_samples
+        for start in range(0, whole, self._frame_samples):
+            self._encode(samples[start : start + self._frame_samples])
+        self._rest = samples[whole:]
+        return self._sink.take()
+
+    def _encode(self, samples: Samples) -> None:
+        values = samples.astype(np.float32) / 32768 if self._codec.sample_format == "fltp" else samples
+        frame = av.AudioFrame.from_ndarray(values[None], format=self._codec.sample_format, layout="mono")
+        frame.sample_rate = self._rate
+        frame.pts = self._position
+        self._position += len(samples)
+        self._container.mux(self._stream.encode(frame))
+
+    def finish(self) -> bytes:
+        if len(self._rest):
+            self._encode(self._rest)
+        self._container.mux(self._stream.encode(None))
+        self._container.close()
+        return self._sink.getvalue() if isinstance(self._sink, _File) else self._sink.take()

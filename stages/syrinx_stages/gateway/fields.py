@@ -1,11 +1,6 @@
-"""Parses the body of `POST /v1/audio/speech`: strict JSON, then the types and ranges of `SpeechFields`.
-
-The standard library decodes the JSON: msgspec accepts duplicate names, and its errors for NaN and for lone surrogates
-do not name the field.
-"""
+"""Parses the body of `POST /v1/audio/speech`: JSON with the types and ranges of `SpeechFields`."""
 
 import difflib
-import json
 import re
 from typing import Any
 
@@ -17,8 +12,14 @@ from syrinx_stages.gateway.errors import ApiError, bad_request, quoted
 
 _MAX_PARAM = 100
 """Characters of a client's field name that `param` repeats."""
+_IGNORED = {
+    "initial_codec_chunk_frames": "chunk sizes are a server setting (chunkRamp)",
+    "speaker_embedding": "send ref_audio to clone a voice",
+    "stream_options": "events have one form",
+    "user": "clients are told apart by their key",
+}
+"""Fields of other servers' clients that have no effect here, and why."""
 _HINTS = {
-    "initial_codec_chunk_frames": "chunk sizes are a server setting (chunk_ramp)",
     "do_sample": "send temperature 0 for greedy decoding",
     "subtalker_dosample": "send subtalker_temperature 0 for greedy decoding",
     "instruct": "the field is called instructions",
@@ -32,57 +33,52 @@ _LOCATION = re.compile(r"^(.*?)(?: - at `\$\.?([^`]*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(.*)`$")
 
+_ABSENT = msgspec.Raw(b"null")
+_MAX_EXTRA = 64 * 1024
+"""Bytes of `extra_params`."""
+_KNOWN = FAMILY.request_fields.__struct_fields__
+_Body = msgspec.defstruct(
+    "_Body",
+    # Not decoded: a large value would take time and memory for nothing.
+    [(name, msgspec.Raw, _ABSENT) for name in (*_IGNORED, "extra_params")],
+    bases=(FAMILY.request_fields,),
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+)
 
-def parse_fields(body: bytes) -> SpeechFields:
-    """Parses a request body. Raises `ApiError` 400, naming the field if there is one."""
+
+def parse_fields(body: bytes) -> tuple[SpeechFields, list[str]]:
+    """Parses a request body. Returns its fields, and warnings that name those without effect.
+
+    Raises `ApiError` 400, naming the field if there is one.
+    """
     try:
-        return msgspec.convert(_parse_json(body), FAMILY.request_fields)
+        fields: Any = msgspec.json.decode(body, type=_Body)
+        warnings = [f"{name} is ignored: {why}" for name, why in _IGNORED.items() if getattr(fields, name) != _ABSENT]
+        if fields.extra_params == _ABSENT:
+            return fields, warnings
+        return _with_extra(fields, warnings)
     except msgspec.ValidationError as error:
         raise _field_error(str(error)) from None
-    except OverflowError:
-        raise bad_request(None, "a number is too large for its field") from None
-
-
-class _NonNumber(str):
-    """NaN, Infinity or -Infinity, which Python's decoder accepts and JSON does not have."""
-
-
-def _parse_json(body: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(body.decode(), object_pairs_hook=_object, parse_constant=_NonNumber)
-    except UnicodeDecodeError as error:
-        raise bad_request(None, f"the body is not UTF-8 (byte {error.start})", "invalid_json") from None
     except RecursionError:
         raise bad_request(None, "the body is nested too deeply", "invalid_json") from None
-    except ValueError as error:
-        raise bad_request(None, f"the body is not JSON: {error}", "invalid_json") from None
-    if not isinstance(value, dict):
-        raise bad_request(None, "the body is not a JSON object", "invalid_json")
-    return value
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise bad_request(None, f"the body is not JSON in UTF-8: {error}", "invalid_json") from None
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for name, value in pairs:
-        if problem := _lone_surrogate(name):
-            raise bad_request(None, f"a field name: {problem}")
-        if isinstance(value, str) and (problem := _lone_surrogate(value)):
-            raise bad_request(name[:_MAX_PARAM], problem)
-        if isinstance(value, _NonNumber):
-            raise bad_request(name[:_MAX_PARAM], f"{value} is not a JSON number", "invalid_json")
-        if name in fields:
-            raise bad_request(name[:_MAX_PARAM], "appears twice in the body", "invalid_json")
-        fields[name] = value
-    return fields
-
-
-def _lone_surrogate(text: str) -> str | None:
-    """A description of the first lone surrogate in a string; JSON escapes can encode one."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        return f"character {error.start + 1} is half of a surrogate pair (\\u{ord(text[error.start]):04x})"
-    return None
+def _with_extra(fields: Any, warnings: list[str]) -> tuple[SpeechFields, list[str]]:
+    """Adds the fields in `extra_params`, of vLLM-Omni's clients, which the body itself does not have."""
+    if len(fields.extra_params) > _MAX_EXTRA:
+        raise bad_request(
+            "extra_params", f"has {len(fields.extra_params):,} bytes; at most {_MAX_EXTRA:,} are accepted"
+        )
+    extra = msgspec.json.decode(fields.extra_params, type=dict[str, Any])
+    unknown = [f"extra_params.{quoted(name)} is ignored: it is no field" for name in extra if name not in _KNOWN]
+    extra = {name: value for name, value in extra.items() if name in _KNOWN}
+    added = msgspec.convert({"input": fields.input, **extra}, FAMILY.request_fields)
+    absent = {name: getattr(added, name) for name in extra if getattr(fields, name) is None}
+    return msgspec.structs.replace(fields, **absent), warnings + unknown
 
 
 def _field_error(message: str) -> ApiError:
@@ -96,12 +92,16 @@ def _field_error(message: str) -> ApiError:
 
 
 def _unknown_field(name: str, parent: str | None) -> ApiError:
-    known = FAMILY.request_fields.__struct_fields__
     if parent:
         hint = f'{parent} is a name or {{"id": name}}'
     elif not (hint := _HINTS.get(name, "")):
-        close = difflib.get_close_matches(name[:_MAX_PARAM], known, 1)
-        hint = f"did you mean {close[0]}?" if close else f"accepted: {', '.join(sorted(known))}"
-    param = f"{parent}.{name}" if parent else name
+        close = difflib.get_close_matches(name[:_MAX_PARAM], _KNOWN, 1)
+        hint = f"did you mean {close[0]}?" if close else f"accepted: {', '.join(sorted(_KNOWN))}"
+    param = _printable(f"{parent}.{name}" if parent else name)
     message = f"{quoted(param)} is not a field of this request: {hint}"
     return ApiError(400, message, param=param[:_MAX_PARAM], code="unknown_field")
+
+
+def _printable(text: str) -> str:
+    """Returns a client's text without control characters, which could change what a terminal shows."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

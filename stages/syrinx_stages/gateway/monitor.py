@@ -52,7 +52,7 @@ class PipelineMonitor:
                 queue = await self._connector.queue(Group.TALKERS)
                 missing = await self._missing_stage()
         except (ConnectorError, TimeoutError) as error:
-            self.unreachable = f"Redis cannot be reached: {error or 'no answer'}"
+            self.unreachable = f"Redis cannot be reached: {str(error) or 'no answer'}"
             return
         self.unreachable = None
         self.expected_wait = queue.expected_seconds

@@ -11,16 +11,14 @@ import msgspec
 from syrinx_stages.contract.api import SpeechFields, VoiceId
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
-from syrinx_stages.gateway.encoders import STREAMABLE, AudioFormat
+from syrinx_stages.gateway.catalog import DEFAULT_VOICE, Catalog
+from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions, accepted_rates, default_rate
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, unsupported
 from syrinx_stages.model.describe import Description
 from syrinx_stages.model.generation import replace_fields
 
 MAX_TEXT = 4096
 """Characters of `input`, `instructions` and `ref_text` each: OpenAI's limit, about five minutes of speech."""
-DEFAULT_VOICE = "default"
-"""A voice name for clients that must send one: the checkpoint's first voice, or none if it has none."""
-
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
@@ -39,39 +37,38 @@ class ParsedRequest(msgspec.Struct, frozen=True):
     """A valid request."""
 
     request: SpeechRequest
-    audio_format: AudioFormat
+    audio: AudioOptions
     delivery: Delivery
-    speed: float
+    warnings: list[str] = []
+    """Names fields of the request that have no effect."""
 
 
 def parse_request(
-    fields: SpeechFields,
-    checkpoint: Description,
-    model_name: str,
-    request_id: str,
-    accepted_at: float,
-    client: str = "",
+    fields: SpeechFields, catalog: Catalog, request_id: str, accepted_at: float, client: str = ""
 ) -> ParsedRequest:
-    """Validates the fields against a checkpoint. `accepted_at` is in Unix seconds, `client` as in `SpeechRequest`.
+    """Validates the fields. `accepted_at` is in Unix seconds, `client` as in `SpeechRequest`.
 
     Raises `ApiError`: 400 if the request is invalid in itself, 404 if it names another model, 422 if this checkpoint
     does not support it.
     """
-    if fields.model is not None and fields.model != model_name:
-        raise model_not_found(fields.model, model_name, "model: ")
+    if fields.model is not None and not catalog.has_model(fields.model):
+        raise model_not_found(fields.model, catalog, "model: ")
     _check_text("input", fields.input)
-    audio_format, delivery = _delivery(fields)
+    audio = _audio(fields)
+    delivery = _delivery(fields, audio.format)
+    checkpoint = catalog.checkpoint
     task = _task(fields, checkpoint)
     _check_reference(fields, task)
     cloning = task is TaskType.BASE
+    instructions, warnings = _instructions(fields, task, catalog)
     request = SpeechRequest(
         id=request_id,
         accepted_at=accepted_at,
         text=fields.input,
         task_type=task,
-        voice=_voice(fields, task, checkpoint),
+        voice=_voice(fields, task, catalog),
         language=_language(fields, checkpoint),
-        instructions=_instructions(fields, task, checkpoint),
+        instructions=instructions,
         has_reference=cloning,
         reference_text=fields.ref_text,
         x_vector_only=bool(fields.x_vector_only_mode),
@@ -83,12 +80,13 @@ def parse_request(
         client=client,
         live=delivery is not Delivery.WHOLE,
     )
-    return ParsedRequest(request, audio_format, delivery, fields.speed or 1.0)
+    return ParsedRequest(request, audio, delivery, warnings)
 
 
-def model_not_found(name: str, model_name: str, prefix: str = "") -> ApiError:
+def model_not_found(name: str, catalog: Catalog, prefix: str = "") -> ApiError:
     """404: `name` is not the model served here."""
-    message = f"{prefix or 'model '}{quoted(name)} is not served here; accepted: {model_name}"
+    accepted = ", ".join((catalog.model, *catalog.model_aliases))
+    message = f"{prefix or 'model '}{quoted(name)} is not served here; accepted: {accepted}"
     return ApiError(404, message, param="model", code="model_not_found")
 
 
@@ -116,24 +114,25 @@ def _find(name: str, names: Iterable[str]) -> str | None:
     return next((known for known in names if known.lower() == name.lower()), None)
 
 
-def _delivery(fields: SpeechFields) -> tuple[AudioFormat, Delivery]:
-    if fields.response_format == "aac":
-        accepted = ", ".join(AudioFormat)
-        raise bad_request("response_format", f"aac is not supported (no free encoder); accepted: {accepted}")
-    audio_format = _choice("response_format", fields.response_format, AudioFormat) or AudioFormat.WAV
+def _delivery(fields: SpeechFields, audio_format: AudioFormat) -> Delivery:
     stream_format = _choice("stream_format", fields.stream_format, (Delivery.AUDIO, Delivery.SSE))
-    if stream_format and fields.stream is False:
+    # Many programs cannot read a FLAC file without its length.
+    if fields.stream or (fields.stream is None and (stream_format or audio_format is not AudioFormat.FLAC)):
+        return stream_format or Delivery.AUDIO
+    if stream_format:
         message = f"is false, but stream_format {stream_format} asks for a stream; leave one of them out"
         raise bad_request("stream", message)
-    if not (stream_format or fields.stream):
-        return audio_format, Delivery.WHOLE
-    if audio_format not in STREAMABLE:
-        message = f"{audio_format} cannot be streamed; accepted with streaming: {', '.join(STREAMABLE)}"
-        raise bad_request("response_format", message)
-    if fields.speed not in (None, 1.0):
-        message = "only 1.0 is accepted with streaming; leave out stream and stream_format to change the speed"
-        raise bad_request("speed", message)
-    return audio_format, stream_format or Delivery.AUDIO
+    return Delivery.WHOLE
+
+
+def _audio(fields: SpeechFields) -> AudioOptions:
+    audio_format = _choice("response_format", fields.response_format, AudioFormat) or AudioFormat.WAV
+    rate = fields.sample_rate or default_rate(audio_format)
+    rates = accepted_rates(audio_format)
+    if rates is not None and rate not in rates:
+        accepted = ", ".join(f"{each:,}" for each in rates)
+        raise bad_request("sample_rate", f"{rate:,} is not a sample rate of {audio_format}; accepted: {accepted}")
+    return AudioOptions(audio_format, rate, fields.speed or 1.0)
 
 
 def _task(fields: SpeechFields, checkpoint: Description) -> TaskType:
@@ -167,18 +166,19 @@ def _check_reference(fields: SpeechFields, task: TaskType) -> None:
         _check_text("ref_text", fields.ref_text)
 
 
-def _voice(fields: SpeechFields, task: TaskType, checkpoint: Description) -> str | None:
+def _voice(fields: SpeechFields, task: TaskType, catalog: Catalog) -> str | None:
     requested = fields.voice.id if isinstance(fields.voice, VoiceId) else fields.voice
-    voices = checkpoint.voices
-    if requested is not None and (name := _find(requested, voices)):
-        return name
-    if requested is None or requested.lower() == DEFAULT_VOICE:
+    voices = catalog.checkpoint.voices
+    if requested is None:
         return voices[0] if voices else None
+    if catalog.has_voice(requested):
+        return catalog.voice(requested)
     if not voices:
         source = "ref_audio" if task is TaskType.BASE else "instructions"
         message = f"with {task} the voice comes from {source}; leave voice out or send {DEFAULT_VOICE!r}"
         raise bad_request("voice", message)
-    raise bad_request("voice", f"{quoted(requested)} is unknown; accepted: {', '.join(voices)}")
+    accepted = ", ".join((*voices, *catalog.voice_aliases))
+    raise bad_request("voice", f"{quoted(requested)} is unknown; accepted: {accepted}")
 
 
 def _language(fields: SpeechFields, checkpoint: Description) -> str:
@@ -192,17 +192,20 @@ def _language(fields: SpeechFields, checkpoint: Description) -> str:
     return language
 
 
-def _instructions(fields: SpeechFields, task: TaskType, checkpoint: Description) -> str | None:
+def _instructions(fields: SpeechFields, task: TaskType, catalog: Catalog) -> tuple[str | None, list[str]]:
+    """Returns the instructions for the model, and the warnings about them."""
     if not fields.instructions:
         if task is TaskType.VOICE_DESIGN:
             message = "is required for task_type VoiceDesign: a description of the voice"
             raise bad_request("instructions", message, "missing_field")
-        return None
-    if not checkpoint.supports_instructions:
-        message = f"this checkpoint ({task}, {checkpoint.size}) does not support them; leave them out"
-        raise unsupported("instructions", message)
+        return None, []
+    if not catalog.checkpoint.supports_instructions:
+        message = f"this checkpoint ({task}, {catalog.checkpoint.size}) does not support them"
+        if catalog.api.unsupported_instructions == "Refuse":
+            raise unsupported("instructions", f"{message}; leave them out")
+        return None, [f"instructions are ignored: {message}"]
     _check_text("instructions", fields.instructions)
-    return fields.instructions
+    return fields.instructions, []
 
 
 def _max_frames(fields: SpeechFields, checkpoint: Description) -> int:

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +17,13 @@ from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError, QueueFul
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.keys import StreamKind
-from syrinx_stages.contract.messages import EndReason, SpeechRequest
+from syrinx_stages.contract.messages import EndReason, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.families import IMPLEMENTATION
 from syrinx_stages.gateway import reference
 from syrinx_stages.gateway.active_requests import ActiveRequests
-from syrinx_stages.gateway.body import MAX_LARGE_BODIES
+from syrinx_stages.gateway.body import MAX_BODY, MAX_REFERENCE_BODY, Uploads
+from syrinx_stages.gateway.catalog import Catalog
 from syrinx_stages.gateway.client import Refusals
 from syrinx_stages.gateway.errors import ApiError, bad_request, unavailable
 from syrinx_stages.gateway.fanout import FanOut, PlaybackReporter
@@ -36,6 +39,8 @@ log = logging.getLogger(__name__)
 
 STALL_SECONDS = 60.0
 """A request without progress for this long has failed."""
+DECODERS = 2
+"""References decoded at the same time: each takes up to 100 MB."""
 WITHDRAW_SECONDS = RETRY_SECONDS
 """How long the gateway tries to remove a request that has waited for `max_queue_seconds` from the queue."""
 RELEASE_DELAYS = (0.0, 0.5, 2.0, 5.0)
@@ -69,9 +74,9 @@ class GatewayService:
         self._tasks = Tasks()
         self.failed = self._tasks.failed
         self.admin_targets = (self,)
-        self.model_name = config.model_name
         self.created = int(time.time())
         self.checkpoint = IMPLEMENTATION.describe(config.model)
+        self.catalog = Catalog(self.checkpoint, config.model_name, config.api)
         self._tokenizer = IMPLEMENTATION.load_tokenizer(config.model)
         self._hosts = config.reference_hosts
         self._connector = connector
@@ -92,7 +97,11 @@ class GatewayService:
         connector.on_reconnect(self._release_again)
         # Proxies from the environment would bypass the list of allowed hosts.
         self._http = httpx.AsyncClient(trust_env=False, timeout=reference.FETCH_SECONDS)
-        self.large_bodies = asyncio.Semaphore(MAX_LARGE_BODIES)
+        cloning = self.checkpoint.task_type is TaskType.BASE
+        self.max_body = MAX_REFERENCE_BODY if cloning else MAX_BODY
+        """Bytes of a request's body."""
+        self.uploads = Uploads()
+        self._decoders = ThreadPoolExecutor(DECODERS, "reference")
 
     # Process lifecycle --------------------------------------------------------------------------------------
 
@@ -137,6 +146,7 @@ class GatewayService:
         await self._tasks.cancel()
         await self._reader.close()
         await self._http.aclose()
+        self._decoders.shutdown(wait=False, cancel_futures=True)
 
     # Requests -----------------------------------------------------------------------------------------------
 
@@ -153,15 +163,16 @@ class GatewayService:
 
     async def decode_reference(self, ref_audio: str) -> bytes:
         """Returns the PCM of a reference. Raises 400 or 413."""
+        decode = functools.partial(asyncio.get_running_loop().run_in_executor, self._decoders)
         if not reference.is_url(ref_audio):
-            return await asyncio.to_thread(lambda: reference.decode_audio(reference.decode_base64(ref_audio)))
+            return await decode(lambda: reference.decode_audio(reference.decode_base64(ref_audio)))
         url = reference.check_url(ref_audio, self._hosts)
         try:
             async with asyncio.timeout(reference.FETCH_SECONDS):
                 data = await reference.fetch(self._http, url)
         except (httpx.HTTPError, TimeoutError) as error:
-            raise bad_request(reference.FIELD, f"cannot be fetched: {error or type(error).__name__}") from None
-        return await asyncio.to_thread(reference.decode_audio, data)
+            raise bad_request(reference.FIELD, f"cannot be fetched: {str(error) or type(error).__name__}") from None
+        return await decode(reference.decode_audio, data)
 
     def input_tokens(self, request: SpeechRequest) -> int:
         """Number of text tokens in the request's texts."""
@@ -170,9 +181,11 @@ class GatewayService:
 
     @contextlib.asynccontextmanager
     async def open_stream(
-        self, request: SpeechRequest, reference_pcm: bytes | None, accepted: float
+        self, request: SpeechRequest, reference_pcm: bytes | None, accepted: float, speed: float = 1.0
     ) -> AsyncIterator[SpeechStream]:
         """Submits a request and yields its stream; releases the request on exit. `accepted` is in monotonic seconds.
+
+        speed: at which the client plays the audio.
 
         Raises 503 if the request is not admitted. One that no talker claims within `max_queue_seconds` ends as refused.
         """
@@ -182,6 +195,7 @@ class GatewayService:
             request,
             self._fanout.open(request.id),
             accepted,
+            speed,
             self._stall_seconds,
             self._metrics,
             report_playback=self._playback_reporter.report,
@@ -284,7 +298,7 @@ class GatewayService:
                 await self.monitor.measure()
                 withdrawn = await self._connector.withdraw(ticket)
         except (ConnectorError, TimeoutError) as error:
-            log.warning("request %s could not be withdrawn: %s", ticket.request_id, error or "no answer")
+            log.warning("request %s could not be withdrawn: %s", ticket.request_id, str(error) or "no answer")
             withdrawn = not stream.started
         if withdrawn:
             self._fanout.refuse(ticket.request_id)

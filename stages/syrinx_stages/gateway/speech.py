@@ -38,11 +38,14 @@ class Chunk(Struct, frozen=True):
 class Playback:
     """Simulates a player that starts with the first delivered chunk and stalls whenever its buffer is empty.
 
-    All times are seconds of one monotonic clock; `accepted` is when the request was accepted.
+    All times are seconds of one monotonic clock; `accepted` is when the request was accepted. `speed` is the speed at
+    which the audio is played.
     """
 
-    def __init__(self, accepted: float) -> None:
+    def __init__(self, accepted: float, speed: float = 1.0) -> None:
         self.accepted = accepted
+        self._rate = speed * FAMILY.sample_rate
+        """Samples played per second."""
         self.first_byte: float | None = None
         """Seconds from accepted to the first delivered byte."""
         self.ttfa: float | None = None
@@ -64,8 +67,8 @@ class Playback:
             self.first_byte = now - self.accepted
         starts = now if self._plays_until is None else self._plays_until
         if self.ttfa is None and (index := first_audible(pcm)) is not None:
-            self.ttfa = starts + index / FAMILY.sample_rate - self.accepted
-        self._plays_until = starts + len(pcm) / 2 / FAMILY.sample_rate
+            self.ttfa = starts + index / self._rate - self.accepted
+        self._plays_until = starts + len(pcm) / 2 / self._rate
         return stalled
 
 
@@ -84,6 +87,7 @@ class SpeechStream:
         request: SpeechRequest,
         inbox: Inbox,
         accepted: float,
+        speed: float,
         stall_seconds: float,
         metrics: Metrics,
         report_playback: Callable[[str, int], None],
@@ -111,7 +115,7 @@ class SpeechStream:
         self._digests = bytearray()
         """Of the frames that were passed to the trimmer."""
         self._collected = bytearray()
-        self._playback = Playback(accepted)
+        self._playback = Playback(accepted, speed)
         self._stalled = False
         """Playback has stalled at least once."""
         self._labels: tuple[str, str, str] | None = None
@@ -234,6 +238,8 @@ class SpeechStream:
         if end.reason is EndReason.ERROR:
             self.outcome = EndReason.ERROR
             if end.param:
+                # The client's fault is not an error of the service, whose rate alerts.
+                self.outcome = EndReason.REFUSED
                 raise bad_request(end.param, end.message.removeprefix(f"{end.param}: "))
             if end.retry_after:
                 raise unavailable(end.message, end.retry_after, "stage_failed")
