@@ -171,6 +171,66 @@ async def test_a_drain_serves_the_connections_that_wait_to_be_accepted() -> None
         await server.close()
 
 
+async def test_connections_without_a_request_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Running responses and new requests survive whoever opens connections and sends nothing."""
+    release = asyncio.Event()
+    app = FastAPI()
+
+    @app.get("/slow")
+    async def slow() -> str:
+        await release.wait()
+        return "done"
+
+    server = HttpServer(app, "127.0.0.1", 0, max_connections=20)
+    try:
+        async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=DEADLINE) as client:
+            running = asyncio.create_task(client.get("/slow"))
+            await asyncio.sleep(0.2)
+            unused = [connect(server) for _ in range(100)]
+            assert (await client.get("/x")).status_code == 404
+            release.set()
+            assert (await running).text == '"done"'
+        assert 20 >= sum(is_open(each) for each in unused) > 5
+        for each in unused:
+            each.close()
+    finally:
+        await server.close()
+
+
+async def test_a_connection_beyond_the_limit_is_refused_while_all_others_have_a_request() -> None:
+    release = asyncio.Event()
+    app = FastAPI()
+
+    @app.get("/slow")
+    async def slow() -> str:
+        await release.wait()
+        return "done"
+
+    server = HttpServer(app, "127.0.0.1", 0, max_connections=2)
+    try:
+        limits = httpx.Limits(max_keepalive_connections=0)
+        async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=DEADLINE, limits=limits) as client:
+            running = [asyncio.create_task(client.get("/slow")) for _ in range(2)]
+            await asyncio.sleep(0.2)
+            refused = await client.get("/slow")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
+            release.set()
+            assert [(await each).status_code for each in running] == [200, 200]
+            assert (await client.get("/slow")).status_code == 200
+    finally:
+        await server.close()
+
+
+def is_open(client: socket.socket) -> bool:
+    client.setblocking(False)
+    try:
+        return client.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+
+
 async def exchange(server: HttpServer, sent: bytes) -> bytes:
     """Returns what the server sends on a new connection until it closes it."""
     with connect(server) as client:

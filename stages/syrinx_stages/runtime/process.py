@@ -22,7 +22,7 @@ from syrinx_stages.model.config import CheckpointError
 from syrinx_stages.runtime.admin import Service, create_admin
 from syrinx_stages.runtime.errors import SettingsError, StartError
 from syrinx_stages.runtime.metrics import Metrics
-from syrinx_stages.runtime.server import HttpServer
+from syrinx_stages.runtime.server import MAX_ADMIN_CONNECTIONS, HttpServer, max_public_connections
 from syrinx_stages.runtime.start import connect_redis, load_start_config
 
 log = logging.getLogger(__name__)
@@ -97,16 +97,18 @@ async def _serve(configs: Mapping[str, StageConfig], build: str) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
-        def listen(app: ASGIApp, config: StageConfig, port: int) -> HttpServer:
-            server = HttpServer(app, config.host, port)
+        def listen(app: ASGIApp, config: StageConfig, port: int, connections: int) -> HttpServer:
+            server = HttpServer(app, config.host, port, connections)
             cleanup.push_async_callback(server.close)
             return server
 
         public_servers, lines = [], []
         for (stage, config), target in zip(configs.items(), service.admin_targets, strict=True):
-            admin_url = url = listen(create_admin(target, metrics.registry), config, config.admin_port).url
+            admin_url = url = listen(
+                create_admin(target, metrics.registry), config, config.admin_port, MAX_ADMIN_CONNECTIONS
+            ).url
             if public is not None:
-                public_servers.append(listen(public, config, config.port))
+                public_servers.append(listen(public, config, config.port, max_public_connections()))
                 url = public_servers[-1].url
             lines.append({"stage": stage, "replica": config.replica, "url": url, "admin_url": admin_url})
         for line in lines:

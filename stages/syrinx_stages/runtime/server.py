@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import resource
 import socket
 import sys
 import time
@@ -25,35 +26,74 @@ HEADER_SECONDS = 30.0
 """A connection that is without a request for this long is closed within twice the time."""
 UNACKNOWLEDGED_SECONDS = 60.0
 """A connection whose client accepts no data for this long is closed by the kernel."""
-BACKLOG = 1024
-"""Maximum number of connections that wait to be accepted."""
+MAX_BACKLOG = 1024
+"""Maximum number of connections that wait to be accepted. All of them may be accepted at once."""
+MAX_CONNECTIONS = 16_384
+"""Maximum number of open connections of a server."""
+MAX_ADMIN_CONNECTIONS = 128
+RESERVED_FILES = 256 + MAX_ADMIN_CONNECTIONS
+"""File descriptors that the connections of a public server leave to the rest of the process."""
 READ = ["GET", "HEAD"]
 """Methods of a route that only reads."""
 
 
+class _Config(uvicorn.Config):
+    """uvicorn's configuration with a limit that makes room; its own one refuses requests."""
+
+    max_connections: int
+
+
 class _Protocol(H11Protocol):
-    """Responds to malformed requests in the shape of the OpenAI API."""
+    """Responds to malformed requests in the shape of the OpenAI API, and limits the number of connections."""
+
+    config: _Config
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Makes room for the connection, or closes it if a request is in progress on every other one."""
+        if len(self.connections) >= self.config.max_connections and not self._close_idle():
+            self.transport = transport  # Not in `connections`: it never gets a request.
+            self._send_error(503, "the gateway has too many connections; try again", "server_error", "overloaded")
+            transport.close()
+            return
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ignores a connection that was not accepted."""
+        if self in self.connections:
+            super().connection_lost(exc)
+
+    def _close_idle(self) -> bool:
+        """Closes a quarter of the connections without a request. Returns whether there are any."""
+        idle = [each for each in self.connections if _idle(each)]
+        for each in idle[: 1 + len(idle) // 4]:
+            each.shutdown()
+            self.connections.discard(each)
+        return bool(idle)
 
     def send_400_response(self, msg: str) -> None:
         """Sends 400, or 431 for large headers, and closes; a response that has begun remains incomplete."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             error = sys.exception()
             status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
-            detail = {
-                "message": f"{msg} {error}",
-                "type": "invalid_request_error",
-                "param": None,
-                "code": "invalid_http",
-            }
-            body = json.dumps({"error": detail}).encode()
-            headers = [
-                ("Content-Type", "application/json"),
-                ("Content-Length", str(len(body))),
-                ("Connection", "close"),
-            ]
-            for event in (h11.Response(status_code=status, headers=headers), h11.Data(body), h11.EndOfMessage()):
-                self.transport.write(self.conn.send(event))
+            self._send_error(status, f"{msg} {error}", "invalid_request_error", "invalid_http")
         self.transport.close()
+
+    def _send_error(self, status: int, message: str, kind: str, code: str) -> None:
+        detail = {"message": message, "type": kind, "param": None, "code": code}
+        body = json.dumps({"error": detail}).encode()
+        headers = [
+            ("Content-Type", "application/json"),
+            ("Content-Length", str(len(body))),
+            ("Connection", "close"),
+        ]
+        for event in (h11.Response(status_code=status, headers=headers), h11.Data(body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event))
+
+
+def _idle(connection: Any) -> bool:
+    """Whether no request is in progress on a connection."""
+    cycle = getattr(connection, "cycle", None)
+    return cycle is None or bool(cycle.response_complete)
 
 
 class _Server(uvicorn.Server):
@@ -65,9 +105,12 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """Serves `app` until `close`. An empty host or `::` means all addresses, IPv4 and IPv6. Raises `StartError`."""
+    """Serves `app` until `close`. An empty host or `::` means all addresses, IPv4 and IPv6. Raises `StartError`.
 
-    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
+    At `max_connections` connections, those without a request make room for new ones.
+    """
+
+    def __init__(self, app: ASGIApp, host: str, port: int, max_connections: int = MAX_ADMIN_CONNECTIONS) -> None:
         try:
             self._socket = _listen(host, port)
             # Accepted connections inherit this option; asyncio does not set it on a socket that it did not create.
@@ -77,17 +120,19 @@ class HttpServer:
         except OSError as error:
             raise StartError(f"cannot listen on {host or '*'}:{port}: {error.strerror or error}") from None
         self.url = f"http://{_url_host(host)}:{self._socket.getsockname()[1]}"
-        options = uvicorn.Config(
+        options = _Config(
             app,
             # Not httptools, which a vLLM image has: it limits no headers, and loses a body after `Upgrade: h2c`.
             http=_Protocol,
             ws="none",
+            backlog=max_backlog(),
             log_level="warning",
             access_log=False,
             lifespan="off",
             timeout_keep_alive=30,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
+        options.max_connections = max_connections
         self._server = _Server(options)
         self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
         self._closing_unused = asyncio.create_task(self._close_unused())
@@ -98,7 +143,7 @@ class HttpServer:
         while True:
             await asyncio.sleep(HEADER_SECONDS)
             last_requests = ((each, getattr(each, "cycle", None)) for each in self._server.server_state.connections)
-            unused = {(each, last) for each, last in last_requests if last is None or last.response_complete}
+            unused = {(each, last) for each, last in last_requests if _idle(each)}
             for connection, _ in unused & before:
                 connection.shutdown()
             before = unused
@@ -142,13 +187,31 @@ class HttpServer:
         await self._task
 
 
+def max_backlog() -> int:
+    """Returns how many connections may wait to be accepted, for the number of files that this process may open."""
+    return min(MAX_BACKLOG, _max_files() // 8)
+
+
+def max_public_connections() -> int:
+    """Returns how many connections a public server may have, for the number of files that this process may open."""
+    return max(1, min(MAX_CONNECTIONS, _max_files() - max_backlog() - RESERVED_FILES))
+
+
+def _max_files() -> int:
+    """Raises the limit of open files as far as this process may, and returns it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = 2**20 if hard == resource.RLIM_INFINITY else hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return limit
+
+
 def _listen(host: str, port: int) -> socket.socket:
     if host not in ("", "::"):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        return socket.create_server((host, port), family=family, backlog=max_backlog())
     if socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
-    return socket.create_server(("", port), backlog=BACKLOG)
+        return socket.create_server(("", port), family=socket.AF_INET6, backlog=max_backlog(), dualstack_ipv6=True)
+    return socket.create_server(("", port), backlog=max_backlog())
 
 
 def _accept_all(listening: socket.socket) -> list[socket.socket]:
