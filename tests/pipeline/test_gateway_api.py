@@ -295,6 +295,16 @@ async def test_every_response_has_a_request_id(running: Gateway, monkeypatch: py
         assert expected == 200 or response.json()["error"].keys() == {"message", "type", "param", "code"}
 
 
+async def test_a_request_id_of_the_client_is_returned(running: Gateway):
+    """So that its logs and those of a proxy name the same request."""
+    for path in ("/v1/models", "/nowhere"):
+        response = await running.http.get(path, headers={"X-Request-Id": "trace-1.a:b_c"})
+        assert response.headers.get_list("x-request-id") == ["trace-1.a:b_c"]
+    for invalid in ("", "a b", "x" * 129, "a;b"):
+        response = await running.http.get("/v1/models", headers={"X-Request-Id": invalid})
+        assert len(response.headers["x-request-id"]) == 32
+
+
 async def test_fields_without_effect_are_named_in_a_warning(running: Gateway):
     response = await running.say(instructions="Whisper.", initial_codec_chunk_frames=1)
     assert response.status_code == 200

@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import logging
+import re
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from syrinx_stages.gateway.active_requests import ActiveRequests
@@ -14,6 +15,7 @@ from syrinx_stages.gateway.service import GatewayService
 
 log = logging.getLogger(__name__)
 
+_IDENTIFIER = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 END_SECONDS = 1.0
 """How long a client may take to accept the end of a request that was cut off."""
 
@@ -21,7 +23,7 @@ END_SECONDS = 1.0
 class Exchanges:
     """Wraps the application, which finds the service and its record of the request in the state of an HTTP request.
 
-    Every response has an `X-Request-Id`; during a drain it closes its connection.
+    Every response has an `X-Request-Id`, that of the request if it has one; during a drain it closes its connection.
     """
 
     def __init__(self, app: ASGIApp, service: GatewayService) -> None:
@@ -35,7 +37,7 @@ class Exchanges:
         exchange = _Exchange(send, self._service.requests)
         try:
             async with self._service.requests.track() as request:
-                exchange.request_id = request.id
+                exchange.request_id = _client_id(scope) or request.id
                 scope.setdefault("state", {}).update(service=self._service, request=request)
                 await self._app(scope, receive, exchange.send)
         except TimeoutError:
@@ -45,6 +47,12 @@ class Exchanges:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(END_SECONDS):
                     await exchange.cut_off(scope, receive)
+
+
+def _client_id(scope: Scope) -> str | None:
+    """Returns the client's `X-Request-Id`; None if there is none or it is no identifier, which could forge headers."""
+    sent = Headers(scope=scope).get("x-request-id", "")
+    return sent if _IDENTIFIER.fullmatch(sent) else None
 
 
 class _Exchange:
