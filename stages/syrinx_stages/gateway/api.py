@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.api import SpeechFields
 from syrinx_stages.contract.settings import StageConfig
+from syrinx_stages.gateway import openapi
 from syrinx_stages.gateway.body import read_body
 from syrinx_stages.gateway.client import client_key
 from syrinx_stages.gateway.delivery import SpeechResponse
@@ -101,6 +102,11 @@ async def _health(http: Request) -> Response:
     if (reason := _service(http).ready()) is not None:
         raise unavailable(reason, 1, "not_ready")
     return JSONResponse({"status": "ok"})
+
+
+@_routes.api_route("/openapi.json", methods=READ)
+async def _openapi(http: Request) -> Response:
+    return JSONResponse(openapi.document())
 
 
 @_routes.api_route("/v1/audio/voices", methods=READ)

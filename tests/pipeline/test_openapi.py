@@ -1,0 +1,35 @@
+"""The description of the API, and what Schemathesis finds when it tries everything that it describes."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import httpx
+
+from support.gateway import DEADLINE, Script, gateway
+
+EXCLUDED = "ignored_auth,positive_data_acceptance"
+"""There are no keys here. A schema cannot say which voices, texts and combinations a checkpoint accepts."""
+
+
+async def test_every_response_is_as_described(tmp_path: Path) -> None:
+    async with gateway() as running:
+        running.stages.script = Script(frames=2)
+        schemathesis = await asyncio.create_subprocess_exec(
+            *(str(Path(sys.executable).parent / "schemathesis"), "run", f"{running.url}/openapi.json"),
+            *("--max-examples", "30", "--seed", "1", "--exclude-checks", EXCLUDED, "--no-color"),
+            cwd=tmp_path,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output, _ = await schemathesis.communicate()
+        assert schemathesis.returncode == 0, output.decode()
+        assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="stop"), "some were served"
+
+
+async def test_every_route_is_described() -> None:
+    async with gateway() as running, httpx.AsyncClient(base_url=running.url, timeout=DEADLINE) as client:
+        described = (await client.get("/openapi.json")).json()["paths"]
+        for path, operations in described.items():
+            allowed = (await client.request("PATCH", path.format(model="syrinx-us"))).headers["allow"].split(", ")
+            assert {method.upper() for method in operations} == set(allowed), path
