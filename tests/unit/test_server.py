@@ -171,9 +171,8 @@ async def test_a_drain_serves_the_connections_that_wait_to_be_accepted() -> None
         await server.close()
 
 
-async def test_connections_without_a_request_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Running responses and new requests survive whoever opens connections and sends nothing."""
-    release = asyncio.Event()
+def slow_app(release: asyncio.Event) -> FastAPI:
+    """Responds when `release` is set."""
     app = FastAPI()
 
     @app.get("/slow")
@@ -181,7 +180,13 @@ async def test_connections_without_a_request_make_room(monkeypatch: pytest.Monke
         await release.wait()
         return "done"
 
-    server = HttpServer(app, "127.0.0.1", 0, max_connections=20)
+    return app
+
+
+async def test_connections_without_a_request_make_room() -> None:
+    """Running responses and new requests survive whoever opens connections and sends nothing."""
+    release = asyncio.Event()
+    server = HttpServer(slow_app(release), "127.0.0.1", 0, max_connections=20)
     try:
         async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=DEADLINE) as client:
             running = asyncio.create_task(client.get("/slow"))
@@ -199,14 +204,7 @@ async def test_connections_without_a_request_make_room(monkeypatch: pytest.Monke
 
 async def test_a_connection_beyond_the_limit_is_refused_while_all_others_have_a_request() -> None:
     release = asyncio.Event()
-    app = FastAPI()
-
-    @app.get("/slow")
-    async def slow() -> str:
-        await release.wait()
-        return "done"
-
-    server = HttpServer(app, "127.0.0.1", 0, max_connections=2)
+    server = HttpServer(slow_app(release), "127.0.0.1", 0, max_connections=2)
     try:
         limits = httpx.Limits(max_keepalive_connections=0)
         async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=DEADLINE, limits=limits) as client:
