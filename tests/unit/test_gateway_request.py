@@ -171,6 +171,8 @@ def test_fields_of_other_servers_clients_are_honored_or_named_in_a_warning():
     names = [warning.split(" is ignored: ")[0] for warning in accepted.warnings]
     assert names == ["initial_codec_chunk_frames", "speaker_embedding", "extra_params.'no_such'"]
     assert refused(extra_params={"temperature": "hot"}).param == "temperature"
+    assert refused(extra_params=[1]).param == refused(extra_params={"a": "a" * 70_000}).param == "extra_params"
+    assert len(parsed(extra_params={f"name{i}": i for i in range(100)}).warnings) == 8
 
 
 @pytest.mark.parametrize("voice", ["Ryan", {"id": "ryan"}])

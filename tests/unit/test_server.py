@@ -184,7 +184,7 @@ def slow_app(release: asyncio.Event) -> FastAPI:
 
 
 async def test_connections_without_a_request_make_room() -> None:
-    """Running responses and new requests survive whoever opens connections and sends nothing."""
+    """Connections that send nothing do not affect running responses or new requests."""
     release = asyncio.Event()
     server = HttpServer(slow_app(release), "127.0.0.1", 0, max_connections=20)
     try:

@@ -124,8 +124,7 @@ def accepted_rates(audio_format: AudioFormat) -> tuple[int, ...] | None:
 class Encoder:
     """Encodes the audio of one response. The bytes do not depend on how the input is divided.
 
-    whole: the result is read as a file when it is complete, so that its header can have its length. `feed` then returns
-    nothing that is final.
+    whole: the output is a complete file, whose header has the length. Otherwise it can be played as it is returned.
     """
 
     def __init__(self, options: AudioOptions, *, whole: bool = False) -> None:

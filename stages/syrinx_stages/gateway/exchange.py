@@ -50,7 +50,7 @@ class Exchanges:
 
 
 def _client_id(scope: Scope) -> str | None:
-    """Returns the client's `X-Request-Id`; None if there is none or it is no identifier, which could forge headers."""
+    """Returns the client's `X-Request-Id`, or None if it is missing or not a plain identifier."""
     sent = Headers(scope=scope).get("x-request-id", "")
     return sent if _IDENTIFIER.fullmatch(sent) else None
 

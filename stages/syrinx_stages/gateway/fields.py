@@ -35,7 +35,9 @@ _MISSING = re.compile(r"^Object missing required field `(.*)`$")
 
 _ABSENT = msgspec.Raw(b"null")
 _MAX_EXTRA = 64 * 1024
-"""Bytes of `extra_params`."""
+"""Maximum size of `extra_params` in bytes."""
+_MAX_NAMED = 8
+"""Maximum number of unknown fields of `extra_params` that warnings name."""
 _KNOWN = FAMILY.request_fields.__struct_fields__
 _Body = msgspec.defstruct(
     "_Body",
@@ -73,12 +75,14 @@ def _with_extra(fields: Any, warnings: list[str]) -> tuple[SpeechFields, list[st
         raise bad_request(
             "extra_params", f"has {len(fields.extra_params):,} bytes; at most {_MAX_EXTRA:,} are accepted"
         )
+    if not bytes(fields.extra_params).startswith(b"{"):
+        raise bad_request("extra_params", "expected `object`")
     extra = msgspec.json.decode(fields.extra_params, type=dict[str, Any])
-    unknown = [f"extra_params.{quoted(name)} is ignored: it is no field" for name in extra if name not in _KNOWN]
+    unknown = [f"extra_params.{quoted(name)} is ignored: unknown field" for name in extra if name not in _KNOWN]
     extra = {name: value for name, value in extra.items() if name in _KNOWN}
     added = msgspec.convert({"input": fields.input, **extra}, FAMILY.request_fields)
     absent = {name: getattr(added, name) for name in extra if getattr(fields, name) is None}
-    return msgspec.structs.replace(fields, **absent), warnings + unknown
+    return msgspec.structs.replace(fields, **absent), warnings + unknown[:_MAX_NAMED]
 
 
 def _field_error(message: str) -> ApiError:

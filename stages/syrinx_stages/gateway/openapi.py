@@ -49,7 +49,7 @@ def document() -> dict[str, Any]:
             "/v1/audio/models": _get("Lists the model and its aliases.", models),
             "/v1/models": _get("Lists the model and its aliases.", models),
             "/v1/models/{model}": _get("Describes a model.", model, "404", parameter="model"),
-            "/health": _get("Says whether the gateway is ready.", _object("Ready.", "status"), "503"),
+            "/health": _get("Reports whether the gateway is ready.", _object("Ready.", "status"), "503"),
             "/openapi.json": _get("This document.", _object("OpenAPI.", "openapi", "paths")),
         },
         "components": {"schemas": schemas},
@@ -89,7 +89,7 @@ def _speech(body: dict[str, Any]) -> dict[str, Any]:
     headers = {name: {"description": text, "schema": {"type": "string"}} for name, text in _HEADERS.items()}
     spoken = {"description": "The audio.", "headers": headers, "content": {**audio, _EVENTS: {}}}
     return {
-        "summary": "Speaks a text.",
+        "summary": "Synthesizes speech.",
         "operationId": "speech",
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": {"200": spoken, **_errors(*_ERRORS)},
@@ -97,7 +97,7 @@ def _speech(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _get(summary: str, found: dict[str, Any], *errors: str, parameter: str | None = None) -> dict[str, Any]:
-    """Returns a path that is only read."""
+    """Returns the GET and HEAD operations of a path."""
     operation: dict[str, Any] = {"summary": summary, "responses": {"200": found, **_errors("431", *errors)}}
     if parameter is not None:
         operation["parameters"] = [{"name": parameter, "in": "path", "required": True, "schema": {"type": "string"}}]
