@@ -98,7 +98,7 @@ async def test_a_fail_over_that_does_not_end_delays_one_request_only(pair, monke
     assert asyncio.get_running_loop().time() - before > 0.3
     asked = pair.sentinel.asked
     await pair.world.submit(gateway, "next")
-    assert pair.sentinel.asked == asked + 2, "one question"
+    assert pair.sentinel.asked == asked + 3, "one question"
 
 
 async def test_the_sentinel_with_the_newest_fail_over_is_believed(pair):
@@ -108,6 +108,18 @@ async def test_the_sentinel_with_the_newest_fail_over_is_believed(pair):
         await pair.detach()
         await pair.world.submit(pair.world.connector())
         assert await pair.raw.xlen(pair.world.keys.requests) == 1
+
+
+@pytest.mark.parametrize("promoted", [True, False])
+async def test_a_promoted_replica_is_used_before_its_sentinel_has_seen_that_it_is_the_primary(pair, promoted):
+    gateway = pair.world.connector()
+    await pair.world.submit(gateway, "before")
+    pair.sentinel.failing_over, pair.sentinel.promoting = True, pair.replica.port
+    if promoted:
+        await pair.detach()
+    view = await gateway._pool.address._view_since(asyncio.get_running_loop().time())
+    assert view.primary == ("127.0.0.1", (pair.replica if promoted else pair.primary).port)
+    assert view.failing_over is not promoted
 
 
 async def test_connections_are_closed_soon_after_the_fail_over_of_a_primary_that_is_down(pair, until, monkeypatch):

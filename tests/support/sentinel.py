@@ -17,6 +17,8 @@ class Sentinel:
         self.failing_over = False
         self.down = False
         """It does not reach the primary."""
+        self.promoting: int | None = None
+        """The port of the replica that it has chosen."""
         self.asked = 0
         """Number of replies so far."""
         self.port = 0
@@ -36,12 +38,22 @@ class Sentinel:
 
     def _reply(self, command: bytes) -> bytes:
         self.asked += 1
+        if command == b"REPLICAS":
+            return self._replicas()
         address = ("127.0.0.1", str(self.primary))
         if command == b"GET-MASTER-ADDR-BY-NAME":
             return hiredis.pack_command(address)
         flags = "master" + ",s_down" * self.down + ",failover_in_progress" * self.failing_over
-        fields = {"ip": address[0], "port": address[1], "flags": flags, "config-epoch": str(self.epoch)}
-        return hiredis.pack_command(tuple(text for field in fields.items() for text in field))
+        return _fields(ip=address[0], port=address[1], flags=flags, **{"config-epoch": str(self.epoch)})
+
+    def _replicas(self) -> bytes:
+        if self.promoting is None:
+            return b"*0\r\n"
+        return b"*1\r\n" + _fields(ip="127.0.0.1", port=str(self.promoting), flags="slave,promoted")
+
+
+def _fields(**fields: str) -> bytes:
+    return hiredis.pack_command(tuple(text for field in fields.items() for text in field))
 
 
 @contextlib.asynccontextmanager

@@ -5,7 +5,8 @@ import contextlib
 import logging
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -16,6 +17,8 @@ log = logging.getLogger(__name__)
 SENTINEL_PORT = 26379
 SENTINEL_SECONDS = 1.0
 """Timeout of a sentinel's reply, and interval at which the primary is asked for."""
+REPLICA_SECONDS = 0.2
+"""Time in which a replica that is being promoted must say whether it is the primary."""
 STRAGGLER_SECONDS = 0.1
 """How long to wait for the other sentinels once one has replied."""
 FAILOVER_SECONDS = 3.0
@@ -60,6 +63,7 @@ class SentinelAddress(Address):
                 raise ValueError
             scheme = SCHEMES[parts.scheme]
             super().__init__(f"{scheme}://{user}{at}primary/{''.join(database)}", password, ca_file)
+            self._server = partial(_server, f"{scheme}://{user}{at}", password, ca_file)
             self._sentinels = [
                 Address(
                     f"{scheme}://{host}" if urlsplit(f"//{host}").port else f"{scheme}://{host}:{SENTINEL_PORT}",
@@ -97,8 +101,7 @@ class SentinelAddress(Address):
 
     async def verify(self, connection: Connection) -> None:
         """Raises `Unavailable` unless the server is a primary: a sentinel may not know of a fail-over yet."""
-        info = await connection.call((b"INFO", b"replication"), SENTINEL_SECONDS)
-        if b"role:master" not in info:
+        if not await _is_primary(connection):
             raise Unavailable(f"{self._host}:{self._port} is not the primary")
 
     async def confirm_primary(self) -> None:
@@ -183,10 +186,47 @@ class SentinelAddress(Address):
                 state = await connection.call((b"SENTINEL", b"MASTER", self._service), SENTINEL_SECONDS)
                 command = (b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._service)
                 host, port = await connection.call(command, SENTINEL_SECONDS)
+                fields = _fields(state)
+                # A sentinel that fails over names the new primary as soon as it knows that the replica is promoted, and
+                # before its own state has it: only until then the primary is in doubt.
+                in_doubt = b"failover_in_progress" in fields[b"flags"] and (fields[b"ip"], fields[b"port"]) == (
+                    host,
+                    port,
+                )
+                promoted = await self._promoted(connection) if in_doubt else None
         except (ReplyError, *LOST):
             return None
-        fields = dict(zip(state[::2], state[1::2], strict=True))
-        # A sentinel that fails over names the new primary as soon as the replica is promoted, and before its own state
-        # has it: only until then the primary is in doubt.
-        in_doubt = b"failover_in_progress" in fields[b"flags"] and (fields[b"ip"], fields[b"port"]) == (host, port)
-        return _View((host.decode(), int(port)), int(fields[b"config-epoch"]), in_doubt, b"s_down" in fields[b"flags"])
+        epoch, down = int(fields[b"config-epoch"]), b"s_down" in fields[b"flags"]
+        if promoted is not None:
+            return _View(promoted, epoch + 1, failing_over=False, down=down)
+        return _View((host.decode(), int(port)), epoch, in_doubt, down)
+
+    async def _promoted(self, sentinel: Connection) -> tuple[str, int] | None:
+        """Returns the replica that this sentinel has just made the primary, if any.
+
+        The sentinel itself asks it only once a second.
+        """
+        for state in await sentinel.call((b"SENTINEL", b"REPLICAS", self._service), SENTINEL_SECONDS):
+            replica = _fields(state)
+            if b"promoted" in replica[b"flags"].split(b","):
+                host, port = replica[b"ip"].decode(), int(replica[b"port"])
+                with contextlib.suppress(ReplyError, *LOST):
+                    async with asyncio.timeout(REPLICA_SECONDS):
+                        connection = await Connection.open(self._server(host, port))
+                        with contextlib.closing(connection):
+                            return (host, port) if await _is_primary(connection) else None
+        return None
+
+
+def _server(before: str, password: str, ca_file: str | None, host: str, port: int) -> Address:
+    """Returns the address of a server; `before` is its URL up to the host."""
+    return Address(f"{before}[{host}]:{port}" if ":" in host else f"{before}{host}:{port}", password, ca_file)
+
+
+async def _is_primary(connection: Connection) -> bool:
+    return b"role:master" in await connection.call((b"INFO", b"replication"), SENTINEL_SECONDS)
+
+
+def _fields(state: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Returns the fields of a server in a sentinel's reply."""
+    return dict(zip(state[::2], state[1::2], strict=True))
