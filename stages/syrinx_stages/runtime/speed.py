@@ -9,6 +9,8 @@ WINDOW_SECONDS = 5.0
 """Steps count less the longer ago they were: the time constant, in seconds of the engine's busy time."""
 KNOWN_SECONDS = 0.2
 """Busy time after which the measurement counts: the first steps of a process are slower."""
+COLD_REQUESTS = 2
+"""Requests that are served at the same time until then."""
 FIXED_SHARE = 0.9
 """Part of a step's time that does not depend on its frames, as long as all steps had equally many."""
 PRIOR_SPREAD = 8.0
@@ -88,7 +90,7 @@ class EngineSpeed:
             return self.max_num_seqs - len(demands)
         capacity = self.capacity
         if math.isinf(capacity):
-            return self.max_num_seqs
+            return min(COLD_REQUESTS, self.max_num_seqs) - len(demands)
         return (capacity - sum(demands)) / HEADROOM if demands else max(capacity / HEADROOM, 1.0)
 
 
