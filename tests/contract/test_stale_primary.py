@@ -1,6 +1,7 @@
 """Tests of a primary that serves on after another server has replaced it: what only it knows will be lost."""
 
 import asyncio
+import signal
 
 import pytest
 
@@ -134,6 +135,19 @@ async def test_connections_are_closed_soon_after_the_fail_over_of_a_primary_that
     await until(lambda: reached(pair.sentinel, asked + 10))
     pair.sentinel.promote(pair.replica.port)
     await until(lambda: closed(connection))
+    address.close()
+
+
+async def test_a_primary_that_does_not_reply_is_asked_for_at_once(pair, until):
+    address = redis_address(sentinel_url(pair.sentinel, password=pair.primary.password))
+    connection = await Connection.open(address)
+    await asyncio.sleep(3 * redis_sentinel.DOWN_SECONDS)
+    assert pair.sentinel.asked == 2, "not again while it replies"
+    pair.primary.process.send_signal(signal.SIGSTOP)
+    await until(lambda: reached(pair.sentinel, 6))
+    pair.sentinel.promote(pair.replica.port)
+    await until(lambda: closed(connection))
+    pair.primary.process.send_signal(signal.SIGCONT)
     address.close()
 
 

@@ -25,7 +25,7 @@ FAILOVER_SECONDS = 3.0
 """How long to wait for the end of a fail-over. One that takes longer may have failed."""
 POLL_SECONDS = 0.05
 DOWN_SECONDS = 0.2
-"""Interval at which the primary is asked for while a sentinel does not reach it."""
+"""Interval at which the primary is asked for while it does not reply in this time, to this process or a sentinel."""
 SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 
 
@@ -136,14 +136,29 @@ class SentinelAddress(Address):
         self._primary = (self._host, self._port) = primary
 
     async def _watch(self) -> None:
+        """Asks all sentinels once a second, and more often while the primary seems to be down."""
         down = False
         while True:
-            await asyncio.sleep(DOWN_SECONDS if down else SENTINEL_SECONDS)
+            await asyncio.sleep(DOWN_SECONDS)
+            if not down:
+                await self._while_primary_replies(SENTINEL_SECONDS - DOWN_SECONDS)
             self._answering = self._sentinels
             with contextlib.suppress(OSError):
                 view = await self._view_since(asyncio.get_running_loop().time())
                 self._set_primary(view.primary)
                 down = view.down
+
+    async def _while_primary_replies(self, seconds: float) -> None:
+        """Waits, but at most until the primary does not reply: the connections to one that is paused stay open."""
+        assert self._primary is not None
+        with contextlib.suppress(ReplyError, *LOST):
+            async with asyncio.timeout(seconds):
+                async with asyncio.timeout(DOWN_SECONDS):
+                    connection = await Connection.open(self._server(*self._primary))
+                with contextlib.closing(connection):
+                    while True:
+                        await connection.call((b"PING",), DOWN_SECONDS)
+                        await asyncio.sleep(DOWN_SECONDS)
 
     async def _view_since(self, time: float) -> _View:
         """Returns the newest view of the sentinels from after `time`. Raises `ConnectionError` if none replies."""
