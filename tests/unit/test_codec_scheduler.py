@@ -164,7 +164,7 @@ def test_a_stream_without_a_lead_is_prefilled_first_and_alone() -> None:
     assert plan.call == Call(("a",), (12,), (1, 12), "eager", prefill=True)
     # A call of as many frames does not decode what can be prefilled.
     rows[0].context = 0
-    plan = schedule([playing, *rows], NOW, SETTINGS, (), 32, context_frames=28)
+    plan = schedule([playing, *rows], NOW, SETTINGS, (), 0, context_frames=28)
     assert plan.call == Call(("a", "c"), (12, 12), (2, 12), "eager")
 
 
@@ -249,19 +249,19 @@ def test_a_call_never_exceeds_the_pending_frames(
     assert all(rows[int(name)].pending >= frames for name, frames in zip(chosen.ids, chosen.frames, strict=True))
 
 
-def test_a_call_has_no_more_frames_than_the_longest_chunk_so_that_other_streams_wait_briefly() -> None:
-    starting = [row(f"new{index}", pending=2, input_ended=True) for index in range(8)]
-    ahead = [row(f"far{index}", pending=12, decoded=40, age=1.0) for index in range(8)]
-    settings = CodecSettings(max_num_seqs=8, chunk_ramp=RAMP)
+def test_a_call_leaves_time_for_a_stream_that_underruns_soon() -> None:
+    """The other stream has 0.16 s of audio; a frame takes 4 ms."""
+    rows = [row(f"far{index}", pending=12, decoded=40, age=1.0) for index in range(4)]
+    rows.append(row("new", pending=0, decoded=2, age=0.0))
 
-    def ids(rows: list[Row], overhead: int = 0) -> tuple[str, ...]:
-        chosen = call(rows, settings, overhead)
-        assert chosen is not None
-        return chosen.ids
+    def ids(seconds_per_frame: float) -> tuple[str, ...]:
+        return schedule(rows, NOW, SETTINGS, (), 0, seconds_per_frame).call.ids
 
-    assert ids(starting) == ("new0", "new1", "new2", "new3", "new4", "new5")
-    assert ids(ahead) == ("far0",)
-    assert len(ids(ahead, overhead=32)) == 8, "where padding is cheaper than another call"
+    assert ids(0.0) == ("far0", "far1", "far2", "far3")
+    assert ids(0.001) == ("far0", "far1", "far2", "far3"), "all of them take 48 ms"
+    assert ids(0.004) == ("far0",), "two of them take 96 ms"
+    rows[-1].input_ended = True
+    assert ids(0.004) == ("far0", "far1", "far2", "far3"), "it needs no further call"
 
 
 def test_demand_counts_streams_that_have_codes_to_come_or_to_decode() -> None:

@@ -268,8 +268,8 @@ def schedule(
     if prefilled := prefill_frames(first, context_frames):
         return Plan(Call((first.id,), (prefilled,), (1, prefilled), "eager", prefill=True))
     ready = [(row, count) for row, count in ready if not prefill_frames(row, context_frames)]
-    same = [row.id for row, count in ready if count == frames]
-    batch = [(request_id, frames) for request_id in same[: _max_rows(settings, frames, overhead)]]
+    same = [row for row, count in ready if count == frames][: settings.max_num_seqs]
+    batch = [(row.id, frames) for row in same[: _rows_in_time(rows, same, frames, now, seconds_per_frame)]]
     if overhead:
         smaller = [(row.id, count) for row, count in ready if count < frames]
         batch += _smaller_rows(len(batch), frames, smaller[: settings.max_num_seqs - len(batch)], captured, overhead)
@@ -280,14 +280,18 @@ def schedule(
     return Plan(call=Call(ids=ids, frames=call_frames, shape=shape or min_shape, result=result))
 
 
-def _max_rows(settings: CodecSettings, frames: int, overhead: int) -> int:
-    """Returns how many rows of `frames` frames a call may hold.
+def _rows_in_time(rows: Sequence[Row], same: Sequence[Row], frames: int, now: float, seconds_per_frame: float) -> int:
+    """Returns how many of `same` a call may hold, at least 1, so that no other playing stream underruns meanwhile.
 
-    A call cannot be interrupted, so other streams wait for its end. Where padding is not cheaper than another call, its
-    time is nearly proportional to its frames: these are then at most the ramp's longest chunk.
+    A call cannot be interrupted, so the others' next call starts only after it.
     """
-    longest = max(settings.chunk_ramp)
-    return settings.max_num_seqs if overhead else min(settings.max_num_seqs, max(1, longest // frames))
+    chosen = {row.id for row in same}
+    playing = [row for row in rows if row.live and row.first_audio_at is not None and row.id not in chosen]
+    slack = min((row.underrun_at() - now for row in playing if not row.input_ended or row.pending), default=math.inf)
+    if seconds_per_frame == 0.0 or slack <= 0 or slack == math.inf:
+        return len(same)
+    # Half of the slack is for the other stream's own call.
+    return max(1, int(slack / 2 / (seconds_per_frame * frames)))
 
 
 def _smaller_rows(
