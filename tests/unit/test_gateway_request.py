@@ -16,6 +16,7 @@ from syrinx_stages.gateway.errors import ApiError, error_response
 from syrinx_stages.gateway.fields import parse_fields
 from syrinx_stages.gateway.request import Delivery, ParsedRequest, parse_request
 from syrinx_stages.model.describe import Description, describe
+from syrinx_stages.runtime.errors import StartError
 
 CUSTOM = Description(
     task_type=TaskType.CUSTOM_VOICE,
@@ -147,12 +148,30 @@ def test_names_of_openai_are_aliases(name: str):
 
 
 def test_aliases_are_configurable():
-    api = ApiConfig(openai_names=False, voice_aliases={"Narrator": "RYAN"}, model_aliases=("tts",))
-    assert parsed(api=api, voice="narrator", model="tts").request.voice == "ryan"
+    api = ApiConfig(openai_names=False, voice_aliases={"narrator": "RYAN"}, model_aliases=("tts",))
+    assert parsed(api=api, voice="Narrator", model="tts").request.voice == "ryan"
+    assert parsed(api=api).request.voice == "vivian"
     assert refused(api=api, voice="alloy").param == "voice"
     assert refused(api=api, model="tts-1").status == 404
-    with pytest.raises(ValueError, match="'alto' is not a voice of the checkpoint; accepted: vivian, ryan"):
-        Catalog(CUSTOM, "m", ApiConfig(voice_aliases={"x": "alto"})).voice_list()
+
+
+def test_an_alias_can_be_the_default_voice():
+    api = ApiConfig(voice_aliases={"default": "ryan"})
+    assert parsed(api=api).request.voice == parsed(api=api, voice="default").request.voice == "ryan"
+    assert Catalog(CUSTOM, "m", api).voice_list()["default"] == "ryan"
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "aliases", "message"),
+    [
+        (CUSTOM, {"x": "alto"}, "'x' stands for 'alto', which is not a voice .*; its voices: vivian, ryan"),
+        (DESIGN, {"x": "vivian"}, "'x' stands for 'vivian', which is not a voice of this checkpoint; it has none"),
+        (CUSTOM, {"ryan": "vivian"}, "'ryan' is itself a voice of this checkpoint; choose another alias"),
+    ],
+)
+def test_an_alias_of_no_voice_is_an_error_at_the_start(checkpoint: Description, aliases: dict, message: str):
+    with pytest.raises(StartError, match=f"^voiceAliases: {message}"):
+        Catalog(checkpoint, "m", ApiConfig(voice_aliases=aliases))
 
 
 def test_instructions_without_effect_are_ignored_with_a_warning_or_refused():

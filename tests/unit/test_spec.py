@@ -7,6 +7,7 @@ from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource.pods import EnvVar, Resources, SecretKey, fields_of
 from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import (
+    ApiSpec,
     CaptureShape,
     CodecSpec,
     ConnectorSpec,
@@ -26,7 +27,7 @@ from syrinx_operator.resource.spec import (
 )
 from syrinx_operator.resource.stage_config import LocalError, Stage, ignored_locally, model_generation, plan_local
 from syrinx_stages.contract.keys import Keys
-from syrinx_stages.contract.settings import StageConfig, VllmOptions
+from syrinx_stages.contract.settings import ApiConfig, StageConfig, VllmOptions
 
 
 def pipeline(**spec):
@@ -71,6 +72,7 @@ def test_defaults_are_those_of_the_stages():
 
 
 def test_every_value_reaches_its_stage():
+    api = ApiSpec(openai_names=False, voice_aliases={"narrator": "us"})
     processes = plan_local(
         TTSPipeline(
             api_version="syrinx.dev/v1alpha1",
@@ -78,7 +80,9 @@ def test_every_value_reaches_its_stage():
             metadata=Metadata(name="big"),
             spec=PipelineSpec(
                 model=ModelSpec(path="/models/qwen/", name="qwen"),
-                gateway=GatewaySpec(port=9000, max_queue=3, max_queue_seconds=2.5, reference_hosts=("example.org",)),
+                gateway=GatewaySpec(
+                    port=9000, max_queue=3, max_queue_seconds=2.5, reference_hosts=("example.org",), api=api
+                ),
                 talker=TalkerSpec(replicas=2, max_num_seqs=5, max_resident=50, lead_limit_seconds=3),
                 codec=CodecSpec(
                     replicas=3,
@@ -107,6 +111,8 @@ def test_every_value_reaches_its_stage():
     assert configs["gateway-0"].gateway.max_queue == 3
     assert configs["gateway-0"].gateway.max_queue_seconds == 2.5
     assert configs["gateway-0"].reference_hosts == ("example.org",)
+    assert configs["gateway-0"].api == ApiConfig(openai_names=False, voice_aliases={"narrator": "us"})
+    assert configs["talker-0"].api == ApiConfig()
     assert configs["talker-0"].port == configs["codec-0"].port == 0
 
 

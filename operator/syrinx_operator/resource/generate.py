@@ -109,15 +109,16 @@ def _field_schema(field: FieldInfo, *, is_status: bool = False) -> Schema:
 
 
 def _map_schema(kind: inspect.DictType) -> Schema:
-    keys = kind.key_type.type if isinstance(kind.key_type, inspect.Metadata) else kind.key_type
+    keys, described = kind.key_type, ""
+    if isinstance(keys, inspect.Metadata):
+        keys, described = keys.type, (keys.extra_json_schema or {})["description"]
     assert isinstance(keys, inspect.StrType), "JSON keys are strings"
     schema = _given(type="object", maxProperties=kind.max_length, additionalProperties=_schema(kind.value_type))
     if keys.pattern is not None:
         schema["x-kubernetes-validations"] = [
             {
                 "rule": f"self.all(key, key.matches({json.dumps(keys.pattern)}))",
-                "message": "keys must be up to 63 letters, digits, '-', '_' and '.', optionally with a domain prefix, "
-                "for example example.org/name",
+                "message": f"keys must be {described}",
             }
         ]
     return schema

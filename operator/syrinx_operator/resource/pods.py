@@ -22,7 +22,15 @@ Key = Annotated[str, Meta(min_length=1, max_length=253, pattern="^[-._a-zA-Z0-9]
 EnvName = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
 LABEL_KEY: Final = "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 """`example.org/name` or `name`."""
-LabelKey = Annotated[str, Meta(max_length=317, pattern=LABEL_KEY)]
+LabelKey = Annotated[
+    str,
+    Meta(
+        max_length=317,
+        pattern=LABEL_KEY,
+        description="up to 63 letters, digits, '-', '_' and '.', optionally with a domain prefix, for example "
+        "example.org/name",
+    ),
+]
 LabelValue = Annotated[str, Meta(max_length=63, pattern="^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")]
 Labels = Annotated[dict[LabelKey, LabelValue], Meta(max_length=32)]
 Annotations = Annotated[dict[LabelKey, Annotated[str, Meta(max_length=4096)]], Meta(max_length=32)]

@@ -284,6 +284,7 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         requires("tolerationSeconds", has("effect") & equals("effect", "NoExecute"), "needs effect NoExecute"),
     ),
     spec.ServiceSpec: (requires("nodePort", ~equals("type", "ClusterIP"), "needs type NodePort or LoadBalancer"),),
+    spec.ApiSpec: (unique("modelAliases", "an alias is listed twice"),),
     spec.GatewaySpec: (
         Rule(
             "port",

@@ -11,7 +11,7 @@ from syrinx_operator.resource import pods
 from syrinx_operator.resource.pods import KUBERNETES, Object, list_map
 from syrinx_stages.contract import settings
 from syrinx_stages.contract.family import TaskName
-from syrinx_stages.contract.settings import Frames, Ramp, Rows, Seconds
+from syrinx_stages.contract.settings import Frames, ModelAlias, Ramp, Rows, Seconds, VoiceAlias, VoiceName
 
 API_VERSION: Final = "syrinx.dev/v1alpha1"
 KIND: Final = "TTSPipeline"
@@ -21,6 +21,7 @@ BUNDLED_MODEL_NAME = "syrinx-us"
 _TALKER = settings.TalkerSettings()
 _CODEC = settings.CodecSettings()
 _GATEWAY = settings.GatewaySettings()
+_API = settings.ApiConfig()
 _VLLM = settings.VllmOptions()
 _MAX_RESIDENT = settings.StageConfig(pipeline="p", generation="g", replica="r", model="bundled").max_resident
 
@@ -97,6 +98,21 @@ class ServiceSpec(Object, frozen=True, kw_only=True):
     """Annotations of the Service, for example for load balancers."""
 
 
+class ApiSpec(Object, frozen=True, kw_only=True):
+    """Names that the public API accepts besides those of the checkpoint, and what it does with instructions."""
+
+    openai_names: bool = _API.openai_names
+    """Accept OpenAI's voice and model names (alloy, tts-1, ...) as aliases, so that clients work on their defaults."""
+    voice_aliases: Annotated[dict[VoiceAlias, VoiceName], Meta(max_length=32)] = _API.voice_aliases
+    """Other names of voices, in lower case, each with its voice. `default` is the voice of requests that name none. A
+    gateway does not start if the checkpoint does not have a voice. Default: none."""
+    model_aliases: Annotated[tuple[ModelAlias, ...], Meta(max_length=16)] = _API.model_aliases
+    """Other names that clients may send as `model`. Default: none."""
+    unsupported_instructions: Literal["Ignore", "Refuse"] = _API.unsupported_instructions
+    """What happens to requests with instructions that the checkpoint cannot follow. Ignore: they are served, with a
+    Warning header. Refuse: they are answered with 422."""
+
+
 class GatewaySpec(pods.PodFields, frozen=True, kw_only=True):
     """The public HTTP API."""
 
@@ -115,6 +131,8 @@ class GatewaySpec(pods.PodFields, frozen=True, kw_only=True):
         tuple[Annotated[str, Meta(pattern=r"^[^\s/@]+$", max_length=253)], ...], Meta(max_length=64)
     ] = ()
     """Hosts from which reference audio may be downloaded by URL. Default: none."""
+    api: ApiSpec = ApiSpec()
+    """Names that the API accepts besides those of the checkpoint, and what it does with instructions."""
     drain_seconds: DrainSeconds = 120
     """Seconds in which a stopping gateway finishes its streams. Use the duration of your longest utterance."""
     resources: Annotated[pods.Resources, KUBERNETES] = pods.Resources(requests={"cpu": "50m", "memory": "128Mi"})

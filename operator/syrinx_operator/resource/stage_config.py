@@ -10,7 +10,14 @@ from msgspec import Struct, structs
 from syrinx_operator.resource.pods import is_kubernetes_only
 from syrinx_operator.resource.rules import PROCESS_FIELDS
 from syrinx_operator.resource.spec import CodecSpec, GatewaySpec, PipelineSpec, TalkerSpec, TTSPipeline
-from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, StageConfig, TalkerSettings, VllmOptions
+from syrinx_stages.contract.settings import (
+    ApiConfig,
+    CodecSettings,
+    GatewaySettings,
+    StageConfig,
+    TalkerSettings,
+    VllmOptions,
+)
 
 
 class Stage(StrEnum):
@@ -72,10 +79,11 @@ def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
 
     codec = codec_process(spec)
     engine = {"engine": spec.talker.engine, "vllm": vllm_options(spec.talker)}
-    api = {name: getattr(spec.gateway, name) for name in ("port", "reference_hosts", "drain_seconds")}
+    public = {name: getattr(spec.gateway, name) for name in ("port", "reference_hosts", "drain_seconds")}
+    public["api"] = api_config(spec.gateway)
     talkers = replicas(Stage.TALKER, spec.talker.replicas, **engine, **compute(spec.talker))
     codecs = replicas(Stage.CODEC, codec.replicas, **compute(codec))
-    gateways = [StageProcess(Stage.GATEWAY, config) for config in replicas(Stage.GATEWAY, 1, **api)]
+    gateways = [StageProcess(Stage.GATEWAY, config) for config in replicas(Stage.GATEWAY, 1, **public)]
     if spec.topology == "Colocated":
         return [StageProcess(Stage.TALKER, *both) for both in zip(talkers, codecs, strict=True)] + gateways
     workers = [StageProcess(Stage.TALKER, config) for config in talkers]
@@ -142,6 +150,11 @@ def talker_settings(spec: TalkerSpec) -> TalkerSettings:
 def vllm_options(spec: TalkerSpec) -> VllmOptions:
     """Returns the engine options of vLLM."""
     return VllmOptions() if spec.vllm is None else VllmOptions(**structs.asdict(spec.vllm))
+
+
+def api_config(spec: GatewaySpec) -> ApiConfig:
+    """Returns what the public API accepts besides the names of the checkpoint."""
+    return ApiConfig(**structs.asdict(spec.api))
 
 
 def codec_settings(spec: CodecSpec) -> CodecSettings:

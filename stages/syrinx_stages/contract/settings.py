@@ -13,6 +13,17 @@ CapturePair = tuple[Rows, Frames]
 CapturePairs = Annotated[tuple[CapturePair, ...], Meta(max_length=64)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
+VoiceName = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=128)]
+VoiceAlias = Annotated[
+    str,
+    Meta(
+        pattern="^[a-z0-9][a-z0-9._:/-]{0,63}$",
+        description="up to 64 lower-case letters, digits and '._:/-'; requests may use any case",
+    ),
+]
+ModelAlias = Annotated[
+    str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._:/-]*$", max_length=128, description="letters, digits and '._:/-'")
+]
 
 DEFAULT_RAMP = (2, 2, 3, 4, 5, 7, 9, 12)
 """Frames in the first, second, ... audio chunk of a stream; the last one repeats.
@@ -87,9 +98,9 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     openai_names: bool = True
     """Whether OpenAI's voice and model names are aliases, so that clients work on their defaults."""
-    voice_aliases: dict[str, str] = {}
+    voice_aliases: Annotated[dict[VoiceAlias, VoiceName], Meta(max_length=32)] = {}
     """Other names of voices."""
-    model_aliases: tuple[str, ...] = ()
+    model_aliases: Annotated[tuple[ModelAlias, ...], Meta(max_length=16)] = ()
     """Other names of the model."""
     unsupported_instructions: Literal["Ignore", "Refuse"] = "Ignore"
     """What happens to a request with instructions that the checkpoint cannot follow."""

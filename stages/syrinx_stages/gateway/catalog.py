@@ -7,22 +7,34 @@ from msgspec import Struct
 
 from syrinx_stages.contract.settings import ApiConfig
 from syrinx_stages.model.describe import Description
+from syrinx_stages.runtime.errors import StartError
 
 OPENAI_VOICES = (
     "alloy", "ash", "ballad", "coral", "echo", "fable", "marin", "cedar", "nova", "onyx", "sage", "shimmer", "verse"
 )  # fmt: skip
 OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 DEFAULT_VOICE = "default"
-"""A voice name for clients that must send one: the checkpoint's first voice, or none if it has none."""
+"""The voice of requests without one, also for clients that must send a name: the checkpoint's first voice, unless an
+alias says otherwise, or none if it has none."""
 
 
 class Catalog(Struct, frozen=True, dict=True):
-    """The models and voices of a gateway, and their aliases."""
+    """The models and voices of a gateway, and their aliases. Raises `StartError` if a voice's alias is invalid."""
 
     checkpoint: Description
     model: str
     """The name of the served model."""
     api: ApiConfig = ApiConfig()
+
+    def __post_init__(self) -> None:
+        for alias, name in self.api.voice_aliases.items():
+            if alias in self._own_voices:
+                raise StartError(f"voiceAliases: {alias!r} is itself a voice of this checkpoint; choose another alias")
+            if name.lower() not in self._own_voices:
+                voices = f"its voices: {', '.join(self.checkpoint.voices)}" if self.checkpoint.voices else "it has none"
+                raise StartError(
+                    f"voiceAliases: {alias!r} stands for {name!r}, which is not a voice of this checkpoint; {voices}"
+                )
 
     @cached_property
     def model_aliases(self) -> tuple[str, ...]:
@@ -40,16 +52,18 @@ class Catalog(Struct, frozen=True, dict=True):
         names = OPENAI_VOICES if self.api.openai_names else ()
         aliases: dict[str, str | None] = {name: voices[i % len(voices)] for i, name in enumerate(names)}
         aliases[DEFAULT_VOICE] = voices[0]
-        aliases |= {alias.lower(): self._spelled(name) for alias, name in self.api.voice_aliases.items()}
-        own = {name.lower() for name in self.checkpoint.voices}
-        return {alias: voice for alias, voice in aliases.items() if alias not in own}
+        aliases |= {alias: self._own_voices[name.lower()] for alias, name in self.api.voice_aliases.items()}
+        return {alias: voice for alias, voice in aliases.items() if alias not in self._own_voices}
 
-    def _spelled(self, name: str) -> str | None:
-        found = next((voice for voice in self.checkpoint.voices if voice.lower() == name.lower()), None)
-        if found is None:
-            accepted = ", ".join(self.checkpoint.voices) or "none"
-            raise ValueError(f"voice_aliases: {name!r} is not a voice of the checkpoint; accepted: {accepted}")
-        return found
+    @cached_property
+    def _own_voices(self) -> dict[str, str]:
+        """The checkpoint's voices by their names in lower case."""
+        return {name.lower(): name for name in self.checkpoint.voices}
+
+    @property
+    def default_voice(self) -> str | None:
+        """The voice of a request that names none."""
+        return self.voice(DEFAULT_VOICE)
 
     def has_model(self, name: str) -> bool:
         """Whether `name` is the model or an alias of it."""
@@ -57,13 +71,13 @@ class Catalog(Struct, frozen=True, dict=True):
 
     def has_voice(self, name: str) -> bool:
         """Whether `name` is a voice or an alias of one, ignoring case."""
-        return name.lower() in self.voice_aliases or name.lower() in (each.lower() for each in self.checkpoint.voices)
+        return name.lower() in self.voice_aliases or name.lower() in self._own_voices
 
     def voice(self, name: str) -> str | None:
         """The checkpoint's voice with this name or alias, ignoring case. Raises `KeyError`."""
         if name.lower() in self.voice_aliases:
             return self.voice_aliases[name.lower()]
-        return {each.lower(): each for each in self.checkpoint.voices}[name.lower()]
+        return self._own_voices[name.lower()]
 
     def voice_list(self) -> dict[str, Any]:
         """The body of `GET /v1/audio/voices`."""
@@ -78,7 +92,7 @@ class Catalog(Struct, frozen=True, dict=True):
             "data": own + aliases,
             "voices": own + aliases,
             "names": list(checkpoint.voices),
-            "default": checkpoint.voices[0] if checkpoint.voices else None,
+            "default": self.default_voice,
             "languages": list(checkpoint.languages),
             "task_types": [checkpoint.task_type],
             "instructions": checkpoint.supports_instructions,

@@ -170,7 +170,7 @@ def _voice(fields: SpeechFields, task: TaskType, catalog: Catalog) -> str | None
     requested = fields.voice.id if isinstance(fields.voice, VoiceId) else fields.voice
     voices = catalog.checkpoint.voices
     if requested is None:
-        return voices[0] if voices else None
+        return catalog.default_voice
     if catalog.has_voice(requested):
         return catalog.voice(requested)
     if not voices:

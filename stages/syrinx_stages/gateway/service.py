@@ -65,7 +65,10 @@ class _Submission:
 
 
 class GatewayService:
-    """State shared by all HTTP requests. Raises `CheckpointError` if the checkpoint's configuration is invalid."""
+    """State shared by all HTTP requests.
+
+    Raises `CheckpointError` if the checkpoint's configuration is invalid, and `StartError` if an alias is.
+    """
 
     def __init__(
         self, config: StageConfig, connector: RedisConnector, metrics: Metrics, stall_seconds: float = STALL_SECONDS

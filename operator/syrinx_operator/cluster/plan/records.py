@@ -173,6 +173,7 @@ def start_config(pipeline: TTSPipeline, stage: Component, generation: str) -> st
     own: dict[str, Any]
     if isinstance(part, GatewaySpec):
         own = {"model_name": pipeline.model_name, "port": part.port, "reference_hosts": part.reference_hosts}
+        own["api"] = process.api_config(part)
     else:
         has_gpu = any(name.startswith(("nvidia.com/", "amd.com/")) for name in part.resources.limits)
         own = {"device": part.device or ("cuda" if has_gpu else "cpu"), "max_resident": part.max_resident}
