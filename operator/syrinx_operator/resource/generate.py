@@ -109,18 +109,11 @@ def _field_schema(field: FieldInfo, *, is_status: bool = False) -> Schema:
 
 
 def _map_schema(kind: inspect.DictType) -> Schema:
-    keys, described = kind.key_type, ""
-    if isinstance(keys, inspect.Metadata):
-        keys, described = keys.type, (keys.extra_json_schema or {})["description"]
-    assert isinstance(keys, inspect.StrType), "JSON keys are strings"
+    key = _schema(kind.key_type)
     schema = _given(type="object", maxProperties=kind.max_length, additionalProperties=_schema(kind.value_type))
-    if keys.pattern is not None:
-        schema["x-kubernetes-validations"] = [
-            {
-                "rule": f"self.all(key, key.matches({json.dumps(keys.pattern)}))",
-                "message": f"keys must be {described}",
-            }
-        ]
+    if "pattern" in key:
+        rule = f"self.all(key, key.matches({json.dumps(key['pattern'])}))"
+        schema["x-kubernetes-validations"] = [{"rule": rule, "message": f"keys must be {key['description']}"}]
     return schema
 
 
