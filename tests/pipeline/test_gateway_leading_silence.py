@@ -4,27 +4,19 @@ import asyncio
 import base64
 import io
 import json
-from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 import soundfile
 
-from support.gateway import Gateway, Script, gateway, tone, until
+from support.gateway import SERVED, Gateway, Script, tone, until
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import StreamKind
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.silence import MAX_CUT, MIN_LEAD_IN
 
-SERVED = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
 LEAD_IN_SECONDS = MIN_LEAD_IN / FAMILY.sample_rate
 """Seconds kept of the script's silence, whose samples are all zero."""
-
-
-@pytest.fixture
-async def running() -> AsyncIterator[Gateway]:
-    async with gateway() as it:
-        yield it
 
 
 def sent(silent: int, frames: int = 10) -> bytes:

@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+import io
 import json
 import shutil
 import time
+import wave
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -27,12 +30,28 @@ from syrinx_stages.runtime.metrics import Metrics
 
 DEADLINE = 30.0
 """Seconds after which a wait fails the test, on a busy machine."""
+SERVED = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
+"""Metric labels of the scripted stages."""
 
 
 def tone(frames: int) -> bytes:
     """PCM of the first `frames` frames of the scripted audio."""
     time = np.arange(frames * FAMILY.samples_per_frame) / FAMILY.sample_rate
     return (8000 * np.sin(2 * np.pi * 220 * time)).astype("<i2").tobytes()
+
+
+def pcm_of(wav: bytes) -> bytes:
+    """The samples of a WAV file, or of a stream of one."""
+    with wave.open(io.BytesIO(wav)) as file:
+        assert (file.getnchannels(), file.getframerate()) == (1, FAMILY.sample_rate)
+        return file.readframes(10**7)
+
+
+def events(body: bytes) -> list[dict[str, Any]]:
+    """The server-sent events of a response."""
+    blocks = body.decode().split("\n\n")
+    assert blocks.pop() == ""
+    return [json.loads(block.removeprefix("data: ")) for block in blocks]
 
 
 async def until(condition: Callable[[], object], what: str) -> None:

@@ -1,0 +1,216 @@
+"""Which requests a gateway refuses, when it is ready, and its drain."""
+
+import asyncio
+import time
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+
+from support.gateway import DEADLINE, SERVED, Gateway, Script, Stages, gateway, tone, until
+from support.streams import Streams
+from support.writing import Owner
+from syrinx_stages.connector.base import Capacity, StreamEntry, Ticket
+from syrinx_stages.connector.redis_connection import Address
+from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
+from syrinx_stages.contract.messages import End, EndReason
+from syrinx_stages.contract.settings import GatewaySettings, StageConfig
+from syrinx_stages.gateway import monitor, service
+from syrinx_stages.gateway.service import GatewayService
+from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.settings import SettingsUpdate
+
+
+async def test_full_queue_is_a_503():
+    async with gateway(gateway=GatewaySettings(max_queue=0)) as running:
+        response = await running.say()
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "queue_full")
+        assert int(response.headers["retry-after"]) >= 1
+        assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 1
+
+
+async def test_drain_serves_open_connections_and_closes_them(running: Gateway):
+    running.stages.script = script = Script(pause_after=4)
+    call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
+    await until(lambda: running.stages.seen, "the request was claimed")
+    drain = asyncio.create_task(running.service.drain(DEADLINE))
+    await until(lambda: running.service.ready() == "draining", "the drain started")
+    second = asyncio.create_task(running.say(stream=True, response_format="pcm"))
+    await until(lambda: len(running.stages.seen) == 2, "the second request was claimed")
+    listed = await running.http.get("/v1/models")
+    assert (listed.status_code, listed.headers["connection"]) == (200, "close")
+    assert not drain.done()
+    script.go.set()
+    assert (await call).content == (await second).content == tone(10)
+    assert (await second).headers["connection"] == "close"
+    await drain
+    await running.service.close()
+    assert len(running.streams) == 0
+    refused = await running.say()
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+
+
+async def test_a_refused_client_is_refused_again_without_asking_redis(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("syrinx_stages.gateway.client.REPEAT_SECONDS", 60.0)
+    async with gateway(gateway=GatewaySettings(max_queue=0)) as running:
+        first = await running.say()
+        running.service.live.apply(SettingsUpdate({"max_queue": 10}))
+        again = await running.http.post("/v1/audio/speech", content=b"x" * 1_000_000)
+        assert (again.status_code, again.json(), again.headers["retry-after"]) == (503, first.json(), "1")
+        other = await running.http.post("/v1/audio/speech", json={"input": "Hello."}, headers={"Authorization": "b"})
+        assert other.status_code == 200
+        assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 2
+
+
+async def test_settings_apply_without_restart():
+    async with gateway() as running:
+        running.service.live.apply(SettingsUpdate({"max_queue": 0}))
+        running.service.settings_changed()
+        assert (await running.say()).status_code == 503
+        assert running.metric("syrinx_settings_generation", stage="gateway") == 1
+
+
+async def test_unreachable_queue_is_a_503_and_not_ready():
+    async with gateway() as running:
+        await until(lambda: running.service.ready() is None, "the gateway was ready")
+        await running.service._connector.close()
+        response = await running.say()
+        assert (response.status_code, response.headers["retry-after"]) == (503, "2")
+        await until(
+            lambda: (running.service.ready() or "").startswith("Redis cannot be reached"), "the failure was noticed"
+        )
+
+
+async def test_ready_once_both_stages_have_been_live():
+    streams = Streams()
+    connector, replicas = streams.connector(), streams.connector()
+    config = StageConfig(pipeline="p", generation="g", replica="gateway-0", model="bundled")
+    service = GatewayService(config, connector, Metrics(CollectorRegistry()))
+    await service.start()
+    try:
+        assert service.ready() == "no talker of this model generation is running yet"
+        talker, codec = replicas.consumer(Group.TALKERS, "t"), replicas.consumer(Group.CODECS, "c")
+        await talker.take_over(1)
+        await until(
+            lambda: service.ready() == "no codec of this model generation is running yet", "the talker was seen"
+        )
+        await codec.take_over(1)
+        await until(lambda: service.ready() is None, "the codec was seen")
+        await replicas.close()
+        await service.monitor.measure()
+        assert not await connector.has_live_consumer(Group.TALKERS, 5.0)
+        assert service.ready() is None
+    finally:
+        await service.close()
+        await streams.close()
+
+
+async def test_a_request_that_no_talker_claims_in_time_is_a_503():
+    async with gateway(gateway=GatewaySettings(max_queue_seconds=0.2)) as running:
+        await until(lambda: running.service.ready() is None, "both stages were seen")
+        await running.stages.leave()
+        replicas = running.streams.connector()
+        for group in Group:
+            await replicas.consumer(group, "busy").take_over(1)
+        started = time.monotonic()
+        response = await running.say(stream=True)
+        assert time.monotonic() - started > 0.2
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "queue_full")
+        assert "no talker was free in time" in response.json()["error"]["message"]
+        assert int(response.headers["retry-after"]) >= 1
+        assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 1
+        assert (await running.service._connector.queue(Group.TALKERS)).length == 0
+
+
+async def test_a_request_that_waits_while_redis_is_unreachable_is_a_503(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(monitor, "CONNECTOR_SECONDS", 0.2)
+    monkeypatch.setattr(service, "WITHDRAW_SECONDS", 0.5)
+    async with gateway(gateway=GatewaySettings(max_queue_seconds=0.2)) as running:
+        await until(lambda: running.service.ready() is None, "both stages were seen")
+        await running.stages.leave()
+        connector = running.service._connector
+        submit, pool, address = connector.submit, connector._pool, connector._pool.address
+
+        async def submit_and_disconnect(*arguments: Any) -> Ticket:
+            ticket = await submit(*arguments)
+            pool.address = Address("redis://127.0.0.1:1")
+            pool._close_free()
+            return ticket
+
+        monkeypatch.setattr(connector, "submit", submit_and_disconnect)
+        response = await running.say(stream=True)
+        assert (response.status_code, response.headers["retry-after"]) == (503, "2")
+        assert response.json()["error"]["message"] == "the service cannot reach its queue"
+        assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 1
+        pool.address = address
+
+
+async def test_a_client_with_many_requests_makes_room_for_another():
+    async with gateway(gateway=GatewaySettings(max_queue_seconds=60.0)) as running:
+        await until(lambda: running.service.ready() is None, "both stages were seen")
+        await running.stages.leave()
+        talker = running.streams.connector().consumer(Group.TALKERS, "busy")
+        await talker.take_over(1)
+        await talker.report(Capacity(free=2, requests_per_second=0.01))
+
+        def ask(key: str) -> asyncio.Task[httpx.Response]:
+            headers = {"Authorization": f"Bearer {key}"}
+            return asyncio.create_task(running.http.post("/v1/audio/speech", json={"input": "Hello."}, headers=headers))
+
+        greedy = []
+        for number in range(2):
+            greedy.append(ask("greedy"))
+            await until(lambda: running.streams.raw.xlen(running.streams.keys.requests) == number + 1, "it waits")  # noqa: B023
+        modest = ask("modest")
+        response = await greedy[1]
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "queue_full")
+        assert int(response.headers["retry-after"]) >= 1
+        assert not greedy[0].done() and not modest.done()
+        for task in (greedy[0], modest):
+            task.cancel()
+        await asyncio.gather(greedy[0], modest, return_exceptions=True)
+
+
+async def test_a_claimed_request_may_take_longer_than_the_queue():
+    async with gateway(gateway=GatewaySettings(max_queue_seconds=0.5)) as running:
+        running.stages.script = script = Script(pause_after=0)
+        call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
+        await until(lambda: running.stages.seen, "the request was claimed")
+        await asyncio.sleep(0.8)
+        script.go.set()
+        assert (await call).content == tone(10)
+
+
+async def test_missing_stage_is_a_503_after_max_queue_seconds():
+    async with gateway(gateway=GatewaySettings(max_queue_seconds=1.0)) as running:
+        await until(lambda: running.service.ready() is None, "both stages were seen")
+        await running.stages.leave()
+        waiting = await running.say(stream=True)
+        assert (waiting.status_code, waiting.json()["error"]["code"]) == (503, "stage_unavailable")
+        assert "no talker" in waiting.json()["error"]["message"]
+        assert int(waiting.headers["retry-after"]) >= 1
+        assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 1
+        await until(lambda: running.service.monitor.missing_stage_error(), "it was missing for long enough")
+        assert (await running.say()).json()["error"]["code"] == "stage_unavailable"
+        assert running.metric("syrinx_requests_total", task_type="unknown", outcome="refused") == 1, "at once"
+        async with Stages(running.streams):
+            await until(lambda: running.service.monitor._missing is None, "they were seen again")
+            assert (await running.say()).content
+
+
+async def test_begun_stream_outlasts_a_missing_stage():
+    """Another replica may still take the stream over."""
+    async with gateway(gateway=GatewaySettings(max_queue_seconds=0.1)) as running:
+        await until(lambda: running.service.monitor._was_complete, "the stages were seen")
+        running.stages.script = Script(pause_after=4)
+        call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
+        await until(lambda: running.metric("syrinx_live_streams"), "the stream was live")
+        [request] = running.stages.seen
+        await running.stages.leave()
+        await until(lambda: running.metric("syrinx_underrun_seconds_total", **SERVED) > 1.5, "the gateway has checked")
+        assert running.service.monitor.missing_stage_error() is not None
+        connector = running.streams.connector()
+        end = End(EndReason.STOP)
+        await Owner(connector).append([StreamEntry(request.id, StreamKind.AUDIO, Position(4, END_SEQUENCE), end)])
+        assert (await call).content == tone(4)

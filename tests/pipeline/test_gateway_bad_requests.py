@@ -1,0 +1,147 @@
+"""Requests that are refused before they reach the stages."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from support.gateway import DEADLINE, Gateway, until
+from syrinx_stages.gateway.body import MAX_BODY, MAX_REFERENCE_BODY, MAX_UPLOADS
+
+
+async def post(running: Gateway, body: bytes, content_type: str = "application/json") -> httpx.Response:
+    return await running.http.post("/v1/audio/speech", content=body, headers={"Content-Type": content_type})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b'{"input": "\\ud800"}',
+        b'{"input": "a", "temperature": NaN}',
+        b'{"input": "a", "\\ud800": 1}',
+        b"\xff\xfe",
+        b'{"input": "' + b"a" * 100_000 + b'"}',
+    ],
+)
+async def test_invalid_body_is_a_400(running: Gateway, body: bytes):
+    response = await post(running, body)
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "invalid_request_error"
+    assert running.metric("syrinx_requests_total", task_type="unknown", outcome="refused") == 1
+    assert (await running.say()).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "code", "message"),
+    [
+        ({}, "unsupported_media_type", "Content-Type is missing; send application/json"),
+        ({"Content-Type": "text/plain"}, "unsupported_media_type", "'text/plain'"),
+        ({"Content-Type": "application/json", "Content-Encoding": "gzip"}, "unsupported_encoding", "'gzip'"),
+    ],
+)
+async def test_a_body_that_is_not_plain_json_is_a_415(running: Gateway, headers: dict, code: str, message: str):
+    """A web page can send any body to a gateway on its reader's machine unless it must say that it is JSON."""
+    response = await running.http.post("/v1/audio/speech", content=b'{"input": "a"}', headers=headers)
+    assert (response.status_code, response.json()["error"]["code"]) == (415, code)
+    assert message in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("max_body", [MAX_BODY, MAX_REFERENCE_BODY])
+@pytest.mark.parametrize("announced", [True, False])
+async def test_oversized_body_is_a_413(running: Gateway, announced: bool, max_body: int):
+    running.service.max_body = max_body
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(200):
+            yield bytes(2**20)
+
+    headers = {"Content-Type": "application/json", **({"Content-Length": str(200 * 2**20)} if announced else {})}
+    response = await running.http.post("/v1/audio/speech", content=chunks(), headers=headers)
+    assert response.status_code == 413
+    assert f"{max_body // 2**20} MB" in response.json()["error"]["message"]
+    assert (await running.say()).status_code == 200
+
+
+def test_only_checkpoints_that_clone_accept_large_bodies(running: Gateway):
+    assert running.service.max_body == MAX_BODY
+
+
+LARGE = b'{"input": "a", "ref_text": "' + b"a" * MAX_BODY + b'"}'
+
+
+async def send_large(running: Gateway, last: asyncio.Event | None = None) -> int:
+    """Sends a body with reference audio, of which the last byte waits for `last`. Returns the status."""
+
+    async def content() -> AsyncIterator[bytes]:
+        yield LARGE[:-1]
+        if last is not None:
+            await last.wait()
+        yield LARGE[-1:]
+
+    headers = {"Content-Type": "application/json"}
+    return (await running.http.post("/v1/audio/speech", content=content(), headers=headers)).status_code
+
+
+async def test_number_of_large_bodies_is_limited(running: Gateway):
+    running.service.max_body = MAX_REFERENCE_BODY
+    last = asyncio.Event()
+    async with asyncio.timeout(DEADLINE):
+        held = [asyncio.create_task(send_large(running, last)) for _ in range(MAX_UPLOADS)]
+        await until(lambda: len(running.service.uploads) == MAX_UPLOADS, "there is no room")
+        assert await send_large(running) == 503
+        assert (await running.say()).status_code == 200
+        last.set()
+        assert set(await asyncio.gather(*held)) == {400}
+        assert await send_large(running) == 400, "there is room again"
+
+
+async def test_stalled_uploads_do_not_keep_others_out(running: Gateway, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("syrinx_stages.gateway.body.EVICTABLE_SECONDS", 0.0)
+    running.service.max_body = MAX_REFERENCE_BODY
+    async with asyncio.timeout(DEADLINE):
+        stalled = [asyncio.create_task(send_large(running, asyncio.Event())) for _ in range(MAX_UPLOADS)]
+        await until(lambda: len(running.service.uploads) == MAX_UPLOADS, "there is no room")
+        assert await send_large(running) == 400, "the slowest one has made room"
+        assert len(running.service.uploads) == MAX_UPLOADS - 1, "the others go on"
+        for call in stalled:
+            call.cancel()
+        await asyncio.gather(*stalled, return_exceptions=True)
+
+
+@pytest.mark.parametrize("limit", ["BODY_SECONDS", "IDLE_SECONDS"])
+async def test_late_body_is_a_408(running: Gateway, monkeypatch: pytest.MonkeyPatch, limit: str):
+    monkeypatch.setattr(f"syrinx_stages.gateway.body.{limit}", 0.1)
+    reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(running.url).port)
+    head = (
+        b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    )
+    writer.write(head)
+    response = await asyncio.wait_for(reader.read(), DEADLINE)
+    assert response.startswith(b"HTTP/1.1 408 ")
+    assert b"body_timeout" in response
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/audio/nothing", 404),
+        ("GET", "/v1/audio/speech", 405),
+        ("GET", "/v1/models/x/y", 404),
+        ("POST", "/v1/audio/speech/", 404),
+    ],
+)
+async def test_routing_errors_have_the_same_shape(running: Gateway, method: str, path: str, status: int):
+    response = await running.http.request(method, path)
+    assert response.status_code == status
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+    assert response.headers.get("allow") == ("POST" if status == 405 else None)
+
+
+@pytest.mark.parametrize("path", ["/v1/audio/voices", "/v1/models", "/v1/models/syrinx-us"])
+async def test_head_returns_the_headers_of_get(running: Gateway, path: str):
+    head, got = await running.http.head(path), await running.http.get(path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == got.headers["content-length"] == str(len(got.content))

@@ -1,0 +1,155 @@
+"""What a client gets if the stages fail, and what happens if it disconnects or does not read."""
+
+import asyncio
+import json
+import socket
+import time
+
+import httpx
+import pytest
+
+from support.gateway import SERVED, Gateway, Script, events, gateway, tone, until
+from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.messages import End, EndReason
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_stage_error_with_a_field_is_a_400(running: Gateway, stream: bool):
+    running.stages.script = Script(frames=0, end=End(EndReason.ERROR, "input: is too long", "input"))
+    response = await running.say(stream=stream)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "input"
+    assert response.json()["error"]["message"] == "input: is too long"
+    assert response.headers["x-request-id"] == running.stages.seen[0].id
+
+
+@pytest.mark.parametrize(("frames", "stream"), [(0, True), (0, False), (4, False)])
+async def test_stage_error_before_the_first_byte_is_a_500(running: Gateway, frames: int, stream: bool):
+    running.stages.script = Script(frames=frames, end=End(EndReason.ERROR, "gave up"))
+    response = await running.say(stream=stream)
+    assert response.status_code == 500
+    assert response.json()["error"] == {
+        "message": "gave up",
+        "type": "server_error",
+        "param": None,
+        "code": "internal_error",
+    }
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_stage_error_that_a_retry_may_resolve_is_a_503(running: Gateway, stream: bool):
+    running.stages.script = Script(frames=0, end=End(EndReason.ERROR, "gave up", retry_after=4.2))
+    response = await running.say(stream=stream)
+    assert (response.status_code, response.headers["retry-after"]) == (503, "5")
+    assert (response.json()["error"]["message"], response.json()["error"]["code"]) == ("gave up", "stage_failed")
+
+
+async def test_failure_in_a_raw_stream_leaves_the_transfer_incomplete(running: Gateway):
+    running.stages.script = Script(frames=4, end=End(EndReason.ERROR, "gave up"))
+    with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
+        await running.say(stream=True)
+    await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="error"), "counted")
+
+
+async def test_failure_in_an_event_stream_is_an_event(running: Gateway):
+    running.stages.script = Script(frames=4, end=End(EndReason.ERROR, "gave up"))
+    *_, last = events((await running.say(stream_format="sse")).content)
+    assert last["type"] == "speech.audio.error"
+    assert last["error"]["message"] == "gave up"
+
+
+async def test_stream_without_audio_is_a_500(running: Gateway):
+    running.stages.script = Script(frames=0)
+    response = await running.say(stream=True)
+    assert response.status_code == 500
+    assert "before its first frame" in response.json()["error"]["message"]
+
+
+async def test_stalled_stages_end_the_request():
+    async with gateway(stall_seconds=0.2) as running:
+        running.stages.script = Script(frames=0, end=None)
+        response = await running.say(stream=True)
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "stalled")
+        assert response.headers["retry-after"]
+        running.stages.script = Script(frames=4, end=None)
+        with pytest.raises(httpx.RemoteProtocolError):
+            await running.say(stream=True)
+        *_, last = events((await running.say(stream_format="sse")).content)
+        assert last["error"]["code"] == "stalled"
+
+
+async def test_a_check_that_gets_no_answer_does_not_hold_up_a_stream(running: Gateway, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("syrinx_stages.gateway.speech.CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("syrinx_stages.gateway.service.CONNECTOR_SECONDS", 0.1)
+    checks = []
+
+    async def no_answer(*arguments: object) -> None:
+        checks.append(arguments)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(running.service._connector, "last_position", no_answer)
+    running.stages.script = script = Script(pause_after=4)
+    call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
+    await until(lambda: checks, "the gateway checks whether audio can still arrive")
+    script.go.set()
+    assert (await call).content == tone(10)
+
+
+@pytest.mark.parametrize("fields", [{"stream": True}, {"stream_format": "sse"}, {}])
+@pytest.mark.parametrize("pause_after", [0, 4])
+async def test_disconnected_client_is_released_within_100_ms(running: Gateway, fields: dict, pause_after: int):
+    running.stages.script = Script(pause_after=pause_after)
+    call = asyncio.create_task(running.say(**fields))
+    await until(lambda: running.stages.seen, "the request was claimed")
+    await until(
+        lambda: running.stages.written.get(running.stages.seen[0].id, 0) == pause_after, "its audio was written"
+    )
+    disconnected = time.monotonic()
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    await until(lambda: len(running.streams) == 0, "the request was released")
+    assert time.monotonic() - disconnected < 0.1
+    await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "count")
+
+
+async def silent_client(running: Gateway, **fields: object) -> asyncio.StreamWriter:
+    """Sends a request and reads nothing."""
+    body = json.dumps({"input": "Hi.", "response_format": "pcm", **fields})
+    unread = socket.socket()
+    unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    unread.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(unread, ("127.0.0.1", httpx.URL(running.url).port))
+    _, writer = await asyncio.open_connection(sock=unread, limit=1024)
+    writer.write(
+        f"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n".encode()
+    )
+    writer.write(b"Content-Type: application/json\r\n\r\n" + body.encode())
+    return writer
+
+
+async def test_unread_audio_is_not_counted(running: Gateway):
+    frames = 4000
+    running.stages.script = Script(frames=frames, chunk=100)
+    writer = await silent_client(running, stream=True)
+    await until(lambda: frames in running.stages.written.values(), "all audio was written")
+    writer.transport.abort()
+    await until(
+        lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "counted"
+    )
+    assert 0 < running.metric("syrinx_audio_seconds_total", **SERVED) < 0.8 * frames * FAMILY.frame_seconds
+
+
+@pytest.mark.parametrize("chunk", [100, 4000], ids=["many chunks", "one chunk"])
+@pytest.mark.parametrize("fields", [{"stream": True}, {"stream_format": "sse"}, {}], ids=str)
+async def test_client_that_does_not_read_times_out(
+    running: Gateway, monkeypatch: pytest.MonkeyPatch, fields: dict, chunk: int
+):
+    monkeypatch.setattr("syrinx_stages.gateway.delivery.SEND_SECONDS", 0.2)
+    running.stages.script = Script(frames=4000, chunk=chunk)
+    writer = await silent_client(running, **fields)
+    try:
+        await until(
+            lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "counted"
+        )
+    finally:
+        writer.transport.abort()

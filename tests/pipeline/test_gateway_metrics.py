@@ -1,0 +1,71 @@
+"""What a gateway measures."""
+
+import asyncio
+
+import pytest
+
+from support.gateway import SERVED, Gateway, Script, until
+from syrinx_stages.contract.family import FAMILY
+
+
+async def test_stream_metrics_are_labeled_with_the_replicas(running: Gateway):
+    running.stages.script = script = Script(pause_after=4)
+    call = asyncio.create_task(running.say(stream=True))
+    await until(lambda: running.metric("syrinx_live_streams"), "the stream was live")
+    # By then the first four frames have been played, so playback stalls.
+    await asyncio.sleep(4 * FAMILY.frame_seconds + 0.1)
+    script.go.set()
+    await call
+    await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="stop"), "counted")
+    assert running.metric("syrinx_live_streams") == 0
+    for histogram in ("ttfa", "first_byte", "request"):
+        assert running.metric(f"syrinx_{histogram}_seconds_count", **SERVED) == 1
+    assert 0 < running.metric("syrinx_first_byte_seconds_sum", **SERVED) < 0.3
+    assert running.metric("syrinx_audio_seconds_total", **SERVED) == pytest.approx(10 * FAMILY.frame_seconds)
+    assert running.metric("syrinx_underruns_total", **SERVED) == 1
+    assert 0.05 < running.metric("syrinx_underrun_seconds_total", **SERVED) < 0.5
+
+
+async def test_stall_is_counted_while_it_lasts(running: Gateway):
+    running.stages.script = script = Script(pause_after=4)
+    call = asyncio.create_task(running.say(stream=True))
+    await until(lambda: running.metric("syrinx_live_streams"), "the stream was live")
+    assert running.metric("syrinx_underruns_total", **SERVED) == 0, "the series starts at 0"
+    await until(lambda: running.metric("syrinx_underruns_total", **SERVED), "playback stalled")
+    assert not call.done()
+    before = running.metric("syrinx_underrun_seconds_total", **SERVED)
+    assert before > 0
+    script.go.set()
+    await call
+    assert running.metric("syrinx_underrun_seconds_total", **SERVED) > before
+    assert running.metric("syrinx_underruns_total", **SERVED) == 1, "a stream is counted once"
+
+
+async def test_stall_of_a_client_that_disconnects_is_counted(running: Gateway):
+    running.stages.script = Script(pause_after=4)
+    call = asyncio.create_task(running.say(stream=True))
+    await until(lambda: running.metric("syrinx_live_streams"), "the stream was live")
+    await asyncio.sleep(4 * FAMILY.frame_seconds + 0.1)
+    call.cancel()
+    await until(
+        lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "counted"
+    )
+    assert running.metric("syrinx_underruns_total", **SERVED) == 1
+
+
+async def test_disconnect_before_a_stall_counts_no_stall(running: Gateway):
+    running.stages.script = Script(pause_after=4)
+    call = asyncio.create_task(running.say(stream=True))
+    await until(lambda: running.metric("syrinx_live_streams"), "the stream was live")
+    call.cancel()
+    await until(
+        lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "counted"
+    )
+    assert running.metric("syrinx_underruns_total", **SERVED) == 0
+
+
+async def test_whole_file_has_no_ttfa(running: Gateway):
+    await running.say(stream=False)
+    await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="stop"), "counted")
+    assert running.metric("syrinx_request_seconds_count", **SERVED) == 1
+    assert running.metric("syrinx_ttfa_seconds_count", **SERVED) == 0
