@@ -6,6 +6,7 @@ import pytest
 
 from support.gateway import SERVED, Gateway, Script, until
 from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.keys import Position, StreamKind
 
 
 async def test_stream_metrics_are_labeled_with_the_replicas(running: Gateway):
@@ -69,3 +70,32 @@ async def test_whole_file_has_no_ttfa(running: Gateway):
     await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="stop"), "counted")
     assert running.metric("syrinx_request_seconds_count", **SERVED) == 1
     assert running.metric("syrinx_ttfa_seconds_count", **SERVED) == 0
+
+
+async def test_audio_that_an_encoder_withholds_is_not_yet_delivered(running: Gateway):
+    """At this speed the first chunk is less than the encoder returns at once."""
+    running.stages.script = script = Script(pause_after=2)
+    call = asyncio.create_task(running.say(response_format="ulaw", speed=4))
+
+    def reported() -> bool:
+        """Whether the first chunk was encoded."""
+        [request] = running.stages.seen
+        return running.streams.last_position(request.id, StreamKind.PLAYBACK) == Position(2)
+
+    await until(lambda: running.stages.seen and reported(), "the first chunk was encoded")
+    assert running.metric("syrinx_live_streams") == 0
+    assert running.metric("syrinx_first_byte_seconds_count", **SERVED) == 0
+    assert running.metric("syrinx_ttfa_seconds_count", **SERVED) == 0
+    script.go.set()
+    assert len((await call).content) == 10 * FAMILY.frame_seconds * 8000 / 4
+    for histogram in ("ttfa", "first_byte"):
+        assert running.metric(f"syrinx_{histogram}_seconds_count", **SERVED) == 1
+
+
+async def test_audio_that_is_sent_at_the_end_is_measured(running: Gateway):
+    running.stages.script = Script(frames=1)
+    response = await running.say(response_format="ulaw", speed=4)
+    assert response.content and response.headers["x-sample-rate"] == "8000"
+    await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="stop"), "counted")
+    assert running.metric("syrinx_first_byte_seconds_count", **SERVED) == 1
+    assert running.metric("syrinx_live_streams") == 0

@@ -94,6 +94,15 @@ def test_a_stream_is_not_delayed(audio_format: AudioFormat, speed: float):
     assert sum(map(len, pieces[:half])) >= 0.5 * sum(map(len, pieces))
 
 
+@pytest.mark.parametrize("audio_format", [AudioFormat.WAV, AudioFormat.FLAC, AudioFormat.OPUS])
+def test_a_header_is_sent_with_the_first_audio(audio_format: AudioFormat):
+    """A client that has a byte has audio."""
+    pieces = streamed(options(audio_format, speed=4.0))
+    assert pieces[0] == b""
+    first = next(piece for piece in pieces if piece)
+    assert len(decoded(first)[0])
+
+
 @pytest.mark.parametrize("rate", [8_000, 11_025, 22_050, 44_100, 47_999])
 def test_rate_and_speed_change_the_duration_and_not_the_pitch(rate: int):
     data, seconds = encode(PCM, options(AudioFormat.WAV, rate, 2.0))

@@ -131,17 +131,22 @@ class SpeechResponse(Response):
         media_type = EVENT_STREAM if sse else audio.media_type
         headers = {**self._fixed_headers, "Content-Type": media_type, "Cache-Control": "no-store"}
         encoder, started = Encoder(audio), False
+
+        async def send(data: bytes) -> None:
+            nonlocal started
+            if not started:
+                await client.start(headers)
+            started = True
+            await client.send(_delta(data) if sse else data)
+
         try:
             async for chunk in stream.audio():
-                data = await self._encode(encoder.feed, chunk.pcm)
-                if not started:
-                    await client.start(headers)
-                started = True
-                if data:
-                    await client.send(_delta(data) if sse else data)
-                stream.delivered(chunk)
+                if data := await self._encode(encoder.feed, chunk.pcm):
+                    await send(data)
+                stream.delivered(chunk, sent=bool(data))
             if last := await self._encode(encoder.finish):
-                await client.send(_delta(last) if sse else last)
+                await send(last)
+                stream.flushed()
             await client.finish(_done(input_tokens, stream.frames) if sse else b"")
             stream.complete()
         except ApiError as error:

@@ -135,7 +135,7 @@ class Encoder:
         """Samples encoded so far, at the rate of the response."""
 
     def feed(self, pcm: bytes) -> bytes:
-        """Returns what can be sent after more PCM; empty if that is nothing yet."""
+        """Returns what can be sent after more PCM; empty if that is nothing yet. A header comes with the first audio."""
         samples = np.frombuffer(pcm, dtype="<i2")
         if self._stretcher is not None:
             samples = self._stretcher.feed(samples)
@@ -186,7 +186,7 @@ class _Writer(Protocol):
     """Writes samples in a format."""
 
     def feed(self, samples: Samples) -> bytes:
-        """Returns what can be sent."""
+        """Returns what can be sent: empty, or with audio in it."""
 
     def finish(self) -> bytes:
         """Returns the rest."""
@@ -207,11 +207,13 @@ class _Raw:
         self._header = header
 
     def feed(self, samples: Samples) -> bytes:
+        if not len(samples):
+            return b""
         header, self._header = self._header, b""
         return header + samples.tobytes()
 
     def finish(self) -> bytes:
-        return b""
+        return self._header
 
 
 class _WholeWav:
@@ -271,6 +273,8 @@ class _ContainerWriter:
         if codec.bit_rate is not None:
             stream.bit_rate = codec.bit_rate
         stream.codec_context.open()
+        self._container.start_encoding()
+        self._header = self._sink.take()
         self._frame_samples = codec.frame_samples or stream.codec_context.frame_size
         self._rest = np.empty(0, np.int16)
         self._position = 0
@@ -281,7 +285,13 @@ class _ContainerWriter:
         for start in range(0, whole, self._frame_samples):
             self._encode(samples[start : start + self._frame_samples])
         self._rest = samples[whole:]
-        return self._sink.take()
+        return self._taken()
+
+    def _taken(self) -> bytes:
+        if data := self._sink.take():
+            header, self._header = self._header, b""
+            return header + data
+        return b""
 
     def _encode(self, samples: Samples) -> None:
         values = samples.astype(np.float32) / 32768 if self._codec.sample_format == "fltp" else samples
@@ -296,4 +306,4 @@ class _ContainerWriter:
             self._encode(self._rest)
         self._container.mux(self._stream.encode(None))
         self._container.close()
-        return self._sink.getvalue() if isinstance(self._sink, _File) else self._sink.take()
+        return self._sink.getvalue() if isinstance(self._sink, _File) else self._taken()

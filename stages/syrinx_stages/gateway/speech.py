@@ -116,6 +116,8 @@ class SpeechStream:
         """Of the frames that were passed to the trimmer."""
         self._collected = bytearray()
         self._playback = Playback(accepted, speed)
+        self._withheld = bytearray()
+        """PCM of which the client has nothing yet: an encoder returns some input late."""
         self._stalled = False
         """Playback has stalled at least once."""
         self._labels: tuple[str, str, str] | None = None
@@ -257,15 +259,29 @@ class SpeechStream:
             raise internal_error("the model ended this text before its first frame; try another seed")
         self.reason = end.reason
 
-    def delivered(self, chunk: Chunk) -> None:
-        """Records that a chunk was passed to the transport, or added to a whole response."""
+    def delivered(self, chunk: Chunk, *, sent: bool = True) -> None:
+        """Records that a chunk was passed to the transport, or added to a whole response.
+
+        sent: whether any data was. What an encoder withholds is played with the next data.
+        """
         self.frames = chunk.frames
         self._report_playback(self.request.id, chunk.frames)
-        if not self.request.live:
-            return
+        if self.request.live:
+            self._withheld += chunk.pcm
+            if sent:
+                self.flushed()
+
+    def flushed(self) -> None:
+        """Records that the data of all chunks was passed to the transport."""
+        if self._withheld:
+            pcm = bytes(self._withheld)
+            self._withheld.clear()
+            self._play(pcm)
+
+    def _play(self, pcm: bytes) -> None:
         playback, labels = self._playback, self._served_by()
         first, before_ttfa = playback.first_byte is None, playback.ttfa is None
-        stalled = playback.deliver(time.monotonic(), chunk.pcm)
+        stalled = playback.deliver(time.monotonic(), pcm)
         if first:
             self._metrics[m.LIVE_STREAMS].inc()
             self._metrics[m.FIRST_BYTE].labels(*labels).observe(playback.first_byte)
