@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -12,16 +13,16 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from syrinx_stages.connector.redis_streams import RedisConnector
-from syrinx_stages.contract.api import SpeechFields
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.gateway import openapi
+from syrinx_stages.gateway.batch import BatchResponse, parse_batch, prepare
 from syrinx_stages.gateway.body import read_body
 from syrinx_stages.gateway.client import client_key
 from syrinx_stages.gateway.delivery import SpeechResponse
 from syrinx_stages.gateway.errors import ApiError, error_response, internal_error, quoted, unavailable
 from syrinx_stages.gateway.exchange import Exchanges
 from syrinx_stages.gateway.fields import parse_fields
-from syrinx_stages.gateway.refusals import SPEECH_PATH, RefuseEarly
+from syrinx_stages.gateway.refusals import BATCH_PATH, SPEECH_PATH, RefuseEarly
 from syrinx_stages.gateway.request import model_not_found, parse_request
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.runtime.metrics import Metrics
@@ -29,6 +30,7 @@ from syrinx_stages.runtime.server import READ
 
 SMALL_BODY = 64 * 1024
 """Bytes of a body that is parsed in the event loop."""
+_Parsed = TypeVar("_Parsed")
 
 
 def build(config: StageConfig, connector: RedisConnector, metrics: Metrics) -> tuple[GatewayService, ASGIApp]:
@@ -77,11 +79,9 @@ async def _speech(http: Request) -> Response:
     service, request = _service(http), http.state.request
     with contextlib.ExitStack() as holding:
         try:
-            service.check_open()
-            body = await read_body(http, service.max_body, service.uploads, holding)
-            service.requests.set_received(request)
+            body = await _receive(http, holding)
             accepted, accepted_at = time.monotonic(), time.time()
-            fields, ignored = await _parse(body)
+            fields, ignored = await _parse(parse_fields, body)
             parsed = parse_request(fields, service.catalog, request.id, accepted_at, client_key(http))
             parsed.warnings.extend(ignored)
             reference = await service.decode_reference(fields.ref_audio) if fields.ref_audio else None
@@ -91,9 +91,31 @@ async def _speech(http: Request) -> Response:
         return SpeechResponse(service, parsed, reference, accepted)
 
 
-async def _parse(body: bytes) -> tuple[SpeechFields, list[str]]:
-    """Parses a body as `parse_fields`, a large one outside the event loop."""
-    return parse_fields(body) if len(body) <= SMALL_BODY else await asyncio.to_thread(parse_fields, body)
+@_routes.post(BATCH_PATH)
+async def _speech_batch(http: Request) -> Response:
+    service, request = _service(http), http.state.request
+    with contextlib.ExitStack() as holding:
+        try:
+            parsed = await _parse(parse_batch, await _receive(http, holding))
+            items = await prepare(service, parsed, request.id, client_key(http))
+        except (ApiError, asyncio.CancelledError):
+            service.count_refusal()
+            raise
+        return BatchResponse(service, request.id, items)
+
+
+async def _receive(http: Request, holding: contextlib.ExitStack) -> bytes:
+    """Returns the body of a request for speech. Raises as `read_body`, and 503 unless new requests are accepted."""
+    service = _service(http)
+    service.check_open()
+    body = await read_body(http, service.max_body, service.uploads, holding)
+    service.requests.set_received(http.state.request)
+    return body
+
+
+async def _parse(parse: Callable[[bytes], _Parsed], body: bytes) -> _Parsed:
+    """Parses a body, a large one outside the event loop."""
+    return parse(body) if len(body) <= SMALL_BODY else await asyncio.to_thread(parse, body)
 
 
 @_routes.api_route("/health", methods=READ)

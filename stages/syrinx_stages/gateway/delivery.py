@@ -23,7 +23,7 @@ SEND_SECONDS = 60.0
 """A client that accepts no data for this long counts as disconnected."""
 EVENT_STREAM = "text/event-stream"
 PIECE_BYTES = 64 * 1024
-"""Bytes of a whole file that are sent at once."""
+"""Bytes that are sent at once."""
 
 
 class ClientDisconnected(Exception):
@@ -59,11 +59,12 @@ class ClientConnection:
 
     async def send(self, data: bytes) -> None:
         """Returns when the transport has taken the data. Raises `ClientDisconnected`."""
-        await self._send_body(data, more=True)
-        # The server silently drops what is sent to a closed connection; `_watch` learns of it in this turn.
-        await asyncio.sleep(0)
-        if self._disconnected:
-            raise ClientDisconnected
+        for start in range(0, len(data), PIECE_BYTES):
+            await self._send_body(data[start : start + PIECE_BYTES], more=True)
+            # The server silently drops what is sent to a closed connection; `_watch` learns of it in this turn.
+            await asyncio.sleep(0)
+            if self._disconnected:
+                raise ClientDisconnected
 
     async def finish(self, data: bytes) -> None:
         """Sends the last data. Raises `ClientDisconnected` if the client does not accept it in time."""
@@ -119,8 +120,7 @@ class SpeechResponse(Response):
             "Content-Length": str(len(body)),
         }
         await client.start(headers)
-        for start in range(0, len(body), PIECE_BYTES):
-            await client.send(body[start : start + PIECE_BYTES])
+        await client.send(body)
         await client.finish(b"")
         stream.complete()
 
@@ -179,6 +179,10 @@ def _delta(data: bytes) -> bytes:
     return b'data: {"type": "speech.audio.delta", "audio": "' + b64encode(data) + b'"}\n\n'
 
 
+def usage(input_tokens: int, frames: int) -> dict[str, int]:
+    """Returns the numbers of text tokens and of frames, as OpenAI's API reports them."""
+    return {"input_tokens": input_tokens, "output_tokens": frames, "total_tokens": input_tokens + frames}
+
+
 def _done(input_tokens: int, frames: int) -> bytes:
-    usage = {"input_tokens": input_tokens, "output_tokens": frames, "total_tokens": input_tokens + frames}
-    return _event({"type": "speech.audio.done", "usage": usage})
+    return _event({"type": "speech.audio.done", "usage": usage(input_tokens, frames)})

@@ -135,7 +135,10 @@ class Encoder:
         """Samples encoded so far, at the rate of the response."""
 
     def feed(self, pcm: bytes) -> bytes:
-        """Returns what can be sent after more PCM; empty if that is nothing yet. A header comes with the first audio."""
+        """Returns what can be sent after more PCM; empty if that is nothing yet.
+
+        A header is returned with the first audio.
+        """
         samples = np.frombuffer(pcm, dtype="<i2")
         if self._stretcher is not None:
             samples = self._stretcher.feed(samples)

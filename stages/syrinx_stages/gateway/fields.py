@@ -1,7 +1,9 @@
 """Parses the body of `POST /v1/audio/speech`: JSON with the types and ranges of `SpeechFields`."""
 
+import contextlib
 import difflib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -50,23 +52,30 @@ _Body = msgspec.defstruct(
 )
 
 
-def parse_fields(body: bytes) -> tuple[SpeechFields, list[str]]:
-    """Parses a request body. Returns its fields, and warnings that name those without effect.
-
-    Raises `ApiError` 400, naming the field if there is one.
-    """
+@contextlib.contextmanager
+def decoding() -> Iterator[None]:
+    """Raises `ApiError` 400 for what msgspec raises while it decodes a body, naming the field if there is one."""
     try:
-        fields: Any = msgspec.json.decode(body, type=_Body)
-        warnings = [f"{name} is ignored: {why}" for name, why in _IGNORED.items() if getattr(fields, name) != _ABSENT]
-        if fields.extra_params == _ABSENT:
-            return fields, warnings
-        return _with_extra(fields, warnings)
+        yield
     except msgspec.ValidationError as error:
         raise _field_error(str(error)) from None
     except RecursionError:
         raise bad_request(None, "the body is nested too deeply", "invalid_json") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise bad_request(None, f"the body is not JSON in UTF-8: {error}", "invalid_json") from None
+
+
+def parse_fields(body: bytes) -> tuple[SpeechFields, list[str]]:
+    """Parses a request body. Returns its fields, and warnings that name those without effect.
+
+    Raises `ApiError` 400, naming the field if there is one.
+    """
+    with decoding():
+        fields: Any = msgspec.json.decode(body, type=_Body)
+        warnings = [f"{name} is ignored: {why}" for name, why in _IGNORED.items() if getattr(fields, name) != _ABSENT]
+        if fields.extra_params == _ABSENT:
+            return fields, warnings
+        return _with_extra(fields, warnings)
 
 
 def _with_extra(fields: Any, warnings: list[str]) -> tuple[SpeechFields, list[str]]:

@@ -11,6 +11,7 @@ from syrinx_stages.gateway.errors import error_response
 from syrinx_stages.gateway.service import GatewayService
 
 SPEECH_PATH = "/v1/audio/speech"
+BATCH_PATH = "/v1/audio/speech/batch"
 
 
 class RefuseEarly:
@@ -22,7 +23,7 @@ class RefuseEarly:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs one request."""
-        if scope["type"] == "http" and scope["path"] == SPEECH_PATH and scope["method"] == "POST":
+        if scope["type"] == "http" and scope["path"] in (SPEECH_PATH, BATCH_PATH) and scope["method"] == "POST":
             error = self._service.refusals.recent(client_key(HTTPConnection(scope)), time.monotonic())
             if error is not None:
                 self._service.count_refusal(self._service.checkpoint.task_type)
