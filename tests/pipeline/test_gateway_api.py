@@ -110,6 +110,14 @@ async def test_raw_wav_stream_is_playable(running: Gateway, fields: dict):
     assert running.stages.seen[0].live
 
 
+async def test_a_streamed_wav_differs_from_the_file_only_in_its_open_lengths(running: Gateway):
+    stream, file = [bytearray((await running.say(stream=each)).content) for each in (True, False)]
+    for start in (4, 40):
+        assert stream[start : start + 4] == b"\xff\xff\xff\xff"
+        stream[start : start + 4] = file[start : start + 4]
+    assert stream == file
+
+
 async def test_events_contain_audio_and_usage(running: Gateway):
     response = await running.say(stream_format="sse", response_format="pcm", input="The old teacher.")
     *deltas, done = events(response.content)

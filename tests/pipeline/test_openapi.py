@@ -7,6 +7,8 @@ from pathlib import Path
 import httpx
 
 from support.gateway import DEADLINE, Script, gateway
+from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.gateway.openapi import document
 
 EXCLUDED = "ignored_auth,positive_data_acceptance"
 """There are no keys here. A schema cannot say which voices, texts and combinations a checkpoint accepts."""
@@ -33,3 +35,9 @@ async def test_every_route_is_described() -> None:
         for path, operations in described.items():
             allowed = (await client.request("PATCH", path.format(model="syrinx-us"))).headers["allow"].split(", ")
             assert {method.upper() for method in operations} == set(allowed), path
+
+
+def test_every_field_of_a_request_is_described() -> None:
+    properties = document()["components"]["schemas"]["SpeechFields"]["properties"]
+    assert properties.keys() == set(FAMILY.request_fields.__struct_fields__)
+    assert all(each["description"] for each in properties.values())

@@ -22,6 +22,7 @@ from syrinx_stages.gateway.delivery import SpeechResponse
 from syrinx_stages.gateway.errors import ApiError, error_response, internal_error, quoted, unavailable
 from syrinx_stages.gateway.exchange import Exchanges
 from syrinx_stages.gateway.fields import parse_fields
+from syrinx_stages.gateway.page import page
 from syrinx_stages.gateway.refusals import BATCH_PATH, SPEECH_PATH, RefuseEarly
 from syrinx_stages.gateway.request import model_not_found, parse_request
 from syrinx_stages.gateway.service import GatewayService
@@ -124,6 +125,12 @@ async def _health(http: Request) -> Response:
     if (reason := _service(http).ready()) is not None:
         raise unavailable(reason, 1, "not_ready")
     return JSONResponse({"status": "ok"})
+
+
+@_routes.api_route("/", methods=READ)
+@_routes.api_route("/docs", methods=READ)
+async def _docs(http: Request) -> Response:
+    return page()
 
 
 @_routes.api_route("/openapi.json", methods=READ)

@@ -8,7 +8,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncGenerator
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Raw, Struct, structs
@@ -33,7 +33,8 @@ CONCURRENT = 8
 """Items in progress at the same time; their results are sent in order."""
 PATIENCE_SECONDS = 60.0
 """How long an item that is not admitted is tried again. Meanwhile it is not in the queue, so that streams go first."""
-_NOT_SHARED = ("input", "stream", "stream_format")
+NOT_SHARED = ("input", "stream", "stream_format")
+"""Fields that a batch does not have besides its items."""
 
 
 class _Items(Struct):
@@ -52,8 +53,7 @@ class ItemResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     index: int
     """Position of the item in the request, from 0."""
-    status: str
-    """`success` or `error`."""
+    status: Literal["success", "error"]
     audio_data: bytes | None = None
     """The whole file, in base64."""
     media_type: str | None = None
@@ -82,7 +82,7 @@ def parse_batch(body: bytes) -> list[tuple[SpeechFields, list[str]]]:
         items = msgspec.json.decode(body, type=_Items).items
         common = msgspec.json.decode(body, type=dict[str, Raw])
     del common["items"]
-    for name in _NOT_SHARED:
+    for name in NOT_SHARED:
         if name in common:
             advice = "goes into the items" if name == "input" else "is not for batches, which have no streams"
             raise bad_request(name, f"{advice}; leave it out here")

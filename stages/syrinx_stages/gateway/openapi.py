@@ -1,11 +1,13 @@
 """The description of the public API at `/openapi.json`, from the types that requests are checked against."""
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.gateway.batch import MAX_ITEMS, NOT_SHARED, ItemResult
 from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions
 from syrinx_stages.gateway.request import MAX_TEXT
 
@@ -30,26 +32,60 @@ _HEADERS = {
     "X-Audio-Seconds": "Duration of the audio; in responses to stream: false.",
     "Warning": "Fields of the request that have no effect.",
 }
+_FIELDS = {
+    "input": f"The text to speak; up to {MAX_TEXT:,} characters.",
+    "model": "The served model or an alias of it: see GET /v1/models.",
+    "voice": "A voice or an alias of one, as a name or an object: see GET /v1/audio/voices.",
+    "instructions": "How to speak, if the checkpoint can follow it; for VoiceDesign the description of the voice.",
+    "response_format": "The format of the audio; pcm, ulaw and alaw have no header.",
+    "sample_rate": "Samples per second of the audio.",
+    "speed": "How fast the audio plays; the pitch stays the same.",
+    "stream": "false: the whole file, with its length.",
+    "stream_format": "audio: the file's bytes as they are generated. sse: events with base64 data.",
+    "task_type": "The task of the checkpoint.",
+    "language": "One of the languages of GET /v1/audio/voices.",
+    "ref_audio": "For Base: the voice to clone, as base64, a data: URI or the URL of an allowed host.",
+    "ref_text": "For Base: the transcript of ref_audio.",
+    "x_vector_only_mode": "For Base: clone from the speaker embedding alone, without ref_text.",
+    "non_streaming_mode": "false: the model reads one text token per frame instead of all text at once.",
+    "seed": "The same seed gives the same audio; random unless given.",
+    "max_new_tokens": "Maximum number of frames, of 80 ms each.",
+    "temperature": "Of a frame's first code; 0 is greedy.",
+    "top_k": "Of a frame's first code.",
+    "top_p": "Of a frame's first code.",
+    "repetition_penalty": "Of a frame's first code.",
+    "subtalker_temperature": "Of a frame's other codes; 0 is greedy.",
+    "subtalker_top_k": "Of a frame's other codes.",
+    "subtalker_top_p": "Of a frame's other codes.",
+}
+"""Descriptions of the request's fields."""
 
 
 @functools.cache
 def document() -> dict[str, Any]:
     """Returns the OpenAPI 3.1 document."""
-    reference = "#/components/schemas/{name}"
-    [body], schemas = msgspec.json.schema_components([FAMILY.request_fields], ref_template=reference)
-    schemas[FAMILY.request_fields.__name__]["properties"] |= _choices()
-    schemas["Error"] = _ERROR
+    types = (FAMILY.request_fields, ItemResult)
+    [body, result], schemas = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    speech = schemas[FAMILY.request_fields.__name__]
+    typed = {name: {**speech["properties"][name], "description": text} for name, text in _FIELDS.items()}
+    checked = _choices()
+    speech["properties"] = {name: {**each, **checked.get(name, {})} for name, each in typed.items()}
+    schemas |= {"Error": _ERROR, **_batch_schemas(typed, result)}
     model, models = _object("The model.", "id", "object"), _object("The models.", "object", "data")
+    page = {"description": "The page.", "content": {"text/html": {"schema": {"type": "string"}}}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Syrinx", "version": "1", "description": "OpenAI's speech API for Qwen3-TTS."},
         "paths": {
             "/v1/audio/speech": {"post": _speech(body)},
+            "/v1/audio/speech/batch": {"post": _batch()},
             "/v1/audio/voices": _get("Lists the voices and their aliases.", _object("The voices.", "voices", "names")),
             "/v1/audio/models": _get("Lists the model and its aliases.", models),
             "/v1/models": _get("Lists the model and its aliases.", models),
             "/v1/models/{model}": _get("Describes a model.", model, "404", parameter="model"),
             "/health": _get("Reports whether the gateway is ready.", _object("Ready.", "status"), "503"),
+            "/docs": _get("A page that describes this API and lets you try it.", page),
+            "/": _get("The same page.", page),
             "/openapi.json": _get("This document.", _object("OpenAPI.", "openapi", "paths")),
         },
         "components": {"schemas": schemas},
@@ -75,12 +111,37 @@ _ERROR = {
 
 
 def _choices() -> dict[str, Any]:
-    """Returns the fields whose values are checked after decoding."""
+    """Returns the schemas of fields whose values are checked after decoding."""
+
+    def one_of(names: Iterable[str], default: str | None = None) -> dict[str, Any]:
+        return {"anyOf": [{"enum": list(names)}, {"type": "null"}], "default": default}
+
     return {
         "input": {"type": "string", "minLength": 1, "maxLength": MAX_TEXT},
-        "response_format": {"anyOf": [{"enum": list(AudioFormat)}, {"type": "null"}], "default": "wav"},
-        "stream_format": {"anyOf": [{"enum": ["audio", "sse"]}, {"type": "null"}], "default": None},
-        "task_type": {"anyOf": [{"enum": list(FAMILY.task_types)}, {"type": "null"}], "default": None},
+        "response_format": one_of(AudioFormat, AudioFormat.WAV),
+        "stream_format": one_of(("audio", "sse")),
+        "task_type": one_of(FAMILY.task_types),
+    }
+
+
+def _batch_schemas(fields: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    """Returns the schemas of a batch and its response. Only the types of `fields` are checked for the whole batch."""
+    shared = {name: each for name, each in fields.items() if name not in NOT_SHARED}
+    item = {"input": fields["input"], **shared}
+    items = {
+        "type": "array",
+        "items": {"$ref": "#/components/schemas/BatchItem"},
+        "minItems": 1,
+        "maxItems": MAX_ITEMS,
+        "description": "The texts, each with fields of its own.",
+    }
+    counts = {name: {"type": "integer"} for name in ("total", "succeeded", "failed")}
+    answer = {"id": {"type": "string"}, "results": {"type": "array", "items": result}, **counts}
+    closed = {"type": "object", "additionalProperties": False}
+    return {
+        "BatchItem": {**closed, "required": ["input"], "properties": item},
+        "Batch": {**closed, "required": ["items"], "properties": {"items": items, **shared}},
+        "BatchResults": {"type": "object", "required": list(answer), "properties": answer},
     }
 
 
@@ -93,6 +154,19 @@ def _speech(body: dict[str, Any]) -> dict[str, Any]:
         "operationId": "speech",
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": {"200": spoken, **_errors(*_ERRORS)},
+    }
+
+
+def _batch() -> dict[str, Any]:
+    def content(name: str) -> dict[str, Any]:
+        return {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+
+    results = "The results, in the order of the items; each may be an error."
+    return {
+        "summary": "Synthesizes several texts. The other fields apply to all items that do not have their own.",
+        "operationId": "speechBatch",
+        "requestBody": {"required": True, "content": content("Batch")},
+        "responses": {"200": {"description": results, "content": content("BatchResults")}, **_errors(*_ERRORS)},
     }
 
 
