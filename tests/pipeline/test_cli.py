@@ -91,12 +91,21 @@ def test_say_uses_the_running_pipeline_and_the_seed(up, tmp_path):
     assert a != c
 
 
-@pytest.mark.parametrize("form", ["mp3", "flac", "opus"])
-def test_say_derives_the_format_from_the_extension(up, tmp_path, form):
-    code, _, stderr = syrinx(up.state, "say", "Good morning.", "-o", tmp_path / f"x.{form}")
+@pytest.mark.parametrize(
+    ("form", "magic"),
+    [("mp3", b"\xff\xf3"), ("flac", b"fLaC"), ("opus", b"OggS"), ("aac", b"\xff\xf1"), ("ulaw", b""), ("alaw", b"")],
+)
+def test_say_derives_the_format_from_the_extension(up, tmp_path, form, magic):
+    code, _, stderr = syrinx(up.state, "say", "Good morning.", "-o", tmp_path / f"x.{form}", "--seed", 1)
     assert code == 0, stderr
-    magic = {"mp3": (b"ID3", b"\xff"), "flac": (b"fLaC",), "opus": (b"OggS",)}[form]
-    assert (tmp_path / f"x.{form}").read_bytes().startswith(magic)
+    data = (tmp_path / f"x.{form}").read_bytes()
+    assert data.startswith(magic)
+    summary = re.search(r"([\d.]+) s of audio, TTFA \d+ ms", stderr)
+    whole = tmp_path / "x.wav"
+    syrinx(up.state, "say", "Good morning.", "-o", whole, "--seed", 1)
+    seconds = len(read_wav(whole)) / 24_000
+    assert float(summary[1]) == pytest.approx(seconds, abs=0.13), "an encoder may pad it"
+    assert magic or len(data) / 8_000 == pytest.approx(seconds, abs=0.01)
 
 
 def test_a_streamed_wav_has_the_same_audio_and_a_valid_header(up, tmp_path):
@@ -122,7 +131,7 @@ def test_say_streams_raw_audio_to_standard_output(up, tmp_path):
         (["hello", "--language", "Klingon"], "language"),
         (["   "], "input: is empty"),
         (["hello", "-o", "x.txt"], "unknown format; use the extension .wav"),
-        (["hello", "-o", "x.mp3", "--stream"], "mp3 cannot be streamed; use wav or pcm"),
+        (["hello", "-o", "x.mp3", "--stream"], "--stream writes wav or pcm, not mp3; use one of them"),
         (["hello", "-o", "-", "--stream", "--format", "wav"], "use --format pcm"),
         (["hello", "-o", "/no/such/folder/x.wav"], "cannot write /no/such/folder/x.wav"),
         (["hello", "-o", "/no/such/folder/x.wav", "--stream"], "cannot write /no/such/folder/x.wav"),

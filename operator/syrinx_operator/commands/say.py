@@ -9,15 +9,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import aiohttp
-import soundfile
+import av
+import numpy as np
 from msgspec import Struct
 
 from syrinx_operator.commands.bench.stats import Playback, PlaybackRecorder
 from syrinx_operator.commands.client import SpeechClient, SpeechError
 from syrinx_stages.contract.family import FAMILY
 
-FORMATS = ("wav", "pcm", "mp3", "flac", "opus")
+FORMATS = ("wav", "pcm", "mp3", "flac", "opus", "aac", "ulaw", "alaw")
+"""Values of `response_format`, and extensions of files."""
+_DEMUXERS = {"opus": "ogg", "ulaw": "mulaw"}
+"""FFmpeg's names of formats that it calls otherwise."""
 STREAMABLE = ("wav", "pcm")
+TELEPHONY_RATE = 8_000
+"""Samples per second of ulaw and alaw, which have no header."""
 
 
 class SayError(Exception):
@@ -50,7 +56,7 @@ class Utterance(Struct, frozen=True, kw_only=True):
         if found not in FORMATS:
             raise SayError(f"{self.output}: unknown format; use the extension .{', .'.join(FORMATS)}, or --format")
         if self.stream and found not in STREAMABLE:
-            raise SayError(f"{found} cannot be streamed; use {' or '.join(STREAMABLE)}, or omit --stream")
+            raise SayError(f"--stream writes {' or '.join(STREAMABLE)}, not {found}; use one of them, or omit --stream")
         if self.stream and found == "wav" and self.output == "-":
             raise SayError("a streamed wav needs a file, because its header contains the length; use --format pcm")
         return found
@@ -108,17 +114,18 @@ def _body(utterance: Utterance, response_format: str) -> dict[str, object]:
 
 
 def _samples(data: bytes, container: str) -> bytes:
-    """Returns a complete response as 16-bit PCM at `FAMILY.sample_rate`. Raises `SpeechError` for other audio."""
+    """Returns a complete response as 16-bit mono PCM at `FAMILY.sample_rate`. Raises `SpeechError` for other audio."""
     if container == "pcm":
         return data
+    raw = {"sample_rate": str(TELEPHONY_RATE)} if container in ("ulaw", "alaw") else {}
+    resampler = av.AudioResampler("s16", "mono", FAMILY.sample_rate)
     try:
-        samples, rate = soundfile.read(io.BytesIO(data), dtype="int16", always_2d=True)
-    except soundfile.LibsndfileError as error:
+        with av.open(io.BytesIO(data), "r", format=_DEMUXERS.get(container, container), options=raw) as file:
+            frames = [part for frame in [*file.decode(audio=0), None] for part in resampler.resample(frame)]
+    except (av.FFmpegError, IndexError) as error:
         raise SpeechError("no audio", f"the response is not {container}: {error}") from None
-    if rate != FAMILY.sample_rate and len(samples):
-        raise SpeechError("no audio", f"the response has a sample rate of {rate} Hz; expected {FAMILY.sample_rate}")
-    mono: bytes = samples[:, 0].tobytes()
-    return mono
+    samples: bytes = np.concatenate([frame.to_ndarray()[0] for frame in frames]).tobytes() if frames else b""
+    return samples
 
 
 @contextlib.contextmanager
