@@ -225,6 +225,16 @@ def test_a_missing_model_fails_with_the_stages_output(tmp_path):
     assert "Traceback" not in stderr
 
 
+def test_an_alias_of_no_voice_fails_with_the_gateways_output(tmp_path):
+    file = tmp_path / "p.yaml"
+    file.write_text(EXAMPLE.read_text().replace("port: 8000", "port: 0\n    api: {voiceAliases: {narrator: alto}}"))
+    code, _, stderr = syrinx(tmp_path, "up", file)
+    assert code == 1
+    assert "gateway-0 could not start" in stderr
+    assert "voiceAliases: 'narrator' stands for 'alto', which is not a voice of this checkpoint" in stderr
+    assert "Traceback" not in stderr
+
+
 def test_check_reports_all_problems_and_its_status(here, tmp_path):
     code, out, _ = here("check", EXAMPLE)
     assert (code, out.decode()) == (0, f"{EXAMPLE}: TTSPipeline demo is valid\n")

@@ -178,6 +178,18 @@ async def test_a_client_that_disconnects_cancels_all_items(running: Gateway):
     await until(lambda: outcome(running, "cancelled") == 2, "both were counted")
 
 
+async def test_a_batch_that_a_drain_cuts_off_is_a_503_or_incomplete(running: Gateway):
+    running.stages.script = Script(pause_after=4)
+    whole = asyncio.create_task(batch(running, {"input": "a"}))
+    partial = asyncio.create_task(batch(running, {"input": "a", "voice": "alto"}, {"input": "b"}))
+    await until(lambda: len(running.stages.seen) == 2, "both are served")
+    await running.service.drain(0.2)
+    assert (await whole).json()["error"]["code"] == "draining"
+    with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
+        await partial
+    assert outcome(running, "error") == 2
+
+
 async def test_a_draining_gateway_refuses_a_batch(running: Gateway):
     await running.service.drain(0)
     await running.service.close()
