@@ -37,6 +37,7 @@ async def test_each_item_is_a_file_with_its_own_fields_over_those_of_the_batch(r
         response_format="pcm",
         seed=1,
         speed=2,
+        stream=False,
     )
     assert (response.status_code, response.headers["content-type"]) == (200, "application/json")
     answer = response.json()

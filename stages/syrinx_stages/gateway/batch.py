@@ -82,11 +82,9 @@ def parse_batch(body: bytes) -> list[tuple[SpeechFields, list[str]]]:
         items = msgspec.json.decode(body, type=_Items).items
         common = msgspec.json.decode(body, type=dict[str, Raw])
     del common["items"]
-    for name in NOT_SHARED:
-        if name in common:
-            advice = "goes into the items" if name == "input" else "is not for batches, which have no streams"
-            raise bad_request(name, f"{advice}; leave it out here")
-    shared, warnings = parse_fields(msgspec.json.encode({**common, "input": "-"}))
+    if "input" in common:
+        raise bad_request("input", "goes into the items; leave it out here")
+    shared, warnings = _parse_fields(msgspec.json.encode({**common, "input": "-"}))
     found = [_parse_item(index, item, shared, warnings) for index, item in enumerate(items)]
     if (characters := sum(len(fields.input) for fields, _ in found)) > MAX_BATCH_TEXT:
         message = f"have {characters:,} characters of input together; at most {MAX_BATCH_TEXT:,} are accepted"
@@ -98,10 +96,7 @@ def parse_batch(body: bytes) -> list[tuple[SpeechFields, list[str]]]:
 
 def _parse_item(index: int, item: Raw, shared: SpeechFields, warnings: list[str]) -> tuple[SpeechFields, list[str]]:
     try:
-        fields, own = parse_fields(bytes(item))
-        if fields.stream or fields.stream_format:
-            name = "stream" if fields.stream else "stream_format"
-            raise bad_request(name, "is not for batches, which have no streams; leave it out")
+        fields, own = _parse_fields(bytes(item))
     except ApiError as error:
         param = f"items[{index}]"
         message = f"{param}: {error.message}"
@@ -109,6 +104,14 @@ def _parse_item(index: int, item: Raw, shared: SpeechFields, warnings: list[str]
         raise ApiError(error.status, message, param=param, code=error.code) from None
     inherited = {name: getattr(shared, name) for name in fields.__struct_fields__ if getattr(fields, name) is None}
     return structs.replace(fields, **(inherited | {"stream": False})), [*warnings, *own]
+
+
+def _parse_fields(body: bytes) -> tuple[SpeechFields, list[str]]:
+    fields, warnings = parse_fields(body)
+    if fields.stream or fields.stream_format:
+        name = "stream" if fields.stream else "stream_format"
+        raise bad_request(name, "is not for batches, which have no streams; leave it out")
+    return fields, warnings
 
 
 async def prepare(
