@@ -130,16 +130,17 @@ class System:
 
     @property
     def admin_urls(self) -> dict[str, str]:
-        """URLs of the stages' metrics and settings, by name."""
+        """URLs of the stages' metrics, by name."""
         return {member.name: member.admin_url for member in self._local.members if member.admin_url}
 
     async def set_ramp(self, ramp: Sequence[int]) -> None:
         """Sets the chunk ramp of all codecs. Raises `httpx.HTTPError`."""
-        async with httpx.AsyncClient(timeout=30.0, trust_env=False) as http:
+        headers = self._local.settings_headers
+        async with httpx.AsyncClient(timeout=30.0, trust_env=False, headers=headers) as http:
             for member in self._local.members:
                 if member.stage == Stage.CODEC:
                     body = {"settings": {"chunk_ramp": list(ramp)}}
-                    (await http.put(f"{member.admin_url}/settings", json=body)).raise_for_status()
+                    (await http.put(member.settings_url or "", json=body)).raise_for_status()
 
     def _on_event(self, event: Event) -> None:
         self._view(event)

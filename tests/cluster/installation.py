@@ -20,7 +20,7 @@ EXAMPLES = ROOT / "examples"
 RELEASE = "syrinx"
 REMOVED_SECONDS = 180.0
 ANYWHERE = {"cidr": "0.0.0.0/0"}
-"""Peers of admin ports if the operator runs outside: the API server's proxy has a node's address."""
+"""Peers of admin and settings ports if the operator runs outside: the API server's proxy has a node's address."""
 SHOWN = ("Ready", "GatewayReady", "TalkerReady", "CodecReady", "ConnectorReady", "Progressing", "Degraded")
 
 

@@ -4,6 +4,7 @@ One pipeline with bad settings and one load for the whole file; the tests follow
 """
 
 import asyncio
+import base64
 import json
 from typing import NamedTuple
 
@@ -54,9 +55,11 @@ def tuning(tuned):
 
 
 def report(tuned, stage):
-    """Returns the response of a stage's only replica to GET /settings."""
+    """Returns what a stage's only replica reports of its settings."""
     cluster = tuned.installed.cluster
-    return cluster.call("GET", cluster.path("Pod", f"{PIPELINE}-{stage}-0:9090", "proxy") + "/settings").json()
+    token = base64.b64decode(cluster.get("Secret", f"{PIPELINE}-stages")["data"]["token"]).decode()
+    path = cluster.path("Pod", f"{PIPELINE}-{stage}-0:9091", "proxy") + f"/settings/{stage}"
+    return cluster.call("GET", path, headers={"X-Syrinx-Token": token}).json()
 
 
 def configured(tuned, stage):

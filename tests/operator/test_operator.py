@@ -11,6 +11,7 @@ import yaml
 from support.kube import KubeCluster
 from support.operator import CRD, Harness
 from support.rbac import rights
+from syrinx_operator.cluster.plan.records import with_template_label
 
 pytestmark = pytest.mark.faults
 
@@ -26,6 +27,7 @@ DEMO = {
     "networkpolicy/demo-redis",
     "networkpolicy/demo-talker",
     "secret/demo-redis",
+    "secret/demo-stages",
     "service/demo-codec",
     "service/demo-gateway",
     "service/demo-redis",
@@ -66,13 +68,14 @@ async def test_nothing_is_written_when_nothing_changes(harness):
         assert harness.writes()[len(before) :] == []
 
 
-async def test_secrets_are_created_and_never_read(harness):
+async def test_secrets_are_created_and_read_by_name(harness):
     async with harness.operator():
         harness.apply()
         await harness.settled()
     asked = [request for request in harness.cluster.requests if "/secrets" in request.path]
     assert {request.method for request in asked} == {"GET", "POST"}
-    assert all(request.path.endswith("/secrets/demo-redis") for request in asked if request.method == "GET")
+    read = {request.path.rpartition("/")[2] for request in asked if request.method == "GET"}
+    assert read == {"demo-redis", "demo-stages"}
     assert {each.verb for each in harness.cluster.rights.asked if each.resource == "secrets"} == {"get", "create"}
 
 
@@ -187,16 +190,65 @@ async def test_a_deleted_object_is_recreated(harness, kind):
         await harness.settled()
 
 
-async def test_a_deleted_password_is_replaced_and_restarts_pods(harness):
+@pytest.mark.parametrize(("secret", "kept"), [("demo-redis", set()), ("demo-stages", {"demo-redis-0"})])
+async def test_a_deleted_secret_is_replaced_and_restarts_the_pods_that_use_it(harness, secret, kept):
     async with harness.operator():
         harness.apply()
         await harness.settled()
-        pods, old = uids(harness), harness.cluster.get("secret", "demo-redis")
-        harness.cluster.delete("secret", "demo-redis")
-        await harness.wait(lambda: harness.cluster.get("secret", "demo-redis"), "there is a Secret")
-        await harness.wait(lambda: not set(pods.values()) & set(uids(harness).values()), "all pods are new")
+        pods, old = uids(harness), harness.cluster.get("secret", secret)
+        harness.cluster.delete("secret", secret)
+        await harness.wait(lambda: harness.cluster.find("secret", secret), "there is a Secret")
+        old_pods = {uid for name, uid in pods.items() if name not in kept}
+        await harness.wait(lambda: not old_pods & set(uids(harness).values()), "all of its pods are new")
         await harness.settled()
-        assert harness.cluster.get("secret", "demo-redis")["data"] != old["data"]
+        assert harness.cluster.get("secret", secret)["data"] != old["data"]
+        assert {name for name, uid in uids(harness).items() if pods.get(name) == uid} == kept
+        await harness.wait(lambda: generation(harness, "codec") == 1, "the settings are confirmed with the new token")
+
+
+def record_of_an_earlier_version(harness: Harness) -> None:
+    """Edits the release record: pods have one port for metrics and settings, and no token."""
+    release = harness.cluster.get("configmap", "demo-release")
+    record = json.loads(release["data"]["release.json"])
+    for stage in ("gateway", "talker", "codec"):
+        template = record["templates"][stage]["template"]
+        del template["metadata"]["annotations"]["syrinx.dev/token-secret"]
+        container = template["spec"]["containers"][0]
+        container["ports"] = [port for port in container["ports"] if port["name"] != "settings"]
+        container["env"] = [each for each in container["env"] if each["name"] != "SYRINX_SETTINGS_TOKEN"]
+        record["templates"][stage]["template"] = with_template_label(template)
+    harness.cluster.patch("configmap", "demo-release", {"data": {"release.json": json.dumps(record)}})
+
+
+@pytest.mark.parametrize("access", ["direct", "proxy"])
+async def test_pods_of_an_earlier_version_keep_their_port_until_an_edit_restarts_them(harness, access):
+    admins = harness.cluster.kubelet.admins
+    async with harness.operator(SYRINX_STAGE_ACCESS=access):
+        harness.apply()
+        await harness.settled()
+        assert admins.tokenless == set()
+    pods = uids(harness)
+    record_of_an_earlier_version(harness)
+    async with harness.operator(SYRINX_STAGE_ACCESS=access):
+        await harness.wait(lambda: not set(pods.values()) & set(uids(harness).values()) - redis(pods), "all are old")
+        await harness.settled()
+        pods = uids(harness)
+        harness.apply(codec={"maxNumSeqs": 5})
+        await harness.wait(lambda: generation(harness, "codec") == 2, "a pod of the earlier version confirms")
+        assert uids(harness) == pods and "demo-codec-0" in admins.tokenless
+        admins.tokenless.clear()
+        harness.apply(codec={"maxNumSeqs": 6, "drainSeconds": 7})
+        await harness.wait(lambda: generation(harness, "codec") == 3, "the new pod confirms")
+        await harness.settled()
+        assert uids(harness)["demo-codec-0"] != pods["demo-codec-0"]
+        admins.tokenless.clear()
+        harness.apply(codec={"maxNumSeqs": 7, "drainSeconds": 7})
+        await harness.wait(lambda: generation(harness, "codec") == 4, "the new pod confirms")
+        assert "demo-codec-0" not in admins.tokenless
+
+
+def redis(pods: dict[str, str]) -> set[str]:
+    return {pods["demo-redis-0"]}
 
 
 async def test_drift_is_reverted(harness):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 from collections.abc import AsyncIterator, Callable
@@ -65,12 +66,15 @@ def pods(cluster: KubeCluster) -> dict[str, str]:
     return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in cluster.list("pod", "syrinx.dev/pipeline=demo")}
 
 
-async def settings(cluster: KubeCluster, pod: str, port: int = 9090) -> dict[str, object]:
-    """Returns a replica's settings in force."""
-    address = cluster.get("pod", pod)["status"]["podIP"]
-    async with httpx.AsyncClient(timeout=SECONDS) as client:
-        found: dict[str, object] = (await client.get(f"http://{address}:{port}/settings")).json()["settings"]
-        return found
+async def settings(cluster: KubeCluster, pod: str, stage: str = "") -> dict[str, object]:
+    """Returns a replica's settings in force. `stage` is that of the pod by default."""
+    found = cluster.get("pod", pod)
+    stage = stage or found["metadata"]["labels"]["syrinx.dev/component"]
+    token = base64.b64decode(cluster.get("secret", "demo-stages")["data"]["token"]).decode()
+    url = f"http://{found['status']['podIP']}:9091/settings/{stage}"
+    async with httpx.AsyncClient(timeout=SECONDS, headers={"X-Syrinx-Token": token}) as client:
+        report: dict[str, object] = (await client.get(url)).json()["settings"]
+        return report
 
 
 def edit(cluster: KubeCluster, **spec: object) -> None:
@@ -148,7 +152,7 @@ async def test_the_lifecycle_of_a_colocated_pipeline(harness, cluster):
         edit(cluster, talker={"maxNumSeqs": 3}, codec={"chunkRamp": [1, 2, 4]})
         await harness.settled()
         assert (await settings(cluster, "demo-talker-0"))["max_num_seqs"] == 3
-        assert (await settings(cluster, "demo-talker-0", 9091))["chunk_ramp"] == [1, 2, 4]
+        assert (await settings(cluster, "demo-talker-0", "codec"))["chunk_ramp"] == [1, 2, 4]
         assert pods(cluster) == before
 
         # Scale out both and kill a pod with both stages during a stream: the audio does not change.
@@ -162,7 +166,7 @@ async def test_the_lifecycle_of_a_colocated_pipeline(harness, cluster):
         await harness.wait(
             lambda: cluster.get("ttspipeline", "demo")["status"]["codec"]["summary"] == "2/2", "both replicas are ready"
         )
-        assert (await settings(cluster, "demo-talker-1", 9091))["chunk_ramp"] == [1, 2, 4]
+        assert (await settings(cluster, "demo-talker-1", "codec"))["chunk_ramp"] == [1, 2, 4]
         assert cluster.rights.denied == []
 
 

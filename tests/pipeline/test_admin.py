@@ -1,4 +1,4 @@
-"""The admin port of a real talker or codec: settings for a limited time, and what its metrics show of them."""
+"""Settings of a real talker or codec for a limited time, and what its metrics show of them."""
 
 import asyncio
 import contextlib
@@ -13,26 +13,31 @@ from support.writing import Owner
 from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason
-from syrinx_stages.runtime.admin import create_admin
+from syrinx_stages.contract.settings import TOKEN_HEADER
 from syrinx_stages.runtime.server import HttpServer
+from syrinx_stages.runtime.settings_api import create_settings_api
 from syrinx_stages.runtime.worker import Worker
 
 FINISHED = "syrinx_requests_finished_total"
 
 
+TOKEN = "a-token-of-the-operator"
+
+
 class Admin:
-    """A replica's admin port."""
+    """A replica's admin and settings ports."""
 
     def __init__(self, worker: Worker, http: httpx.AsyncClient) -> None:
         self._worker, self._http = worker, http
+        self.path = f"/settings/{worker.stage}"
 
     async def put(self, settings: dict[str, object], **fields: object) -> dict[str, object]:
-        answer = await self._http.put("/settings", json={"settings": settings, **fields})
+        answer = await self._http.put(self.path, json={"settings": settings, **fields})
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     async def get(self) -> dict[str, object]:
-        return (await self._http.get("/settings")).json()
+        return (await self._http.get(self.path)).json()
 
     def metric(self, name: str, **labels: str) -> float | None:
         """Returns a metric's value without a request that could update it."""
@@ -41,14 +46,15 @@ class Admin:
 
 @contextlib.asynccontextmanager
 async def admin_of(worker: Worker) -> AsyncIterator[Admin]:
-    app = create_admin(worker, worker.metrics.registry)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stage") as http:
+    app = create_settings_api({worker.stage: worker}, TOKEN)
+    transport, headers = httpx.ASGITransport(app), {TOKEN_HEADER: TOKEN}
+    async with httpx.AsyncClient(transport=transport, base_url="http://stage", headers=headers) as http:
         yield Admin(worker, http)
 
 
 @contextlib.asynccontextmanager
 async def alone(stage: str, **settings: object) -> AsyncIterator[tuple[Pipeline, Admin]]:
-    """Starts one replica without other stages, and its admin port."""
+    """Starts one replica without other stages, and its ports."""
     stages = Pipeline()
     try:
         worker = await (stages.talker(**settings) if stage == "talker" else stages.codec(**settings))
@@ -185,13 +191,14 @@ async def test_a_talker_does_not_count_invalid_requests_as_errors() -> None:
 
 
 async def test_a_settings_update_that_does_not_arrive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("syrinx_stages.runtime.admin.BODY_SECONDS", 0.1)
+    monkeypatch.setattr("syrinx_stages.runtime.settings_api.BODY_SECONDS", 0.1)
 
     async with alone("talker") as (stages, _):
-        server = HttpServer(create_admin(stages.workers[0], stages.workers[0].metrics.registry), "127.0.0.1", 0)
+        server = HttpServer(create_settings_api({"talker": stages.workers[0]}, TOKEN), "127.0.0.1", 0)
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(server.url).port)
-            writer.write(b"PUT /settings HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+            writer.write(f"PUT /settings/talker HTTP/1.1\r\nHost: x\r\n{TOKEN_HEADER}: {TOKEN}\r\n".encode())
+            writer.write(b"Content-Length: 9\r\n\r\n{")
             status = await asyncio.wait_for(reader.readline(), DEADLINE)
             assert status.startswith(b"HTTP/1.1 408")
             writer.close()

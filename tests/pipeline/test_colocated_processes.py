@@ -94,19 +94,22 @@ async def running(pipeline: Running) -> Running:
     return pipeline
 
 
-async def test_each_stage_has_its_own_port_metrics_and_settings(running: Running) -> None:
+async def test_each_stage_has_its_own_metrics_and_settings(running: Running) -> None:
     assert [child.name for child in running.pipeline.processes] == ["talker-0+codec-0", "talker-1+codec-1", "gateway-0"]
-    assert len({member.admin_url for member in running.pipeline.members}) == 5
+    members = running.pipeline.members
+    assert len({member.admin_url for member in members}) == 3, "the stages of a process share its ports"
+    assert len({member.settings_url for member in members}) == 5
     for member in running.members("talker") + running.members("codec"):
         names = {name.partition("{")[0] for name in await running.metrics(member)}
         for metric in BY_STAGE[member.stage]:
             assert any(name.startswith(metric.name) for name in names) or metric.labels, metric.name
     first, second = running.members("codec")
     change = {"settings": {"chunk_ramp": [1]}, "seconds": 60}
-    answer = (await running.client.put(f"{first.admin_url}/settings", json=change)).json()
+    headers = running.pipeline.settings_headers
+    answer = (await running.client.put(first.settings_url, json=change, headers=headers)).json()
     assert answer["settings"]["chunk_ramp"] == [1]
     for other in (second, *running.members("talker")):
-        assert "seconds" not in (await running.client.get(f"{other.admin_url}/settings")).json()
+        assert "seconds" not in (await running.client.get(other.settings_url, headers=headers)).json()
 
 
 async def test_killing_a_process_does_not_change_the_audio(running: Running, undisturbed: bytes) -> None:

@@ -44,16 +44,32 @@ def stuck_checkpoint(directory: Path) -> Path:
 def test_a_stage_takes_its_name_from_its_pod_and_its_settings_from_a_file(tmp_path: Path, redis: RedisServer) -> None:
     file = tmp_path / "settings.json"
     file.write_text(json.dumps({"settings": {"max_num_seqs": 3}, "generation": 7}))
-    config = {"settings_file": str(file), "settings_generation": 9, "talker": {"max_num_seqs": 5}, "host": ""}
-    with StageProcess("talker", tmp_path, redis, **config).started().ready() as talker:
+    config = {
+        "settings_file": str(file),
+        "settings_generation": 9,
+        "settings_port": 0,
+        "talker": {"max_num_seqs": 5},
+        "host": "",
+    }
+    token = {"SYRINX_SETTINGS_TOKEN": "of-the-operator"}
+    with StageProcess("talker", tmp_path, redis, environment=token, **config).started().ready() as talker:
         assert (talker.line["replica"], talker.line["url"][:17]) == ("pods-talker-0", "http://127.0.0.1:")
-        settings = httpx.get(f"{talker.line['admin_url']}/settings", trust_env=False).json()
+        url, headers = talker.line["settings_url"], {"X-Syrinx-Token": "of-the-operator"}
+        settings = httpx.get(url, headers=headers, trust_env=False).json()
         assert (settings["generation"], settings["settings"]["max_num_seqs"]) == (7, 3)
-        for path in ("healthz", "readyz", "metrics", "settings"):
+        for path in ("healthz", "readyz", "metrics"):
             assert httpx.head(f"{talker.line['admin_url']}/{path}", trust_env=False).status_code == 200
         with Redis.from_url(redis.url_with_password, protocol=2) as client:
             [key] = client.keys("*:requests")
             assert [consumer["name"] for consumer in client.xinfo_consumers(key, "talkers")] == [b"pods-talker-0"]
+
+
+def test_a_stage_without_a_token_serves_no_settings(tmp_path: Path, redis: RedisServer) -> None:
+    with StageProcess("codec", tmp_path, redis).started() as codec:
+        assert "settings_url" not in codec.line
+        answer = httpx.put(f"{codec.line['admin_url']}/settings", json={"settings": {}}, trust_env=False)
+        assert answer.status_code == 404
+        until(lambda: "SYRINX_SETTINGS_TOKEN is not set" in codec.errors, "the log says why")
 
 
 def test_an_invalid_settings_file_fails_the_start_with_one_line(tmp_path: Path, redis: RedisServer) -> None:

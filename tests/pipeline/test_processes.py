@@ -4,9 +4,12 @@ import asyncio
 import os
 import re
 import signal
+import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
@@ -17,6 +20,7 @@ import redis.asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.local_pipeline import local_pipeline
+from support.prometheus import find_prometheus, promtool
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.supervisor import Child
 from syrinx_operator.resource.spec import TTSPipeline
@@ -26,6 +30,7 @@ from syrinx_stages.contract.metrics import BY_STAGE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+PROGRAM = find_prometheus()
 DEADLINE = 60.0
 LONG = (
     "The old teacher carried seven green apples before breakfast. Her brother opened a broken window for his friends."
@@ -60,6 +65,16 @@ class Running:
         """Returns the sum over a metric's series."""
         text = (await self.client.get(f"{child.members[0].admin_url}/metrics")).text
         return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
+
+    async def settings(self, child: Child) -> dict[str, Any]:
+        """Returns what the first stage of a process reports of its settings."""
+        headers = self.pipeline.settings_headers
+        return (await self.client.get(child.members[0].settings_url, headers=headers)).json()
+
+    async def put_settings(self, child: Child, settings: dict[str, object]) -> httpx.Response:
+        """Changes the settings of the first stage of a process."""
+        body, headers = {"settings": settings}, self.pipeline.settings_headers
+        return await self.client.put(child.members[0].settings_url, json=body, headers=headers)
 
     async def resident(self) -> float:
         """Returns the number of rows of all talkers and codecs."""
@@ -185,14 +200,11 @@ async def test_settings_can_be_changed_over_http_during_a_stream(running: Runnin
     async def change(settings: dict[str, dict[str, object]]) -> None:
         for stage, values in settings.items():
             for child in running.children(stage):
-                answers.append(
-                    await running.client.put(f"{child.members[0].admin_url}/settings", json={"settings": values})
-                )
+                answers.append(await running.put_settings(child, values))
 
     defaults = {}
     for stage in updates:
-        answer = await running.client.get(f"{running.children(stage)[0].members[0].admin_url}/settings")
-        defaults[stage] = answer.json()["settings"]
+        defaults[stage] = (await running.settings(running.children(stage)[0]))["settings"]
     stream = asyncio.create_task(running.synthesize(LONG))
     await asyncio.sleep(0.3)
     await change(updates)
@@ -205,7 +217,7 @@ async def test_settings_can_be_changed_over_http_during_a_stream(running: Runnin
 
 async def test_a_restarted_stage_loads_its_saved_settings(running: Running) -> None:
     codec = running.children("codec")[0]
-    there = (await running.client.get(f"{codec.members[0].admin_url}/settings")).json()
+    there = await running.settings(codec)
     codec.members[0].save_settings({"generation": there["generation"] + 7, "settings": {"max_num_seqs": 3}})
     killed = codec.pid
     os.kill(killed, signal.SIGKILL)
@@ -213,16 +225,28 @@ async def test_a_restarted_stage_loads_its_saved_settings(running: Running) -> N
         while codec.pid in (None, killed):
             await asyncio.sleep(0.01)
     await running.ready()
-    found = (await running.client.get(f"{codec.members[0].admin_url}/settings")).json()
+    found = await running.settings(codec)
     assert (found["generation"], found["settings"]) == (
         there["generation"] + 7,
         there["settings"] | {"max_num_seqs": 3},
     )
-    await running.client.put(f"{codec.members[0].admin_url}/settings", json={"settings": there["settings"]})
+    await running.put_settings(codec, there["settings"])
+
+
+async def test_the_token_of_the_settings_is_in_no_file_and_on_no_command_line(running: Running) -> None:
+    token = running.pipeline.settings_headers["X-Syrinx-Token"].encode()
+    directory = running.pipeline.members[0].config_file.parent
+    assert not [file.name for file in directory.iterdir() if token in file.read_bytes()]
+    for child in running.pipeline.processes:
+        process = Path(f"/proc/{child.pid}")
+        assert token in (process / "environ").read_bytes(), "only this user may read it"
+        assert token not in (process / "cmdline").read_bytes()
+        answer = await running.client.put(child.members[0].settings_url, json={"settings": {}})
+        assert answer.status_code == 401
 
 
 async def test_invalid_settings_are_refused_with_their_field(running: Running) -> None:
-    url = f"{running.children('codec')[0].members[0].admin_url}/settings"
+    url, headers = running.children("codec")[0].members[0].settings_url, running.pipeline.settings_headers
     for body, status, word in (
         ({"settings": {"max_num_seqs": 0}}, 422, "max_num_seqs"),
         ({"settings": {"max_num_seqs": 33}}, 422, "max_resident"),
@@ -235,9 +259,9 @@ async def test_invalid_settings_are_refused_with_their_field(running: Running) -
         ({"max_num_seqs": 1}, 422, "max_num_seqs"),
         ([], 422, "settings"),
     ):
-        answer = await running.client.put(url, json=body)
+        answer = await running.client.put(url, json=body, headers=headers)
         assert (answer.status_code, word in answer.text) == (status, True), answer.text
-    answer = await running.client.put(url, content=b"x" * 100_000)
+    answer = await running.client.put(url, content=b"x" * 100_000, headers=headers)
     assert answer.status_code == 413
 
 
@@ -274,6 +298,17 @@ async def test_each_stage_exports_exactly_its_metrics_of_the_contract(running: R
         text = (await running.client.get(f"{child.members[0].admin_url}/metrics")).text
         families = {family.name for family in text_string_to_metric_families(text)}
         assert families == {metric.name.removesuffix("_total") for metric in BY_STAGE[stage]}
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="no promtool on this machine; `make test` fetches one")
+@pytest.mark.parametrize("stage", ["gateway", "talker", "codec"])
+async def test_promtool_finds_no_fault_in_the_metrics(running: Running, stage: str) -> None:
+    await running.synthesize(SHORT)
+    for child in running.children(stage):
+        metrics = (await running.client.get(f"{child.members[0].admin_url}/metrics")).content
+        checking = [promtool(PROGRAM), "check", "metrics"]
+        check = await asyncio.to_thread(subprocess.run, checking, input=metrics, capture_output=True, timeout=DEADLINE)
+        assert (check.returncode, check.stdout, check.stderr) == (0, b"", b"")
 
 
 @pytest.mark.parametrize("stage", ["talker", "codec"])

@@ -16,7 +16,7 @@ DOCUMENTS = sorted(path.name.removesuffix(".pipeline.yaml") for path in GOLDEN.g
 CONFIG = OperatorConfig(
     stages_image="syrinx/stages:1.0.0", redis_image="redis:7.2-alpine", operator_namespace="syrinx-system"
 )
-EMPTY = Observed(objects={}, password_uid="password-uid", served_kinds=frozenset({"PodMonitor"}))
+EMPTY = Observed(objects={}, password_uid="password-uid", token_uid="token-uid", served_kinds=frozenset({"PodMonitor"}))
 """A cluster with nothing of the pipeline but the password that the shell has made."""
 
 

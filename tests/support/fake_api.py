@@ -96,8 +96,8 @@ class FakeApi:
     def _store(self, manifest: Manifest) -> Manifest:
         metadata = manifest["metadata"]
         key = (manifest["kind"], metadata["name"])
-        metadata.setdefault("uid", f"uid-of-{key[0]}-{key[1]}")
         metadata["resourceVersion"] = str(next(self._versions))
+        metadata.setdefault("uid", f"uid-{metadata['resourceVersion']}")
         self.objects[key] = manifest
         return copy.deepcopy(manifest)
 

@@ -24,6 +24,7 @@ def pod(*, phase: str = "Running", ready: str = "False", **status: Any) -> dict[
             "annotations": {"syrinx.dev/config": '{"generation": "g1"}'},
             "creationTimestamp": CREATED,
         },
+        "spec": {"containers": [{"name": "talker", "ports": [{"name": "admin", "containerPort": 9090}]}]},
         "status": {"phase": phase, "podIP": "10.0.0.7", "conditions": conditions, **status},
     }
 
@@ -61,6 +62,12 @@ def test_a_ready_pod():
         2,
         "",
     )
+
+
+def test_a_pod_of_an_earlier_version_has_no_settings_port():
+    earlier, current = pod(), pod()
+    current["spec"]["containers"][0]["ports"].append({"name": "settings", "containerPort": 9091})
+    assert [replica.has_settings_port for replica in replicas([earlier, current])] == [False, True]
 
 
 def test_since_when_a_pod_is_unready():

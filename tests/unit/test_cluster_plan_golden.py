@@ -16,6 +16,7 @@ import yaml
 
 from support.cluster_plan import DOCUMENTS, EMPTY, GOLDEN, after, document, key, objects, owner_of, parsed, planned
 from syrinx_operator.cluster.plan.redis import password_secret
+from syrinx_operator.cluster.plan.settings_token import token_secret
 from syrinx_operator.cluster.state import Component, ObjectKey
 
 KUBERNETES = ("1.28", "1.33", "1.37")
@@ -69,8 +70,8 @@ def test_golden(name):
 @pytest.mark.parametrize("version", KUBERNETES)
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_object_matches_the_kubernetes_schema(name, version):
-    secret = password_secret(owner_of(pipeline_of(name)), "a password")
-    for manifest in (*plan_of(name).manifests, secret):
+    owner = owner_of(pipeline_of(name))
+    for manifest in (*plan_of(name).manifests, password_secret(owner, "a password"), token_secret(owner, "a token")):
         if manifest["kind"] != "PodMonitor":
             kubernetes_validate.validate(manifest, version, strict=True)
 
@@ -132,7 +133,7 @@ def test_manifests_are_in_dependency_order(name):
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_the_pipeline_owns_every_object(name):
     owner = owner_of(pipeline_of(name))
-    for manifest in (*plan_of(name).manifests, password_secret(owner, "a password")):
+    for manifest in (*plan_of(name).manifests, password_secret(owner, "a password"), token_secret(owner, "a token")):
         (reference,) = manifest["metadata"]["ownerReferences"]
         assert (reference["kind"], reference["name"], reference["uid"]) == ("TTSPipeline", owner.name, owner.uid)
         assert manifest["metadata"]["namespace"] == owner.namespace

@@ -103,12 +103,23 @@ def test_containers_mount_only_existing_volumes():
         assert volume["name"] == mount["name"]
 
 
-def test_admin_ports_are_open_to_the_operator_and_configured_peers_only():
+def private_ports(config):
     spec = pipeline({"monitoring": {"allowFrom": [{"namespace": "monitoring"}, {"cidr": "10.0.0.0/8"}]}}).spec
-    talker = next(each for each in network_policies(OWNER, spec, CONFIG) if each["metadata"]["name"] == "demo-talker")
-    (rule,) = talker["spec"]["ingress"]
-    operator, prometheus, network = rule["from"]
+    talker = next(each for each in network_policies(OWNER, spec, config) if each["metadata"]["name"] == "demo-talker")
+    return {rule["ports"][0]["port"]: rule["from"] for rule in talker["spec"]["ingress"]}
+
+
+def test_metrics_are_open_to_the_operator_and_configured_peers_and_settings_to_the_operator_only():
+    peers = private_ports(CONFIG)
+    assert peers.keys() == {9090, 9091}
+    operator, prometheus, network = peers[9090]
+    assert peers[9091] == [operator]
     assert operator["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "syrinx-system"}
     assert operator["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "syrinx-operator"}
     assert prometheus["podSelector"] == {}
     assert network == {"ipBlock": {"cidr": "10.0.0.0/8"}}
+
+
+def test_settings_are_open_to_the_api_server_too_if_the_operator_is_outside():
+    peers = private_ports(msgspec.structs.replace(CONFIG, proxied=True))
+    assert peers[9091] == peers[9090], "its address is one of the configured peers"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import pytest
@@ -24,10 +25,10 @@ DEMO = NamespacedName("voices", "demo")
 class NoStages:
     """Stages that answer no request."""
 
-    async def read_settings(self, namespace, replicas):
+    async def read_settings(self, namespace, replicas, token):
         return tuple(replicas)
 
-    async def push_settings(self, namespace, replicas, desired, fence):
+    async def push_settings(self, namespace, replicas, desired, fence, token):
         return tuple(replicas)
 
     async def scrape(self, namespace, replica):
@@ -74,7 +75,7 @@ async def test_creates_all_objects_then_the_status():
     result = await world.reconcile()
     assert result.outcome is Outcome.SUCCEEDED
     assert world.api.names("StatefulSet") == ["demo-codec", "demo-redis", "demo-talker"]
-    assert world.api.names("Secret") == ["demo-redis"]
+    assert world.api.names("Secret") == ["demo-redis", "demo-stages"]
     assert world.api.writes[0] == ("create", "Lease", "demo-operator")
     assert world.api.writes[-1] == ("apply", "TTSPipeline/status", "demo")
     assert world.pipeline["status"]["observedGeneration"] == 1
@@ -97,7 +98,7 @@ async def test_an_edit_deletes_objects_that_are_no_longer_planned():
     world.edit(connector={"url": "redis://cache:6379/0"})
     await world.reconcile()
     assert ("delete", "StatefulSet", "demo-redis") in world.api.writes
-    assert world.api.names("Secret") == ["demo-redis"], "Secrets are never deleted"
+    assert world.api.names("Secret") == ["demo-redis", "demo-stages"], "Secrets are never deleted"
 
 
 async def test_an_invalid_resource_changes_only_the_status():
@@ -156,6 +157,50 @@ async def test_an_object_of_another_owner_blocks_pruning_but_not_the_other_objec
 async def test_a_password_secret_of_another_owner_blocks_the_plan():
     world = World()
     world.api.add({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "demo-redis"}})
+    assert (await world.reconcile()).outcome is Outcome.BLOCKED
+    assert world.condition("Degraded") == ("True", "NameConflict")
+    assert world.api.names("StatefulSet") == []
+
+
+async def test_the_token_of_the_settings_ports_is_created_once():
+    world = World()
+    await world.reconcile()
+    first = world.api.objects["Secret", "demo-stages"]
+    assert len(base64.b64decode(first["data"]["token"])) >= 32
+    await world.reconcile()
+    assert world.api.objects["Secret", "demo-stages"] == first
+
+
+async def test_a_deleted_token_is_replaced_and_the_stages_restart():
+    world = World()
+
+    def templates() -> dict[str, str]:
+        workloads = [world.api.objects[key] for key in world.api.objects if key[0] in ("StatefulSet", "Deployment")]
+        labels = {each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"] for each in workloads}
+        return {name: found["syrinx.dev/template"] for name, found in labels.items()}
+
+    await world.reconcile()
+    first, before = world.api.objects.pop(("Secret", "demo-stages")), templates()
+    await world.reconcile()
+    assert world.api.objects["Secret", "demo-stages"]["data"] != first["data"]
+    changed = {name for name, template in templates().items() if template != before[name]}
+    assert changed == {"demo-talker", "demo-codec", "demo-gateway"}
+
+
+@pytest.mark.parametrize("data", [{}, {"token": "?"}, {"token": ""}, {"token": "YQpi"}])
+async def test_a_secret_without_a_usable_token_blocks_the_plan(data):
+    world = World()
+    await world.reconcile()
+    world.api.objects["Secret", "demo-stages"]["data"] = data
+    assert (await world.reconcile()).outcome is Outcome.BLOCKED
+    assert world.condition("Degraded") == ("True", "InvalidSecret")
+
+
+async def test_a_token_secret_of_another_owner_blocks_the_plan():
+    world = World()
+    world.api.add(
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "demo-stages"}, "data": {"token": "YQ=="}}
+    )
     assert (await world.reconcile()).outcome is Outcome.BLOCKED
     assert world.condition("Degraded") == ("True", "NameConflict")
     assert world.api.names("StatefulSet") == []

@@ -1,8 +1,9 @@
-"""Requests to the stages' admin ports."""
+"""Requests to the stages' settings and admin ports."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 
@@ -21,17 +22,37 @@ from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS
 from syrinx_stages.contract.settings import ReportedSettings
 
+TOKEN = "of-the-secret"
 
-class Admin:
-    """A fake admin port with a configurable answer."""
+
+class Stage:
+    """A fake stage with a configurable answer to requests for its settings."""
 
     def __init__(self) -> None:
         self.answer: web.Response | float = web.json_response(
             {"generation": 1, "settings": {"rows": 1}, "base": {"rows": 1}}
         )
         self.put: list[dict] = []
+        self.requests: list[tuple[str, str | None]] = []
+        """Path and token of each request."""
+        self.is_earlier = False
+        """Whether it is of an earlier version, with its settings on its admin port."""
 
-    async def handle(self, request: web.Request) -> web.Response:
+    async def settings_port(self, request: web.Request) -> web.Response:
+        if self.is_earlier:
+            return web.Response(status=404)
+        if request.headers.get("X-Syrinx-Token") != TOKEN:
+            return web.Response(status=401)
+        return await self._settings(request)
+
+    async def admin_port(self, request: web.Request) -> web.Response:
+        if request.path == "/metrics":
+            return web.Response(body=b"x" * 2000)
+        is_served = self.is_earlier and request.path == "/settings"
+        return await self._settings(request) if is_served else web.Response(status=404)
+
+    async def _settings(self, request: web.Request) -> web.Response:
+        self.requests.append((request.path, request.headers.get("X-Syrinx-Token")))
         if request.method == "PUT":
             self.put.append(await request.json())
             return web.json_response({"base": {"rows": 1}, **self.put[-1]})
@@ -51,21 +72,22 @@ def addresses() -> list[str]:
 
 
 @pytest.fixture(params=addresses())
-async def replica(request, admin, monkeypatch) -> AsyncIterator[Replica]:
-    app = web.Application()
-    app.router.add_route("*", "/{path}", admin.handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, request.param, 0)
-    await site.start()
-    monkeypatch.setattr(stage_api, "ADMIN_PORT", runner.addresses[0][1])
-    yield Replica(name="demo-codec-0", component=Component.CODEC, template="t", ready=True, address=request.param)
-    await runner.cleanup()
+async def replica(request, stage, monkeypatch) -> AsyncIterator[Replica]:
+    async with contextlib.AsyncExitStack() as cleanup:
+        for constant, handle in (("SETTINGS_PORT", stage.settings_port), ("ADMIN_PORT", stage.admin_port)):
+            app = web.Application()
+            app.router.add_route("*", "/{path:.*}", handle)
+            runner = web.AppRunner(app)
+            await runner.setup()
+            cleanup.push_async_callback(runner.cleanup)
+            await web.TCPSite(runner, request.param, 0).start()
+            monkeypatch.setattr(stage_api, constant, runner.addresses[0][1])
+        yield Replica(name="demo-codec-0", component=Component.CODEC, template="t", ready=True, address=request.param)
 
 
 @pytest.fixture
-def admin() -> Admin:
-    return Admin()
+def stage() -> Stage:
+    return Stage()
 
 
 @pytest.fixture
@@ -76,9 +98,38 @@ async def stages(monkeypatch) -> AsyncIterator[StageApi]:
         yield api
 
 
-async def test_reads_the_settings_of_a_ready_replica(stages, replica):
-    (found,) = await stages.read_settings("default", [replica])
+async def read(stages, replica, token=TOKEN):
+    (found,) = await stages.read_settings("default", [replica], token)
+    return found
+
+
+async def test_reads_the_settings_of_a_ready_replica(stages, replica, stage):
+    found = await read(stages, replica)
     assert found.reported == ReportedSettings(1, {"rows": 1}, {"rows": 1})
+    assert stage.requests == [("/settings/codec", TOKEN)]
+
+
+async def test_a_replica_with_another_token_has_no_reported_settings(stages, replica):
+    assert await read(stages, replica, "of-a-deleted-secret") == replica
+
+
+@pytest.mark.parametrize("has_settings_port", [False, True], ids=["pod", "image"])
+@pytest.mark.parametrize("colocated", [False, True])
+async def test_pods_and_images_of_earlier_versions_have_settings_without_a_token(
+    stages, replica, stage, monkeypatch, has_settings_port, colocated
+):
+    stage.is_earlier = True
+    earlier = msgspec.structs.replace(replica, has_settings_port=has_settings_port, colocated=colocated)
+    if colocated:
+        monkeypatch.setattr(stage_api, "SETTINGS_PORT", stage_api.ADMIN_PORT)
+        monkeypatch.setattr(stage_api, "ADMIN_PORT", 1)
+    elif has_settings_port:
+        monkeypatch.setattr(stage_api, "SETTINGS_PORT", 1)
+    found = await read(stages, earlier)
+    assert found.reported is not None
+    assert stage.requests[-1] == ("/settings", None)
+    pushed = await push(stages, earlier, found.reported, DesiredSettings(base(2, 1)))
+    assert stage.put == [{"generation": 2, "settings": {"rows": 1}}] and pushed.reported.generation == 2
 
 
 @pytest.mark.parametrize(
@@ -92,24 +143,24 @@ async def test_reads_the_settings_of_a_ready_replica(stages, replica):
     ],
 )
 async def test_an_invalid_or_missing_answer_leaves_the_replica_without_reported_settings(
-    stages, replica, admin, answer
+    stages, replica, stage, answer
 ):
-    admin.answer = answer
+    stage.answer = answer
     async with asyncio.timeout(3):
-        (found,) = await stages.read_settings("default", [replica])
+        found = await read(stages, replica)
     assert found == replica
 
 
-async def test_a_too_large_answer_is_refused(stages, replica, admin, monkeypatch):
+async def test_a_too_large_answer_is_refused(stages, replica, monkeypatch):
     monkeypatch.setattr(stage_api, "MAX_ANSWER_BYTES", 1000)
-    admin.answer = web.Response(body=b"x" * 2000)
     with pytest.raises(StageError, match="larger than 1000 bytes"):
         await stages.scrape("default", replica)
 
 
 async def test_an_unreachable_replica_has_no_reported_settings(stages, replica, monkeypatch):
-    monkeypatch.setattr(stage_api, "ADMIN_PORT", 1)
-    assert await stages.read_settings("default", [replica]) == (replica,)
+    for constant in ("SETTINGS_PORT", "ADMIN_PORT"):
+        monkeypatch.setattr(stage_api, constant, 1)
+    assert await read(stages, replica) == replica
 
 
 def base(generation, rows):
@@ -118,20 +169,20 @@ def base(generation, rows):
 
 async def push(stages, replica, reported, wanted, fence=lambda: None):
     has = msgspec.structs.replace(replica, reported=reported)
-    (pushed,) = await stages.push_settings("default", [has], lambda _: wanted, fence)
+    (pushed,) = await stages.push_settings("default", [has], lambda _: wanted, fence, TOKEN)
     return pushed
 
 
 @pytest.mark.parametrize("wanted", [base(1, 1), base(0, 9)])
-async def test_current_and_newer_settings_are_not_sent_again(stages, replica, admin, wanted):
+async def test_current_and_newer_settings_are_not_sent_again(stages, replica, stage, wanted):
     await push(stages, replica, ReportedSettings(1, {"rows": 1}, {"rows": 1}), DesiredSettings(wanted))
-    assert admin.put == []
+    assert stage.put == []
 
 
 @pytest.mark.parametrize("wanted", [base(2, 1), base(1, 2)])
-async def test_older_and_different_settings_are_replaced(stages, replica, admin, wanted):
+async def test_older_and_different_settings_are_replaced(stages, replica, stage, wanted):
     pushed = await push(stages, replica, ReportedSettings(1, {"rows": 1}, {"rows": 1}), DesiredSettings(wanted))
-    assert admin.put == [{"generation": wanted.generation, "settings": wanted.settings}]
+    assert stage.put == [{"generation": wanted.generation, "settings": wanted.settings}]
     assert (pushed.reported.generation, pushed.reported.settings) == (wanted.generation, wanted.settings)
 
 
@@ -144,20 +195,20 @@ OVERRIDE_BODY = {"generation": 1, "settings": OVERRIDES, "seconds": OVERRIDE_TTL
     [ReportedSettings(1, {"rows": 1}, {"rows": 1}), ReportedSettings(1, OVERRIDES, {"rows": 1}, 31.0)],
     ids=["not yet", "renewed"],
 )
-async def test_overrides_are_renewed_at_every_reconcile(stages, replica, admin, reported):
+async def test_overrides_are_renewed_at_every_reconcile(stages, replica, stage, reported):
     pushed = await push(stages, replica, reported, DesiredSettings(base(1, 1), OVERRIDES))
-    assert admin.put == [OVERRIDE_BODY]
+    assert stage.put == [OVERRIDE_BODY]
     assert (pushed.reported.settings, pushed.reported.base) == (OVERRIDES, {"rows": 1})
 
 
-async def test_base_settings_are_sent_before_overrides(stages, replica, admin):
+async def test_base_settings_are_sent_before_overrides(stages, replica, stage):
     await push(stages, replica, ReportedSettings(1, {"rows": 5}, {"rows": 5}), DesiredSettings(base(2, 1), OVERRIDES))
-    assert admin.put == [{"generation": 2, "settings": {"rows": 1}}, {**OVERRIDE_BODY, "generation": 2}]
+    assert stage.put == [{"generation": 2, "settings": {"rows": 1}}, {**OVERRIDE_BODY, "generation": 2}]
 
 
-async def test_overrides_that_are_no_longer_desired_are_ended(stages, replica, admin):
+async def test_overrides_that_are_no_longer_desired_are_ended(stages, replica, stage):
     pushed = await push(stages, replica, ReportedSettings(1, OVERRIDES, {"rows": 1}, 59.0), DesiredSettings(base(1, 1)))
-    assert admin.put == [{"generation": 1, "settings": {"rows": 1}}]
+    assert stage.put == [{"generation": 1, "settings": {"rows": 1}}]
     assert pushed.reported.settings == {"rows": 1}
 
 
@@ -166,12 +217,12 @@ async def test_overrides_that_are_no_longer_desired_are_ended(stages, replica, a
     [ReportedSettings(2, {"rows": 1}, {"rows": 1}), None],
     ids=["with a newer base", "without a report"],
 )
-async def test_overrides_are_not_sent_to_replicas_that_cannot_apply_them(stages, replica, admin, reported):
+async def test_overrides_are_not_sent_to_replicas_that_cannot_apply_them(stages, replica, stage, reported):
     await push(stages, replica, reported, DesiredSettings(base(1, 1), OVERRIDES))
-    assert admin.put == []
+    assert stage.put == []
 
 
-async def test_every_write_is_fenced(stages, replica, admin):
+async def test_every_write_is_fenced(stages, replica, stage):
     def lost():
         raise LeaseLost("over")
 
@@ -179,13 +230,4 @@ async def test_every_write_is_fenced(stages, replica, admin):
         await push(
             stages, replica, ReportedSettings(1, OVERRIDES, {"rows": 1}, 59.0), DesiredSettings(base(1, 1)), lost
         )
-    assert admin.put == []
-
-
-async def test_a_colocated_codec_has_its_own_port(admin, stages, replica, monkeypatch):
-    monkeypatch.setattr(stage_api, "CODEC_ADMIN_PORT", stage_api.ADMIN_PORT)
-    monkeypatch.setattr(stage_api, "ADMIN_PORT", 1)
-    colocated = msgspec.structs.replace(replica, colocated=True)
-    found, nothing = await stages.read_settings("default", [colocated, replica])
-    assert found.reported is not None
-    assert nothing.reported is None
+    assert stage.put == []

@@ -77,7 +77,7 @@ class Cluster:
 
     def __init__(self, **spec):
         self.pipeline = msgspec.structs.replace(default_pipeline(), spec=PipelineSpec(**spec))
-        self.plan = plan(self.pipeline, OWNER, Observed(objects={}, password_uid="p-1"), CONFIG)
+        self.plan = plan(self.pipeline, OWNER, Observed(objects={}, password_uid="p-1", token_uid="t-1"), CONFIG)
         self.pods = {
             self.name(component, n): self.replica(component, n)
             for component in self.plan.templates
@@ -128,6 +128,7 @@ class Cluster:
             objects={key: self.with_status(manifest) for key, manifest in self.objects.items()},
             replicas=tuple(self.pods.values()),
             password_uid="p-1",
+            token_uid="t-1",
             served_kinds=self.served_kinds,
         )
         self.previous = status(
@@ -222,7 +223,7 @@ def test_the_settings_generation_does_not_grow_while_the_config_map_cannot_be_wr
     del cluster.objects[ObjectKey("ConfigMap", "demo-codec")]
     for _ in range(3):
         known = {CODEC: cluster.previous["codec"]["settingsGeneration"]}
-        observed = Observed(objects=cluster.objects, password_uid="p-1", status_generations=known)
+        observed = Observed(objects=cluster.objects, password_uid="p-1", token_uid="t-1", status_generations=known)
         cluster.plan = plan(cluster.pipeline, OWNER, observed, CONFIG)
         cluster.problems = [Problem("NameConflict", "ConfigMap demo-codec exists and does not belong to this pipeline")]
         assert cluster.plan.settings[CODEC].generation == 2

@@ -63,8 +63,11 @@ def test_a_process_logs_resolved_values(logged, tmp_path: Path):
 def test_a_process_that_syrinx_up_restarts_logs_the_same_hash(logged, tmp_path: Path):
     first = Member(Stage.GATEWAY, CONFIG, tmp_path)
     restarted = Member(Stage.GATEWAY, CONFIG, tmp_path / "other")
-    restarted.set_ready(Announcement("", "http://127.0.0.1:8801", "http://127.0.0.1:8802"))
-    assert (restarted.config.port, restarted.config.admin_port) == (8801, 8802), "the restart listens there again"
+    restarted.set_ready(Announcement("", *(f"http://127.0.0.1:{port}" for port in (8801, 8802, 8803))))
+    config = restarted.config
+    assert (config.port, config.admin_port, config.settings_port) == (8801, 8802, 8803), (
+        "the restart listens there again"
+    )
     lines = [logged("", tmp_path, **msgspec.to_builtins(member.config)) for member in (first, restarted)]
     assert lines[0] == lines[1]
 

@@ -68,7 +68,7 @@ def test_the_default_is_the_bundled_voice_with_one_replica_of_each_stage():
 def test_defaults_are_those_of_the_stages():
     talker = plan_local(default_pipeline(), "1")[0].config
     default = StageConfig(pipeline="demo", generation=talker.generation, replica="talker-0", model="bundled")
-    assert talker == msgspec.structs.replace(default, drain_seconds=talker.drain_seconds)
+    assert talker == msgspec.structs.replace(default, drain_seconds=talker.drain_seconds, settings_port=0)
 
 
 def test_every_value_reaches_its_stage():

@@ -1,4 +1,4 @@
-"""The tuner of `syrinx up`, with the admin servers of stages."""
+"""The tuner of `syrinx up`, with the admin and settings servers of stages."""
 
 import contextlib
 from datetime import UTC, datetime
@@ -16,11 +16,13 @@ from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import Period, State, Trial
 from syrinx_operator.tuner.decide import Decision, Event
 from syrinx_stages.contract.metrics import LIVE_STREAMS, MAX_NUM_SEQS
-from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
+from syrinx_stages.contract.settings import TOKEN_HEADER, CodecSettings, TalkerSettings
 from syrinx_stages.runtime.admin import create_admin
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import LiveSettings
+from syrinx_stages.runtime.settings_api import create_settings_api
 
+TOKEN = "of-this-run"
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 
 
@@ -52,7 +54,7 @@ def start_trial(state):
 
 
 class FakeStage:
-    """The part of a stage that its admin server uses."""
+    """The part of a stage that its admin and settings servers use."""
 
     def __init__(self, settings):
         self.live = LiveSettings(settings, 0, 32)
@@ -70,6 +72,7 @@ class FakeChild:
     def __init__(self, stage, settings):
         self.stage, self.name = stage, f"{stage}-0"
         self.admin_url = f"http://{self.name}"
+        self.settings_url = f"http://settings.{self.name}/settings/{stage}"
         self.restarts, self.is_ready = 0, True
         self.saved = None
         self.stub = FakeStage(settings)
@@ -78,13 +81,17 @@ class FakeChild:
     def save_settings(self, body):
         self.saved = body
 
-    def transport(self):
+    def transports(self):
+        settings = create_settings_api({self.stage.value: self.stub}, TOKEN)
+        return {self.admin_url: self._admin(), f"http://settings.{self.name}": httpx.ASGITransport(settings)}
+
+    def _admin(self):
         metrics = Metrics(CollectorRegistry())
         if self.stage is Stage.GATEWAY:
             metrics[LIVE_STREAMS].set(0)
         else:
             metrics[MAX_NUM_SEQS].labels(self.stage.value).set(self.live.current.max_num_seqs)
-        return httpx.ASGITransport(create_admin(self.stub, metrics.registry))
+        return httpx.ASGITransport(create_admin([self.stub], metrics.registry))
 
 
 class Script:
@@ -125,8 +132,8 @@ class SteppedTuner:
         self.directory = directory
 
     async def step(self):
-        mounts = {child.admin_url: child.transport() for child in self.children}
-        async with httpx.AsyncClient(mounts=mounts) as http:
+        mounts = {url: transport for child in self.children for url, transport in child.transports().items()}
+        async with httpx.AsyncClient(mounts=mounts, headers={TOKEN_HEADER: TOKEN}) as http:
             return await self.local._try_step(http, self.children)
 
     @property
@@ -206,8 +213,8 @@ async def test_settings_are_applied_only_after_the_state_is_saved(tuner, childre
 
 
 async def test_errors_of_stages_are_reported_without_stopping_the_tuner(tuner, children, script):
-    children[0].admin_url = "http://nowhere.invalid"
-    children[0].transport = lambda: httpx.MockTransport(lambda request: httpx.Response(503))
+    unavailable = httpx.MockTransport(lambda request: httpx.Response(503))
+    children[0].transports = lambda: {"http://talker-0": unavailable, "http://settings.talker-0": unavailable}
     await tuner.step()
     assert "talker-0 reports no settings: " in script.evidence[-1].disruption
     script.turns = [choose(INITIAL.with_value(Knob.CODEC_ROWS, 64))]

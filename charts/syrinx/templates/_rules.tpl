@@ -24,7 +24,7 @@
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
-# Passwords of the managed Redis: created once, then only their metadata is read. No list or watch.
+# Passwords of the managed Redis, of which only the metadata is read, and tokens of the settings ports. No list or watch.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get, create]

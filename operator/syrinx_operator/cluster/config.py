@@ -21,7 +21,7 @@ class ConfigError(Exception):
 
 
 class StageAccess(StrEnum):
-    """How the operator connects to the stages' admin ports."""
+    """How the operator connects to the stages' admin and settings ports."""
 
     DIRECT = "direct"
     """To the pods' addresses."""
@@ -74,6 +74,7 @@ def options(environment: Mapping[str, str]) -> Options:
             stages_image=stages_image,
             redis_image=environment.get("SYRINX_REDIS_IMAGE") or "redis:7.2-alpine",
             operator_namespace=environment.get("SYRINX_OPERATOR_NAMESPACE") or "default",
+            proxied=found["access"] is StageAccess.PROXY,
         ),
         prometheus=access,
         identity=environment.get("POD_NAME") or f"{socket.gethostname()}-{secrets.token_hex(4)}",

@@ -8,7 +8,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from syrinx_operator.cluster.names import CODEC_CONFIG_ANNOTATION, COMPONENT_LABEL, CONFIG_ANNOTATION, TEMPLATE_LABEL
+from syrinx_operator.cluster.names import (
+    CODEC_CONFIG_ANNOTATION,
+    COMPONENT_LABEL,
+    CONFIG_ANNOTATION,
+    SETTINGS_PORT_NAME,
+    TEMPLATE_LABEL,
+)
 from syrinx_operator.cluster.state import Component, Manifest, Problem, Replica
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_operator.resource.stage_config import codec_process
@@ -127,10 +133,12 @@ def _pod_replicas(pod: Manifest) -> Iterator[Replica]:
         start_config = msgspec.json.decode(annotations.get(CONFIG_ANNOTATION, "{}"), type=_StartConfig)
     except msgspec.MsgspecError:
         start_config = _StartConfig()
+    ports = (port for container in pod["spec"]["containers"] for port in container.get("ports") or ())
     replica = Replica(
         name=metadata["name"],
         component=Component(labels[COMPONENT_LABEL]),
         template=labels.get(TEMPLATE_LABEL, ""),
+        has_settings_port=any(port.get("name") == SETTINGS_PORT_NAME for port in ports),
         model_generation=start_config.generation,
         ready=is_ready,
         unready_since="" if is_ready else since,

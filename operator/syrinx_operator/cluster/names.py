@@ -17,13 +17,14 @@ CODEC_CONFIG_ANNOTATION: Final = "syrinx.dev/codec-config"
 """On talker pods with a colocated codec: the codec's start configuration."""
 PASSWORD_ANNOTATION: Final = "syrinx.dev/password-secret"
 """On pods: UID of the managed Redis's Secret, so that a new password restarts them."""
+TOKEN_ANNOTATION: Final = "syrinx.dev/token-secret"
+"""On stage pods: UID of the Secret with the token of their settings ports, so that a new token restarts them."""
 APPLIED_ANNOTATION: Final = "syrinx.dev/applied"
 """On every applied object: hash of its manifest."""
 
 HTTP_PORT_NAME: Final = "http"
 ADMIN_PORT_NAME: Final = "admin"
-CODEC_ADMIN_PORT_NAME: Final = "admin-codec"
-CODEC_ADMIN_PORT: Final = 9091
+SETTINGS_PORT_NAME: Final = "settings"
 REDIS_PORT_NAME: Final = "redis"
 REDIS_PORT: Final = 6379
 
@@ -40,6 +41,7 @@ REDIS_DIRECTORY: Final = "/etc/syrinx/redis"
 CA_FILE: Final = f"{REDIS_DIRECTORY}/ca.pem"
 MODELS_DIRECTORY: Final = "/models"
 
+TOKEN_KEY: Final = "token"
 PASSWORD_KEY: Final = "password"
 ACL_KEY: Final = "users.acl"
 
@@ -58,6 +60,11 @@ def workload_key(pipeline: str, component: Component) -> ObjectKey:
 def password_secret(pipeline: str) -> str:
     """Returns the name of the managed Redis's Secret."""
     return workload(pipeline, Component.REDIS)
+
+
+def token_secret(pipeline: str) -> str:
+    """Returns the name of the Secret with the token of the stages' settings ports."""
+    return f"{pipeline}-stages"
 
 
 def lease(pipeline: str) -> str:

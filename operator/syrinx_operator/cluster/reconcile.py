@@ -10,7 +10,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from syrinx_operator.cluster import names, state
-from syrinx_operator.cluster.api import Api, ApiError
+from syrinx_operator.cluster.api import Api, ApiError, if_found
 from syrinx_operator.cluster.config import Options
 from syrinx_operator.cluster.events import EventRecorder, status_events
 from syrinx_operator.cluster.kinds import PIPELINE, SECRET
@@ -19,6 +19,7 @@ from syrinx_operator.cluster.objects import Applied, Objects, name_conflict
 from syrinx_operator.cluster.plan import Plan, plan
 from syrinx_operator.cluster.plan.objects import differs
 from syrinx_operator.cluster.plan.redis import password_secret
+from syrinx_operator.cluster.plan.settings_token import SettingsToken, token_in, token_secret
 from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi
 from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner, Problem, Replica, is_owned, key_of
 from syrinx_operator.cluster.status import StatusInputs, failed, status
@@ -114,7 +115,8 @@ class Reconciler:
     async def _reconcile_valid(
         self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any], failures: int
     ) -> Result:
-        before, tuning, planned, applied = await self._apply_plan(pipeline, owner, previous)
+        token = await self._token(owner)
+        before, tuning, planned, applied = await self._apply_plan(pipeline, owner, previous, token)
         if not applied.problems and applied.failure is None:
             applied = await self._objects.prune(owner, planned.manifests, applied.objects)
         problems, failure = applied.problems, applied.failure
@@ -122,7 +124,7 @@ class Reconciler:
             raise failure
         if failure is not None and not problems:
             problems.append(Problem("ApiUnavailable", f"The API server is unavailable: {failure}"))
-        replicas = await self._push_settings(owner, tuning, planned, before, applied.objects)
+        replicas = await self._push_settings(owner, tuning, planned, before, applied.objects, token)
         observed = _without_foreign(owner, structs.replace(before, objects=applied.objects, replicas=replicas))
         disruption = disruption_of(planned, observed, problems, previous.get("observedGeneration"), owner)
         decision, metrics = await self._tuning.decide(
@@ -150,10 +152,10 @@ class Reconciler:
         return _result(outcome, new, message, failure, seconds)
 
     async def _apply_plan(
-        self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any]
+        self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any], token: SettingsToken
     ) -> tuple[Observed, Tuning, Plan, Applied]:
         for _ in range(MAX_PLANS):
-            everything = await self._observe(pipeline, owner, previous)
+            everything = await self._observe(pipeline, owner, previous, token)
             observed = _without_foreign(owner, everything)
             tuning = tuning_of(pipeline, tuner_state(previous, owner, observed))
             tuned = tuning.applied_to(pipeline)
@@ -167,32 +169,52 @@ class Reconciler:
                 break
         return observed, tuning, planned, applied
 
-    async def _observe(self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any]) -> Observed:
+    async def _observe(
+        self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any], token: SettingsToken
+    ) -> Observed:
         observed = await self._objects.observe(owner, previous)
-        replicas = await self._stages.read_settings(owner.namespace, observed.replicas)
+        replicas = await self._stages.read_settings(owner.namespace, observed.replicas, token.value)
         password = observed.password_uid
         if pipeline.spec.connector.managed and password is None:
-            password = await self._create_password(owner)
-        return structs.replace(observed, replicas=replicas, password_uid=password)
+            password = await self._create_secret(owner, password_secret(owner, secrets.token_urlsafe(32)))
+        return structs.replace(observed, replicas=replicas, password_uid=password, token_uid=token.uid)
 
-    async def _create_password(self, owner: Owner) -> str:
-        """Creates the managed Redis's Secret with a new password and returns its UID. Raises Blocked."""
+    async def _token(self, owner: Owner) -> SettingsToken:
+        """Returns the token of the settings ports, a new one if there is none. Raises Blocked."""
+        name = names.token_secret(owner.name)
+        secret = await if_found(self._api.get(SECRET, owner.namespace, name))
+        if secret is None or not is_owned(secret, owner):
+            await self._create_secret(owner, token_secret(owner, secrets.token_urlsafe(32)))
+            secret = await self._api.get(SECRET, owner.namespace, name)
+        if (token := token_in(secret)) is None:
+            message = f"Secret {name} has no key {names.TOKEN_KEY}: delete it, and the pods restart with a new one."
+            raise Blocked(Problem("InvalidSecret", message))
+        return token
+
+    async def _create_secret(self, owner: Owner, manifest: Manifest) -> str:
+        """Creates a Secret, unless another operator has meanwhile, and returns its UID. Raises Blocked."""
         self._leases.fence(owner)
-        manifest = password_secret(owner, secrets.token_urlsafe(32))
+        name = manifest["metadata"]["name"]
         try:
             created = await self._api.create(SECRET, owner.namespace, manifest)
         except ApiError as error:
             if error.status != 409:
                 raise
-            created = await self._api.get_metadata(SECRET, owner.namespace, manifest["metadata"]["name"])
+            created = await self._api.get_metadata(SECRET, owner.namespace, name)
             if not is_owned(created, owner):
                 raise Blocked(name_conflict(owner, {**created, "kind": SECRET.kind})) from None
-        log.info("%s/%s: created a password for its Redis", owner.namespace, owner.name)
+        log.info("%s/%s: created the Secret %s", owner.namespace, owner.name, name)
         uid: str = created["metadata"]["uid"]
         return uid
 
     async def _push_settings(
-        self, owner: Owner, tuning: Tuning, planned: Plan, before: Observed, objects: Mapping[ObjectKey, Manifest]
+        self,
+        owner: Owner,
+        tuning: Tuning,
+        planned: Plan,
+        before: Observed,
+        objects: Mapping[ObjectKey, Manifest],
+        token: SettingsToken,
     ) -> tuple[Replica, ...]:
         """Sends settings to replicas of stages whose ConfigMap is up to date; returns all replicas."""
         manifests = {key_of(manifest): manifest for manifest in planned.manifests}
@@ -204,7 +226,7 @@ class Reconciler:
             return DesiredSettings(planned.settings[replica.component], tuning.overrides_for(replica))
 
         fence = partial(self._leases.fence, owner)
-        return await self._stages.push_settings(owner.namespace, before.replicas, desired, fence)
+        return await self._stages.push_settings(owner.namespace, before.replicas, desired, fence, token.value)
 
     async def _update_status(
         self, owner: Owner, previous: Mapping[str, Any], new: dict[str, Any], events: Iterable[Event] = ()

@@ -1,4 +1,4 @@
-"""Client of the stages' admin ports: live settings and metrics of replicas."""
+"""Client of the stages' settings and admin ports: live settings and metrics of replicas."""
 
 import asyncio
 import logging
@@ -12,13 +12,12 @@ from msgspec import Struct, structs
 from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.config import StageAccess
 from syrinx_operator.cluster.kinds import POD
-from syrinx_operator.cluster.names import CODEC_ADMIN_PORT
 from syrinx_operator.cluster.plan.records import Settings
 from syrinx_operator.cluster.state import STAGES, Replica
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.resource.rules import ADMIN_PORT
 from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS
-from syrinx_stages.contract.settings import ReportedSettings
+from syrinx_stages.contract.settings import SETTINGS_PORT, TOKEN_HEADER, ReportedSettings
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +29,10 @@ MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 
 class StageError(Exception):
     """A request to a replica failed; the message says why."""
+
+
+class NotServed(StageError):
+    """Nothing at the port serves the path."""
 
 
 class DesiredSettings(Struct, frozen=True):
@@ -58,9 +61,9 @@ class StageApi:
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
-    async def read_settings(self, namespace: str, replicas: Iterable[Replica]) -> tuple[Replica, ...]:
+    async def read_settings(self, namespace: str, replicas: Iterable[Replica], token: str) -> tuple[Replica, ...]:
         """Returns the replicas with their reported settings; those that are not ready or fail have none."""
-        return tuple(await asyncio.gather(*(self._read(namespace, replica) for replica in replicas)))
+        return tuple(await asyncio.gather(*(self._read(namespace, replica, token) for replica in replicas)))
 
     async def push_settings(
         self,
@@ -68,47 +71,49 @@ class StageApi:
         replicas: Iterable[Replica],
         desired: Callable[[Replica], DesiredSettings | None],
         fence: Callable[[], None],
+        token: str,
     ) -> tuple[Replica, ...]:
         """Sends each replica the settings it does not have yet; returns the replicas with what they report.
 
         `fence` is called before each write; its exceptions propagate.
         """
-        return tuple(await asyncio.gather(*(self._push(namespace, each, desired(each), fence) for each in replicas)))
+        pushes = (self._push(namespace, each, desired(each), fence, token) for each in replicas)
+        return tuple(await asyncio.gather(*pushes))
 
     async def scrape(self, namespace: str, replica: Replica) -> str:
         """Returns a replica's metrics in the Prometheus text format. Raises StageError."""
-        return (await self._request(namespace, replica, "GET", "metrics")).decode(errors="replace")
+        return (await self._request(namespace, replica, "GET", ADMIN_PORT, "metrics")).decode(errors="replace")
 
-    async def _read(self, namespace: str, replica: Replica) -> Replica:
+    async def _read(self, namespace: str, replica: Replica, token: str) -> Replica:
         if not replica.ready or replica.terminating or replica.component not in STAGES:
             return replica
         try:
-            return await self._settings(namespace, replica, "GET")
+            return await self._settings(namespace, replica, token, "GET")
         except StageError as error:
             log.info("%s/%s: cannot read its settings: %s", namespace, replica.name, error)
             return replica
 
     async def _push(
-        self, namespace: str, replica: Replica, desired: DesiredSettings | None, fence: Callable[[], None]
+        self, namespace: str, replica: Replica, desired: DesiredSettings | None, fence: Callable[[], None], token: str
     ) -> Replica:
         if desired is None or replica.reported is None:
             return replica
         generation = desired.base.generation
         if not _has_base(replica.reported, desired):
             body = {"generation": generation, "settings": desired.base.settings}
-            replica = await self._put(namespace, replica, body, fence)
+            replica = await self._put(namespace, replica, body, fence, token)
         if desired.overrides is not None and replica.reported and replica.reported.generation == generation:
             body = {"generation": generation, "settings": desired.overrides, "seconds": OVERRIDE_TTL_SECONDS}
-            replica = await self._put(namespace, replica, body, fence)
+            replica = await self._put(namespace, replica, body, fence, token)
         return replica
 
     async def _put(
-        self, namespace: str, replica: Replica, body: Mapping[str, Any], fence: Callable[[], None]
+        self, namespace: str, replica: Replica, body: Mapping[str, Any], fence: Callable[[], None], token: str
     ) -> Replica:
         is_override = "seconds" in body
         fence()
         try:
-            changed = await self._settings(namespace, replica, "PUT", body)
+            changed = await self._settings(namespace, replica, token, "PUT", body)
         except StageError as error:
             self._telemetry.settings_pushes.labels("failed").inc()
             log.warning("%s/%s: cannot change its settings: %s", namespace, replica.name, error)
@@ -124,39 +129,60 @@ class StageApi:
         )
         return changed
 
-    async def _settings(self, namespace: str, replica: Replica, method: str, body: Any = None) -> Replica:
+    async def _settings(self, namespace: str, replica: Replica, token: str, method: str, body: Any = None) -> Replica:
         """Returns the replica with the settings that it reports. Raises StageError."""
-        answer = await self._request(namespace, replica, method, "settings", body)
+        answer = await self._request_settings(namespace, replica, token, method, body)
         try:
             return structs.replace(replica, reported=msgspec.json.decode(answer, type=ReportedSettings))
         except msgspec.MsgspecError as error:
             raise StageError(f"the answer is no settings report: {error}") from None
 
-    async def _request(self, namespace: str, replica: Replica, method: str, path: str, body: Any = None) -> bytes:
-        port = CODEC_ADMIN_PORT if replica.colocated else ADMIN_PORT
+    async def _request_settings(self, namespace: str, replica: Replica, token: str, method: str, body: Any) -> bytes:
+        refused: NotServed | None = None
+        if replica.has_settings_port:
+            path = f"settings/{replica.component}"
+            try:
+                return await self._request(namespace, replica, method, SETTINGS_PORT, path, body, token)
+            except NotServed as error:
+                refused = error
+        # Pods planned by earlier versions, and images of these, serve each stage's settings on its own admin port.
+        port = SETTINGS_PORT if replica.colocated else ADMIN_PORT
+        try:
+            return await self._request(namespace, replica, method, port, "settings", body)
+        except NotServed as error:
+            raise refused or error from None
+
+    async def _request(
+        self, namespace: str, replica: Replica, method: str, port: int, path: str, body: Any = None, token: str = ""
+    ) -> bytes:
+        headers = {"Content-Type": "application/json", **({TOKEN_HEADER: token} if token else {})}
         async with self._slots:
             try:
                 async with asyncio.timeout(TIMEOUT):
                     if self._access is StageAccess.PROXY:
                         proxy = f"{POD.path(namespace)}/{replica.name}:{port}/proxy/{path}"
-                        headers = {"Content-Type": "application/json"}
                         status, answer, _ = await self._api.request(
                             method, proxy, body=body, headers=headers, seconds=TIMEOUT
                         )
                     else:
                         host = f"[{replica.address}]" if ":" in replica.address else replica.address
-                        status, answer = await self._request_direct(method, f"http://{host}:{port}/{path}", body)
+                        url = f"http://{host}:{port}/{path}"
+                        status, answer = await self._request_direct(method, url, body, headers)
             except TimeoutError:
                 raise StageError(f"no answer in {TIMEOUT:g} s") from None
+            except httpx.ConnectError as error:
+                raise NotServed(str(error) or type(error).__name__) from None
             except (ApiError, httpx.HTTPError) as error:
                 raise StageError(str(error) or type(error).__name__) from None
         if status != 200:
-            raise StageError(f"HTTP status {status}: {answer[:300].decode(errors='replace').strip()}")
+            # The API server's proxy answers 502 or 503 if nothing listens.
+            kind = NotServed if status in (404, 502, 503) else StageError
+            raise kind(f"HTTP status {status}: {answer[:300].decode(errors='replace').strip()}")
         return answer
 
-    async def _request_direct(self, method: str, url: str, body: Any) -> tuple[int, bytes]:
+    async def _request_direct(self, method: str, url: str, body: Any, headers: Mapping[str, str]) -> tuple[int, bytes]:
         content = None if body is None else msgspec.json.encode(body)
-        async with self._http.stream(method, url, content=content) as answer:
+        async with self._http.stream(method, url, content=content, headers=headers) as answer:
             data = bytearray()
             async for chunk in answer.aiter_bytes():
                 data += chunk

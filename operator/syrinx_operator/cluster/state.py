@@ -54,6 +54,8 @@ class Replica(Struct, frozen=True, kw_only=True):
     component: Component
     colocated: bool = False
     """Whether it runs in a pod of another stage's workload."""
+    has_settings_port: bool = True
+    """Whether its pod has a port for settings; False if an earlier version, which had none, planned it."""
     template: str
     """Hash of the pod template (label `syrinx.dev/template`)."""
     model_generation: str = ""
@@ -85,6 +87,8 @@ class Observed(Struct, frozen=True, kw_only=True):
     """Workloads that a HorizontalPodAutoscaler (also one created by KEDA) targets."""
     password_uid: str | None = None
     """UID of the managed Redis's password Secret; None if it does not exist."""
+    token_uid: str | None = None
+    """UID of the Secret with the token of the settings ports; None if it does not exist."""
     served_kinds: frozenset[str] = frozenset()
     """Optional kinds that this cluster serves (`PodMonitor`)."""
     status_generations: Mapping[Component, int] = {}
@@ -112,7 +116,9 @@ class OperatorConfig(Struct, frozen=True, kw_only=True):
     """Default stage image; recorded per pipeline when the pipeline is created."""
     redis_image: str
     operator_namespace: str
-    """Namespace of the operator's own pods, which may connect to the stages' admin ports."""
+    """Namespace of the operator's own pods, which may connect to the stages' admin and settings ports."""
+    proxied: bool = False
+    """Whether the operator reaches the stages through the API server, whose address only users know."""
 
 
 class Owner(Struct, frozen=True):

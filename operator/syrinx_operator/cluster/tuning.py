@@ -55,7 +55,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
         return _with_setting(pipeline, self.assignment.base)
 
     def overrides_for(self, replica: Replica) -> dict[str, Any] | None:
-        """Returns a replica's overrides in the format of `PUT /settings`; None if it has none."""
+        """Returns a replica's overrides in the format of `PUT /settings/STAGE`; None if it has none."""
         stage = TUNED.get(replica.component)
         setting = stage and self.assignment.override(stage, replica.name)
         return live_settings(setting, stage) if stage and setting else None

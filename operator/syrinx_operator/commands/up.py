@@ -35,8 +35,11 @@ async def up(pipeline: TTSPipeline, console: Console, *, port: int | None, logs:
                 slot.announce(local.gateway_url, local.gateway.admin_url or "", local.pipeline.spec.tuning.mode)
                 console.print(f"[bold green]ready at {local.gateway_url}[/bold green]   (Ctrl-C stops)")
                 console.print('try: syrinx say "The farmer opened the garden gate." -o speech.wav')
-                # Runs until a signal cancels it.
-                await (tuner.run(local.members) if tuner else asyncio.get_running_loop().create_future())
+                # Both run until a signal cancels them.
+                if tuner is not None:
+                    await tuner.run(local.members, local.settings_headers)
+                else:
+                    await asyncio.get_running_loop().create_future()
 
         def on_signal() -> None:
             nonlocal signals

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import secrets
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from syrinx_operator.local.supervisor import Child, Member
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import LocalError, Stage, StageProcess, plan_local
 from syrinx_stages.connector.server import RedisServer, RedisServerError
+from syrinx_stages.contract.settings import TOKEN_HEADER, TOKEN_VARIABLE
 
 START_SECONDS = 300.0
 """Maximum time for a stage to load its model."""
@@ -56,6 +58,8 @@ class LocalPipeline:
             pipeline = structs.replace(pipeline, spec=structs.replace(pipeline.spec, gateway=gateway))
         self.pipeline = pipeline
         self.processes: list[Child] = []
+        self.settings_headers = {TOKEN_HEADER: secrets.token_urlsafe(32)}
+        """Headers of requests for the stages' settings: a token of this run."""
         self._directory = directory
         self._observe = observe
         self._start_timeout = start_timeout
@@ -100,6 +104,7 @@ class LocalPipeline:
         if directory is None:
             directory = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="syrinx-")))
         environment = stage_environment(os.environ) | await self._redis_environment()
+        environment[TOKEN_VARIABLE] = self.settings_headers[TOKEN_HEADER]
         self.processes = [
             Child(
                 process,

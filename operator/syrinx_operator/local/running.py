@@ -27,7 +27,7 @@ class RunningPipeline(Struct, frozen=True):
     url: str = ""
     """URL of its API; empty while it starts."""
     admin_url: str = ""
-    """URL of the gateway's health and metrics."""
+    """URL of the gateway's health and metrics. The token of its settings is in no file."""
     tuning: str = ""
     """Its `spec.tuning.mode`."""
 

@@ -34,11 +34,13 @@ class Announcement(Struct, frozen=True):
     replica: str
     url: str
     admin_url: str
-    """URL of its health, metrics and settings."""
+    """URL of its health and metrics."""
+    settings_url: str = ""
+    """URL of its settings; empty without a token."""
 
 
 class Member:
-    """A stage of a process, with the URL of its admin port."""
+    """A stage of a process, with its URLs."""
 
     def __init__(self, stage: Stage, config: StageConfig, directory: Path) -> None:
         self.stage = stage
@@ -47,20 +49,23 @@ class Member:
         self.restarts = 0
         self.url: str | None = None
         self.admin_url: str | None = None
-        """URLs of its API and of its health, metrics and settings. They do not change on restarts."""
+        self.settings_url: str | None = None
+        """URLs of its API, of its health and metrics, and of its settings. They do not change on restarts."""
         self.config_file = directory / f"{self.name}.json"
         self._settings_file = directory / f"{self.name}.settings.json"
         self._settings_file.unlink(missing_ok=True)  # Left by an earlier run.
         self.config = msgspec.structs.replace(config, settings_file=str(self._settings_file))
 
     def save_settings(self, body: Mapping[str, Any]) -> None:
-        """Saves the body of `PUT /settings`, which a restarted process applies. Raises `OSError`."""
+        """Saves the body of `PUT /settings/STAGE`, which a restarted process applies. Raises `OSError`."""
         write_atomically(self._settings_file, msgspec.json.encode(body))
 
     def set_ready(self, announced: Announcement) -> None:
         """Marks the stage as ready, and pins its ports for restarts."""
-        self.url, self.admin_url = announced.url, announced.admin_url
+        self.url, self.admin_url, self.settings_url = announced.url, announced.admin_url, announced.settings_url
         ports = {"admin_port": urlsplit(self.admin_url).port}
+        if self.settings_url:
+            ports["settings_port"] = urlsplit(self.settings_url).port
         if self.url != self.admin_url:
             ports["port"] = urlsplit(self.url).port
         self.config = msgspec.structs.replace(self.config, **ports)

@@ -62,9 +62,9 @@ class LocalTuner:
         chosen = msgspec.structs.replace(self._pipeline, spec=with_setting(self._pipeline.spec, base))
         return self._pipeline if violations(chosen) else chosen
 
-    async def run(self, members: Sequence[Member]) -> None:
-        """Evaluates periodically until it is cancelled."""
-        async with httpx.AsyncClient(timeout=REQUEST_SECONDS, trust_env=False) as http:
+    async def run(self, members: Sequence[Member], settings_headers: Mapping[str, str]) -> None:
+        """Evaluates periodically until it is cancelled. `settings_headers` authorizes requests for settings."""
+        async with httpx.AsyncClient(timeout=REQUEST_SECONDS, trust_env=False, headers=settings_headers) as http:
             while True:
                 seconds = await self._try_step(http, members)
                 await asyncio.sleep(seconds)
@@ -189,7 +189,7 @@ async def _query(http: httpx.AsyncClient, member: Member) -> StageReply:
         problem = f"{member.name} reports no metrics: {str(error) or type(error).__name__}"
     try:
         if member.stage is not Stage.GATEWAY:
-            content = (await http.get(f"{member.admin_url}/settings")).raise_for_status().content
+            content = (await http.get(member.settings_url or "")).raise_for_status().content
             reported = msgspec.json.decode(content, type=ReportedSettings)
     except (httpx.HTTPError, msgspec.MsgspecError) as error:
         problem = f"{member.name} reports no settings: {str(error) or type(error).__name__}"
@@ -218,7 +218,7 @@ async def _put_settings(
             seconds = OVERRIDE_TTL_SECONDS
             bodies.append({"generation": generation, "settings": temporary, "seconds": seconds})
         for body in bodies:
-            answer = await http.put(f"{member.admin_url}/settings", json=body)
+            answer = await http.put(member.settings_url or "", json=body)
             if answer.is_error:
                 raise httpx.HTTPError(f"{answer.status_code}: {answer.text[:200].strip()}")
     except (httpx.HTTPError, OSError) as error:

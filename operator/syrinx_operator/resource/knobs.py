@@ -97,7 +97,7 @@ def with_setting(spec: PipelineSpec, setting: Setting) -> PipelineSpec:
 
 
 def live_settings(setting: Setting, stage: Stage) -> dict[str, Any]:
-    """Returns the part of a setting for one stage, as the body of `PUT /settings`."""
+    """Returns the part of a setting for one stage, as the body of `PUT /settings/STAGE`."""
     if stage is Stage.TALKER:
         return {"max_num_seqs": setting.talker_max_num_seqs}
     return {

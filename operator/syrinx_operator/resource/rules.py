@@ -34,11 +34,12 @@ from syrinx_operator.resource.conditions import (
     unique,
 )
 from syrinx_operator.resource.documents import Path
+from syrinx_stages.contract.settings import SETTINGS_PORT, TOKEN_VARIABLE
 
 NAME_LENGTH: Final = 40
 """Maximum length of a pipeline's name, which is a prefix of the names of its objects."""
 RESERVED_ENV = frozenset(
-    {"REDIS_URL", "REDIS_PASSWORD", "REDIS_CA_FILE", "POD_NAME", "HOME", "HF_TOKEN", "HF_ENDPOINT"}
+    {TOKEN_VARIABLE, "REDIS_URL", "REDIS_PASSWORD", "REDIS_CA_FILE", "POD_NAME", "HOME", "HF_TOKEN", "HF_ENDPOINT"}
     | {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONUNBUFFERED"}
 )
 """Environment variables that Syrinx sets in its pods."""
@@ -60,7 +61,7 @@ PROCESS_FIELDS: Final = tuple((field.name, field.encode_name) for field in struc
 """Fields that configure a stage's process, in Python and in a resource. A colocated codec uses the talker's."""
 
 ADMIN_PORT: Final = 9090
-"""Port of metrics and settings in every stage pod."""
+"""Port of health and metrics in every stage pod."""
 GPU: Final = "nvidia.com/gpu"
 """Resource name of GPUs."""
 
@@ -292,9 +293,8 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
             "must be at least 1024: the gateway does not run as root",
             cluster_only=True,
         ),
-        Rule(
-            "port", ~equals("port", ADMIN_PORT), f"{ADMIN_PORT} is reserved for metrics and settings", cluster_only=True
-        ),
+        Rule("port", ~equals("port", ADMIN_PORT), f"{ADMIN_PORT} is reserved for metrics", cluster_only=True),
+        Rule("port", ~equals("port", SETTINGS_PORT), f"{SETTINGS_PORT} is reserved for settings", cluster_only=True),
     ),
     spec.TalkerSpec: (
         _RESIDENT_ROWS,

@@ -63,6 +63,7 @@ def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
         pipeline=pipeline.name,
         generation=model_generation(spec, version),
         replica="",
+        settings_port=0,
         model="bundled" if spec.model.path is None else spec.model.path,
         model_name=pipeline.model_name,
         talker=talker_settings(spec.talker),

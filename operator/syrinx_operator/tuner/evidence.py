@@ -97,7 +97,7 @@ class ReplicaStats(Struct, frozen=True, kw_only=True):
     restarts: int
     """Since the replica was created, or since this process started to observe it."""
     settings: Mapping[str, Any] | None = None
-    """Settings in force, named as in `PUT /settings`; None if the replica did not reply."""
+    """Settings in force, named as in `PUT /settings/STAGE`; None if the replica did not reply."""
     errors: int | None = None
     """Requests that it failed within the window."""
     frames: int | None = None

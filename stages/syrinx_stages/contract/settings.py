@@ -1,4 +1,4 @@
-"""Stage settings, which change live over `PUT /settings`, and the start configuration of a stage process."""
+"""Stage settings, which change live over `PUT /settings/STAGE`, and the start configuration of a stage process."""
 
 import hashlib
 from typing import Annotated, Any, Literal
@@ -24,6 +24,13 @@ VoiceAlias = Annotated[
 ModelAlias = Annotated[
     str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._:/-]*$", max_length=128, description="letters, digits and '._:/-'")
 ]
+
+SETTINGS_PORT = 9091
+"""Default port of the settings of a process's stages."""
+TOKEN_VARIABLE = "SYRINX_SETTINGS_TOKEN"
+"""Environment variable with the token of the settings port."""
+TOKEN_HEADER = "X-Syrinx-Token"
+"""Header with the token. Not `Authorization`, which the API server's pod proxy uses itself and removes."""
 
 DEFAULT_RAMP = (2, 2, 3, 4, 5, 7, 9, 12)
 """Frames in the first, second, ... audio chunk of a stream; the last one repeats.
@@ -66,7 +73,7 @@ StageSettings = TalkerSettings | CodecSettings | GatewaySettings
 
 
 class ReportedSettings(msgspec.Struct, frozen=True):
-    """The response to `GET /settings`."""
+    """The response to `GET /settings/STAGE`."""
 
     generation: int
     """Generation of the base settings."""
@@ -109,7 +116,8 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The start configuration of a stage process, a JSON file.
 
-    It holds no secrets: these are passed in the environment, as `REDIS_URL` and `REDIS_PASSWORD`.
+    It holds no secrets: these are passed in the environment, as `REDIS_URL`, `REDIS_PASSWORD` and
+    `SYRINX_SETTINGS_TOKEN`. Two stages in one process listen where the first one's configuration says.
     """
 
     pipeline: str
@@ -126,7 +134,9 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     port: Port = 0
     """Port of the gateway's public API; 0 picks a free one."""
     admin_port: Port = 0
-    """Port of the admin server (health, metrics, settings); 0 picks a free one."""
+    """Port of the admin server (health and metrics, read-only); 0 picks a free one."""
+    settings_port: Port = SETTINGS_PORT
+    """Port of the settings; 0 picks a free one. Without `SYRINX_SETTINGS_TOKEN` the process does not listen there."""
     device: str = "cpu"
     engine: Literal["torch", "vllm"] = "torch"
     """Engine of the talker."""
@@ -137,9 +147,9 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     drain_seconds: Annotated[float, Meta(ge=0, le=3600)] = 30.0
     """Time after SIGTERM to finish claimed requests; the remaining ones are handed over to other replicas."""
     settings_file: str | None = None
-    """A file with the body of `PUT /settings`, read at the start. If it exists, it overrides the settings below."""
+    """A file with the body of `PUT /settings/STAGE`. If it exists at the start, it overrides the settings below."""
     settings_generation: int = 0
-    """Generation of the settings below, reported by `GET /settings`."""
+    """Generation of the settings below, reported by `GET /settings/STAGE`."""
     talker: TalkerSettings = TalkerSettings()
     codec: CodecSettings = CodecSettings()
     gateway: GatewaySettings = GatewaySettings()

@@ -17,12 +17,13 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from syrinx_stages.contract import metrics as m
-from syrinx_stages.contract.settings import StageConfig, resolved_config_line
+from syrinx_stages.contract.settings import TOKEN_VARIABLE, StageConfig, resolved_config_line
 from syrinx_stages.model.config import CheckpointError
 from syrinx_stages.runtime.admin import Service, create_admin
 from syrinx_stages.runtime.errors import SettingsError, StartError
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.server import MAX_ADMIN_CONNECTIONS, HttpServer, max_public_connections
+from syrinx_stages.runtime.settings_api import create_settings_api
 from syrinx_stages.runtime.start import connect_redis, load_start_config
 
 log = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ def log_config(stage: str, config: StageConfig) -> None:
     """Logs the resolved configuration and its hash, as one JSON object, without what `syrinx up` chooses itself."""
     values = msgspec.to_builtins(config)
     replica = values.pop("replica")
-    for name in ("port", "admin_port", "settings_file"):
+    for name in ("port", "admin_port", "settings_port", "settings_file"):
         del values[name]
     log.info("configuration: %s", resolved_config_line(stage, replica, values))
 
@@ -102,15 +103,24 @@ async def _serve(configs: Mapping[str, StageConfig], build: str) -> int:
             cleanup.push_async_callback(server.close)
             return server
 
+        first = next(iter(configs.values()))
+        admin = create_admin(service.admin_targets, metrics.registry)
+        admin_url = listen(admin, first, first.admin_port, MAX_ADMIN_CONNECTIONS).url
+        settings_url = ""
+        if token := os.environ.get(TOKEN_VARIABLE):
+            settings = create_settings_api(dict(zip(configs, service.admin_targets, strict=True)), token)
+            settings_url = f"{listen(settings, first, first.settings_port, MAX_ADMIN_CONNECTIONS).url}/settings"
+        else:
+            log.info("settings can neither be read nor changed: %s is not set", TOKEN_VARIABLE)
         public_servers, lines = [], []
-        for (stage, config), target in zip(configs.items(), service.admin_targets, strict=True):
-            admin_url = url = listen(
-                create_admin(target, metrics.registry), config, config.admin_port, MAX_ADMIN_CONNECTIONS
-            ).url
+        for stage, config in configs.items():
+            urls = {"url": admin_url, "admin_url": admin_url}
             if public is not None:
                 public_servers.append(listen(public, config, config.port, max_public_connections()))
-                url = public_servers[-1].url
-            lines.append({"stage": stage, "replica": config.replica, "url": url, "admin_url": admin_url})
+                urls["url"] = public_servers[-1].url
+            if settings_url:
+                urls["settings_url"] = f"{settings_url}/{stage}"
+            lines.append({"stage": stage, "replica": config.replica, **urls})
         for line in lines:
             print(json.dumps(line), flush=True)
         cleanup.push_async_callback(service.close)

@@ -31,7 +31,8 @@ MAX_BACKLOG = 1024
 MAX_CONNECTIONS = 16_384
 """Maximum number of open connections of a server."""
 MAX_ADMIN_CONNECTIONS = 128
-RESERVED_FILES = 256 + MAX_ADMIN_CONNECTIONS
+"""Maximum number of open connections of the admin server, and of the settings server."""
+RESERVED_FILES = 256 + 2 * MAX_ADMIN_CONNECTIONS
 """File descriptors that the connections of a public server leave to the rest of the process."""
 READ = ["GET", "HEAD"]
 """Methods of a route that only reads."""

@@ -16,7 +16,7 @@ S = TypeVar("S", bound=StageSettings)
 
 
 class SettingsUpdate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of `PUT /settings`. Omitted settings keep the value that they have in the base settings."""
+    """The body of `PUT /settings/STAGE`. Omitted settings keep the value that they have in the base settings."""
 
     settings: dict[str, Any]
     generation: int | None = None

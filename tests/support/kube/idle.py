@@ -1,4 +1,4 @@
-"""A kubelet without processes: pods become ready, and their admin ports respond like a stage's."""
+"""A kubelet without processes: pods become ready, and their admin and settings ports respond like a stage's."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from support.kube.controllers import Controller, is_going, is_over
 from support.kube.networks import Addresses
 from support.kube.pods import ContainerState, running, status_of, waiting
 from support.kube.store import Object
+from support.kube.volumes import value_of
+from syrinx_stages.contract.settings import TOKEN_HEADER, TOKEN_VARIABLE
 
 
 class IdleKubelet(Controller):
@@ -95,6 +97,16 @@ class IdleKubelet(Controller):
     async def close(self) -> None:
         await self.admins.close()
 
+    def token(self, pod: Object) -> str | None:
+        """Returns the token in the environment of a stage."""
+
+        def find(kind: str, name: str) -> Object | None:
+            return self.api.store.get(self.kind(kind), pod["metadata"]["namespace"], name)
+
+        environment = {each["name"]: each for each in pod["spec"]["containers"][0].get("env", ())}
+        variable = environment.get(TOKEN_VARIABLE)
+        return value_of(find, pod, variable["valueFrom"]) if variable else None
+
     def mounted_settings(self, pod: Object) -> dict[str, Any]:
         """Returns the settings that a stage reads at its start."""
         for volume in pod["spec"].get("volumes", ()):
@@ -133,11 +145,14 @@ class Live:
 
 
 class Admins:
-    """The admin ports of idle pods: health, metrics set by a test, and live settings."""
+    """The ports of idle pods: health, metrics set by a test, and live settings; the latter with a token.
+
+    Pods that an earlier version of the operator planned have no settings port, but settings on their admin port.
+    """
 
     def __init__(self, kubelet: IdleKubelet) -> None:
         self._kubelet = kubelet
-        self._runners: dict[str, web.AppRunner] = {}
+        self._runners: dict[str, tuple[web.AppRunner, ...]] = {}
         self._live: dict[str, Live] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.deaf: set[str] = set()
@@ -146,6 +161,8 @@ class Admins:
         """Response to /metrics by pod name."""
         self.puts: list[tuple[str, dict[str, Any]]] = []
         """Accepted settings with the pod's name, oldest first."""
+        self.tokenless: set[str] = set()
+        """Pods of which settings were read or changed without a token."""
 
     def forget(self, pod: str) -> None:
         for uid in [uid for uid in self._live if uid.endswith(f"/{pod}")]:
@@ -156,14 +173,17 @@ class Admins:
         return next(live.report() for uid, live in self._live.items() if uid.endswith(f"/{pod}"))
 
     def follow(self, pods: list[Object]) -> None:
-        """Serves the admin ports of exactly these pods."""
-        wanted = {f"{pod['metadata']['uid']}/{pod['metadata']['name']}": pod for pod in pods if _admin_port(pod)}
+        """Serves the ports of exactly these pods."""
+        wanted = {f"{pod['metadata']['uid']}/{pod['metadata']['name']}": pod for pod in pods if _port(pod, "admin")}
         for uid in self._runners.keys() - wanted.keys():
-            self._later(self._runners.pop(uid).cleanup())
+            for runner in self._runners.pop(uid):
+                self._later(runner.cleanup())
         for uid, pod in wanted.items():
             if uid not in self._runners:
-                self._runners[uid] = web.AppRunner(self._application(uid, pod))
-                self._later(self._start(self._runners[uid], pod["status"]["podIP"], _admin_port(pod)))
+                applications = self._applications(uid, pod)
+                self._runners[uid] = tuple(web.AppRunner(application) for application in applications.values())
+                for runner, port in zip(self._runners[uid], applications, strict=True):
+                    self._later(self._start(runner, pod["status"]["podIP"], port))
 
     async def close(self) -> None:
         self.follow([])
@@ -186,19 +206,44 @@ class Admins:
         await runner.setup()
         await web.TCPSite(runner, address, port).start()
 
-    def _application(self, uid: str, pod: Object) -> web.Application:
+    def _applications(self, uid: str, pod: Object) -> dict[int, web.Application]:
+        """Returns what a pod serves, by port."""
+        name = pod["metadata"]["name"]
+
         async def ok(request: web.Request) -> web.Response:
             return web.Response(text="ok\n")
-
-        name = pod["metadata"]["name"]
 
         async def metrics(request: web.Request) -> web.Response:
             return web.Response(text=self.metrics(name))
 
+        admin = web.Application()
+        admin.router.add_get("/metrics", metrics)
+        for path in ("/healthz", "/readyz"):
+            admin.router.add_get(path, ok)
+        if port := _port(pod, "settings"):
+            settings = web.Application()
+            self._add_settings(settings, "/settings/{stage}", uid, pod, self._kubelet.token(pod))
+            return {_port(pod, "admin"): admin, port: settings}
+        self._add_settings(admin, "/settings", uid, pod, None)
+        return {_port(pod, "admin"): admin}
+
+    def _add_settings(self, application: web.Application, path: str, uid: str, pod: Object, token: str | None) -> None:
+        name = pod["metadata"]["name"]
+
+        def is_authorized(request: web.Request) -> bool:
+            given = request.headers.get(TOKEN_HEADER)
+            if given is None:
+                self.tokenless.add(name)
+            return given == token
+
         async def get(request: web.Request) -> web.Response:
+            if not is_authorized(request):
+                return web.Response(status=401)
             return web.json_response(self._live_of(uid, pod).report())
 
         async def put(request: web.Request) -> web.Response:
+            if not is_authorized(request):
+                return web.Response(status=401)
             asked = await request.json()
             if name in self.deaf:
                 return web.json_response({"error": {"message": "not now"}}, status=500)
@@ -207,13 +252,8 @@ class Admins:
             self.puts.append((name, asked))
             return web.json_response(self._live_of(uid, pod).report())
 
-        application = web.Application()
-        application.router.add_get("/settings", get)
-        application.router.add_put("/settings", put)
-        application.router.add_get("/metrics", metrics)
-        for path in ("/healthz", "/readyz"):
-            application.router.add_get(path, ok)
-        return application
+        application.router.add_get(path, get)
+        application.router.add_put(path, put)
 
     def _live_of(self, uid: str, pod: Object) -> Live:
         if uid not in self._live:
@@ -222,8 +262,9 @@ class Admins:
         return self._live[uid]
 
 
-def _admin_port(pod: Object) -> int:
+def _port(pod: Object, name: str) -> int:
+    """Returns the number of a port of a running pod; 0 if it has none of that name."""
     if not pod.get("status", {}).get("podIP"):
         return 0
     ports = [port for container in pod["spec"]["containers"] for port in container.get("ports", ())]
-    return next((port["containerPort"] for port in ports if port.get("name") == "admin"), 0)
+    return next((port["containerPort"] for port in ports if port.get("name") == name), 0)

@@ -271,7 +271,8 @@ class Server(KubernetesScaffold):
         url = f"http://{address}:{port or 80}/{target.rest}"
         if self.proxied is None:
             self.proxied = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30))
-        headers = {key: value for key, value in raw.headers.items() if key.lower() in ("content-type", "accept")}
+        # The API server consumes `Authorization` itself.
+        headers = {key: value for key, value in raw.headers.items() if key.lower() not in _NOT_PROXIED}
         try:
             async with self.proxied.request(
                 raw.method, url, params=raw.query, data=await raw.read() or None, headers=headers
@@ -281,6 +282,9 @@ class Server(KubernetesScaffold):
         except aiohttp.ClientError as error:
             detail = f"error trying to reach service: {error}"
             raise ApiError(503, "ServiceUnavailable", detail) from None
+
+
+_NOT_PROXIED = ("authorization", "host", "content-length", "transfer-encoding", "connection", "accept-encoding")
 
 
 def _parsed(body: bytes) -> Any:

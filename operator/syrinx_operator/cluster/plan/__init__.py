@@ -19,7 +19,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     """The desired state. Applying its manifests in order may stop anywhere and start over."""
 
     manifests: tuple[Manifest, ...]
-    """Every object except the managed Redis's Secret, which is created once and never read."""
+    """Every object except the Secrets, which are created once."""
     release: Release
     """Images, model generation and pod templates; also the first manifest."""
     settings: Mapping[Component, Settings]
@@ -42,7 +42,7 @@ def plan(
 ) -> Plan:
     """Returns the plan of a valid pipeline. `tuning` is the tuner's state, of which a backup is kept.
 
-    Raises ValueError if Redis is managed and its password Secret does not exist yet.
+    Raises ValueError if the Secret of the settings ports, or of a managed Redis, does not exist yet.
     """
     spec = pipeline.spec
     release = _release(pipeline, owner, observed, config)
@@ -94,9 +94,9 @@ def _release(pipeline: TTSPipeline, owner: Owner, observed: Observed, config: Op
     for stage in state.workload_stages(pipeline.spec):
         inputs = pods.stage_inputs(pipeline, stage, context)
         render = partial(pods.stage_template, pipeline, stage, context)
-        templates[stage] = records.freeze(release, stage, inputs, render)
+        templates[stage] = records.freeze(release, stage, inputs, context.token_uid, render)
     if pipeline.spec.connector.managed:
         inputs = redis.redis_inputs(pipeline, context)
         render = partial(redis.redis_template, pipeline, context)
-        templates[Component.REDIS] = records.freeze(release, Component.REDIS, inputs, render)
+        templates[Component.REDIS] = records.freeze(release, Component.REDIS, inputs, context.token_uid, render)
     return structs.replace(release, templates=templates)

@@ -6,10 +6,11 @@ from typing import Any
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.kinds import POD_MONITOR
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
-from syrinx_operator.cluster.plan.pods import admin_ports
 from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner, workload_stages
 from syrinx_operator.resource.pods import Peer
+from syrinx_operator.resource.rules import ADMIN_PORT
 from syrinx_operator.resource.spec import PipelineSpec
+from syrinx_stages.contract.settings import SETTINGS_PORT
 
 
 def services(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
@@ -21,8 +22,7 @@ def services(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
     # Pods that are not ready need a DNS name too, for debugging.
     headless: dict[str, Any] = {"type": "ClusterIP", "clusterIP": "None", "publishNotReadyAddresses": True}
     for stage in workload_stages(spec)[1:]:
-        ports = [_port(name, port) for name, port in admin_ports(spec, stage)]
-        found.append(_service(owner, stage, ports, **headless))
+        found.append(_service(owner, stage, [_port(names.ADMIN_PORT_NAME, ADMIN_PORT)], **headless))
     if spec.connector.managed:
         port = _port(names.REDIS_PORT_NAME, names.REDIS_PORT)
         found.append(_service(owner, Component.REDIS, [port], type="ClusterIP"))
@@ -36,14 +36,16 @@ def service_accounts(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
 
 
 def network_policies(owner: Owner, spec: PipelineSpec, config: OperatorConfig) -> list[Manifest]:
-    """Returns policies that open the API to all, admin ports to operator and Prometheus, and Redis to the stages."""
+    """Returns policies: API for all, metrics for operator and Prometheus, settings for operator, Redis for stages."""
     operator = Peer(namespace=config.operator_namespace, pod_labels={"app.kubernetes.io/name": "syrinx-operator"})
     admin_peers = [_peer(peer) for peer in (operator, *spec.monitoring.allow_from)]
+    # The API server connects from an address that is not the operator's. The token protects the settings.
+    settings_peers = admin_peers if config.proxied else [_peer(operator)]
     policies = []
     for stage in workload_stages(spec):
         public = [_rule(spec.gateway.port)] if stage is Component.GATEWAY else []
-        admin = [_rule(port, admin_peers) for _, port in admin_ports(spec, stage)]
-        policies.append(_policy(owner, stage, public + admin))
+        private = [_rule(ADMIN_PORT, admin_peers), _rule(SETTINGS_PORT, settings_peers)]
+        policies.append(_policy(owner, stage, public + private))
     if spec.connector.managed:
         peers = [{"podSelector": _stage_pods(owner)}]
         policies.append(_policy(owner, Component.REDIS, [_rule(names.REDIS_PORT, peers)]))

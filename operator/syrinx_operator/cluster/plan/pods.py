@@ -14,6 +14,7 @@ from syrinx_operator.cluster.state import Component, Manifest, Owner, stages_in_
 from syrinx_operator.resource.pods import EnvVar, ExtraVolume, PodFields, Resources, SecretKey, Storage
 from syrinx_operator.resource.rules import ADMIN_PORT
 from syrinx_operator.resource.spec import GatewaySpec, HuggingFace, ModelSpec, PipelineSpec, StageSpec, TTSPipeline
+from syrinx_stages.contract.settings import SETTINGS_PORT, TOKEN_VARIABLE
 
 USER = 65_532
 """An unprivileged UID that owns no file in the image."""
@@ -88,6 +89,7 @@ def stage_template(pipeline: TTSPipeline, stage: Component, context: RenderConte
     # Stages in one pod run in one process.
     module, *files = ("colocated", names.CODEC_START_FILE) if len(stages_in_pod(spec, stage)) > 1 else (stage.value,)
     public = [(names.HTTP_PORT_NAME, spec.gateway.port)] if stage is Component.GATEWAY else []
+    private = [(names.ADMIN_PORT_NAME, ADMIN_PORT), (names.SETTINGS_PORT_NAME, SETTINGS_PORT)]
     command = ["python", "-m", f"syrinx_stages.{module}", names.START_FILE, *files]
     own = container(
         spec,
@@ -95,7 +97,7 @@ def stage_template(pipeline: TTSPipeline, stage: Component, context: RenderConte
         context.image,
         part.resources,
         {"command": command, "env": _environment(pipeline, part.env)},
-        ports=[port(*each) for each in (*public, *admin_ports(spec, stage))],
+        ports=[port(*each) for each in (*public, *private)],
         mounts=[mount for _, mount in mounted],
     )
     pod = {
@@ -179,6 +181,7 @@ def _metadata(pipeline: TTSPipeline, stage: Component, context: RenderContext) -
         **part.pod_annotations,
         **configs,
         **omit_empty(**{names.PASSWORD_ANNOTATION: context.password_uid}),
+        names.TOKEN_ANNOTATION: context.token_uid,
     }
     return {"labels": {**part.pod_labels, **names.labels(pipeline.name, stage)}, "annotations": annotations}
 
@@ -215,6 +218,8 @@ def _environment(pipeline: TTSPipeline, user: Sequence[EnvVar]) -> list[Manifest
         environment.append({"name": "REDIS_PASSWORD", "valueFrom": secret_ref(password)})
     if connector.ca_secret is not None:
         environment.append({"name": "REDIS_CA_FILE", "value": names.CA_FILE})
+    token = SecretKey(name=names.token_secret(pipeline.name), key=names.TOKEN_KEY)
+    environment.append({"name": TOKEN_VARIABLE, "valueFrom": secret_ref(token)})
     environment.append({"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}})
     return [*environment, *_BASE_ENVIRONMENT, *map(_variable, user)]
 
@@ -225,12 +230,6 @@ def _variable(variable: EnvVar) -> Manifest:
     if (source := variable.config_map) is not None:
         return {"name": variable.name, "valueFrom": {"configMapKeyRef": {"name": source.name, "key": source.key}}}
     return {"name": variable.name, "value": variable.value}
-
-
-def admin_ports(spec: PipelineSpec, stage: Component) -> list[tuple[str, int]]:
-    """Returns name and number of the admin ports of a stage's pod."""
-    colocated = [(names.CODEC_ADMIN_PORT_NAME, names.CODEC_ADMIN_PORT)] if len(stages_in_pod(spec, stage)) > 1 else []
-    return [(names.ADMIN_PORT_NAME, ADMIN_PORT), *colocated]
 
 
 def port(name: str, port: int) -> Manifest:

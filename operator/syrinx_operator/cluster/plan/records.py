@@ -19,7 +19,7 @@ from syrinx_operator.resource import stage_config as process
 from syrinx_operator.resource.rules import ADMIN_PORT
 from syrinx_operator.resource.spec import CodecSpec, GatewaySpec, ModelSpec, PipelineSpec, TalkerSpec, TTSPipeline
 from syrinx_operator.resource.tuning_status import State
-from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, StageConfig, TalkerSettings
+from syrinx_stages.contract.settings import SETTINGS_PORT, CodecSettings, GatewaySettings, StageConfig, TalkerSettings
 
 AnyStage = GatewaySpec | TalkerSpec | CodecSpec
 
@@ -75,6 +75,8 @@ class RenderContext(Struct, frozen=True):
     generation: str
     password_uid: str | None
     """UID of the managed Redis's Secret; None with an external Redis."""
+    token_uid: str
+    """UID of the Secret with the token of the settings ports."""
 
 
 def resolve_release(pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig) -> Release:
@@ -94,7 +96,9 @@ def resolve_release(pipeline: TTSPipeline, owner: Owner, observed: Observed, con
 
 
 def render_context(spec: PipelineSpec, release: Release, observed: Observed) -> RenderContext:
-    """Returns the context of all templates. Raises ValueError if the managed Redis has no password Secret yet."""
+    """Returns the context of all templates. Raises ValueError if a Secret does not exist yet."""
+    if observed.token_uid is None:
+        raise ValueError("the Secret of the settings ports must exist before the stages' pods are planned")
     if spec.connector.managed and observed.password_uid is None:
         raise ValueError("the managed Redis's password Secret must exist before its pods are planned")
     return RenderContext(
@@ -102,16 +106,23 @@ def render_context(spec: PipelineSpec, release: Release, observed: Observed) -> 
         redis_image=spec.connector.image or release.redis_image,
         generation=release.generation,
         password_uid=observed.password_uid if spec.connector.managed else None,
+        token_uid=observed.token_uid,
     )
 
 
 def freeze(
-    release: Release, component: Component, inputs: dict[str, Any], render: Callable[[], Manifest]
+    release: Release, component: Component, inputs: dict[str, Any], token_uid: str, render: Callable[[], Manifest]
 ) -> FrozenTemplate:
-    """Returns the recorded template if its inputs are unchanged, otherwise a newly rendered one."""
+    """Returns the recorded template if its inputs and the token in it are unchanged, otherwise a newly rendered one."""
     inputs_hash = short_hash(inputs)
     before = release.templates.get(component)
-    if before is not None and before.inputs == inputs_hash and before.intact:
+    # Templates of Redis, and those recorded by versions without settings ports, have no token.
+    if (
+        before is not None
+        and before.inputs == inputs_hash
+        and before.intact
+        and before.template["metadata"].get("annotations", {}).get(names.TOKEN_ANNOTATION, token_uid) == token_uid
+    ):
         return before
     return FrozenTemplate(inputs_hash, with_template_label(render()))
 
@@ -154,7 +165,7 @@ def _live_image(owner: Owner, observed: Observed, components: tuple[Component, .
 
 
 class Settings(Struct, frozen=True):
-    """The body of `PUT /settings`: a stage's live settings and their generation."""
+    """The body of `PUT /settings/STAGE`: a stage's live settings and their generation."""
 
     generation: int
     settings: dict[str, Any]
@@ -184,7 +195,8 @@ def start_config(pipeline: TTSPipeline, stage: Component, generation: str) -> st
         generation=generation,
         model=model_directory(pipeline.spec.model),
         host="",
-        admin_port=names.CODEC_ADMIN_PORT if colocated else ADMIN_PORT,
+        # Stages in one process listen on the ports of the first. Images of earlier versions need a port for each.
+        admin_port=SETTINGS_PORT if colocated else ADMIN_PORT,
         drain_seconds=part.drain_seconds,
         settings_file=names.CODEC_SETTINGS_FILE if colocated else names.SETTINGS_FILE,
         **own,

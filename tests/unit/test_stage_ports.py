@@ -1,0 +1,148 @@
+"""The admin and settings ports of a stage: who may use which, and how metrics are exported."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.types import ASGIApp
+
+from syrinx_stages.contract import metrics as m
+from syrinx_stages.contract.settings import TalkerSettings
+from syrinx_stages.runtime.admin import create_admin
+from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.settings import LiveSettings
+from syrinx_stages.runtime.settings_api import create_settings_api
+
+TOKEN = "a-token-of-the-operator"
+HEADERS = {"X-Syrinx-Token": TOKEN}
+PLAIN = "text/plain; version=0.0.4; charset=utf-8"
+SECONDS = 30.0
+
+
+class FakeStage:
+    """The part of a stage that its ports use."""
+
+    def __init__(self, reason: str | None = None) -> None:
+        self.live = LiveSettings(TalkerSettings(), 1, 32)
+        self._reason = reason
+
+    def ready(self) -> str | None:
+        return self._reason
+
+    def settings_changed(self) -> None:
+        pass
+
+
+def client_of(app: ASGIApp, **options: Any) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stage", **options)
+
+
+@pytest.mark.parametrize("token", [None, "", TOKEN[:-1], f"{TOKEN}x", TOKEN.upper(), "ÿ".encode()])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "POST"])
+async def test_settings_can_neither_be_read_nor_changed_without_the_token(method, token):
+    stage = FakeStage()
+    headers = {"Authorization": f"Bearer {TOKEN}"} if token is None else {"X-Syrinx-Token": token}
+    async with client_of(create_settings_api({"talker": stage}, TOKEN)) as http:
+        answer = await http.request(method, "/settings/talker", headers=headers, content=b'{"settings": {}}')
+    assert answer.status_code == 401
+    assert TOKEN not in answer.text and stage.live.generation == 1
+
+
+async def test_the_holder_of_the_token_reads_and_changes_settings():
+    stage = FakeStage()
+    async with client_of(create_settings_api({"talker": stage}, TOKEN), headers=HEADERS) as http:
+        changed = await http.put("/settings/talker", json={"settings": {"max_num_seqs": 3}})
+        assert changed.status_code == 200 and stage.live.current.max_num_seqs == 3
+        assert (await http.get("/settings/talker")).json() == changed.json()
+
+
+async def test_a_refusal_names_the_header():
+    async with client_of(create_settings_api({"talker": FakeStage()}, TOKEN)) as http:
+        assert "X-Syrinx-Token" in (await http.get("/settings/talker")).json()["error"]["message"]
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+async def test_a_stage_of_another_process_is_not_found(method):
+    app = create_settings_api({"talker": FakeStage(), "codec": FakeStage()}, TOKEN)
+    async with client_of(app, headers=HEADERS) as http:
+        answer = await http.request(method, "/settings/gateway", json={"settings": {}})
+    assert answer.status_code == 404
+    assert "/settings/talker and /settings/codec" in answer.json()["error"]["message"]
+
+
+async def test_the_admin_port_has_no_settings_and_changes_nothing():
+    async with client_of(create_admin([FakeStage()], CollectorRegistry()), headers=HEADERS) as http:
+        for path in ("/settings", "/settings/talker"):
+            for method in ("GET", "PUT"):
+                assert (await http.request(method, path)).status_code == 404
+        for path in ("/healthz", "/readyz", "/metrics"):
+            for method in ("PUT", "POST", "DELETE"):
+                assert (await http.request(method, path)).status_code == 405
+
+
+async def test_a_process_is_ready_when_all_of_its_stages_are():
+    for stages, status, text in (
+        ((FakeStage(), FakeStage()), 200, "ready\n"),
+        ((FakeStage(), FakeStage("warming up")), 503, "warming up\n"),
+    ):
+        async with client_of(create_admin(stages, CollectorRegistry())) as http:
+            answer = await http.get("/readyz")
+        assert (answer.status_code, answer.text) == (status, text)
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("*/*", PLAIN),
+        ("text/plain;version=0.0.4;q=0.5,*/*;q=0.1", PLAIN),
+        ("application/openmetrics-text;version=1.0.0,text/plain;q=0.3", "application/openmetrics-text; version=1.0.0"),
+        ("application/openmetrics-text;version=one", PLAIN),
+    ],
+)
+async def test_metrics_have_the_format_that_the_scraper_accepts(accept, content_type):
+    registry = CollectorRegistry()
+    Metrics(registry)[m.REDIS_ERRORS].labels("talker").inc(3)
+    async with client_of(create_admin([], registry)) as http:
+        answer = await http.get("/metrics", headers={"Accept": accept})
+    assert answer.headers["Content-Type"].startswith(content_type)
+    assert 'syrinx_redis_errors_total{stage="talker"} 3.0' in answer.text
+    assert answer.text.endswith("# EOF\n") == content_type.startswith("application/openmetrics-text")
+
+
+async def test_a_scrape_does_not_delay_the_event_loop():
+    """The collector waits until the event loop has run, which it never would if the loop itself collected."""
+    ran = threading.Event()
+
+    class Slow(Collector):
+        def collect(self) -> Iterator[Metric]:
+            assert ran.wait(SECONDS)
+            yield GaugeMetricFamily("slow", "Collected last.", 1.0)
+
+    registry = CollectorRegistry()
+    registry.register(Slow())
+    async with client_of(create_admin([], registry)) as http:
+        scrape = asyncio.create_task(http.get("/metrics"))
+        assert (await http.get("/healthz")).status_code == 200
+        ran.set()
+        assert "slow 1.0" in (await scrape).text
+
+
+async def test_series_may_be_added_during_a_scrape():
+    metrics = Metrics(CollectorRegistry())
+    async with client_of(create_admin([], metrics.registry)) as http:
+        for number in range(50):
+            scrape = asyncio.create_task(http.get("/metrics"))
+            for each in range(20):
+                metrics[m.TTFA].labels("CustomVoice", f"talker-{number}", f"codec-{each}").observe(0.05)
+                await asyncio.sleep(0)
+            assert (await scrape).status_code == 200
+        text = (await http.get("/metrics")).text
+    assert text.count("syrinx_ttfa_seconds_count{") == 50 * 20
