@@ -141,7 +141,7 @@ $(VLLM_VENV)/.runs: pyproject.toml tests/talker_vllm/requirements.txt
 	@touch $@
 
 $(VENV)/.develops: pyproject.toml $(VENV)/.runs
-	$(PIP) install --quiet --editable ".[stages,clone,fetch,cli,operator,redis-server,test]"
+	$(PIP) install --quiet --editable ".[stages,tracing,clone,fetch,cli,operator,redis-server,test]"
 	@touch $@
 
 $(VENV)/.documents: pyproject.toml $(VENV)/.runs

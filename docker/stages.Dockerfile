@@ -26,11 +26,11 @@ RUN if [ "${VARIANT}" = vllm ]; then pip install vllm; fi
 COPY pyproject.toml README.md LICENSE ./
 RUN mkdir operator stages \
     && pip install setuptools \
-    && pip install --no-build-isolation ".[stages,clone,fetch]"
+    && pip install --no-build-isolation ".[stages,tracing,clone,fetch]"
 COPY stages stages
 RUN pip install --no-build-isolation --no-deps --force-reinstall . \
     && pip uninstall --yes pip \
-    && python -c "import syrinx_stages.gateway.service, syrinx_stages.talker.service, syrinx_stages.codec.service, syrinx_stages.fetch"
+    && python -c "import syrinx_stages.gateway.service, syrinx_stages.talker.service, syrinx_stages.codec.service, syrinx_stages.runtime.otel, syrinx_stages.fetch"
 
 FROM ${PYTHON_IMAGE}
 ARG VERSION=0.1.0

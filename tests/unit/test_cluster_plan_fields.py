@@ -36,7 +36,7 @@ RESTARTED = [
     (r"spec\.connector\.storage\.", NOBODY),
     (r"spec\.connector\.(image|resources\..*)$", {REDIS}),
     (r"spec\.connector\.", STAGES),
-    (r"spec\.monitoring\.scrapeAnnotations$", STAGES),
+    (r"spec\.monitoring\.(scrapeAnnotations$|tracing\.)", STAGES),
     (r"spec\.monitoring\.", NOBODY),
 ]
 """Components whose pods restart when a field changes; the first matching line applies."""

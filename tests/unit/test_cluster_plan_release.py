@@ -29,6 +29,7 @@ from syrinx_operator.cluster.plan.records import Release
 from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, OperatorConfig, key_of
 from syrinx_operator.resource.rules import RESERVED_ENV
 from syrinx_operator.resource.spec import TTSPipeline
+from syrinx_operator.resource.stage_config import tracing_environment
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.settings import StageConfig
 
@@ -294,7 +295,40 @@ def test_users_may_not_set_what_the_plan_sets_in_pods():
                 spec = template["spec"]
                 for container in (*spec["containers"], *spec.get("initContainers", ())):
                     found |= {variable["name"] for variable in container["env"]} - theirs
-    assert found == RESERVED_ENV
+    assert found == RESERVED_ENV | {"LOG_FORMAT"} | set(tracing_environment(parsed(document("everything")).spec))
+
+
+def variables(subject, component):
+    (own,) = templates(planned(subject), subject)[component]["spec"]["containers"]
+    assert len({each["name"] for each in own["env"]}) == len(own["env"])
+    return {each["name"]: each.get("value", each.get("valueFrom")) for each in own["env"]}
+
+
+def test_pods_log_in_json_unless_the_user_sets_another_format():
+    subject = pipeline({"talker": {"env": [{"name": "LOG_FORMAT", "value": "text"}]}})
+    found = {
+        component: variables(subject, component)["LOG_FORMAT"] for component in (Component.TALKER, Component.CODEC)
+    }
+    assert found == {Component.TALKER: "text", Component.CODEC: "json"}
+
+
+def test_tracing_is_configured_by_the_standard_variables():
+    tracing = {"endpoint": "http://c:4318", "sampleRatio": 0.25}
+    headers = {"name": "OTEL_EXPORTER_OTLP_HEADERS", "secret": {"name": "otlp", "key": "headers"}}
+    own = [headers, {"name": "OTEL_TRACES_SAMPLER", "value": "always_on"}]
+    subject = pipeline({"monitoring": {"tracing": tracing}, "gateway": {"env": own}})
+    standard = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_TRACES_SAMPLER_ARG": "0.25"}
+    assert (
+        variables(subject, Component.CODEC).items()
+        >= {
+            **standard,
+            "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+        }.items()
+    )
+    assert variables(subject, Component.GATEWAY).items() >= {**standard, "OTEL_TRACES_SAMPLER": "always_on"}.items()
+    secret = variables(subject, Component.GATEWAY)["OTEL_EXPORTER_OTLP_HEADERS"]
+    assert secret == {"secretKeyRef": {"name": "otlp", "key": "headers"}}
+    assert not any(name.startswith("OTEL") for name in variables(pipeline(), Component.GATEWAY))
 
 
 NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", fullmatch=True, alphabet=string.ascii_lowercase + "019-")

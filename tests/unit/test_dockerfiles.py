@@ -14,7 +14,7 @@ from support.charts import ROOT, objects, one
 from syrinx_operator import __version__
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = {"operator": ["operator"], "stages": ["stages", "clone", "fetch"]}
+EXTRAS = {"operator": ["operator"], "stages": ["stages", "tracing", "clone", "fetch"]}
 IMAGES = pytest.mark.parametrize("image", EXTRAS)
 
 

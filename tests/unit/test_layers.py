@@ -22,7 +22,7 @@ _OPERATOR = {
     "cluster": {"resource", "tuner", "contract"},
     "local": {"resource", "tuner", "contract", "connector"},
     "commands": {"resource", "tuner", "cluster", "local", "contract", "connector"},
-    "main": {"cluster"},
+    "main": {"cluster", "contract"},
     "__main__": {"commands"},
 }
 _STAGES = {

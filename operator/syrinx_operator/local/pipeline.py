@@ -19,7 +19,7 @@ from syrinx_operator.local.backoff import Backoff
 from syrinx_operator.local.events import Event, Observer, exited, ready, stopped
 from syrinx_operator.local.supervisor import Child, Member
 from syrinx_operator.resource.spec import TTSPipeline
-from syrinx_operator.resource.stage_config import LocalError, Stage, StageProcess, plan_local
+from syrinx_operator.resource.stage_config import LocalError, Stage, StageProcess, plan_local, tracing_environment
 from syrinx_stages.connector.server import RedisServer, RedisServerError
 from syrinx_stages.contract.settings import TOKEN_HEADER, TOKEN_VARIABLE
 
@@ -103,7 +103,9 @@ class LocalPipeline:
         directory = self._directory
         if directory is None:
             directory = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="syrinx-")))
-        environment = stage_environment(os.environ) | await self._redis_environment()
+        # As on Kubernetes, the environment of the user takes precedence.
+        inherited = tracing_environment(self.pipeline.spec) | os.environ
+        environment = stage_environment(inherited) | await self._redis_environment()
         environment[TOKEN_VARIABLE] = self.settings_headers[TOKEN_HEADER]
         self.processes = [
             Child(

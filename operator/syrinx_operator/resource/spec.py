@@ -332,14 +332,26 @@ class PodMonitorSpec(Object, frozen=True, kw_only=True):
     """Labels that your Prometheus selects PodMonitors by."""
 
 
-class MonitoringSpec(Object, frozen=True, kw_only=True):
-    """Discovery of and access to the stages for Prometheus."""
+class TracingSpec(Object, frozen=True, kw_only=True):
+    """Traces of speech requests, exported with OpenTelemetry's protocol."""
 
-    scrape_annotations: bool = True
+    endpoint: Annotated[str, Meta(pattern=r"^https?://[^\s/@?#\\][^\s@?#\\]*$", max_length=512)]
+    """URL of a collector of OTLP over HTTP, for example http://otel-collector.monitoring:4318. Spans are sent to
+    /v1/traces below it. Headers with credentials are set by the variable OTEL_EXPORTER_OTLP_HEADERS in `env`."""
+    sample_ratio: Ratio = 0.1
+    """Share of the requests that are traced. A request with a `traceparent` header is traced if that says so."""
+
+
+class MonitoringSpec(Object, frozen=True, kw_only=True):
+    """Metrics for Prometheus, and traces."""
+
+    scrape_annotations: Annotated[bool, KUBERNETES] = True
     """Add the annotations prometheus.io/scrape, port and path to the pods."""
-    pod_monitor: PodMonitorSpec | None = None
+    pod_monitor: Annotated[PodMonitorSpec | None, KUBERNETES] = None
     """Create a PodMonitor. Needs the Prometheus operator. Default: none."""
-    allow_from: Annotated[tuple[pods.Peer, ...], Meta(max_length=16)] = (
+    tracing: TracingSpec | None = None
+    """Traces of speech requests. Default: none."""
+    allow_from: Annotated[tuple[pods.Peer, ...], Meta(max_length=16), KUBERNETES] = (
         pods.Peer(pod_labels={"app.kubernetes.io/name": "prometheus"}),
     )
     """Clients besides the operator that may read metrics. Default: pods with the label app.kubernetes.io/name:
@@ -373,8 +385,8 @@ class PipelineSpec(Object, frozen=True, kw_only=True):
     """Service-level objectives."""
     tuning: TuningSpec = TuningSpec()
     """Automatic tuning of the settings."""
-    monitoring: Annotated[MonitoringSpec, KUBERNETES] = MonitoringSpec()
-    """Discovery of and access to the stages for Prometheus."""
+    monitoring: MonitoringSpec = MonitoringSpec()
+    """Metrics for Prometheus, and traces."""
 
 
 class TTSPipeline(Object, frozen=True, kw_only=True):

@@ -167,6 +167,18 @@ def codec_settings(spec: CodecSpec) -> CodecSettings:
     )
 
 
+def tracing_environment(spec: PipelineSpec) -> dict[str, str]:
+    """Returns the environment variables by which OpenTelemetry configures the stages; none without tracing."""
+    tracing = spec.monitoring.tracing
+    if tracing is None:
+        return {}
+    return {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": tracing.endpoint,
+        "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+        "OTEL_TRACES_SAMPLER_ARG": str(tracing.sample_ratio),
+    }
+
+
 def gateway_settings(spec: GatewaySpec) -> GatewaySettings:
     """Returns the initial live settings of a gateway."""
     return GatewaySettings(max_queue=spec.max_queue, max_queue_seconds=spec.max_queue_seconds)

@@ -65,6 +65,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
     group = Group.CODECS
     input_kind = StreamKind.CODES
     output_kind = StreamKind.AUDIO
+    first_phase = "wait"
 
     def set_up(self) -> None:
         self._shapes = CapturedShapes()
@@ -159,7 +160,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         try:
             frames = split_frames(codes, self.engine.codebook_size)
         except ValueError as error:
-            log.error("request %s: invalid codes entry: %s", row.id, error)
+            log.error("request %s: invalid codes entry: %s", row.id, error, extra=self.log_fields(row.id))
             end = End(EndReason.ERROR, f"the talker sent codes the codec cannot decode: {error}")
             self.end(row.id, row.published, end, _UPSTREAM)
             return 0
@@ -236,8 +237,12 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             if row.trimmer:
                 row.trimmer.feed(pcm)
                 row.withheld_seconds = row.trimmer.withheld / FAMILY.sample_rate
-            talker, codec = ("", "") if row.provenance_sent else (row.talker, self.replica)
-            row.provenance_sent = True
+            talker = codec = ""
+            if not row.provenance_sent:
+                row.provenance_sent = True
+                talker, codec = row.talker, self.replica
+                self.traces.begin(row.id, "first_call", completed.seconds, after="wait")
+                self.traces.begin(row.id, "decode", after="first_call")
             appends.append(self.output(row.id, item.position, Audio(pcm, talker, codec)))
         self.publisher.put(appends)
         self.ownership.recheck_admission()
@@ -276,5 +281,5 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         try:
             return self.engine.read(self._launch_rows([item], (1, len(item.codes)), prefill))[0]
         except Exception:
-            log.exception("request %s failed in the decoder", item.row.id)
+            log.exception("request %s failed in the decoder", item.row.id, extra=self.log_fields(item.row.id))
             return None

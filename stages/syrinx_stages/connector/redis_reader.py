@@ -12,6 +12,7 @@ from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import Cancelled, ConnectorError, Event, StreamEntry
 from syrinx_stages.connector.redis_change_feed import Entries, StreamTail, unpack
 from syrinx_stages.connector.redis_pool import CommandPool, Rejected, backoff
+from syrinx_stages.contract import logs
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason, Entry, decode_entry
 
@@ -201,7 +202,8 @@ class _Channel:
         if not self._is_current(subscription):
             return
         request_id = subscription.request_id
-        log.error("the %s stream of request %s cannot be read: %s", self._kind, request_id, error)
+        message = "the %s stream of request %s cannot be read: %s"
+        log.error(message, self._kind, request_id, error, extra=logs.of_request(request_id))
         self.unsubscribe(request_id)
         end = End(EndReason.ERROR, f"the {self._kind} stream of this request cannot be read")
         at = Position(subscription.after.frames, END_SEQUENCE)

@@ -72,6 +72,10 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Identifies the client for its share of the queue: a hash, see `gateway.client`."""
     live: bool = True
     """The client plays the audio while it is generated: `lead_limit_seconds` applies."""
+    traceparent: str = ""
+    """The gateway's span in the format of W3C Trace Context; empty if the request is not traced."""
+    tracestate: str = ""
+    """What other vendors add to its trace."""
 
 
 class StreamCreated(msgspec.Struct, frozen=True, tag="open"):

@@ -5,6 +5,8 @@ import contextlib
 import uuid
 from collections.abc import AsyncIterator
 
+from syrinx_stages.gateway.trace import SpeechSpan
+
 UPLOAD_SECONDS = 5.0
 """How long an unfinished upload may continue during a drain."""
 UNWIND_SECONDS = 1.0
@@ -20,6 +22,8 @@ class ActiveRequest:
         """Expires at the deadline that a drain sets."""
         self.received = False
         """Its body is complete."""
+        self.span: SpeechSpan | None = None
+        """None if it is not traced."""
 
 
 class ActiveRequests:

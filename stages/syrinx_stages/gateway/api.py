@@ -24,7 +24,7 @@ from syrinx_stages.gateway.exchange import Exchanges
 from syrinx_stages.gateway.fields import parse_fields
 from syrinx_stages.gateway.page import page
 from syrinx_stages.gateway.refusals import BATCH_PATH, SPEECH_PATH, RefuseEarly
-from syrinx_stages.gateway.request import model_not_found, parse_request
+from syrinx_stages.gateway.request import model_not_found, parse_request, traced
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.server import READ
@@ -85,6 +85,8 @@ async def _speech(http: Request) -> Response:
             fields, ignored = await _parse(parse_fields, body)
             parsed = parse_request(fields, service.catalog, request.id, accepted_at, client_key(http))
             parsed.warnings.extend(ignored)
+            if request.span is not None:
+                parsed = traced(parsed, request.span.of_request(service.catalog.model, parsed.request))
             reference = await service.decode_reference(fields.ref_audio) if fields.ref_audio else None
         except (ApiError, asyncio.CancelledError):
             service.count_refusal()

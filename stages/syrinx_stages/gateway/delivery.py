@@ -11,6 +11,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from syrinx_stages.contract import logs
 from syrinx_stages.gateway.encoders import Encoder, encode
 from syrinx_stages.gateway.errors import ApiError
 from syrinx_stages.gateway.request import Delivery, ParsedRequest
@@ -105,8 +106,8 @@ class SpeechResponse(Response):
         """Serves the request. Raises `ApiError` if it fails before anything was sent."""
         client = ClientConnection(receive, send)
         deliver = self._whole if self._parsed.delivery is Delivery.WHOLE else self._stream
-        request, speed = self._parsed.request, self._parsed.audio.speed
-        async with self._service.open_stream(request, self._reference, self._accepted, speed) as stream:
+        request, speed, span = self._parsed.request, self._parsed.audio.speed, scope["state"]["request"].span
+        async with self._service.open_stream(request, self._reference, self._accepted, speed, span) as stream:
             await client.run(deliver(stream, client))
 
     async def _whole(self, stream: SpeechStream, client: ClientConnection) -> None:
@@ -152,7 +153,8 @@ class SpeechResponse(Response):
         except ApiError as error:
             if not started:
                 raise
-            log.warning("request %s failed after %d frames: %s", request.id, stream.frames, error)
+            fields = logs.of_request(request.id, request.traceparent)
+            log.warning("request %s failed after %d frames: %s", request.id, stream.frames, error, extra=fields)
             # Without a final chunk the server closes the connection, and the client sees an incomplete transfer.
             if sse:
                 await client.finish(error_event(error))

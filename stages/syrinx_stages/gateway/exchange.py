@@ -8,10 +8,13 @@ import re
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from syrinx_stages.contract import logs
 from syrinx_stages.gateway.active_requests import ActiveRequests
 from syrinx_stages.gateway.delivery import EVENT_STREAM, error_event
 from syrinx_stages.gateway.errors import error_response, unavailable
+from syrinx_stages.gateway.refusals import is_speech
 from syrinx_stages.gateway.service import GatewayService
+from syrinx_stages.gateway.trace import SpeechSpan
 
 log = logging.getLogger(__name__)
 
@@ -35,18 +38,25 @@ class Exchanges:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         exchange = _Exchange(send, self._service.requests)
+        if self._service.tracer is not None and is_speech(scope):
+            exchange.span = SpeechSpan(self._service.tracer, scope)
         try:
             async with self._service.requests.track() as request:
+                request.span = exchange.span
                 exchange.request_id = _client_id(scope) or request.id
                 scope.setdefault("state", {}).update(service=self._service, request=request)
                 await self._app(scope, receive, exchange.send)
         except TimeoutError:
             if not request.limit.expired():
                 raise
-            log.warning("request %s was cut off: the gateway is shutting down", request.id)
+            fields = logs.of_request(request.id, exchange.span.traceparent if exchange.span else "")
+            log.warning("request %s was cut off: the gateway is shutting down", request.id, extra=fields)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(END_SECONDS):
                     await exchange.cut_off(scope, receive)
+        finally:
+            if exchange.span is not None:
+                exchange.span.end()
 
 
 def _client_id(scope: Scope) -> str | None:
@@ -60,6 +70,7 @@ class _Exchange:
 
     def __init__(self, send: Send, requests: ActiveRequests) -> None:
         self.request_id = ""
+        self.span: SpeechSpan | None = None
         self._send = send
         self._requests = requests
         self._media_type: str | None = None
@@ -71,6 +82,9 @@ class _Exchange:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             headers["X-Request-Id"] = self.request_id
+            if self.span is not None:
+                headers["traceparent"] = self.span.traceparent
+                self.span.set_status(message["status"])
             if self._requests.draining:
                 headers["Connection"] = "close"
             await self._send(message)

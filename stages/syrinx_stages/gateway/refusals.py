@@ -14,6 +14,15 @@ SPEECH_PATH = "/v1/audio/speech"
 BATCH_PATH = "/v1/audio/speech/batch"
 
 
+def is_speech(scope: Scope) -> bool:
+    """Returns whether a connection is a speech request."""
+    return _is_post(scope, SPEECH_PATH)
+
+
+def _is_post(scope: Scope, path: str) -> bool:
+    return bool(scope["type"] == "http" and scope["path"] == path and scope["method"] == "POST")
+
+
 class RefuseEarly:
     """Wraps the application."""
 
@@ -23,7 +32,7 @@ class RefuseEarly:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs one request."""
-        if scope["type"] == "http" and scope["path"] in (SPEECH_PATH, BATCH_PATH) and scope["method"] == "POST":
+        if is_speech(scope) or _is_post(scope, BATCH_PATH):
             error = self._service.refusals.recent(client_key(HTTPConnection(scope)), time.monotonic())
             if error is not None:
                 self._service.count_refusal(self._service.checkpoint.task_type)

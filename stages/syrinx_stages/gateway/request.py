@@ -2,7 +2,7 @@
 
 import secrets
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
@@ -81,6 +81,12 @@ def parse_request(
         live=delivery is not Delivery.WHOLE,
     )
     return ParsedRequest(request, audio, delivery, warnings)
+
+
+def traced(parsed: ParsedRequest, fields: Mapping[str, str]) -> ParsedRequest:
+    """Returns a request with the fields of its trace."""
+    request = msgspec.structs.replace(parsed.request, **fields)
+    return msgspec.structs.replace(parsed, request=request)
 
 
 def model_not_found(name: str, catalog: Catalog, prefix: str = "") -> ApiError:

@@ -15,6 +15,7 @@ import httpx
 
 from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError, QueueFull, Ticket
 from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.contract import logs
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.keys import StreamKind
 from syrinx_stages.contract.messages import EndReason, SpeechRequest, TaskType
@@ -29,6 +30,7 @@ from syrinx_stages.gateway.errors import ApiError, bad_request, unavailable
 from syrinx_stages.gateway.fanout import FanOut, PlaybackReporter
 from syrinx_stages.gateway.monitor import CONNECTOR_SECONDS, PipelineMonitor
 from syrinx_stages.gateway.speech import Resubmitted, SpeechStream
+from syrinx_stages.gateway.trace import SpeechSpan
 from syrinx_stages.runtime.journal import KEEP_SECONDS
 from syrinx_stages.runtime.metrics import Metrics, export_settings
 from syrinx_stages.runtime.settings import LiveSettings
@@ -84,6 +86,7 @@ class GatewayService:
         self._hosts = config.reference_hosts
         self._connector = connector
         self._metrics = metrics
+        self.tracer = metrics.tracer
         self._stall_seconds = stall_seconds
         self.refusals = Refusals()
         self.monitor = PipelineMonitor(connector, metrics, self.live)
@@ -184,11 +187,16 @@ class GatewayService:
 
     @contextlib.asynccontextmanager
     async def open_stream(
-        self, request: SpeechRequest, reference_pcm: bytes | None, accepted: float, speed: float = 1.0
+        self,
+        request: SpeechRequest,
+        reference_pcm: bytes | None,
+        accepted: float,
+        speed: float = 1.0,
+        span: SpeechSpan | None = None,
     ) -> AsyncIterator[SpeechStream]:
         """Submits a request and yields its stream; releases the request on exit. `accepted` is in monotonic seconds.
 
-        speed: at which the client plays the audio.
+        speed: at which the client plays the audio. span: that of the request, if it is traced.
 
         Raises 503 if the request is not admitted. One that no talker claims within `max_queue_seconds` ends as refused.
         """
@@ -206,6 +214,7 @@ class GatewayService:
             check=lambda: self._check(submission, stream),
             storage_full=lambda: self._storage.full,
             refusal=self._refusal,
+            span=span,
         )
         self._expire_later(submission, stream)
         try:
@@ -236,14 +245,15 @@ class GatewayService:
             async with asyncio.timeout(CONNECTOR_SECONDS):
                 exists = await self._connector.last_position(request.id, StreamKind.AUDIO) is not None
         except (ConnectorError, TimeoutError) as error:
-            log.warning("request %s cannot be checked: %s", request.id, error)
+            log.warning("request %s cannot be checked: %s", request.id, error, extra=_fields(request))
             return
         if exists:
             # A stream that has begun may still be taken over by another replica, until the stall timeout.
             if not stream.started and (missing := self.monitor.missing_stage_error()) is not None:
                 raise missing
             return
-        log.warning("Redis has lost request %s after %d frames: it is queued again", request.id, stream.frames)
+        message = "Redis has lost request %s after %d frames: it is queued again"
+        log.warning(message, request.id, stream.frames, extra=_fields(request))
         self._playback_reporter.forget(request.id)
         self._fanout.restart(request.id)
         submission.ticket = await self._queue(request, submission.reference_pcm)
@@ -272,7 +282,7 @@ class GatewayService:
             self.refusals.add(request.client, refusal, time.monotonic())
             raise refusal from None
         except (ConnectorError, TimeoutError) as error:
-            log.warning("request %s could not be queued: %s", request.id, error)
+            log.warning("request %s could not be queued: %s", request.id, error, extra=_fields(request))
             raise unavailable(UNREACHABLE, UNREACHABLE_SECONDS) from None
         finally:
             if ticket is None:
@@ -301,7 +311,8 @@ class GatewayService:
                 await self.monitor.measure()
                 withdrawn = await self._connector.withdraw(ticket)
         except (ConnectorError, TimeoutError) as error:
-            log.warning("request %s could not be withdrawn: %s", ticket.request_id, str(error) or "no answer")
+            request, reason = stream.request, str(error) or "no answer"
+            log.warning("request %s could not be withdrawn: %s", request.id, reason, extra=_fields(request))
             withdrawn = not stream.started
         if withdrawn:
             self._fanout.refuse(ticket.request_id)
@@ -338,4 +349,10 @@ class GatewayService:
                 self._released.append((time.monotonic(), ticket))
                 return
             except ConnectorError as error:
-                log.warning("request %s could not be released: %s", ticket.request_id, error)
+                fields = logs.of_request(ticket.request_id)
+                log.warning("request %s could not be released: %s", ticket.request_id, error, extra=fields)
+
+
+def _fields(request: SpeechRequest) -> dict[str, str]:
+    """Returns the `extra` of a log record that concerns a request."""
+    return logs.of_request(request.id, request.traceparent)

@@ -14,6 +14,7 @@ from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer, first_audible
 from syrinx_stages.gateway.errors import ApiError, bad_request, internal_error, unavailable
 from syrinx_stages.gateway.fanout import Inbox
+from syrinx_stages.gateway.trace import SpeechSpan
 from syrinx_stages.runtime.metrics import Metrics
 
 CHECK_SECONDS = 1.0
@@ -95,6 +96,7 @@ class SpeechStream:
         check: Callable[[], Awaitable[None]],
         storage_full: Callable[[], str | None],
         refusal: Callable[[str], ApiError],
+        span: SpeechSpan | None = None,
     ) -> None:
         self.request = request
         self.frames = 0
@@ -111,6 +113,7 @@ class SpeechStream:
         self._check = check
         self._storage_full = storage_full
         self._refusal = refusal
+        self._span = span
         self._trimmer = LeadingSilenceTrimmer()
         self._digests = bytearray()
         """Of the frames that were passed to the trimmer."""
@@ -284,9 +287,13 @@ class SpeechStream:
         stalled = playback.deliver(time.monotonic(), pcm)
         if first:
             self._metrics[m.LIVE_STREAMS].inc()
+            assert playback.first_byte is not None
             self._metrics[m.FIRST_BYTE].labels(*labels).observe(playback.first_byte)
+            if self._span is not None:
+                self._span.set_first_byte(self.request, playback.first_byte)
         if before_ttfa and playback.ttfa is not None:
-            self._metrics[m.TTFA].labels(*labels).observe(playback.ttfa)
+            exemplar = None if self._span is None else self._span.exemplar
+            self._metrics[m.TTFA].labels(*labels).observe(playback.ttfa, exemplar)
         if first or stalled:
             self._record_stall(stalled)
 
@@ -309,6 +316,8 @@ class SpeechStream:
 
     def record_outcome(self) -> None:
         """Counts the request. Call it once, when the request is over."""
+        if self._span is not None:
+            self._span.set_outcome(self.outcome, self.frames, self._labels)
         self._metrics[m.REQUESTS].labels(self.request.task_type, self.outcome).inc()
         if self._playback.first_byte is not None:
             self._metrics[m.LIVE_STREAMS].dec()

@@ -1,13 +1,18 @@
 """The metrics of `contract.metrics` as prometheus-client objects."""
 
+from __future__ import annotations
+
 from bisect import bisect_left
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from syrinx_stages.contract.metrics import ROW_BUCKETS, SETTINGS_GENERATION, SETTINGS_TEMPORARY, Metric
 from syrinx_stages.runtime.settings import LiveSettings
+
+if TYPE_CHECKING:
+    from syrinx_stages.runtime.otel import Tracer
 
 
 class Metrics:
@@ -18,7 +23,9 @@ class Metrics:
     contract, never client input, which bounds the number of series.
     """
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, tracer: Tracer | None = None) -> None:
+        """`tracer` records the spans of this process's requests; None if they are not traced."""
+        self.tracer = tracer
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry
         self._families: dict[str, Counter | Gauge | Histogram] = {}

@@ -20,6 +20,7 @@ from syrinx_stages.connector.base import (
     StageConnector,
     StreamEntry,
 )
+from syrinx_stages.contract import logs
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason, Entry
@@ -30,6 +31,7 @@ from syrinx_stages.runtime.ownership import Ownership
 from syrinx_stages.runtime.publisher import Publisher
 from syrinx_stages.runtime.speed import EngineSpeed
 from syrinx_stages.runtime.tasks import Tasks
+from syrinx_stages.runtime.tracing import RequestTraces
 
 log = logging.getLogger(__name__)
 
@@ -54,12 +56,15 @@ class OwnedRequests(ABC, Generic[R]):
     """The stream of each owned request that this stage reads."""
     output_kind: StreamKind
     """The stream that it writes."""
+    first_phase: str
+    """What happens to a request after its claim, as a span."""
 
     def __init__(self, connector: StageConnector, replica: str, max_resident: int, metrics: Metrics) -> None:
         self.replica = replica
         self.connector = connector
         self.metrics = metrics
         self.speed = EngineSpeed()
+        self.traces = RequestTraces(metrics.tracer, self.stage, replica)
         self.rows: dict[str, R] = {}
         self.wake = asyncio.Event()
         """Set when something changed that affects the schedule."""
@@ -122,10 +127,16 @@ class OwnedRequests(ABC, Generic[R]):
         """Returns whether this very claim is still held."""
         return self.ownership.claims.get(claim.request.id) is claim
 
+    def log_fields(self, request_id: str) -> dict[str, str]:
+        """Returns the `extra` of a log record that concerns a request."""
+        claim = self.ownership.claims.get(request_id)
+        return logs.of_request(request_id, "" if claim is None else claim.request.traceparent)
+
     def _claimed(self, claim: Claim) -> None:
         waited = max(0.0, time.time() - claim.request.accepted_at)
         self.metrics[m.CLAIM_WAIT].labels(self.stage).observe(waited)
         self._count_rows()
+        self.traces.claimed(claim, self.first_phase)
         self._tasks.spawn(self._admit(claim))
 
     async def _admit(self, claim: Claim) -> None:
@@ -140,10 +151,11 @@ class OwnedRequests(ABC, Generic[R]):
             self.fail(claim, str(error), error.param, error.retry_after)
         except ConnectorError as error:
             # The lease expires, and a replica that reaches Redis takes the request over.
-            log.warning("request %s is left to other replicas: %s", request_id, error)
+            fields = self.log_fields(request_id)
+            log.warning("request %s is left to other replicas: %s", request_id, error, extra=fields)
             self.evict(request_id)
         except Exception:
-            log.exception("request %s could not be admitted", request_id)
+            log.exception("request %s could not be admitted", request_id, extra=self.log_fields(request_id))
             self.fail(claim, f"the {self.stage} failed to process this request")
 
     def fail(self, claim: Claim, message: str, param: str = "", retry_after: float = 0.0) -> None:
@@ -176,6 +188,7 @@ class OwnedRequests(ABC, Generic[R]):
 
     def evict(self, request_id: str) -> None:
         """Removes a request; its engine state is freed before the next step."""
+        self.traces.dropped(request_id)
         self.ownership.forget(request_id)
         self.journal.forget(request_id)
         self.rows.pop(request_id, None)
@@ -211,6 +224,8 @@ class OwnedRequests(ABC, Generic[R]):
 
     def _written(self, append: Append) -> None:
         if isinstance(append, _Ending):
+            assert isinstance(append.entry, End)
+            self.traces.ended(append.request_id, append.position.frames, append.entry)
             self.metrics[m.REQUESTS_FINISHED].labels(self.stage, append.reason).inc()
             self.evict(append.request_id)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from prometheus_client import Counter
 
 from syrinx_stages.connector.base import REFRESH_SECONDS, Capacity, Claim, ConnectorError, Consumer
+from syrinx_stages.contract import logs
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,8 @@ class Ownership:
         try:
             await self._take(await self._consumer.reclaim(claim))
         except ConnectorError as error:
-            log.warning("request %s is left to other replicas: %s", claim.request.id, error)
+            fields = logs.of_request(claim.request.id, claim.request.traceparent)
+            log.warning("request %s is left to other replicas: %s", claim.request.id, error, extra=fields)
 
     def recheck_admission(self) -> None:
         """Makes the claim loop call `can_admit` again, and reports the capacity if it has changed."""

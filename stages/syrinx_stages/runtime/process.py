@@ -16,6 +16,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
+from syrinx_stages.contract import logs
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.settings import TOKEN_VARIABLE, StageConfig, resolved_config_line
 from syrinx_stages.model.config import CheckpointError
@@ -25,6 +26,7 @@ from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.server import MAX_ADMIN_CONNECTIONS, HttpServer, max_public_connections
 from syrinx_stages.runtime.settings_api import create_settings_api
 from syrinx_stages.runtime.start import connect_redis, load_start_config
+from syrinx_stages.runtime.tracing import open_tracer
 
 log = logging.getLogger(__name__)
 
@@ -42,15 +44,16 @@ def run(name: str, build: str, stages: Sequence[str] = ()) -> NoReturn:
     build: `MODULE:FUNCTION` of a `Build`. It is imported after the configuration was read, because it may import torch.
     stages: The stages of the process, if it is not the one called `name`.
     """
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=os.environ.get("LOG_LEVEL", "INFO")
-    )
+    try:
+        logs.configure(os.environ)
+    except ValueError as error:
+        sys.exit(f"syrinx {name}: {error}")
     sys.setswitchinterval(SWITCH_SECONDS)
     status = 1
     try:
-        status = asyncio.run(_serve(_load(name, stages or (name,)), build))
+        status = asyncio.run(_serve(name, _load(name, stages or (name,)), build))
     except (StartError, SettingsError, CheckpointError) as error:
-        print(f"syrinx {name}: {error}", file=sys.stderr)
+        log.critical("syrinx %s: %s", name, error)
     except Exception:
         log.exception("the %s failed", name)
     logging.shutdown()
@@ -77,10 +80,12 @@ def log_config(stage: str, config: StageConfig) -> None:
     log.info("configuration: %s", resolved_config_line(stage, replica, values))
 
 
-async def _serve(configs: Mapping[str, StageConfig], build: str) -> int:
+async def _serve(name: str, configs: Mapping[str, StageConfig], build: str) -> int:
+    first = next(iter(configs.values()))
+    tracer = open_tracer(name, first.pipeline, first.replica, os.environ)
     module, _, function = build.partition(":")
     build_service: Build = getattr(importlib.import_module(module), function)
-    metrics = Metrics(CollectorRegistry())
+    metrics = Metrics(CollectorRegistry(), tracer)
     for metric in (metric for stage in configs for metric in m.BY_STAGE[stage]):
         metrics[metric]
     connectors = {
@@ -88,6 +93,8 @@ async def _serve(configs: Mapping[str, StageConfig], build: str) -> int:
         for stage, config in configs.items()
     }
     async with contextlib.AsyncExitStack() as cleanup:
+        if tracer is not None:
+            cleanup.push_async_callback(tracer.close)
         for connector in connectors.values():
             cleanup.push_async_callback(connector.close)
         inputs = (value for stage in configs for value in (configs[stage], connectors[stage]))

@@ -127,6 +127,8 @@ class HttpServer:
             http=_Protocol,
             ws="none",
             backlog=max_backlog(),
+            # Its loggers use the handler of the process.
+            log_config=None,
             log_level="warning",
             access_log=False,
             lifespan="off",

@@ -67,6 +67,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
     group = Group.TALKERS
     input_kind = StreamKind.PLAYBACK
     output_kind = StreamKind.CODES
+    first_phase = "prepare"
 
     def set_up(self) -> None:
         self._waiting: dict[str, Waiting] = {}
@@ -90,6 +91,8 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         frames: list[bytes] = []
         reference_published = False
         delivered: Position | None = None
+        if not claim.redelivered:
+            self.traces.record_wait(claim)
         if claim.redelivered:
             entries = await self.connector.history(request.id, self.output_kind)
             if not entries or any(isinstance(item.entry, End) for item in entries):
@@ -113,6 +116,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
             entry = Reference(prepared.reference_codes)
             self.publisher.put([self.output(request.id, REFERENCE_POSITION, entry)])
         self._waiting[request.id] = Waiting(claim, prepared, delivered or STREAM_START)
+        self.traces.begin(request.id, "prefill")
         self.wake.set()
 
     def evict(self, request_id: str) -> None:
@@ -177,7 +181,10 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         if admitted:
             rejected = {waiting.id for waiting in result.rejected}
             # Requests that were evicted in the meantime have no row any more.
-            self._resident |= {waiting.id for waiting in admitted} & self.rows.keys() - rejected
+            resident = {waiting.id for waiting in admitted} & self.rows.keys() - rejected
+            for request_id in resident:
+                self.traces.begin(request_id, "first_frame")
+            self._resident |= resident
             self._prefill_seconds.observe(result.prefill_seconds)
         if result.completed:
             self._publish(result.completed)
@@ -235,8 +242,11 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
                 continue
             row.produced += 1
             row.first_frame_at = now if row.first_frame_at is None else row.first_frame_at
-            talker = self.replica if row.id in self._unattributed else ""
-            self._unattributed.discard(row.id)
+            talker = ""
+            if row.id in self._unattributed:
+                self._unattributed.remove(row.id)
+                self.traces.begin(row.id, "generate")
+                talker = self.replica
             appends.append(self.output(row.id, Position(row.produced), Codes(result, talker)))
         self.publisher.put(appends)
         # An exponential moving average over about ten steps.
@@ -286,7 +296,8 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
             elif full:
                 rejected += admitted
             else:
-                log.exception("prefill of request %s failed", admitted[0].id)
+                request_id = admitted[0].id
+                log.exception("prefill of request %s failed", request_id, extra=self.log_fields(request_id))
                 failed += admitted
 
     def _launch(self, ids: Sequence[str]) -> Callable[[], Mapping[str, bytes | End]]:
@@ -300,7 +311,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         try:
             return self.engine.read(self.engine.launch([request_id]))
         except Exception:
-            log.exception("request %s failed in the engine", request_id)
+            log.exception("request %s failed in the engine", request_id, extra=self.log_fields(request_id))
             return {request_id: End(EndReason.ERROR, _FAILED)}
 
 

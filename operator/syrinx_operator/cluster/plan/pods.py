@@ -14,6 +14,7 @@ from syrinx_operator.cluster.state import Component, Manifest, Owner, stages_in_
 from syrinx_operator.resource.pods import EnvVar, ExtraVolume, PodFields, Resources, SecretKey, Storage
 from syrinx_operator.resource.rules import ADMIN_PORT
 from syrinx_operator.resource.spec import GatewaySpec, HuggingFace, ModelSpec, PipelineSpec, StageSpec, TTSPipeline
+from syrinx_operator.resource.stage_config import tracing_environment
 from syrinx_stages.contract.settings import SETTINGS_PORT, TOKEN_VARIABLE
 
 USER = 65_532
@@ -72,6 +73,8 @@ def stage_inputs(pipeline: TTSPipeline, stage: Component, context: RenderContext
         "model": model,
         "connector": {} if spec.connector.managed else non_defaults(spec.connector),
         "scrapeAnnotations": spec.monitoring.scrape_annotations,
+        # Omitted without tracing, so that an upgrade of the operator restarts no pod.
+        **omit_empty(tracing=tracing_environment(spec)),
         **pull_inputs(spec),
     }
 
@@ -206,7 +209,10 @@ def _fetch_container(pipeline: TTSPipeline, hub: HuggingFace, stage: Component, 
 
 
 def _environment(pipeline: TTSPipeline, user: Sequence[EnvVar]) -> list[Manifest]:
-    """Returns a stage's environment. The resource's rules refuse user variables with the names used here."""
+    """Returns a stage's environment.
+
+    The user's variables replace those of logs and traces; the resource's rules refuse the other names used here.
+    """
     connector = pipeline.spec.connector
     if connector.url is None:
         url = f"redis://{names.workload(pipeline.name, Component.REDIS)}:{names.REDIS_PORT}/0"
@@ -221,6 +227,10 @@ def _environment(pipeline: TTSPipeline, user: Sequence[EnvVar]) -> list[Manifest
     token = SecretKey(name=names.token_secret(pipeline.name), key=names.TOKEN_KEY)
     environment.append({"name": TOKEN_VARIABLE, "valueFrom": secret_ref(token)})
     environment.append({"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}})
+    defaults = {"LOG_FORMAT": "json", **tracing_environment(pipeline.spec)}
+    for variable in user:
+        defaults.pop(variable.name, None)
+    environment += [{"name": name, "value": value} for name, value in defaults.items()]
     return [*environment, *_BASE_ENVIRONMENT, *map(_variable, user)]
 
 
