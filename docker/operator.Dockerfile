@@ -28,7 +28,7 @@ LABEL org.opencontainers.image.title="Syrinx operator" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-ENV PATH=/opt/syrinx/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+ENV PATH=/opt/syrinx/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 LOG_FORMAT=json
 COPY --from=build /opt/syrinx /opt/syrinx
 WORKDIR /tmp
 # kopf asks for the user's name, and there is none for this user id.
@@ -37,4 +37,4 @@ USER 65532:65532
 EXPOSE 8080
 STOPSIGNAL SIGTERM
 ENTRYPOINT []
-CMD ["kopf", "run", "--standalone", "--log-format=json", "--module=syrinx_operator.main", "--all-namespaces"]
+CMD ["kopf", "run", "--standalone", "--module=syrinx_operator.main", "--all-namespaces"]

@@ -10,10 +10,12 @@ import kopf
 from syrinx_operator.cluster.config import ConfigError, options
 from syrinx_operator.cluster.kinds import PIPELINE, POD, WATCHED
 from syrinx_operator.cluster.operator import Operator, connection
+from syrinx_stages.contract import logs
 
 try:
+    logs.configure(os.environ)
     OPERATOR = Operator(options(os.environ))
-except ConfigError as error:
+except (ConfigError, ValueError) as error:
     raise SystemExit(f"syrinx-operator: {error}") from None
 
 kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT)(OPERATOR.start)

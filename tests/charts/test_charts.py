@@ -221,6 +221,7 @@ def test_values_reach_the_operator():
     assert environment(values)["HTTPS_PROXY"] == "http://proxy:3128"
     assert environment({"resyncSeconds": 7.5, "leaseSeconds": 30})["SYRINX_RESYNC_SECONDS"] == "7.5"
     assert environment({"resyncSeconds": 7.5, "leaseSeconds": 30})["SYRINX_LEASE_SECONDS"] == "30"
+    assert (environment({})["LOG_FORMAT"], environment({"logFormat": "text"})["LOG_FORMAT"]) == ("json", "text")
 
 
 def test_the_prometheus_token_is_mounted_at_the_configured_path():

@@ -474,3 +474,14 @@ async def test_a_port_in_use_is_reported_at_start(harness):
                 await second.running.wait()
         assert second.running.returncode == 1
         assert "address already in use" in second.output
+
+
+async def test_the_log_in_json_names_the_pipeline(harness):
+    async with harness.operator(LOG_FORMAT="json") as operator:
+        harness.apply()
+        await harness.settled()
+    lines = [json.loads(line) for line in operator.log.read_text().splitlines()]
+    assert all(line.keys() >= {"ts", "level", "logger", "message"} for line in lines)
+    applied = [line for line in lines if line["message"].startswith("default/demo: applied StatefulSet")]
+    assert applied and all((line["namespace"], line["pipeline"]) == ("default", "demo") for line in applied)
+    assert any(line["logger"].startswith("kopf") for line in lines), "kopf's records too"

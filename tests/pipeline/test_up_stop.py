@@ -153,3 +153,15 @@ def test_ctrl_c_during_loading_stops_all_processes(tmp_path: Path) -> None:
     running.process.send_signal(signal.SIGTERM)
     assert running.process.wait(DEADLINE) == 0
     assert not any(map(alive, pids))
+
+
+def test_the_output_in_json_is_one_object_a_line(tmp_path: Path) -> None:
+    running = Up(tmp_path, None, "--log-format", "json")
+    running.wait_for(r"ready at http://\S+ ")
+    running.process.terminate()
+    assert running.process.wait(DEADLINE) == 0
+    lines = [json.loads(line) for line in running.text.splitlines()]
+    assert {line["replica"] for line in lines if "replica" in line} == {"redis", "gateway-0", "talker-0", "codec-0"}
+    stages = {line["logger"] for line in lines if line.get("replica") == "talker-0"}
+    assert stages >= {"syrinx.up", "syrinx_stages.runtime.process"}
+    assert lines[-1]["message"] == "stopped" and all(line.keys() >= {"ts", "level", "message"} for line in lines)

@@ -33,13 +33,14 @@ def example(directory: Path, **gateway: object) -> Path:
 class Up:
     """`syrinx up` in the background."""
 
-    def __init__(self, state: Path, file: Path | None = None) -> None:
+    def __init__(self, state: Path, file: Path | None = None, *options: str) -> None:
         self.state = state
         self.url = ""
         """Set by a fixture when it is ready."""
         self.log = state / "up.log"
         with self.log.open("wb") as log:
             command = [sys.executable, "-m", "syrinx_operator", "up", str(file or example(state)), "--port", "0"]
+            command += options
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment(state))
 
     def wait_for(self, pattern: str) -> re.Match[str]:

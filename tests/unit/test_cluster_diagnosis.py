@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -140,6 +141,20 @@ def test_long_messages_are_truncated():
 def test_restarts_include_init_containers():
     (found,) = replicas([pod(initContainerStatuses=[{"restartCount": 3}], containerStatuses=[{"restartCount": 1}])])
     assert found.restarts == 4
+
+
+@pytest.mark.parametrize(
+    ("record", "shown"),
+    [
+        ({"message": "syrinx talker: no such voice"}, "syrinx talker: no such voice"),
+        ({"message": "the talker failed", "exception": "Traceback\n  File x\nValueError: odd"}, "ValueError: odd"),
+        ({"level": "info"}, '{"level": "info"}'),
+    ],
+)
+def test_the_error_of_a_log_in_json_is_shown_without_its_fields(record, shown):
+    log = '{"message": "earlier"}\n' + json.dumps(record) + "\n"
+    crashed = {"terminated": {"exitCode": 1, "reason": "Error", "message": log}}
+    assert problem({"state": crashed}) == f"Terminated: exit code 1 (Error): {shown}"
 
 
 def test_the_last_log_line_is_the_error():

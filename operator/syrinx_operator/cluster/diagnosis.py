@@ -171,7 +171,23 @@ def _exit_message(terminated: dict[str, Any]) -> str:
     text = f"exit code {terminated.get('exitCode')} ({terminated.get('reason') or 'Error'})"
     # The end of the log (terminationMessagePolicy); its last line has the error.
     lines = (terminated.get("message") or "").strip().splitlines()
-    return f"{text}: {lines[-1]}" if lines else text
+    return f"{text}: {_plain(lines[-1])}" if lines else text
+
+
+class _LogRecord(msgspec.Struct):
+    """A line of a log in JSON."""
+
+    message: str
+    exception: str = ""
+
+
+def _plain(line: str) -> str:
+    """Returns the error of a log line: of a JSON object its exception, or else its message."""
+    try:
+        record = msgspec.json.decode(line, type=_LogRecord)
+    except msgspec.DecodeError:
+        return line
+    return record.exception.strip().rpartition("\n")[2] or record.message
 
 
 def _problem(reason: str, message: str | None) -> str:

@@ -38,7 +38,8 @@ class EventRecorder:
                 await self._api.create(EVENT, owner.namespace, _manifest(owner, self._identity, previous, event))
             except ApiError as error:
                 if error.status != 409:
-                    log.info("%s/%s: Event %s was not written: %s", owner.namespace, owner.name, event.reason, error)
+                    values = owner.namespace, owner.name, event.reason, error
+                    log.info("%s/%s: Event %s was not written: %s", *values, extra=owner.log_fields)
                 if error.unavailable:
                     return
 

@@ -101,7 +101,8 @@ class Leases:
         try:
             await self.hold(owner)
         except (LeaseTaken, ApiError) as error:
-            log.warning("%s/%s: Lease was not renewed: %s", owner.namespace, owner.name, error)
+            values = owner.namespace, owner.name, error
+            log.warning("%s/%s: Lease was not renewed: %s", *values, extra=owner.log_fields)
 
     async def _acquire(self, lease: _Lease) -> None:
         owner = lease.owner
@@ -154,4 +155,5 @@ class Leases:
             if live.get("spec", {}).get("holderIdentity") == self._identity:
                 await self._api.replace(LEASE, owner.namespace, live | {"spec": live["spec"] | {"holderIdentity": ""}})
         except ApiError as error:
-            log.info("%s/%s: Lease was not released and will expire: %s", owner.namespace, owner.name, error)
+            values = owner.namespace, owner.name, error
+            log.info("%s/%s: Lease was not released and will expire: %s", *values, extra=owner.log_fields)

@@ -149,7 +149,8 @@ class Objects:
         unchanged = live is not None and version == live["metadata"].get("resourceVersion")
         self._telemetry.object_writes.labels(kind.kind, "unchanged" if unchanged else "applied").inc()
         level = logging.DEBUG if unchanged else logging.INFO
-        log.log(level, "%s/%s: applied %s %s", owner.namespace, owner.name, kind.kind, manifest["metadata"]["name"])
+        values = owner.namespace, owner.name, kind.kind, manifest["metadata"]["name"]
+        log.log(level, "%s/%s: applied %s %s", *values, extra=owner.log_fields)
         return {**answer, "apiVersion": kind.api_version, "kind": kind.kind}
 
     async def _delete(self, owner: Owner, key: ObjectKey, manifest: Manifest) -> None:
@@ -161,7 +162,8 @@ class Objects:
             if not error.not_found and error.status != 409:
                 raise
         self._telemetry.object_writes.labels(key.kind, "deleted").inc()
-        log.info("%s/%s: deleted %s %s", owner.namespace, owner.name, key.kind, key.name)
+        values = owner.namespace, owner.name, key.kind, key.name
+        log.info("%s/%s: deleted %s %s", *values, extra=owner.log_fields)
 
 
 def autoscaler_targets(autoscalers: Iterable[Manifest]) -> Iterable[ObjectKey]:

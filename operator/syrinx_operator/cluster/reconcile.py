@@ -105,7 +105,7 @@ class Reconciler:
         except (LeaseTaken, LeaseLost):
             raise
         except Exception as error:
-            log.exception("%s/%s: unexpected error", owner.namespace, owner.name)
+            log.exception("%s/%s: unexpected error", owner.namespace, owner.name, extra=owner.log_fields)
             message = f"Internal error of the operator; see its log: {type(error).__name__}: {error}"
             outcome, problem = Outcome.FAILED, Problem("InternalError", message)
         new = failed(read(previous), owner, problem, _now())
@@ -203,7 +203,8 @@ class Reconciler:
             created = await self._api.get_metadata(SECRET, owner.namespace, name)
             if not is_owned(created, owner):
                 raise Blocked(name_conflict(owner, {**created, "kind": SECRET.kind})) from None
-        log.info("%s/%s: created the Secret %s", owner.namespace, owner.name, name)
+        message = "%s/%s: created the Secret %s"
+        log.info(message, owner.namespace, owner.name, name, extra=owner.log_fields)
         uid: str = created["metadata"]["uid"]
         return uid
 

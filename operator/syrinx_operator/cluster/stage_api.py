@@ -90,7 +90,8 @@ class StageApi:
         try:
             return await self._settings(namespace, replica, token, "GET")
         except StageError as error:
-            log.info("%s/%s: cannot read its settings: %s", namespace, replica.name, error)
+            fields = _log_fields(namespace, replica)
+            log.info("%s/%s: cannot read its settings: %s", namespace, replica.name, error, extra=fields)
             return replica
 
     async def _push(
@@ -116,7 +117,8 @@ class StageApi:
             changed = await self._settings(namespace, replica, token, "PUT", body)
         except StageError as error:
             self._telemetry.settings_pushes.labels("failed").inc()
-            log.warning("%s/%s: cannot change its settings: %s", namespace, replica.name, error)
+            fields = _log_fields(namespace, replica)
+            log.warning("%s/%s: cannot change its settings: %s", namespace, replica.name, error, extra=fields)
             return replica
         self._telemetry.settings_pushes.labels("override" if is_override else "confirmed").inc()
         before, reported = replica.reported, changed.reported
@@ -126,6 +128,7 @@ class StageApi:
             "%s/%s: settings generation %d is in force%s",
             *(namespace, replica.name, body["generation"]),
             f" with overrides for {OVERRIDE_TTL_SECONDS:g} s" if is_override else "",
+            extra=_log_fields(namespace, replica),
         )
         return changed
 
@@ -189,6 +192,11 @@ class StageApi:
                 if len(data) > MAX_ANSWER_BYTES:
                     raise StageError(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
             return answer.status_code, bytes(data)
+
+
+def _log_fields(namespace: str, replica: Replica) -> dict[str, str]:
+    """Returns the `extra` of log records that concern a replica."""
+    return {"namespace": namespace, "object": replica.name}
 
 
 def _has_base(reported: ReportedSettings, desired: DesiredSettings) -> bool:

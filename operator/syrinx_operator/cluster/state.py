@@ -11,6 +11,7 @@ from syrinx_operator.resource.check import field_name, problems_of
 from syrinx_operator.resource.rules import cluster_violations
 from syrinx_operator.resource.spec import PipelineSpec, TTSPipeline
 from syrinx_operator.tuner.evidence import Evidence
+from syrinx_stages.contract import logs
 from syrinx_stages.contract.settings import ReportedSettings
 
 Manifest = dict[str, Any]
@@ -128,6 +129,11 @@ class Owner(Struct, frozen=True):
     namespace: str
     uid: str
     generation: int
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """The `extra` of log records that concern the pipeline."""
+        return logs.of_pipeline(self.namespace, self.name)
 
 
 class Metrics(Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from syrinx_operator.cluster.telemetry import Telemetry
+from syrinx_stages.contract import logs
 
 log = logging.getLogger(__name__)
 
@@ -176,6 +177,7 @@ class WorkQueue:
             self._schedule(item, result, started)
 
     async def _reconcile_once(self, key: NamespacedName, item: _Item) -> Result:
+        fields = logs.of_pipeline(key.namespace, key.name)
         with self._telemetry.reconcile_seconds.time():
             try:
                 async with asyncio.timeout(RECONCILE_TIMEOUT):
@@ -183,12 +185,13 @@ class WorkQueue:
             except TimeoutError:
                 result = Result(outcome=Outcome.FAILED, message=f"timed out after {RECONCILE_TIMEOUT:g} s")
             except Exception as error:
-                log.exception("%s: unexpected error", key)
+                log.exception("%s: unexpected error", key, extra=fields)
                 result = Result(outcome=Outcome.FAILED, message=f"unexpected error: {type(error).__name__}: {error}")
         self._telemetry.reconciles.labels(result.outcome).inc()
         if item.last is None or (item.last.outcome, item.last.message) != (result.outcome, result.message):
             level = logging.WARNING if result.should_retry else logging.INFO
-            log.log(level, "%s: reconcile %s%s", key, result.outcome, f": {result.message}" if result.message else "")
+            message = f": {result.message}" if result.message else ""
+            log.log(level, "%s: reconcile %s%s", key, result.outcome, message, extra=fields)
         return result
 
     def _schedule(self, item: _Item, result: Result, started: float) -> None:

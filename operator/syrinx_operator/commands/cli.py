@@ -21,7 +21,7 @@ from syrinx_operator.commands.parser import make_parser
 from syrinx_operator.commands.say import SayError, Utterance, say, summary
 from syrinx_operator.commands.tune.view import TuneError
 from syrinx_operator.commands.up import up
-from syrinx_operator.local.console import PipelineView, make_console
+from syrinx_operator.local.console import JsonView, PipelineView, make_console
 from syrinx_operator.local.machine import publishable_command
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.running import find_running, state_directory
@@ -67,9 +67,15 @@ def _check(options: argparse.Namespace, given: list[str]) -> int:
 
 
 def _up(options: argparse.Namespace, given: list[str]) -> int:
-    console = make_console()
-    pipeline = load_file(options.file, notify=lambda line: console.print(line, markup=False))
-    return asyncio.run(up(pipeline, console, port=options.port, logs=not options.quiet))
+    if options.log_format:
+        # The stages inherit it.
+        os.environ["LOG_FORMAT"] = options.log_format
+    view: JsonView | PipelineView
+    if os.environ.get("LOG_FORMAT") == "json":
+        view = JsonView(logs=not options.quiet)
+    else:
+        view = PipelineView(make_console(), logs=not options.quiet)
+    return asyncio.run(up(load_file(options.file, notify=view.note), view, port=options.port))
 
 
 def _say(options: argparse.Namespace, given: list[str]) -> int:

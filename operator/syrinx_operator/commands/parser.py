@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from syrinx_operator.commands.say import FORMATS
+from syrinx_stages.contract import logs
 
 _Number = TypeVar("_Number", int, float)
 
@@ -38,6 +39,8 @@ def make_parser(version: str) -> argparse.ArgumentParser:
         type=_checked(int, range(65_536).__contains__, " is not a port; expected 0 to 65535"),
         help="port of the API instead of spec.gateway.port; 0 selects a free port",
     )
+    format_help = "format of the output and of the stages' logs; default: LOG_FORMAT, or text"
+    up.add_argument("--log-format", choices=logs.FORMATS, help=format_help)
     up.add_argument("-q", "--quiet", action="store_true", help="do not print the stages' logs (they are also in files)")
 
     say = command(

@@ -4,9 +4,7 @@ import asyncio
 import os
 import signal
 
-from rich.console import Console
-
-from syrinx_operator.local.console import PipelineView
+from syrinx_operator.local.console import JsonView, PipelineView
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.running import claim, state_directory
 from syrinx_operator.local.tuner import LocalTuner
@@ -14,27 +12,27 @@ from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import ignored_locally
 
 
-async def up(pipeline: TTSPipeline, console: Console, *, port: int | None, logs: bool) -> int:
+async def up(pipeline: TTSPipeline, view: PipelineView | JsonView, *, port: int | None) -> int:
     """Runs the pipeline until a signal, which drains it; a second one kills it. Raises `LocalError` if it cannot start.
 
     Returns the exit status: 0, or 130 if it was killed.
     """
-    with claim(state_directory(os.environ), pipeline.name) as slot, PipelineView(console, logs=logs) as view:
+    with claim(state_directory(os.environ), pipeline.name) as slot, view:
         tuner = None if pipeline.spec.tuning.mode == "Off" else LocalTuner(pipeline, slot.directory, view)
         start = tuner.with_chosen_settings() if tuner else pipeline
         local = LocalPipeline(start, directory=slot.directory, port=port, observe=view)
         summary = f"model {pipeline.model_name}, configuration {local.configuration_hash}"
-        console.print(f"pipeline {pipeline.name}: {summary}", markup=False)
-        console.print(f"configuration and logs in {slot.directory}", markup=False)
+        view.note(f"pipeline {pipeline.name}: {summary}")
+        view.note(f"configuration and logs in {slot.directory}")
         if ignored := list(ignored_locally(pipeline.spec)):
-            console.print(f"ignored without Kubernetes: {', '.join(ignored)}", markup=False)
+            view.note(f"ignored without Kubernetes: {', '.join(ignored)}")
         signals = 0
 
         async def serve() -> None:
             async with local:
                 slot.announce(local.gateway_url, local.gateway.admin_url or "", local.pipeline.spec.tuning.mode)
-                console.print(f"[bold green]ready at {local.gateway_url}[/bold green]   (Ctrl-C stops)")
-                console.print('try: syrinx say "The farmer opened the garden gate." -o speech.wav')
+                view.note(f"ready at {local.gateway_url}   (Ctrl-C stops)", style="bold green")
+                view.note('try: syrinx say "The farmer opened the garden gate." -o speech.wav')
                 # Both run until a signal cancels them.
                 if tuner is not None:
                     await tuner.run(local.members, local.settings_headers)
@@ -47,7 +45,7 @@ async def up(pipeline: TTSPipeline, console: Console, *, port: int | None, logs:
             if signals > 1:
                 local.kill()
             else:
-                console.print("stopping: active streams finish first (press Ctrl-C again to kill)")
+                view.note("stopping: active streams finish first (press Ctrl-C again to kill)")
                 serving.cancel()
 
         serving = asyncio.create_task(serve())
@@ -56,5 +54,5 @@ async def up(pipeline: TTSPipeline, console: Console, *, port: int | None, logs:
         try:
             await serving
         except asyncio.CancelledError:
-            console.print("stopped")
+            view.note("stopped")
         return 130 if signals > 1 else 0

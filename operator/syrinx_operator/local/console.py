@@ -1,11 +1,21 @@
 """Prints the events of a local pipeline."""
 
+import json
+import logging
+import os
+import sys
+from typing import Self
+
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.style import Style
 
 from syrinx_operator.local.events import Event
+from syrinx_operator.resource.stage_config import LocalError
+from syrinx_stages.contract.logs import configure
+
+log = logging.getLogger("syrinx.up")
 
 _COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 _STYLES = {"exited": "bold red", "log": "dim", "notice": "bold", "warning": "bold yellow"}
@@ -38,6 +48,52 @@ class PipelineView(Progress):
         style = Style.parse(_STYLES.get(event.kind, "none"))
         self.console.print(f"{self._label(event.name)} {escape(event.text)}", style=style)
 
+    def note(self, text: str, style: str | None = None) -> None:
+        """Prints a line about the pipeline."""
+        self.console.print(text, style=style, markup=False)
+
     def _label(self, name: str) -> str:
         color = self._colors.setdefault(name, _COLORS[len(self._colors) % len(_COLORS)])
         return f"[{color}]{escape(name):<10}[/{color}]"
+
+
+class JsonView:
+    """Logs each event, and the logs of the stages with the name of their replica. A context manager."""
+
+    def __init__(self, *, logs: bool) -> None:
+        """`logs`: also print the output of the stages. Raises `LocalError` for an invalid LOG_LEVEL."""
+        try:
+            configure(os.environ)
+        except ValueError as error:
+            raise LocalError(str(error)) from None
+        # It logs every probe of a stage.
+        logging.getLogger("httpx").setLevel(logging.WARNING)
+        self._logs = logs
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def __call__(self, event: Event) -> None:
+        """Prints one event."""
+        if event.kind == "log":
+            if self._logs:
+                print(json.dumps({**_record(event.text), "replica": event.name}), file=sys.stderr, flush=True)
+            return
+        level = logging.WARNING if event.kind in ("exited", "warning") else logging.INFO
+        log.log(level, "%s", event.text, extra={"replica": event.name})
+
+    def note(self, text: str, style: str | None = None) -> None:
+        """Logs a line about the pipeline."""
+        log.info("%s", text)
+
+
+def _record(line: str) -> dict[str, object]:
+    """Returns the fields of a log line, which a library may have written in another format."""
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        fields = None
+    return fields if isinstance(fields, dict) else {"message": line}

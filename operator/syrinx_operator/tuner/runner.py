@@ -16,6 +16,7 @@ from syrinx_operator.tuner.counters import CounterHistory, Observation
 from syrinx_operator.tuner.decide import Decision, Event, decide, window_start
 from syrinx_operator.tuner.evidence import Evidence
 from syrinx_operator.tuner.policy import Policy
+from syrinx_stages.contract import logs
 
 FAILURE_BACKOFF = timedelta(minutes=30)
 """No trial starts for this long after an exception in the tuner."""
@@ -39,7 +40,8 @@ class Tuner:
             evidence = self.evidence(name, policy, observation, window_start(policy, state, now), now)
             decision = decide(policy, state, evidence, now)
         except Exception as error:
-            log.exception("%s: exception in the tuner", name)
+            namespace, _, pipeline = name.rpartition("/")
+            log.exception("%s: exception in the tuner", name, extra=logs.of_pipeline(namespace, pipeline))
             decision = _after_exception(policy, state, error, now)
         for event in (*_pair_events(state, decision.state), *decision.events):
             line = _audit_line(name, policy, state, decision.state, event, now)
