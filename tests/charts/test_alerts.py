@@ -67,6 +67,10 @@ def redis_errors(values):
     return series("syrinx_redis_errors_total", values, **PIPELINE, pod="demo-codec-0", stage="codec")
 
 
+def file_valid(pod, values):
+    return series("syrinx_file_valid", values, **PIPELINE, pod=f"demo-{pod}", file="api_keys")
+
+
 def tuning(name, values, **labels):
     return series(f"syrinx_tuning_{name}", values, **OPERATOR, **TUNED, **labels)
 
@@ -197,6 +201,15 @@ FIRES = {
             "Redis commands of the codec of demo fail.",
         )
     ],
+    "SyrinxFileInvalid": [
+        (
+            "of one gateway",
+            [file_valid("gateway-0", "1x30"), file_valid("gateway-1", "1x5 0x30")],
+            20,
+            {**PIPELINE, "file": "api_keys"},
+            "The new api_keys of demo is invalid and not in use.",
+        )
+    ],
     "SyrinxMetricsStale": [
         (
             "nothing new",
@@ -272,6 +285,7 @@ QUIET = {
         ("most fit", [calls("eager", "0+1x90"), calls("hit", "0+5x90"), calls("padded", "0+4x90"), pairs("2x90")], 80),
     ],
     "SyrinxRedisErrors": [("once", [redis_errors("0x5 4x30")], 25)],
+    "SyrinxFileInvalid": [("corrected", [file_valid("gateway-0", "1x5 0x3 1x30")], 20)],
     "SyrinxMetricsStale": [("fresh", [tuning("metrics_age_seconds", "20x30")], 15)],
     "SyrinxMetricsMissing": [
         ("read", [condition("MetricsAvailable", "True", "3x40"), condition("MetricsAvailable", "False", "0x40")], 30)

@@ -1,13 +1,16 @@
 """Which requests a gateway refuses, when it is ready, and its drain."""
 
 import asyncio
+import functools
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
+from support.api_keys import Keys
 from support.gateway import DEADLINE, SERVED, Gateway, Script, Stages, gateway, tone, until
 from support.streams import Streams
 from support.writing import Owner
@@ -51,14 +54,16 @@ async def test_drain_serves_open_connections_and_closes_them(running: Gateway):
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
 
 
-async def test_a_refused_client_is_refused_again_without_asking_redis(monkeypatch: pytest.MonkeyPatch):
+async def test_a_refused_client_is_refused_again_without_asking_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("syrinx_stages.gateway.client.REPEAT_SECONDS", 60.0)
-    async with gateway(gateway=GatewaySettings(max_queue=0)) as running:
-        first = await running.say()
+    keys = Keys(tmp_path, one={}, two={})
+    async with gateway(gateway=GatewaySettings(max_queue=0), api_keys_file=str(keys.file)) as running:
+        post = functools.partial(running.http.post, "/v1/audio/speech")
+        first = await post(json={"input": "Hello."}, headers=keys.of("one"))
         running.service.live.apply(SettingsUpdate({"max_queue": 10}))
-        again = await running.http.post("/v1/audio/speech", content=b"x" * 1_000_000)
+        again = await post(content=b"x" * 1_000_000, headers=keys.of("one"))
         assert (again.status_code, again.json(), again.headers["retry-after"]) == (503, first.json(), "1")
-        other = await running.http.post("/v1/audio/speech", json={"input": "Hello."}, headers={"Authorization": "b"})
+        other = await post(json={"input": "Hello."}, headers=keys.of("two"))
         assert other.status_code == 200
         assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 2
 
@@ -146,17 +151,18 @@ async def test_a_request_that_waits_while_redis_is_unreachable_is_a_503(monkeypa
         pool.address = address
 
 
-async def test_a_client_with_many_requests_makes_room_for_another():
-    async with gateway(gateway=GatewaySettings(max_queue_seconds=60.0)) as running:
+async def test_a_client_with_many_requests_makes_room_for_another(tmp_path: Path):
+    keys = Keys(tmp_path, greedy={}, modest={})
+    async with gateway(gateway=GatewaySettings(max_queue_seconds=60.0), api_keys_file=str(keys.file)) as running:
         await until(lambda: running.service.ready() is None, "both stages were seen")
         await running.stages.leave()
         talker = running.streams.connector().consumer(Group.TALKERS, "busy")
         await talker.take_over(1)
         await talker.report(Capacity(free=2, requests_per_second=0.01))
 
-        def ask(key: str) -> asyncio.Task[httpx.Response]:
-            headers = {"Authorization": f"Bearer {key}"}
-            return asyncio.create_task(running.http.post("/v1/audio/speech", json={"input": "Hello."}, headers=headers))
+        def ask(client: str) -> asyncio.Task[httpx.Response]:
+            call = running.http.post("/v1/audio/speech", json={"input": "Hello."}, headers=keys.of(client))
+            return asyncio.create_task(call)
 
         greedy = []
         for number in range(2):

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from support.api_keys import Keys
 from support.local_pipeline import local_pipeline
 from support.prometheus import find_prometheus, scraping
 from support.queries import DASHBOARDS, dashboard_queries, groups, parts, rules, substituted, variables
@@ -143,21 +144,31 @@ class ScrapingPrometheus:
             assert await self.values(queries[name]) == [], f"{name}: a value that is not a number"
 
 
-async def receive(url: str) -> None:
+async def exceed(url: str, headers: Mapping[str, str]) -> None:
+    """Sends requests above the limit of an API key."""
+    async with httpx.AsyncClient(base_url=url, timeout=SECONDS, headers=headers) as client:
+        while True:
+            await client.post("/v1/audio/speech", json={"input": ""})
+            await asyncio.sleep(0.5)
+
+
+async def receive(url: str, headers: Mapping[str, str]) -> None:
     """Sends one request after the other."""
     body = {"input": "The farmer found two heavy bags.", "voice": "us", "response_format": "pcm", "stream": True}
-    async with httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=SECONDS, headers=headers) as client:
         while True:
             (await client.post("/v1/audio/speech", json=body)).raise_for_status()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def prom() -> AsyncIterator[ScrapingPrometheus]:
+async def prom(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ScrapingPrometheus]:
     assert PROGRAM
     operator = Operator()
+    keys = Keys(tmp_path_factory.mktemp("keys"), listener={}, limited={"requests_per_second": 0.01})
+    resource = {**RESOURCE, "spec": {**RESOURCE["spec"], "gateway": {"apiKeys": {"file": str(keys.file)}}}}
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(operator.server())
-        local = await stack.enter_async_context(local_pipeline(msgspec.convert(RESOURCE, TTSPipeline)))
+        local = await stack.enter_async_context(local_pipeline(msgspec.convert(resource, TTSPipeline)))
         targets = {
             urlsplit(member.admin_url).netloc: {
                 "namespace": NAMESPACE,
@@ -169,7 +180,9 @@ async def prom() -> AsyncIterator[ScrapingPrometheus]:
         targets[f"127.0.0.1:{operator.port}"] = {"namespace": NAMESPACE, "pod": "syrinx-operator-0"}
         url = await stack.enter_async_context(scraping(PROGRAM, targets, {"groups": groups()}))
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=SECONDS, trust_env=False))
-        listeners = [asyncio.create_task(receive(local.gateway_url)) for _ in range(2)]
+        calls = [receive(local.gateway_url, keys.of("listener")) for _ in range(2)]
+        calls.append(exceed(local.gateway_url, keys.of("limited")))
+        listeners = [asyncio.create_task(call) for call in calls]
         try:
             yield ScrapingPrometheus(url, client)
             assert not [task for task in listeners if task.done()], "a request failed"

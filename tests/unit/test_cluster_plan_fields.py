@@ -16,7 +16,7 @@ REDIS, GATEWAY, TALKER, CODEC = Component.REDIS, Component.GATEWAY, Component.TA
 STAGES = {GATEWAY, TALKER, CODEC}
 NOBODY = set()
 
-ELSEWHERE = r"spec\.(slo|tuning)\b|spec\.connector\.passwordEnv$"
+ELSEWHERE = r"spec\.(slo|tuning)\b|spec\.connector\.passwordEnv$|spec\.gateway\.(apiKeys|tls)\.\w*[fF]ile$"
 """Fields that only tuning or `syrinx up` uses."""
 
 RESTARTED = [

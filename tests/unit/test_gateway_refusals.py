@@ -1,16 +1,9 @@
 """A refusal applies to the same client's requests for a short time, and to no other client's."""
 
-from starlette.requests import HTTPConnection
-
-from syrinx_stages.gateway.client import MAX_CLIENTS, REPEAT_SECONDS, Refusals, client_key
+from syrinx_stages.gateway.client import MAX_CLIENTS, REPEAT_SECONDS, Refusals
 from syrinx_stages.gateway.errors import unavailable
 
 ERROR = unavailable("full", 1)
-
-
-def connection(peer: str, authorization: str | None = None) -> HTTPConnection:
-    headers = [(b"authorization", authorization.encode())] if authorization else []
-    return HTTPConnection({"type": "http", "headers": headers, "client": (peer, 1)})
 
 
 def test_a_refusal_is_repeated_for_a_short_time() -> None:
@@ -26,10 +19,3 @@ def test_refusals_of_many_clients_are_forgotten() -> None:
     for number in range(10 * MAX_CLIENTS):
         refusals.add(str(number), ERROR, number * REPEAT_SECONDS)
     assert len(refusals._last) <= MAX_CLIENTS
-
-
-def test_a_client_is_its_key_or_else_its_address() -> None:
-    assert client_key(connection("10.0.0.1", "Bearer a")) == client_key(connection("10.0.0.2", "Bearer a"))
-    keys = [client_key(connection(*each)) for each in (("a", "Bearer a"), ("a", "Bearer b"), ("a",), ("b",))]
-    assert len(set(keys)) == 4
-    assert not any("Bearer" in key for key in keys)

@@ -6,6 +6,7 @@ import pytest
 from syrinx_operator.resource.pods import ConfigMapKey, EnvVar, ExtraVolume, Resources, SecretKey, Toleration
 from syrinx_operator.resource.rules import cluster_violations, violations
 from syrinx_operator.resource.spec import (
+    ApiKeysSpec,
     CaptureBounds,
     CaptureShape,
     CodecSpec,
@@ -15,6 +16,7 @@ from syrinx_operator.resource.spec import (
     PipelineSpec,
     RowBounds,
     TalkerSpec,
+    TlsSpec,
     TuningBounds,
     TuningSpec,
     VllmSpec,
@@ -270,3 +272,25 @@ def test_tensor_parallelism_needs_enough_gpus_in_the_limits(gpus, resources, acc
 def test_rules_for_kubernetes_only(spec, expected):
     assert violated_paths(**spec) == []
     assert [".".join(map(str, each.path)) for each in cluster_violations(pipeline(**spec))] == expected
+
+
+KEYS, TLS = SecretKey(name="keys", key="keys.jsonl"), "speech-tls"
+
+
+@pytest.mark.parametrize(
+    ("gateway", "anywhere", "on_kubernetes"),
+    [
+        (GatewaySpec(api_keys=ApiKeysSpec(secret=KEYS), tls=TlsSpec(secret=TLS)), [], []),
+        (GatewaySpec(api_keys=ApiKeysSpec(secret=KEYS, file="keys.jsonl")), [], []),
+        (GatewaySpec(api_keys=ApiKeysSpec(file="keys.jsonl")), [], ["spec.gateway.apiKeys.file"]),
+        (GatewaySpec(api_keys=ApiKeysSpec()), ["spec.gateway.apiKeys"], []),
+        (GatewaySpec(tls=TlsSpec(certificate_file="c", key_file="k")), [], ["spec.gateway.tls.certificateFile"]),
+        (GatewaySpec(tls=TlsSpec(secret=TLS, certificate_file="c")), ["spec.gateway.tls.certificateFile"], []),
+        (GatewaySpec(tls=TlsSpec(secret=TLS, key_file="k")), ["spec.gateway.tls.keyFile"], []),
+        (GatewaySpec(tls=TlsSpec()), ["spec.gateway.tls"], []),
+    ],
+)
+def test_keys_and_certificates_are_in_secrets_on_kubernetes_and_in_files_elsewhere(gateway, anywhere, on_kubernetes):
+    assert violated_paths(gateway=gateway) == anywhere
+    found = cluster_violations(pipeline(gateway=gateway))
+    assert [".".join(map(str, violation.path)) for violation in found] == on_kubernetes

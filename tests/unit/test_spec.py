@@ -7,10 +7,12 @@ from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource.pods import EnvVar, Resources, SecretKey, fields_of
 from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import (
+    ApiKeysSpec,
     ApiSpec,
     CaptureShape,
     CodecSpec,
     ConnectorSpec,
+    CorsSpec,
     GatewaySpec,
     HuggingFace,
     Metadata,
@@ -20,6 +22,7 @@ from syrinx_operator.resource.spec import (
     ServiceSpec,
     SloSpec,
     TalkerSpec,
+    TlsSpec,
     TTSPipeline,
     TuningSpec,
     VllmSpec,
@@ -27,7 +30,7 @@ from syrinx_operator.resource.spec import (
 )
 from syrinx_operator.resource.stage_config import LocalError, Stage, ignored_locally, model_generation, plan_local
 from syrinx_stages.contract.keys import Keys
-from syrinx_stages.contract.settings import ApiConfig, StageConfig, VllmOptions
+from syrinx_stages.contract.settings import ApiConfig, StageConfig, TlsFiles, VllmOptions
 
 
 def pipeline(**spec):
@@ -167,6 +170,30 @@ def test_vllm_bounds_are_those_of_the_stages():
         return {field.name: (bounds(field.type), field.default) for field in fields}
 
     assert options(VllmSpec) == options(VllmOptions)
+
+
+def test_local_files_of_keys_and_certificate():
+    gateway = GatewaySpec(
+        api_keys=ApiKeysSpec(file="/keys"),
+        tls=TlsSpec(certificate_file="/crt", key_file="/key"),
+        cors=CorsSpec(allow_origins=("*",)),
+        trusted_proxies=("10.0.0.0/8",),
+    )
+    config = plan_local(pipeline(gateway=gateway), "1")[-1].config
+    assert (config.api_keys_file, config.tls) == ("/keys", TlsFiles(certificate="/crt", key="/key"))
+    assert (config.cors_origins, config.trusted_proxies) == (("*",), ("10.0.0.0/8",))
+
+
+@pytest.mark.parametrize(
+    ("gateway", "field"),
+    [
+        (GatewaySpec(api_keys=ApiKeysSpec(secret=SecretKey(name="a", key="b"))), "apiKeys.file"),
+        (GatewaySpec(tls=TlsSpec(secret="a")), "tls.certificateFile"),
+    ],
+)
+def test_a_pipeline_whose_keys_are_in_a_secret_does_not_run_open_elsewhere(gateway, field):
+    with pytest.raises(LocalError, match=f"is supported only on Kubernetes: set spec.gateway.{field}"):
+        plan_local(pipeline(gateway=gateway), "1")
 
 
 def test_local_tensor_parallelism_needs_a_device():

@@ -1,4 +1,4 @@
-"""The command line: `syrinx up | say | check | bench | tune`."""
+"""The command line: `syrinx up | say | check | key | bench | tune`."""
 
 import argparse
 import asyncio
@@ -17,6 +17,7 @@ from syrinx_operator.commands.bench.load import Limit
 from syrinx_operator.commands.bench.report import Report, ReportError, check_writable, describe, line, load, save
 from syrinx_operator.commands.bench.run import bench
 from syrinx_operator.commands.client import SpeechError
+from syrinx_operator.commands.key import KeyOptionsError, generate_key
 from syrinx_operator.commands.parser import make_parser
 from syrinx_operator.commands.say import SayError, Utterance, say, summary
 from syrinx_operator.commands.tune.view import TuneError
@@ -30,7 +31,7 @@ from syrinx_operator.resource.spec import TTSPipeline, default_pipeline
 from syrinx_operator.resource.stage_config import LocalError
 
 INTERRUPTED = 130
-_EXPECTED = (InvalidPipeline, LocalError, SayError, SpeechError, ReportError, TuneError)
+_EXPECTED = (InvalidPipeline, KeyOptionsError, LocalError, SayError, SpeechError, ReportError, TuneError)
 """Errors that are reported by their message, without a traceback."""
 
 
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up like Ctrl-C.
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = make_parser(__version__).parse_args(given)
-    commands = {"up": _up, "say": _say, "check": _check, "bench": _bench, "tune": _tune}
+    commands = {"up": _up, "say": _say, "check": _check, "key": _key, "bench": _bench, "tune": _tune}
     try:
         return commands[options.command](options, given)
     except _EXPECTED as error:
@@ -64,6 +65,14 @@ def _check(options: argparse.Namespace, given: list[str]) -> int:
         for pipeline in () if checked.problems else checked.pipelines:
             print(f"{file}: TTSPipeline {pipeline.name} is valid")
     return 1 if failed else 0
+
+
+def _key(options: argparse.Namespace, given: list[str]) -> int:
+    limits = {name: getattr(options, name) for name in ("requests_per_second", "burst", "streams")}
+    key, entry = generate_key(options.name, **limits)
+    print(entry)
+    print(f"The key of {options.name}, which is not stored anywhere: {key}", file=sys.stderr)
+    return 0
 
 
 def _up(options: argparse.Namespace, given: list[str]) -> int:

@@ -1,6 +1,7 @@
 """Client of the gateway's HTTP API."""
 
 import contextlib
+import os
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -29,6 +30,8 @@ class SpeechError(Exception):
 class SpeechClient:
     """Client of the gateway at `url`, without a limit on concurrent requests. Use as `async with`.
 
+    The environment variable SYRINX_API_KEY has its API key; OpenSSL reads SSL_CERT_FILE.
+
     aiohttp, because httpx adds milliseconds per request under load, which would be attributed to the gateway.
     """
 
@@ -42,7 +45,9 @@ class SpeechClient:
         proxy = None if proxy_bypass(address.hostname or "") else getproxies().get(address.scheme)
         timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
         connector = aiohttp.TCPConnector(limit=0)
-        defaults: dict[str, Any] = {"connector": connector, "timeout": timeout, "proxy": proxy}
+        key = os.environ.get("SYRINX_API_KEY")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        defaults: dict[str, Any] = {"connector": connector, "timeout": timeout, "proxy": proxy, "headers": headers}
         self._http = aiohttp.ClientSession(**(defaults | self._options))
         return self
 
@@ -73,6 +78,10 @@ class SpeechClient:
                 yield response
         except TimeoutError as error:
             raise SpeechError("timeout", f"timeout at {self._url} ({type(error).__name__})") from None
+        except aiohttp.ClientConnectorCertificateError as error:
+            advice = "for a private CA, set SSL_CERT_FILE to the file of its certificate"
+            reason = error.certificate_error
+            raise SpeechError("connection", f"cannot verify {self._url}: {reason}; {advice}") from None
         except aiohttp.ClientConnectorError as error:
             raise SpeechError("connection", f"cannot connect to {self._url}: {error}") from None
         except aiohttp.ClientError as error:

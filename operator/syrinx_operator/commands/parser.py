@@ -48,7 +48,8 @@ def make_parser(version: str) -> argparse.ArgumentParser:
         "synthesize a text to a file",
         "Synthesizes a text to a file and prints time to first audio (TTFA), real-time factor (RTF) and\n"
         "duration. Uses the gateway at --url, a new pipeline from --file, the gateway at SYRINX_URL,\n"
-        "the pipeline of `syrinx up`, or a new pipeline with the bundled voice, in this order.",
+        "the pipeline of `syrinx up`, or a new pipeline with the bundled voice, in this order.\n"
+        "SYRINX_API_KEY is the API key. SSL_CERT_FILE names the file of a private CA of an https:// gateway.",
     )
     say.add_argument("text", metavar="TEXT", help="text to synthesize")
     say.add_argument("-o", "--output", default="speech.wav", metavar="FILE", help="default speech.wav; - is stdout")
@@ -68,11 +69,28 @@ def make_parser(version: str) -> argparse.ArgumentParser:
     )
     check.add_argument("files", metavar="FILE", nargs="+", help="YAML file; - reads standard input")
 
+    key = command(
+        "key",
+        "generate an API key",
+        "Generates an API key for spec.gateway.apiKeys. Prints its entry for the file of keys, which has only the\n"
+        "hash of the key, and on standard error the key itself. Limits hold for each gateway, and for all keys of\n"
+        "a name together.",
+        epilog="example:  syrinx key alice --requests-per-second 5 --streams 4 >> keys.jsonl",
+    )
+    key.add_argument("name", metavar="NAME", help="name of the client in metrics and logs")
+    rate_help = "requests a second on average; default: no limit"
+    key.add_argument("--requests-per-second", type=_positive(float), metavar="R", help=rate_help)
+    burst_help = "requests at once after a pause; default: those of one second"
+    key.add_argument("--burst", type=_positive(int), metavar="N", help=burst_help)
+    streams_help = "requests in progress at the same time; default: no limit"
+    key.add_argument("--streams", type=_positive(int), metavar="N", help=streams_help)
+
     bench = command(
         "bench",
         "measure latency and throughput under load",
         "Streams sentences from a pipeline (--url, SYRINX_URL, or a new pipeline from --file or with the\n"
-        "bundled voice) and measures TTFA, underruns and throughput at each load point in turn.",
+        "bundled voice) and measures TTFA, underruns and throughput at each load point in turn.\n"
+        "SYRINX_API_KEY and SSL_CERT_FILE are used as by `syrinx say`.",
         epilog="example:  syrinx bench --concurrency 1,2,4,8 --rate 0.5,1,2 --json cpu.json --plot cpu.png",
     )
     _add_target(bench)

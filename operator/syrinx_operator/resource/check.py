@@ -7,7 +7,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct, inspect
@@ -17,6 +17,7 @@ from syrinx_operator.resource.pods import fields_of
 from syrinx_operator.resource.rules import cluster_violations, violations
 from syrinx_operator.resource.spec import API_VERSION, KIND, TTSPipeline
 
+_Part = TypeVar("_Part", bound=Struct | None)
 SERVER_METADATA = (
     *("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generateName"),
     *("generation", "managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid"),
@@ -141,17 +142,29 @@ def load_one(file: str, data: bytes, notify: Callable[[str], None] | None = None
 
 
 def load_file(file: str, notify: Callable[[str], None] | None = None) -> TTSPipeline:
-    """Returns the only pipeline of a file (`-`: standard input), with an absolute model path.
+    """Returns the only pipeline of a file (`-`: standard input), with absolute paths of model, keys and certificate.
 
     Raises `InvalidPipeline`.
     """
     pipeline = load_one(file, read_file(file), notify)
-    model = pipeline.spec.model
-    if model.path is None:
-        return pipeline
     directory = FilePath.cwd() if file == "-" else FilePath(file).resolve().parent
-    absolute = msgspec.structs.replace(model, path=str(directory / FilePath(model.path).expanduser()))
-    return msgspec.structs.replace(pipeline, spec=msgspec.structs.replace(pipeline.spec, model=absolute))
+    spec, gateway = pipeline.spec, pipeline.spec.gateway
+    gateway = msgspec.structs.replace(
+        gateway,
+        api_keys=_with_absolute(gateway.api_keys, directory, "file"),
+        tls=_with_absolute(gateway.tls, directory, "certificate_file", "key_file"),
+    )
+    spec = msgspec.structs.replace(spec, model=_with_absolute(spec.model, directory, "path"), gateway=gateway)
+    return msgspec.structs.replace(pipeline, spec=spec)
+
+
+def _with_absolute(part: _Part, directory: FilePath, *names: str) -> _Part:
+    """Returns a part of the resource with absolute paths in the named fields, where they are given."""
+    paths = {name: path for name in names if (path := getattr(part, name, None)) is not None}
+    if part is None or not paths:
+        return part
+    absolute = {name: str(directory / FilePath(path).expanduser()) for name, path in paths.items()}
+    return msgspec.structs.replace(part, **absolute)
 
 
 def read_file(file: str) -> bytes:

@@ -44,6 +44,8 @@ CIDR: Final = (
     rf"^(({_OCTET}\.){{3}}{_OCTET}/(3[0-2]|[12]?[0-9])"
     "|[0-9a-fA-F.:]*:[0-9a-fA-F.:]*/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))$"
 )
+Cidr = Annotated[str, Meta(max_length=64, pattern=CIDR)]
+"""A range of IP addresses."""
 SizeText = Annotated[str, Meta(max_length=32, pattern=r"^[1-9][0-9]*(\.[0-9]+)?(k|Ki|M|Mi|G|Gi|T|Ti)?$")]
 Port = Annotated[int, Meta(ge=1, le=65_535)]
 
@@ -244,5 +246,5 @@ class Peer(Object, frozen=True, kw_only=True):
     """Namespace of the pods. Default: all namespaces."""
     pod_labels: Labels = {}
     """Labels of the pods. Default: all pods of the namespace."""
-    cidr: Annotated[str, Meta(max_length=64, pattern=CIDR)] | None = None
+    cidr: Cidr | None = None
     """A range of IP addresses, for example 10.0.0.0/8, instead of pods."""

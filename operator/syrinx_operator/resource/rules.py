@@ -286,6 +286,20 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
     ),
     spec.ServiceSpec: (requires("nodePort", ~equals("type", "ClusterIP"), "needs type NodePort or LoadBalancer"),),
     spec.ApiSpec: (unique("modelAliases", "an alias is listed twice"),),
+    spec.ApiKeysSpec: (
+        Rule("", has("secret") | has("file"), "set `secret`, or `file` for `syrinx up`"),
+        requires("file", has("secret"), "is for `syrinx up`: set secret", cluster_only=True),
+    ),
+    spec.TlsSpec: (
+        Rule(
+            "",
+            has("secret") | has("certificateFile") | has("keyFile"),
+            "set `secret`, or `certificateFile` and `keyFile` for `syrinx up`",
+        ),
+        requires("certificateFile", has("keyFile"), "needs `keyFile`, its private key"),
+        requires("keyFile", has("certificateFile"), "needs `certificateFile`, its certificate"),
+        requires("certificateFile", has("secret"), "is for `syrinx up`: set secret", cluster_only=True),
+    ),
     spec.GatewaySpec: (
         Rule(
             "port",

@@ -27,6 +27,8 @@ _MAX_RESIDENT = settings.StageConfig(pipeline="p", generation="g", replica="r", 
 
 Replicas = Annotated[int, Meta(ge=1, le=64)]
 DrainSeconds = Annotated[int, Meta(ge=0, le=3600)]
+LocalFile = Annotated[pods.Line, Meta(max_length=1024)]
+"""A file on the machine of `syrinx up`, which resolves a relative path from the directory of the resource's file."""
 Image = Annotated[str, Meta(min_length=1, max_length=512, pattern="^[^ \\t\\n]+$")]
 
 
@@ -113,6 +115,37 @@ class ApiSpec(Object, frozen=True, kw_only=True):
     Warning header. Refuse: they are answered with 422."""
 
 
+class ApiKeysSpec(Object, frozen=True, kw_only=True):
+    """The API keys of the clients: `secret` on Kubernetes, `file` with `syrinx up`."""
+
+    secret: Annotated[pods.SecretKey | None, KUBERNETES] = None
+    """Secret with the file of API keys. Its changes take effect without a restart."""
+    file: LocalFile | None = None
+    """File of API keys for `syrinx up`. Its changes take effect without a restart."""
+
+
+class TlsSpec(Object, frozen=True, kw_only=True):
+    """The certificate of the API: `secret` on Kubernetes, `certificateFile` and `keyFile` with `syrinx up`."""
+
+    secret: Annotated[pods.Name | None, KUBERNETES] = None
+    """Secret of type kubernetes.io/tls. Its changes take effect without a restart."""
+    certificate_file: LocalFile | None = None
+    """File with the certificate and those of intermediate authorities (PEM) for `syrinx up`."""
+    key_file: LocalFile | None = None
+    """File with the private key (PEM, without a password) for `syrinx up`."""
+
+
+Origin = Annotated[str, Meta(pattern=r"^([*]|[a-z][-+.a-z0-9]*://[^\s/?#@,*]+)$", max_length=253)]
+"""The origin of a web page as browsers send it."""
+
+
+class CorsSpec(Object, frozen=True, kw_only=True):
+    """Access from web pages of other origins (CORS)."""
+
+    allow_origins: Annotated[tuple[Origin, ...], Meta(max_length=64)] = ()
+    """Origins whose pages may call the API, for example https://app.example.org; * allows all. Default: none."""
+
+
 class GatewaySpec(pods.PodFields, frozen=True, kw_only=True):
     """The public HTTP API."""
 
@@ -133,6 +166,14 @@ class GatewaySpec(pods.PodFields, frozen=True, kw_only=True):
     """Hosts from which reference audio may be downloaded by URL. Default: none."""
     api: ApiSpec = ApiSpec()
     """Names that the API accepts besides those of the checkpoint, and what it does with instructions."""
+    api_keys: ApiKeysSpec | None = None
+    """API keys, of which every request needs one. Default: none; everybody who reaches the gateway may use it."""
+    tls: TlsSpec | None = None
+    """Certificate for HTTPS. Default: none; the API is served over HTTP."""
+    cors: CorsSpec = CorsSpec()
+    """Access from web pages of other origins (CORS)."""
+    trusted_proxies: Annotated[tuple[pods.Cidr, ...], Meta(max_length=64)] = ()
+    """Address ranges of proxies, for example 10.0.0.0/8, whose X-Forwarded-For names the client. Default: none."""
     drain_seconds: DrainSeconds = 120
     """Seconds in which a stopping gateway finishes its streams. Use the duration of your longest utterance."""
     resources: Annotated[pods.Resources, KUBERNETES] = pods.Resources(requests={"cpu": "50m", "memory": "128Mi"})

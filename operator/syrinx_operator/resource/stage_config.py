@@ -16,6 +16,7 @@ from syrinx_stages.contract.settings import (
     GatewaySettings,
     StageConfig,
     TalkerSettings,
+    TlsFiles,
     VllmOptions,
 )
 
@@ -80,8 +81,11 @@ def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
 
     codec = codec_process(spec)
     engine = {"engine": spec.talker.engine, "vllm": vllm_options(spec.talker)}
-    public = {name: getattr(spec.gateway, name) for name in ("port", "reference_hosts", "drain_seconds")}
+    public = {
+        name: getattr(spec.gateway, name) for name in ("port", "reference_hosts", "drain_seconds", "trusted_proxies")
+    }
     public["api"] = api_config(spec.gateway)
+    public |= {"cors_origins": spec.gateway.cors.allow_origins, **_local_access(spec.gateway)}
     talkers = replicas(Stage.TALKER, spec.talker.replicas, **engine, **compute(spec.talker))
     codecs = replicas(Stage.CODEC, codec.replicas, **compute(codec))
     gateways = [StageProcess(Stage.GATEWAY, config) for config in replicas(Stage.GATEWAY, 1, **public)]
@@ -131,6 +135,28 @@ def _require_local(spec: PipelineSpec) -> None:
             "spec.talker.vllm.tensorParallelSize needs GPUs, and spec.talker.resources applies only on Kubernetes: "
             "set spec.talker.device: cuda"
         )
+
+
+def _local_access(gateway: GatewaySpec) -> dict[str, object]:
+    """Returns the gateway's files of API keys and certificate.
+
+    Raises `LocalError` if the resource names only Secrets: the API would be open, or unencrypted.
+    """
+    files: dict[str, object] = {}
+    if (keys := gateway.api_keys) is not None:
+        if keys.file is None:
+            raise LocalError(
+                "spec.gateway.apiKeys.secret is supported only on Kubernetes: set spec.gateway.apiKeys.file"
+            )
+        files["api_keys_file"] = keys.file
+    if (tls := gateway.tls) is not None:
+        if tls.certificate_file is None or tls.key_file is None:
+            raise LocalError(
+                "spec.gateway.tls.secret is supported only on Kubernetes: "
+                "set spec.gateway.tls.certificateFile and spec.gateway.tls.keyFile"
+            )
+        files["tls"] = TlsFiles(certificate=tls.certificate_file, key=tls.key_file)
+    return files
 
 
 def model_generation(spec: PipelineSpec, version: str) -> str:

@@ -113,6 +113,14 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """What happens to a request with instructions that the checkpoint cannot follow."""
 
 
+class TlsFiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A certificate and its private key, in PEM format. They are reloaded when they change."""
+
+    certificate: str
+    """A file with the certificate, followed by those of intermediate authorities."""
+    key: str
+
+
 class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The start configuration of a stage process, a JSON file.
 
@@ -156,6 +164,15 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     api: ApiConfig = ApiConfig()
     reference_hosts: tuple[str, ...] = ()
     """Hosts that the gateway may fetch `ref_audio` URLs from; none by default."""
+    api_keys_file: str | None = None
+    """The API keys that the gateway accepts, in the format of `contract.api_keys`; reloaded when it changes. None: no
+    key is needed."""
+    tls: TlsFiles | None = None
+    """The certificate of the public API. None: without TLS."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose web pages may call the public API; `*` is all."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Address ranges (CIDR) of proxies whose `X-Forwarded-For` names the client of the public API."""
 
 
 def resolved_config_line(process: str, replica: str, config: object) -> str:

@@ -10,11 +10,13 @@ from typing import Any, TypeVar
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.gateway import openapi
+from syrinx_stages.gateway.access import RequireKey
 from syrinx_stages.gateway.batch import BatchResponse, parse_batch, prepare
 from syrinx_stages.gateway.body import read_body
 from syrinx_stages.gateway.client import client_key
@@ -68,7 +70,20 @@ _ERROR_HANDLERS: dict[int | type[Exception], Any] = {
 
 def create_app(service: GatewayService) -> ASGIApp:
     """Creates the application. The caller starts and closes the service."""
-    return Exchanges(RefuseEarly(_routes, service), service)
+    app: ASGIApp = RefuseEarly(_routes, service)
+    if service.api_keys is not None:
+        app = RequireKey(app, service.api_keys)
+    app = Exchanges(app, service)
+    if not service.cors_origins:
+        return app
+    # Outermost, so that every response can be read by a web page. The headers of requests are those of OpenAI's client.
+    return CORSMiddleware(
+        app,
+        allow_origins=service.cors_origins,
+        allow_methods=["GET", "HEAD", "POST"],
+        allow_headers=["*"],
+        expose_headers=["Retry-After", *openapi.HEADERS],
+    )
 
 
 # A redirect would name this process's scheme and host, which a proxy in front may have changed.
@@ -137,7 +152,7 @@ async def _docs(http: Request) -> Response:
 
 @_routes.api_route("/openapi.json", methods=READ)
 async def _openapi(http: Request) -> Response:
-    return JSONResponse(openapi.document())
+    return JSONResponse(openapi.document(needs_key=_service(http).api_keys is not None))
 
 
 @_routes.api_route("/v1/audio/voices", methods=READ)

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from syrinx_stages.contract.api import SpeechFields
 from syrinx_stages.contract.messages import EndReason
+from syrinx_stages.gateway.client import charge_requests, reserve_streams
 from syrinx_stages.gateway.delivery import ClientConnection, usage
 from syrinx_stages.gateway.encoders import encode
 from syrinx_stages.gateway.errors import ApiError, bad_request
@@ -117,7 +118,11 @@ def _parse_fields(body: bytes) -> tuple[SpeechFields, list[str]]:
 async def prepare(
     service: GatewayService, parsed: list[tuple[SpeechFields, list[str]]], request_id: str, client: str
 ) -> list[Item | ApiError]:
-    """Returns the items, with the error of each that is invalid. Raises `ApiError` 404 if all name another model."""
+    """Returns the items, with the error of each that is invalid. Raises `ApiError` 404 if all name another model.
+
+    Each item counts toward the limit of requests of the client.
+    """
+    charge_requests(len(parsed) - 1)
     models = {fields.model for fields, _ in parsed}
     if all(model is not None and not service.catalog.has_model(model) for model in models):
         raise model_not_found(str(parsed[0][0].model), service.catalog, "model: ")
@@ -184,16 +189,17 @@ class BatchResponse(Response):
         """Yields whether each item succeeded, and its result as JSON. At most `CONCURRENT` are in memory."""
         running: deque[asyncio.Task[tuple[bool, bytes]]] = deque()
         waiting = deque(enumerate(self._items))
-        try:
-            while running or waiting:
-                while waiting and len(running) < CONCURRENT:
-                    running.append(asyncio.create_task(self._serve(*waiting.popleft())))
-                yield await running[0]
-                running.popleft()
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+        with reserve_streams(min(CONCURRENT, len(waiting))) as concurrent:
+            try:
+                while running or waiting:
+                    while waiting and len(running) < concurrent:
+                        running.append(asyncio.create_task(self._serve(*waiting.popleft())))
+                    yield await running[0]
+                    running.popleft()
+            finally:
+                for task in running:
+                    task.cancel()
+                await asyncio.gather(*running, return_exceptions=True)
 
     async def _serve(self, index: int, item: Item | ApiError) -> tuple[bool, bytes]:
         try:

@@ -1,8 +1,9 @@
 """Errors in the shape of the OpenAI API: `{"error": {message, type, param, code}}`.
 
-400: the request is invalid in itself (a value, a name, a combination). 404: no such model or path. 408: the body did
-not arrive in time. 413: the body or the reference is too large. 422: the request is valid, but not for this checkpoint.
-500: a stage failed. 503 with `Retry-After`: temporarily unavailable.
+400: the request is invalid in itself (a value, a name, a combination). 401: no valid API key. 404: no such model or
+path. 408: the body did not arrive in time. 413: the body or the reference is too large. 422: the request is valid, but
+not for this checkpoint. 429 with `Retry-After`: a limit of the API key. 500: a stage failed. 503 with `Retry-After`:
+temporarily unavailable.
 """
 
 import json
@@ -32,12 +33,19 @@ class ApiError(Exception):
     def body(self) -> dict[str, Any]:
         """The error object."""
         error_type = "invalid_request_error" if self.status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
+        if self.status == HTTPStatus.TOO_MANY_REQUESTS:
+            error_type = "requests"
         return {"message": self.message, "type": error_type, "param": self.param, "code": self.code}
 
 
 def bad_request(param: str | None, message: str, code: str = "invalid_value") -> ApiError:
     """400: the request is invalid in itself."""
     return ApiError(400, f"{param}: {message}" if param else message, param=param, code=code)
+
+
+def invalid_key(message: str) -> ApiError:
+    """401: the request has no valid API key."""
+    return ApiError(401, message, code="invalid_api_key")
 
 
 def too_large(param: str | None, message: str) -> ApiError:
@@ -48,6 +56,11 @@ def too_large(param: str | None, message: str) -> ApiError:
 def unsupported(param: str, message: str) -> ApiError:
     """422: this checkpoint does not support the request."""
     return ApiError(422, f"{param}: {message}", param=param, code="unsupported_by_model")
+
+
+def rate_limited(message: str, retry_after: float) -> ApiError:
+    """429: the client is at one of its limits, and probably below it after `retry_after` seconds."""
+    return ApiError(429, message, code="rate_limit_exceeded", retry_after=retry_after)
 
 
 def internal_error(message: str) -> ApiError:
@@ -72,6 +85,8 @@ def error_response(error: ApiError) -> Response:
     headers = {}
     if error.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
     if error.status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE):
         # The rest of the body is not read, so the connection cannot carry another request.
         headers["Connection"] = "close"

@@ -13,18 +13,21 @@ from syrinx_stages.gateway.request import MAX_TEXT
 
 _ERRORS = {
     "400": "The request is invalid: a value, a name, a combination, a body that is not JSON.",
+    "401": "The request has no valid API key.",
     "404": "Another model, or an unknown path.",
     "408": "The body did not arrive in time.",
     "413": "The body or the reference audio is too large.",
     "415": "The body is not plain application/json.",
     "422": "The request is valid, but this checkpoint cannot serve it.",
+    "429": "A limit of the API key is exceeded: repeat the request after Retry-After seconds.",
     "431": "The request line and the headers are too large.",
     "500": "A stage failed.",
     "501": "The transfer encoding is not supported.",
     "503": "Temporarily unavailable: repeat the request after Retry-After seconds.",
 }
+_KEY_ERRORS = ("401", "429")
 _EVENTS = "text/event-stream"
-_HEADERS = {
+HEADERS = {
     "X-Request-Id": "Identifies the request: the one that the client sent, or a new one.",
     "X-Seed": "The seed of the request.",
     "X-Sample-Rate": "Samples per second of the audio.",
@@ -62,8 +65,23 @@ _FIELDS = {
 
 
 @functools.cache
-def document() -> dict[str, Any]:
-    """Returns the OpenAPI 3.1 document."""
+def document(needs_key: bool) -> dict[str, Any]:
+    """Returns the OpenAPI 3.1 document of a gateway that requires API keys or does not."""
+    return _with_keys(_document()) if needs_key else _document()
+
+
+def _with_keys(document: dict[str, Any]) -> dict[str, Any]:
+    """Adds the security scheme and its errors to a document."""
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items() if path.startswith("/v1/") else ():
+            operation["security"] = [{"key": []}]
+            operation["responses"] |= _errors(*_KEY_ERRORS[: 2 if method == "post" else 1])
+    scheme = {"type": "http", "scheme": "bearer", "description": "An API key."}
+    document["components"]["securitySchemes"] = {"key": scheme}
+    return document
+
+
+def _document() -> dict[str, Any]:
     types = (FAMILY.request_fields, ItemResult)
     [body, result], schemas = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     speech = schemas[FAMILY.request_fields.__name__]
@@ -101,7 +119,7 @@ _ERROR = {
             "required": ["message", "type", "param", "code"],
             "properties": {
                 "message": {"type": "string"},
-                "type": {"enum": ["invalid_request_error", "server_error"]},
+                "type": {"enum": ["invalid_request_error", "requests", "server_error"]},
                 "param": {"type": ["string", "null"], "description": "The invalid field."},
                 "code": {"type": "string"},
             },
@@ -147,13 +165,13 @@ def _batch_schemas(fields: dict[str, Any], result: dict[str, Any]) -> dict[str, 
 
 def _speech(body: dict[str, Any]) -> dict[str, Any]:
     audio: dict[str, Any] = {AudioOptions(each).media_type: {} for each in AudioFormat}
-    headers = {name: {"description": text, "schema": {"type": "string"}} for name, text in _HEADERS.items()}
+    headers = {name: {"description": text, "schema": {"type": "string"}} for name, text in HEADERS.items()}
     spoken = {"description": "The audio.", "headers": headers, "content": {**audio, _EVENTS: {}}}
     return {
         "summary": "Synthesizes speech.",
         "operationId": "speech",
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": {"200": spoken, **_errors(*_ERRORS)},
+        "responses": {"200": spoken, **_errors(*(each for each in _ERRORS if each not in _KEY_ERRORS))},
     }
 
 

@@ -22,10 +22,11 @@ from syrinx_stages.contract.messages import EndReason, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.families import IMPLEMENTATION
 from syrinx_stages.gateway import reference
+from syrinx_stages.gateway.access import ApiKeys
 from syrinx_stages.gateway.active_requests import ActiveRequests
 from syrinx_stages.gateway.body import MAX_BODY, MAX_REFERENCE_BODY, Uploads
 from syrinx_stages.gateway.catalog import Catalog
-from syrinx_stages.gateway.client import Refusals
+from syrinx_stages.gateway.client import Refusals, count_request
 from syrinx_stages.gateway.errors import ApiError, bad_request, unavailable
 from syrinx_stages.gateway.fanout import FanOut, PlaybackReporter
 from syrinx_stages.gateway.monitor import CONNECTOR_SECONDS, PipelineMonitor
@@ -69,7 +70,8 @@ class _Submission:
 class GatewayService:
     """State shared by all HTTP requests.
 
-    Raises `CheckpointError` if the checkpoint's configuration is invalid, and `StartError` if an alias is.
+    Raises `CheckpointError` if the checkpoint's configuration is invalid, and `StartError` if an alias or the API keys
+    are.
     """
 
     def __init__(
@@ -88,6 +90,8 @@ class GatewayService:
         self._metrics = metrics
         self.tracer = metrics.tracer
         self._stall_seconds = stall_seconds
+        self.api_keys = None if config.api_keys_file is None else ApiKeys(config.api_keys_file, metrics)
+        self.cors_origins = config.cors_origins
         self.refusals = Refusals()
         self.monitor = PipelineMonitor(connector, metrics, self.live)
         self._storage = StorageMonitor(connector)
@@ -120,8 +124,9 @@ class GatewayService:
             self._metrics[m.REQUESTS].labels(self.checkpoint.task_type, outcome)
         self.settings_changed()
         await self.monitor.measure()
-        for background in (self._fanout, self._playback_reporter, self.monitor, self._storage):
-            self._tasks.spawn(background.run())
+        for background in (self._fanout, self._playback_reporter, self.monitor, self._storage, self.api_keys):
+            if background is not None:
+                self._tasks.spawn(background.run())
         self._closed = None
 
     def ready(self) -> str | None:
@@ -165,7 +170,7 @@ class GatewayService:
 
     def count_refusal(self, task_type: str = "unknown") -> None:
         """Counts a request that was refused before it reached the stages."""
-        self._metrics[m.REQUESTS].labels(task_type, "refused").inc()
+        count_request(self._metrics, task_type, EndReason.REFUSED)
 
     async def decode_reference(self, ref_audio: str) -> bytes:
         """Returns the PCM of a reference. Raises 400 or 413."""

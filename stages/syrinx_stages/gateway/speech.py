@@ -12,6 +12,7 @@ from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer, first_audible
+from syrinx_stages.gateway.client import count_audio, count_request
 from syrinx_stages.gateway.errors import ApiError, bad_request, internal_error, unavailable
 from syrinx_stages.gateway.fanout import Inbox
 from syrinx_stages.gateway.trace import SpeechSpan
@@ -318,7 +319,7 @@ class SpeechStream:
         """Counts the request. Call it once, when the request is over."""
         if self._span is not None:
             self._span.set_outcome(self.outcome, self.frames, self._labels)
-        self._metrics[m.REQUESTS].labels(self.request.task_type, self.outcome).inc()
+        count_request(self._metrics, self.request.task_type, self.outcome)
         if self._playback.first_byte is not None:
             self._metrics[m.LIVE_STREAMS].dec()
         if self.reason is None:
@@ -327,6 +328,7 @@ class SpeechStream:
             return
         seconds = self.frames * FAMILY.frame_seconds - self._trimmer.withheld / FAMILY.sample_rate
         self._metrics[m.AUDIO_SECONDS].labels(*self._served_by()).inc(seconds)
+        count_audio(self._metrics, seconds)
         if self.outcome in (EndReason.STOP, EndReason.LENGTH):
             elapsed = time.monotonic() - self._playback.accepted
             self._metrics[m.REQUEST_SECONDS].labels(*self._served_by()).observe(elapsed)

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -26,6 +26,7 @@ from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.server import MAX_ADMIN_CONNECTIONS, HttpServer, max_public_connections
 from syrinx_stages.runtime.settings_api import create_settings_api
 from syrinx_stages.runtime.start import connect_redis, load_start_config
+from syrinx_stages.runtime.tls import Certificate
 from syrinx_stages.runtime.tracing import open_tracer
 
 log = logging.getLogger(__name__)
@@ -105,8 +106,8 @@ async def _serve(name: str, configs: Mapping[str, StageConfig], build: str) -> i
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
-        def listen(app: ASGIApp, config: StageConfig, port: int, connections: int) -> HttpServer:
-            server = HttpServer(app, config.host, port, connections)
+        def listen(app: ASGIApp, config: StageConfig, port: int, connections: int, **options: Any) -> HttpServer:
+            server = HttpServer(app, config.host, port, connections, **options)
             cleanup.push_async_callback(server.close)
             return server
 
@@ -123,7 +124,8 @@ async def _serve(name: str, configs: Mapping[str, StageConfig], build: str) -> i
         for stage, config in configs.items():
             urls = {"url": admin_url, "admin_url": admin_url}
             if public is not None:
-                public_servers.append(listen(public, config, config.port, max_public_connections()))
+                options = {"certificate": _certificate(config, metrics), "trusted_proxies": config.trusted_proxies}
+                public_servers.append(listen(public, config, config.port, max_public_connections(), **options))
                 urls["url"] = public_servers[-1].url
             if settings_url:
                 urls["settings_url"] = f"{settings_url}/{stage}"
@@ -133,6 +135,13 @@ async def _serve(name: str, configs: Mapping[str, StageConfig], build: str) -> i
         cleanup.push_async_callback(service.close)
         drain_seconds = max(config.drain_seconds for config in configs.values())
         return await run_service(service, stop, drain_seconds, public_servers)
+
+
+def _certificate(config: StageConfig, metrics: Metrics) -> Certificate | None:
+    """Returns the certificate of the public API, if it has one. Raises `StartError`."""
+    if config.tls is None:
+        return None
+    return Certificate(config.tls.certificate, config.tls.key, metrics[m.FILE_VALID].labels("tls").set)
 
 
 async def run_service(

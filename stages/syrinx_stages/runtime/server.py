@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import resource
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import h11
@@ -16,6 +17,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from syrinx_stages.runtime.errors import StartError
+from syrinx_stages.runtime.tls import Certificate, Handshakes
 
 SHUTDOWN_SECONDS = 2
 """Time after the drain for responses in progress, so that a stalled client does not block the exit."""
@@ -34,6 +36,8 @@ MAX_ADMIN_CONNECTIONS = 128
 """Maximum number of open connections of the admin server, and of the settings server."""
 RESERVED_FILES = 256 + 2 * MAX_ADMIN_CONNECTIONS
 """File descriptors that the connections of a public server leave to the rest of the process."""
+WRITE_BUFFER = 64 * 1024
+"""Bytes that wait for a client until writing pauses. asyncio's default with TLS is 512 KiB: 11 s of PCM."""
 READ = ["GET", "HEAD"]
 """Methods of a route that only reads."""
 
@@ -56,6 +60,7 @@ class _Protocol(H11Protocol):
             self._send_error(503, "the gateway has too many connections; try again", "server_error", "overloaded")
             transport.close()
             return
+        transport.set_write_buffer_limits(WRITE_BUFFER)
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -111,7 +116,16 @@ class HttpServer:
     At `max_connections` connections, those without a request make room for new ones.
     """
 
-    def __init__(self, app: ASGIApp, host: str, port: int, max_connections: int = MAX_ADMIN_CONNECTIONS) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        host: str,
+        port: int,
+        max_connections: int = MAX_ADMIN_CONNECTIONS,
+        certificate: Certificate | None = None,
+        trusted_proxies: Sequence[str] = (),
+    ) -> None:
+        """`trusted_proxies`: ranges of addresses whose `X-Forwarded-For` names the client."""
         try:
             self._socket = _listen(host, port)
             # Accepted connections inherit this option; asyncio does not set it on a socket that it did not create.
@@ -120,12 +134,16 @@ class HttpServer:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * UNACKNOWLEDGED_SECONDS))
         except OSError as error:
             raise StartError(f"cannot listen on {host or '*'}:{port}: {error.strerror or error}") from None
-        self.url = f"http://{_url_host(host)}:{self._socket.getsockname()[1]}"
+        self._certificate = certificate
+        self._handshakes = Handshakes()
+        self.url = f"{'https' if certificate else 'http'}://{_url_host(host)}:{self._socket.getsockname()[1]}"
         options = _Config(
             app,
             # Not httptools, which a vLLM image has: it limits no headers, and loses a body after `Upgrade: h2c`.
-            http=_Protocol,
+            http=self._protocol,  # type: ignore[arg-type]  # uvicorn only calls it.
             ws="none",
+            proxy_headers=bool(trusted_proxies),
+            forwarded_allow_ips=_networks(trusted_proxies),
             backlog=max_backlog(),
             # Its loggers use the handler of the process.
             log_config=None,
@@ -135,10 +153,11 @@ class HttpServer:
             timeout_keep_alive=30,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
-        options.max_connections = max_connections
+        options.max_connections = self._max_connections = max_connections
         self._server = _Server(options)
         self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
         self._closing_unused = asyncio.create_task(self._close_unused())
+        self._reloading = asyncio.create_task(certificate.run()) if certificate else None
 
     async def _close_unused(self) -> None:
         """Closes connections on which no request has begun between two looks; uvicorn limits the time only of some."""
@@ -159,6 +178,7 @@ class HttpServer:
         """
         await self._close_socket()
         await self._connections_closed(min(seconds, LINGER_SECONDS))
+        self._handshakes.abort()
         for connection in list(self._server.server_state.connections):
             connection.shutdown()
         await self._connections_closed(seconds - LINGER_SECONDS)
@@ -175,17 +195,28 @@ class HttpServer:
         for connection in waiting:
             await loop.connect_accepted_socket(self._protocol, connection)
 
-    def _protocol(self) -> asyncio.Protocol:
-        return _Protocol(self._server.config, self._server.server_state, self._server.lifespan.state)
+    def _protocol(self, **_: object) -> asyncio.BaseProtocol:
+        """Returns the protocol of a new connection."""
+        config, state = self._server.config, self._server.server_state
+        http = _Protocol(config, state, self._server.lifespan.state)
+        if self._certificate is None:
+            return http
+        # Those without a request make room later; see `_Protocol`.
+        excess = len(state.connections) + len(self._handshakes) + 1 - self._max_connections
+        self._handshakes.abort(max(0, excess))
+        return self._handshakes.wrap(http, self._certificate)
 
     async def _connections_closed(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while self._server.server_state.connections and time.monotonic() < end:  # noqa: ASYNC110  uvicorn has no event.
+        connections = self._server.server_state.connections
+        while (connections or self._handshakes) and time.monotonic() < end:  # noqa: ASYNC110  uvicorn has no event.
             await asyncio.sleep(POLL_SECONDS)
 
     async def close(self) -> None:
         """Waits up to `SHUTDOWN_SECONDS` for responses in progress and closes the socket."""
         self._closing_unused.cancel()
+        if self._reloading is not None:
+            self._reloading.cancel()
         self._server.should_exit = True
         await self._task
 
@@ -215,6 +246,20 @@ def _listen(host: str, port: int) -> socket.socket:
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, backlog=max_backlog(), dualstack_ipv6=True)
     return socket.create_server(("", port), backlog=max_backlog())
+
+
+def _networks(ranges: Sequence[str]) -> list[str]:
+    """Returns ranges of addresses as a socket for IPv4 and IPv6 shows them. Raises `StartError`."""
+    networks = []
+    for text in ranges:
+        try:
+            network = ipaddress.ip_network(text, strict=False)
+        except ValueError as error:
+            raise StartError(f"trusted proxies: {error}") from None
+        networks.append(str(network))
+        if network.version == 4:
+            networks.append(f"::ffff:{network.network_address}/{96 + network.prefixlen}")
+    return networks
 
 
 def _accept_all(listening: socket.socket) -> list[socket.socket]:

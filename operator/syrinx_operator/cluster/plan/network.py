@@ -16,7 +16,7 @@ from syrinx_stages.contract.settings import SETTINGS_PORT
 def services(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
     """Returns the gateways' public Service, the headless ones of talkers and codecs, and the managed Redis's."""
     public = spec.gateway.service
-    http = _port(names.HTTP_PORT_NAME, spec.gateway.port) | {"appProtocol": "http"}
+    http = _port(names.HTTP_PORT_NAME, spec.gateway.port) | {"appProtocol": "https" if spec.gateway.tls else "http"}
     http |= omit_empty(nodePort=public.node_port)
     found = [_service(owner, Component.GATEWAY, [http], public.annotations, type=public.type)]
     # Pods that are not ready need a DNS name too, for debugging.

@@ -299,10 +299,25 @@ def volumes(pipeline: str, stage: Component, spec: PipelineSpec, extra: Sequence
     if (source := models_source(pipeline, spec.model)) is not None:
         result.append(mounted(_MODELS, source, names.MODELS_DIRECTORY))
     if (ca := spec.connector.ca_secret) is not None:
-        items = [{"key": ca.key, "path": names.CA_FILE.rpartition("/")[2]}]
-        secret = {"secret": {"secretName": ca.name, "items": items}}
-        result.append(mounted("syrinx-redis-ca", secret, names.REDIS_DIRECTORY))
+        result.append(mounted("syrinx-redis-ca", _secret_file(ca, names.CA_FILE), names.REDIS_DIRECTORY))
+    if stage is Component.GATEWAY:
+        result += _access_volumes(spec.gateway)
     return result + _extra(extra)
+
+
+def _access_volumes(gateway: GatewaySpec) -> list[Mounted]:
+    """Returns the volumes of API keys and certificate. Kubernetes updates them when their Secrets change."""
+    result = []
+    if gateway.api_keys is not None and (keys := gateway.api_keys.secret) is not None:
+        result.append(mounted("syrinx-api-keys", _secret_file(keys, names.API_KEYS_FILE), names.API_KEYS_DIRECTORY))
+    if gateway.tls is not None:
+        result.append(mounted("syrinx-tls", {"secret": {"secretName": gateway.tls.secret}}, names.TLS_DIRECTORY))
+    return result
+
+
+def _secret_file(secret: SecretKey, path: str) -> Manifest:
+    """Returns a volume with one value of a Secret as a file."""
+    return {"secret": {"secretName": secret.name, "items": [{"key": secret.key, "path": path.rpartition("/")[2]}]}}
 
 
 def fetch_mounts(extra: Sequence[ExtraVolume]) -> list[Manifest]:

@@ -19,7 +19,14 @@ from syrinx_operator.resource import stage_config as process
 from syrinx_operator.resource.rules import ADMIN_PORT
 from syrinx_operator.resource.spec import CodecSpec, GatewaySpec, ModelSpec, PipelineSpec, TalkerSpec, TTSPipeline
 from syrinx_operator.resource.tuning_status import State
-from syrinx_stages.contract.settings import SETTINGS_PORT, CodecSettings, GatewaySettings, StageConfig, TalkerSettings
+from syrinx_stages.contract.settings import (
+    SETTINGS_PORT,
+    CodecSettings,
+    GatewaySettings,
+    StageConfig,
+    TalkerSettings,
+    TlsFiles,
+)
 
 AnyStage = GatewaySpec | TalkerSpec | CodecSpec
 
@@ -185,6 +192,11 @@ def start_config(pipeline: TTSPipeline, stage: Component, generation: str) -> st
     if isinstance(part, GatewaySpec):
         own = {"model_name": pipeline.model_name, "port": part.port, "reference_hosts": part.reference_hosts}
         own["api"] = process.api_config(part)
+        own |= {"cors_origins": part.cors.allow_origins, "trusted_proxies": part.trusted_proxies}
+        if part.api_keys is not None:
+            own["api_keys_file"] = names.API_KEYS_FILE
+        if part.tls is not None:
+            own["tls"] = TlsFiles(certificate=f"{names.TLS_DIRECTORY}/tls.crt", key=f"{names.TLS_DIRECTORY}/tls.key")
     else:
         has_gpu = any(name.startswith(("nvidia.com/", "amd.com/")) for name in part.resources.limits)
         own = {"device": part.device or ("cuda" if has_gpu else "cpu"), "max_resident": part.max_resident}
