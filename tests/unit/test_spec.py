@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from syrinx_operator.local.machine import publishable_pipeline
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource.pods import EnvVar, Resources, SecretKey, fields_of
 from syrinx_operator.resource.rules import violations
@@ -194,6 +195,18 @@ def test_local_files_of_keys_and_certificate():
 def test_a_pipeline_whose_keys_are_in_a_secret_does_not_run_open_elsewhere(gateway, field):
     with pytest.raises(LocalError, match=f"is supported only on Kubernetes: set spec.gateway.{field}"):
         plan_local(pipeline(gateway=gateway), "1")
+
+
+def test_a_published_pipeline_names_no_paths_and_hosts():
+    gateway = GatewaySpec(
+        api_keys=ApiKeysSpec(file="/home/me/keys"),
+        tls=TlsSpec(certificate_file="/home/me/crt", key_file="/home/me/key"),
+        cors=CorsSpec(allow_origins=("https://me.example",)),
+        trusted_proxies=("10.0.0.0/8",),
+        reference_hosts=("me.example",),
+    )
+    published = msgspec.json.encode(publishable_pipeline(pipeline(gateway=gateway))).decode()
+    assert not [hidden for hidden in ("home", "me.example", "10.0.0.0") if hidden in published]
 
 
 def test_local_tensor_parallelism_needs_a_device():

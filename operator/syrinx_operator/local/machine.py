@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from syrinx_operator import __version__
-from syrinx_operator.resource.spec import TTSPipeline
+from syrinx_operator.resource.spec import CorsSpec, TTSPipeline
 
 _PACKAGES = ("torch", "numpy", "hiredis", "fastapi", "uvicorn")
 
@@ -64,7 +64,14 @@ def publishable_pipeline(pipeline: TTSPipeline) -> TTSPipeline:
         spec = structs.replace(spec, model=structs.replace(spec.model, path=_publishable(spec.model.path)))
     if spec.connector.url is not None:
         spec = structs.replace(spec, connector=structs.replace(spec.connector, url=_publishable(spec.connector.url)))
-    spec = structs.replace(spec, gateway=structs.replace(spec.gateway, reference_hosts=()))
+    keys, tls = spec.gateway.api_keys, spec.gateway.tls
+    if keys is not None and keys.file is not None:
+        keys = structs.replace(keys, file=_publishable(keys.file))
+    if tls is not None and tls.certificate_file is not None and tls.key_file is not None:
+        files = {"certificate_file": _publishable(tls.certificate_file), "key_file": _publishable(tls.key_file)}
+        tls = structs.replace(tls, **files)
+    hosts = {"reference_hosts": (), "trusted_proxies": (), "cors": CorsSpec()}
+    spec = structs.replace(spec, gateway=structs.replace(spec.gateway, api_keys=keys, tls=tls, **hosts))
     return structs.replace(pipeline, spec=spec)
 
 

@@ -1,6 +1,7 @@
 """Identifies the client of a request, whose share of the queue is limited while others wait, and counts its usage."""
 
 import contextlib
+import functools
 import hashlib
 import ipaddress
 from collections.abc import Iterator
@@ -47,7 +48,9 @@ def client_key(http: HTTPConnection) -> str:
     return hashlib.sha256(identity.encode()).hexdigest()[:_DIGITS]
 
 
+@functools.lru_cache(MAX_CLIENTS)
 def _network(host: str) -> str:
+    """Returns the address or network that identifies a client."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

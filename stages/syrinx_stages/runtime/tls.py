@@ -105,7 +105,7 @@ class Handshakes:
 
 
 class _Connection(SSLProtocol):
-    """The TLS layer of a connection."""
+    """The TLS layer of a connection, as `create_server` uses it."""
 
     max_size = READ_BYTES
 
