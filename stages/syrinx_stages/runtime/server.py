@@ -14,9 +14,11 @@ from typing import Any
 import h11
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from syrinx_stages.runtime.errors import StartError
+from syrinx_stages.runtime.http_parser import RequestParser
 from syrinx_stages.runtime.tls import Certificate, Handshakes
 
 SHUTDOWN_SECONDS = 2
@@ -48,10 +50,28 @@ class _Config(uvicorn.Config):
     max_connections: int
 
 
+class _Flow(FlowControl):
+    """Controls whether a connection is read and written."""
+
+    held = False
+    """Not to be read before what was received is parsed."""
+
+    def resume_reading(self) -> None:
+        """Reads on, unless `held`."""
+        if not self.held:
+            super().resume_reading()
+
+
 class _Protocol(H11Protocol):
     """Responds to malformed requests in the shape of the OpenAI API, and limits the number of connections."""
 
     config: _Config
+    conn: RequestParser
+    flow: _Flow
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.conn = RequestParser()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Makes room for the connection, or closes it if a request is in progress on every other one."""
@@ -62,6 +82,23 @@ class _Protocol(H11Protocol):
             return
         transport.set_write_buffer_limits(WRITE_BUFFER)
         super().connection_made(transport)
+        self.flow = _Flow(transport)
+
+    def handle_events(self) -> None:
+        """Handles what was received. After many events the others in the process get their turn first."""
+        if not self.flow.held:
+            self.conn.resume()
+        super().handle_events()
+        if self.conn.interrupted and not self.flow.held:
+            self.flow.held = True
+            self.flow.pause_reading()
+            self.loop.call_soon(self._continue)
+
+    def _continue(self) -> None:
+        self.flow.held = False
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            self.handle_events()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Ignores a connection that was not accepted."""
