@@ -7,7 +7,8 @@ import httpx
 import pytest
 
 from support.gateway import DEADLINE, Gateway, until
-from syrinx_stages.gateway.body import MAX_BODY, MAX_REFERENCE_BODY, MAX_UPLOADS
+from syrinx_stages.gateway.body import MAX_REFERENCE_BODY, MAX_UPLOADS
+from syrinx_stages.gateway.fields import MAX_BODY
 
 
 async def post(running: Gateway, body: bytes, content_type: str = "application/json") -> httpx.Response:
@@ -68,7 +69,7 @@ def test_only_checkpoints_that_clone_accept_large_bodies(running: Gateway):
     assert running.service.max_body == MAX_BODY
 
 
-LARGE = b'{"input": "a", "ref_text": "' + b"a" * MAX_BODY + b'"}'
+LARGE = b'{"input": "a", "x_vector_only_mode": true, "ref_audio": "' + b"a" * MAX_BODY + b'"}'
 
 
 async def send_large(running: Gateway, last: asyncio.Event | None = None) -> int:

@@ -122,7 +122,7 @@ async def _speech_batch(http: Request) -> Response:
         return BatchResponse(service, request.id, items)
 
 
-async def _receive(http: Request, holding: contextlib.ExitStack) -> bytes:
+async def _receive(http: Request, holding: contextlib.ExitStack) -> bytearray:
     """Returns the body of a request for speech. Raises as `read_body`, and 503 unless new requests are accepted."""
     service = _service(http)
     service.check_open()
@@ -131,7 +131,7 @@ async def _receive(http: Request, holding: contextlib.ExitStack) -> bytes:
     return body
 
 
-async def _parse(parse: Callable[[bytes], _Parsed], body: bytes) -> _Parsed:
+async def _parse(parse: Callable[[bytes | bytearray], _Parsed], body: bytearray) -> _Parsed:
     """Parses a body, a large one outside the event loop."""
     return parse(body) if len(body) <= SMALL_BODY else await asyncio.to_thread(parse, body)
 

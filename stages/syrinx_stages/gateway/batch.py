@@ -74,7 +74,7 @@ class ItemResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds after which the same item may succeed."""
 
 
-def parse_batch(body: bytes) -> list[tuple[SpeechFields, list[str]]]:
+def parse_batch(body: bytes | bytearray) -> list[tuple[SpeechFields, list[str]]]:
     """Returns the fields of each item, with those that all items share, and warnings about both.
 
     Raises `ApiError` 400 if anything has the wrong type, or there is too much of it; it names `items[INDEX].FIELD`.

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from starlette.requests import ClientDisconnect, Request
 
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, too_large, unavailable
+from syrinx_stages.gateway.fields import MAX_BODY
 
-MAX_BODY = 2**20
-"""Bytes of a body without reference audio: its texts, even if each character is escaped."""
 MAX_REFERENCE_BODY = 24 * 2**20
 """Bytes of a body with reference audio: enough for the largest one as base64."""
 MAX_UPLOADS = 8
@@ -74,7 +73,7 @@ class Uploads:
         self._uploads.discard(slowest)
 
 
-async def read_body(http: Request, max_bytes: int, uploads: Uploads, holding: contextlib.ExitStack) -> bytes:
+async def read_body(http: Request, max_bytes: int, uploads: Uploads, holding: contextlib.ExitStack) -> bytearray:
     """Returns the body. One above `MAX_BODY` is one of `uploads` until `holding` is closed.
 
     Raises `ApiError`: 408 if the body is late, 413 above `max_bytes` (never more is buffered), 415 for another content
@@ -99,7 +98,7 @@ async def read_body(http: Request, max_bytes: int, uploads: Uploads, holding: co
             else:
                 if upload is not None:
                     upload.complete = True
-                return bytes(body)
+                return body
     except TimeoutError:
         raise _late(upload) from None
     except ClientDisconnect:

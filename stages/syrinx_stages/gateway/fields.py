@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 
 from syrinx_stages.contract.api import SpeechFields
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.gateway.errors import ApiError, bad_request, quoted
+from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, too_large
 
 _MAX_PARAM = 100
 """Characters of a client's field name that `param` repeats."""
@@ -31,10 +32,18 @@ _HINTS = {
     "max_tokens": "the field is called max_new_tokens",
 }
 """Fields of other servers' APIs, and what to send instead."""
-_LOCATION = re.compile(r"^(.*?)(?: - at `\$\.?([^`]*)`)?$", re.DOTALL)
+_AT = " - at `$"
+"""What separates a problem from its location in an error of msgspec."""
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(.*)`$")
 
+MAX_BODY = 2**20
+"""Bytes of a body without its reference audio: its texts, even if each character is escaped."""
+_REFERENCE = re.compile(rb'"ref_audio"[ \t\r\n]*:[ \t\r\n]*"')
+_TAKEN_OUT = "-"
+"""Replaces a large reference while the rest is decoded."""
+_PIECE = 2**20
+"""Bytes of a large value that are processed at once: a call of C code holds the event loop from any thread."""
 _ABSENT = msgspec.Raw(b"null")
 _MAX_EXTRA = 64 * 1024
 """Maximum size of `extra_params` in bytes."""
@@ -65,11 +74,40 @@ def decoding() -> Iterator[None]:
         raise bad_request(None, f"the body is not JSON in UTF-8: {error}", "invalid_json") from None
 
 
-def parse_fields(body: bytes) -> tuple[SpeechFields, list[str]]:
+def parse_fields(body: bytes | bytearray) -> tuple[SpeechFields, list[str]]:
     """Parses a request body. Returns its fields, and warnings that name those without effect.
 
-    Raises `ApiError` 400, naming the field if there is one.
+    Raises `ApiError`: 400, naming the field if there is one; 413 for a body above `MAX_BODY` without its reference.
     """
+    if len(body) <= MAX_BODY:
+        return _decode(body)
+    rest, reference = _take_out_reference(body)
+    fields, warnings = _decode(rest)
+    if fields.ref_audio == _TAKEN_OUT:
+        fields = msgspec.structs.replace(fields, ref_audio=reference)
+    return fields, warnings
+
+
+def _take_out_reference(body: bytes | bytearray) -> tuple[bytes, str]:
+    """Returns the JSON with a small value of `ref_audio`, and the large value.
+
+    Of escapes only that of a slash is resolved: base64 has no other. Raises `ApiError` 413.
+    """
+    found = _REFERENCE.search(body, 0, MAX_BODY)
+    head = start = found.end() if found else len(body)
+    end = body.find(b'"', start)
+    if end < 0 or start + len(body) - end > MAX_BODY:
+        raise too_large(None, f"the body without ref_audio is larger than {MAX_BODY // 2**20} MB")
+    pieces = []
+    while start < end:
+        stop = min(start + _PIECE, end)
+        stop += body[stop - 1 : stop] == b"\\" and stop < end
+        pieces.append(body[start:stop].replace(b"\\/", b"/").decode("ascii", "replace"))
+        start = stop
+    return bytes(body[:head]) + _TAKEN_OUT.encode() + body[end:], "".join(pieces)
+
+
+def _decode(body: bytes | bytearray) -> tuple[SpeechFields, list[str]]:
     with decoding():
         fields: Any = msgspec.json.decode(body, type=_Body)
         warnings = [f"{name} is ignored: {why}" for name, why in _IGNORED.items() if getattr(fields, name) != _ABSENT]
@@ -87,16 +125,17 @@ def _with_extra(fields: Any, warnings: list[str]) -> tuple[SpeechFields, list[st
     if not bytes(fields.extra_params).startswith(b"{"):
         raise bad_request("extra_params", "expected `object`")
     extra = msgspec.json.decode(fields.extra_params, type=dict[str, Any])
-    unknown = [f"extra_params.{quoted(name)} is ignored: unknown field" for name in extra if name not in _KNOWN]
+    unknown = itertools.islice((name for name in extra if name not in _KNOWN), _MAX_NAMED)
+    warnings = warnings + [f"extra_params.{quoted(name)} is ignored: unknown field" for name in unknown]
     extra = {name: value for name, value in extra.items() if name in _KNOWN}
     added = msgspec.convert({"input": fields.input, **extra}, FAMILY.request_fields)
     absent = {name: getattr(added, name) for name in extra if getattr(fields, name) is None}
-    return msgspec.structs.replace(fields, **absent), warnings + unknown[:_MAX_NAMED]
+    return msgspec.structs.replace(fields, **absent), warnings
 
 
 def _field_error(message: str) -> ApiError:
-    found = _LOCATION.match(message)
-    problem, parent = (found[1], found[2]) if found else (message, None)
+    problem, at, location = message.rpartition(_AT)
+    problem, parent = (problem, location.strip(".`")) if at else (message, None)
     if unknown := _UNKNOWN.match(problem):
         return _unknown_field(unknown[1], parent)
     if missing := _MISSING.match(problem):
@@ -110,9 +149,9 @@ def _unknown_field(name: str, parent: str | None) -> ApiError:
     elif not (hint := _HINTS.get(name, "")):
         close = difflib.get_close_matches(name[:_MAX_PARAM], _KNOWN, 1)
         hint = f"did you mean {close[0]}?" if close else f"accepted: {', '.join(sorted(_KNOWN))}"
-    param = _printable(f"{parent}.{name}" if parent else name)
-    message = f"{quoted(param)} is not a field of this request: {hint}"
-    return ApiError(400, message, param=param[:_MAX_PARAM], code="unknown_field")
+    full_name = f"{parent}.{name}" if parent else name
+    message = f"{quoted(full_name)} is not a field of this request: {hint}"
+    return ApiError(400, message, param=_printable(full_name[:_MAX_PARAM]), code="unknown_field")
 
 
 def _printable(text: str) -> str:

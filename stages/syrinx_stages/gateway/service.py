@@ -24,11 +24,12 @@ from syrinx_stages.families import IMPLEMENTATION
 from syrinx_stages.gateway import reference
 from syrinx_stages.gateway.access import ApiKeys
 from syrinx_stages.gateway.active_requests import ActiveRequests
-from syrinx_stages.gateway.body import MAX_BODY, MAX_REFERENCE_BODY, Uploads
+from syrinx_stages.gateway.body import MAX_REFERENCE_BODY, Uploads
 from syrinx_stages.gateway.catalog import Catalog
 from syrinx_stages.gateway.client import Refusals, count_request
 from syrinx_stages.gateway.errors import ApiError, bad_request, unavailable
 from syrinx_stages.gateway.fanout import FanOut, PlaybackReporter
+from syrinx_stages.gateway.fields import MAX_BODY
 from syrinx_stages.gateway.monitor import CONNECTOR_SECONDS, PipelineMonitor
 from syrinx_stages.gateway.speech import Resubmitted, SpeechStream
 from syrinx_stages.gateway.trace import SpeechSpan
