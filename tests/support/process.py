@@ -24,7 +24,7 @@ def until(condition: Callable[[], object], what: str, seconds: float = DEADLINE)
 
 
 class StageProcess:
-    """One stage process. `prefix` is prepended to its command."""
+    """One stage process. `prefix` is prepended to its command; `module` is run instead of the stage's."""
 
     def __init__(
         self,
@@ -34,6 +34,7 @@ class StageProcess:
         *,
         prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        module: str | None = None,
         **config: object,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -45,7 +46,7 @@ class StageProcess:
         self._errors = directory / f"{stage}.err"
         with self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
-                [*prefix, sys.executable, "-m", f"syrinx_stages.{stage}", str(path)],
+                [*prefix, sys.executable, "-m", module or f"syrinx_stages.{stage}", str(path)],
                 env={**os.environ, **ENVIRONMENT, **own, **(environment or {})},
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -28,6 +28,8 @@ LARGE_ARGUMENT_BYTES = 4 * 1024
 """Arguments of at least this size are sent without an extra copy."""
 SEND_BLOCK_BYTES = 64 * 1024
 """Size of one write. The allocator reuses blocks of this size; a megabyte would be mapped anew page by page."""
+TURN_BLOCKS = 8
+"""Blocks that are written in one turn of the event loop, which a large reference would hold for milliseconds."""
 
 
 class ReplyError(Exception):
@@ -176,8 +178,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_reply = on_reply
         # `asyncio.timeout` would cost as much as the rest of the call.
         self._timer = asyncio.get_running_loop().call_later(seconds, self._time_out, seconds)
-        for block in _blocks(command):
-            self._transport.write(block)
+        self._write(_blocks(command))
 
     async def call(self, command: Command, seconds: float) -> Any:
         """Sends a command and returns its reply. Raises `ReplyError`, or closes the connection and raises `OSError`."""
@@ -218,6 +219,15 @@ class Connection(asyncio.BufferedProtocol):
         if reply is not False:
             self._resolve(reply)
 
+    def _write(self, blocks: Iterator[bytes]) -> None:
+        for number, block in enumerate(blocks, 1):
+            if not self.is_open:
+                return
+            self._transport.write(block)
+            if number == TURN_BLOCKS:
+                asyncio.get_running_loop().call_soon(self._write, blocks)
+                return
+
     def _time_out(self, seconds: float) -> None:
         self._fail(TimeoutError(f"no reply within {seconds:.0f} s"))
 
@@ -245,8 +255,13 @@ def _blocks(command: Command) -> Iterator[bytes]:
     pieces, size = [b"*%d\r\n" % len(command)], 0
     for part in command:
         data = part if isinstance(part, bytes) else str(part).encode()
-        pieces += (b"$%d\r\n" % len(data), data, b"\r\n")
-        size += len(data)
+        pieces.append(b"$%d\r\n" % len(data))
+        start = 0
+        while len(data) - start > SEND_BLOCK_BYTES:
+            yield b"".join((*pieces, data[start : start + SEND_BLOCK_BYTES]))
+            pieces, size, start = [], 0, start + SEND_BLOCK_BYTES
+        pieces += (data[start:], b"\r\n")
+        size += len(data) - start
         if size >= SEND_BLOCK_BYTES:
             yield b"".join(pieces)
             pieces, size = [], 0

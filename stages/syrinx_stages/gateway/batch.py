@@ -235,7 +235,7 @@ class BatchResponse(Response):
         request = structs.replace(parsed.request, accepted_at=time.time())
         async with self._service.open_stream(request, item.reference, time.monotonic(), audio.speed) as stream:
             pcm = await stream.collect()
-            tokens = usage(self._service.input_tokens(request), stream.frames)
+            tokens = usage(await asyncio.to_thread(self._service.input_tokens, request), stream.frames)
 
             def encoded() -> bytes:
                 data, seconds = encode(pcm, audio)

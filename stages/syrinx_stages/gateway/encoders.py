@@ -134,7 +134,7 @@ class Encoder:
         self.samples = 0
         """Samples encoded so far, at the rate of the response."""
 
-    def feed(self, pcm: bytes) -> bytes:
+    def feed(self, pcm: bytes | bytearray) -> bytes:
         """Returns what can be sent after more PCM; empty if that is nothing yet.
 
         A header is returned with the first audio.
@@ -158,7 +158,7 @@ class Encoder:
         return self._writer.feed(samples) + self._writer.finish()
 
 
-def encode(pcm: bytes, options: AudioOptions) -> tuple[bytes, float]:
+def encode(pcm: bytes | bytearray, options: AudioOptions) -> tuple[bytes, float]:
     """Returns a complete file of PCM that is not empty, and its duration in seconds."""
     encoder = Encoder(options, whole=True)
     data = encoder.feed(pcm) + encoder.finish()

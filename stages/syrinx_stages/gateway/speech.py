@@ -138,12 +138,14 @@ class SpeechStream:
         """Whether the client may have received audio. A whole response is sent when it is complete."""
         return self.request.live and self.frames > 0
 
-    async def collect(self) -> bytes:
+    async def collect(self) -> bytearray:
         """Returns the audio of a whole response. Raises as `audio`."""
         async for chunk in self.audio():
             self._collected += chunk.pcm
             self.delivered(chunk)
-        return bytes(self._collected)
+            # Chunks that have arrived together would otherwise hold the event loop.
+            await asyncio.sleep(0)
+        return self._collected
 
     async def audio(self) -> AsyncIterator[Chunk]:
         """Yields the audio as it is generated, without its leading silence.

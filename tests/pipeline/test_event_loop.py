@@ -1,0 +1,225 @@
+"""Attacks on a gateway process: nothing that a client sends holds its event loop, so streams go on meanwhile."""
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+import pytest
+import soundfile
+
+from support.gateway import DEADLINE, Script, Stages, base_checkpoint, until
+from support.process import StageProcess
+from support.streams import Streams, redis_url
+from support.watched_gateway import REPORT
+from syrinx_stages.gateway.request import MAX_TEXT
+
+MAX_HOLD = 10.0
+"""Milliseconds."""
+PATH = "/v1/audio/speech"
+MB = 2**20
+JSON = b"Content-Type: application/json"
+
+
+@dataclass
+class Target:
+    """A gateway process that measures what holds its event loop."""
+
+    process: StageProcess
+    stages: Stages
+    http: httpx.AsyncClient
+
+    async def holds(self) -> tuple[float, list[tuple[float, str]]]:
+        """Returns the longest hold of the GIL and those of callbacks, in milliseconds, since the last call."""
+        seen = self.process.errors.count(REPORT)
+        os.kill(self.process.process.pid, signal.SIGUSR1)
+        await until(lambda: self.process.errors.count(REPORT) > seen, "the gateway reports")
+        report = json.loads(self.process.errors.rpartition(REPORT)[2].splitlines()[0])
+        return report["gil"], report["callbacks"]
+
+    @property
+    def port(self) -> int | None:
+        return urlsplit(self.process.line["url"]).port
+
+    async def send(self, data: bytes) -> None:
+        """Sends bytes on a new connection and reads the first bytes of the response."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        with contextlib.suppress(ConnectionError):
+            writer.write(data)
+            await writer.drain()
+            await reader.read(1000)
+        writer.close()
+
+    async def post(self, body: bytes) -> httpx.Response:
+        """Sends a body and returns the response."""
+        return await self.http.post(PATH, content=body, headers={"Content-Type": "application/json"})
+
+
+@contextlib.asynccontextmanager
+async def target(directory: Path, **config: object) -> AsyncIterator[Target]:
+    streams = Streams()
+    # A busy machine is no reason to refuse requests.
+    config["gateway"] = {"max_queue_seconds": 600.0}
+    config |= {"pipeline": streams.keys.pipeline, "generation": streams.keys.generation}
+    environment = {"REDIS_URL": redis_url(), "REDIS_PASSWORD": ""}
+    module = "support.watched_gateway"
+    try:
+        async with Stages(streams) as stages:
+            with StageProcess("gateway", directory, None, environment=environment, module=module, **config) as process:
+                await asyncio.to_thread(lambda: process.started().ready())
+                async with httpx.AsyncClient(base_url=process.line["url"], timeout=DEADLINE, trust_env=False) as http:
+                    it = Target(process, stages, http)
+                    await it.post(b'{"input": "warm up"}')
+                    await it.holds()
+                    yield it
+    finally:
+        await streams.close()
+
+
+@pytest.fixture(params=["bundled", "cloning"])
+async def attacked(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Target]:
+    model = "bundled" if request.param == "bundled" else base_checkpoint(tmp_path / "base")
+    async with target(tmp_path, model=model) as it:
+        yield it
+
+
+def json_bombs(size: int) -> Iterator[tuple[str, bytes]]:
+    """Yields bodies of about `size` bytes that take long to parse."""
+    keys = b",".join(b'"%x":0' % key for key in range(size // 10))
+    yield "unknown keys", b"{" + keys + b"}"
+    yield "unknown extra params", b'{"input":"a","extra_params":{' + keys + b"}}"
+    yield "objects", b'{"input":[' + b"{}," * (size // 3) + b"{}]}"
+    yield "ignored numbers", b'{"input":"a","speaker_embedding":[' + b"1.5," * (size // 4) + b"1]}"
+    yield "nesting", b'{"input":"a","user":' + b"[" * size + b"}"
+    yield "long name", b'{"' + b"a" * size + b'":1}'
+    yield "long text", b'{"input":"' + b"a" * size + b'"}'
+    yield "escaped text", b'{"input":"' + b"\\u0041" * (size // 6) + b'"}'
+    yield "voices", b'{"input":"a","voice":[' + b'"us",' * (size // 5) + b'"us"]}'
+    yield "repeated voices", b"{" + b'"voice":{"id":"us"},' * (size // 20) + b'"input":"a"}'
+    yield "spaces", b'{"input":' + b" " * size + b'"a"}'
+    yield "reference", b'{"input":"a","ref_text":"a","ref_audio":"' + b"A" * size + b'"}'
+    yield "escaped reference", b'{"input":"a","ref_text":"a","ref_audio":"' + b"\\/" * (size // 2) + b'"}'
+    yield "reference with controls", b'{"input":"a","ref_text":"a","ref_audio":"' + b"\\n" * (size // 2) + b'"}'
+
+
+def audio_bombs() -> Iterator[tuple[str, bytes]]:
+    """Yields small files whose audio is large."""
+    samples = np.zeros((192_000 * 29, 2), "int16")
+    samples[::50_000] = 3000
+    for kind, rate, options in (
+        ("FLAC", 192_000, {}),
+        ("WAV", 192_000, {}),
+        ("MP3", 48_000, {}),
+        ("OGG", 48_000, {"subtype": "OPUS"}),
+    ):
+        out = io.BytesIO()
+        soundfile.write(out, samples[: rate * 29, : 2 if kind != "WAV" else 1], rate, format=kind, **options)
+        yield kind, out.getvalue()
+
+
+async def check(target: Target, what: str) -> list[str]:
+    """Returns a line for each hold of the last attack that was too long."""
+    gil, callbacks = await target.holds()
+    slow = [f"{what}: {ms} ms in {name}" for ms, name in callbacks if ms > MAX_HOLD]
+    return slow + [f"{what}: {gil} ms of the GIL"] * (gil > MAX_HOLD)
+
+
+@pytest.mark.parametrize("size", [60_000, MB - 100, 20 * MB])
+async def test_json_bombs(attacked: Target, size: int) -> None:
+    slow = []
+    for what, body in json_bombs(size):
+        response = await attacked.post(body)
+        slow += await check(attacked, f"{what} {response.status_code}")
+    assert not slow
+
+
+def head(*headers: bytes) -> bytes:
+    return b"\r\n".join([f"POST {PATH} HTTP/1.1".encode(), b"Host: x", JSON, *headers, b"", b""])
+
+
+async def test_heads_and_chunks(tmp_path: Path) -> None:
+    chunked = b"Transfer-Encoding: chunked"
+    attacks = {
+        "tiny headers": head(*[b"a:"] * 60_000),
+        "99 headers": head(*[b"a" * 100 + b": b"] * 95),
+        "long header": head(b"a: " + b"a" * 250_000),
+        "key of 15 KB": head(b"Authorization: " + b"a" * 15_000, b"Content-Length: 0"),
+        "tiny chunks": head(chunked) + b"1\r\n \r\n" * 160_000,
+        "trailers": head(chunked) + b"0\r\n" + b"a:\r\n" * 60_000 + b"\r\n",
+        "pipelined requests": b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n" * 3000,
+        "long path": b"GET /" + b"%61" * 5000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    }
+    slow = []
+    async with target(tmp_path) as it:
+        for what, data in attacks.items():
+            await it.send(data)
+            slow += await check(it, what)
+    assert not slow
+
+
+async def test_scrapes_and_many_small_requests(tmp_path: Path) -> None:
+    slow = []
+    async with target(tmp_path) as it:
+        paths = ["/v1/models", "/v1/audio/voices", "/openapi.json", "/health", "/nowhere"]
+        for _ in range(20):
+            await asyncio.gather(*(it.http.get(path) for path in paths))
+            await it.http.get(f"{it.process.line['admin_url']}/metrics")
+        slow += await check(it, "scrapes")
+        for body in (b"{", b'{"input":""}', b'{"input":"a","voise":1}', b'{"input":"a","voice":"nobody"}'):
+            await asyncio.gather(*(it.post(body) for _ in range(100)))
+            slow += await check(it, f"100 of {body!r}")
+        await asyncio.gather(*(it.post(b'{"input":"a"}') for _ in range(100)))
+        slow += await check(it, "100 requests")
+    assert not slow
+
+
+async def test_the_longest_texts(tmp_path: Path) -> None:
+    texts = {"one word": "a" * MAX_TEXT, "words": "a " * (MAX_TEXT // 2), "astral": "\U0001f600" * MAX_TEXT}
+    slow = []
+    async with target(tmp_path) as it:
+        for what, text in texts.items():
+            fields = {"input": text, "instructions": text, "ref_text": None, "stream_format": "sse"}
+            response = await it.post(json.dumps(fields).encode())
+            slow += await check(it, f"{what} {response.status_code}")
+    assert not slow
+
+
+async def test_long_audio_in_every_format_for_fast_and_slow_readers(tmp_path: Path) -> None:
+    """Five minutes, whole and as streams; of some streams nothing is read."""
+    slow = []
+    async with target(tmp_path) as it:
+        it.stages.script = Script(frames=4000, chunk=8)
+        for audio_format in ("wav", "mp3", "opus", "flac"):
+            fields = {"input": "a", "response_format": audio_format}
+            whole = await it.post(json.dumps({**fields, "stream": False}).encode())
+            slow += await check(it, f"whole {audio_format} {whole.status_code}")
+        unread = [await asyncio.open_connection("127.0.0.1", it.port, limit=1) for _ in range(20)]
+        for _, writer in unread:
+            writer.transport.pause_reading()
+            body = b'{"input":"a","stream_format":"sse"}'
+            writer.write(head(b"Content-Length: %d" % len(body)) + body)
+        sse = await it.post(b'{"input":"a","stream_format":"sse","speed":1.1}')
+        slow += await check(it, f"events among slow readers {sse.status_code}")
+        for _, writer in unread:
+            writer.transport.abort()
+    assert not slow
+
+
+async def test_audio_bombs(tmp_path: Path) -> None:
+    """A small reference may decode to 45 MB. Only two are decoded at once."""
+    slow = []
+    async with target(tmp_path, model=base_checkpoint(tmp_path / "base")) as it:
+        for what, data in audio_bombs():
+            fields = {"input": "a", "ref_text": "a", "ref_audio": base64.b64encode(data).decode()}
+            responses = await asyncio.gather(*(it.post(json.dumps(fields).encode()) for _ in range(4)))
+            slow += await check(it, f"{what} of {len(data)} bytes {[each.status_code for each in responses]}")
+    assert not slow
