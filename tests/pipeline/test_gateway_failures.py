@@ -20,6 +20,10 @@ async def test_stage_error_with_a_field_is_a_400(running: Gateway, stream: bool)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "input"
     assert response.json()["error"]["message"] == "input: is too long"
+    outcomes = {
+        each: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome=each) for each in EndReason
+    }
+    assert (outcomes["refused"], outcomes["error"]) == (1, 0), "the service has not failed"
     assert response.headers["x-request-id"] == running.stages.seen[0].id
 
 

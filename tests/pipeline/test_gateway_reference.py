@@ -100,7 +100,10 @@ async def test_urls_are_fetched_from_allowed_hosts_only(checkpoint: str, monkeyp
                 assert (response.status_code, response.json()["error"]["param"]) == (status, "ref_audio")
             assert fetched == ["good.wav", "moved", "missing", "large"]
             unreachable = await clone(running, "http://127.0.0.1:1/a.wav")
-            assert "cannot be fetched" in unreachable.json()["error"]["message"]
+            assert "cannot be fetched: All connection attempts failed" in unreachable.json()["error"]["message"]
+            monkeypatch.setattr(reference, "FETCH_SECONDS", 0.0)
+            late = await clone(running, f"{url}/good.wav")
+            assert late.json()["error"]["message"] == "ref_audio: cannot be fetched: TimeoutError"
         async with gateway(model=checkpoint) as running:
             response = await clone(running, f"{url}/good.wav")
             assert response.status_code == 400

@@ -153,6 +153,35 @@ async def test_a_response_that_nobody_reads_ends_its_connection(monkeypatch: pyt
         await server.close()
 
 
+async def test_little_of_a_response_that_nobody_reads_is_held() -> None:
+    app, sent = FastAPI(), 0
+
+    @app.get("/large")
+    async def large() -> StreamingResponse:
+        async def chunks() -> AsyncIterator[bytes]:
+            nonlocal sent
+            while True:
+                yield bytes(10_000)
+                sent += 10_000
+                await asyncio.sleep(0)
+
+        return StreamingResponse(chunks())
+
+    server = HttpServer(app, "127.0.0.1", 0)
+    try:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+            client.connect(("127.0.0.1", urlsplit(server.url).port))
+            client.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+            before = -1
+            while sent != before or not sent:
+                before = sent
+                await asyncio.sleep(0.2)
+        assert sent < 1_000_000
+    finally:
+        await server.close()
+
+
 async def test_a_drain_serves_the_connections_that_wait_to_be_accepted() -> None:
     server = HttpServer(APP, "127.0.0.1", 0)
     await asyncio.sleep(0.1)

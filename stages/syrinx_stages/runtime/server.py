@@ -30,6 +30,9 @@ HEADER_SECONDS = 30.0
 """A connection that is without a request for this long is closed within twice the time."""
 UNACKNOWLEDGED_SECONDS = 60.0
 """A connection whose client accepts no data for this long is closed by the kernel."""
+SEND_BUFFER = 256 * 1024
+"""Bytes of a response that the kernel holds for a client that reads slowly, by default megabytes: half a minute of
+audio would count as delivered."""
 MAX_BACKLOG = 1024
 """Maximum number of connections that wait to be accepted. All of them may be accepted at once."""
 MAX_CONNECTIONS = 16_384
@@ -168,6 +171,7 @@ class HttpServer:
             # Accepted connections inherit this option; asyncio does not set it on a socket that it did not create.
             # Without it the first audio of a stream waits up to 40 ms for the client to acknowledge the headers.
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * UNACKNOWLEDGED_SECONDS))
         except OSError as error:
             raise StartError(f"cannot listen on {host or '*'}:{port}: {error.strerror or error}") from None
