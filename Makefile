@@ -29,7 +29,7 @@ USUAL := not voice and not faults and not tuning and not vllm and not gpu and no
 PROCESSES := tests/operator tests/training tests/pipeline tests/contract
 
 .DEFAULT_GOAL := help
-.PHONY: help demo unit test test-simulation test-operator test-vllm test-tuning test-voice test-gpu test-cluster soak lint hooks docs coverage generate images bench-cpu bench-overload bench-gpu clean
+.PHONY: help demo unit test test-simulation fuzz test-operator test-vllm test-tuning test-voice test-gpu test-cluster soak lint hooks docs coverage generate images bench-cpu bench-overload bench-gpu clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -46,6 +46,10 @@ test: $(VENV)/.develops $(VENV)/.prometheus ## Run all tests except those below
 
 test-simulation: $(VENV)/.develops ## Simulate 10,000 runs of the protocol with faults, and find planted bugs; 5 minutes
 	PYTHONPATH=tests $(VENV)/bin/python -m support.simulation --seeds 10000 --jobs 2 --json bench/results/simulation.json
+
+# Minutes. `make test` sends 300.
+fuzz: $(VENV)/.develops ## Send 10,000 mutated requests to a pipeline
+	SYRINX_TEST_MUTATIONS=10000 $(VENV)/bin/pytest -s tests/pipeline/test_mutations.py
 
 test-operator: $(VENV)/.develops ## Run the operator, kill it at every step and make the API server fail
 	$(VENV)/bin/pytest -m faults tests/operator
