@@ -574,6 +574,23 @@ async def test_an_idle_pod_answers_through_the_proxy(cluster, http):
     )
 
 
+async def test_the_proxy_passes_headers_except_the_credentials_for_the_api_server(cluster, http):
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "web"}, "data": {"token": "YQ=="}}
+    cluster.apply(secret)
+    cluster.apply(config_map(**{"settings.json": '{"generation": 3, "settings": {"a": 1}}'}))
+    pod = template(ports=[{"name": "admin", "containerPort": 9090}, {"name": "settings", "containerPort": 9091}])
+    source = {"secretKeyRef": {"name": "web", "key": "token"}}
+    pod["spec"]["containers"][0]["env"] = [{"name": "SYRINX_SETTINGS_TOKEN", "valueFrom": source}]
+    pod["spec"]["volumes"] = [{"name": "settings", "configMap": {"name": "settings"}}]
+    cluster.apply(workload(replicas=1, template=pod))
+    await ready(cluster, "statefulset", "web", 1)
+    path = "/api/v1/namespaces/default/pods/web-0:9091/proxy/settings/web"
+    assert (await http.get(path, headers={"Authorization": "Bearer a"})).status_code == 401
+    assert cluster.kubelet.admins.tokenless == {"web-0"}
+    assert (await http.get(path, headers={"X-Syrinx-Token": "b"})).status_code == 401
+    assert (await http.get(path, headers={"X-Syrinx-Token": "a"})).json()["generation"] == 3
+
+
 # --- rights and faults
 
 
