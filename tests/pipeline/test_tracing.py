@@ -13,6 +13,7 @@ import httpx
 import msgspec
 import pytest
 import pytest_asyncio
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from support.collector import Collector, ReceivedSpan, collector
 from support.local_pipeline import local_pipeline
@@ -179,6 +180,28 @@ async def test_a_client_error_is_no_failure_of_the_span(running: Running) -> Non
     assert (server.failed, server.attributes["http.response.status_code"]) == (False, 400)
 
 
+async def test_the_items_of_a_batch_are_in_its_trace(running: Running) -> None:
+    body = {"items": [{"input": TEXT}, {"input": TEXT}], "voice": "us", "response_format": "pcm"}
+    response = await running.client.post("/v1/audio/speech/batch", json=body)
+    path = "POST /v1/audio/speech/batch"
+    phases = [name for name in PHASES if name != "gateway.first_byte"]
+    spans = await running.trace(response, path, *phases, *phases)
+    batch = only(spans, path)
+    assert {span.parent for span in spans if span is not batch} == {batch.id}
+    ids = {span.attributes["syrinx.request.id"] for span in spans if span is not batch}
+    assert len(ids) == 2
+
+
+async def test_the_histogram_of_ttfa_has_the_trace_as_exemplar(running: Running) -> None:
+    trace = trace_of(await running.speak())
+    admin = running.pipeline.gateway.admin_url
+    text = (await running.client.get(f"{admin}/metrics", headers={"Accept": "application/openmetrics-text"})).text
+    families = text_string_to_metric_families(text)
+    samples = [sample for family in families for sample in family.samples if sample.exemplar]
+    assert {sample.name for sample in samples} == {"syrinx_ttfa_seconds_bucket"}
+    assert trace in {sample.exemplar.labels["trace_id"] for sample in samples}
+
+
 async def test_the_owner_after_a_crash_goes_on_with_the_trace(running: Running) -> None:
     body = {"input": LONG, "voice": "us", "response_format": "pcm", "stream": True, "seed": 2}
     killed = False
@@ -215,3 +238,21 @@ async def test_log_lines_name_the_request_and_its_trace(running: Running) -> Non
     assert line.items() >= expected.items()
     for process in ("gateway-0", "talker-0", "talker-1", "codec-0"):
         assert all(each.keys() >= {"ts", "level", "logger", "message"} for each in running.logged(process))
+
+
+async def test_a_talker_and_a_codec_in_one_process(running: Running) -> None:
+    tracing = {"endpoint": running.received.url, "sampleRatio": 1}
+    resource = {
+        "apiVersion": "syrinx.dev/v1alpha1",
+        "kind": "TTSPipeline",
+        "metadata": {"name": "colocated"},
+        "spec": {"topology": "Colocated", "monitoring": {"tracing": tracing}},
+    }
+    async with (
+        local_pipeline(msgspec.convert(resource, TTSPipeline)) as local,
+        httpx.AsyncClient(base_url=local.gateway_url, timeout=DEADLINE) as client,
+    ):
+        body = {"input": TEXT, "voice": "us", "response_format": "pcm"}
+        spans = await running.trace(await client.post("/v1/audio/speech", json=body), SERVER, *PHASES)
+    assert sorted(span.name for span in spans) == sorted([SERVER, *PHASES])
+    assert {span.resource["service.name"] for span in spans} == {"syrinx-gateway", "syrinx-colocated"}

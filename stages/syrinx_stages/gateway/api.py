@@ -100,7 +100,8 @@ async def _speech(http: Request) -> Response:
             parsed = parse_request(fields, service.catalog, request.id, accepted_at, client_key(http))
             parsed.warnings.extend(ignored)
             if request.span is not None:
-                parsed = traced(parsed, request.span.of_request(service.catalog.model, parsed.request))
+                request.span.set_request(service.catalog.model, parsed.request)
+                parsed = traced(parsed, request.span.fields)
             reference = await service.decode_reference(fields.ref_audio) if fields.ref_audio else None
         except (ApiError, asyncio.CancelledError):
             service.count_refusal()
@@ -122,7 +123,7 @@ async def _speech_batch(http: Request) -> Response:
         except (ApiError, asyncio.CancelledError):
             service.count_refusal()
             raise
-        return BatchResponse(service, request.id, items)
+        return BatchResponse(service, request.id, items, request.span.fields if request.span is not None else {})
 
 
 async def _receive(http: Request, holding: contextlib.ExitStack) -> bytearray:

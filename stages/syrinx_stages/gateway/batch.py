@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Annotated, Literal
 
 import msgspec
@@ -158,11 +158,14 @@ async def _reference(
 class BatchResponse(Response):
     """Serves the items and sends their results in order, each when it is complete.
 
-    A client that disconnects cancels all items.
+    A client that disconnects cancels all items. `trace`: fields by which the items continue the batch's trace.
     """
 
-    def __init__(self, service: GatewayService, batch_id: str, items: list[Item | ApiError]) -> None:
+    def __init__(
+        self, service: GatewayService, batch_id: str, items: list[Item | ApiError], trace: Mapping[str, str]
+    ) -> None:
         super().__init__()
+        self._trace = trace
         self._service = service
         self._id = batch_id
         self._items = items
@@ -232,7 +235,7 @@ class BatchResponse(Response):
     async def _speak(self, index: int, item: Item) -> bytes:
         parsed, audio = item.parsed, item.parsed.audio
         # An item that waits for others has not been accepted yet.
-        request = structs.replace(parsed.request, accepted_at=time.time())
+        request = structs.replace(parsed.request, accepted_at=time.time(), **self._trace)
         async with self._service.open_stream(request, item.reference, time.monotonic(), audio.speed) as stream:
             pcm = await stream.collect()
             tokens = usage(await asyncio.to_thread(self._service.input_tokens, request), stream.frames)

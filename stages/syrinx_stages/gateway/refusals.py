@@ -15,12 +15,8 @@ BATCH_PATH = "/v1/audio/speech/batch"
 
 
 def is_speech(scope: Scope) -> bool:
-    """Returns whether a connection is a speech request."""
-    return _is_post(scope, SPEECH_PATH)
-
-
-def _is_post(scope: Scope, path: str) -> bool:
-    return bool(scope["type"] == "http" and scope["path"] == path and scope["method"] == "POST")
+    """Returns whether a connection is a request for speech, or for a batch of them."""
+    return bool(scope["type"] == "http" and scope["path"] in (SPEECH_PATH, BATCH_PATH) and scope["method"] == "POST")
 
 
 class RefuseEarly:
@@ -32,7 +28,7 @@ class RefuseEarly:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs one request."""
-        if is_speech(scope) or _is_post(scope, BATCH_PATH):
+        if is_speech(scope):
             error = self._service.refusals.recent(client_key(HTTPConnection(scope)), time.monotonic())
             if error is not None:
                 self._service.count_refusal(self._service.checkpoint.task_type)

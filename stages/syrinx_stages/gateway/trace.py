@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SpeechSpan:
-    """The span of one request, in the trace of its `traceparent` header if it has one."""
+    """The span of one request or batch, in the trace of its `traceparent` header if it has one."""
 
     def __init__(self, tracer: Tracer, scope: Scope) -> None:
         sent = Headers(scope=scope)
@@ -43,10 +43,15 @@ class SpeechSpan:
             return None
         return {"trace_id": f"{self._span.get_span_context().trace_id:032x}"}
 
-    def of_request(self, model: str, request: SpeechRequest) -> dict[str, str]:
-        """Describes the request, and returns the fields by which the stages continue its trace, if it is sampled."""
+    @property
+    def fields(self) -> dict[str, str]:
+        """The fields of a `SpeechRequest` by which the stages continue the trace; none if it is not sampled."""
         if not self._span.is_recording():
             return {}
+        return {"traceparent": self.traceparent, "tracestate": self._tracestate}
+
+    def set_request(self, model: str, request: SpeechRequest) -> None:
+        """Describes the request."""
         attributes: Attributes = {
             "gen_ai.request.model": model,
             "gen_ai.request.seed": request.seed,
@@ -54,7 +59,6 @@ class SpeechSpan:
             "syrinx.task_type": request.task_type,
         }
         self._span.set_attributes(attributes)
-        return {"traceparent": self.traceparent, "tracestate": self._tracestate}
 
     def set_first_byte(self, request: SpeechRequest, seconds: float) -> None:
         """Records the time from the acceptance of a request to its first audio byte."""

@@ -4,6 +4,7 @@ vLLM runs in this process, one step at a time, and each step advances every star
 not requested yet are buffered here. At most `max_num_seqs` requests are started; others wait until one ends.
 """
 
+import logging
 import os
 import tempfile
 from collections import deque
@@ -36,9 +37,13 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 # All of its processes run on this machine.
 os.environ.setdefault("VLLM_HOST_IP", "127.0.0.1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+# Its records go to the log of the process, in the same format.
+os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
 
 from vllm import EngineArgs, LLMEngine, SamplingParams
 from vllm.sampling_params import RequestOutputKind
+
+logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
 
 UNUSED_MODULES = ("model.layers", "code_predictor.model.layers", "code_predictor.lm_head", "codec_head")
 """Modules of the talker that are not needed to build prompts."""
