@@ -21,7 +21,7 @@ from syrinx_stages.gateway.client import charge_requests, reserve_streams
 from syrinx_stages.gateway.delivery import ClientConnection, usage
 from syrinx_stages.gateway.encoders import encode
 from syrinx_stages.gateway.errors import ApiError, bad_request
-from syrinx_stages.gateway.fields import decoding, parse_fields
+from syrinx_stages.gateway.fields import decoding, parse_fields, put_back, take_out_references
 from syrinx_stages.gateway.request import ParsedRequest, model_not_found, parse_request
 from syrinx_stages.gateway.service import GatewayService
 
@@ -77,16 +77,19 @@ class ItemResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
 def parse_batch(body: bytes | bytearray) -> list[tuple[SpeechFields, list[str]]]:
     """Returns the fields of each item, with those that all items share, and warnings about both.
 
-    Raises `ApiError` 400 if anything has the wrong type, or there is too much of it; it names `items[INDEX].FIELD`.
+    Raises `ApiError`: 400 if anything has the wrong type, or there is too much of it; it names `items[INDEX].FIELD`.
+    413 as `parse_fields`.
     """
+    rest, references = take_out_references(body)
     with decoding():
-        items = msgspec.json.decode(body, type=_Items).items
-        common = msgspec.json.decode(body, type=dict[str, Raw])
+        items = msgspec.json.decode(rest, type=_Items).items
+        common = msgspec.json.decode(rest, type=dict[str, Raw])
     del common["items"]
     if "input" in common:
         raise bad_request("input", "goes into the items; leave it out here")
     shared, warnings = _parse_fields(msgspec.json.encode({**common, "input": "-"}))
-    found = [_parse_item(index, item, shared, warnings) for index, item in enumerate(items)]
+    placed = (_parse_item(index, item, shared, warnings) for index, item in enumerate(items))
+    found = [(put_back(fields, references), warned) for fields, warned in placed]
     if (characters := sum(len(fields.input) for fields, _ in found)) > MAX_BATCH_TEXT:
         message = f"have {characters:,} characters of input together; at most {MAX_BATCH_TEXT:,} are accepted"
         raise bad_request("items", message)

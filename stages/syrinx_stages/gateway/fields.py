@@ -40,8 +40,6 @@ _MISSING = re.compile(r"^Object missing required field `(.*)`$")
 MAX_BODY = 2**20
 """Bytes of a body without its reference audio: its texts, even if each character is escaped."""
 _REFERENCE = re.compile(rb'"ref_audio"[ \t\r\n]*:[ \t\r\n]*"')
-_TAKEN_OUT = "-"
-"""Replaces a large reference while the rest is decoded."""
 _PIECE = 2**20
 """Bytes of a large value that are processed at once: a call of C code holds the event loop from any thread."""
 _ABSENT = msgspec.Raw(b"null")
@@ -79,32 +77,45 @@ def parse_fields(body: bytes | bytearray) -> tuple[SpeechFields, list[str]]:
 
     Raises `ApiError`: 400, naming the field if there is one; 413 for a body above `MAX_BODY` without its reference.
     """
-    if len(body) <= MAX_BODY:
-        return _decode(body)
-    rest, reference = _take_out_reference(body)
+    rest, references = take_out_references(body)
     fields, warnings = _decode(rest)
-    if fields.ref_audio == _TAKEN_OUT:
-        fields = msgspec.structs.replace(fields, ref_audio=reference)
-    return fields, warnings
+    return put_back(fields, references), warnings
 
 
-def _take_out_reference(body: bytes | bytearray) -> tuple[bytes, str]:
-    """Returns the JSON with a small value of `ref_audio`, and the large value.
+def take_out_references(body: bytes | bytearray) -> tuple[bytes | bytearray, dict[str, str]]:
+    """Returns the JSON with placeholders for the values of `ref_audio` in a body above `MAX_BODY`, and these values.
 
-    Of escapes only that of a slash is resolved: base64 has no other. Raises `ApiError` 413.
+    Decoding all at once would take too long. Raises `ApiError` 413 if the rest is larger than `MAX_BODY`.
     """
-    found = _REFERENCE.search(body, 0, MAX_BODY)
-    head = start = found.end() if found else len(body)
-    end = body.find(b'"', start)
-    if end < 0 or start + len(body) - end > MAX_BODY:
-        raise too_large(None, f"the body without ref_audio is larger than {MAX_BODY // 2**20} MB")
+    rest, references, position = bytearray(), dict[str, str](), 0
+    while (left := len(body) - position) > (room := MAX_BODY - len(rest)):
+        found = _REFERENCE.search(body, position, position + room)
+        end = body.find(b'"', found.end()) if found else -1
+        if found is None or end < 0:
+            raise too_large(None, f"the body without ref_audio is larger than {MAX_BODY // 2**20} MB")
+        placeholder = f"-{len(references)}"
+        references[placeholder] = _string(body, found.end(), end)
+        rest += body[position : found.end()] + placeholder.encode()
+        position = end
+    return (rest + body[position:], references) if left < len(body) else (body, references)
+
+
+def _string(body: bytes | bytearray, start: int, end: int) -> str:
+    """Returns a JSON string. Of escapes only that of a slash is resolved: base64 has no other."""
     pieces = []
     while start < end:
         stop = min(start + _PIECE, end)
         stop += body[stop - 1 : stop] == b"\\" and stop < end
         pieces.append(body[start:stop].replace(b"\\/", b"/").decode("ascii", "replace"))
         start = stop
-    return bytes(body[:head]) + _TAKEN_OUT.encode() + body[end:], "".join(pieces)
+    return "".join(pieces)
+
+
+def put_back(fields: SpeechFields, references: dict[str, str]) -> SpeechFields:
+    """Returns the fields with the reference that was taken out of their body, if it was."""
+    if fields.ref_audio not in references:
+        return fields
+    return msgspec.structs.replace(fields, ref_audio=references[fields.ref_audio])
 
 
 def _decode(body: bytes | bytearray) -> tuple[SpeechFields, list[str]]:

@@ -1,0 +1,64 @@
+"""Bodies with large reference audio, which is taken out of the JSON before it is decoded."""
+
+import json
+
+import pytest
+
+from syrinx_stages.gateway.batch import parse_batch
+from syrinx_stages.gateway.errors import ApiError
+from syrinx_stages.gateway.fields import MAX_BODY, parse_fields
+
+AUDIO = "AB/+" * (MAX_BODY // 2)
+"""Two megabytes."""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        json.dumps({"input": "a", "ref_audio": AUDIO, "seed": 3}),
+        json.dumps({"ref_audio": AUDIO, "seed": 3, "input": "a"}, indent=2),
+        json.dumps({"ref_audio": AUDIO, "seed": 3, "input": "a"}).replace("/", "\\/"),
+        json.dumps({"input": "a", "extra_params": {"ref_audio": AUDIO, "seed": 3}}),
+        json.dumps({"ref_audio": "B" * MAX_BODY, "input": "a"})[:-1] + f', "ref_audio": "{AUDIO}", "seed": 3}}',
+    ],
+    ids=["first", "indented", "escaped slashes", "extra params", "twice"],
+)
+def test_large_references_are_found_where_they_are(body: str) -> None:
+    fields, _ = parse_fields(bytearray(body.encode()))
+    assert (fields.input, fields.seed) == ("a", 3)
+    assert fields.ref_audio == AUDIO
+
+
+def test_a_large_reference_in_a_field_that_is_ignored_has_no_effect() -> None:
+    fields, _ = parse_fields(json.dumps({"input": "a", "user": {"ref_audio": AUDIO}}).encode())
+    assert fields.ref_audio is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"input": "a" * MAX_BODY},
+        {"input": "a" * MAX_BODY, "ref_audio": AUDIO},
+        {"ref_audio": AUDIO, "input": "a" * MAX_BODY},
+        {"user": [0] * MAX_BODY, "input": "a"},
+    ],
+    ids=["text", "text before", "text after", "list"],
+)
+def test_the_rest_of_a_large_body_is_bounded(body: dict) -> None:
+    with pytest.raises(ApiError, match="without ref_audio is larger than 1 MB") as caught:
+        parse_fields(json.dumps(body).encode())
+    assert caught.value.status == 413
+
+
+@pytest.mark.parametrize("body", [b'{"ref_audio": "' + AUDIO.encode(), b'{"ref_audio": "' + AUDIO.encode() + b'"'])
+def test_an_incomplete_large_body_is_an_error(body: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        parse_fields(body)
+    assert caught.value.status in (400, 413)
+
+
+def test_each_item_of_a_batch_keeps_its_own_reference() -> None:
+    items = [{"input": "a", "ref_audio": AUDIO}, {"input": "b"}, {"input": "c", "ref_audio": "C" * MAX_BODY}]
+    body = json.dumps({"items": items, "ref_audio": "B" * MAX_BODY}).encode()
+    references = [fields.ref_audio for fields, _ in parse_batch(body)]
+    assert references == [AUDIO, "B" * MAX_BODY, "C" * MAX_BODY]
