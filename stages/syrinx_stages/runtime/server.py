@@ -166,6 +166,7 @@ class HttpServer:
         trusted_proxies: Sequence[str] = (),
     ) -> None:
         """`trusted_proxies`: ranges of addresses whose `X-Forwarded-For` names the client."""
+        proxies = _networks(trusted_proxies)
         try:
             self._socket = _listen(host, port)
             # Accepted connections inherit this option; asyncio does not set it on a socket that it did not create.
@@ -183,8 +184,8 @@ class HttpServer:
             # Not httptools, which a vLLM image has: it limits no headers, and loses a body after `Upgrade: h2c`.
             http=self._protocol,  # type: ignore[arg-type]  # uvicorn only calls it.
             ws="none",
-            proxy_headers=bool(trusted_proxies),
-            forwarded_allow_ips=_networks(trusted_proxies),
+            proxy_headers=bool(proxies),
+            forwarded_allow_ips=proxies,
             backlog=max_backlog(),
             # Its loggers use the handler of the process.
             log_config=None,
