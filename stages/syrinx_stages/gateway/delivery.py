@@ -128,6 +128,7 @@ class SpeechResponse(Response):
     async def _stream(self, stream: SpeechStream, client: ClientConnection) -> None:
         request, audio = self._parsed.request, self._parsed.audio
         sse = self._parsed.delivery is Delivery.SSE
+        input_tokens = await asyncio.to_thread(self._service.input_tokens, request) if sse else 0
         media_type = EVENT_STREAM if sse else audio.media_type
         headers = {**self._fixed_headers, "Content-Type": media_type, "Cache-Control": "no-store"}
         encoder, started = Encoder(audio), False
@@ -147,7 +148,7 @@ class SpeechResponse(Response):
             if last := await self._encode(encoder.finish):
                 await send(last)
                 stream.flushed()
-            await client.finish(await self._done(stream.frames) if sse else b"")
+            await client.finish(_done(input_tokens, stream.frames) if sse else b"")
             stream.complete()
         except ApiError as error:
             if not started:
@@ -157,10 +158,6 @@ class SpeechResponse(Response):
             # Without a final chunk the server closes the connection, and the client sees an incomplete transfer.
             if sse:
                 await client.finish(error_event(error))
-
-    async def _done(self, frames: int) -> bytes:
-        input_tokens = await asyncio.to_thread(self._service.input_tokens, self._parsed.request)
-        return _event({"type": "speech.audio.done", "usage": usage(input_tokens, frames)})
 
     async def _encode(self, encode: Callable[..., bytes], *pcm: bytes) -> bytes:
         """Encodes outside the event loop unless that would take longer."""
@@ -187,3 +184,7 @@ def _delta(data: bytes) -> bytes:
 def usage(input_tokens: int, frames: int) -> dict[str, int]:
     """Returns the numbers of text tokens and of frames, as OpenAI's API reports them."""
     return {"input_tokens": input_tokens, "output_tokens": frames, "total_tokens": input_tokens + frames}
+
+
+def _done(input_tokens: int, frames: int) -> bytes:
+    return _event({"type": "speech.audio.done", "usage": usage(input_tokens, frames)})
