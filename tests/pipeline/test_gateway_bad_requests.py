@@ -69,7 +69,8 @@ def test_only_checkpoints_that_clone_accept_large_bodies(running: Gateway):
     assert running.service.max_body == MAX_BODY
 
 
-LARGE = b'{"input": "a", "x_vector_only_mode": true, "ref_audio": "' + b"a" * MAX_BODY + b'"}'
+LARGE = b'{"inputs": "a", "ref_audio": "' + b"a" * MAX_BODY + b'"}'
+"""Refused as invalid when it is complete."""
 
 
 async def send_large(running: Gateway, last: asyncio.Event | None = None) -> int:
