@@ -24,12 +24,12 @@ SEED ?= 1
 # Arguments of `python -m gpu.service`.
 GPU_ARGS ?=
 # Tests without special requirements.
-USUAL := not voice and not faults and not tuning and not vllm and not gpu and not cluster
+USUAL := not voice and not faults and not tuning and not vllm and not gpu and not clients and not cluster
 # These start processes; files run side by side, the short ones last.
 PROCESSES := tests/operator tests/training tests/pipeline tests/contract
 
 .DEFAULT_GOAL := help
-.PHONY: help demo unit test test-simulation fuzz test-operator test-vllm test-tuning test-voice test-gpu test-cluster soak lint hooks docs coverage generate images bench-cpu bench-overload bench-gpu clean
+.PHONY: help demo unit test test-simulation fuzz test-operator test-vllm test-tuning test-voice test-gpu test-clients test-cluster soak lint hooks docs coverage generate images bench-cpu bench-overload bench-gpu clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -65,6 +65,10 @@ test-voice: $(VENV)/.develops ## Score how well the bundled voice is understood,
 
 test-gpu: $(VENV)/.develops ## Test the engines of a GPU on this machine's
 	$(VENV)/bin/pytest -m gpu tests/gpu
+
+# Downloads 3 GB into .clients/ the first time. SYRINX_TEST_TTS_BENCH names a checkout of tts-bench.
+test-clients: $(VENV)/.develops ## Try people's programs with the bundled voice, and write docs/clients.md
+	$(VENV)/bin/pytest -m clients -v tests/clients
 
 # Parameters are environment variables, SYRINX_TEST_…: tests/cluster/parameters.py.
 test-cluster: $(VENV)/.develops ## Try the operator on the Kubernetes cluster that KUBECONFIG names
@@ -123,7 +127,7 @@ bench-gpu: $(VENV)/.runs ## Measure engines and service on this machine's NVIDIA
 	PYTHONPATH=bench $(VENV)/bin/python -m gpu.report
 
 clean: ## Remove what make made
-	rm -rf $(VENV) $(VLLM_VENV) build dist site *.egg-info speech.wav
+	rm -rf $(VENV) $(VLLM_VENV) .clients build dist site *.egg-info speech.wav
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
