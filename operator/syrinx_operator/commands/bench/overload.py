@@ -164,16 +164,23 @@ async def measure(url: str, command: str, *, seconds: float, seed: int, done: Ca
 
 
 async def _with_capacity(run: Run, generator: LoadGenerator, seconds: float, done: Callable[[str], None]) -> Run:
-    """Returns the run with the throughput of the closed loop that serves most audio."""
-    for clients in CLIENTS:
+    """Returns the run with the throughput of the closed loop that serves most audio.
+
+    It is measured again, for twice as long, because the best of several noisy measurements is too high.
+    """
+
+    async def measure(clients: int, seconds: float) -> tuple[float, float]:
         outcomes = (await generator.closed(clients, Limit(seconds=seconds))).outcomes
         begin = min(outcome.due for outcome in outcomes)
         window = begin + RAMP_SECONDS, begin + seconds
         audio, requests = served(outcomes, *window), completed(outcomes, *window)
         done(f"{clients} clients: {audio:.2f} audio s/s, {requests:.2f} requests/s")
-        if audio > run.peak_audio_seconds:
-            run = msgspec.structs.replace(run, peak_audio_seconds=audio, capacity=requests, clients=clients)
-    return run
+        return audio, requests
+
+    found = {clients: (await measure(clients, seconds))[0] for clients in CLIENTS}
+    best = max(found, key=lambda clients: found[clients])
+    audio, requests = await measure(best, 2 * seconds)
+    return msgspec.structs.replace(run, peak_audio_seconds=audio, capacity=requests, clients=best)
 
 
 def _ttfas(outcomes: Sequence[Outcome]) -> list[float]:
