@@ -21,6 +21,7 @@ from syrinx_stages.runtime.process import run_service
 from syrinx_stages.runtime.settings import SettingsUpdate
 from syrinx_stages.runtime.worker import Worker
 from syrinx_stages.talker import prefill
+from syrinx_stages.talker.service import COLD_REQUESTS
 
 SHORT_LEASE = 0.2
 LONG_TEXT = "The old teacher carried seven green apples before breakfast."
@@ -94,6 +95,18 @@ async def test_waiting_requests_are_prefilled_in_one_call(
             await until(lambda: len(talker._waiting) == 3, "three wait")
         received = await asyncio.gather(first, *others)
         assert max(talker.engine.admitted) == admitted
+    assert all(item.end.reason is EndReason.STOP for item in received)
+
+
+async def test_a_talker_claims_few_requests_until_it_knows_how_fast_it_is() -> None:
+    async with pipelined() as stages:
+        talker, connector = worker_of(stages, "talker"), stages.connector()
+        with holding(talker.engine):
+            for index in range(4):
+                await submit(connector, request(f"r{index}", TEXTS[2]))
+            await until(lambda: len(talker.ownership.claims) == COLD_REQUESTS, "some are claimed")
+            assert (await connector.queue(Group.TALKERS)).length == 4 - COLD_REQUESTS
+        received = [await receive(connector, f"r{index}") for index in range(4)]
     assert all(item.end.reason is EndReason.STOP for item in received)
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.runtime.speed import (
-    COLD_REQUESTS,
     HEADROOM,
     KNOWN_SECONDS,
+    KNOWN_STEPS,
     TYPICAL_SECONDS,
     EngineSpeed,
     live_demand,
@@ -54,14 +54,12 @@ def test_capacity_follows_a_slower_engine() -> None:
     assert speed.capacity == pytest.approx(8 * FRAME / 0.040, rel=0.02)
 
 
-def test_few_requests_are_served_until_the_speed_is_known() -> None:
+def test_the_first_steps_of_a_process_set_no_limit() -> None:
     speed = measured(KNOWN_SECONDS / 2, 0.0, steps=1)
     assert math.isinf(speed.capacity) and speed.real_time
     assert speed.requests_per_second == 0.0
-    assert speed.spare_requests([]) == COLD_REQUESTS
-    assert speed.spare_requests([HEADROOM] * COLD_REQUESTS) == 0
-    speed.max_num_seqs = 1
-    assert speed.spare_requests([]) == 1
+    assert speed.spare_requests([HEADROOM] * 5) == 8
+    assert not math.isinf(measured(0.001, 0.0, steps=KNOWN_STEPS + 1).capacity), "many short steps are enough"
 
 
 def test_a_decoder_call_has_several_frames_of_each_row() -> None:

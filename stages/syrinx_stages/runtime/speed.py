@@ -7,10 +7,8 @@ from syrinx_stages.contract.family import FAMILY
 
 WINDOW_SECONDS = 5.0
 """Steps count less the longer ago they were: the time constant, in seconds of the engine's busy time."""
-KNOWN_SECONDS = 0.2
-"""Busy time after which the measurement counts: the first steps of a process are slower."""
-COLD_REQUESTS = 2
-"""Requests that are served at the same time until then."""
+KNOWN_SECONDS, KNOWN_STEPS = 0.2, 8
+"""Busy time, or number of steps, after which the measurement counts: the first steps of a process are slower."""
 FIXED_SHARE = 0.9
 """Part of a step's time that does not depend on its frames, as long as all steps had equally many."""
 PRIOR_SPREAD = 8.0
@@ -78,7 +76,8 @@ class EngineSpeed:
 
     def _seconds_per_frame(self, frames: float) -> float:
         """Returns the time of a step of `frames` frames, divided by these; 0 until measured."""
-        return self._sums.step_seconds(frames) / frames if frames and self._sums.seconds >= KNOWN_SECONDS else 0.0
+        is_known = self._sums.seconds >= KNOWN_SECONDS or self._sums.steps >= KNOWN_STEPS
+        return self._sums.step_seconds(frames) / frames if frames and is_known else 0.0
 
     def spare_requests(self, demands: Sequence[float]) -> float:
         """Returns how many more live streams can be served in time, given the demand of each of the present ones.
@@ -90,7 +89,7 @@ class EngineSpeed:
             return self.max_num_seqs - len(demands)
         capacity = self.capacity
         if math.isinf(capacity):
-            return min(COLD_REQUESTS, self.max_num_seqs) - len(demands)
+            return self.max_num_seqs
         return (capacity - sum(demands)) / HEADROOM if demands else max(capacity / HEADROOM, 1.0)
 
 

@@ -30,6 +30,9 @@ MAX_UNSTARTED = 4
 """Claimed requests without a first frame, while references are encoded: enough to keep the engine busy. Others wait for
 whichever replica is free. Without a reference, at most one is ready beyond those of the next prefill."""
 
+COLD_REQUESTS = 2
+"""Requests that are served at the same time until the speed of the engine is known."""
+
 CODEC_DELAY_SECONDS = 0.15
 """Time from a request's first codes until the codecs' capacity reports count it."""
 
@@ -150,6 +153,8 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         """Returns how many further requests could be generated and decoded in time; none while a stream is late."""
         lead_limit, now, rows = self.live.current.lead_limit_seconds, time.monotonic(), self.rows.values()
         spare = self.speed.spare_requests(demands(rows, now, lead_limit))
+        if math.isinf(self.speed.capacity):
+            spare = min(spare, max(COLD_REQUESTS - len(self.ownership.claims), 0))
         late = self.speed.real_time and is_overloaded(rows, now, lead_limit, late_margin(self._step_seconds))
         return min(spare, self._codecs_room(), 0.0 if late else math.inf)
 
