@@ -7,8 +7,10 @@ import io
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -25,6 +27,7 @@ from syrinx_stages.gateway.request import MAX_TEXT
 
 MAX_HOLD = 10.0
 """Milliseconds."""
+ATTEMPTS = 3
 PATH = "/v1/audio/speech"
 MB = 2**20
 JSON = b"Content-Type: application/json"
@@ -70,7 +73,7 @@ async def target(directory: Path, **config: object) -> AsyncIterator[Target]:
     # A busy machine is no reason to refuse requests.
     config["gateway"] = {"max_queue_seconds": 600.0}
     config |= {"pipeline": streams.keys.pipeline, "generation": streams.keys.generation}
-    environment = {"REDIS_URL": redis_url(), "REDIS_PASSWORD": ""}
+    environment = {"REDIS_URL": redis_url(), "REDIS_PASSWORD": "", "PYTHONPATH": os.pathsep.join(sys.path)}
     module = "support.watched_gateway"
     try:
         async with Stages(streams) as stages:
@@ -126,19 +129,24 @@ def audio_bombs() -> Iterator[tuple[str, bytes]]:
         yield kind, out.getvalue()
 
 
-async def check(target: Target, what: str) -> list[str]:
-    """Returns a line for each hold of the last attack that was too long."""
-    gil, callbacks = await target.holds()
-    slow = [f"{what}: {ms} ms in {name}" for ms, name in callbacks if ms > MAX_HOLD]
-    return slow + [f"{what}: {gil} ms of the GIL"] * (gil > MAX_HOLD)
+async def attack(target: Target, what: str, send: Callable[[], Awaitable[object]]) -> list[str]:
+    """Returns a line for each hold that was too long, unless an attempt had none: a machine may stop for a moment."""
+    slow: list[str] = []
+    for _ in range(ATTEMPTS):
+        await send()
+        gil, callbacks = await target.holds()
+        slow = [f"{what}: {ms} ms in {name}" for ms, name in callbacks if ms > MAX_HOLD]
+        slow += [f"{what}: {gil} ms of the GIL"] * (gil > MAX_HOLD)
+        if not slow:
+            break
+    return slow
 
 
 @pytest.mark.parametrize("size", [60_000, MB - 100, 20 * MB])
 async def test_json_bombs(attacked: Target, size: int) -> None:
     slow = []
     for what, body in json_bombs(size):
-        response = await attacked.post(body)
-        slow += await check(attacked, f"{what} {response.status_code}")
+        slow += await attack(attacked, what, partial(attacked.post, body))
     assert not slow
 
 
@@ -161,24 +169,26 @@ async def test_heads_and_chunks(tmp_path: Path) -> None:
     slow = []
     async with target(tmp_path) as it:
         for what, data in attacks.items():
-            await it.send(data)
-            slow += await check(it, what)
+            slow += await attack(it, what, partial(it.send, data))
     assert not slow
 
 
 async def test_scrapes_and_many_small_requests(tmp_path: Path) -> None:
-    slow = []
+    paths = ["/v1/models", "/v1/audio/voices", "/openapi.json", "/health", "/nowhere"]
+    invalid = (b"{", b'{"input":""}', b'{"input":"a","voise":1}', b'{"input":"a","voice":"nobody"}')
     async with target(tmp_path) as it:
-        paths = ["/v1/models", "/v1/audio/voices", "/openapi.json", "/health", "/nowhere"]
-        for _ in range(20):
-            await asyncio.gather(*(it.http.get(path) for path in paths))
-            await it.http.get(f"{it.process.line['admin_url']}/metrics")
-        slow += await check(it, "scrapes")
-        for body in (b"{", b'{"input":""}', b'{"input":"a","voise":1}', b'{"input":"a","voice":"nobody"}'):
+
+        async def scrape() -> None:
+            for _ in range(20):
+                await asyncio.gather(*(it.http.get(path) for path in paths))
+                await it.http.get(f"{it.process.line['admin_url']}/metrics")
+
+        async def post_often(body: bytes) -> None:
             await asyncio.gather(*(it.post(body) for _ in range(100)))
-            slow += await check(it, f"100 of {body!r}")
-        await asyncio.gather(*(it.post(b'{"input":"a"}') for _ in range(100)))
-        slow += await check(it, "100 requests")
+
+        slow = await attack(it, "scrapes", scrape)
+        for body in (*invalid, b'{"input":"a"}'):
+            slow += await attack(it, f"100 of {body!r}", partial(post_often, body))
     assert not slow
 
 
@@ -188,8 +198,7 @@ async def test_the_longest_texts(tmp_path: Path) -> None:
     async with target(tmp_path) as it:
         for what, text in texts.items():
             fields = {"input": text, "instructions": text, "ref_text": None, "stream_format": "sse"}
-            response = await it.post(json.dumps(fields).encode())
-            slow += await check(it, f"{what} {response.status_code}")
+            slow += await attack(it, what, partial(it.post, json.dumps(fields).encode()))
     assert not slow
 
 
@@ -200,15 +209,15 @@ async def test_long_audio_in_every_format_for_fast_and_slow_readers(tmp_path: Pa
         it.stages.script = Script(frames=4000, chunk=8)
         for audio_format in ("wav", "mp3", "opus", "flac"):
             fields = {"input": "a", "response_format": audio_format}
-            whole = await it.post(json.dumps({**fields, "stream": False}).encode())
-            slow += await check(it, f"whole {audio_format} {whole.status_code}")
+            body = json.dumps({**fields, "stream": False}).encode()
+            slow += await attack(it, f"whole {audio_format}", partial(it.post, body))
         unread = [await asyncio.open_connection("127.0.0.1", it.port, limit=1) for _ in range(20)]
         for _, writer in unread:
             writer.transport.pause_reading()
             body = b'{"input":"a","stream_format":"sse"}'
             writer.write(head(b"Content-Length: %d" % len(body)) + body)
-        sse = await it.post(b'{"input":"a","stream_format":"sse","speed":1.1}')
-        slow += await check(it, f"events among slow readers {sse.status_code}")
+        body = b'{"input":"a","stream_format":"sse","speed":1.1}'
+        slow += await attack(it, "events among slow readers", partial(it.post, body))
         for _, writer in unread:
             writer.transport.abort()
     assert not slow
@@ -218,8 +227,11 @@ async def test_audio_bombs(tmp_path: Path) -> None:
     """A small reference may decode to 45 MB. Only two are decoded at once."""
     slow = []
     async with target(tmp_path, model=base_checkpoint(tmp_path / "base")) as it:
+
+        async def post_four(body: bytes) -> None:
+            await asyncio.gather(*(it.post(body) for _ in range(4)))
+
         for what, data in audio_bombs():
             fields = {"input": "a", "ref_text": "a", "ref_audio": base64.b64encode(data).decode()}
-            responses = await asyncio.gather(*(it.post(json.dumps(fields).encode()) for _ in range(4)))
-            slow += await check(it, f"{what} of {len(data)} bytes {[each.status_code for each in responses]}")
+            slow += await attack(it, f"{what} of {len(data)} bytes", partial(post_four, json.dumps(fields).encode()))
     assert not slow
