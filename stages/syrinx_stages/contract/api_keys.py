@@ -71,7 +71,7 @@ def parse_keys(data: bytes) -> Keys:
         if line.strip() and not line.lstrip().startswith(b"#"):
             _add(keys, line, f"line {number}")
     if not keys.names:
-        raise KeysError("contains no key: nobody could send a request")
+        raise KeysError("contains no key, so every request would be refused")
     return keys
 
 
