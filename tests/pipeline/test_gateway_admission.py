@@ -205,6 +205,27 @@ async def test_missing_stage_is_a_503_after_max_queue_seconds():
             assert (await running.say()).content
 
 
+async def test_a_request_withdrawn_during_a_check_is_not_queued_again(monkeypatch: pytest.MonkeyPatch):
+    """The check for a lost request finds nothing either once Redis has withdrawn it."""
+    monkeypatch.setattr("syrinx_stages.gateway.speech.CHECK_SECONDS", 0.05)
+    async with gateway(gateway=GatewaySettings(max_queue_seconds=0.2)) as running:
+        await until(lambda: running.service.ready() is None, "both stages were seen")
+        await running.stages.leave()
+        connector, fanout = running.service._connector, running.service._fanout
+        last_position, submit, submitted = connector.last_position, connector.submit, []
+
+        async def check_until_withdrawn(request_id: str, kind: StreamKind) -> Position | None:
+            await until(lambda: fanout.has_entries(request_id), "its end has arrived")
+            return await last_position(request_id, kind)
+
+        monkeypatch.setattr(connector, "last_position", check_until_withdrawn)
+        monkeypatch.setattr(connector, "submit", lambda *args: submitted.append(args) or submit(*args))
+        response = await running.say(stream=True)
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "stage_unavailable")
+        assert len(submitted) == 1
+        assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 1
+
+
 async def test_begun_stream_outlasts_a_missing_stage():
     """Another replica may still take the stream over."""
     async with gateway(gateway=GatewaySettings(max_queue_seconds=0.1)) as running:

@@ -18,7 +18,7 @@ from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.gateway import openapi
 from syrinx_stages.gateway.access import RequireKey
 from syrinx_stages.gateway.batch import BatchResponse, parse_batch, prepare
-from syrinx_stages.gateway.body import read_body
+from syrinx_stages.gateway.body import Body, read_body
 from syrinx_stages.gateway.client import client_key
 from syrinx_stages.gateway.delivery import SpeechResponse
 from syrinx_stages.gateway.errors import ApiError, error_response, internal_error, quoted, unavailable
@@ -126,7 +126,7 @@ async def _speech_batch(http: Request) -> Response:
         return BatchResponse(service, request.id, items, request.span.fields if request.span is not None else {})
 
 
-async def _receive(http: Request, holding: contextlib.ExitStack) -> bytearray:
+async def _receive(http: Request, holding: contextlib.ExitStack) -> Body:
     """Returns the body of a request for speech. Raises as `read_body`, and 503 unless new requests are accepted."""
     service = _service(http)
     service.check_open()
@@ -135,9 +135,9 @@ async def _receive(http: Request, holding: contextlib.ExitStack) -> bytearray:
     return body
 
 
-async def _parse(parse: Callable[[bytes | bytearray], _Parsed], body: bytearray) -> _Parsed:
+async def _parse(parse: Callable[[bytes | bytearray], _Parsed], body: Body) -> _Parsed:
     """Parses a body, a large one outside the event loop."""
-    return parse(body) if len(body) <= SMALL_BODY else await asyncio.to_thread(parse, body)
+    return parse(body.take()) if len(body) <= SMALL_BODY else await asyncio.to_thread(lambda: parse(body.take()))
 
 
 @_routes.api_route("/health", methods=READ)

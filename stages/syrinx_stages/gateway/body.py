@@ -24,6 +24,39 @@ DISCARD_SECONDS = 5.0
 """How long the rest of an oversized body is read and discarded, so that the client gets to read the response."""
 
 
+_PIECE = 64 * 1024
+"""Bytes."""
+
+
+class Body:
+    """A body in pieces. The event loop would wait while a large object is copied to grow, or is freed."""
+
+    def __init__(self) -> None:
+        self._pieces = [bytearray()]
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def append(self, chunk: bytes) -> None:
+        """Adds the bytes that follow."""
+        self._size += len(chunk)
+        if len(self._pieces[-1]) + len(chunk) <= _PIECE:
+            self._pieces[-1] += chunk
+        else:
+            self._pieces.append(bytearray(chunk))
+
+    def take(self) -> bytearray:
+        """Returns the bytes, and leaves the body empty. Runs in a thread if the body is large."""
+        whole, end = bytearray(self._size), self._size
+        self._size = 0
+        while self._pieces:
+            piece = self._pieces.pop()
+            whole[end - len(piece) : end] = piece
+            end -= len(piece)
+        return whole
+
+
 class _Upload:
     """A body above `MAX_BODY`."""
 
@@ -73,14 +106,14 @@ class Uploads:
         self._uploads.discard(slowest)
 
 
-async def read_body(http: Request, max_bytes: int, uploads: Uploads, holding: contextlib.ExitStack) -> bytearray:
+async def read_body(http: Request, max_bytes: int, uploads: Uploads, holding: contextlib.ExitStack) -> Body:
     """Returns the body. One above `MAX_BODY` is one of `uploads` until `holding` is closed.
 
     Raises `ApiError`: 408 if the body is late, 413 above `max_bytes` (never more is buffered), 415 for another content
     type than JSON or an encoding, 503 if there is no room for a large body.
     """
     _check_type(http)
-    body, upload = bytearray(), None
+    body, upload = Body(), None
     try:
         async with asyncio.timeout(None) as limit:
             end = asyncio.get_running_loop().time() + BODY_SECONDS
@@ -88,7 +121,7 @@ async def read_body(http: Request, max_bytes: int, uploads: Uploads, holding: co
             async for chunk in http.stream():
                 if upload is None and len(body) + len(chunk) > MAX_BODY and max_bytes > MAX_BODY:
                     upload = holding.enter_context(uploads.hold(limit))
-                body += chunk
+                body.append(chunk)
                 if len(body) > max_bytes:
                     break
                 if upload is not None:

@@ -47,6 +47,10 @@ class FanOut:
         if (inbox := self._inboxes.get(event.request_id)) is not None:
             inbox.put_nowait(event)
 
+    def has_entries(self, request_id: str) -> bool:
+        """Whether entries of an open request have arrived that its stream has not read."""
+        return not self._inboxes[request_id].empty()
+
     def refuse(self, request_id: str) -> None:
         """Ends a request's stream as refused, if it is open."""
         end = End(EndReason.REFUSED, "no talker was free in time")

@@ -258,6 +258,9 @@ class GatewayService:
             if not stream.started and (missing := self.monitor.missing_stage_error()) is not None:
                 raise missing
             return
+        if self._fanout.has_entries(request.id):
+            # It was just withdrawn, or made room for another client's: its end has arrived.
+            return
         message = "Redis has lost request %s after %d frames: it is queued again"
         log.warning(message, request.id, stream.frames, extra=_fields(request))
         self._playback_reporter.forget(request.id)
