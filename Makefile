@@ -112,9 +112,9 @@ bench-cpu: $(VENV)/.runs ## Measure the bundled voice on this machine into bench
 		--json bench/results/cpu.json --plot bench/results/cpu.png
 	$(VENV)/bin/syrinx bench --table bench/results/cpu.json > bench/results/cpu.md
 
-# Three minutes. Replaces this machine's part of the files and keeps those of others.
+# Six minutes. Replaces this machine's part of the files and keeps those of others.
 bench-overload: $(VENV)/.runs ## Measure the bundled voice under overload into bench/results/overload.*
-	$(VENV)/bin/syrinx bench --file examples/pipeline.yaml --overload --duration 15 \
+	$(VENV)/bin/syrinx bench --file examples/pipeline.yaml --overload --duration 30 \
 		--json bench/results/overload.json --plot bench/results/overload.png
 	$(VENV)/bin/syrinx bench --overload --table bench/results/overload.json > bench/results/overload.md
 

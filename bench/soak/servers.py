@@ -63,7 +63,7 @@ port {port}
 dir {directory}
 sentinel monitor {service} 127.0.0.1 {primary} 2
 sentinel auth-pass {service} {password}
-sentinel down-after-milliseconds {service} 1000
+sentinel down-after-milliseconds {service} 500
 sentinel failover-timeout {service} 5000
 """
 

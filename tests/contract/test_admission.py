@@ -1,6 +1,7 @@
 """Admission by expected wait, over a real Redis: capacity reports, refusals, and withdrawal of what has waited."""
 
 import contextlib
+import time
 
 import pytest
 
@@ -109,24 +110,24 @@ async def test_a_report_returns_the_room_of_the_codecs(world):
 
 async def test_during_an_overload_the_queue_stays_short(world):
     gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
-    await talker.report(Capacity(free=0, requests_per_second=8.0))
+    await talker.report(Capacity(free=0, requests_per_second=10.0))
     number, _ = await fill(world, gateway, 50)
-    assert number == 8
+    assert number == 10
     for number in range(20):
         await fill(world, gateway, 1, start=50 + number)
     # The burst is served; the overload is not over yet.
-    assert len(await talker.claim(100)) == 8
+    assert len(await talker.claim(100)) == 10
     refused, error = await fill(world, gateway, 50, start=100)
     assert refused == 102
     assert error.retry_after == 1.0
     assert len(await talker.claim(100)) == 2
     await talker.report(Capacity(free=0, requests_per_second=2.0))
     assert await fill(world, gateway, 1, start=150) is not None, "nor does one wait alone for longer"
-    await talker.report(Capacity(free=0, requests_per_second=8.0))
+    await talker.report(Capacity(free=0, requests_per_second=10.0))
     # A quarter of a minute later it is. No request waits.
     await let_arrivals_age(world, 15)
     refused, _ = await fill(world, gateway, 50, start=200)
-    assert refused == 208
+    assert refused == 210
 
 
 async def test_a_burst_at_a_low_rate_is_no_overload(world):
@@ -226,7 +227,7 @@ async def test_a_flood_leaves_another_client_its_share(world):
     gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
     serving, served = [], 0
     for number in range(200):
-        await talker.report(Capacity(free=0, requests_per_second=4.0))
+        await talker.report(Capacity(free=0, requests_per_second=5.0))
         with contextlib.suppress(QueueFull):
             await gateway.submit(of(world, "greedy", number), ADMISSION)
         if number % 10 == 0:
@@ -239,3 +240,45 @@ async def test_a_flood_leaves_another_client_its_share(world):
             served += serving.pop(0).request.client == "modest"
     # Of 16 served requests. Without shares, the greedy client would take every place.
     assert served >= 4
+
+
+async def finish(world, claim):
+    for group in Group:
+        await world.replica(group, f"{group}-0").finish(claim.entry_id)
+
+
+async def test_a_refused_client_gets_the_next_place_of_one_that_holds_more(world):
+    """Clients with fewer requests are not affected, and a turn ends when it is used."""
+    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    await talker.report(Capacity(free=1, requests_per_second=0.2))
+    await gateway.submit(of(world, "greedy", 0), ADMISSION)
+    [claim] = await talker.claim(10)
+    await talker.report(Capacity(free=0, requests_per_second=0.2))
+    for client in ("greedy", "modest"):
+        with pytest.raises(QueueFull):
+            await gateway.submit(of(world, client, 1), ADMISSION)
+    await finish(world, claim)
+    await talker.report(Capacity(free=5, requests_per_second=0.2))
+    with pytest.raises(QueueFull) as refused:
+        await gateway.submit(of(world, "greedy", 2), ADMISSION)
+    assert str(refused.value) == ("a client with fewer requests was refused, and its next one goes first; retry in 1 s")
+    await gateway.submit(of(world, "other", 0), ADMISSION)
+    await gateway.submit(of(world, "modest", 2), ADMISSION)
+    await gateway.submit(of(world, "greedy", 3), ADMISSION)
+
+
+async def test_a_turn_that_is_not_used_expires(world):
+    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    await talker.report(Capacity(free=1, requests_per_second=0.2))
+    await gateway.submit(of(world, "greedy", 0), ADMISSION)
+    [claim] = await talker.claim(10)
+    await talker.report(Capacity(free=0, requests_per_second=0.2))
+    with pytest.raises(QueueFull):
+        await gateway.submit(of(world, "modest", 0), ADMISSION)
+    turn, other, until_ms = (await world.raw.hget(world.keys.capacity, "turn")).split()
+    assert (turn, other) == (b"modest", b"greedy")
+    assert 0 < int(until_ms) / 1000 - time.time() <= 10
+    await world.raw.hset(world.keys.capacity, "turn", b"modest greedy %d" % (1000 * time.time() - 1))
+    await finish(world, claim)
+    await talker.report(Capacity(free=1, requests_per_second=0.2))
+    await gateway.submit(of(world, "greedy", 1), ADMISSION)

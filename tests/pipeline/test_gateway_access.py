@@ -1,9 +1,11 @@
 """API keys with their limits and usage, and access from web pages, at a real gateway."""
 
 import asyncio
+import json
 import logging
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import openai
@@ -11,7 +13,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from support.api_keys import Keys
+from support.chromium import BINARY, browser
 from support.gateway import DEADLINE, Gateway, Script, gateway, tone, until
+from support.http_server import RecordedRequest, ScriptedResponse, http_server
 from syrinx_stages.gateway.access import ApiKeys
 from syrinx_stages.runtime import watched_files
 from syrinx_stages.runtime.errors import StartError
@@ -241,6 +245,33 @@ async def test_web_pages_of_allowed_origins_may_call_the_api(tmp_path: Path) -> 
         assert "access-control-allow-origin" not in other.headers
         refused = await running.http.options(SPEECH, headers=asked | {"Origin": "https://evil.example"})
         assert refused.status_code == 400 and "access-control-allow-origin" not in refused.headers
+
+
+@pytest.mark.skipif(BINARY is None, reason="needs chromium")
+async def test_a_browser_lets_only_pages_of_allowed_origins_read_the_audio(tmp_path: Path) -> None:
+    keys = Keys(tmp_path, alice={})
+
+    def page(request: RecordedRequest) -> ScriptedResponse:
+        return ScriptedResponse(b"<!doctype html><title>A page</title>", headers={"Content-Type": "text/html"})
+
+    def speak(running: Gateway) -> str:
+        """Returns a script with the size, rate and status of a response, or the error of a request that is blocked."""
+        headers = keys.of("alice") | {"Content-Type": "application/json"}
+        options = json.dumps({"method": "POST", "headers": headers, "body": '{"input": "Hello."}'})
+        read = "async (r) => [(await r.arrayBuffer()).byteLength, r.headers.get('X-Sample-Rate'), r.status]"
+        return f"fetch('{running.url}{SPEECH}', {options}).then({read}).catch((error) => error.name)"
+
+    async with (
+        http_server(page) as allowed,
+        http_server(page) as other,
+        gateway(api_keys_file=str(keys.file), cors_origins=(allowed.url,)) as running,
+    ):
+        for origin, expected in ((allowed, [44 + len(tone(10)), "24000", 200]), (other, "TypeError")):
+            async with browser(tmp_path / urlsplit(origin.url).netloc) as tab:
+                await tab.open(origin.url)
+                await tab.until(f"location.origin === '{origin.url}' && document.readyState === 'complete'")
+                assert await tab.run(speak(running)) == expected
+        assert len(running.stages.seen) == 1
 
 
 async def test_web_pages_may_read_why_a_drain_cut_them_off() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import time
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from support.gateway import SERVED, Gateway, Script, events, gateway, tone, until
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import End, EndReason
+from syrinx_stages.gateway.delivery import ClientConnection
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -166,3 +168,26 @@ async def test_client_that_does_not_read_times_out(
         )
     finally:
         writer.transport.abort()
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0.005, 5), (0.05, 20)], ids=["slower than SLOWEST", "real time"])
+async def test_client_that_reads_too_slowly_times_out(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, expected: int
+) -> None:
+    """Each piece is accepted in time, but all of them are not. Times are those of a clock that only sending moves."""
+    monkeypatch.setattr("syrinx_stages.gateway.delivery.SEND_SECONDS", 0.1)
+    clock = SimpleNamespace(monotonic=lambda: 0.05 * len(sent))
+    monkeypatch.setattr("syrinx_stages.gateway.delivery.time", clock)
+    sent: list[bytes] = []
+
+    async def send(message: dict) -> None:
+        sent.append(message["body"])
+        await asyncio.sleep(0.0)
+
+    async def stream(client: ClientConnection) -> None:
+        for _ in range(20):
+            await client.send(b"audio", seconds)
+
+    client = ClientConnection(asyncio.Event().wait, send)
+    await client.run(stream(client))
+    assert len(sent) == expected

@@ -15,12 +15,14 @@ CAPACITY_SECONDS = 2
 BURST_SHARE = 2
 """A request is admitted if its expected wait is within this part of `max_queue_seconds`: requests are longer or shorter
 than expected, and few that are admitted shall be refused later."""
-STANDING_SHARE = 8
+STANDING_SHARE = 10
 """The same in an overload, where a longer queue would only delay those who are admitted, and not serve more."""
 ARRIVALS_SECONDS = 3
 """Time constant of the rate at which requests arrive. In an overload more of them arrive than are served."""
 FAIRNESS_REQUESTS = 128
 """Number of requests over which the shares of clients are counted."""
+TURN_SECONDS = 10
+"""How long, at most, the next free place is kept for a refused client that has fewer requests than another one."""
 QUEUE_TTL_SECONDS = 2 * 3600
 """Time to live of the request stream after a submission or a sign of life of any consumer. Longer than any request may
 wait, so it only removes the stream of a generation that has neither requests nor replicas."""
@@ -35,6 +37,7 @@ _CONSTANTS = {
     "STANDING_SHARE": STANDING_SHARE,
     "ARRIVALS_SECONDS": ARRIVALS_SECONDS,
     "FAIRNESS_REQUESTS": FAIRNESS_REQUESTS,
+    "TURN_SECONDS": TURN_SECONDS,
     "QUEUE_TTL_SECONDS": QUEUE_TTL_SECONDS,
     "STREAM_BYTES": STREAM_BYTES,
 }
@@ -51,7 +54,7 @@ class Script:
         self.digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
 
-SUBMIT = Script("waiting", "touch_queue", "capacity", "has_room", "displace", "submit")
+SUBMIT = Script("waiting", "touch_queue", "capacity", "has_room", "displace", "turn", "submit")
 APPEND = Script("owner", "finish", "notify", "append")
 REPORT_PLAYBACK = Script("notify", "report_playback")
 RELEASE = Script("cancel", "release")

@@ -91,6 +91,10 @@ class RedisConnector:
         if status == b"no room":
             message = f"Redis has no room for a further request in its {details[0] / 2**20:.0f} MiB of memory"
             raise QueueFull(message, ROOM_RETRY_SECONDS, "redis_full")
+        if status == b"another is next":
+            wait = max(1.0, details[0] / 1000)
+            message = "a client with fewer requests was refused, and its next one goes first"
+            raise QueueFull(f"{message}; retry in {math.ceil(wait)} s", wait)
         if status == b"full":
             length, oldest_ms, expected_ms = details
             raise _queue_full(limits, QueueState(length, oldest_ms / 1000, expected_ms / 1000))

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
+import time
 from base64 import b64encode
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -12,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from syrinx_stages.contract import logs
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway.encoders import Encoder, encode
 from syrinx_stages.gateway.errors import ApiError
 from syrinx_stages.gateway.request import Delivery, ParsedRequest
@@ -22,6 +25,8 @@ log = logging.getLogger(__name__)
 
 SEND_SECONDS = 60.0
 """A client that accepts no data for this long counts as disconnected."""
+SLOWEST = 4.0
+"""So does one that is this long behind an even rate: this many seconds for a second of audio."""
 EVENT_STREAM = "text/event-stream"
 PIECE_BYTES = 64 * 1024
 """Bytes that are sent at once."""
@@ -38,6 +43,8 @@ class ClientConnection:
         self._receive = receive
         self._send = send
         self._disconnected = False
+        self._patience = SEND_SECONDS
+        """Seconds that the client may take to accept the next data."""
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` and cancels it when the client disconnects. Raises the exceptions of `work`."""
@@ -58,10 +65,11 @@ class ClientConnection:
         raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         await self._send({"type": "http.response.start", "status": 200, "headers": raw})
 
-    async def send(self, data: bytes) -> None:
-        """Returns when the transport has taken the data. Raises `ClientDisconnected`."""
+    async def send(self, data: bytes, seconds: float = math.inf) -> None:
+        """Returns when the transport has taken the data, `seconds` of audio. Raises `ClientDisconnected`."""
         for start in range(0, len(data), PIECE_BYTES):
-            await self._send_body(data[start : start + PIECE_BYTES], more=True)
+            piece = data[start : start + PIECE_BYTES]
+            await self._send_body(piece, more=True, seconds=seconds * len(piece) / len(data))
             # The server silently drops what is sent to a closed connection; `_watch` learns of it in this turn.
             await asyncio.sleep(0)
             if self._disconnected:
@@ -71,12 +79,15 @@ class ClientConnection:
         """Sends the last data. Raises `ClientDisconnected` if the client does not accept it in time."""
         await self._send_body(data, more=False)
 
-    async def _send_body(self, data: bytes, more: bool) -> None:
+    async def _send_body(self, data: bytes, more: bool, seconds: float = math.inf) -> None:
+        began = time.monotonic()
         try:
-            async with asyncio.timeout(SEND_SECONDS):
+            async with asyncio.timeout(self._patience):
                 await self._send({"type": "http.response.body", "body": data, "more_body": more})
         except TimeoutError:
             raise ClientDisconnected from None
+        waited = time.monotonic() - began
+        self._patience = min(SEND_SECONDS, self._patience - waited + SLOWEST * seconds)
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -121,7 +132,7 @@ class SpeechResponse(Response):
             "Content-Length": str(len(body)),
         }
         await client.start(headers)
-        await client.send(body)
+        await client.send(body, seconds)
         await client.finish(b"")
         stream.complete()
 
@@ -133,20 +144,20 @@ class SpeechResponse(Response):
         headers = {**self._fixed_headers, "Content-Type": media_type, "Cache-Control": "no-store"}
         encoder, started = Encoder(audio), False
 
-        async def send(data: bytes) -> None:
+        async def send(data: bytes, seconds: float) -> None:
             nonlocal started
             if not started:
                 await client.start(headers)
             started = True
-            await client.send(_delta(data) if sse else data)
+            await client.send(_delta(data) if sse else data, seconds)
 
         try:
             async for chunk in stream.audio():
                 if data := await self._encode(encoder.feed, chunk.pcm):
-                    await send(data)
+                    await send(data, len(chunk.pcm) / FAMILY.frame_bytes * FAMILY.frame_seconds)
                 stream.delivered(chunk, sent=bool(data))
             if last := await self._encode(encoder.finish):
-                await send(last)
+                await send(last, math.inf)
                 stream.flushed()
             await client.finish(_done(input_tokens, stream.frames) if sse else b"")
             stream.complete()

@@ -15,10 +15,14 @@ if is_overloaded(reports) or oldest > max_queue_ms / STANDING_SHARE then
 elseif length == 0 then
   limit = max_queue_ms
 end
+local turn, must_yield = turn_of(reports, ARGV[10])
+if must_yield then return {'another is next', wait} end
 if length >= max_queue or oldest > max_queue_ms or wait > limit then
-  local displaced, fewer = displace(requests, KEYS[3], ARGV[10], ARGV[12], ARGV[13])
+  local displaced, more, most = displace(requests, KEYS[3], ARGV[10], ARGV[12], ARGV[13])
   -- A client with fewer requests than another one may wait even in an overload.
-  if max_queue == 0 or not (displaced or fewer and length < max_queue and wait <= max_queue_ms / BURST_SHARE) then
+  local may_wait = more >= 2 and length < max_queue and wait <= max_queue_ms / BURST_SHARE
+  if max_queue == 0 or not (displaced or may_wait) then
+    if more > 0 then give_turn(reports, ARGV[10], most, math.max(oldest, wait, 1000) + 1000) end
     return {'full', length, oldest, wait}
   end
 end
@@ -39,4 +43,5 @@ for i = 6, #KEYS do
 end
 if ARGV[8] == '1' then redis.call('SET', KEYS[4], ARGV[9], 'EX', ARGV[5]) end
 touch_queue(requests)
+if turn == ARGV[10] then redis.call('HDEL', reports, 'turn') end
 return {'queued', id}
