@@ -166,6 +166,13 @@ class Api:
             message = f"the API server's answer to {method} {path} is not an object"
             raise ApiError(0, "InvalidAnswer", message) from None
 
+    async def text(self, path: str, query: Mapping[str, str]) -> str:
+        """Returns the text of a GET request. Raises ApiError unless the status is 2xx."""
+        status, data, headers = await self.request("GET", path, query=query)
+        if not 200 <= status < 300:
+            raise _error(status, data, headers)
+        return data.decode(errors="replace")
+
     async def request(
         self,
         method: str,

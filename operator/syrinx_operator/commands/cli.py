@@ -1,4 +1,4 @@
-"""The command line: `syrinx up | say | check | key | bench | tune`."""
+"""The command line: `syrinx COMMAND`, and the same as a plugin of kubectl: `kubectl syrinx COMMAND`."""
 
 import argparse
 import asyncio
@@ -17,6 +17,8 @@ from syrinx_operator.commands.bench.load import Limit
 from syrinx_operator.commands.bench.report import Report, ReportError, check_writable, describe, line, load, save
 from syrinx_operator.commands.bench.run import bench
 from syrinx_operator.commands.client import SpeechError
+from syrinx_operator.commands.inspect import command as inspect
+from syrinx_operator.commands.inspect.cluster import ClusterError, current_namespace
 from syrinx_operator.commands.key import KeyOptionsError, generate_key
 from syrinx_operator.commands.parser import make_parser
 from syrinx_operator.commands.say import SayError, Utterance, say, summary
@@ -30,21 +32,29 @@ from syrinx_operator.resource.check import InvalidPipeline, check, load_file, re
 from syrinx_operator.resource.spec import TTSPipeline, default_pipeline
 from syrinx_operator.resource.stage_config import LocalError
 
+PROGRAM = "syrinx"
 INTERRUPTED = 130
-_EXPECTED = (InvalidPipeline, KeyOptionsError, LocalError, SayError, SpeechError, ReportError, TuneError)
+_EXPECTED = (ClusterError, InvalidPipeline, KeyOptionsError, LocalError, SayError, SpeechError, ReportError, TuneError)
 """Errors that are reported by their message, without a traceback."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def plugin() -> int:
+    """Runs a command as `kubectl syrinx`. Returns the exit status as `main`."""
+    return main(program="kubectl syrinx")
+
+
+def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Runs a command and returns the exit status: 0, 1 (failed), 2 (usage) or 130 (interrupted)."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up like Ctrl-C.
     given = list(sys.argv[1:] if arguments is None else arguments)
-    options = make_parser(__version__).parse_args(given)
-    commands = {"up": _up, "say": _say, "check": _check, "key": _key, "bench": _bench, "tune": _tune}
+    options = make_parser(__version__, program).parse_args(given)
+    options.program = program
+    commands = {"up": _up, "say": _say, "check": _check, "key": _key, "bench": _bench}
+    commands |= {"status": _status, "logs": _logs, "tune": _tune}
     try:
         return commands[options.command](options, given)
     except _EXPECTED as error:
-        print(f"syrinx {options.command}: {error}", file=sys.stderr)
+        print(f"{program} {options.command}: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
         # The reader closed our output. Redirect it, so that the flush at exit does not fail.
@@ -160,11 +170,24 @@ def _bench(options: argparse.Namespace, given: list[str]) -> int:
     return 0
 
 
+def _status(options: argparse.Namespace, given: list[str]) -> int:
+    print(asyncio.run(inspect.status(options.name, options.namespace, options.program)))
+    return 0
+
+
+def _logs(options: argparse.Namespace, given: list[str]) -> int:
+    which, text = asyncio.run(inspect.logs(options.name, options.namespace, options.tail))
+    print(f"{which}:", file=sys.stderr)
+    print(text)
+    return 0
+
+
 def _tune(options: argparse.Namespace, given: list[str]) -> int:
     from syrinx_operator.commands.tune.command import tune  # Only this command needs it.
 
     plot = {name: getattr(options, name) for name in ("plot", "trial", "audit")}
-    tune(options.name, options.namespace, watching=options.watch, as_json=options.json, **plot)
+    namespace = options.namespace or (None if options.program == PROGRAM else current_namespace())
+    tune(options.name, namespace, watching=options.watch, as_json=options.json, **plot)
     return 0
 
 

@@ -12,10 +12,10 @@ from syrinx_stages.contract import logs
 _Number = TypeVar("_Number", int, float)
 
 
-def make_parser(version: str) -> argparse.ArgumentParser:
-    """Returns the parser of `syrinx`."""
+def make_parser(version: str, program: str) -> argparse.ArgumentParser:
+    """Returns the parser. `program` is how the user runs it: `syrinx`, or `kubectl syrinx` for the plugin."""
     parser = argparse.ArgumentParser(
-        prog="syrinx",
+        prog=program,
         description="Runs Qwen3-TTS pipelines: a gateway, talkers and codecs, described by a TTSPipeline resource.",
         epilog='example:  syrinx say "The farmer opened the garden gate." -o speech.wav',
     )
@@ -100,6 +100,25 @@ def make_parser(version: str) -> argparse.ArgumentParser:
     results.add_argument("--plot", metavar="FILE.png", help="plot TTFA and throughput over load")
     results.add_argument("--table", metavar="FILE.json", help="print a JSON report as a Markdown table")
 
+    status = command(
+        "status",
+        "show a pipeline on Kubernetes, and why it is not ready",
+        "Shows whether a pipeline on the Kubernetes cluster of KUBECONFIG is ready, what is wrong, its replicas,\n"
+        "roll-out, latency and tuning.",
+        epilog=f"example:  {program} status -n speech demo",
+    )
+    _add_pipeline(status)
+
+    log = command(
+        "logs",
+        "print the log that explains a pipeline's state",
+        "Prints the end of one log of a pipeline on Kubernetes: that of the container which failed, is not ready or\n"
+        "restarts often, the first in the order Redis, talker, codec, gateway; or else that of a gateway.",
+        epilog=f"example:  {program} logs -n speech demo --tail 200",
+    )
+    _add_pipeline(log)
+    log.add_argument("--tail", type=_positive(int), default=100, metavar="N", help="lines; default 100")
+
     tune = command(
         "tune",
         "show the state of automatic tuning",
@@ -111,8 +130,11 @@ def make_parser(version: str) -> argparse.ArgumentParser:
         "           syrinx tune -n speech demo\n"
         "           kubectl logs deploy/syrinx-operator > log; syrinx tune -n speech demo --audit log --plot t.png",
     )
-    tune.add_argument("name", metavar="NAME", nargs="?", help="name of the pipeline; default: the one started last")
-    tune.add_argument("-n", "--namespace", metavar="NS", help="Kubernetes namespace of the pipeline NAME")
+    tune_name_help = "name of the pipeline; default: the one started last, or the only one of the namespace"
+    tune.add_argument("name", metavar="NAME", nargs="?", help=tune_name_help)
+    tune_help = "Kubernetes namespace of the pipeline"
+    tune_help += "" if program == "syrinx" else "; default: that of kubectl's current context"
+    tune.add_argument("-n", "--namespace", metavar="NS", help=tune_help)
     how = tune.add_mutually_exclusive_group()
     watch_help = "update until Ctrl-C; without a terminal, print a line per change"
     how.add_argument("--watch", action="store_true", help=watch_help)
@@ -122,6 +144,12 @@ def make_parser(version: str) -> argparse.ArgumentParser:
     audit_help = "with --plot: read decisions from the operator's log; - reads standard input"
     tune.add_argument("--audit", metavar="FILE", help=audit_help)
     return parser
+
+
+def _add_pipeline(command: argparse.ArgumentParser) -> None:
+    command.add_argument("name", metavar="NAME", nargs="?", help="name of the pipeline; default: the only one")
+    namespace_help = "Kubernetes namespace; default: that of kubectl's current context"
+    command.add_argument("-n", "--namespace", metavar="NS", help=namespace_help)
 
 
 def _add_target(command: argparse.ArgumentParser) -> None:

@@ -61,6 +61,8 @@ class KubeCluster:
         self.server = Server(self.api, self.watches, self.faults, rights)
         self.scheduler = Scheduler(self.api)
         self.kubelet: Any = (RealKubelet if pods == "real" else IdleKubelet)(self.api, self.addresses)
+        if pods == "real":
+            self.server.read_log = self.kubelet.logs
         self.proxy = ServiceProxy(self.api)
         self.controllers: list[Controller] = [
             Namespaces(self.api),

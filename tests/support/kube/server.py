@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +58,8 @@ class Server(KubernetesScaffold):
         self.rights = rights
         self.seen: list[Request] = []
         self.proxied: aiohttp.ClientSession | None = None
+        self.read_log: Callable[[str], str] = lambda pod: ""
+        """Returns the output of a pod's containers."""
 
     def __attrs_post_init__(self) -> None:
         """Disables kmock's own fallbacks."""
@@ -165,7 +168,7 @@ class Server(KubernetesScaffold):
         elif target.subresource == "scale":
             result = self._scale(verb, target, body, write)
         elif target.subresource == "log":
-            return web.Response(text="")
+            return web.Response(text=self._log(name, query))
         elif verb == "get":
             result = self.api.get(kind, namespace, name)
         elif verb == "update":
@@ -177,6 +180,10 @@ class Server(KubernetesScaffold):
         return _json(
             _partial(result) if "PartialObjectMetadata" in raw.headers.get("Accept", "") else result, write, status
         )
+
+    def _log(self, pod: str, query: Any) -> str:
+        lines = self.read_log(pod).splitlines(keepends=True)
+        return "".join(lines[-int(query.get("tailLines", len(lines) or 1)) :])
 
     def _write(self, raw: web.BaseRequest, target: Target) -> Write:
         query = raw.query

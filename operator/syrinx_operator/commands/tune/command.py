@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from syrinx_operator.commands.inspect.cluster import ClusterError, connect
 from syrinx_operator.commands.tune.view import TuneError, View, changes, lines
 from syrinx_operator.local import tuning_files
 from syrinx_operator.local.console import make_console
@@ -82,7 +83,7 @@ async def _views(read: Callable[[], Awaitable[View]]) -> AsyncIterator[tuple[Vie
         await asyncio.sleep(REFRESH_SECONDS)
         try:
             view, problem = await read(), ""
-        except TuneError as error:
+        except (TuneError, ClusterError) as error:
             problem = str(error)
 
 
@@ -114,8 +115,6 @@ async def read_view(name: str | None, namespace: str | None) -> View:
     """
     if namespace is None:
         return _read_local(running_pipeline(name))
-    if name is None:
-        raise TuneError(f"name a pipeline of namespace {namespace}; `kubectl get ttsp -n {namespace}` lists them")
     return await _read_cluster(namespace, name)
 
 
@@ -155,29 +154,15 @@ def _read_local(running: RunningPipeline) -> View:
     return View(name=running.name, location=running.url, admin_url=running.admin_url, **fields)
 
 
-async def _read_cluster(namespace: str, name: str) -> View:
-    """Returns the state in the status of a resource. Needs the operator extra. Raises TuneError."""
+async def _read_cluster(namespace: str, name: str | None) -> View:
+    """Returns the state in the status of a resource. Needs the operator extra. Raises TuneError or ClusterError."""
+    async with connect(namespace) as cluster:
+        live = await cluster.pipeline(name)
+    name = live["metadata"]["name"]
     try:
-        from kubernetes.aio.config import ConfigException
-
-        from syrinx_operator.cluster.api import Api, ApiError
-        from syrinx_operator.cluster.kinds import PIPELINE
         from syrinx_operator.cluster.state import InvalidSpec, parse_pipeline
-        from syrinx_operator.cluster.telemetry import Telemetry
-    except ImportError:
-        raise TuneError(
-            "reading a cluster needs the operator extra: pip install -e '.[operator]' in the Syrinx checkout"
-        ) from None
-    try:
-        async with Api(Telemetry()) as api:
-            live = await api.get(PIPELINE, namespace, name)
+
         spec, status = parse_pipeline(live).spec, live.get("status") or {}
-    except ConfigException as error:
-        raise TuneError(f"no cluster configuration: {error}; set KUBECONFIG to a kubeconfig file") from None
-    except ApiError as error:
-        if error.not_found:
-            raise TuneError(f"there is no TTSPipeline {name} in namespace {namespace}") from None
-        raise TuneError(f"the API server refused the request: {error}") from None
     except InvalidSpec as error:
         raise TuneError(f"{name} is not valid: {error}") from None
     if spec.tuning.mode == "Off":

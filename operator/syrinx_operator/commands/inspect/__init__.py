@@ -1,0 +1,1 @@
+"""`syrinx status` and `syrinx logs`: a pipeline on a Kubernetes cluster."""

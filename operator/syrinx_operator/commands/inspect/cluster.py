@@ -1,0 +1,111 @@
+"""Reads pipelines of a Kubernetes cluster, with the configuration of kubectl. Needs the operator extra."""
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from syrinx_operator.cluster.api import Api
+
+Manifest = dict[str, Any]
+
+
+class ClusterError(Exception):
+    """The cluster cannot be read. The message says what to do."""
+
+
+class Cluster:
+    """The pipelines of one namespace."""
+
+    def __init__(self, api: "Api", namespace: str) -> None:
+        self._api = api
+        self.namespace = namespace
+
+    async def pipeline(self, name: str | None) -> Manifest:
+        """Returns a pipeline, by default the only one. Raises ClusterError."""
+        from syrinx_operator.cluster.api import ApiError
+        from syrinx_operator.cluster.kinds import PIPELINE
+
+        where = f"in namespace {self.namespace}"
+        try:
+            if name is not None:
+                return await self._api.get(PIPELINE, self.namespace, name)
+            found = await self._api.list_objects(PIPELINE, self.namespace)
+        except ApiError as error:
+            if error.not_found:
+                which = "TTSPipeline" if name is None else f"TTSPipeline {name}"
+                raise ClusterError(f"there is no {which} {where}") from None
+            raise _refused(error) from None
+        if not found:
+            raise ClusterError(f"there is no TTSPipeline {where}; -n NAMESPACE selects another one")
+        if len(found) > 1:
+            names = ", ".join(each["metadata"]["name"] for each in found)
+            raise ClusterError(f"name one of the pipelines {where}: {names}")
+        return found[0]
+
+    async def pods(self, pipeline: str) -> list[Manifest]:
+        """Returns the pods of a pipeline. Raises ClusterError."""
+        from syrinx_operator.cluster.api import ApiError
+        from syrinx_operator.cluster.kinds import POD
+        from syrinx_operator.cluster.names import PIPELINE_LABEL
+
+        try:
+            return await self._api.list_objects(POD, self.namespace, f"{PIPELINE_LABEL}={pipeline}")
+        except ApiError as error:
+            raise _refused(error) from None
+
+    async def log(self, pod: str, container: str, *, previous: bool, lines: int) -> str:
+        """Returns the end of a container's log; of the one before its last restart with `previous`.
+
+        Raises ClusterError.
+        """
+        from syrinx_operator.cluster.api import ApiError
+        from syrinx_operator.cluster.kinds import POD
+
+        query = {"container": container, "tailLines": str(lines)} | ({"previous": "true"} if previous else {})
+        try:
+            return await self._api.text(POD.path(self.namespace, pod, "log"), query)
+        except ApiError as error:
+            raise _refused(error) from None
+
+
+@contextlib.asynccontextmanager
+async def connect(namespace: str | None) -> AsyncIterator[Cluster]:
+    """Yields the pipelines of a namespace, by default that of kubectl's current context. Raises ClusterError."""
+    try:
+        from kubernetes.aio.config import ConfigException
+
+        from syrinx_operator.cluster.api import Api
+        from syrinx_operator.cluster.telemetry import Telemetry
+    except ImportError:
+        raise ClusterError(
+            "reading a cluster needs the operator extra: pip install -e '.[operator]' in the Syrinx checkout"
+        ) from None
+    try:
+        async with Api(Telemetry()) as api:
+            yield Cluster(api, namespace or current_namespace())
+    except ConfigException as error:
+        raise _unconfigured(error) from None
+
+
+def current_namespace() -> str:
+    """Returns the namespace of kubectl's current context. Raises ClusterError."""
+    from kubernetes.aio.config import ConfigException, list_kube_config_contexts
+
+    if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
+        return "default"
+    try:
+        _, current = list_kube_config_contexts()  # type: ignore[no-untyped-call]
+    except ConfigException as error:
+        raise _unconfigured(error) from None
+    namespace: str = current["context"].get("namespace") or "default"
+    return namespace
+
+
+def _unconfigured(error: Exception) -> ClusterError:
+    return ClusterError(f"no cluster configuration: {error}; set KUBECONFIG to a kubeconfig file")
+
+
+def _refused(error: Exception) -> ClusterError:
+    return ClusterError(f"the API server refused the request: {error}")

@@ -1,0 +1,61 @@
+"""Chooses the container whose log explains a pipeline's state, for `syrinx logs`. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from syrinx_operator.cluster.names import COMPONENT_LABEL
+
+Manifest = Mapping[str, Any]
+
+ORDER = ("redis", "talker", "codec", "gateway")
+"""Components in the order in which they need each other: the first that fails explains the others."""
+_MANY_RESTARTS = 3
+"""Of a container that has restarted this often, the log before the last restart is the telling one."""
+
+
+class Choice(Struct, frozen=True):
+    """A container's log."""
+
+    pod: str
+    container: str
+    previous: bool
+    """Whether the log is that of the container before its last restart, which has the error."""
+    reason: str
+    """Why it was chosen."""
+
+
+def choose(pods: Sequence[Manifest]) -> Choice | None:
+    """Returns the log that explains why a pipeline is not ready, or that of a gateway if nothing is wrong.
+
+    None if there are no containers that have started.
+    """
+    candidates = [found for pod in pods for found in _candidates(pod)]
+    return min(candidates, key=lambda found: found[0])[1] if candidates else None
+
+
+def _candidates(pod: Manifest) -> Iterator[tuple[tuple[int, int, str], Choice]]:
+    """Yields each container that has a log, after its rank: lower is more telling."""
+    name, status = pod["metadata"]["name"], pod.get("status") or {}
+    component = pod["metadata"].get("labels", {}).get(COMPONENT_LABEL, "")
+    order = ORDER.index(component) if component in ORDER else len(ORDER)
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        state, restarts = container.get("state") or {}, container.get("restartCount", 0)
+        last = (container.get("lastState") or {}).get("terminated")
+        ended = state.get("terminated") or (None if "running" in state else last)
+
+        def choice(previous: bool, reason: str, container: Manifest = container) -> Choice:
+            return Choice(name, container["name"], previous, reason)
+
+        if ended is not None and ended.get("exitCode"):
+            reason = f"it ended with exit code {ended['exitCode']}, {restarts} restarts"
+            yield (0, order, name), choice(ended is last, reason)
+        elif "running" not in state:
+            continue
+        elif not container.get("ready"):
+            yield (1, order, name), choice(restarts >= _MANY_RESTARTS, f"it is not ready, {restarts} restarts")
+        elif restarts >= _MANY_RESTARTS:
+            yield (2, order, name), choice(True, f"it has restarted {restarts} times")
+        else:
+            yield (3, -order, name), choice(False, "all containers are ready")

@@ -1,0 +1,97 @@
+"""`kubectl syrinx`: status and logs of a pipeline, with the rights of somebody who may view a namespace."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import PIPE, STDOUT
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.gateway import until
+from support.kube import KubeCluster, Rights
+from support.operator import CRD
+from syrinx_operator.cluster.names import COMPONENT_LABEL, PIPELINE_LABEL
+
+RIGHTS = [
+    {"apiGroups": ["syrinx.dev"], "resources": ["ttspipelines"], "verbs": ["get", "list"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+    {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
+]
+Run = Callable[..., Awaitable[tuple[int | None, str]]]
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[KubeCluster]:
+    async with KubeCluster(crd=CRD, pods="real", rights=Rights.of_role(RIGHTS)) as running:
+        yield running
+
+
+@pytest.fixture
+def plugin(cluster: KubeCluster, tmp_path: Path) -> Run:
+    """Runs the plugin as kubectl does, and returns its exit status and output."""
+    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig(tmp_path / "kubeconfig"))}
+
+    async def run(*arguments: str) -> tuple[int | None, str]:
+        command = [str(Path(sys.executable).with_name("kubectl-syrinx")), *arguments]
+        process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=PIPE, stderr=STDOUT)
+        output, _ = await process.communicate()
+        return process.returncode, output.decode()
+
+    return run
+
+
+def resource(name: str) -> dict[str, Any]:
+    return {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline", "metadata": {"name": name}, "spec": {}}
+
+
+def talker(pipeline: str, script: str) -> dict[str, Any]:
+    container = {"name": "talker", "image": "python", "command": [sys.executable, "-c", script]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"{pipeline}-talker-0", "labels": {PIPELINE_LABEL: pipeline, COMPONENT_LABEL: "talker"}},
+        "spec": {"containers": [container]},
+    }
+
+
+async def test_it_shows_the_only_pipeline_of_the_current_namespace(cluster: KubeCluster, plugin: Run) -> None:
+    assert await plugin("status") == (
+        1,
+        "kubectl syrinx status: there is no TTSPipeline in namespace default; -n NAMESPACE selects another one\n",
+    )
+    cluster.apply(resource("demo"))
+    code, output = await plugin("status")
+    assert code == 0
+    assert output.startswith("demo in namespace default: the operator has not written a status")
+    cluster.apply(resource("other"))
+    code, output = await plugin("status")
+    assert (code, output) == (1, "kubectl syrinx status: name one of the pipelines in namespace default: demo, other\n")
+    assert cluster.rights is not None and cluster.rights.denied == []
+
+
+async def test_it_prints_the_log_of_the_container_that_failed(cluster: KubeCluster, plugin: Run) -> None:
+    cluster.apply(resource("demo"))
+    code, output = await plugin("logs", "demo")
+    assert code == 1 and "no container of demo has started" in output
+    cluster.apply(talker("demo", "print('one'); print('two'); print('the model is missing'); raise SystemExit(3)"))
+
+    def has_failed() -> bool:
+        statuses = cluster.get("pod", "demo-talker-0").get("status", {}).get("containerStatuses") or [{}]
+        return "terminated" in str(statuses)
+
+    await until(has_failed, "the container has failed")
+    code, output = await plugin("logs", "demo", "--tail", "2")
+    assert code == 0
+    assert "of talker in demo-talker-0, because it ended with exit code 3" in output
+    assert "the model is missing" in output and "one" not in output.splitlines()
+
+
+async def test_what_may_not_be_read_is_named(cluster: KubeCluster, plugin: Run) -> None:
+    code, output = await plugin("status", "-n", "elsewhere", "demo")
+    assert code == 1
+    assert output.startswith("kubectl syrinx status: the API server refused the request: ") and "forbidden" in output

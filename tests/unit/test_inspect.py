@@ -1,0 +1,141 @@
+"""What `syrinx status` and `syrinx logs` show of a pipeline's objects."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from syrinx_operator.cluster.names import COMPONENT_LABEL
+from syrinx_operator.commands.inspect.logs import Choice, choose
+from syrinx_operator.commands.inspect.status import NOT_READ, lines
+
+NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+
+
+def condition(kind: str, status: str, reason: str = "Fine", message: str = "all is well") -> dict[str, Any]:
+    times = {"lastTransitionTime": "2026-01-01T11:50:00Z", "observedGeneration": 3}
+    return {"type": kind, "status": status, "reason": reason, "message": message, **times}
+
+
+def stage(summary: str, **fields: Any) -> dict[str, Any]:
+    ready, _, desired = summary.partition("/")
+    counts = {"replicas": int(desired), "readyReplicas": int(ready), "updatedReplicas": int(desired)}
+    return {"summary": summary, "selector": "a=b", "settingsGeneration": 1, **counts, **fields}
+
+
+def pipeline(*conditions: dict[str, Any], generation: int = 3, **status: Any) -> dict[str, Any]:
+    metadata = {"name": "demo", "namespace": "speech", "generation": generation}
+    known = {"observedGeneration": 3, "model": "Qwen3-TTS", "modelGeneration": "abc", "image": "registry/stages:1"}
+    return {"metadata": metadata, "status": {**known, "conditions": list(conditions), **status}}
+
+
+def shown(live: dict[str, Any]) -> list[str]:
+    return lines(live, NOW, "kubectl syrinx")
+
+
+def test_a_pipeline_without_problems() -> None:
+    found = shown(
+        pipeline(
+            condition("Ready", "True"),
+            condition("Degraded", "False"),
+            condition("Progressing", "False", "Complete", "all components match the spec"),
+            endpoint="http://demo-gateway.speech.svc:8000",
+            talker=stage("2/2", settings={"maxNumSeqs": 8, "leadLimitSeconds": 8.0}),
+            redis={"ready": True},
+            slo=[{"taskType": "CustomVoice", "requests": 80, "within": 0.96, "ttfaP95Ms": 280, "met": "True"}],
+        )
+    )
+    assert found == [
+        "demo in namespace speech: ready for 10 min",
+        "",
+        "model     Qwen3-TTS, generation abc",
+        "image     registry/stages:1",
+        "endpoint  http://demo-gateway.speech.svc:8000",
+        "talker    2/2 ready",
+        "redis     ready",
+        "rollout   Complete: all components match the spec",
+        "latency   CustomVoice: 80 recent requests, first audio p95 280 ms, 96.0% within the objective",
+    ]
+
+
+def test_a_pipeline_that_is_not_ready_says_why_and_what_to_look_at_next() -> None:
+    problem = {"replica": "demo-talker-0", "restarts": 4, "problem": "CrashLoopBackOff: exit code 1"}
+    found = shown(
+        pipeline(
+            condition("Ready", "False", "TalkerNotReady", "no talker is ready"),
+            condition("TalkerReady", "False", "CrashLoopBackOff", "demo-talker-0: exit code 1"),
+            condition("CodecReady", "True"),
+            condition("Degraded", "True", "CrashLoopBackOff", "demo-talker-0: exit code 1"),
+            generation=4,
+            talker=stage("0/1", settings={"maxNumSeqs": 8, "leadLimitSeconds": 8.0}, confirmed=[problem]),
+        )
+    )
+    assert found[:4] == [
+        "demo in namespace speech: not ready for 10 min: no talker is ready",
+        "  the last edit is not applied yet",
+        "  TalkerReady: CrashLoopBackOff: demo-talker-0: exit code 1",
+        "  Degraded: CrashLoopBackOff: demo-talker-0: exit code 1",
+    ]
+    assert "talker    0/1 ready; 4 restarts; demo-talker-0: CrashLoopBackOff: exit code 1" in found
+    assert found[-1] == "next: kubectl syrinx logs -n speech demo"
+
+
+@pytest.mark.parametrize("status", [None, {}, {"conditions": "of another version"}])
+def test_a_pipeline_without_a_readable_status(status: Any) -> None:
+    live = pipeline() | {"status": status}
+    assert shown(live) == [f"demo in namespace speech: {NOT_READ}"]
+
+
+RUNNING = {"state": {"running": {}}}
+CRASHED = {"terminated": {"exitCode": 1}}
+
+
+def pod(name: str, component: str, *containers: dict[str, Any], init: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
+    own = [{"name": component, "ready": True, "restartCount": 0, **each} for each in containers]
+    before = [{"name": "fetch", "ready": False, "restartCount": 0, **each} for each in init]
+    return {
+        "metadata": {"name": name, "labels": {COMPONENT_LABEL: component}},
+        "status": {"containerStatuses": own, "initContainerStatuses": before},
+    }
+
+
+HEALTHY = [pod("g", "gateway", RUNNING), pod("t", "talker", RUNNING), pod("c", "codec", RUNNING)]
+
+
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        pytest.param(HEALTHY, Choice("g", "gateway", False, "all containers are ready"), id="healthy"),
+        pytest.param(
+            [*HEALTHY, pod("t1", "talker", {"ready": False, **RUNNING})],
+            Choice("t1", "talker", False, "it is not ready, 0 restarts"),
+            id="not ready",
+        ),
+        pytest.param(
+            [
+                pod("g", "gateway", {"ready": False, **RUNNING}),
+                pod("t", "talker", {"ready": False, "restartCount": 4, "state": {"waiting": {}}, "lastState": CRASHED}),
+            ],
+            Choice("t", "talker", True, "it ended with exit code 1, 4 restarts"),
+            id="crash loop",
+        ),
+        pytest.param(
+            [pod("t", "talker", {"ready": False, "state": {"waiting": {}}}, init=({"state": CRASHED},))],
+            Choice("t", "fetch", False, "it ended with exit code 1, 0 restarts"),
+            id="init container",
+        ),
+        pytest.param(
+            [*HEALTHY, pod("c1", "codec", {"restartCount": 5, "lastState": CRASHED, **RUNNING})],
+            Choice("c1", "codec", True, "it has restarted 5 times"),
+            id="restarts often",
+        ),
+        pytest.param(
+            [pod("c", "codec", {"ready": False, **RUNNING}), pod("r", "redis", {"ready": False, **RUNNING})],
+            Choice("r", "redis", False, "it is not ready, 0 restarts"),
+            id="root cause first",
+        ),
+        pytest.param([pod("t", "talker", {"ready": False, "state": {"waiting": {}}})], None, id="nothing started"),
+    ],
+)
+def test_the_log_that_explains_a_pipeline(pods: list[dict[str, Any]], expected: Choice | None) -> None:
+    assert choose(pods) == expected
