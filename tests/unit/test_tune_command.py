@@ -77,7 +77,6 @@ def test_errors_name_a_remedy(root, capsys):
         assert "demo has just started" in refusal(capsys)
         (slot.directory / tuning_files.STATE_FILE).write_text("{")
         assert "tuning.json: " in refusal(capsys)
-    assert "name a pipeline of namespace speech" in refusal(capsys, "-n", "speech")
     assert "--trial and --audit require --plot" in refusal(capsys, "--trial", "3")
 
 
