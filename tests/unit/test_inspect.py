@@ -90,7 +90,9 @@ RUNNING = {"state": {"running": {}}}
 CRASHED = {"terminated": {"exitCode": 1}}
 
 
-def pod(name: str, component: str, *containers: dict[str, Any], init: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
+def pod(
+    name: str, component: str, *containers: dict[str, Any], init: tuple[dict[str, Any], ...] = ()
+) -> dict[str, Any]:
     own = [{"name": component, "ready": True, "restartCount": 0, **each} for each in containers]
     before = [{"name": "fetch", "ready": False, "restartCount": 0, **each} for each in init]
     return {

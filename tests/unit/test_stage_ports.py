@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.settings import TalkerSettings
 from syrinx_stages.runtime.admin import create_admin
-from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.metrics import Metrics, PipelineSeries
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.settings_api import create_settings_api
 
@@ -115,6 +115,20 @@ async def test_metrics_have_the_format_that_the_scraper_accepts(accept, content_
     assert answer.headers["Content-Type"].startswith(content_type)
     assert 'syrinx_redis_errors_total{stage="talker"} 3.0' in answer.text
     assert answer.text.endswith("# EOF\n") == content_type.startswith("application/openmetrics-text")
+
+
+@pytest.mark.parametrize("accept", ["text/plain", "application/openmetrics-text"])
+async def test_every_series_names_its_pipeline(accept):
+    """With only the scrape annotations of the pods, dashboards and alerts could not tell pipelines apart otherwise."""
+    metrics = Metrics(CollectorRegistry())
+    metrics[m.LIVE_STREAMS].set(1)
+    metrics[m.TTFA].labels("CustomVoice", "talker-0", "codec-0").observe(0.05, {"trace_id": "abc"})
+    async with client_of(create_admin([], PipelineSeries(metrics.registry, "demo"))) as http:
+        text = (await http.get("/metrics", headers={"Accept": accept})).text
+    samples = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert 'syrinx_live_streams{pipeline="demo"} 1.0' in samples
+    assert len(samples) > 10 and all('pipeline="demo"' in line for line in samples)
+    assert ('trace_id="abc"' in text) == (accept == "application/openmetrics-text")
 
 
 async def test_a_scrape_does_not_delay_the_event_loop():

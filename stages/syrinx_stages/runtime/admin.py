@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from syrinx_stages.runtime.server import READ
 from syrinx_stages.runtime.settings import LiveSettings
@@ -47,8 +47,11 @@ class Service(Protocol):
         """Hands over the remaining work and frees all resources."""
 
 
-def create_admin(stages: Sequence[AdminTarget], registry: CollectorRegistry) -> FastAPI:
-    """Returns the admin application. `/healthz`: the process responds; `/readyz`: all of its stages are ready."""
+def create_admin(stages: Sequence[AdminTarget], series: Collector) -> FastAPI:
+    """Returns the admin application. `/healthz`: the process responds; `/readyz`: all of its stages are ready.
+
+    `/metrics` has the `series`.
+    """
     app = FastAPI(openapi_url=None)
     encoding = asyncio.Lock()
 
@@ -70,6 +73,6 @@ def create_admin(stages: Sequence[AdminTarget], registry: CollectorRegistry) -> 
         # In a thread, which prometheus-client's locks allow: a large registry would delay audio. One at a time, so that
         # scrapes take at most one thread from the gateway's encoders.
         async with encoding:
-            return Response(await asyncio.to_thread(encode, registry), media_type=content_type)
+            return Response(await asyncio.to_thread(encode, series), media_type=content_type)
 
     return app

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
 
 from syrinx_stages.contract.metrics import ROW_BUCKETS, SETTINGS_GENERATION, SETTINGS_TEMPORARY, Metric
 from syrinx_stages.runtime.settings import LiveSettings
@@ -42,6 +45,20 @@ class Metrics:
         # prometheus-client accepts the name of a counter with or without `_total` and exports it with the suffix.
         family = Counter if metric.kind == "counter" else Gauge
         return family(metric.name, metric.help, metric.labels, registry=self.registry)
+
+
+class PipelineSeries(Collector):
+    """The series of a registry with the label `pipeline`, by which dashboards and alerts select them."""
+
+    def __init__(self, registry: CollectorRegistry, pipeline: str) -> None:
+        self._registry = registry
+        self._label = {"pipeline": pipeline}
+
+    def collect(self) -> Iterator[Family]:
+        """Yields the metric families."""
+        for family in self._registry.collect():
+            family.samples = [each._replace(labels=self._label | each.labels) for each in family.samples]
+            yield family
 
 
 def export_settings(metrics: Metrics, stage: str, live: LiveSettings[Any]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import msgspec
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from starlette.types import ASGIApp
 
 from syrinx_stages.contract import logs
@@ -22,7 +22,7 @@ from syrinx_stages.contract.settings import TOKEN_VARIABLE, StageConfig, resolve
 from syrinx_stages.model.config import CheckpointError
 from syrinx_stages.runtime.admin import Service, create_admin
 from syrinx_stages.runtime.errors import SettingsError, StartError
-from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.metrics import Metrics, PipelineSeries
 from syrinx_stages.runtime.server import MAX_ADMIN_CONNECTIONS, HttpServer, max_public_connections
 from syrinx_stages.runtime.settings_api import create_settings_api
 from syrinx_stages.runtime.start import connect_redis, load_start_config
@@ -87,6 +87,7 @@ async def _serve(name: str, configs: Mapping[str, StageConfig], build: str) -> i
     module, _, function = build.partition(":")
     build_service: Build = getattr(importlib.import_module(module), function)
     metrics = Metrics(CollectorRegistry(), tracer)
+    ProcessCollector(registry=metrics.registry)
     for metric in (metric for stage in configs for metric in m.BY_STAGE[stage]):
         metrics[metric]
     connectors = {
@@ -112,7 +113,7 @@ async def _serve(name: str, configs: Mapping[str, StageConfig], build: str) -> i
             return server
 
         first = next(iter(configs.values()))
-        admin = create_admin(service.admin_targets, metrics.registry)
+        admin = create_admin(service.admin_targets, PipelineSeries(metrics.registry, first.pipeline))
         admin_url = listen(admin, first, first.admin_port, MAX_ADMIN_CONNECTIONS).url
         settings_url = ""
         if token := os.environ.get(TOKEN_VARIABLE):

@@ -61,6 +61,8 @@ def pod_monitors(owner: Owner, spec: PipelineSpec, observed: Observed) -> list[M
         "port": names.ADMIN_PORT_NAME,
         "path": "/metrics",
         "interval": f"{requested.interval_seconds}s",
+        # The series have the label `pipeline`, but not those of pods of an earlier version.
+        "honorLabels": True,
         "relabelings": [
             {"sourceLabels": ["__meta_kubernetes_pod_name"], "targetLabel": "pod"},
             {"sourceLabels": ["__meta_kubernetes_pod_label_syrinx_dev_pipeline"], "targetLabel": "pipeline"},
