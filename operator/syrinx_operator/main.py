@@ -1,6 +1,6 @@
 """The operator as kopf handlers: `kopf run --standalone -m syrinx_operator.main -n NAMESPACE` (`-A`: all namespaces).
 
-Watch events only enqueue a pipeline; `cluster.reconcile` reads its state from the cluster.
+kopf runs the process. The operator itself watches the cluster (`cluster.informer`), so that no error ends a watch.
 """
 
 import os
@@ -8,19 +8,15 @@ import os
 import kopf
 
 from syrinx_operator.cluster.config import ConfigError, options
-from syrinx_operator.cluster.kinds import PIPELINE, POD, WATCHED
-from syrinx_operator.cluster.operator import Operator, connection
+from syrinx_operator.cluster.operator import Operator, connection, scope
 from syrinx_stages.contract import logs
 
 try:
     logs.configure(os.environ)
-    OPERATOR = Operator(options(os.environ))
+    OPERATOR = Operator(options(os.environ), scope())
 except (ConfigError, ValueError) as error:
     raise SystemExit(f"syrinx-operator: {error}") from None
 
 kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT)(OPERATOR.start)
 kopf.on.cleanup()(OPERATOR.stop)
 kopf.on.login()(connection)
-kopf.on.event(PIPELINE.api_version, PIPELINE.plural)(OPERATOR.pipeline_event)
-for kind in (POD, *WATCHED):
-    kopf.on.event(kind.api_version, kind.plural)(OPERATOR.child_event)

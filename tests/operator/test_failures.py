@@ -22,7 +22,7 @@ def ours(harness: Harness) -> list:
 async def becomes_ready(harness: Harness) -> None:
     # Failures in a row are half a minute apart in the end.
     await harness.settled(seconds=120)
-    assert len(harness.objects()) == 21
+    assert len(harness.objects()) == 20
     assert harness.cluster.rights.denied == []
 
 
@@ -49,7 +49,7 @@ async def test_every_kind_of_read_is_retried(harness, code):
         harness.apply()
         await harness.settled()
         assert [fault.hit for fault in faults] == [1] * len(faults)
-        assert len(harness.objects()) == 21
+        assert len(harness.objects()) == 20
         assert "Traceback" not in operator.log.read_text()
 
 
@@ -148,7 +148,7 @@ async def test_a_rejected_object_is_reported_and_the_others_are_applied(harness)
         await harness.wait(reported, "the rejection is reported")
         assert harness.condition("Degraded")["reason"] == "ApplyFailed"
         assert "Deployment demo-gateway" in harness.condition("Degraded")["message"]
-        assert len(harness.objects()) == 20
+        assert len(harness.objects()) == 19
         assert any(message in event["message"] for event in harness.events() if event["type"] == "Warning")
         fault.release()
         await becomes_ready(harness)

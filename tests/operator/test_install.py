@@ -19,6 +19,7 @@ from support.charts import ROOT, is_hook, objects, of_kind, one, pods
 from support.kube import KubeCluster, Rights
 from support.kube.errors import ApiError
 from support.operator import CRD
+from syrinx_operator.cluster.names import LEASE
 
 SECONDS = 60.0
 VARIANTS = {"namespaced": "deploy/operator.yaml", "cluster-wide": "deploy/cluster-wide/operator.yaml"}
@@ -89,7 +90,7 @@ async def test_the_installed_operator_has_all_rights_it_needs(file, tmp_path):
                 await until(lambda path=path: httpx.get(f"http://127.0.0.1:{port}{path}").is_success, path)
             pipeline = {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline", "metadata": {"name": "demo"}}
             cluster.apply(pipeline, namespace="syrinx")
-            await cluster.wait(lambda: cluster.get("lease", "demo-operator", "syrinx"), SECONDS, "it has a Lease")
+            await cluster.wait(lambda: cluster.get("lease", LEASE, "syrinx"), SECONDS, "it has a Lease")
             await cluster.wait(lambda: cluster.get("statefulset", "demo-talker", "syrinx"), SECONDS, "it has talkers")
             await cluster.wait(
                 lambda: cluster.get("ttspipeline", "demo", "syrinx")["status"]["conditions"], SECONDS, "it has a status"

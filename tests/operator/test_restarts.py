@@ -116,11 +116,11 @@ async def test_sigterm_stops_it_quickly_and_releases_its_leases(harness):
     async with harness.operator() as operator:
         harness.apply()
         await harness.settled()
-        assert harness.cluster.get("lease", "demo-operator")["spec"]["holderIdentity"] == "operator-0"
+        assert harness.lease()["holderIdentity"] == "operator-0"
         async with asyncio.timeout(10):
             await operator.stop()
         assert operator.running.returncode == 0
-    assert harness.cluster.get("lease", "demo-operator")["spec"]["holderIdentity"] == ""
+    assert harness.lease()["holderIdentity"] == ""
 
 
 async def test_sigterm_during_a_reconcile_stops_it_quickly(harness):
@@ -141,14 +141,14 @@ async def test_a_second_operator_takes_over_when_the_first_stops(harness):
         await second.ready()
         harness.apply()
         await harness.settled()
-        holder = harness.cluster.get("lease", "demo-operator")["spec"]["holderIdentity"]
+        holder = harness.lease()["holderIdentity"]
         works, watches = (first, second) if holder == "operator-0" else (second, first)
         await watches.until(lambda: 'outcome="standby"' in watches.get("/metrics").text, "the other is on standby")
         assert "changes_total{" not in await watches.metrics()
         await works.stop()
         harness.apply(talker={"replicas": 2})
         await harness.wait(lambda: len(harness.talkers()) == 2, "the other carries the edit out")
-        assert harness.cluster.get("lease", "demo-operator")["spec"]["holderIdentity"] == watches.name
+        assert harness.lease()["holderIdentity"] == watches.name
 
 
 async def test_a_killed_operator_is_replaced_when_its_lease_expires(harness):
@@ -159,7 +159,7 @@ async def test_a_killed_operator_is_replaced_when_its_lease_expires(harness):
     harness.apply(talker={"replicas": 2})
     async with harness.operator("operator-1", SYRINX_LEASE_SECONDS="2"):
         await harness.wait(lambda: len(harness.talkers()) == 2, "the next one carries the edit out")
-    assert harness.cluster.get("lease", "demo-operator")["spec"]["leaseTransitions"] == 1
+    assert harness.lease()["leaseTransitions"] == 1
 
 
 async def test_an_operator_resumed_after_its_lease_expired_writes_nothing(harness):
@@ -172,7 +172,7 @@ async def test_an_operator_resumed_after_its_lease_expired_writes_nothing(harnes
         await other.ready()
         harness.apply()
         await harness.settled()
-        if harness.cluster.get("lease", "demo-operator")["spec"]["holderIdentity"] == other.name:
+        if harness.lease()["holderIdentity"] == other.name:
             frozen, other = other, frozen
         frozen.running.send_signal(signal.SIGSTOP)
         harness.apply(talker={"replicas": 2})
@@ -184,7 +184,7 @@ async def test_an_operator_resumed_after_its_lease_expired_writes_nothing(harnes
         await frozen.until(lambda: 'outcome="standby"' in frozen.get("/metrics").text, "it is on standby")
         await harness.quiet(other)
         assert {name: each["metadata"]["resourceVersion"] for name, each in _all(harness).items()} == before
-        assert harness.cluster.get("lease", "demo-operator")["spec"]["holderIdentity"] == other.name
+        assert harness.lease()["holderIdentity"] == other.name
 
 
 def _all(harness: Harness) -> dict:

@@ -7,9 +7,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from syrinx_operator.cluster.api import ApiError
+from syrinx_operator.cluster.api import ApiError, Listing
 from syrinx_operator.cluster.kinds import PIPELINE, Kind
-from syrinx_operator.cluster.names import PIPELINE_LABEL
 from syrinx_operator.cluster.state import Manifest
 
 
@@ -39,14 +38,14 @@ class FakeApi:
 
     get_metadata = get
 
-    async def list_objects(self, kind: Kind, namespace: str, selector: str = "") -> list[Manifest]:
+    async def list_objects(self, kind: Kind, namespace: str | None, selector: str = "") -> Listing:
         self._check("list", kind.kind, "")
-        pipeline = selector.removeprefix(f"{PIPELINE_LABEL}=")
-        return [
+        found = [
             copy.deepcopy(each)
             for (stored, _), each in self.objects.items()
-            if stored == kind.kind and each["metadata"].get("labels", {}).get(PIPELINE_LABEL) == pipeline
+            if stored == kind.kind and (not selector or selector in each["metadata"].get("labels", {}))
         ]
+        return Listing(found, str(next(self._versions)))
 
     async def apply(self, kind: Kind, namespace: str, manifest: Manifest, subresource: str | None = None) -> Manifest:
         name = manifest["metadata"]["name"]
@@ -58,7 +57,10 @@ class FakeApi:
         if subresource == "status":
             return self._store({**live, "status": copy.deepcopy(manifest["status"])})
         return self._store(
-            {**copy.deepcopy(manifest), "metadata": {**live.get("metadata", {}), **manifest["metadata"]}}
+            {
+                **copy.deepcopy(manifest),
+                "metadata": {"namespace": namespace, **live.get("metadata", {}), **manifest["metadata"]},
+            }
         )
 
     async def create(self, kind: Kind, namespace: str, manifest: Manifest) -> Manifest:
@@ -68,9 +70,11 @@ class FakeApi:
             raise ApiError(409, "AlreadyExists", f"{kind.plural} {name} already exists")
         return self._store(copy.deepcopy(manifest))
 
-    async def replace(self, kind: Kind, namespace: str, manifest: Manifest) -> Manifest:
+    async def replace(self, kind: Kind, namespace: str, manifest: Manifest, seconds: float = 0.0) -> Manifest:
         name = manifest["metadata"]["name"]
         self._write("replace", kind.kind, name)
+        if (kind.kind, name) not in self.objects:
+            raise ApiError(404, "NotFound", f"{kind.plural} {name} not found")
         live = self.objects[kind.kind, name]["metadata"]["resourceVersion"]
         if manifest["metadata"].get("resourceVersion") != live:
             raise ApiError(409, "Conflict", "the object has been modified")
@@ -81,9 +85,6 @@ class FakeApi:
         if self.objects[kind.kind, name]["metadata"]["uid"] != uid:
             raise ApiError(409, "Conflict", "the UID does not match")
         del self.objects[kind.kind, name]
-
-    async def serves(self, kind: Kind) -> bool:
-        return False
 
     def _check(self, verb: str, kind: str, name: str) -> None:
         if (error := self.fail(verb, kind, name)) is not None:

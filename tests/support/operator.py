@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any, Self
 import httpx
 
 from support.kube import KubeCluster
+from syrinx_operator.cluster.names import LEASE
 from syrinx_operator.local import die_with_parent
 from syrinx_stages.connector.server import free_port
 
@@ -34,7 +36,6 @@ OBJECTS = (
     "persistentvolumeclaim",
     "poddisruptionbudget",
     "networkpolicy",
-    "lease",
 )
 
 
@@ -57,6 +58,8 @@ class OperatorProcess:
             "POD_NAME": name,
             "SYRINX_PORT": str(self.port),
             "SYRINX_RESYNC_SECONDS": "1",
+            "SYRINX_RELIST_SECONDS": "3",
+            "SYRINX_MAX_BACKOFF_SECONDS": "4",
             "SYRINX_STAGE_ACCESS": "direct",
             "SYRINX_STAGES_IMAGE": "syrinx/stages:1",
             **environment,
@@ -95,13 +98,23 @@ class OperatorProcess:
             except httpx.TransportError:
                 pass
             assert time.monotonic() < deadline, f"not within {START_SECONDS:g} s: {what}\n{self.output}"
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
 
     def get(self, path: str) -> httpx.Response:
         return httpx.get(f"http://127.0.0.1:{self.port}{path}", timeout=5.0)
 
     async def metrics(self) -> str:
         return (await asyncio.to_thread(self.get, "/metrics")).text
+
+    async def reconciled(self, count: int) -> None:
+        """Waits until the operator has finished this many more reconciles."""
+        before = self.reconciles()
+        await self.until(lambda: self.reconciles() >= before + count, f"{count} reconciles")
+
+    def reconciles(self) -> float:
+        """Returns how many reconciles the operator has finished."""
+        samples = re.findall(r"^syrinx_operator_reconciles_total{.*} (.*)$", self.get("/metrics").text, re.MULTILINE)
+        return sum(map(float, samples))
 
     async def kill(self) -> None:
         """Sends SIGKILL and waits for the process to end."""
@@ -185,9 +198,9 @@ class Harness:
         """Returns all objects of pipelines."""
         return [each for kind in OBJECTS for each in self.cluster.list(kind, MANAGED)]
 
-    def reconciles(self) -> int:
-        """Returns how often an operator has read a pipeline."""
-        return sum("/ttspipelines/" in request.path and request.method == "GET" for request in self.cluster.requests)
+    def lease(self, namespace: str = "default") -> dict[str, Any]:
+        """Returns the spec of the Lease of a namespace."""
+        return self.cluster.get("lease", LEASE, namespace)["spec"]
 
     def writes(self) -> list[str]:
         """Returns the operators' writes without those of Leases."""
@@ -198,8 +211,8 @@ class Harness:
         """Waits until three reconciles in a row have written nothing."""
         deadline = time.monotonic() + SECONDS
         while True:
-            reconciles, writes = self.reconciles(), len(self.writes())
-            await self.wait(lambda: self.reconciles() >= reconciles + 3, f"three reconciles of {operator.name}")  # noqa: B023
+            writes = len(self.writes())
+            await operator.reconciled(3)
             if len(self.writes()) == writes:
                 return
             assert time.monotonic() < deadline, f"it keeps writing:  {self.writes()[-20:]}"

@@ -9,9 +9,9 @@ from syrinx_operator.cluster.kinds import (
     LEASE,
     OPTIONAL,
     PIPELINE,
+    PLANNED,
     POD,
     SECRET,
-    WATCHED,
     Kind,
 )
 
@@ -28,19 +28,18 @@ def _rule(kind: Kind, *verbs: str, subresource: str = "") -> PolicyRule:
     return PolicyRule(kind.group, kind.plural + subresource, verbs)
 
 
-_WATCH = ("get", "list", "watch")
+_WATCH = ("list", "watch")
 # Server-side apply of a new object requires `create` and `patch`.
 _WRITE = ("create", "patch", "delete")
 
 RBAC_RULES = (
     _rule(PIPELINE, *_WATCH),
     _rule(PIPELINE, "patch", subresource="/status"),
-    *(_rule(kind, *_WATCH, *_WRITE) for kind in WATCHED),
-    *(_rule(kind, "get", "list", *_WRITE) for kind in OPTIONAL),
-    _rule(POD, "list", "watch"),
+    *(_rule(kind, "get", *_WATCH, *_WRITE) for kind in (*PLANNED, *OPTIONAL)),
+    _rule(POD, *_WATCH),
     # Metadata of the Redis password only; list and watch would expose every Secret.
     _rule(SECRET, "get", "create"),
-    _rule(AUTOSCALER, "list"),
+    _rule(AUTOSCALER, *_WATCH),
     _rule(LEASE, "get", "create", "update"),
     _rule(EVENT, "create"),
 )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from syrinx_operator.cluster.api import Api, ApiError
-from syrinx_operator.cluster.kinds import PIPELINE, POD, POD_MONITOR
+from syrinx_operator.cluster.kinds import PIPELINE, POD
 from syrinx_operator.cluster.telemetry import Telemetry
 
 
@@ -69,13 +69,15 @@ async def test_a_response_that_is_no_object_is_an_error(body):
 
 
 def page(*names: str, token: str = "") -> tuple[int, bytes, Mapping[str, str]]:
-    return response(200, {"metadata": {"continue": token}, "items": [{"metadata": {"name": name}} for name in names]})
+    metadata = {"continue": token, "resourceVersion": "7"}
+    return response(200, {"metadata": metadata, "items": [{"metadata": {"name": name}} for name in names]})
 
 
 async def test_a_list_reads_all_pages_and_adds_the_kind():
     api = CannedApi(page("a", token="t"), page("b"))
     found = await api.list_objects(POD, "voices", "app=demo")
-    assert [(each["kind"], each["metadata"]["name"]) for each in found] == [("Pod", "a"), ("Pod", "b")]
+    assert [(each["kind"], each["metadata"]["name"]) for each in found.items] == [("Pod", "a"), ("Pod", "b")]
+    assert found.version == "7"
     assert api.queries == [
         {"limit": "500", "labelSelector": "app=demo"},
         {"limit": "500", "labelSelector": "app=demo", "continue": "t"},
@@ -85,24 +87,26 @@ async def test_a_list_reads_all_pages_and_adds_the_kind():
 async def test_a_list_starts_over_once_if_its_token_expires():
     expired = response(410, {"reason": "Expired"})
     api = CannedApi(page("a", token="t"), expired, page("a"))
-    assert [each["metadata"]["name"] for each in await api.list_objects(POD, "voices")] == ["a"]
+    assert [each["metadata"]["name"] for each in (await api.list_objects(POD, "voices")).items] == ["a"]
     with pytest.raises(ApiError):
         await CannedApi(expired, expired).list_objects(POD, "voices")
 
 
-@pytest.mark.parametrize(
-    ("answer", "served"),
-    [
-        (response(200, {"resources": [{"name": "podmonitors"}]}), True),
-        (response(200, {"resources": []}), False),
-        (response(404, {}), False),
-    ],
-)
-async def test_discovery_says_whether_a_kind_is_served(answer, served):
-    assert await CannedApi(answer).serves(POD_MONITOR) is served
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+async def test_a_server_that_cannot_answer_now_is_unavailable(status):
+    assert (await error_of(status, {"message": "etcdserver: request timed out"})).unavailable
+
+
+async def test_a_field_that_the_crd_does_not_know_is_not_an_outage():
+    """The API server answers 500."""
+    message = (
+        "failed to create typed patch object (v/demo; syrinx.dev/v1alpha1): .status.x: field not declared in schema"
+    )
+    assert not (await error_of(500, {"message": message})).unavailable
 
 
 def test_paths():
+    assert POD.path(None) == "/api/v1/pods"
     assert POD.path("voices", "demo") == "/api/v1/namespaces/voices/pods/demo"
     assert PIPELINE.path("voices") == "/apis/syrinx.dev/v1alpha1/namespaces/voices/ttspipelines"
     assert (

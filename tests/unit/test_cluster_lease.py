@@ -1,13 +1,13 @@
-"""Leases: acquiring, renewing, losing, releasing."""
+"""Leases: acquiring, renewing, losing, releasing; and those of earlier versions."""
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from support.fake_api import FakeApi, unavailable
+from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import ApiError
-from syrinx_operator.cluster.lease import LeaseForeign, LeaseLost, Leases, LeaseTaken
+from syrinx_operator.cluster.lease import FormerLeases, LeaseLost, Leases, LeaseTaken
 from syrinx_operator.cluster.state import Owner
 
 OWNER = Owner("demo", "voices", "u-1", generation=1)
@@ -19,11 +19,25 @@ class Operators:
 
     def __init__(self) -> None:
         self.api, self.now = FakeApi(), 1000.0
-        self.first, self.second = (Leases(self.api, name, SECONDS, lambda: self.now) for name in ("first", "second"))
+        self.prepared: list[str] = []
+        self.error: ApiError | None = None
+        self.first, self.second = self._leases("first"), self._leases("second")
+
+    def _leases(self, name: str) -> Leases:
+        async def prepare(namespace: str) -> None:
+            if self.error is not None:
+                raise self.error
+            self.prepared.append(f"{name} {namespace}")
+
+        return Leases(self.api, name, SECONDS, prepare, lambda: self.now)
 
     @property
     def lease(self) -> dict:
-        return self.api.objects["Lease", "demo-operator"]
+        return self.api.objects["Lease", names.LEASE]
+
+    @property
+    def verbs(self) -> list[str]:
+        return [verb for verb, _, _ in self.api.writes]
 
 
 @pytest.fixture
@@ -34,34 +48,40 @@ def operators() -> Operators:
 async def test_a_held_lease_passes_the_fence_until_shortly_before_it_expires(operators):
     with pytest.raises(LeaseLost):
         operators.first.fence(OWNER)
-    await operators.first.hold(OWNER)
+    await operators.first.hold("voices")
     operators.now += 11.9
     operators.first.fence(OWNER)
     operators.now += 0.2
-    with pytest.raises(LeaseLost, match="demo-operator was not renewed in time"):
+    with pytest.raises(LeaseLost, match=r"ttspipelines.syrinx.dev was not renewed in time"):
         operators.first.fence(OWNER)
 
 
+async def test_a_lease_is_of_one_namespace(operators):
+    await operators.first.hold("voices")
+    with pytest.raises(LeaseLost):
+        operators.first.fence(Owner("demo", "other", "u-2", generation=1))
+
+
 async def test_a_lease_is_renewed_only_after_a_third_of_its_duration(operators):
-    await operators.first.hold(OWNER)
+    await operators.first.hold("voices")
     operators.now += 4.9
-    await operators.first.hold(OWNER)
-    assert [verb for verb, _, _ in operators.api.writes] == ["create"]
+    await operators.first.hold("voices")
+    assert operators.verbs == ["create"]
     operators.now += 0.2
-    await operators.first.hold(OWNER)
-    assert [verb for verb, _, _ in operators.api.writes] == ["create", "replace"]
+    await operators.first.hold("voices")
+    assert operators.verbs == ["create", "replace"]
     assert operators.lease["spec"]["leaseTransitions"] == 0
 
 
 async def test_another_operator_takes_over_a_lease_that_is_not_renewed_for_its_duration(operators):
-    await operators.first.hold(OWNER)
+    await operators.first.hold("voices")
     with pytest.raises(LeaseTaken, match="operator first holds the Lease"):
-        await operators.second.hold(OWNER)
+        await operators.second.hold("voices")
     operators.now += SECONDS
     with pytest.raises(LeaseTaken):
-        await operators.second.hold(OWNER)
-    operators.now += 0.1
-    await operators.second.hold(OWNER)
+        await operators.second.hold("voices")
+    operators.now += SECONDS / 3
+    await operators.second.hold("voices")
     assert operators.lease["spec"] | {"acquireTime": "", "renewTime": ""} == {
         "holderIdentity": "second",
         "leaseDurationSeconds": 15,
@@ -70,29 +90,60 @@ async def test_another_operator_takes_over_a_lease_that_is_not_renewed_for_its_d
         "renewTime": "",
     }
     with pytest.raises(LeaseTaken):
-        await operators.first.hold(OWNER)
+        await operators.first.hold("voices")
+
+
+async def test_all_pipelines_on_standby_share_one_request_for_the_lease(operators):
+    await operators.first.hold("voices")
+    requests: list[tuple] = []
+    operators.api.fail = lambda *request: requests.append(request)
+    for _ in range(10):
+        with pytest.raises(LeaseTaken, match="operator first holds the Lease"):
+            await operators.second.hold("voices")
+    assert len(requests) == 1
 
 
 async def test_a_renewed_lease_is_not_taken_over(operators):
-    await operators.first.hold(OWNER)
+    await operators.first.hold("voices")
     for _ in range(5):
         operators.now += 6
-        await operators.first.hold(OWNER)
+        await operators.first.hold("voices")
         with pytest.raises(LeaseTaken):
-            await operators.second.hold(OWNER)
+            await operators.second.hold("voices")
+
+
+async def test_the_cache_is_refreshed_whenever_others_may_have_written(operators):
+    await operators.first.hold("voices")
+    operators.now += 6
+    await operators.first.hold("voices")
+    assert operators.prepared == ["first voices"], "a renewal needs none"
+    operators.now += SECONDS + 1
+    await operators.first.hold("voices")
+    assert operators.prepared == ["first voices"] * 2
+
+
+async def test_nothing_is_written_before_the_cache_is_refreshed(operators):
+    operators.error = unavailable()
+    with pytest.raises(ApiError):
+        await operators.first.hold("voices")
+    with pytest.raises(LeaseLost):
+        operators.first.fence(OWNER)
+    operators.error = None
+    await operators.first.hold("voices")
+    operators.first.fence(OWNER)
 
 
 async def test_a_released_lease_can_be_acquired_immediately(operators):
-    await operators.first.hold(OWNER)
+    await operators.first.hold("voices")
     await operators.first.release()
-    await operators.second.hold(OWNER)
+    await operators.second.hold("voices")
     operators.second.fence(OWNER)
     with pytest.raises(LeaseLost):
         operators.first.fence(OWNER)
 
 
 async def test_releasing_does_not_touch_a_lease_that_another_operator_has_taken(operators):
-    await operators.first.hold(OWNER)
+    await operators.first.hold("voices")
     operators.lease["spec"]["holderIdentity"] = "second"
     await operators.first.release()
     assert operators.lease["spec"]["holderIdentity"] == "second"
@@ -102,29 +153,73 @@ async def test_losing_a_race_for_a_lease_is_no_error(operators):
     conflict = ApiError(409, "Conflict", "modified")
     operators.api.fail = lambda verb, kind, name: conflict if verb == "create" else None
     with pytest.raises(LeaseTaken):
-        await operators.first.hold(OWNER)
+        await operators.first.hold("voices")
 
 
-async def test_the_lease_of_a_recreated_pipeline_is_a_new_one(operators):
-    await operators.first.hold(OWNER)
-    recreated = msgspec.structs.replace(OWNER, uid="u-2")
-    with pytest.raises(LeaseLost):
-        operators.first.fence(recreated)
-    with pytest.raises(LeaseTaken) as error:
-        await operators.first.hold(recreated)
-    assert not isinstance(error.value, LeaseForeign), "the old Lease is about to be garbage collected"
+async def test_a_lease_that_someone_has_annotated_stays_held(operators):
+    await operators.first.hold("voices")
+    operators.api.add(operators.lease)
+    operators.now += 6
+    await operators.first.hold("voices")
+    operators.first.fence(OWNER)
+    assert operators.prepared == ["first voices"]
 
 
-async def test_a_lease_without_an_owner_has_to_be_deleted_by_the_user(operators):
-    operators.api.add({"kind": "Lease", "metadata": {"name": "demo-operator"}, "spec": {}})
-    with pytest.raises(LeaseForeign, match="does not belong to this pipeline: delete it"):
-        await operators.first.hold(OWNER)
+async def test_a_deleted_lease_is_created_again(operators):
+    await operators.first.hold("voices")
+    operators.api.objects.clear()
+    operators.now += 6
+    await operators.first.hold("voices")
+    assert operators.lease["spec"]["holderIdentity"] == "first"
 
 
 async def test_an_unavailable_server_leaves_the_lease_held_until_it_expires(operators):
-    await operators.first.hold(OWNER)
+    await operators.first.hold("voices")
     operators.api.fail = lambda verb, kind, name: unavailable()
     operators.now += 10
-    with pytest.raises(ApiError):
-        await operators.first.hold(OWNER)
+    await operators.first.hold("voices")
     operators.first.fence(OWNER)
+    operators.now += 4
+    with pytest.raises(ApiError):
+        await operators.first.hold("voices")
+    with pytest.raises(LeaseLost):
+        operators.first.fence(OWNER)
+
+
+class Upgrade:
+    """An operator, and the Lease by which one of an earlier version holds a pipeline."""
+
+    def __init__(self, holder: str) -> None:
+        self.api, self.now = FakeApi(), 1000.0
+        self.former = FormerLeases(self.api, "new", SECONDS, lambda: self.now)
+        self.renew(holder)
+
+    def renew(self, holder: str) -> None:
+        spec = {"holderIdentity": holder, "leaseDurationSeconds": 15}
+        self.api.add({"kind": "Lease", "metadata": {"name": "demo-operator"}, "spec": spec})
+
+
+async def test_the_lease_of_an_earlier_version_is_respected_while_it_is_renewed():
+    upgrade = Upgrade("old")
+    for _ in range(5):
+        with pytest.raises(LeaseTaken, match="operator old, of an earlier version, holds the Lease demo-operator"):
+            await upgrade.former.check(OWNER)
+        upgrade.now += 6
+        upgrade.renew("old")
+    with pytest.raises(LeaseTaken):
+        await upgrade.former.check(OWNER)
+    upgrade.now += SECONDS + 0.1
+    await upgrade.former.check(OWNER)
+
+
+@pytest.mark.parametrize("holder", ["", "new"])
+async def test_the_released_lease_of_an_earlier_version_is_read_once(holder):
+    upgrade = Upgrade(holder)
+    await upgrade.former.check(OWNER)
+    requests: list[tuple] = []
+    upgrade.api.fail = lambda *request: requests.append(request)
+    await upgrade.former.check(OWNER)
+    assert requests == [] and upgrade.api.writes == []
+    upgrade.former.forget(OWNER.namespace, OWNER.name)
+    await upgrade.former.check(OWNER)
+    assert len(requests) == 1

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import kopf
+import kopf.cli
 import pytest
 
 from syrinx_operator.cluster.api import ApiError
-from syrinx_operator.cluster.config import options
-from syrinx_operator.cluster.operator import MANAGED_SELECTOR, Operator, configure
+from syrinx_operator.cluster.config import ConfigError, options
+from syrinx_operator.cluster.kinds import AUTOSCALER, PIPELINE, PLANNED
+from syrinx_operator.cluster.operator import Operator, configure, scope
 from syrinx_operator.cluster.selftest import INVALID_SPECS, SelftestFailed, selftest
 from syrinx_operator.cluster.workqueue import NamespacedName
 
@@ -38,49 +41,65 @@ class Queue:
 
 @pytest.fixture
 def operator() -> Operator:
-    found = Operator(options({"SYRINX_STAGES_IMAGE": "stages:1"}))
+    found = Operator(options({"SYRINX_STAGES_IMAGE": "stages:1"}), ("voices",))
     found._queue = Queue()
     return found
 
 
-def event(kind: str, **metadata: Any) -> dict[str, Any]:
-    return {"type": kind, "object": {"metadata": {"namespace": "voices", "name": "demo", "uid": "u-1", **metadata}}}
+def live(**metadata: Any) -> dict[str, Any]:
+    return {"metadata": {"namespace": "voices", "name": "demo", "uid": "u-1", **metadata}}
 
 
 @pytest.mark.parametrize(
-    ("received", "call"),
+    ("change", "found", "call"),
     [
-        (event("ADDED"), ("add", DEMO)),
-        (event("DELETED"), ("add", DEMO)),
-        (event("MODIFIED", generation=3), ("add_version", DEMO, ("u-1", 3))),
-        (event("MODIFIED", generation=3, deletionTimestamp="2026-11-21T10:00:00Z"), ("add", DEMO)),
+        ("ADDED", live(), ("add", DEMO)),
+        ("DELETED", live(), ("add", DEMO)),
+        ("MODIFIED", live(generation=3), ("add_version", DEMO, ("u-1", 3))),
+        ("MODIFIED", live(generation=3, deletionTimestamp="2026-11-21T10:00:00Z"), ("add", DEMO)),
     ],
     ids=["added", "deleted", "modified", "terminating"],
 )
-async def test_pipeline_events_enqueue_the_pipeline(operator, received, call):
-    await operator.pipeline_event(received)
+def test_changes_of_pipelines_enqueue_the_pipeline(operator, change, found, call):
+    operator._changed(PIPELINE, change, found)
     assert operator._queue.calls == [call]
 
 
-async def test_object_events_enqueue_the_pipeline_in_their_label(operator):
-    await operator.child_event(event("MODIFIED", name="demo-talker", labels={"syrinx.dev/pipeline": "demo"}))
-    await operator.child_event(event("MODIFIED", name="other", labels={}))
+def test_changes_of_objects_enqueue_the_pipeline_in_their_label(operator):
+    operator._changed(PLANNED[0], "MODIFIED", live(name="demo-talker", labels={"syrinx.dev/pipeline": "demo"}))
+    operator._changed(PLANNED[0], "MODIFIED", live(name="other", labels={}))
+    operator._changed(AUTOSCALER, "MODIFIED", live(name="other"))
     assert operator._queue.calls == [("add_known", DEMO)]
 
 
 async def test_the_liveness_probe_names_stuck_pipelines_and_a_dead_lease_task(operator):
-    assert operator._unhealthy() == "stuck: voices/demo"
+    assert (operator._health().ok, operator._health().text) == (False, "stuck: voices/demo")
     operator._lease_keeper = asyncio.create_task(asyncio.sleep(0))
     await operator._lease_keeper
-    assert operator._unhealthy() == "Leases are no longer renewed"
+    assert operator._health().text == "Leases are no longer renewed; stuck: voices/demo"
 
 
-def test_kopf_only_watches():
+def test_kopf_only_runs_the_process():
     settings = kopf.OperatorSettings()
-    configure(settings)
+    configure(settings, max_backoff_seconds=60.0)
     assert settings.scanning.disabled and settings.peering.standalone and not settings.posting.enabled
-    assert settings.watching.label_selectors["apps", "v1", "statefulsets"] == MANAGED_SELECTOR
-    assert settings.watching.label_selectors["", "v1", "pods"] == MANAGED_SELECTOR
+    backoffs = settings.networking.error_backoffs
+    assert [*itertools.islice(backoffs, 9)] == [0.5, 1, 2, 4, 8, 16, 32, 60, 60] == [*itertools.islice(backoffs, 9)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "namespaces"),
+    [(["-A"], None), (["-n", "a", "-n", "b", "-n", "a"], ("a", "b")), ([], None)],
+)
+def test_the_namespaces_are_those_of_the_command(arguments, namespaces):
+    with kopf.cli.run.make_context("run", arguments):
+        assert scope() == namespaces
+
+
+@pytest.mark.parametrize("name", ["team-*", "!a", "Team", "a,b"])
+def test_a_pattern_is_no_namespace(name):
+    with kopf.cli.run.make_context("run", ["-n", name]), pytest.raises(ConfigError, match="--namespace: "):
+        scope()
 
 
 class Validator:

@@ -9,11 +9,14 @@ import pytest
 
 from support.fake_api import FakeApi, forbidden, pipeline_object, unavailable
 from syrinx_operator.cluster.api import ApiError
+from syrinx_operator.cluster.cache import Cache
 from syrinx_operator.cluster.config import options
-from syrinx_operator.cluster.kinds import LEASE
-from syrinx_operator.cluster.lease import Leases
+from syrinx_operator.cluster.kinds import PIPELINE
+from syrinx_operator.cluster.lease import FormerLeases, Leases
+from syrinx_operator.cluster.names import LEASE
 from syrinx_operator.cluster.objects import Objects
 from syrinx_operator.cluster.reconcile import Reconciler
+from syrinx_operator.cluster.secrets import Secrets
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.cluster.tuning import MetricsReader, TuningRunner
 from syrinx_operator.cluster.workqueue import NamespacedName, Outcome, Result
@@ -38,23 +41,30 @@ class NoStages:
 class World:
     """A reconciler, its API server, and the pipeline `demo`."""
 
-    def __init__(self, identity: str = "operator-1", api: FakeApi | None = None) -> None:
+    def __init__(self, identity: str = "operator-1", api: FakeApi | None = None, secret_seconds: float = 0.0) -> None:
         self.api = api or FakeApi()
         if api is None:
             self.api.add(pipeline_object())
         telemetry, stages = Telemetry(), NoStages()
         settings = options({"POD_NAME": identity, "SYRINX_STAGES_IMAGE": "stages:1"})
-        leases = Leases(self.api, identity, settings.lease_seconds)
+        self.cache = Cache(self.api, (DEMO.namespace,), lambda *_: None, relist_seconds=300.0, max_backoff_seconds=60.0)
+        secrets = Secrets(self.api, secret_seconds)
+        leases = Leases(self.api, identity, settings.lease_seconds, self.cache.refresh)
         self.reconciler = Reconciler(
             api=self.api,
+            cache=self.cache,
+            secrets=secrets,
             leases=leases,
-            objects=Objects(self.api, telemetry, leases.fence),
+            former_leases=FormerLeases(self.api, identity, settings.lease_seconds),
+            objects=Objects(self.api, self.cache, secrets, telemetry, leases.fence),
             stages=stages,
             tuning=TuningRunner(MetricsReader(), Tuner(audit=lambda line: None), telemetry.tuning, stages.scrape),
             options=settings,
         )
 
     async def reconcile(self, failures: int = 0) -> Result:
+        """Reconciles once the cache has everything."""
+        await self.cache.refresh(DEMO.namespace)
         return await self.reconciler.reconcile(DEMO, failures)
 
     @property
@@ -68,6 +78,7 @@ class World:
     def edit(self, **spec: Any) -> None:
         live = self.pipeline
         live["spec"], live["metadata"]["generation"] = spec, live["metadata"]["generation"] + 1
+        self.api.add(live)
 
 
 async def test_creates_all_objects_then_the_status():
@@ -76,7 +87,7 @@ async def test_creates_all_objects_then_the_status():
     assert result.outcome is Outcome.SUCCEEDED
     assert world.api.names("StatefulSet") == ["demo-codec", "demo-redis", "demo-talker"]
     assert world.api.names("Secret") == ["demo-redis", "demo-stages"]
-    assert world.api.writes[0] == ("create", "Lease", "demo-operator")
+    assert world.api.writes[0] == ("create", "Lease", LEASE)
     assert world.api.writes[-1] == ("apply", "TTSPipeline/status", "demo")
     assert world.pipeline["status"]["observedGeneration"] == 1
     assert result.conditions["Ready"] == "False"
@@ -134,14 +145,6 @@ async def test_a_pipeline_whose_lease_another_operator_holds_is_not_touched():
     assert first.api.writes == []
 
 
-async def test_a_lease_of_another_owner_is_reported_by_an_event():
-    world = World()
-    metadata = {"name": "demo-operator", "namespace": "voices"}
-    world.api.add({"apiVersion": LEASE.api_version, "kind": "Lease", "metadata": metadata, "spec": {}})
-    assert (await world.reconcile()).outcome is Outcome.STANDBY
-    assert [(verb, kind) for verb, kind, _ in world.api.writes] == [("create", "Event")]
-
-
 async def test_an_object_of_another_owner_blocks_pruning_but_not_the_other_objects():
     world = World()
     world.api.add({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo-gateway"}, "spec": {}})
@@ -152,6 +155,71 @@ async def test_an_object_of_another_owner_blocks_pruning_but_not_the_other_objec
     assert "demo-talker" in world.api.names("StatefulSet")
     assert world.condition("Degraded") == ("True", "NameConflict")
     assert "observedGeneration" not in world.pipeline["status"]
+
+
+async def test_what_nothing_needs_is_deleted_while_another_object_is_missing():
+    world = World()
+    world.edit(talker={"replicas": 2})
+    await world.reconcile()
+    assert world.api.names("PodDisruptionBudget") == ["demo-talker"]
+    world.edit(talker={"replicas": 1}, connector={"url": "redis://cache:6379/0"})
+    world.api.fail = lambda verb, kind, name: forbidden() if (verb, name) == ("apply", "demo-talker") else None
+    assert (await world.reconcile()).outcome is Outcome.BLOCKED
+    assert world.api.names("PodDisruptionBudget") == []
+    assert "demo-redis" in world.api.names("StatefulSet"), "the talkers still use it"
+
+
+async def test_a_disruption_budget_that_is_rejected_does_not_stop_pruning():
+    world = World()
+    await world.reconcile()
+    world.edit(talker={"replicas": 2}, connector={"url": "redis://cache:6379/0"})
+    world.api.fail = lambda verb, kind, name: forbidden() if (verb, kind) == ("apply", "PodDisruptionBudget") else None
+    assert (await world.reconcile()).outcome is Outcome.BLOCKED
+    assert "demo-redis" not in world.api.names("StatefulSet")
+
+
+async def test_a_reconcile_without_changes_makes_no_request():
+    world = World(secret_seconds=300.0)
+    await world.reconcile()
+    await world.reconcile()
+    await world.cache.refresh(DEMO.namespace)
+    requests: list[tuple[str, str, str]] = []
+    world.api.fail = lambda *request: requests.append(request)
+    assert (await world.reconciler.reconcile(DEMO, 0)).outcome is Outcome.SUCCEEDED
+    assert requests == []
+
+
+async def test_an_own_write_is_seen_without_a_watch():
+    world = World()
+    await world.reconcile()
+    world.api.writes.clear()
+    assert (await world.reconciler.reconcile(DEMO, 0)).outcome is Outcome.SUCCEEDED
+    assert [write for write in world.api.writes if write[0] == "apply"] == []
+
+
+async def test_an_object_that_was_replaced_unseen_is_read_again():
+    """The write names the UID of the object in the cache, so that it is refused."""
+    world = World()
+    await world.reconcile()
+    settings = world.api.objects.pop(("ConfigMap", "demo-codec"))
+    world.api.add({**settings, "metadata": {**settings["metadata"], "uid": "u-new"}})
+    world.edit(codec={"maxNumSeqs": 5})
+    world.cache.put(PIPELINE, world.pipeline)
+    assert (await world.reconciler.reconcile(DEMO, 0)).outcome is Outcome.SUCCEEDED
+    found = world.api.objects["ConfigMap", "demo-codec"]
+    assert found["metadata"]["uid"] == "u-new" and '"max_num_seqs":5' in found["data"]["settings.json"]
+
+
+async def test_a_pipeline_that_an_earlier_version_holds_is_not_touched():
+    world = World()
+    spec = {"holderIdentity": "old", "leaseDurationSeconds": 15}
+    world.api.add({"kind": "Lease", "metadata": {"name": "demo-operator", "namespace": "voices"}, "spec": spec})
+    result = await world.reconcile()
+    assert (result.outcome, result.requeue_after) == (Outcome.STANDBY, 5.0)
+    assert "operator old, of an earlier version, holds the Lease demo-operator" in result.message
+    assert world.api.names("StatefulSet") == []
+    world.api.objects["Lease", "demo-operator"]["spec"]["holderIdentity"] = ""
+    assert (await world.reconcile()).outcome is Outcome.SUCCEEDED
 
 
 async def test_a_password_secret_of_another_owner_blocks_the_plan():
@@ -217,12 +285,12 @@ async def test_a_rejected_object_does_not_stop_the_others():
 
 async def test_an_unavailable_server_is_reported_from_the_second_failure_on():
     world = World()
-    world.api.fail = lambda verb, kind, name: unavailable() if kind == "Service" else None
+    world.api.fail = lambda verb, kind, name: unavailable() if (verb, kind) == ("apply", "Service") else None
     result = await world.reconcile(failures=0)
     assert (result.outcome, result.retry_after) == (Outcome.FAILED, 7.0)
     assert "status" not in world.pipeline
     await world.reconcile(failures=1)
-    assert world.condition("Degraded") == ("True", "ApiError")
+    assert world.condition("Degraded") == ("True", "ApiUnavailable")
 
 
 async def test_a_conflict_makes_a_new_plan_in_the_same_reconcile():

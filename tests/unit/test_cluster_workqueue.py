@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from syrinx_operator.cluster import workqueue
+from syrinx_operator.cluster.backoff import backoff
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.cluster.workqueue import (
-    MAX_DELAY,
     MIN_INTERVAL,
     RECONCILE_TIMEOUT,
     STUCK_MARGIN,
@@ -18,12 +18,12 @@ from syrinx_operator.cluster.workqueue import (
     Outcome,
     Result,
     WorkQueue,
-    backoff,
 )
 
 DEMO = NamespacedName("default", "demo")
 OTHER = NamespacedName("default", "other")
 PERIOD = 15.0
+MAX_BACKOFF = 60.0
 
 
 class Clock(asyncio.SelectorEventLoop):
@@ -94,6 +94,7 @@ def start(pipelines: Pipelines) -> WorkQueue:
     return WorkQueue(
         pipelines.reconcile,
         resync_seconds=PERIOD,
+        max_backoff_seconds=MAX_BACKOFF,
         telemetry=Telemetry(),
         forget=pipelines.deleted.append,
         jitter=lambda: 0.0,
@@ -158,10 +159,10 @@ async def test_failures_back_off_up_to_a_minute_until_one_succeeds():
 
 
 def test_jitter_shortens_a_delay_by_at_most_half():
-    assert backoff(1, 0.0) == 0.5
-    assert backoff(1, 1.0) == 0.25
-    assert backoff(1000, 0.0) == MAX_DELAY
-    assert backoff(1000, 1.0) == MAX_DELAY / 2
+    assert backoff(1, 0.0, MAX_BACKOFF) == 0.5
+    assert backoff(1, 1.0, MAX_BACKOFF) == 0.25
+    assert backoff(1000, 0.0, MAX_BACKOFF) == MAX_BACKOFF
+    assert backoff(1000, 1.0, MAX_BACKOFF) == MAX_BACKOFF / 2
 
 
 @timed
@@ -310,10 +311,33 @@ async def test_a_reconcile_that_does_not_finish_counts_as_stuck():
     await asyncio.sleep(RECONCILE_TIMEOUT)
     assert queue.stuck() == []
     assert queue.oldest_age() == RECONCILE_TIMEOUT
-    # A task that ended because of a bug reconciles nothing.
-    queue._items[DEMO].task.cancel()
-    await asyncio.sleep(STUCK_MARGIN + 1)
+    queue._items[DEMO].running_since -= STUCK_MARGIN + 1
     assert queue.stuck() == [DEMO]
+
+
+@timed
+async def test_a_pipeline_whose_task_has_ended_counts_as_stuck():
+    """Only a bug ends it; then nothing reconciles the pipeline."""
+    queue = start(Pipelines())
+    queue.add(DEMO)
+    await asyncio.sleep(1)
+    queue._items[DEMO].task.cancel()
+    await asyncio.sleep(1)
+    assert queue.stuck() == [DEMO]
+
+
+@timed
+async def test_waiting_for_a_slot_is_not_stuck():
+    """With 300 pipelines and a slow API server a turn takes many minutes."""
+    pipelines = Pipelines()
+    queue = start(pipelines)
+    pipelines.duration = RECONCILE_TIMEOUT - 1
+    for index in range(300):
+        queue.add(NamespacedName("default", f"p{index}"))
+    for _ in range(40):
+        await asyncio.sleep(RECONCILE_TIMEOUT)
+        assert queue.stuck() == []
+    assert len({key for key, _ in pipelines.reconciles}) == 300
 
 
 @timed

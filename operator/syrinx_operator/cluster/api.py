@@ -1,9 +1,10 @@
 """Client of the Kubernetes API with the calls that the operator needs. Every call has a timeout and raises ApiError."""
 
 import asyncio
+import contextlib
 import os
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any, Final, Self
 from urllib.parse import urlencode
 
@@ -20,12 +21,15 @@ from syrinx_operator.cluster.telemetry import Telemetry
 
 TIMEOUT: Final = 15.0
 """Seconds per request; longer than the default timeout of admission webhooks (10 s)."""
+SILENCE: Final = 90.0
+"""Seconds after which a watch without events ends: API servers send a bookmark about once a minute."""
 PAGE_SIZE: Final = 500
 RENEW_SECONDS: Final = 5.0
 """Minimum seconds between two attempts to renew credentials."""
 UNREACHABLE: Final = "Unreachable"
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
+_UNAVAILABLE = frozenset({0, 401, 429, 500, 502, 503, 504})
 _JSON = "application/json"
 _APPLY = "application/apply-patch+yaml"
 
@@ -47,7 +51,8 @@ class ApiError(Exception):
     @property
     def unavailable(self) -> bool:
         """The server is the cause rather than the request, so retry later."""
-        return self.status in (0, 401, 429, 503, 504)
+        # A field that the CRD does not declare is a 500 too, without a reason of its own.
+        return self.status in _UNAVAILABLE and "not declared in schema" not in str(self)
 
     @property
     def affects_all_requests(self) -> bool:
@@ -72,6 +77,21 @@ class _Status(Struct):
     message: str | None = None
 
 
+class Listing(Struct, frozen=True):
+    """The objects of a kind at a resource version."""
+
+    items: list[Manifest]
+    version: str
+
+
+class WatchEvent(Struct, frozen=True):
+    """A change of an object, or a bookmark: an object with nothing but a resource version."""
+
+    type: str
+    """ADDED, MODIFIED, DELETED or BOOKMARK."""
+    object: Manifest
+
+
 class Api:
     """A connection to the API server. Use as `async with`."""
 
@@ -82,7 +102,10 @@ class Api:
         self._renewing = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        self._client = client.ApiClient(await load_configuration())
+        loaded = await load_configuration()
+        # Each watch keeps a connection; the work queue limits the other requests.
+        loaded.connection_pool_maxsize = 0
+        self._client = client.ApiClient(loaded)
         self._client.user_agent = f"{FIELD_MANAGER}/{__version__}"
         return self
 
@@ -98,8 +121,8 @@ class Api:
         """Returns only an object's metadata."""
         return await self.json("GET", kind.path(namespace, name), accept=METADATA_ONLY)
 
-    async def list_objects(self, kind: Kind, namespace: str, selector: str = "") -> list[Manifest]:
-        """Returns all objects in a namespace that match a label selector."""
+    async def list_objects(self, kind: Kind, namespace: str | None, selector: str = "") -> Listing:
+        """Returns all objects in a namespace, or in all (None), that match a label selector."""
         first_page = {"limit": str(PAGE_SIZE)} | ({"labelSelector": selector} if selector else {})
         items: list[Manifest] = []
         query, restarts = first_page, 0
@@ -114,10 +137,35 @@ class Api:
                 continue
             # Items of a list have no apiVersion and kind.
             items += ({**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in page.get("items") or ())
-            token = page.get("metadata", {}).get("continue")
-            if not token:
-                return items
-            query = {**first_page, "continue": token}
+            metadata = page.get("metadata") or {}
+            if not metadata.get("continue"):
+                return Listing(items, metadata.get("resourceVersion", ""))
+            query = {**first_page, "continue": metadata["continue"]}
+
+    @contextlib.asynccontextmanager
+    async def watch(
+        self, kind: Kind, namespace: str | None, selector: str, version: str, seconds: float
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        """Yields the changes since a resource version, for at most `seconds`. Use as `async with`.
+
+        The changes end without an error if the connection is lost or silent. Raises ApiError if the server refuses,
+        with status 410 if the version is too old.
+        """
+        query = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version}
+        query |= {"timeoutSeconds": str(max(1, round(seconds)))} | ({"labelSelector": selector} if selector else {})
+        url = f"{kind.path(namespace)}?{urlencode(query)}"
+        timeout = aiohttp.ClientTimeout(total=seconds + TIMEOUT, sock_read=SILENCE)
+        asked_at = time.monotonic()
+        answer = await self._open("GET", url, None, {"Accept": _JSON}, timeout, verb="WATCH")
+        if answer.status == 401 and await self._renew_credentials(asked_at):
+            answer.close()
+            answer = await self._open("GET", url, None, {"Accept": _JSON}, timeout, verb="WATCH")
+        try:
+            if answer.status != 200:
+                raise _error(answer.status, await _body(answer), answer.headers)
+            yield _events(answer)
+        finally:
+            answer.close()
 
     async def apply(self, kind: Kind, namespace: str, manifest: Manifest, subresource: str | None = None) -> Manifest:
         """Server-side apply with force; returns the live object. `metadata.uid` acts as a precondition."""
@@ -129,20 +177,15 @@ class Api:
         """Creates an object and returns it. Raises ApiError with status 409 if it exists."""
         return await self.json("POST", kind.path(namespace), query={"fieldManager": FIELD_MANAGER}, body=manifest)
 
-    async def replace(self, kind: Kind, namespace: str, manifest: Manifest) -> Manifest:
+    async def replace(self, kind: Kind, namespace: str, manifest: Manifest, seconds: float = TIMEOUT) -> Manifest:
         """Replaces an object. Raises ApiError with status 409 if `metadata.resourceVersion` is outdated."""
         path = kind.path(namespace, manifest["metadata"]["name"])
-        return await self.json("PUT", path, query={"fieldManager": FIELD_MANAGER}, body=manifest)
+        return await self.json("PUT", path, query={"fieldManager": FIELD_MANAGER}, body=manifest, seconds=seconds)
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         """Deletes the object with this UID, and its dependents in the background."""
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         await self.json("DELETE", kind.path(namespace, name), body=body)
-
-    async def serves(self, kind: Kind) -> bool:
-        """Returns whether the cluster serves a kind."""
-        found = await if_found(self.json("GET", kind.group_path)) or {}
-        return any(resource["name"] == kind.plural for resource in found.get("resources", []))
 
     async def json(
         self,
@@ -153,10 +196,16 @@ class Api:
         body: Any = None,
         content_type: str = _JSON,
         accept: str = _JSON,
+        seconds: float = TIMEOUT,
     ) -> Manifest:
         """Sends a request and returns the object in the response. Raises ApiError unless the status is 2xx."""
         status, data, headers = await self.request(
-            method, path, query=query, body=body, headers={"Accept": accept, "Content-Type": content_type}
+            method,
+            path,
+            query=query,
+            body=body,
+            headers={"Accept": accept, "Content-Type": content_type},
+            seconds=seconds,
         )
         if not 200 <= status < 300:
             raise _error(status, data, headers)
@@ -194,31 +243,46 @@ class Api:
     async def _send(
         self, method: str, url: str, body: Any, headers: Mapping[str, str] | None, seconds: float
     ) -> tuple[int, bytes, Mapping[str, str]]:
-        api_client, path = self._client, url.partition("?")[0]
-        assert api_client is not None, "used outside `async with`"
-        status = 0
+        path = url.partition("?")[0]
         try:
             async with asyncio.timeout(seconds):
-                call = await api_client.param_serialize(
-                    method, url, header_params=dict(headers or {}), body=body, auth_settings=["BearerToken"]
-                )
-                answer = await api_client.rest_client.request(  # type: ignore[no-untyped-call]
-                    method,
-                    call[1],
-                    headers=call[2],
-                    body=call[3],
-                    _request_timeout=aiohttp.ClientTimeout(total=seconds),
-                )
-                data: bytes = await answer.read()
-            status = answer.status
-            return status, data, answer.headers
+                answer = await self._open(method, url, body, headers, aiohttp.ClientTimeout(total=seconds))
+                return answer.status, await answer.read(), answer.headers
         except TimeoutError:
             raise ApiError(0, "Timeout", f"the API server did not answer {method} {path} in {seconds:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
-            cause = str(error) or type(error).__name__
-            raise ApiError(0, UNREACHABLE, f"the API server is unreachable ({method} {path}): {cause}") from None
+            raise _unreachable(method, path, error) from None
+
+    async def _open(
+        self,
+        method: str,
+        url: str,
+        body: Any,
+        headers: Mapping[str, str] | None,
+        limits: aiohttp.ClientTimeout,
+        verb: str = "",
+    ) -> aiohttp.ClientResponse:
+        """Sends a request and returns the response, whose body is still to be read. Raises ApiError without one."""
+        assert self._client is not None, "used outside `async with`"
+        path, status = url.partition("?")[0], 0
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                call = await self._client.param_serialize(
+                    method, url, header_params=dict(headers or {}), body=body, auth_settings=["BearerToken"]
+                )
+                answer = await self._client.rest_client.request(  # type: ignore[no-untyped-call]
+                    method, call[1], headers=call[2], body=call[3], _request_timeout=limits
+                )
+            status = answer.status
+            response: aiohttp.ClientResponse = answer.response
+            return response
+        except TimeoutError:
+            seconds = min(TIMEOUT, limits.total or TIMEOUT)
+            raise ApiError(0, "Timeout", f"the API server did not answer {method} {path} in {seconds:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise _unreachable(method, path, error) from None
         finally:
-            self._telemetry.api_requests.labels(method, str(status)).inc()
+            self._telemetry.api_requests.labels(verb or method, str(status)).inc()
 
     async def _renew_credentials(self, asked_at: float) -> bool:
         """Returns whether there are credentials newer than the request that got a 401."""
@@ -244,6 +308,45 @@ async def load_configuration() -> client.Configuration:
             client_configuration=loaded, persist_config=False
         )
     return loaded
+
+
+async def _body(answer: aiohttp.ClientResponse) -> bytes:
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            return await answer.read()
+    except (TimeoutError, aiohttp.ClientError, OSError):
+        return b""
+
+
+async def _events(answer: aiohttp.ClientResponse) -> AsyncIterator[WatchEvent]:
+    """Yields the events of a watch until its connection ends. Raises ApiError for an event of type ERROR."""
+    line = bytearray()
+    try:
+        async for chunk in answer.content.iter_any():
+            *lines, rest = chunk.split(b"\n")
+            for end in lines:
+                line += end
+                if line:
+                    yield _event(bytes(line))
+                line.clear()
+            line += rest
+    except (TimeoutError, aiohttp.ClientError, OSError):
+        return
+
+
+def _event(line: bytes) -> WatchEvent:
+    try:
+        event = msgspec.json.decode(line, type=WatchEvent)
+    except msgspec.MsgspecError:
+        raise ApiError(0, "InvalidAnswer", f"an event of a watch is not one: {line[:200]!r}") from None
+    if event.type == "ERROR":
+        raise _error(int(event.object.get("code") or 0), msgspec.json.encode(event.object), {})
+    return event
+
+
+def _unreachable(method: str, path: str, error: Exception) -> ApiError:
+    cause = str(error) or type(error).__name__
+    return ApiError(0, UNREACHABLE, f"the API server is unreachable ({method} {path}): {cause}")
 
 
 def _error(status: int, data: bytes, headers: Mapping[str, str]) -> ApiError:

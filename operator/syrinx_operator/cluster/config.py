@@ -41,6 +41,10 @@ class Options(Struct, frozen=True, kw_only=True):
     """Time between two reconciles of a pipeline without changes."""
     lease_seconds: float = 15.0
     """Duration of a Lease: how long other operators wait for a silent one."""
+    relist_seconds: float = 300.0
+    """Time between two LISTs of each kind, which find what a watch missed, and between two readings of a Secret."""
+    max_backoff_seconds: float = 60.0
+    """Maximum time between two attempts while requests to the API server fail."""
     port: int = 8080
 
 
@@ -48,6 +52,12 @@ _VARIABLES: Mapping[str, tuple[str, Any, str]] = {
     "access": ("SYRINX_STAGE_ACCESS", StageAccess, "direct or proxy"),
     "resync_seconds": ("SYRINX_RESYNC_SECONDS", Annotated[float, Meta(ge=0.1, le=3600)], "a number from 0.1 to 3600"),
     "lease_seconds": ("SYRINX_LEASE_SECONDS", Annotated[float, Meta(ge=1, le=3600)], "a number from 1 to 3600"),
+    "relist_seconds": ("SYRINX_RELIST_SECONDS", Annotated[float, Meta(ge=1, le=3600)], "a number from 1 to 3600"),
+    "max_backoff_seconds": (
+        "SYRINX_MAX_BACKOFF_SECONDS",
+        Annotated[float, Meta(ge=1, le=3600)],
+        "a number from 1 to 3600",
+    ),
     "port": ("SYRINX_PORT", Annotated[int, Meta(ge=0, le=65_535)], "a port from 0 to 65535"),
 }
 """Variable, type and description of options with a default."""

@@ -25,9 +25,10 @@ class Kind(Struct, frozen=True):
         """Discovery path of its group and version."""
         return f"/apis/{self.api_version}" if self.group else f"/api/{self.api_version}"
 
-    def path(self, namespace: str, name: str | None = None, subresource: str | None = None) -> str:
-        """Returns the API path of an object or of all objects in a namespace."""
-        parts = ["namespaces", namespace, self.plural, *filter(None, (name, subresource))]
+    def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
+        """Returns the API path of an object, of all objects in a namespace, or of all in the cluster (None)."""
+        within = [] if namespace is None else ["namespaces", namespace]
+        parts = [*within, self.plural, *filter(None, (name, subresource))]
         return "/".join([self.group_path, *(quote(part, safe="") for part in parts)])
 
 
@@ -39,7 +40,7 @@ LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 AUTOSCALER = Kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 POD_MONITOR = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
 
-WATCHED = (
+PLANNED = (
     Kind("apps/v1", "StatefulSet", "statefulsets"),
     Kind("apps/v1", "Deployment", "deployments"),
     Kind("v1", "Service", "services"),
@@ -49,8 +50,12 @@ WATCHED = (
     Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets"),
     Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
 )
-"""Kinds of a plan in every cluster; a change to such an object triggers a reconcile."""
+"""Kinds of a plan in every cluster."""
 OPTIONAL = (POD_MONITOR,)
 """Kinds of a plan if the cluster serves them."""
 
-BY_KIND = {kind.kind: kind for kind in (*WATCHED, *OPTIONAL, PIPELINE, POD, SECRET, EVENT, LEASE, AUTOSCALER)}
+CHILDREN = (POD, *PLANNED, *OPTIONAL)
+"""Kinds of objects that carry a pipeline's label; a change to such an object triggers a reconcile."""
+WATCHED = (PIPELINE, AUTOSCALER, *CHILDREN)
+
+BY_KIND = {kind.kind: kind for kind in (*WATCHED, SECRET, EVENT, LEASE)}

@@ -7,6 +7,9 @@ from syrinx_operator.resource.spec import API_VERSION, KIND
 
 FIELD_MANAGER: Final = "syrinx-operator"
 
+LEASE: Final = "ttspipelines.syrinx.dev"
+"""The Lease in each namespace that keeps other operators from writing."""
+
 PIPELINE_LABEL: Final = "syrinx.dev/pipeline"
 COMPONENT_LABEL: Final = "syrinx.dev/component"
 TEMPLATE_LABEL: Final = "syrinx.dev/template"
@@ -71,8 +74,8 @@ def token_secret(pipeline: str) -> str:
     return f"{pipeline}-stages"
 
 
-def lease(pipeline: str) -> str:
-    """Returns the name of the Lease that keeps other operators from writing."""
+def former_lease(pipeline: str) -> str:
+    """Returns the name of the Lease by which operators of earlier versions held a pipeline."""
     return f"{pipeline}-operator"
 
 

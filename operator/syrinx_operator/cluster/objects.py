@@ -2,25 +2,27 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from msgspec import Struct, structs
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api, ApiError, if_found
+from syrinx_operator.cluster.cache import Cache
 from syrinx_operator.cluster.diagnosis import replicas
-from syrinx_operator.cluster.kinds import AUTOSCALER, BY_KIND, OPTIONAL, POD, SECRET, WATCHED, Kind
+from syrinx_operator.cluster.kinds import AUTOSCALER, BY_KIND, OPTIONAL, PLANNED, POD
 from syrinx_operator.cluster.plan.objects import differs
+from syrinx_operator.cluster.secrets import Secrets
 from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner, Problem, is_owned, key_of
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.resource.spec import KIND
 
 log = logging.getLogger(__name__)
 
-DISCOVERY_CACHE_SECONDS: Final = 60.0
-_PRUNED = frozenset(kind.kind for kind in (*WATCHED, *OPTIONAL))
+_PRUNED = frozenset(kind.kind for kind in (*PLANNED, *OPTIONAL))
+_DISPENSABLE = frozenset({"PodDisruptionBudget", "PodMonitor"})
+"""Kinds that nothing else needs to run."""
 
 
 class Applied(Struct, kw_only=True):
@@ -30,6 +32,8 @@ class Applied(Struct, kw_only=True):
     """The observed objects, updated with the API server's answers."""
     problems: list[Problem] = []
     """What the user should know or fix."""
+    missing: list[ObjectKey] = []
+    """Objects that are not as planned."""
     failure: ApiError | None = None
     """The most severe API error that is worth a retry."""
 
@@ -43,31 +47,28 @@ class Applied(Struct, kw_only=True):
 
 
 class Objects:
-    """Reads objects, and writes them while the fence permits it. It caches only which optional kinds are served."""
+    """Reads objects from the cache, and writes them while the fence permits it."""
 
-    def __init__(self, api: Api, telemetry: Telemetry, fence: Callable[[Owner], None]) -> None:
+    def __init__(
+        self, api: Api, cache: Cache, secrets: Secrets, telemetry: Telemetry, fence: Callable[[Owner], None]
+    ) -> None:
         self._api = api
+        self._cache = cache
+        self._secrets = secrets
         self._telemetry = telemetry
         self._fence = fence
-        self._served: frozenset[Kind] = frozenset()
-        self._served_until = 0.0
 
     async def observe(self, owner: Owner, status: Mapping[str, Any]) -> Observed:
         """Returns all objects with the pipeline's label. `status` is the live status. Raises ApiError."""
-        served = await self._optional_kinds()
-        selector = f"{names.PIPELINE_LABEL}={owner.name}"
-        kinds = (*WATCHED, *sorted(served, key=lambda kind: kind.kind))
-        lists, pods, autoscalers, password = await asyncio.gather(
-            asyncio.gather(*(self._api.list_objects(kind, owner.namespace, selector) for kind in kinds)),
-            self._api.list_objects(POD, owner.namespace, selector),
-            self._api.list_objects(AUTOSCALER, owner.namespace),
-            self._password_uid(owner),
-        )
+        cache, namespace = self._cache, owner.namespace
+        await cache.require_current(namespace)
+        served = [kind for kind in OPTIONAL if cache.serves(kind, namespace)]
+        found = (each for kind in (*PLANNED, *served) for each in cache.of_pipeline(kind, namespace, owner.name))
         return Observed(
-            objects={key_of(found): found for each in lists for found in each},
-            replicas=replicas(pods),
-            autoscaled=frozenset(autoscaler_targets(autoscalers)),
-            password_uid=password,
+            objects={key_of(each): each for each in found},
+            replicas=replicas(cache.of_pipeline(POD, namespace, owner.name)),
+            autoscaled=frozenset(autoscaler_targets(cache.all(AUTOSCALER, namespace))),
+            password_uid=await self._password_uid(owner),
             served_kinds=frozenset(kind.kind for kind in served),
             status_generations=Observed.settings_generations(status),
         )
@@ -83,15 +84,8 @@ class Objects:
     async def _password_uid(self, owner: Owner) -> str | None:
         """Returns the UID of the password Secret, whose data is never read."""
         name = names.password_secret(owner.name)
-        found = await if_found(self._api.get_metadata(SECRET, owner.namespace, name))
+        found = await self._secrets.get_metadata(owner.namespace, name)
         return found["metadata"]["uid"] if found and is_owned(found, owner) else None
-
-    async def _optional_kinds(self) -> frozenset[Kind]:
-        if time.monotonic() >= self._served_until:
-            served = await asyncio.gather(*(self._api.serves(kind) for kind in OPTIONAL))
-            self._served = frozenset(kind for kind, is_served in zip(OPTIONAL, served, strict=True) if is_served)
-            self._served_until = time.monotonic() + DISCOVERY_CACHE_SECONDS
-        return self._served
 
     async def apply(self, owner: Owner, manifests: Iterable[Manifest], live: Mapping[ObjectKey, Manifest]) -> Applied:
         """Applies the manifests that differ from the live objects until the server is unavailable. Raises LeaseLost."""
@@ -101,36 +95,46 @@ class Objects:
             before = live.get(key)
             if before is not None and not is_owned(before, owner):
                 result.problems.append(name_conflict(owner, before))
+                result.missing.append(key)
                 continue
             if before is not None and "deletionTimestamp" in before["metadata"]:
                 message = f"{key.kind} {key.name} is being deleted and will be recreated."
                 result.problems.append(Problem("BeingDeleted", message))
+                result.missing.append(key)
                 continue
             try:
                 result.objects[key] = await self._apply_one(owner, manifest, before)
             except ApiError as error:
                 result.add_error(key, error, "applied")
+                result.missing.append(key)
                 if error.unavailable:
                     break
         return result
 
-    async def prune(self, owner: Owner, manifests: Iterable[Manifest], live: Mapping[ObjectKey, Manifest]) -> Applied:
-        """Deletes the pipeline's objects that are not planned. Raises LeaseLost."""
+    async def prune(self, owner: Owner, manifests: Iterable[Manifest], applied: Applied) -> Applied:
+        """Deletes the pipeline's objects that are not planned. Raises LeaseLost.
+
+        While a planned object is missing that others need to run, an object that is no longer planned may still serve
+        in its place. Then only objects that nothing needs are deleted.
+        """
+        if applied.failure is not None and applied.failure.unavailable:
+            return applied
         planned = {key_of(manifest) for manifest in manifests}
-        result = Applied(objects=dict(live))
-        for key, manifest in live.items():
-            if key in planned or key.kind not in _PRUNED or not is_owned(manifest, owner):
+        is_complete = all(key.kind in _DISPENSABLE for key in applied.missing)
+        pruned = _PRUNED if is_complete else _DISPENSABLE
+        for key, manifest in list(applied.objects.items()):
+            if key in planned or key.kind not in pruned or not is_owned(manifest, owner):
                 continue
             if "deletionTimestamp" in manifest["metadata"]:
                 continue
             try:
                 await self._delete(owner, key, manifest)
-                del result.objects[key]
+                del applied.objects[key]
             except ApiError as error:
-                result.add_error(key, error, "deleted")
+                applied.add_error(key, error, "deleted")
                 if error.unavailable:
                     break
-        return result
+        return applied
 
     async def _apply_one(self, owner: Owner, manifest: Manifest, live: Manifest | None) -> Manifest:
         if live is not None and not differs(manifest, live):
@@ -142,9 +146,12 @@ class Objects:
             manifest = {**manifest, "metadata": {**manifest["metadata"], "uid": live["metadata"]["uid"]}}
         try:
             answer = await self._api.apply(kind, owner.namespace, manifest)
-        except ApiError:
+        except ApiError as error:
             self._telemetry.object_writes.labels(kind.kind, "rejected").inc()
+            if error.status == 409:
+                await self._reread(owner, key_of(manifest), live)
             raise
+        self._cache.put(kind, answer)
         version = answer["metadata"].get("resourceVersion")
         unchanged = live is not None and version == live["metadata"].get("resourceVersion")
         self._telemetry.object_writes.labels(kind.kind, "unchanged" if unchanged else "applied").inc()
@@ -152,6 +159,15 @@ class Objects:
         values = owner.namespace, owner.name, kind.kind, manifest["metadata"]["name"]
         log.log(level, "%s/%s: applied %s %s", *values, extra=owner.log_fields)
         return {**answer, "apiVersion": kind.api_version, "kind": kind.kind}
+
+    async def _reread(self, owner: Owner, key: ObjectKey, known: Manifest | None) -> None:
+        """Puts the live object into the cache, which a conflict has shown to be outdated."""
+        kind = BY_KIND[key.kind]
+        live = await if_found(self._api.get(kind, owner.namespace, key.name))
+        if known is not None and (live is None or live["metadata"]["uid"] != known["metadata"]["uid"]):
+            self._cache.discard(kind, owner.namespace, key.name, known["metadata"]["uid"])
+        if live is not None:
+            self._cache.put(kind, live)
 
     async def _delete(self, owner: Owner, key: ObjectKey, manifest: Manifest) -> None:
         self._fence(owner)
@@ -161,6 +177,7 @@ class Objects:
             # 404: already deleted. 409: another object has the name now.
             if not error.not_found and error.status != 409:
                 raise
+        self._cache.discard(BY_KIND[key.kind], owner.namespace, key.name, manifest["metadata"]["uid"])
         self._telemetry.object_writes.labels(key.kind, "deleted").inc()
         values = owner.namespace, owner.name, key.kind, key.name
         log.info("%s/%s: deleted %s %s", *values, extra=owner.log_fields)

@@ -1,135 +1,189 @@
-"""The operator process: creates and connects its parts, and maps watch events to reconciles."""
+"""The operator process: creates and connects its parts, and maps changes in the cluster to reconciles."""
 
 import asyncio
 import contextlib
+import itertools
 import logging
-from typing import Any, Final
+import re
+from collections.abc import Iterator
+from typing import Any
 
+import click
 import kopf
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.api import Api, ApiError, load_configuration
-from syrinx_operator.cluster.config import Options, config_line
-from syrinx_operator.cluster.kinds import PIPELINE, POD, WATCHED
-from syrinx_operator.cluster.lease import Leases
+from syrinx_operator.cluster.api import Api, load_configuration
+from syrinx_operator.cluster.backoff import backoff
+from syrinx_operator.cluster.cache import Cache
+from syrinx_operator.cluster.config import ConfigError, Options, config_line
+from syrinx_operator.cluster.kinds import CHILDREN, PIPELINE, Kind
+from syrinx_operator.cluster.lease import FormerLeases, Leases
 from syrinx_operator.cluster.objects import Objects
 from syrinx_operator.cluster.reconcile import Reconciler
+from syrinx_operator.cluster.secrets import Secrets
 from syrinx_operator.cluster.stage_api import StageApi
-from syrinx_operator.cluster.telemetry import HealthServer, Telemetry
+from syrinx_operator.cluster.state import Manifest
+from syrinx_operator.cluster.telemetry import Health, HealthServer, Telemetry
 from syrinx_operator.cluster.tuning import MetricsReader, TuningRunner
 from syrinx_operator.cluster.workqueue import NamespacedName, WorkQueue
 from syrinx_operator.tuner.runner import Tuner
 
 log = logging.getLogger(__name__)
 
-CRD_CHECK_SECONDS: Final = 5.0
-MANAGED_SELECTOR: Final = f"app.kubernetes.io/managed-by={names.FIELD_MANAGER}"
-
 
 class Operator:
-    """Reconciles pipelines. Its public methods are kopf handlers: `start`, then the event methods, then `stop`."""
+    """Reconciles pipelines. `start` and `stop` are kopf handlers."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, namespaces: tuple[str, ...] | None) -> None:
+        """`namespaces` is None for all."""
         self._options = options
+        self._namespaces = namespaces
         self._telemetry = Telemetry()
         self._cleanup = contextlib.AsyncExitStack()
         self._lease_keeper: asyncio.Task[None] | None = None
+        self._cache: Cache | None = None
         self._queue: WorkQueue | None = None
 
     async def start(self, settings: kopf.OperatorSettings, **_: Any) -> None:
-        """Configures kopf and starts all parts; returns once the cluster serves the CRD.
+        """Configures kopf and starts all parts, whether or not the API server answers.
 
         Raises OSError if the port is in use, and ConfigException if no API server is configured.
         """
-        configure(settings)
+        configure(settings, self._options.max_backoff_seconds)
         log.info("configuration: %s", config_line(self._options))
         options, telemetry, enter = self._options, self._telemetry, self._cleanup.enter_async_context
         await enter(
             HealthServer(
-                options.port,
-                telemetry,
-                healthy=self._unhealthy,
-                ready=lambda: None if self._queue else "waiting for the API server to serve TTSPipelines",
-                before_scrape=self._set_gauges,
+                options.port, telemetry, healthy=self._health, ready=self._readiness, before_scrape=self._set_gauges
             )
         )
         api = await enter(Api(telemetry))
-        await _wait_for_crd(api)
         stages = await enter(StageApi(api, options.access, telemetry))
-        leases = Leases(api, options.identity, options.lease_seconds)
+        cache = Cache(
+            api,
+            self._namespaces,
+            self._changed,
+            relist_seconds=options.relist_seconds,
+            max_backoff_seconds=options.max_backoff_seconds,
+        )
+        leases = Leases(api, options.identity, options.lease_seconds, cache.refresh)
         self._cleanup.push_async_callback(leases.release)
         self._lease_keeper = asyncio.create_task(leases.keep(), name="leases")
         self._cleanup.callback(self._lease_keeper.cancel)
+        secrets = Secrets(api, options.relist_seconds)
         reconciler = Reconciler(
             api=api,
+            cache=cache,
+            secrets=secrets,
             leases=leases,
-            objects=Objects(api, telemetry, leases.fence),
+            former_leases=FormerLeases(api, options.identity, options.lease_seconds),
+            objects=Objects(api, cache, secrets, telemetry, leases.fence),
             stages=stages,
             tuning=TuningRunner(MetricsReader(options.prometheus), Tuner(), telemetry.tuning, stages.scrape),
             options=options,
         )
         self._queue = WorkQueue(
-            reconciler.reconcile, resync_seconds=options.resync_seconds, telemetry=telemetry, forget=reconciler.forget
+            reconciler.reconcile,
+            resync_seconds=options.resync_seconds,
+            max_backoff_seconds=options.max_backoff_seconds,
+            telemetry=telemetry,
+            forget=reconciler.forget,
         )
         self._cleanup.push_async_callback(self._queue.close)
-        log.info("operator %s is ready", options.identity)
+        self._cache = cache
+        self._cleanup.push_async_callback(cache.close)
+        cache.start()
 
     async def stop(self, **_: Any) -> None:
-        """Cancels running reconciles and releases the Leases."""
+        """Stops watching, cancels running reconciles and releases the Leases."""
         await self._cleanup.aclose()
 
-    async def pipeline_event(self, event: kopf.RawEvent, **_: Any) -> None:
-        """Handles a watch event of a pipeline."""
+    def _changed(self, kind: Kind, change: str, live: Manifest) -> None:
+        """Requests the reconcile that a change in the cluster asks for."""
         assert self._queue is not None
-        metadata = event["object"]["metadata"]
-        key = NamespacedName(metadata["namespace"], metadata["name"])
-        if event["type"] == "MODIFIED" and "deletionTimestamp" not in metadata:
-            # Our own status updates cause events too; only a new generation is an edit.
-            self._queue.add_version(key, (metadata["uid"], metadata.get("generation")))
-        else:
-            self._queue.add(key)
+        metadata = live["metadata"]
+        if kind == PIPELINE:
+            key = NamespacedName(metadata["namespace"], metadata["name"])
+            if change == "MODIFIED" and "deletionTimestamp" not in metadata:
+                # Our own status updates are changes too; only a new generation is an edit.
+                self._queue.add_version(key, (metadata["uid"], metadata.get("generation")))
+            else:
+                self._queue.add(key)
+        elif kind in CHILDREN:
+            pipeline = (metadata.get("labels") or {}).get(names.PIPELINE_LABEL)
+            if pipeline:
+                self._queue.add_known(NamespacedName(metadata["namespace"], pipeline))
 
-    async def child_event(self, event: kopf.RawEvent, **_: Any) -> None:
-        """Handles a watch event of an object that belongs to a pipeline."""
-        assert self._queue is not None
-        metadata = event["object"]["metadata"]
-        pipeline = metadata.get("labels", {}).get(names.PIPELINE_LABEL)
-        if pipeline:
-            self._queue.add_known(NamespacedName(metadata["namespace"], pipeline))
-
-    def _unhealthy(self) -> str | None:
+    def _health(self) -> Health:
+        problems = []
         if self._lease_keeper is not None and self._lease_keeper.done():
-            return "Leases are no longer renewed"
-        stuck = self._queue.stuck() if self._queue else []
-        return f"stuck: {', '.join(map(str, stuck))}" if stuck else None
+            problems.append("Leases are no longer renewed")
+        if self._cache is not None and self._cache.has_ended():
+            problems.append("a watch has ended")
+        if self._queue is not None and (stuck := self._queue.stuck()):
+            problems.append(f"stuck: {', '.join(map(str, stuck))}")
+        return Health(not problems, "; ".join(problems) or "ok")
+
+    def _readiness(self) -> Health:
+        """Ready if some namespace is served. The text names what is not watched."""
+        if self._cache is None:
+            return Health(False, "starting")
+        is_ready = self._cache.is_serving()
+        return Health(is_ready, "\n".join(["ready" if is_ready else "not ready", *self._cache.problems()]))
 
     def _set_gauges(self) -> None:
-        if self._queue is None:
+        if self._queue is None or self._cache is None:
             return
         self._telemetry.oldest_reconcile_age.set(self._queue.oldest_age())
         self._telemetry.pipelines.clear()
         for (condition, value), count in self._queue.condition_counts().items():
             self._telemetry.pipelines.labels(condition, value).set(count)
+        for namespace, kind, is_up in self._cache.watches():
+            self._telemetry.watch_up.labels(namespace, kind).set(is_up)
 
 
-def configure(settings: kopf.OperatorSettings) -> None:
-    """Configures kopf to only watch: it writes nothing and needs no rights beyond the watched kinds."""
+class _Backoffs:
+    """kopf's delays between attempts: endless."""
+
+    def __init__(self, max_seconds: float) -> None:
+        self._max_seconds = max_seconds
+
+    def __iter__(self) -> Iterator[float]:
+        return (backoff(failures, 0.0, self._max_seconds) for failures in itertools.count(1))
+
+
+def configure(settings: kopf.OperatorSettings, max_backoff_seconds: float) -> None:
+    """Configures kopf to run the process and nothing else: it watches and writes nothing.
+
+    Its only requests are those of its discovery at the start.
+    """
     settings.posting.enabled = False
     settings.scanning.disabled = True
     settings.peering.standalone = True
     settings.networking.request_timeout = 30.0
     settings.networking.connect_timeout = 10.0
+    settings.networking.error_backoffs = _Backoffs(max_backoff_seconds)
     settings.networking.trust_env = True
-    settings.watching.server_timeout = 300
-    settings.watching.client_timeout = 330
-    settings.watching.inactivity_timeout = 90.0
-    settings.watching.reconnect_backoff = 1.0
     settings.process.ultimate_exiting_timeout = 25.0
-    for kind in (POD, *WATCHED):
-        version = kind.api_version.rpartition("/")[2]
-        settings.watching.label_selectors[kind.group, version, kind.plural] = MANAGED_SELECTOR
     for noisy in ("httpx", "kopf.objects", "kopf.activities"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def scope() -> tuple[str, ...] | None:
+    """Returns the namespaces of `kopf run --namespace`; None for `--all-namespaces`. Raises ConfigError.
+
+    There are none outside of `kopf run`.
+    """
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return ()
+    given = context.params
+    namespaces = tuple(dict.fromkeys(given["namespaces"]))
+    if given["clusterwide"] or not namespaces:
+        return None
+    if patterns := [each for each in namespaces if not re.fullmatch("[a-z0-9]([-a-z0-9]*[a-z0-9])?", each)]:
+        raise ConfigError(f"--namespace: {', '.join(patterns)} is no name of a namespace; patterns are not accepted")
+    return namespaces
 
 
 async def connection(**_: Any) -> kopf.ConnectionInfo:
@@ -149,14 +203,3 @@ async def connection(**_: Any) -> kopf.ConnectionInfo:
         proxy_url=found.proxy,
         trust_env=True,
     )
-
-
-async def _wait_for_crd(api: Api) -> None:
-    while True:
-        try:
-            if await api.serves(PIPELINE):
-                return
-            log.warning("the cluster does not serve TTSPipelines (%s): install the CRD", PIPELINE.api_version)
-        except ApiError as error:
-            log.warning("cannot start yet: %s", error)
-        await asyncio.sleep(CRD_CHECK_SECONDS)

@@ -10,16 +10,18 @@ from typing import Any, Final
 from msgspec import structs
 
 from syrinx_operator.cluster import names, state
-from syrinx_operator.cluster.api import Api, ApiError, if_found
+from syrinx_operator.cluster.api import Api, ApiError
+from syrinx_operator.cluster.cache import Cache
 from syrinx_operator.cluster.config import Options
 from syrinx_operator.cluster.events import EventRecorder, status_events
 from syrinx_operator.cluster.kinds import PIPELINE, SECRET
-from syrinx_operator.cluster.lease import LeaseForeign, LeaseLost, Leases, LeaseTaken
+from syrinx_operator.cluster.lease import FormerLeases, LeaseLost, Leases, LeaseTaken
 from syrinx_operator.cluster.objects import Applied, Objects, name_conflict
 from syrinx_operator.cluster.plan import Plan, plan
 from syrinx_operator.cluster.plan.objects import differs
 from syrinx_operator.cluster.plan.redis import password_secret
 from syrinx_operator.cluster.plan.settings_token import SettingsToken, token_in, token_secret
+from syrinx_operator.cluster.secrets import Secrets
 from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi
 from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner, Problem, Replica, is_owned, key_of
 from syrinx_operator.cluster.status import StatusInputs, failed, status
@@ -43,10 +45,23 @@ class Reconciler:
     """Reconciles pipelines. `reconcile` returns a `Result` for every outcome."""
 
     def __init__(
-        self, *, api: Api, leases: Leases, objects: Objects, stages: StageApi, tuning: TuningRunner, options: Options
+        self,
+        *,
+        api: Api,
+        cache: Cache,
+        secrets: Secrets,
+        leases: Leases,
+        former_leases: FormerLeases,
+        objects: Objects,
+        stages: StageApi,
+        tuning: TuningRunner,
+        options: Options,
     ) -> None:
         self._api = api
+        self._cache = cache
+        self._secrets = secrets
         self._leases = leases
+        self._former_leases = former_leases
         self._objects = objects
         self._stages = stages
         self._tuning = tuning
@@ -55,17 +70,24 @@ class Reconciler:
 
     def forget(self, key: NamespacedName) -> None:
         """Drops what is kept in memory for a deleted pipeline."""
-        self._leases.forget(key.namespace, key.name)
         self._tuning.forget(key.namespace, key.name)
+        self._former_leases.forget(key.namespace, key.name)
+        self._secrets.forget(key.namespace, names.password_secret(key.name))
+        self._secrets.forget(key.namespace, names.token_secret(key.name))
+        if not any(True for _ in self._cache.all(PIPELINE, key.namespace)):
+            self._leases.forget(key.namespace)
 
     async def reconcile(self, key: NamespacedName, failures: int) -> Result:
         """Moves a pipeline toward its spec. `failures` is the number of consecutive failures before."""
         try:
-            live = await self._api.get(PIPELINE, key.namespace, key.name)
-            if "deletionTimestamp" in live["metadata"]:
+            if self._live(key) is None:
+                return Result(outcome=Outcome.DELETED)
+            await self._leases.hold(key.namespace)
+            # Holding the Lease may have refreshed the cache.
+            if (live := self._live(key)) is None:
                 return Result(outcome=Outcome.DELETED)
             owner, previous = state.owner_of(live), live.get("status") or {}
-            await self._acquire_lease(owner, previous)
+            await self._former_leases.check(owner)
             return await self._reconcile(owner, live, previous, failures)
         except LeaseTaken as taken:
             self._tuning.drop_metrics(key.namespace, key.name)
@@ -78,14 +100,10 @@ class Reconciler:
                 return Result(outcome=Outcome.DELETED)
             return Result(outcome=Outcome.FAILED, message=str(error), retry_after=error.retry_after)
 
-    async def _acquire_lease(self, owner: Owner, previous: Mapping[str, Any]) -> None:
-        try:
-            await self._leases.hold(owner)
-        except LeaseForeign as error:
-            # Without the Lease we must not write the status; repeating the Event has no effect.
-            event = Event(kind="Warning", reason="NameConflict", message=str(error))
-            await self._events.record(owner, previous, [event])
-            raise
+    def _live(self, key: NamespacedName) -> Manifest | None:
+        """Returns a pipeline that is not terminating."""
+        live = self._cache.get(PIPELINE, key.namespace, key.name)
+        return None if live is None or "deletionTimestamp" in live["metadata"] else live
 
     async def _reconcile(self, owner: Owner, live: Manifest, previous: Mapping[str, Any], failures: int) -> Result:
         """Reconciles with the Lease held, and writes errors to the status."""
@@ -117,8 +135,7 @@ class Reconciler:
     ) -> Result:
         token = await self._token(owner)
         before, tuning, planned, applied = await self._apply_plan(pipeline, owner, previous, token)
-        if not applied.problems and applied.failure is None:
-            applied = await self._objects.prune(owner, planned.manifests, applied.objects)
+        applied = await self._objects.prune(owner, planned.manifests, applied)
         problems, failure = applied.problems, applied.failure
         if failure is not None and _is_unreportable(failure, failures):
             raise failure
@@ -182,11 +199,12 @@ class Reconciler:
     async def _token(self, owner: Owner) -> SettingsToken:
         """Returns the token of the settings ports, a new one if there is none. Raises Blocked."""
         name = names.token_secret(owner.name)
-        secret = await if_found(self._api.get(SECRET, owner.namespace, name))
+        secret = await self._secrets.get(owner.namespace, name)
         if secret is None or not is_owned(secret, owner):
             await self._create_secret(owner, token_secret(owner, secrets.token_urlsafe(32)))
             secret = await self._api.get(SECRET, owner.namespace, name)
         if (token := token_in(secret)) is None:
+            self._secrets.forget(owner.namespace, name)
             message = f"Secret {name} has no key {names.TOKEN_KEY}: delete it, and the pods restart with a new one."
             raise Blocked(Problem("InvalidSecret", message))
         return token
@@ -195,6 +213,7 @@ class Reconciler:
         """Creates a Secret, unless another operator has meanwhile, and returns its UID. Raises Blocked."""
         self._leases.fence(owner)
         name = manifest["metadata"]["name"]
+        self._secrets.forget(owner.namespace, name)
         try:
             created = await self._api.create(SECRET, owner.namespace, manifest)
         except ApiError as error:
@@ -244,7 +263,7 @@ class Reconciler:
             "metadata": {"name": owner.name, "namespace": owner.namespace, "uid": owner.uid},
             "status": new,
         }
-        await self._api.apply(PIPELINE, owner.namespace, manifest, subresource="status")
+        self._cache.put(PIPELINE, await self._api.apply(PIPELINE, owner.namespace, manifest, subresource="status"))
 
 
 def _without_foreign(owner: Owner, observed: Observed) -> Observed:

@@ -5,12 +5,20 @@ from functools import partial
 from typing import Self
 
 from aiohttp import web
+from msgspec import Struct
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from syrinx_operator.tuner.telemetry import TunerTelemetry
 
-Probe = Callable[[], str | None]
-"""Returns None if healthy, otherwise the problem."""
+
+class Health(Struct, frozen=True):
+    """The answer of a probe."""
+
+    ok: bool
+    text: str
+
+
+Probe = Callable[[], Health]
 
 
 class Telemetry:
@@ -49,6 +57,11 @@ class Telemetry:
             "Number of pipelines, by status condition and its value.",
             labelnames=["condition", "status"],
         )
+        self.watch_up = gauge(
+            "syrinx_operator_watch_up",
+            "Whether the objects of a kind in a namespace (empty: in all) are watched.",
+            labelnames=["pipeline_namespace", "kind"],
+        )
         self.oldest_reconcile_age = gauge(
             "syrinx_operator_oldest_reconcile_age_seconds",
             "Seconds since the last reconcile of the pipeline that has waited longest; 0 without pipelines.",
@@ -70,8 +83,8 @@ class HealthServer:
         self._port = port
         app = web.Application()
         app.router.add_get("/metrics", metrics)
-        app.router.add_get("/healthz", _handler(healthy, "ok"))
-        app.router.add_get("/readyz", _handler(ready, "ready"))
+        app.router.add_get("/healthz", _handler(healthy))
+        app.router.add_get("/readyz", _handler(ready))
         self._runner = web.AppRunner(app, access_log=None)
 
     async def __aenter__(self) -> Self:
@@ -84,9 +97,9 @@ class HealthServer:
         await self._runner.cleanup()
 
 
-def _handler(probe: Probe, success: str) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _handler(probe: Probe) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handle(request: web.Request) -> web.Response:
-        problem = probe()
-        return web.Response(text=f"{problem or success}\n", status=503 if problem else 200)
+        health = probe()
+        return web.Response(text=f"{health.text}\n", status=200 if health.ok else 503)
 
     return handle

@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from syrinx_operator.cluster.backoff import backoff
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_stages.contract import logs
 
@@ -18,9 +19,6 @@ log = logging.getLogger(__name__)
 
 MIN_INTERVAL: Final = 0.5
 """Minimum seconds between two reconciles of a pipeline, so that a burst of changes causes one."""
-BASE_DELAY: Final = 0.5
-MAX_DELAY: Final = 60.0
-"""Backoff in seconds after the first failure, and its maximum; a Retry-After header may ask for more."""
 RECONCILE_TIMEOUT: Final = 120.0
 """Seconds that one reconcile may take."""
 STUCK_MARGIN: Final = 60.0
@@ -86,6 +84,8 @@ class _Item:
         """The part of `not_before` that an edit does not override."""
         self.failures = 0
         self.last: Result | None = None
+        self.running_since: float | None = None
+        """None while it waits, also for its turn."""
         self.task: asyncio.Task[None] | None = None
 
     async def wait(self) -> None:
@@ -105,6 +105,7 @@ class WorkQueue:
         reconcile: Callable[[NamespacedName, int], Awaitable[Result]],
         *,
         resync_seconds: float,
+        max_backoff_seconds: float,
         telemetry: Telemetry,
         forget: Callable[[NamespacedName], None] = lambda key: None,
         jitter: Callable[[], float] = random.random,
@@ -112,6 +113,7 @@ class WorkQueue:
         """`reconcile` gets the pipeline and its number of consecutive failures; `forget` gets deleted pipelines."""
         self._reconcile = reconcile
         self._resync_seconds = resync_seconds
+        self._max_backoff_seconds = max_backoff_seconds
         self._telemetry = telemetry
         self._forget = forget
         self._jitter = jitter
@@ -151,9 +153,14 @@ class WorkQueue:
         self._items.clear()
 
     def stuck(self) -> list[NamespacedName]:
-        """Returns pipelines whose reconcile should have finished long ago."""
+        """Returns pipelines whose reconcile should have finished long ago, or that are no longer reconciled."""
         latest = _now() - RECONCILE_TIMEOUT - STUCK_MARGIN
-        return sorted(key for key, item in self._items.items() if max(item.due, item.not_before) < latest)
+        return sorted(
+            key
+            for key, item in self._items.items()
+            if (item.task is not None and item.task.done())
+            or (item.running_since is not None and item.running_since < latest)
+        )
 
     def oldest_age(self) -> float:
         """Returns the seconds since the least recent reconcile; 0 without pipelines."""
@@ -168,8 +175,9 @@ class WorkQueue:
             await item.wait()
             async with self._slots:
                 item.dirty = False
-                started = _now()
+                started = item.running_since = _now()
                 result = await self._reconcile_once(key, item)
+                item.running_since = None
             if result.outcome is Outcome.DELETED and not item.dirty:
                 del self._items[key]
                 self._forget(key)
@@ -202,17 +210,11 @@ class WorkQueue:
         item.not_before = item.retry_not_before
         item.due = now + (self._resync_seconds if result.requeue_after is None else result.requeue_after)
         if result.should_retry:
-            delay = backoff(item.failures, self._jitter())
+            delay = backoff(item.failures, self._jitter(), self._max_backoff_seconds)
             item.due = now + min(delay, self._resync_seconds)
             if result.outcome is Outcome.FAILED:
                 # Changes wait too: an unavailable API server must not get more requests the more changes there are.
                 item.due = item.not_before = max(item.not_before, now + delay)
-
-
-def backoff(failures: int, jitter: float) -> float:
-    """Returns the delay in seconds after `failures` (1 or more) in a row; `jitter` in [0, 1] removes up to half."""
-    delay = min(MAX_DELAY, BASE_DELAY * 2.0 ** min(failures - 1, 16))
-    return delay * (1 - jitter / 2)
 
 
 def _now() -> float:
