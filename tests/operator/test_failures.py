@@ -42,8 +42,8 @@ async def test_every_kind_of_write_is_retried(harness, code):
 
 @pytest.mark.parametrize("code", [401, 403, 410, 429, 500, 503])
 async def test_every_kind_of_read_is_retried(harness, code):
-    kinds = ("ttspipelines/demo", "secrets", "configmaps", "statefulsets", "pods", "leases", "horizontalpodautoscalers")
-    # Of our own, which come in pages or by name; kopf has its own tests.
+    kinds = ("ttspipelines", "secrets", "configmaps", "statefulsets", "pods", "leases", "horizontalpodautoscalers")
+    # LISTs, and what is read by name.
     faults = [harness.cluster.faults.fail(code, "GET", f"/{kind}($|/demo|.*limit=)") for kind in kinds]
     async with harness.operator() as operator:
         harness.apply()

@@ -18,6 +18,7 @@ _REASONS = {
     422: "Invalid",
     429: "TooManyRequests",
     500: "InternalError",
+    502: "BadGateway",
     503: "ServiceUnavailable",
     504: "Timeout",
 }

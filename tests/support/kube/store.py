@@ -9,8 +9,8 @@ from typing import Any
 from support.kube.kinds import Kind
 
 Object = dict[str, Any]
-Key = tuple[str, str, str, str]
-"""(group, plural, namespace or "", name)."""
+Key = tuple[str, str]
+"""(namespace or "", name)."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Change:
 
 
 def key(kind: Kind, namespace: str | None, name: str) -> Key:
-    return (kind.group, kind.plural, (namespace or "") if kind.namespaced else "", name)
+    return ((namespace or "") if kind.namespaced else "", name)
 
 
 class Store:
@@ -42,29 +42,33 @@ class Store:
         self.oldest = self.version
         """Oldest version from which a watch may start."""
         self.listeners: list[Callable[[Change], None]] = []
-        self._objects: dict[Key, Object] = {}
+        self._kinds: dict[tuple[str, str], dict[str, dict[str, Object]]] = {}
+        """Objects by group and plural, namespace, and name."""
 
     def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
-        return self._objects.get(key(kind, namespace, name))
+        within, name = key(kind, namespace, name)
+        return self._of(kind).get(within, {}).get(name)
 
     def all(self, kind: Kind, namespace: str | None = None) -> list[Object]:
         """Yields objects sorted by namespace and name."""
-        return [
-            self._objects[found]
-            for found in sorted(self._objects)
-            if found[:2] == (kind.group, kind.plural) and namespace in (None, found[2])
-        ]
+        namespaces = self._of(kind)
+        within = sorted(namespaces) if namespace is None else [namespace]
+        return [obj for each in within for _, obj in sorted(namespaces.get(each, {}).items(), key=lambda item: item[0])]
 
     def everything(self) -> Iterator[Object]:
-        yield from list(self._objects.values())
+        yield from [obj for kind in self._kinds.values() for within in kind.values() for obj in within.values()]
+
+    def _of(self, kind: Kind) -> dict[str, dict[str, Object]]:
+        return self._kinds.setdefault((kind.group, kind.plural), {})
 
     def put(self, kind: Kind, obj: Object) -> Object:
         """Stores a new version of an object; `obj` belongs to the store from now on."""
         self.version += 1
         obj["metadata"]["resourceVersion"] = str(self.version)
-        where = key(kind, obj["metadata"].get("namespace"), obj["metadata"]["name"])
-        before = self._objects.get(where)
-        self._objects[where] = obj
+        within, name = key(kind, obj["metadata"].get("namespace"), obj["metadata"]["name"])
+        objects = self._of(kind).setdefault(within, {})
+        before = objects.get(name)
+        objects[name] = obj
         self._tell(Change(self.version, kind, before, obj))
         return obj
 
@@ -72,7 +76,8 @@ class Store:
         """Removes an object; returns its last state with the version of its removal."""
         self.version += 1
         last = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}
-        del self._objects[key(kind, obj["metadata"].get("namespace"), obj["metadata"]["name"])]
+        within, name = key(kind, obj["metadata"].get("namespace"), obj["metadata"]["name"])
+        del self._of(kind)[within][name]
         self._tell(Change(self.version, kind, last, None))
         return last
 

@@ -1,0 +1,250 @@
+"""Watches: the operator outlives everything that the API server does, and serves all namespaces that it can read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import yaml
+
+from support.operator import CRD, Harness, OperatorProcess
+
+pytestmark = pytest.mark.faults
+SHORT = {"SYRINX_MAX_BACKOFF_SECONDS": "1", "SYRINX_LEASE_SECONDS": "4"}
+DEMO = {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline", "metadata": {"name": "demo"}}
+
+
+async def lives(operator: OperatorProcess, seconds: float) -> None:
+    """Waits, and checks that the process runs and is healthy all the time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert operator.running.returncode is None, operator.output
+        health = await asyncio.to_thread(operator.get, "/healthz")
+        assert health.status_code == 200, health.text
+        await asyncio.sleep(0.3)
+
+
+def repeated(harness: Harness, since: int) -> list[tuple[str, str, str]]:
+    """Returns the operators' writes that have been sent more than once, without those of Leases."""
+    sent = Counter(
+        (each.method, each.path, json.dumps(each.body, sort_keys=True))
+        for each in harness.cluster.writes[since:]
+        if each.agent.startswith("syrinx-operator/") and "/leases" not in each.path
+    )
+    return [write for write, count in sent.items() if count > 1]
+
+
+def away(harness: Harness) -> Callable[[], None]:
+    harness.cluster.faults.stop_after_writes(0)
+    return harness.cluster.faults.resume
+
+
+def hanging(harness: Harness) -> Callable[[], None]:
+    return harness.cluster.faults.hang(times=None).release
+
+
+def failing(code: int) -> Callable[[Harness], Callable[[], None]]:
+    return lambda harness: harness.cluster.faults.fail(code, times=None).release
+
+
+def slow(harness: Harness) -> Callable[[], None]:
+    harness.cluster.faults.latency = 2.0
+    return harness.cluster.faults.clear
+
+
+OUTAGES = {"away": (away, 8), "hanging": (hanging, 17), "slow": (slow, 10)}
+OUTAGES |= {str(code): (failing(code), 8) for code in (401, 403, 410, 429, 500, 502, 503, 504)}
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+async def test_it_outlives_an_api_server_that_does_not_answer(harness, outage):
+    """The outages are many times as long as the longest backoff."""
+    begin, seconds = OUTAGES[outage]
+    async with harness.operator(**SHORT) as operator:
+        harness.apply()
+        await harness.settled()
+        await harness.quiet(operator)
+        since = len(harness.cluster.writes)
+        end = begin(harness)
+        harness.cluster.watches.drop()
+        harness.apply(talker={"replicas": 2})
+        harness.cluster.delete("configmap", "demo-codec")
+        await lives(operator, seconds)
+        end()
+        await harness.wait(lambda: len(harness.talkers()) == 2, "an edit during the outage is carried out")
+        await harness.wait(lambda: harness.cluster.find("configmap", "demo-codec"), "what was deleted comes back")
+        await harness.settled()
+        await operator.until(lambda: operator.get("/readyz").text == "ready\n", "everything is watched again")
+        assert repeated(harness, since) == []
+
+
+async def test_it_starts_before_the_api_server(harness):
+    harness.cluster.faults.stop_after_writes(0)
+    async with harness.operator(**SHORT) as operator:
+        await operator.until(lambda: "unreachable" in operator.get("/readyz").text, "it says what it waits for")
+        await lives(operator, 5)
+        assert operator.get("/readyz").status_code == 503
+        harness.cluster.faults.resume()
+        await operator.ready()
+        harness.apply()
+        await harness.settled()
+
+
+class Two:
+    """Two namespaces with a pipeline each."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        cluster = harness.cluster
+        self.rules = [rule for _, rule in cluster.rights.rules]
+        self.grant("one", "two")
+        for name in ("one", "two"):
+            cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+            self.edit(name)
+
+    def grant(self, *namespaces: str) -> None:
+        self.harness.cluster.rights.rules = [(name, rule) for name in namespaces for rule in self.rules]
+
+    def edit(self, namespace: str, **spec: object) -> None:
+        self.harness.cluster.apply({**DEMO, "spec": spec}, namespace=namespace)
+
+    async def carried_out(self, namespace: str, replicas: int) -> None:
+        def holds() -> bool:
+            talkers = self.harness.cluster.list("pod", "syrinx.dev/component=talker", namespace)
+            conditions = self.harness.cluster.get("ttspipeline", "demo", namespace)["status"]["conditions"]
+            ready = any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
+            return ready and len(talkers) == replicas
+
+        await self.harness.wait(holds, f"{replicas} talkers in {namespace}")
+
+    async def is_named(self, operator: OperatorProcess, namespace: str, reason: str) -> None:
+        """Waits until readiness, metrics and log name a namespace that is not watched."""
+
+        def holds() -> bool:
+            ready = operator.get("/readyz")
+            assert ready.status_code == 200, ready.text
+            assert "one/" not in ready.text
+            sample = f'syrinx_operator_watch_up{{kind="StatefulSet",pipeline_namespace="{namespace}"}} 0.0'
+            named = [line for line in ready.text.splitlines() if line.startswith(f"{namespace}/statefulsets: ")]
+            return bool(named) and reason in named[0] and sample in operator.get("/metrics").text
+
+        await operator.until(holds, f"{namespace} is named")
+        assert f"{namespace}/statefulsets: cannot watch: " in operator.log.read_text()
+        sample = 'syrinx_operator_watch_up{kind="StatefulSet",pipeline_namespace="one"} 1.0'
+        assert sample in await operator.metrics()
+
+
+@pytest.fixture
+def two(harness) -> Two:
+    return Two(harness)
+
+
+@pytest.mark.parametrize("code", [403, 404, 410, 500])
+async def test_a_namespace_that_cannot_be_read_degrades_only_itself(two, code):
+    cluster = two.harness.cluster
+    async with two.harness.operator(scope=("-n", "one", "-n", "two"), **SHORT) as operator:
+        for name in ("one", "two"):
+            await two.carried_out(name, 1)
+        fault = cluster.faults.fail(code, "GET", "/namespaces/two/", times=None)
+        cluster.watches.drop()
+        if code != 410:  # An expired version is none of the namespace's faults; only a LIST that fails is.
+            await two.is_named(operator, "two", "on purpose" if code != 404 else "does not serve")
+        two.edit("one", talker={"replicas": 2})
+        two.edit("two", talker={"replicas": 2})
+        await two.carried_out("one", 2)
+        await lives(operator, 5)
+        assert len(cluster.list("pod", "syrinx.dev/component=talker", "two")) == 1
+        fault.release()
+        await two.carried_out("two", 2)
+        await operator.until(lambda: operator.get("/readyz").text == "ready\n", "it heals")
+
+
+async def test_a_namespace_without_rights_is_served_once_they_are_granted(two):
+    """As after an upgrade of the cluster, while its rules are not loaded yet."""
+    two.grant("one")
+    async with two.harness.operator(scope=("-n", "one", "-n", "two"), **SHORT) as operator:
+        await two.carried_out("one", 1)
+        await two.is_named(operator, "two", "is forbidden")
+        await lives(operator, 4)
+        assert two.harness.cluster.list("statefulset", namespace="two") == []
+        two.grant("one", "two")
+        await two.carried_out("two", 1)
+        await operator.until(lambda: operator.get("/readyz").text == "ready\n", "it heals")
+
+
+async def test_a_deleted_namespace_disturbs_no_other(two):
+    cluster = two.harness.cluster
+    async with two.harness.operator(scope=("-n", "one", "-n", "two"), **SHORT) as operator:
+        for name in ("one", "two"):
+            await two.carried_out(name, 1)
+        cluster.delete("namespace", "two")
+        await two.harness.wait(lambda: not cluster.find("namespace", "two"), "the namespace is gone")
+        two.grant("one")
+        cluster.watches.drop()
+        two.edit("one", talker={"replicas": 2})
+        await two.carried_out("one", 2)
+        await lives(operator, 4)
+        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "two"}})
+        two.grant("one", "two")
+        two.edit("two")
+        await two.carried_out("two", 1)
+
+
+async def test_a_deleted_crd_can_be_created_again(harness):
+    crd = yaml.safe_load(CRD.read_text())
+    async with harness.operator(**SHORT) as operator:
+        harness.apply()
+        await harness.settled()
+        harness.cluster.delete("customresourcedefinition", crd["metadata"]["name"])
+        harness.cluster.watches.drop()
+        await operator.until(lambda: "install the CRD" in operator.get("/readyz").text, "it says what is missing")
+        assert operator.get("/readyz").status_code == 503
+        await lives(operator, 4)
+        harness.cluster.apply(crd)
+        harness.apply(talker={"replicas": 2})
+        await harness.settled()
+        await harness.wait(lambda: len(harness.talkers()) == 2, "the new pipeline is carried out")
+
+
+async def test_watches_that_end_at_once_are_resumed(harness):
+    """Each with 410, or without a word."""
+    faults = harness.cluster.faults
+    async with harness.operator(**SHORT, SYRINX_RELIST_SECONDS="300") as operator:
+        harness.apply()
+        await harness.settled()
+        for fault in (faults.fail(410, "GET", "watch=true", times=40), faults.reset("GET", "watch=true", times=40)):
+            harness.cluster.watches.drop()
+            await operator.until(lambda: fault.hit >= 20, "the watches fail")  # noqa: B023
+            fault.release()
+        harness.apply(talker={"replicas": 2})
+        await harness.wait(lambda: len(harness.talkers()) == 2, "an edit is seen")
+
+
+async def test_a_reconcile_without_changes_makes_no_request(harness):
+    async with harness.operator(
+        SYRINX_RESYNC_SECONDS="0.2", SYRINX_RELIST_SECONDS="300", SYRINX_LEASE_SECONDS="300"
+    ) as operator:
+        harness.apply()
+        await harness.settled()
+        await harness.quiet(operator)
+        before = len(harness.cluster.requests)
+        await operator.reconciled(20)
+        assert [f"{each.method} {each.path}" for each in harness.cluster.requests[before:]] == []
+
+
+async def test_many_pipelines_at_once_on_a_slow_server_keep_their_lease(harness):
+    harness.cluster.faults.latency = 0.1
+    names = [f"demo-{index}" for index in range(12)]
+    async with harness.operator(SYRINX_LEASE_SECONDS="5", SYRINX_RESYNC_SECONDS="15") as operator:
+        for name in names:
+            harness.apply(name, tuning={"mode": "Off"})
+        for name in names:
+            await harness.settled(name, seconds=120)
+        assert "not renewed in time" not in operator.log.read_text()
+        leases = [each for each in harness.cluster.requests if "/leases/ttspipelines.syrinx.dev" in each.path]
+        renewals = [each for each in leases if each.method == "PUT"]
+        assert len(leases) - len(renewals) <= 1, "it is read once"
