@@ -1,4 +1,4 @@
-"""`python -m fleet`: measures the operator with idle pipelines; writes results/operator.json and results/operator.md."""
+"""`python -m fleet`: measures the operator with idle pipelines; writes operator.json and operator.md."""
 
 import argparse
 import asyncio

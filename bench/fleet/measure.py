@@ -129,7 +129,7 @@ async def _operator(kubeconfig: Path, log: Path) -> AsyncIterator[asyncio.subpro
     try:
         yield process
     except BaseException:
-        print(log.read_text()[-5000:], file=sys.stderr)
+        print(await asyncio.to_thread(log.read_text), file=sys.stderr)
         raise
     finally:
         with contextlib.suppress(ProcessLookupError):

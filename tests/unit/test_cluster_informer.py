@@ -178,7 +178,10 @@ async def test_a_list_keeps_what_was_written_after_it():
     world = await World(listing(5, service(3, "a"))).run()
     world.informer.put(service(9, "new"))
     world.server.answers = [listing(8)]
+    world.informer.outdate("voices")
     await world.informer.refresh("voices")
+    await world.informer.refresh("voices")
+    assert world.server.requests[-1] == "list" and world.server.answers == []
     assert world.versions() == {"new": "9"}
     world.informer._receive(event("ADDED", service(7, "a")))
     assert world.versions() == {"new": "9"}, "the list is newer than the event"
@@ -197,9 +200,10 @@ async def test_objects_are_stale_if_they_were_never_listed_or_if_the_watch_fails
     assert "not listed yet" in str(world.informer.staleness())
     world.informer._failed(forbidden(), 1)
     assert str(world.informer.staleness()) == "not allowed"
-    world.server.answers = [listing(5)]
-    await world.informer.refresh("voices")
-    assert world.informer.staleness() is None
+    world.server.answers = [listing(5), ApiError(503, "Unavailable", "overloaded")]
+    with pytest.raises(ApiError):
+        await world.informer._follow()
+    assert world.informer.staleness() is None, "it has failed only just now"
     world.informer._failing_since -= informer.STALE_SECONDS
     assert str(world.informer.staleness()) == "not allowed"
 
@@ -207,8 +211,8 @@ async def test_objects_are_stale_if_they_were_never_listed_or_if_the_watch_fails
 async def test_a_kind_that_is_no_longer_served_has_no_objects():
     gone = ApiError(404, "NotFound", "the server could not find the requested resource")
     world = World(kind=PIPELINE)
-    world.server.answers = [listing(5, service(3, "demo"))]
-    await world.informer.refresh("voices")
+    world.server.answers = [listing(5, service(3, "demo")), []]
+    await world.informer._follow()
     world.informer._failed(gone, 1)
     assert world.changes == [("ADDED", "demo"), ("DELETED", "demo")]
     problem = world.informer.staleness()

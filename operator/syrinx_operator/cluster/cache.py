@@ -74,16 +74,22 @@ class Cache:
         return self._of(kind, namespace).is_served
 
     async def require_current(self, namespace: str) -> None:
-        """Returns once every kind has been listed. Raises ApiError if that failed, or if a watch has been failing."""
+        """Returns once every kind is known as it is now.
+
+        Raises ApiError if a kind could not be listed, or if its watch has been failing.
+        """
         informers = self._in(namespace)
         await asyncio.gather(*(each.tried() for each in informers))
         for each in informers:
             if (error := each.staleness()) is not None:
                 raise error
+        await asyncio.gather(*(each.refresh(namespace) for each in informers))
 
-    async def refresh(self, namespace: str) -> None:
-        """Lists a namespace again, so that the cache has everything written until now. Raises ApiError."""
-        await asyncio.gather(*(each.refresh(namespace) for each in self._in(namespace)))
+    async def outdate(self, namespace: str) -> None:
+        """Lists a namespace again before it is used, since others have written in it. Raises ApiError."""
+        for each in self._in(namespace):
+            each.outdate(namespace)
+        await self._of(PIPELINE, namespace).refresh(namespace)
 
     def is_serving(self) -> bool:
         """Returns whether the pipelines of some namespace are known."""

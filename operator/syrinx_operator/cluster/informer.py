@@ -79,6 +79,9 @@ class Informer:
         self._is_listed = False
         self._failing_since = 0.0
         self._tried = asyncio.Event()
+        self._outdated: set[str] = set()
+        """Namespaces to be listed before anything is written in them."""
+        self._refreshing = asyncio.Lock()
 
     async def run(self) -> None:
         """Lists and watches until it is cancelled."""
@@ -139,18 +142,23 @@ class Informer:
         is_stale = self.error is not None and time.monotonic() - self._failing_since > STALE_SECONDS
         return self.error if is_stale else None
 
+    def outdate(self, namespace: str) -> None:
+        """Makes the next `refresh` of a namespace list it."""
+        self._outdated.add(namespace)
+
     async def refresh(self, namespace: str) -> None:
-        """Lists a namespace now. Raises ApiError."""
-        try:
-            listing = await self._api.list_objects(self.kind, namespace, self._selector)
-        except ApiError as error:
-            if error.not_found and self.kind in OPTIONAL:
+        """Lists a namespace if it is outdated. Raises ApiError."""
+        async with self._refreshing:
+            if namespace not in self._outdated:
                 return
-            raise
-        self._replace(listing.items, int(listing.version), namespace)
-        if namespace == self.namespace:
-            self._is_listed = True
-            self._tried.set()
+            try:
+                listing = await self._api.list_objects(self.kind, namespace, self._selector)
+            except ApiError as error:
+                if not (error.not_found and self.kind in OPTIONAL):
+                    raise
+            else:
+                self._replace(listing.items, int(listing.version), namespace)
+            self._outdated.discard(namespace)
 
     async def _follow(self) -> None:
         """Lists if that is due, and watches until the connection or the time until the next LIST ends."""

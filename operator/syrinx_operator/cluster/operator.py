@@ -66,7 +66,7 @@ class Operator:
             relist_seconds=options.relist_seconds,
             max_backoff_seconds=options.max_backoff_seconds,
         )
-        leases = Leases(api, options.identity, options.lease_seconds, cache.refresh)
+        leases = Leases(api, options.identity, options.lease_seconds, cache.outdate)
         self._cleanup.push_async_callback(leases.release)
         self._lease_keeper = asyncio.create_task(leases.keep(), name="leases")
         self._cleanup.callback(self._lease_keeper.cancel)

@@ -19,19 +19,21 @@ class Addresses:
     def __init__(self) -> None:
         self._ports = itertools.count(30_000)
         self._services: dict[tuple[str, str], str] = {}
-        # Other test processes use other networks.
-        own = os.getpid() % 32_000
-        self._pods = f"127.{1 + own // 256}.{own % 256}"
-        self._cluster = f"127.{128 + own // 256 % 126}.{own % 256}"
+        # Other test processes start in other networks.
+        self._own = os.getpid() % 32_000
 
     def pod(self) -> str:
-        return f"{self._pods}.{next(_numbers) % 250 + 2}"
+        return self._next(1 + self._own // 256)
+
+    def _next(self, first: int) -> str:
+        network, number = divmod(next(_numbers), 250)
+        return f"127.{first}.{(self._own + network) % 256}.{number + 2}"
 
     def service(self, namespace: str, name: str) -> str:
         """Returns the address of a Service, which need not exist yet."""
         key = (namespace, name)
         if key not in self._services:
-            self._services[key] = f"{self._cluster}.{next(_numbers) % 250 + 2}"
+            self._services[key] = self._next(128 + self._own // 256 % 126)
         return self._services[key]
 
     def assign(self, new: Object, old: Object | None) -> None:
