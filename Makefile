@@ -29,7 +29,7 @@ USUAL := not voice and not faults and not tuning and not vllm and not gpu and no
 PROCESSES := tests/operator tests/training tests/pipeline tests/contract
 
 .DEFAULT_GOAL := help
-.PHONY: help demo unit test test-simulation fuzz test-operator test-vllm test-tuning test-voice test-gpu test-clients test-cluster soak lint hooks docs coverage generate images bench-cpu bench-overload bench-gpu clean
+.PHONY: help demo unit test test-simulation fuzz test-operator test-vllm test-tuning test-voice test-gpu test-clients test-cluster soak lint hooks docs coverage generate images bench-cpu bench-overload bench-operator bench-gpu clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -117,6 +117,10 @@ bench-overload: $(VENV)/.runs ## Measure the bundled voice under overload into b
 	$(VENV)/bin/syrinx bench --file examples/pipeline.yaml --overload --duration 30 \
 		--json bench/results/overload.json --plot bench/results/overload.png
 	$(VENV)/bin/syrinx bench --overload --table bench/results/overload.json > bench/results/overload.md
+
+# Five minutes, on two idle cores.
+bench-operator: $(VENV)/.develops ## Measure the operator with 500 idle pipelines into bench/results/operator.*
+	PYTHONPATH=bench:tests $(VENV)/bin/python -m fleet
 
 # A quarter of an hour. A checkpoint of yours: make bench-gpu GPU_ARGS="--model DIRECTORY".
 bench-gpu: $(VENV)/.runs ## Measure engines and service on this machine's NVIDIA GPU into bench/results/

@@ -15,6 +15,8 @@ from support.stage_metrics import Gateway, Worker
 
 CRD = Path(__file__).parents[2] / "crds" / "ttspipelines.syrinx.dev.yaml"
 
+PACE_SECONDS = 8.0
+
 
 class Fleet:
     """The pipelines of a cluster. Each method is a command."""
@@ -22,9 +24,9 @@ class Fleet:
     def __init__(self, cluster: KubeCluster) -> None:
         self._cluster = cluster
 
-    def create(self, first: str, count: str, namespaces: str) -> None:
-        """Creates pipelines with numbers from `first` on, with the default spec, spread over namespaces."""
-        for number in range(int(first), int(first) + int(count)):
+    def create(self, count: str, namespaces: str) -> None:
+        """Creates pipelines with the default spec, spread over namespaces."""
+        for number in range(int(count)):
             namespace = f"team-{number % int(namespaces)}"
             if self._cluster.find("namespace", namespace) is None:
                 self._cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
@@ -65,6 +67,7 @@ async def main(kubeconfig: Path) -> None:
     texts = {name: stage.text for name, stage in stages.items()}
     async with KubeCluster(crd=CRD, pod_monitors=True) as cluster:
         cluster.kubelet.admins.metrics = lambda pod: next((texts[name] for name in texts if f"-{name}-" in pod), "")
+        cluster.manager.pace = PACE_SECONDS
         cluster.kubeconfig(kubeconfig)
         fleet = Fleet(cluster)
         print(json.dumps(cluster.url), flush=True)

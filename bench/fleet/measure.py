@@ -17,8 +17,6 @@ from msgspec import Struct
 from syrinx_operator.local import die_with_parent
 from syrinx_stages.connector.server import free_port
 
-WAVE = 25
-"""Pipelines that are created at the same time."""
 QUIET_SECONDS = 20.0
 """Seconds without a write after which the pipelines are idle."""
 WRITES = ("POST", "PATCH", "DELETE")
@@ -68,14 +66,15 @@ async def measure(pipelines: int, namespaces: int, seconds: float) -> tuple[floa
 
 
 async def _create(cluster: Cluster, operator: asyncio.subprocess.Process, pipelines: int, namespaces: int) -> None:
-    for first in range(0, pipelines, WAVE):
-        count = min(WAVE, pipelines - first)
-        await cluster.ask("create", first, count, namespaces)
-        while await cluster.ask("ready") < first + count:
-            if operator.returncode is not None:
-                raise RuntimeError("the operator has ended")
-            await asyncio.sleep(0.2)
-        print(f"{first + count} pipelines are ready", flush=True)
+    await cluster.ask("create", pipelines, namespaces)
+    ready = 0
+    while ready < pipelines:
+        if operator.returncode is not None:
+            raise RuntimeError("the operator has ended")
+        await asyncio.sleep(2.0)
+        if (found := await cluster.ask("ready")) != ready:
+            ready = found
+            print(f"{ready} pipelines are ready", flush=True)
 
 
 async def _until_quiet(cluster: Cluster) -> None:

@@ -187,11 +187,11 @@ def test_namespaces_match_arguments_and_role_bindings():
     assert (declared({"clusterWide": True}), bound({"clusterWide": True})) == (["--all-namespaces"], [None])
 
 
-def test_one_replica_is_recreated_and_two_are_rolled():
+def test_an_upgrade_ends_the_old_operators_first():
     strategies = [
         one(objects("syrinx", {"replicas": replicas}), "Deployment")["spec"]["strategy"]["type"] for replicas in (1, 2)
     ]
-    assert strategies == ["Recreate", "RollingUpdate"]
+    assert strategies == ["Recreate", "Recreate"]
     assert not of_kind(objects("syrinx"), "PodDisruptionBudget")
     assert one(objects("syrinx", {"replicas": 2}), "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
 

@@ -83,6 +83,8 @@ class Manager:
         self._changed = asyncio.Event()
         self.paused = False
         """True stops all controllers, as with an unavailable control plane."""
+        self.pace = 0.0
+        """Seconds between two rounds: with thousands of objects a round takes long, and serves many changes."""
         api.store.listeners.append(self._hear)
 
     def _hear(self, change: Change) -> None:
@@ -102,7 +104,7 @@ class Manager:
                         controller.sync()
                 if version == self._api.store.version:
                     break
-                await asyncio.sleep(0)
+                await asyncio.sleep(self.pace)
             else:
                 raise AssertionError(f"the cluster's controllers find no rest: {self._api.store.history[-5:]}")
             self._changed.clear()
