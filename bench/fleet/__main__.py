@@ -28,7 +28,7 @@ class Report(Struct, frozen=True, kw_only=True):
     seconds: float
     """Duration of the measurement."""
     seconds_until_ready: float
-    """Time from the first pipeline's creation until all are ready, with the emulated cluster on the same machine."""
+    """Time from the operator's start until it reports all pipelines as ready, with the emulator on the same machine."""
     requests_per_minute_per_idle_pipeline: float
     requests: dict[str, int]
     """Requests to the API server during the measurement, by verb and kind."""
@@ -81,8 +81,8 @@ def table(result: Report) -> str:
     return (
         f"The operator with {result.pipelines} idle pipelines in {result.namespaces} namespaces, for "
         f"{result.seconds:g} s, against an emulated API server\n({machine.cores} cores of {machine.cpu}, "
-        f"Python {machine.python}; {result.created}). All were ready {result.seconds_until_ready:g} s after the first "
-        f"was created,\nwith the emulator on the same machine.\n\n"
+        f"Python {machine.python}; {result.created}). It reported all as ready {result.seconds_until_ready:g} s "
+        f"after its start,\nwith the emulator on the same machine.\n\n"
         + markdown(("", "measured", "at most"), [tuple(map(str, row)) for row in rows])
     )
 

@@ -11,11 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from support.kube import KubeCluster
+from support.kube.controllers import is_ready
 from support.stage_metrics import Gateway, Worker
+
+from fleet.seed import reconcile
+from syrinx_operator.cluster.workqueue import NamespacedName
+from syrinx_operator.resource.spec import API_VERSION, KIND
 
 CRD = Path(__file__).parents[2] / "crds" / "ttspipelines.syrinx.dev.yaml"
 
-PACE_SECONDS = 8.0
+PACE_SECONDS = 1.0
+POD_SECONDS = 120.0
+PODS = 4
+"""Pods of a pipeline: gateway, talker, codec, Redis."""
 
 
 class Fleet:
@@ -24,17 +32,24 @@ class Fleet:
     def __init__(self, cluster: KubeCluster) -> None:
         self._cluster = cluster
 
-    def create(self, count: str, namespaces: str) -> None:
-        """Creates pipelines with the default spec, spread over namespaces."""
-        for number in range(int(count)):
-            namespace = f"team-{number % int(namespaces)}"
-            if self._cluster.find("namespace", namespace) is None:
-                self._cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-            metadata = {"name": f"voice-{number}"}
-            pipeline = {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline", "metadata": metadata, "spec": {}}
-            self._cluster.apply(pipeline, namespace=namespace)
+    async def create(self, count: str, namespaces: str) -> None:
+        """Creates pipelines with the default spec, spread over namespaces, and waits for their pods."""
+        self._cluster.manager.paused = True
+        keys = [NamespacedName(f"team-{number % int(namespaces)}", f"voice-{number}") for number in range(int(count))]
+        for namespace in {key.namespace for key in keys}:
+            self._cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        for key in keys:
+            pipeline = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": key.name}, "spec": {}}
+            self._cluster.apply(pipeline, namespace=key.namespace)
+        await reconcile(self._cluster, keys)
+        self._cluster.manager.paused = False
+        self._cluster.manager.wake()
+        await self._cluster.wait(lambda: self._ready_pods() >= PODS * len(keys), POD_SECONDS, "all pods are ready")
 
-    def ready(self) -> int:
+    def _ready_pods(self) -> int:
+        return sum(map(is_ready, self._cluster.store.all(self._cluster.api.kinds.named("pod"))))
+
+    async def ready(self) -> int:
         """Returns the number of pipelines that are Ready and no longer Progressing."""
         wanted = {("Ready", "True"), ("Progressing", "False")}
         kind = self._cluster.api.kinds.named("ttspipeline")
@@ -42,7 +57,7 @@ class Fleet:
         found = ({(each["type"], each["status"]) for each in status.get("conditions", ())} for status in pipelines)
         return sum(wanted <= conditions for conditions in found)
 
-    def requests(self) -> dict[str, int]:
+    async def requests(self) -> dict[str, int]:
         """Returns the number of requests so far, by verb and kind."""
         return Counter(
             f"{'WATCH' if each.query.get('watch') else each.method} {_kind(each.path)}"
@@ -72,7 +87,7 @@ async def main(kubeconfig: Path) -> None:
         fleet = Fleet(cluster)
         print(json.dumps(cluster.url), flush=True)
         while line := (await reader.readline()).decode().split():
-            print(json.dumps(getattr(fleet, line[0])(*line[1:])), flush=True)
+            print(json.dumps(await getattr(fleet, line[0])(*line[1:])), flush=True)
 
 
 if __name__ == "__main__":

@@ -54,20 +54,22 @@ class Cluster:
 
 
 async def measure(pipelines: int, namespaces: int, seconds: float) -> tuple[float, Idle]:
-    """Returns the seconds until all pipelines were ready, and the operator while they are idle."""
+    """Returns the seconds from the operator's start until it reports all as ready, and the operator while they are idle."""
     with tempfile.TemporaryDirectory() as directory:
         kubeconfig = Path(directory) / "kubeconfig"
-        async with _cluster(kubeconfig) as cluster, _operator(kubeconfig, Path(directory) / "log") as operator:
+        async with _cluster(kubeconfig) as cluster:
+            await cluster.ask("create", pipelines, namespaces)
+            print(f"{pipelines} pipelines and their pods are created", flush=True)
             started = time.monotonic()
-            await _create(cluster, operator, pipelines, namespaces)
-            ready_seconds = time.monotonic() - started
-            await _until_quiet(cluster)
-            return ready_seconds, await _idle(cluster, operator.pid, seconds)
+            async with _operator(kubeconfig, Path(directory) / "log") as operator:
+                await _until_ready(cluster, operator, pipelines)
+                ready_seconds = time.monotonic() - started
+                await _until_quiet(cluster)
+                return ready_seconds, await _idle(cluster, operator.pid, seconds)
 
 
-async def _create(cluster: Cluster, operator: asyncio.subprocess.Process, pipelines: int, namespaces: int) -> None:
-    await cluster.ask("create", pipelines, namespaces)
-    ready = 0
+async def _until_ready(cluster: Cluster, operator: asyncio.subprocess.Process, pipelines: int) -> None:
+    ready = -1
     while ready < pipelines:
         if operator.returncode is not None:
             raise RuntimeError("the operator has ended")

@@ -25,7 +25,6 @@ OWNED = (
     "PersistentVolumeClaim",
     "PodDisruptionBudget",
     "NetworkPolicy",
-    "Lease",
 )
 SELECTOR = f"syrinx.dev/pipeline={PIPELINE}"
 
