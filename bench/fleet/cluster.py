@@ -10,11 +10,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from fleet.seed import reconcile
 from support.kube import KubeCluster
 from support.kube.controllers import is_ready
 from support.stage_metrics import Gateway, Worker
-
-from fleet.seed import reconcile
 from syrinx_operator.cluster.workqueue import NamespacedName
 from syrinx_operator.resource.spec import API_VERSION, KIND
 

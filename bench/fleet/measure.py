@@ -54,7 +54,7 @@ class Cluster:
 
 
 async def measure(pipelines: int, namespaces: int, seconds: float) -> tuple[float, Idle]:
-    """Returns the seconds from the operator's start until it reports all as ready, and the operator while they are idle."""
+    """Returns the seconds until the operator reports all as ready, and the operator while they are idle."""
     with tempfile.TemporaryDirectory() as directory:
         kubeconfig = Path(directory) / "kubeconfig"
         async with _cluster(kubeconfig) as cluster:

@@ -8,7 +8,6 @@ from typing import Any
 from support.kube import KubeCluster
 from support.kube.api import Write
 from support.kube.errors import ApiError as Refusal
-
 from syrinx_operator.cluster.api import Api, ApiError, WatchEvent
 from syrinx_operator.cluster.cache import Cache
 from syrinx_operator.cluster.config import options
@@ -22,7 +21,7 @@ from syrinx_operator.cluster.stage_api import StageApi
 from syrinx_operator.cluster.state import Manifest
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.cluster.tuning import MetricsReader, TuningRunner
-from syrinx_operator.cluster.workqueue import NamespacedName
+from syrinx_operator.cluster.workqueue import NamespacedName, Outcome
 from syrinx_operator.tuner.runner import Tuner
 
 
@@ -107,7 +106,10 @@ async def reconcile(cluster: KubeCluster, pipelines: Iterable[NamespacedName]) -
         cache.start()
         try:
             for key in pipelines:
-                await reconciler.reconcile(key, 0)
+                await cache.require_current(key.namespace)
+                result = await reconciler.reconcile(key, 0)
+                if result.outcome is not Outcome.SUCCEEDED:
+                    raise RuntimeError(f"{key}: {result.message}")
         finally:
             await leases.release()
             await cache.close()
