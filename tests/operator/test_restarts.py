@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from datetime import UTC, datetime
 from functools import partial
 
 import pytest
@@ -189,3 +190,24 @@ async def test_an_operator_resumed_after_its_lease_expired_writes_nothing(harnes
 
 def _all(harness: Harness) -> dict:
     return {f"{each['kind']}/{each['metadata']['name']}": each for each in harness.live() if each["kind"] != "Lease"}
+
+
+async def test_a_pipeline_that_an_operator_of_an_earlier_version_holds_is_left_alone(harness):
+    """A rolling upgrade: the earlier version held each pipeline by a Lease of its own."""
+
+    def renew() -> None:
+        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        spec = {"holderIdentity": "earlier", "leaseDurationSeconds": 3, "renewTime": now}
+        harness.cluster.apply({**lease, "spec": spec})
+
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "demo-operator"}}
+    renew()
+    harness.apply()
+    async with harness.operator(SYRINX_LEASE_SECONDS="3") as operator:
+        await operator.ready()
+        for _ in range(5):
+            await operator.reconciled(1)
+            renew()
+        assert harness.writes() == []
+        assert 'outcome="standby"' in await operator.metrics()
+        await harness.settled()
