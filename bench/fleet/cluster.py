@@ -21,6 +21,8 @@ CRD = Path(__file__).parents[2] / "crds" / "ttspipelines.syrinx.dev.yaml"
 
 PACE_SECONDS = 1.0
 POD_SECONDS = 120.0
+REST_SECONDS = 5.0
+"""Seconds without a change after which the controllers are done."""
 PODS = 4
 """Pods of a pipeline: gateway, talker, codec, Redis."""
 
@@ -44,6 +46,15 @@ class Fleet:
         self._cluster.manager.paused = False
         self._cluster.manager.wake()
         await self._cluster.wait(lambda: self._ready_pods() >= PODS * len(keys), POD_SECONDS, "all pods are ready")
+        while await self._changes():
+            pass
+        # They have nothing to do while the pipelines are idle.
+        self._cluster.manager.paused = True
+
+    async def _changes(self) -> bool:
+        version = self._cluster.store.version
+        await asyncio.sleep(REST_SECONDS)
+        return bool(self._cluster.store.version != version)
 
     def _ready_pods(self) -> int:
         return sum(map(is_ready, self._cluster.store.all(self._cluster.api.kinds.named("pod"))))

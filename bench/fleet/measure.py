@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from fleet.seed import ENVIRONMENT
 from syrinx_operator.local import die_with_parent
 from syrinx_stages.connector.server import free_port
 
@@ -116,12 +117,7 @@ async def _cluster(kubeconfig: Path) -> AsyncIterator[Cluster]:
 @contextlib.asynccontextmanager
 async def _operator(kubeconfig: Path, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     command = ("-m", "kopf", "run", "--standalone", "-m", "syrinx_operator.main", "--all-namespaces")
-    environment = os.environ | {
-        "KUBECONFIG": str(kubeconfig),
-        "SYRINX_PORT": str(free_port()),
-        "SYRINX_STAGE_ACCESS": "direct",
-        "SYRINX_STAGES_IMAGE": "syrinx/stages:1",
-    }
+    environment = os.environ | ENVIRONMENT | {"KUBECONFIG": str(kubeconfig), "SYRINX_PORT": str(free_port())}
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             sys.executable, die_with_parent.__file__, str(os.getpid()), sys.executable, *command,

@@ -24,6 +24,9 @@ from syrinx_operator.cluster.tuning import MetricsReader, TuningRunner
 from syrinx_operator.cluster.workqueue import NamespacedName, Outcome
 from syrinx_operator.tuner.runner import Tuner
 
+ENVIRONMENT = {"SYRINX_STAGE_ACCESS": "direct", "SYRINX_STAGES_IMAGE": "syrinx/stages:1"}
+"""Of the operator, also when it runs as a process."""
+
 
 class DirectApi(Api):
     """The operator's client, on the emulator's storage. Its watches are silent."""
@@ -85,7 +88,7 @@ async def _never() -> AsyncIterator[WatchEvent]:
 
 async def reconcile(cluster: KubeCluster, pipelines: Iterable[NamespacedName]) -> None:
     """Creates the objects of pipelines."""
-    settings = options({"POD_NAME": "seed", "SYRINX_STAGES_IMAGE": "syrinx/stages:1"})
+    settings = options(ENVIRONMENT | {"POD_NAME": "seed"})
     telemetry = Telemetry()
     api = DirectApi(cluster, telemetry)
     cache = Cache(api, None, lambda *_: None, relist_seconds=3600.0, max_backoff_seconds=60.0)

@@ -31,7 +31,7 @@ class Cluster:
         try:
             if name is not None:
                 return await self._api.get(PIPELINE, self.namespace, name)
-            found = await self._api.list_objects(PIPELINE, self.namespace)
+            found = (await self._api.list_objects(PIPELINE, self.namespace)).items
         except ApiError as error:
             if error.not_found:
                 which = "TTSPipeline" if name is None else f"TTSPipeline {name}"
@@ -51,7 +51,7 @@ class Cluster:
         from syrinx_operator.cluster.names import PIPELINE_LABEL
 
         try:
-            return await self._api.list_objects(POD, self.namespace, f"{PIPELINE_LABEL}={pipeline}")
+            return (await self._api.list_objects(POD, self.namespace, f"{PIPELINE_LABEL}={pipeline}")).items
         except ApiError as error:
             raise _refused(error) from None
 
