@@ -37,7 +37,8 @@ RBAC_RULES = (
     _rule(PIPELINE, "patch", subresource="/status"),
     *(_rule(kind, *_WATCH, *_WRITE) for kind in WATCHED),
     *(_rule(kind, "get", "list", *_WRITE) for kind in OPTIONAL),
-    _rule(POD, "list", "watch"),
+    # A StatefulSet that waits for a pod on a lost node does not replace the others.
+    _rule(POD, "list", "watch", "delete"),
     # Metadata of the Redis password only; list and watch would expose every Secret.
     _rule(SECRET, "get", "create"),
     _rule(AUTOSCALER, "list"),

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from support.cluster_plan import EMPTY, document, objects, owner_of, parsed, planned, templates
-from syrinx_operator.cluster.plan.workloads import stage_partition
+from syrinx_operator.cluster.plan.rollout import stage_rollout
 from syrinx_operator.cluster.prometheus import _Series, snapshots
 from syrinx_operator.cluster.state import Component, Replica
 from syrinx_stages.contract.settings import ReportedSettings
@@ -63,8 +63,8 @@ def test_a_rollout_waits_for_the_settings_of_both_stages(codec, expected):
     ]
     observed = msgspec.structs.replace(EMPTY, replicas=tuple(pods))
     release = msgspec.structs.replace(plan().release, generation="g", templates={TALKER: template})
-    found = stage_partition(TALKER, release, 2, observed, {TALKER: 7, CODEC: 3})
-    assert found == expected
+    found = stage_rollout(TALKER, release, 2, observed, {TALKER: 7, CODEC: 3}, surge=False, fixed=False)
+    assert found.partition == expected
 
 
 def test_prometheus_distinguishes_the_stages_in_a_pod():

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from msgspec import Struct, structs
@@ -13,7 +14,7 @@ from syrinx_operator.cluster.api import Api, ApiError, if_found
 from syrinx_operator.cluster.diagnosis import replicas
 from syrinx_operator.cluster.kinds import AUTOSCALER, BY_KIND, OPTIONAL, POD, SECRET, WATCHED, Kind
 from syrinx_operator.cluster.plan.objects import differs
-from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner, Problem, is_owned, key_of
+from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner, Problem, Replica, is_owned, key_of
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.resource.spec import KIND
 
@@ -65,7 +66,7 @@ class Objects:
         )
         return Observed(
             objects={key_of(found): found for each in lists for found in each},
-            replicas=replicas(pods),
+            replicas=replicas(pods, datetime.now(UTC)),
             autoscaled=frozenset(autoscaler_targets(autoscalers)),
             password_uid=password,
             served_kinds=frozenset(kind.kind for kind in served),
@@ -131,6 +132,12 @@ class Objects:
                 if error.unavailable:
                     break
         return result
+
+    async def delete_pods(self, owner: Owner, pods: Iterable[Replica]) -> None:
+        """Deletes pods, which their StatefulSets create again. Raises ApiError and LeaseLost."""
+        for pod in pods:
+            manifest = {"metadata": {"uid": pod.uid}}
+            await self._delete(owner, ObjectKey(POD.kind, pod.name), manifest)
 
     async def _apply_one(self, owner: Owner, manifest: Manifest, live: Manifest | None) -> Manifest:
         if live is not None and not differs(manifest, live):

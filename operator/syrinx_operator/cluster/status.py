@@ -1,7 +1,7 @@
 """The status of a TTSPipeline with its conditions, built from the state observed in one reconcile. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import msgspec
@@ -11,9 +11,11 @@ from syrinx_operator.cluster import diagnosis, names
 from syrinx_operator.cluster.diagnosis import parse_time
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.records import recorded_settings
+from syrinx_operator.cluster.progress import STALLED, incomplete, is_stalled
 from syrinx_operator.cluster.state import STAGES, Component, Metrics, Observed, Owner, Problem
 from syrinx_operator.resource import status as report
 from syrinx_operator.resource.spec import CaptureShape, TTSPipeline
+from syrinx_operator.resource.stage_config import progress_deadline
 from syrinx_operator.resource.status import MAX_MESSAGE, Condition, ConditionStatus, ConditionType, PipelineStatus
 from syrinx_operator.resource.tuning_status import Phase, State
 from syrinx_operator.tuner.evidence import slo_statuses, truncated_ratio
@@ -190,25 +192,6 @@ def serving_generation(inputs: StatusInputs) -> str:
     return desired if desired in complete or not complete else min(complete)
 
 
-def incomplete(plan: Plan, observed: Observed, component: Component) -> Problem | None:
-    """Returns how a component differs from the plan; None if it does not."""
-    live, desired = observed.live(component), plan.replicas[component]
-    updated = [pod for pod in live if pod.template == plan.templates[component]]
-    if len(updated) < len(live):
-        return Problem("RollingOut", f"{component}: {len(updated)} of {desired} replicas are updated")
-    if len(live) != desired:
-        return Problem("Scaling", f"{component}: {len(live)} of {desired} pods")
-    if unready := [pod.name for pod in updated if not pod.ready]:
-        return Problem("Starting", f"{component}: {', '.join(unready)} not ready")
-    if component is Component.REDIS:
-        return None
-    generation = plan.settings[component].generation
-    if unconfirmed := [pod.name for pod in updated if not pod.has_confirmed(generation)]:
-        message = f"{component}: {', '.join(unconfirmed)} has not confirmed settings generation {generation}"
-        return Problem("ConfirmingSettings", message)
-    return None
-
-
 def _ready(inputs: StatusInputs, components: Mapping[ConditionType, ConditionValue], serving: str) -> ConditionValue:
     """The reason is that of the root cause: Redis before talker and codec, those before the gateway."""
     order: tuple[ConditionType, ...] = ("ConnectorReady", "TalkerReady", "CodecReady", "GatewayReady")
@@ -269,20 +252,46 @@ def _tuning_ready(inputs: StatusInputs) -> ConditionValue:
 
 
 def _progressing(inputs: StatusInputs) -> ConditionValue:
-    """Returns how the state differs from the plan: unapplied changes first, then rollouts, counts and settings."""
+    """Returns how the state differs from the plan: unapplied changes first, then rollouts, counts and settings.
+
+    As in a Deployment, it is False once the progress deadline has passed.
+    """
+    if stalled := [problem for component in inputs.plan.templates if (problem := _stalled(inputs, component))]:
+        return _joined(stalled)._replace(status="False")
     pending = [Problem("NotApplied", problem.message) for problem in inputs.problems]
-    found = (incomplete(inputs.plan, inputs.observed, component) for component in inputs.plan.templates)
-    pending += (each for each in found if each is not None)
+    for component in inputs.plan.templates:
+        if (difference := incomplete(inputs.plan, inputs.observed, component)) is not None:
+            obstacles = [problem.message for problem, _ in _diagnoses(inputs, component)]
+            pending.append(Problem(difference.reason, "; ".join([difference.message, *obstacles])))
     if not pending:
         return ConditionValue("False", "Complete", "all components match the spec")
     order = ("NotApplied", "RollingOut", "Scaling", "Starting", "ConfirmingSettings")
     return _joined(sorted(pending, key=lambda each: order.index(each.reason)))
 
 
+def _stalled(inputs: StatusInputs, component: Component) -> Problem | None:
+    """Returns the problem of a component that has made no progress for too long."""
+    difference = incomplete(inputs.plan, inputs.observed, component)
+    before = inputs.previous.get("Progressing")
+    if difference is None or before is None or before.reason == "Complete":
+        return None
+    deadline = timedelta(seconds=progress_deadline(inputs.pipeline.spec))
+    since = _true_since(inputs, "Progressing")
+    if component is Component.GATEWAY:
+        since = max(since or datetime.min.replace(tzinfo=UTC), _gateways_since(inputs))
+    if not is_stalled(inputs.observed, component, since, deadline, inputs.now):
+        return None
+    obstacles = [problem.message for problem, _ in _diagnoses(inputs, component)]
+    message = f"no progress for {deadline.total_seconds() / 60:g} minutes: {difference.message}"
+    return Problem(STALLED, "; ".join([message, *obstacles]))
+
+
 def _degraded(inputs: StatusInputs) -> ConditionValue:
     found = [*inputs.problems]
     for component in (Component.REDIS, Component.TALKER, Component.CODEC, Component.GATEWAY):
-        found += _blocking(inputs, component) or _missing(inputs, component)
+        problems = _blocking(inputs, component) or _missing(inputs, component)
+        stalled = None if problems or component not in inputs.plan.templates else _stalled(inputs, component)
+        found += problems if stalled is None else [stalled]
     monitor = inputs.pipeline.spec.monitoring.pod_monitor
     if monitor is not None and "PodMonitor" not in inputs.observed.served_kinds:
         advice = "install the Prometheus Operator or remove the field"
@@ -309,7 +318,9 @@ def _blocking(inputs: StatusInputs, component: Component) -> list[Problem]:
 def _missing(inputs: StatusInputs, component: Component) -> list[Problem]:
     """Returns the problem of a workload whose pods the cluster does not create."""
     workload = inputs.observed.objects.get(names.workload_key(inputs.pipeline.name, component))
-    since = _true_since(inputs, "Progressing")
+    before = inputs.previous.get("Progressing")
+    is_stalled = before is not None and before.reason == STALLED
+    since = datetime.min.replace(tzinfo=UTC) if is_stalled else _true_since(inputs, "Progressing")
     message = workload and since and diagnosis.missing_pods(workload, since, inputs.now)
     return [Problem("PodsMissing", message)] if message else []
 
@@ -318,19 +329,40 @@ def _diagnoses(inputs: StatusInputs, component: Component) -> list[tuple[Problem
     """Returns the problems of a component's replicas and whether they need intervention; those that do come first."""
     if component not in inputs.plan.templates:
         return []
-    since = None
-    if component is Component.GATEWAY:
-        # Gateways wait until talker and codec are both ready.
-        since = max(_true_since(inputs, kind) or inputs.now for kind in ("TalkerReady", "CodecReady"))
-    limit = diagnosis.startup_limit(inputs.pipeline.spec, component)
+    since = _gateways_since(inputs) if component is Component.GATEWAY else None
+    spec = inputs.pipeline.spec
+    limit, download = diagnosis.startup_limit(spec, component), timedelta(seconds=progress_deadline(spec))
     loops = [before.message for before in inputs.previous.values() if before.reason == diagnosis.CRASH_LOOP]
     found = [
         diagnosis.diagnose(
-            pod, limit, inputs.now, crash_looping=any(pod.name in message for message in loops), since=since
+            pod,
+            download if pod.initializing else limit,
+            inputs.now,
+            crash_looping=any(pod.name in message for message in loops),
+            since=since,
         )
-        for pod in inputs.observed.live(component)
+        for pod in inputs.observed.replicas_of(component)
     ]
-    return sorted((each for each in found if each is not None), key=lambda each: not each[1])
+    is_surging = spec.update_strategy == "Surge" and len(found) > inputs.plan.replicas[component]
+    problems = (_with_surge_advice(each) if is_surging else each for each in found if each is not None)
+    return sorted(problems, key=lambda each: not each[1])
+
+
+def _with_surge_advice(found: tuple[Problem, bool]) -> tuple[Problem, bool]:
+    """Returns a problem of a single replica's rollout with advice if there may be no room for the second pod."""
+    problem, needs_intervention = found
+    if problem.reason not in ("Unschedulable", "NotStarted"):
+        return found
+    advice = (
+        "the running pod is kept until a second one is ready; if there is no room for two, set spec.updateStrategy: "
+        "Replace, and requests get 503 until the new pod has loaded the model"
+    )
+    return Problem(problem.reason, f"{problem.message}; {advice}"), needs_intervention
+
+
+def _gateways_since(inputs: StatusInputs) -> datetime:
+    """Returns the time from which gateways can be ready: they wait until talker and codec are both ready."""
+    return max(_true_since(inputs, kind) or inputs.now for kind in ("TalkerReady", "CodecReady"))
 
 
 def _true_since(inputs: StatusInputs, kind: str) -> datetime | None:
