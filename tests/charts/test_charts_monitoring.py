@@ -10,6 +10,7 @@ import yaml
 from support.charts import CHARTS, MONITORING, ROOT, objects, of_kind, one
 from support.queries import DASHBOARDS, expanded, panels, rules, targets, variables
 from support.tuning import update_telemetry
+from syrinx_operator.cluster.progress import STALLED
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.cluster.workqueue import Outcome
 from syrinx_operator.resource.spec import PipelineSpec, TtfaMs
@@ -22,6 +23,14 @@ from syrinx_stages.contract.messages import EndReason
 from syrinx_stages.contract.metrics import BY_STAGE, TTFA, TTFA_BUCKETS
 from syrinx_stages.contract.settings import CodecSettings
 
+CRITICAL = {
+    "SyrinxOperatorDown",
+    "SyrinxOperatorStalled",
+    "SyrinxPipelineNotReady",
+    "SyrinxRedisDown",
+    "SyrinxRedisFull",
+    "SyrinxSLOBurnFast",
+}
 OBJECTIVES = pytest.mark.parametrize("ms", TtfaMs.__args__)
 
 SELECTOR = re.compile(r"(syrinx_\w+)(\{[^}]*\})?")
@@ -37,6 +46,12 @@ def trial_samples():
     return [sample for family in tuning.collect() for sample in family.samples]
 
 
+def condition_samples():
+    conditions = Telemetry().conditions
+    conditions.update("speech", "demo", [{"type": "Ready", "status": "True", "reason": "Serving"}])
+    return [sample for family in conditions.collect() for sample in family.samples]
+
+
 def exported():
     """Returns every series name with its labels, including those that a scrape adds."""
     found = {}
@@ -48,7 +63,7 @@ def exported():
             suffixes = {"counter": ("_total",), "gauge": ("",), "histogram": HISTOGRAM}[collector._type]
             labels = {*collector._labelnames, "namespace", "pod"}
             found |= {collector._name + suffix: labels for suffix in suffixes}
-    for sample in trial_samples():
+    for sample in [*trial_samples(), *condition_samples()]:
         found[sample.name] = {*sample.labels, "namespace", "pod"}
     return {name: labels | ({"le"} if name.endswith("_bucket") else set()) for name, labels in found.items()}
 
@@ -69,6 +84,7 @@ VALUES = {
     "result": {calls(()), calls(((1, 2),)), calls(((2, 2),))},
     "condition": set(typing.get_args(ConditionType)),
     "status": set(typing.get_args(ConditionStatus)),
+    "reason": {STALLED},
     "verdict": set(typing.get_args(Verdict)),
     # Of the gateway, and of the operator.
     "outcome": {*EndReason, "refused", *Outcome},
@@ -136,10 +152,18 @@ def test_rules_use_existing_metrics_and_have_annotations(values):
         assert SELECTOR.search(expression), name
         assert unknown(expression) == [], name
     for name, rule in alerts(values).items():
-        assert rule["labels"] == {"severity": "warning"}
+        assert rule["labels"] == {"severity": "critical" if name in CRITICAL else "warning"}
         assert rule["annotations"].keys() == {"summary", "description"}
         used = re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])
         assert set(used) <= aggregated(expanded(rule["expr"], found)), name
+
+
+def test_alert_labels_are_added_and_replace_the_severity():
+    def labels(**given):
+        return alerts({"prometheusRule": {"alertLabels": given}})["SyrinxRedisDown"]["labels"]
+
+    assert labels(team="voice") == {"severity": "critical", "team": "voice"}
+    assert labels(severity="page") == {"severity": "page"}
 
 
 def test_every_alert_has_a_runbook_section_and_links_to_it_if_published():
@@ -197,7 +221,7 @@ def test_objectives_reach_the_rules():
         tuple(rule["labels"].items())
         for rule in alerts({"prometheusRule": {"alertLabels": {"team": "voice"}}}).values()
     }
-    assert labels == {(("severity", "warning"), ("team", "voice"))}
+    assert labels == {(("severity", severity), ("team", "voice")) for severity in ("critical", "warning")}
 
 
 def test_a_low_target_can_still_be_missed():

@@ -51,8 +51,10 @@ class World:
             objects=Objects(self.api, telemetry, leases.fence),
             stages=stages,
             tuning=TuningRunner(MetricsReader(), Tuner(audit=lambda line: None), telemetry.tuning, stages.scrape),
+            conditions=telemetry.conditions,
             options=settings,
         )
+        self.registry = telemetry.registry
 
     async def reconcile(self, failures: int = 0) -> Result:
         return await self.reconciler.reconcile(DEMO, failures)

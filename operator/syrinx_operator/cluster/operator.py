@@ -66,6 +66,7 @@ class Operator:
             objects=Objects(api, telemetry, leases.fence),
             stages=stages,
             tuning=TuningRunner(MetricsReader(options.prometheus), Tuner(), telemetry.tuning, stages.scrape),
+            conditions=telemetry.conditions,
             options=options,
         )
         self._queue = WorkQueue(

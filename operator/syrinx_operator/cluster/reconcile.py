@@ -23,6 +23,7 @@ from syrinx_operator.cluster.plan.settings_token import SettingsToken, token_in,
 from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi
 from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner, Problem, Replica, is_owned, key_of
 from syrinx_operator.cluster.status import StatusInputs, failed, status
+from syrinx_operator.cluster.telemetry import ConditionTelemetry
 from syrinx_operator.cluster.tuning import Tuning, TuningRunner, disruption_of, requeue_after, tuner_state, tuning_of
 from syrinx_operator.cluster.workqueue import NamespacedName, Outcome, Result
 from syrinx_operator.resource.spec import TTSPipeline
@@ -43,13 +44,22 @@ class Reconciler:
     """Reconciles pipelines. `reconcile` returns a `Result` for every outcome."""
 
     def __init__(
-        self, *, api: Api, leases: Leases, objects: Objects, stages: StageApi, tuning: TuningRunner, options: Options
+        self,
+        *,
+        api: Api,
+        leases: Leases,
+        objects: Objects,
+        stages: StageApi,
+        tuning: TuningRunner,
+        conditions: ConditionTelemetry,
+        options: Options,
     ) -> None:
         self._api = api
         self._leases = leases
         self._objects = objects
         self._stages = stages
         self._tuning = tuning
+        self._conditions = conditions
         self._events = EventRecorder(api, options.identity)
         self._options = options
 
@@ -57,6 +67,7 @@ class Reconciler:
         """Drops what is kept in memory for a deleted pipeline."""
         self._leases.forget(key.namespace, key.name)
         self._tuning.forget(key.namespace, key.name)
+        self._conditions.forget(key.namespace, key.name)
 
     async def reconcile(self, key: NamespacedName, failures: int) -> Result:
         """Moves a pipeline toward its spec. `failures` is the number of consecutive failures before."""
@@ -69,6 +80,7 @@ class Reconciler:
             return await self._reconcile(owner, live, previous, failures)
         except LeaseTaken as taken:
             self._tuning.drop_metrics(key.namespace, key.name)
+            self._conditions.forget(key.namespace, key.name)
             seconds = self._options.lease_seconds / 3
             return Result(outcome=Outcome.STANDBY, message=str(taken), requeue_after=seconds)
         except LeaseLost as lost:
@@ -234,6 +246,7 @@ class Reconciler:
         self, owner: Owner, previous: Mapping[str, Any], new: dict[str, Any], events: Iterable[Event] = ()
     ) -> None:
         """Writes Events, then the status. After a crash in between, the same Events are recognized as duplicates."""
+        self._conditions.update(owner.namespace, owner.name, new.get("conditions") or ())
         if new == previous:
             return
         self._leases.fence(owner)
