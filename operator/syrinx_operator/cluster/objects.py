@@ -133,11 +133,14 @@ class Objects:
                     break
         return result
 
-    async def delete_pods(self, owner: Owner, pods: Iterable[Replica]) -> None:
-        """Deletes pods, which their StatefulSets create again. Raises ApiError and LeaseLost."""
+    async def delete_pods(self, owner: Owner, pods: Iterable[Replica], result: Applied) -> None:
+        """Deletes pods, which their StatefulSets create again; adds errors to `result`. Raises LeaseLost."""
         for pod in pods:
-            manifest = {"metadata": {"uid": pod.uid}}
-            await self._delete(owner, ObjectKey(POD.kind, pod.name), manifest)
+            key = ObjectKey(POD.kind, pod.name)
+            try:
+                await self._delete(owner, key, {"metadata": {"uid": pod.uid}})
+            except ApiError as error:
+                result.add_error(key, error, "deleted")
 
     async def _apply_one(self, owner: Owner, manifest: Manifest, live: Manifest | None) -> Manifest:
         if live is not None and not differs(manifest, live):

@@ -130,8 +130,8 @@ class Reconciler:
         token = await self._token(owner)
         before, tuning, planned, applied = await self._apply_plan(pipeline, owner, previous, token)
         if not applied.problems and applied.failure is None:
-            await self._objects.delete_pods(owner, planned.delete)
             applied = await self._objects.prune(owner, planned.manifests, applied.objects)
+            await self._objects.delete_pods(owner, planned.delete, applied)
         problems, failure = applied.problems, applied.failure
         if failure is not None and _is_unreportable(failure, failures):
             raise failure
