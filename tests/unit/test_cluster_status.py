@@ -139,6 +139,14 @@ def test_an_unreadable_previous_status_is_ignored():
     assert condition(cluster.update(), "Ready") == ("True", "Serving")
 
 
+def test_the_status_of_a_newer_operator_is_read():
+    before = Cluster().update()
+    newer = {**before["conditions"][0], "type": "CanaryReady"}
+    found = read({**before, "conditions": [newer, *before["conditions"]], "canary": {"weight": 5}})
+    assert found.observed_generation == 4 and found.talker == read(before).talker
+    assert [each.type for each in found.conditions[:2]] == ["CanaryReady", "Ready"]
+
+
 # Why it is not ready -----------------------------------------------------------------------------------------
 
 
