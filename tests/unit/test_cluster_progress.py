@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from support.cluster_status import CODEC, GATEWAY, NOW, TALKER, Cluster, condition, message
+from syrinx_operator.cluster.state import ObjectKey
 from syrinx_operator.resource.spec import CodecSpec, TalkerSpec
 from syrinx_stages.contract.settings import ReportedSettings
 
@@ -24,7 +25,15 @@ def rolling(**spec):
     """The only talker has an earlier template, and the second one is not ready yet."""
     cluster = Cluster(progress_deadline_seconds=DEADLINE.seconds, **spec)
     cluster.set(TALKER, 0, template="old")
+    with_talkers(cluster, 2)
     cluster.set(TALKER, 1, ready=False, unready_since=CREATED, created=CREATED, changed=CREATED)
+    return cluster
+
+
+def with_talkers(cluster, replicas):
+    """The StatefulSet of the talkers, as the plan has it during a roll-out."""
+    key = ObjectKey("StatefulSet", "demo-talker")
+    cluster.objects[key] = {**cluster.objects[key], "spec": {**cluster.objects[key]["spec"], "replicas": replicas}}
     return cluster
 
 
@@ -127,6 +136,26 @@ def test_the_scheduler_is_quoted_at_once_and_reported_after_five_minutes():
     assert condition(report, "Degraded") == ("True", "Unschedulable")
     assert "Insufficient nvidia.com/gpu" in message(report, "Progressing")
     assert condition(report, "Ready") == ("True", "Serving")
+
+
+def test_a_second_pod_that_the_cluster_does_not_create():
+    """A quota, for example."""
+    cluster = rolling().drop(TALKER, 1)
+    cluster.update()
+    report = pass_time(cluster, 61)
+    assert condition(report, "Degraded") == ("True", "PodsMissing")
+    assert "demo-talker has 1 of 2 pods" in message(report, "Degraded")
+    assert "set spec.updateStrategy: Replace" in message(report, "Degraded")
+
+
+def test_a_stand_in_without_room_is_no_reason_to_replace_the_others():
+    cluster = Cluster(talker=TalkerSpec(replicas=2)).set(TALKER, 1, ready=False, terminating=True, stuck=True)
+    cluster.set(TALKER, 2, ready=False, problem="Unschedulable: 0/1 nodes are available", unready_since=CREATED)
+    with_talkers(cluster, 3).update()
+    report = pass_time(cluster, 301)
+    assert condition(report, "Degraded") == ("True", "StuckTerminating")
+    assert "demo-talker-2: Unschedulable" in message(report, "Degraded")
+    assert "updateStrategy" not in message(report, "Degraded")
 
 
 def test_volumes_that_are_not_mounted():

@@ -16,13 +16,14 @@ from syrinx_operator.cluster.events import EventRecorder, status_events
 from syrinx_operator.cluster.kinds import PIPELINE, SECRET
 from syrinx_operator.cluster.lease import LeaseForeign, LeaseLost, Leases, LeaseTaken
 from syrinx_operator.cluster.objects import Applied, Objects, name_conflict
+from syrinx_operator.cluster.obstacles import StatusInputs
 from syrinx_operator.cluster.plan import Plan, plan
 from syrinx_operator.cluster.plan.objects import differs
 from syrinx_operator.cluster.plan.redis import password_secret
 from syrinx_operator.cluster.plan.settings_token import SettingsToken, token_in, token_secret
 from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi
 from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner, Problem, Replica, is_owned, key_of
-from syrinx_operator.cluster.status import StatusInputs, failed, status
+from syrinx_operator.cluster.status import failed, status
 from syrinx_operator.cluster.telemetry import ConditionTelemetry
 from syrinx_operator.cluster.tuning import Tuning, TuningRunner, disruption_of, requeue_after, tuner_state, tuning_of
 from syrinx_operator.cluster.workqueue import NamespacedName, Outcome, Result

@@ -1,50 +1,26 @@
 """The status of a TTSPipeline with its conditions, built from the state observed in one reconcile. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import Struct
 
-from syrinx_operator.cluster import diagnosis, names
-from syrinx_operator.cluster.diagnosis import parse_time
-from syrinx_operator.cluster.plan import Plan
+from syrinx_operator.cluster import names
+from syrinx_operator.cluster.obstacles import StatusInputs, blocking, diagnoses, missing, stalled
 from syrinx_operator.cluster.plan.records import recorded_settings
-from syrinx_operator.cluster.progress import STALLED, incomplete, is_stalled
-from syrinx_operator.cluster.state import STAGES, Component, Metrics, Observed, Owner, Problem
+from syrinx_operator.cluster.progress import incomplete
+from syrinx_operator.cluster.state import STAGES, Component, Owner, Problem
 from syrinx_operator.resource import status as report
-from syrinx_operator.resource.spec import CaptureShape, TTSPipeline
-from syrinx_operator.resource.stage_config import progress_deadline
+from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.status import MAX_MESSAGE, Condition, ConditionStatus, ConditionType, PipelineStatus
-from syrinx_operator.resource.tuning_status import Phase, State
+from syrinx_operator.resource.tuning_status import Phase
 from syrinx_operator.tuner.evidence import slo_statuses, truncated_ratio
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 
 _MAX_TTFA_MS = TTFA_BUCKETS[-1] * 1000
 _ACTIVE_PHASES: frozenset[Phase] = frozenset({"Watching", "Trial", "Promoting", "Soaking"})
 _SOURCES = {"gateways": "the gateways", "prometheus": "Prometheus"}
-
-
-class StatusInputs(Struct, frozen=True, kw_only=True):
-    """The inputs of a status."""
-
-    pipeline: TTSPipeline
-    owner: Owner
-    before: PipelineStatus
-    plan: Plan
-    observed: Observed
-    problems: Sequence[Problem]
-    """What kept the plan from being applied."""
-    metrics: Metrics
-    tuning: State
-    """The state after the tuner's decision."""
-    now: datetime
-
-    @property
-    def previous(self) -> dict[str, Condition]:
-        """Conditions of the previous status, by type."""
-        return {condition.type: condition for condition in self.before.conditions}
 
 
 class ConditionValue(NamedTuple):
@@ -220,7 +196,7 @@ def _stage(inputs: StatusInputs, stage: Component, serving: str) -> ConditionVal
 def _unready(inputs: StatusInputs, component: Component) -> ConditionValue:
     """Returns why no replica of a component is ready."""
     live = inputs.observed.live(component)
-    if found := _diagnoses(inputs, component):
+    if found := diagnoses(inputs, component):
         return ConditionValue("False", found[0][0].reason, found[0][0].message)
     if any(pod.ready for pod in live):
         message = f"{component}: no replica of model generation {inputs.plan.generation} is ready yet"
@@ -256,12 +232,12 @@ def _progressing(inputs: StatusInputs) -> ConditionValue:
 
     As in a Deployment, it is False once the progress deadline has passed.
     """
-    if stalled := [problem for component in inputs.plan.templates if (problem := _stalled(inputs, component))]:
-        return _joined(stalled)._replace(status="False")
+    if too_late := [problem for component in inputs.plan.templates if (problem := stalled(inputs, component))]:
+        return _joined(too_late)._replace(status="False")
     pending = [Problem("NotApplied", problem.message) for problem in inputs.problems]
     for component in inputs.plan.templates:
         if (difference := incomplete(inputs.plan, inputs.observed, component)) is not None:
-            obstacles = [problem.message for problem, _ in _diagnoses(inputs, component)]
+            obstacles = [problem.message for problem, _ in diagnoses(inputs, component)]
             pending.append(Problem(difference.reason, "; ".join([difference.message, *obstacles])))
     if not pending:
         return ConditionValue("False", "Complete", "all components match the spec")
@@ -269,29 +245,13 @@ def _progressing(inputs: StatusInputs) -> ConditionValue:
     return _joined(sorted(pending, key=lambda each: order.index(each.reason)))
 
 
-def _stalled(inputs: StatusInputs, component: Component) -> Problem | None:
-    """Returns the problem of a component that has made no progress for too long."""
-    difference = incomplete(inputs.plan, inputs.observed, component)
-    before = inputs.previous.get("Progressing")
-    if difference is None or before is None or before.reason == "Complete":
-        return None
-    deadline = timedelta(seconds=progress_deadline(inputs.pipeline.spec))
-    since = _true_since(inputs, "Progressing")
-    if component is Component.GATEWAY:
-        since = max(since or datetime.min.replace(tzinfo=UTC), _gateways_since(inputs))
-    if not is_stalled(inputs.observed, component, since, deadline, inputs.now):
-        return None
-    obstacles = [problem.message for problem, _ in _diagnoses(inputs, component)]
-    message = f"no progress for {deadline.total_seconds() / 60:g} minutes: {difference.message}"
-    return Problem(STALLED, "; ".join([message, *obstacles]))
-
-
 def _degraded(inputs: StatusInputs) -> ConditionValue:
     found = [*inputs.problems]
     for component in (Component.REDIS, Component.TALKER, Component.CODEC, Component.GATEWAY):
-        problems = _blocking(inputs, component) or _missing(inputs, component)
-        stalled = None if problems or component not in inputs.plan.templates else _stalled(inputs, component)
-        found += problems if stalled is None else [stalled]
+        problems = blocking(inputs, component) or missing(inputs, component)
+        if not problems and component in inputs.plan.templates and (too_late := stalled(inputs, component)):
+            problems = [too_late]
+        found += problems
     monitor = inputs.pipeline.spec.monitoring.pod_monitor
     if monitor is not None and "PodMonitor" not in inputs.observed.served_kinds:
         advice = "install the Prometheus Operator or remove the field"
@@ -304,68 +264,3 @@ def _degraded(inputs: StatusInputs) -> ConditionValue:
 
 def _joined(problems: Sequence[Problem]) -> ConditionValue:
     return ConditionValue("True", problems[0].reason, "; ".join(problem.message for problem in problems))
-
-
-def _blocking(inputs: StatusInputs, component: Component) -> list[Problem]:
-    found = [problem for problem, needs_intervention in _diagnoses(inputs, component) if needs_intervention]
-    difference = incomplete(inputs.plan, inputs.observed, component) if found else None
-    if difference is not None and difference.reason == "RollingOut":
-        advice = f"the rollout of {component} is blocked until this is fixed or the spec edited"
-        found[-1] = Problem(found[-1].reason, f"{found[-1].message}; {advice}")
-    return found
-
-
-def _missing(inputs: StatusInputs, component: Component) -> list[Problem]:
-    """Returns the problem of a workload whose pods the cluster does not create."""
-    workload = inputs.observed.objects.get(names.workload_key(inputs.pipeline.name, component))
-    before = inputs.previous.get("Progressing")
-    is_stalled = before is not None and before.reason == STALLED
-    since = datetime.min.replace(tzinfo=UTC) if is_stalled else _true_since(inputs, "Progressing")
-    message = workload and since and diagnosis.missing_pods(workload, since, inputs.now)
-    return [Problem("PodsMissing", message)] if message else []
-
-
-def _diagnoses(inputs: StatusInputs, component: Component) -> list[tuple[Problem, bool]]:
-    """Returns the problems of a component's replicas and whether they need intervention; those that do come first."""
-    if component not in inputs.plan.templates:
-        return []
-    since = _gateways_since(inputs) if component is Component.GATEWAY else None
-    spec = inputs.pipeline.spec
-    limit, download = diagnosis.startup_limit(spec, component), timedelta(seconds=progress_deadline(spec))
-    loops = [before.message for before in inputs.previous.values() if before.reason == diagnosis.CRASH_LOOP]
-    found = [
-        diagnosis.diagnose(
-            pod,
-            download if pod.initializing else limit,
-            inputs.now,
-            crash_looping=any(pod.name in message for message in loops),
-            since=since,
-        )
-        for pod in inputs.observed.replicas_of(component)
-    ]
-    is_surging = spec.update_strategy == "Surge" and len(found) > inputs.plan.replicas[component]
-    problems = (_with_surge_advice(each) if is_surging else each for each in found if each is not None)
-    return sorted(problems, key=lambda each: not each[1])
-
-
-def _with_surge_advice(found: tuple[Problem, bool]) -> tuple[Problem, bool]:
-    """Returns a problem of a single replica's rollout with advice if there may be no room for the second pod."""
-    problem, needs_intervention = found
-    if problem.reason not in ("Unschedulable", "NotStarted"):
-        return found
-    advice = (
-        "the running pod is kept until a second one is ready; if there is no room for two, set spec.updateStrategy: "
-        "Replace, and requests get 503 until the new pod has loaded the model"
-    )
-    return Problem(problem.reason, f"{problem.message}; {advice}"), needs_intervention
-
-
-def _gateways_since(inputs: StatusInputs) -> datetime:
-    """Returns the time from which gateways can be ready: they wait until talker and codec are both ready."""
-    return max(_true_since(inputs, kind) or inputs.now for kind in ("TalkerReady", "CodecReady"))
-
-
-def _true_since(inputs: StatusInputs, kind: str) -> datetime | None:
-    """Returns since when a condition of the previous status is true; None if it is not."""
-    before = inputs.previous.get(kind)
-    return parse_time(before.last_transition_time) if before is not None and before.status == "True" else None
