@@ -104,6 +104,7 @@ async def reconcile(cluster: KubeCluster, pipelines: Iterable[NamespacedName]) -
             objects=Objects(api, cache, secrets, telemetry, leases.fence),
             stages=stages,
             tuning=TuningRunner(MetricsReader(), Tuner(audit=lambda line: None), telemetry.tuning, stages.scrape),
+            conditions=telemetry.conditions,
             options=settings,
         )
         cache.start()

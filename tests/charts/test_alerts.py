@@ -33,8 +33,9 @@ def reconciles(outcome, values):
     return series("syrinx_operator_reconciles_total", values, **OPERATOR, outcome=outcome)
 
 
-def condition(kind, status, values):
-    return series("syrinx_operator_pipelines", values, **OPERATOR, condition=kind, status=status)
+def condition(kind, status, reason, values):
+    labels = {"condition": kind, "status": status, "reason": reason}
+    return series("syrinx_operator_pipeline_condition", values, **OPERATOR, **TUNED, **labels)
 
 
 def ttfa(requests, within):
@@ -67,6 +68,10 @@ def redis_errors(values):
     return series("syrinx_redis_errors_total", values, **PIPELINE, pod="demo-codec-0", stage="codec")
 
 
+def redis_full(stage, values):
+    return series("syrinx_redis_full", values, **PIPELINE, pod=f"demo-{stage}-0", stage=stage)
+
+
 def file_valid(pod, values):
     return series("syrinx_file_valid", values, **PIPELINE, pod=f"demo-{pod}", file="api_keys")
 
@@ -86,7 +91,8 @@ def alerts(name, data, minute, tmp_path, labels=None, summary=""):
     group = next(each for each in rendered() if any(rule.get("alert") == name for rule in each["rules"]))
     (tmp_path / "rules.yml").write_text(json.dumps({"groups": [group]}))
     annotations = {**RULES[name]["annotations"], "summary": summary}
-    expected = [{"exp_labels": {"severity": "warning", **labels}, "exp_annotations": annotations}] if labels else []
+    severity = "critical" if name in CRITICAL else "warning"
+    expected = [{"exp_labels": {"severity": severity, **labels}, "exp_annotations": annotations}] if labels else []
     test = {"interval": "1m", "input_series": data}
     test["alert_rule_test"] = [{"alertname": name, "eval_time": f"{minute}m", "exp_alerts": expected}]
     trial = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": [test]}
@@ -96,6 +102,14 @@ def alerts(name, data, minute, tmp_path, labels=None, summary=""):
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
+CRITICAL = {
+    "SyrinxOperatorDown",
+    "SyrinxOperatorStalled",
+    "SyrinxPipelineNotReady",
+    "SyrinxRedisDown",
+    "SyrinxRedisFull",
+    "SyrinxSLOBurnFast",
+}
 FAST = "of the Base requests of the last 5 minutes were late, and a similar share of the last hour."
 SLOW = "of the Base requests of the last 30 minutes were late, and a similar share of the last 6 hours."
 FIRES = {
@@ -122,11 +136,47 @@ FIRES = {
     ],
     "SyrinxPipelineNotReady": [
         (
-            "two",
-            [condition("Ready", "False", "2x40")],
+            "for changing reasons",
+            [condition("Ready", "False", "Starting", "1x9"), condition("Ready", "False", "NotReady", "_x9 1x40")],
             20,
-            {"namespace": "speech", "status": "False"},
-            "2 pipelines are not ready.",
+            TUNED,
+            "The pipeline demo in speech is not ready.",
+        )
+    ],
+    "SyrinxPipelineDegraded": [
+        (
+            "a node is lost",
+            [condition("Degraded", "True", "NodeLost", "1x40")],
+            15,
+            {**TUNED, "reason": "NodeLost"},
+            "The pipeline demo in speech needs intervention: NodeLost.",
+        )
+    ],
+    "SyrinxRolloutStuck": [
+        (
+            "the deadline has passed",
+            [condition("Progressing", "False", "ProgressDeadlineExceeded", "1x40")],
+            5,
+            TUNED,
+            "A roll-out or scaling of demo in speech makes no progress.",
+        )
+    ],
+    "SyrinxRedisDown": [
+        (
+            "its node is gone",
+            [condition("ConnectorReady", "False", "NodeLost", "1x40")],
+            10,
+            TUNED,
+            "The managed Redis of demo in speech is down.",
+        )
+    ],
+    "SyrinxRedisFull": [
+        (
+            "a gateway has seen it",
+            [redis_full("gateway", "1x30"), redis_full("codec", "0x30")],
+            5,
+            PIPELINE,
+            "The Redis of demo has no memory left.",
         )
     ],
     "SyrinxSLOBurnFast": [
@@ -222,10 +272,10 @@ FIRES = {
     "SyrinxMetricsMissing": [
         (
             "one cannot be read",
-            [condition("MetricsAvailable", "False", "1x40")],
+            [condition("MetricsAvailable", "False", "MetricsError", "1x40")],
             20,
-            {"namespace": "speech"},
-            "The operator in speech cannot read the metrics of 1 pipelines.",
+            TUNED,
+            "The operator cannot read the metrics of demo in speech.",
         )
     ],
     "SyrinxTuningRollbackLoop": [
@@ -238,6 +288,15 @@ FIRES = {
             80,
             TUNED,
             "Tuning of demo rolled back 3 changes within 6 hours.",
+        )
+    ],
+    "SyrinxTuningRegressed": [
+        (
+            "one",
+            [tuning("decisions_total", "0x5 1x90", verdict="Regressed")],
+            20,
+            TUNED,
+            "Tuning of demo rolled back a setting that it had promoted.",
         )
     ],
     "SyrinxTrialStuck": [
@@ -260,8 +319,23 @@ QUIET = {
         ("it failed once", [reconciles("failed", "3x60"), reconciles("succeeded", "0+4x60")], 30)
     ],
     "SyrinxPipelineNotReady": [
-        ("all are", [condition("Ready", "False", "0x40"), condition("Ready", "True", "2x40")], 30)
+        ("it is", [condition("Ready", "True", "Serving", "1x40")], 30),
+        (
+            "it was not",
+            [condition("Ready", "False", "Starting", "1x9"), condition("Ready", "True", "Serving", "_x9 1x40")],
+            30,
+        ),
     ],
+    "SyrinxPipelineDegraded": [("it is not", [condition("Degraded", "False", "AsExpected", "1x40")], 30)],
+    "SyrinxRolloutStuck": [
+        ("it goes on", [condition("Progressing", "True", "RollingOut", "1x40")], 30),
+        ("it is complete", [condition("Progressing", "False", "Complete", "1x40")], 30),
+    ],
+    "SyrinxRedisDown": [
+        ("it is ready", [condition("ConnectorReady", "True", "Serving", "1x40")], 30),
+        ("it starts", [condition("ConnectorReady", "False", "Starting", "1x3")], 10),
+    ],
+    "SyrinxRedisFull": [("for a moment", [redis_full("codec", "0x5 1 0x30")], 6)],
     "SyrinxSLOBurnFast": [
         ("in time", ttfa("0+60x120", "0+57x120"), 70),
         ("it has ended", ttfa("0+60x120", "0x60 57+57x60"), 70),
@@ -287,14 +361,16 @@ QUIET = {
     "SyrinxRedisErrors": [("once", [redis_errors("0x5 4x30")], 25)],
     "SyrinxFileInvalid": [("corrected", [file_valid("gateway-0", "1x5 0x3 1x30")], 20)],
     "SyrinxMetricsStale": [("fresh", [tuning("metrics_age_seconds", "20x30")], 15)],
-    "SyrinxMetricsMissing": [
-        ("read", [condition("MetricsAvailable", "True", "3x40"), condition("MetricsAvailable", "False", "0x40")], 30)
-    ],
+    "SyrinxMetricsMissing": [("read", [condition("MetricsAvailable", "True", "MetricsFound", "1x40")], 30)],
     "SyrinxTuningRollbackLoop": [
         ("two", [tuning("decisions_total", "0x5 1x50 2x30", verdict="RolledBack")], 80),
         ("good ones", [tuning("decisions_total", "0+1x80", verdict="Promoted")], 80),
         ("long ago", [tuning("decisions_total", "0 1 2 3x600", verdict="RolledBack")], 500),
         ("a new operator", [tuning("decisions_total", "5x10 0x70", verdict="RolledBack")], 70),
+    ],
+    "SyrinxTuningRegressed": [
+        ("a trial that failed", [tuning("decisions_total", "0x5 1x90", verdict="RolledBack")], 20),
+        ("long ago", [tuning("decisions_total", "0x5 1x200", verdict="Regressed")], 90),
     ],
     "SyrinxTrialStuck": [
         ("a long one", [tuning("trial_age_seconds", "0+60x300")], 290),

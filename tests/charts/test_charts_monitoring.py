@@ -6,10 +6,12 @@ import typing
 
 import pytest
 import yaml
+from prometheus_client import ProcessCollector
 
 from support.charts import CHARTS, MONITORING, ROOT, objects, of_kind, one
 from support.queries import DASHBOARDS, expanded, panels, rules, targets, variables
 from support.tuning import update_telemetry
+from syrinx_operator.cluster.progress import STALLED
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.cluster.workqueue import Outcome
 from syrinx_operator.resource.spec import PipelineSpec, TtfaMs
@@ -22,11 +24,19 @@ from syrinx_stages.contract.messages import EndReason
 from syrinx_stages.contract.metrics import BY_STAGE, TTFA, TTFA_BUCKETS
 from syrinx_stages.contract.settings import CodecSettings
 
+CRITICAL = {
+    "SyrinxOperatorDown",
+    "SyrinxOperatorStalled",
+    "SyrinxPipelineNotReady",
+    "SyrinxRedisDown",
+    "SyrinxRedisFull",
+    "SyrinxSLOBurnFast",
+}
 OBJECTIVES = pytest.mark.parametrize("ms", TtfaMs.__args__)
 
-SELECTOR = re.compile(r"(syrinx_\w+)(\{[^}]*\})?")
+SELECTOR = re.compile(r"((?:syrinx|process)_\w+)(\{[^}]*\})?")
 MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"')
-AGGREGATION = re.compile(r"by \(([^)]*)\) \((?:(?:rate|increase|changes)\()?(syrinx_\w+)")
+AGGREGATION = re.compile(r"by \(([^)]*)\) \((?:(?:rate|increase|changes)\()?((?:syrinx|process)_\w+)")
 HISTOGRAM = ("_bucket", "_count", "_sum")
 
 
@@ -35,6 +45,12 @@ def trial_samples():
     tuning = Telemetry().tuning
     update_telemetry(tuning)
     return [sample for family in tuning.collect() for sample in family.samples]
+
+
+def condition_samples():
+    conditions = Telemetry().conditions
+    conditions.update("speech", "demo", [{"type": "Ready", "status": "True", "reason": "Serving"}])
+    return [sample for family in conditions.collect() for sample in family.samples]
 
 
 def exported():
@@ -48,8 +64,10 @@ def exported():
             suffixes = {"counter": ("_total",), "gauge": ("",), "histogram": HISTOGRAM}[collector._type]
             labels = {*collector._labelnames, "namespace", "pod"}
             found |= {collector._name + suffix: labels for suffix in suffixes}
-    for sample in trial_samples():
+    for sample in [*trial_samples(), *condition_samples()]:
         found[sample.name] = {*sample.labels, "namespace", "pod"}
+    for family in ProcessCollector(registry=None).collect():
+        found |= {sample.name: {"namespace", "pod", "pipeline"} for sample in family.samples}
     return {name: labels | ({"le"} if name.endswith("_bucket") else set()) for name, labels in found.items()}
 
 
@@ -69,6 +87,7 @@ VALUES = {
     "result": {calls(()), calls(((1, 2),)), calls(((2, 2),))},
     "condition": set(typing.get_args(ConditionType)),
     "status": set(typing.get_args(ConditionStatus)),
+    "reason": {STALLED},
     "verdict": set(typing.get_args(Verdict)),
     # Of the gateway, and of the operator.
     "outcome": {*EndReason, "refused", *Outcome},
@@ -136,10 +155,18 @@ def test_rules_use_existing_metrics_and_have_annotations(values):
         assert SELECTOR.search(expression), name
         assert unknown(expression) == [], name
     for name, rule in alerts(values).items():
-        assert rule["labels"] == {"severity": "warning"}
+        assert rule["labels"] == {"severity": "critical" if name in CRITICAL else "warning"}
         assert rule["annotations"].keys() == {"summary", "description"}
         used = re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])
         assert set(used) <= aggregated(expanded(rule["expr"], found)), name
+
+
+def test_alert_labels_are_added_and_replace_the_severity():
+    def labels(**given):
+        return alerts({"prometheusRule": {"alertLabels": given}})["SyrinxRedisDown"]["labels"]
+
+    assert labels(team="voice") == {"severity": "critical", "team": "voice"}
+    assert labels(severity="page") == {"severity": "page"}
 
 
 def test_every_alert_has_a_runbook_section_and_links_to_it_if_published():
@@ -197,7 +224,7 @@ def test_objectives_reach_the_rules():
         tuple(rule["labels"].items())
         for rule in alerts({"prometheusRule": {"alertLabels": {"team": "voice"}}}).values()
     }
-    assert labels == {(("severity", "warning"), ("team", "voice"))}
+    assert labels == {(("severity", severity), ("team", "voice")) for severity in ("critical", "warning")}
 
 
 def test_a_low_target_can_still_be_missed():
@@ -274,7 +301,11 @@ def test_every_metric_is_on_a_dashboard():
     shown = {name for board in DASHBOARDS.values() for _, target in targets(board) for name in _names(target["expr"])}
     families = {re.sub(r"_(bucket|count|sum)$", "", name) for name in SERIES}
     shown_families = {re.sub(r"_(bucket|count|sum)$", "", name) for name in shown}
-    assert families - shown_families == {"syrinx_first_byte_seconds"}, "the first byte may be silence"
+    assert families - shown_families == {
+        "syrinx_first_byte_seconds",  # It may be silence.
+        "process_virtual_memory_bytes",
+        "process_max_fds",
+    }
 
 
 def _names(expression):

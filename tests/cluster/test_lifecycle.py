@@ -350,16 +350,21 @@ def test_an_operator_with_other_default_images_restarts_no_pod(demo):
 
 
 def test_a_failing_rollout_is_reported_and_the_next_edit_fixes_it(demo):
+    before = uids(demo)
     demo.edit(PIPELINE, {"talker": {"nodeSelector": {"example.org/no-such-node": "true"}}})
 
     def reported():
         body = demo.cluster.get("TTSPipeline", PIPELINE)
-        talker = speech.condition(body, "TalkerReady")
-        return talker.get("status") == "False" and "chedul" in talker["reason"] + talker["message"]
+        return "Unschedulable" in speech.condition(body, "Progressing").get("message", "")
 
-    wait_until("TalkerReady to report the unschedulable pod", demo.parameters.ready_seconds, reported)
+    def is_complete():
+        return speech.condition(demo.cluster.get("TTSPipeline", PIPELINE), "Progressing").get("reason") == "Complete"
+
+    wait_until("Progressing to report the unschedulable pod", demo.parameters.ready_seconds, reported)
+    assert speech.is_speech(speech.speak(demo.cluster, PIPELINE)), "the running talker is kept"
     demo.edit(PIPELINE, {"talker": {"nodeSelector": None}})
-    demo.wait_ready(PIPELINE)
+    wait_until("the second talker to end", demo.parameters.ready_seconds, is_complete)
+    assert before.items() <= uids(demo).items()
     assert speech.is_speech(speech.speak(demo.cluster, PIPELINE))
 
 

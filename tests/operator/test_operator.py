@@ -229,6 +229,7 @@ async def test_pods_of_an_earlier_version_keep_their_port_until_an_edit_restarts
     record_of_an_earlier_version(harness)
     async with harness.operator(SYRINX_STAGE_ACCESS=access):
         await harness.wait(lambda: not set(pods.values()) & set(uids(harness).values()) - redis(pods), "all are old")
+        await harness.wait(lambda: len(uids(harness)) == len(pods), "those that stood in have ended")
         await harness.settled()
         pods = uids(harness)
         harness.apply(codec={"maxNumSeqs": 5})
@@ -236,9 +237,9 @@ async def test_pods_of_an_earlier_version_keep_their_port_until_an_edit_restarts
         assert uids(harness) == pods and "demo-codec-0" in admins.tokenless
         admins.tokenless.clear()
         harness.apply(codec={"maxNumSeqs": 6, "drainSeconds": 7})
+        await harness.wait(lambda: uids(harness)["demo-codec-0"] != pods["demo-codec-0"], "the pod is replaced")
+        await harness.wait(lambda: len(uids(harness)) == len(pods), "the one that stood in has ended")
         await harness.wait(lambda: generation(harness, "codec") == 3, "the new pod confirms")
-        await harness.settled()
-        assert uids(harness)["demo-codec-0"] != pods["demo-codec-0"]
         admins.tokenless.clear()
         harness.apply(codec={"maxNumSeqs": 7, "drainSeconds": 7})
         await harness.wait(lambda: generation(harness, "codec") == 4, "the new pod confirms")

@@ -27,15 +27,24 @@ MIB = 1 << 20
 class Service:
     """A gateway, a talker and a codec with a Redis of their own."""
 
-    def __init__(self, stages: Pipeline, gateway: GatewayService, http: httpx.AsyncClient) -> None:
+    def __init__(
+        self, stages: Pipeline, gateway: GatewayService, registry: CollectorRegistry, http: httpx.AsyncClient
+    ) -> None:
         self.raw: Redis = stages.streams.raw
         self.http = http
         self.gateway = gateway
         self.parts = (gateway, *stages.workers)
+        self._registries = (registry, *(worker.metrics.registry for worker in stages.workers))
 
     def limit(self, maxmemory: int) -> None:
         """Sets Redis's memory limit in bytes; 1 makes it full, 0 removes the limit."""
         self.raw.config_set("maxmemory", maxmemory)
+
+    def full(self) -> set[float | None]:
+        """Returns what the stages export as `syrinx_redis_full`."""
+        labels = [{"stage": stage} for stage in ("gateway", "talker", "codec")]
+        found = [each.get_sample_value("syrinx_redis_full", one) for each in self._registries for one in labels]
+        return {value for value in found if value is not None}
 
     async def until_ready(self) -> None:
         await until(lambda: all(part.ready() is None for part in self.parts), "all stages are ready")
@@ -52,12 +61,13 @@ async def service() -> AsyncIterator[Service]:
         # A busy machine may serve one request after the other.
         queue = GatewaySettings(max_queue_seconds=DEADLINE)
         config = StageConfig(pipeline="p", generation="1", replica="gateway-0", model="bundled", gateway=queue)
-        gateway = GatewayService(config, stages.connector(), Metrics(CollectorRegistry()))
+        registry = CollectorRegistry()
+        gateway = GatewayService(config, stages.connector(), Metrics(registry))
         await gateway.start()
         stack.push_async_callback(gateway.close)
         url = await stack.enter_async_context(serve(create_app(gateway)))
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=DEADLINE, trust_env=False))
-        service = Service(stages, gateway, http)
+        service = Service(stages, gateway, registry, http)
         await service.until_ready()
         yield service
         service.limit(0)
@@ -72,6 +82,7 @@ async def test_a_stream_continues_when_a_full_redis_has_room_again(service: Serv
         service.limit(1)
         for part in service.parts:
             await until(lambda part=part: "no memory left (maxmemory)" in (part.ready() or ""), "it is not ready")
+        await until(lambda: service.full() == {1.0}, "all stages export it")
         refused = await service.http.post(PATH, json=FIELDS)
         assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
         error = refused.json()["error"]
@@ -81,6 +92,7 @@ async def test_a_stream_continues_when_a_full_redis_has_room_again(service: Serv
             received += chunk
     assert received == undisturbed
     await service.until_ready()
+    await until(lambda: service.full() == {0.0}, "all stages export it")
 
 
 async def test_a_stream_that_a_full_redis_stalls_ends_with_the_reason(service: Service) -> None:

@@ -36,7 +36,8 @@ RBAC_RULES = (
     _rule(PIPELINE, *_WATCH),
     _rule(PIPELINE, "patch", subresource="/status"),
     *(_rule(kind, "get", *_WATCH, *_WRITE) for kind in (*PLANNED, *OPTIONAL)),
-    _rule(POD, *_WATCH),
+    # A StatefulSet that waits for a pod on a lost node does not replace the others.
+    _rule(POD, *_WATCH, "delete"),
     # Metadata of the Redis password only; list and watch would expose every Secret.
     _rule(SECRET, "get", "create"),
     _rule(AUTOSCALER, *_WATCH),

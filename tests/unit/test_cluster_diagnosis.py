@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import pytest
 
-from syrinx_operator.cluster.diagnosis import replicas
+from syrinx_operator.cluster import diagnosis
 from syrinx_operator.cluster.state import Component
 
 CREATED = "2026-11-21T10:00:00Z"
 CHANGED = "2026-11-21T10:05:00Z"
+NOW = datetime(2026, 11, 21, 10, 10, tzinfo=UTC)
+
+
+def replicas(pods, now=NOW):
+    return diagnosis.replicas(pods, now)
 
 
 def pod(*, phase: str = "Running", ready: str = "False", **status: Any) -> dict[str, Any]:
@@ -161,3 +167,74 @@ def test_the_last_log_line_is_the_error():
     log = "Traceback (most recent call last):\n  File x\nValueError: no such voice\n"
     crashed = {"terminated": {"exitCode": 1, "reason": "Error", "message": log}}
     assert problem({"state": crashed}) == "Terminated: exit code 1 (Error): ValueError: no such voice"
+
+
+def test_when_a_pod_last_changed():
+    pending = pod()
+    pending["status"] = {}
+    assert replicas([pending])[0].changed == CREATED
+    assert replicas([pod(ready="True")])[0].changed == CHANGED
+    ending = pod(ready="True")
+    ending["metadata"] |= {"deletionTimestamp": "2026-11-21T10:08:00Z", "deletionGracePeriodSeconds": 75}
+    assert replicas([ending])[0].changed == "2026-11-21T10:06:45Z"
+
+
+def test_a_pod_has_time_to_become_ready_from_the_end_of_its_downloads():
+    init = [{"name": "fetch", "restartCount": 0, "state": {"running": {}}}]
+    loading = pod(initContainerStatuses=init, conditions=[{"type": "Initialized", "status": "False"}])
+    (found,) = replicas([loading])
+    assert (found.initializing, found.unready_since, found.waits_for) == (True, CHANGED, "init container fetch")
+    initialized = {"type": "Initialized", "status": "True", "lastTransitionTime": "2026-11-21T10:09:00Z"}
+    init = [{"name": "fetch", "restartCount": 0, "state": {"terminated": {"exitCode": 0}}}]
+    (found,) = replicas([pod(initContainerStatuses=init, conditions=[initialized])])
+    assert (found.initializing, found.unready_since, found.waits_for) == (False, "2026-11-21T10:09:00Z", "")
+
+
+def test_what_the_start_of_a_pod_waits_for():
+    created = [{"restartCount": 0, **waiting("ContainerCreating")}]
+    no_sandbox = {"type": "PodReadyToStartContainers", "status": "False"}
+    assert replicas([pod(containerStatuses=created, conditions=[no_sandbox])])[0].waits_for == "volumes or network"
+    assert replicas([pod(containerStatuses=created)])[0].waits_for == "image or volumes"
+
+
+def test_a_pod_that_has_been_ready_since_its_container_started():
+    running = {"restartCount": 0, "started": True, "state": {"running": {}}}
+    assert replicas([pod(containerStatuses=[running])])[0].started
+    assert not replicas([pod(containerStatuses=[running | {"started": False}])])[0].started
+    assert not replicas([pod(containerStatuses=[running | {"state": {"terminated": {"exitCode": 1}}}])])[0].started
+    assert not replicas([pod()])[0].started
+
+
+@pytest.mark.parametrize(("deadline", "stuck"), [("2026-11-21T10:09:30Z", False), ("2026-11-21T10:08:30Z", True)])
+def test_a_pod_is_stuck_a_minute_after_its_grace_period(deadline, stuck):
+    ending = pod()
+    ending["metadata"]["deletionTimestamp"] = deadline
+    assert replicas([ending])[0].stuck == stuck
+
+
+LOST = {
+    "the node controller marks the pod": ({"conditions": [{"type": "ContainersReady", "status": "True"}]}, {}),
+    "the reason": ({"reason": "NodeLost"}, {}),
+    "the taint manager deletes the pod": (
+        {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}]},
+        {"deletionTimestamp": CHANGED},
+    ),
+}
+
+
+@pytest.mark.parametrize(("status", "metadata"), LOST.values(), ids=LOST)
+def test_a_pod_on_a_lost_node(status, metadata):
+    lost = pod(**status)
+    lost["metadata"] |= metadata
+    lost["spec"]["nodeName"] = "gpu-7"
+    (found,) = replicas([lost])
+    assert (found.node_lost, found.node) == (True, "gpu-7")
+    assert found.problem == "NodeLost: its node gpu-7 does not respond"
+
+
+def test_a_pod_that_is_not_ready_is_not_on_a_lost_node():
+    unready = {"type": "ContainersReady", "status": "False"}
+    assert not replicas([pod(conditions=[unready])])[0].node_lost
+    gated = pod(conditions=[{"type": "ContainersReady", "status": "True"}])
+    gated["spec"]["readinessGates"] = [{"conditionType": "example.com/gate"}]
+    assert not replicas([gated])[0].node_lost

@@ -125,6 +125,18 @@ async def test_objects_have_their_kind_and_no_managed_fields():
     assert world.versions() == {"demo-gateway": "3"}, "readers get copies"
 
 
+async def test_of_managed_fields_only_the_owners_of_the_replica_count_are_kept():
+    """By them the plan leaves the count to an autoscaler."""
+    ours = {"manager": "syrinx-operator", "fieldsV1": {"f:spec": {"f:template": {}}}}
+    scaler = {"manager": "hpa", "time": "2026-01-01T00:00:00Z", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
+    live = service(3)
+    live["metadata"]["managedFields"] = [ours, scaler]
+    world = await World(listing(5, live)).run()
+    found = world.informer.get("voices", "demo-gateway")
+    assert found is not None
+    assert found["metadata"]["managedFields"] == [{"manager": "hpa", "fieldsV1": {"f:spec": {"f:replicas": {}}}}]
+
+
 async def test_a_watch_continues_where_the_last_one_ended():
     world = await World(listing(5), [bookmark(9)], [bookmark(12)]).run()
     assert world.server.requests == ["list", "watch 5", "watch 9", "watch 12"]

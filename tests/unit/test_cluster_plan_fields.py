@@ -16,13 +16,16 @@ REDIS, GATEWAY, TALKER, CODEC = Component.REDIS, Component.GATEWAY, Component.TA
 STAGES = {GATEWAY, TALKER, CODEC}
 NOBODY = set()
 
-ELSEWHERE = r"spec\.(slo|tuning)\b|spec\.connector\.passwordEnv$|spec\.gateway\.(apiKeys|tls)\.\w*[fF]ile$"
-"""Fields that only tuning or `syrinx up` uses."""
+ELSEWHERE = (
+    r"spec\.(slo|tuning|updateStrategy)\b|spec\.connector\.passwordEnv$|spec\.gateway\.(apiKeys|tls)\.\w*[fF]ile$"
+)
+"""Fields that only tuning, a roll-out or `syrinx up` uses."""
 
 RESTARTED = [
     (r"spec\.image$", STAGES),
     (r"spec\.imagePull", STAGES | {REDIS}),
     (r"spec\.topology$", STAGES),
+    (r"spec\.progressDeadlineSeconds$", NOBODY),
     (r"spec\.model\.name$", {GATEWAY}),
     (r"spec\.model\.cache\.storage\.", NOBODY),
     (r"spec\.model\.", STAGES),
@@ -43,7 +46,7 @@ RESTARTED = [
 
 
 CHOICES = [
-    *("Separate", "Colocated", "vllm"),
+    *("Separate", "Colocated", "vllm", "Surge", "Replace"),
     *("CustomVoice", "Base", "cpu", "cuda", "Always", "Never", "ClusterIP", "NodePort", "LoadBalancer", "Ignore"),
     *("ReadWriteOnce", "ReadWriteMany", "Exists", "Equal", "NoSchedule", "PreferNoSchedule", "Memory", ""),
 ]

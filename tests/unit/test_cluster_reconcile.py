@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import msgspec
 import pytest
 
 from support.fake_api import FakeApi, forbidden, pipeline_object, unavailable
@@ -21,15 +22,18 @@ from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.cluster.tuning import MetricsReader, TuningRunner
 from syrinx_operator.cluster.workqueue import NamespacedName, Outcome, Result
 from syrinx_operator.tuner.runner import Tuner
+from syrinx_stages.contract.settings import ReportedSettings
 
 DEMO = NamespacedName("voices", "demo")
 
 
 class NoStages:
-    """Stages that answer no request."""
+    """Stages that answer no request, unless they report settings."""
+
+    reported: ReportedSettings | None = None
 
     async def read_settings(self, namespace, replicas, token):
-        return tuple(replicas)
+        return tuple(msgspec.structs.replace(each, reported=self.reported) for each in replicas)
 
     async def push_settings(self, namespace, replicas, desired, fence, token):
         return tuple(replicas)
@@ -46,6 +50,7 @@ class World:
         if api is None:
             self.api.add(pipeline_object())
         telemetry, stages = Telemetry(), NoStages()
+        self.stages = stages
         settings = options({"POD_NAME": identity, "SYRINX_STAGES_IMAGE": "stages:1"})
         self.cache = Cache(self.api, (DEMO.namespace,), lambda *_: None, relist_seconds=300.0, max_backoff_seconds=60.0)
         secrets = Secrets(self.api, secret_seconds)
@@ -59,8 +64,10 @@ class World:
             objects=Objects(self.api, self.cache, secrets, telemetry, leases.fence),
             stages=stages,
             tuning=TuningRunner(MetricsReader(), Tuner(audit=lambda line: None), telemetry.tuning, stages.scrape),
+            conditions=telemetry.conditions,
             options=settings,
         )
+        self.registry = telemetry.registry
 
     async def relist(self) -> None:
         """Lists every kind, as the informers do from time to time."""
@@ -75,6 +82,9 @@ class World:
     @property
     def pipeline(self) -> dict[str, Any]:
         return self.api.objects["TTSPipeline", "demo"]
+
+    def message(self, kind: str) -> str:
+        return next(each["message"] for each in self.pipeline["status"]["conditions"] if each["type"] == kind)
 
     def condition(self, kind: str) -> tuple[str, str]:
         found = {each["type"]: each for each in self.pipeline.get("status", {}).get("conditions", ())}
@@ -296,6 +306,57 @@ async def test_an_unavailable_server_is_reported_from_the_second_failure_on():
     assert "status" not in world.pipeline
     await world.reconcile(failures=1)
     assert world.condition("Degraded") == ("True", "ApiUnavailable")
+
+
+def talker(world: World, number: int, template: str, *, lost: bool = False) -> None:
+    """Adds the pod of a talker, which is ready or on a lost node."""
+    labels = {"syrinx.dev/pipeline": "demo", "syrinx.dev/component": "talker", "syrinx.dev/template": template}
+    metadata = {"name": f"demo-talker-{number}", "namespace": "voices", "uid": f"pod-{number}", "labels": labels}
+    metadata |= {"deletionTimestamp": "2026-11-21T10:00:00Z"} if lost else {}
+    status = {"conditions": [{"type": "Ready", "status": "False" if lost else "True"}]}
+    world.api.add({"kind": "Pod", "metadata": metadata, "spec": {"containers": []}, "status": status})
+
+
+async def past_a_lost_node() -> World:
+    """A roll-out of three talkers, of which the last is on a lost node, and another one stands in for it."""
+    world = World()
+    world.edit(talker={"replicas": 3})
+    world.stages.reported = ReportedSettings(1, {}, {})
+    await world.reconcile()
+    template = world.api.objects["StatefulSet", "demo-talker"]["spec"]["template"]["metadata"]["labels"]
+    for number, given in ((0, "old"), (1, "old"), (2, "old"), (3, template["syrinx.dev/template"])):
+        talker(world, number, given, lost=number == 2)
+    return world
+
+
+async def test_a_rollout_passes_over_a_lost_node():
+    world = await past_a_lost_node()
+    await world.reconcile()
+    spec = world.api.objects["StatefulSet", "demo-talker"]["spec"]
+    assert (spec["replicas"], spec["updateStrategy"]["rollingUpdate"]["partition"]) == (4, 1)
+    assert [name for verb, kind, name in world.api.writes if (verb, kind) == ("delete", "Pod")] == ["demo-talker-1"]
+    assert world.condition("Degraded") == ("True", "StuckTerminating")
+
+
+async def test_a_missing_right_to_delete_pods_is_reported():
+    world = await past_a_lost_node()
+    world.api.fail = lambda verb, kind, name: forbidden() if (verb, kind) == ("delete", "Pod") else None
+    assert (await world.reconcile()).outcome is Outcome.BLOCKED
+    assert "Pod demo-talker-1 cannot be deleted: not allowed" in world.message("Degraded")
+
+
+async def test_the_conditions_are_exported_until_the_pipeline_is_deleted():
+    def exported() -> dict[str, str]:
+        samples = [each for family in world.registry.collect() for each in family.samples]
+        found = [each.labels for each in samples if each.name == "syrinx_operator_pipeline_condition"]
+        assert all((each["pipeline_namespace"], each["pipeline"]) == ("voices", "demo") for each in found)
+        return {each["condition"]: each["reason"] for each in found}
+
+    world = World()
+    await world.reconcile()
+    assert exported()["Progressing"] == "Scaling"
+    world.reconciler.forget(DEMO)
+    assert exported() == {}
 
 
 async def test_a_conflict_makes_a_new_plan_in_the_same_reconcile():

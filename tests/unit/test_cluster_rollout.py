@@ -9,25 +9,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from syrinx_operator.cluster.plan.workloads import partition
+from syrinx_operator.cluster.plan.rollout import Rollout, rollout
 from syrinx_operator.cluster.state import Component, Replica
 from syrinx_stages.contract.settings import ReportedSettings
 
 
-def pod(ordinal, template="new", *, ready=True, generation=1, terminating=False):
+def pod(ordinal, template="new", *, ready=True, generation=1, **fields):
     reported = None if generation is None else ReportedSettings(generation, {}, {})
-    return Replica(
-        name=f"demo-talker-{ordinal}",
-        component=Component.TALKER,
-        template=template,
-        ready=ready,
-        reported=reported,
-        terminating=terminating,
+    name, component = f"demo-talker-{ordinal}", Component.TALKER
+    return Replica(name=name, component=component, template=template, ready=ready, reported=reported, **fields)
+
+
+def plan(replicas, *pods, keep_last_old=False, settings_generation=1, **options):
+    return rollout(
+        replicas, "new", pods, settings_generation=settings_generation, keep_last_old=keep_last_old, **options
     )
 
 
-def rolls(replicas, *pods, keep_last_old=False, settings_generation=1):
-    return partition(replicas, "new", pods, settings_generation=settings_generation, keep_last_old=keep_last_old)
+def rolls(replicas, *pods, **options):
+    """The partition."""
+    found = plan(replicas, *pods, **options)
+    assert (found.replicas, found.delete) == (replicas, ())
+    return found.partition
 
 
 def test_the_first_pods_have_the_new_template():
@@ -78,15 +81,133 @@ def test_replicas_that_go_and_pods_of_others_do_not_count():
     assert rolls(2, pod(0, "old"), pod(1), pod(2, "old", ready=False), pod("x", ready=False)) == 0
 
 
+# One replica ---------------------------------------------------------------------------------------------------
+
+
+def surge(*pods, **options):
+    found = plan(1, *pods, surge=True, **options)
+    assert found.delete == ()
+    return found.replicas, found.partition
+
+
+def test_a_single_replica_is_replaced_once_a_second_one_has_settled():
+    old = pod(0, "old", created="1")
+    assert surge() == (1, 0)
+    assert surge(old) == (2, 1)
+    assert surge(old, pod(1, ready=False, created="2")) == (2, 1)
+    assert surge(old, pod(1, generation=None, created="2")) == (2, 1)
+    assert surge(old, pod(1, created="2"), keep_last_old=True) == (2, 1)
+    assert surge(old, pod(1, created="2")) == (2, 0)
+    assert surge(pod(0, "old", terminating=True, created="1"), pod(1, created="2")) == (2, 0)
+    assert surge(pod(1, created="2")) == (2, 0)
+    assert surge(pod(0, ready=False, created="3"), pod(1, created="2")) == (2, 0)
+    assert surge(pod(0, created="3"), pod(1, created="2")) == (1, 0)
+    assert surge(pod(0, created="3"), pod(1, created="2", terminating=True)) == (1, 0)
+
+
+def test_the_old_replica_stays_while_the_new_one_fails():
+    failing = pod(1, ready=False, problem="ImagePullBackOff: no such image", created="2")
+    assert surge(pod(0, "old", created="1"), failing) == (2, 1)
+
+
+def test_an_edit_supersedes_a_second_pod_that_fails():
+    failing = pod(1, "bad", ready=False, problem="ImagePullBackOff: no such image", created="2")
+    assert surge(pod(0, "old", created="1"), failing) == (2, 1)
+    assert plan(1, pod(0, created="1"), failing, surge=True) == Rollout(1, 0), "an edit back to the first template"
+
+
+def test_a_replica_that_has_never_been_ready_is_replaced_without_a_second_one():
+    assert surge(pod(0, "old", ready=False, created="1")) == (1, 0)
+    second = pod(1, ready=False, problem="Unschedulable: Insufficient nvidia.com/gpu", created="2")
+    assert surge(pod(0, "old", ready=False, created="1"), second) == (1, 0), "it holds the device that the second needs"
+
+
+def test_a_replica_that_is_not_ready_for_a_moment_is_not_given_up():
+    assert surge(pod(0, "old", ready=False, started=True, created="1")) == (2, 1)
+
+
+def test_the_second_pod_is_kept_while_it_loads_although_the_first_one_ends():
+    assert surge(pod(0, "old", terminating=True, created="1"), pod(1, ready=False, created="2")) == (2, 0)
+    assert surge(pod(0, "old", ready=False, created="1"), pod(1, ready=False, created="2")) == (2, 1)
+
+
+def test_an_edit_never_replaces_the_only_pod_that_serves():
+    """The rollout before was just replacing the first pod, and the second serves."""
+    first, second = pod(0, "old", ready=False, created="3"), pod(1, "old", created="2")
+    assert surge(first, second) == (3, 2)
+    assert surge(first, second, pod(2, created="4")) == (3, 1)
+    assert surge(pod(0, "old", created="3"), second) == (2, 1), "another one serves"
+
+
+def test_the_last_old_replica_is_kept_also_above_the_desired_ones():
+    assert surge(pod(0, created="3"), pod(1, "old", created="2"), keep_last_old=True) == (2, 2)
+    assert surge(pod(0, created="3"), pod(1, "old", created="2")) == (1, 0)
+
+
+def test_without_surge_the_only_replica_is_replaced_at_once():
+    assert plan(1, pod(0, "old")) == Rollout(1, 0)
+    assert plan(1, pod(0, "old"), surge=True, fixed=True) == Rollout(1, 0), "an autoscaler owns the count"
+
+
+def test_several_replicas_need_no_additional_pod_unless_only_one_serves():
+    assert rolls(2, pod(0, "old"), pod(1, "old"), surge=True) == 1
+    assert plan(2, pod(0, "old", ready=False), pod(1, "old"), surge=True) == Rollout(3, 2)
+
+
+def test_scaling_down_does_not_wait_for_replicas_that_fail():
+    failing = pod(1, ready=False, problem="CrashLoopBackOff: exit code 1", created="1")
+    assert plan(2, pod(0, created="1"), failing, pod(2, created="1")) == Rollout(2, 0)
+
+
+# Lost nodes ----------------------------------------------------------------------------------------------------
+
+
+def lost(ordinal, template="old"):
+    return pod(ordinal, template, ready=False, terminating=True, stuck=True, created="1")
+
+
+def test_another_pod_stands_in_for_a_stuck_one_until_that_is_back():
+    assert plan(2, pod(0), lost(1, "new")) == Rollout(3, 0)
+    assert plan(2, pod(0), lost(1, "new"), pod(2, created="2")) == Rollout(3, 0)
+    assert plan(2, pod(0), pod(2, created="2")) == Rollout(3, 0)
+    assert plan(2, pod(0), pod(1, ready=False, created="3"), pod(2, created="2")) == Rollout(3, 0)
+    assert plan(2, pod(0), pod(1, created="3"), pod(2, created="2")) == Rollout(2, 0)
+
+
+def test_a_rollout_passes_over_a_stuck_pod_once_another_one_stands_in():
+    """The StatefulSet controller waits for the stuck pod, so the operator deletes the next one."""
+    first, second = pod(0, "old", created="1"), pod(1, "old", created="1")
+    assert plan(3, first, second, lost(2)) == Rollout(4, 2)
+    assert plan(3, first, second, lost(2), pod(3, ready=False, created="2")) == Rollout(4, 2)
+    assert plan(3, first, second, lost(2), pod(3, created="2")) == Rollout(4, 1, (second,))
+    replaced = pod(1, "old", terminating=True, created="1")
+    assert plan(3, first, replaced, lost(2), pod(3, created="2")) == Rollout(4, 1)
+    assert plan(3, first, pod(1, created="3"), lost(2), pod(3, created="2")) == Rollout(4, 0, (first,))
+
+
+def test_the_controller_replaces_the_pods_above_a_stuck_one_by_itself():
+    assert plan(3, lost(0), pod(1, "old", created="1"), pod(2, created="2"), pod(3, created="2")) == Rollout(4, 1)
+
+
+def test_a_stuck_pod_is_waited_for_if_nothing_can_stand_in():
+    assert plan(2, pod(0, "old"), lost(1), fixed=True) == Rollout(2, 1)
+
+
 # Against a simulated controller -------------------------------------------------------------------------------
 
 
 @dataclass
 class Pod:
     template: int
+    created: int
     ready: bool = False
+    started: bool = False
     confirmed: int | None = None
     terminating: bool = False
+    stuck: bool = False
+
+    def stop(self) -> None:
+        self.terminating, self.ready, self.started = True, False, False
 
 
 @dataclass
@@ -96,7 +217,9 @@ class World:
     Templates are numbers; pods of those in `bad` never become ready.
     """
 
-    replicas: int
+    desired: int
+    surge: bool = True
+    replicas: int = 0
     wanted: int = 0
     newest: int = 0
     applied: int = 0
@@ -107,8 +230,7 @@ class World:
     bad: set[int] = field(default_factory=set)
     served: set[int] = field(default_factory=lambda: {0})
     """Templates that a ready gateway has replicas of."""
-    seen: int = 0
-    """Replica count at the last reconcile; an autoscaler may have changed it since."""
+    time: int = 0
     taken: int = 0
     """Replicas that the roll-out of the template applied last took down."""
     pending: set[int] = field(default_factory=set)
@@ -116,26 +238,41 @@ class World:
 
     def operator(self) -> None:
         pods = [
-            pod(n, str(p.template), ready=p.ready, generation=p.confirmed, terminating=p.terminating)
+            pod(
+                n,
+                str(p.template),
+                ready=p.ready,
+                started=p.started,
+                generation=p.confirmed,
+                terminating=p.terminating,
+                stuck=p.stuck,
+                created=f"{p.created:09}",
+                problem="" if p.terminating or p.template not in self.bad else "CrashLoopBackOff",
+            )
             for n, p in self.pods.items()
         ]
         if self.applied != self.wanted:
             self.applied, self.taken, self.pending = self.wanted, 0, set()
-        self.seen = self.replicas
-        self.partition = partition(
-            self.replicas,
+        found = rollout(
+            self.desired,
             str(self.applied),
             pods,
             settings_generation=self.generation,
             keep_last_old=self.applied not in self.served,
+            surge=self.surge,
         )
+        self.replicas, self.partition = found.replicas, found.partition
+        for each in found.delete:
+            self.take(int(each.name.rpartition("-")[2]))
 
     def controller(self) -> None:
         for ordinal in range(self.replicas):
             if ordinal not in self.pods:
-                self.pods[ordinal] = Pod(self.applied if ordinal >= self.partition else self.current)
+                self.time += 1
+                self.pods[ordinal] = Pod(self.applied if ordinal >= self.partition else self.current, self.time)
         for ordinal, found in self.pods.items():
-            found.terminating |= ordinal >= self.replicas
+            if ordinal >= self.replicas and not found.terminating:
+                found.stop()
         live = [self.pods[n] for n in range(self.replicas)]
         if all(p.template == self.applied and p.ready for p in live):
             self.current = self.applied
@@ -149,31 +286,29 @@ class World:
 
     def take(self, ordinal: int) -> None:
         """The roll-out takes a replica down: here is what must never be."""
-        if self.seen == self.replicas:
-            assert not [n for n in self.pending if n < self.replicas and not self.stays_old(n)]
-        if self.seen == self.replicas > 1 and self.applied not in self.served:
+        assert not [n for n in self.pending if n < self.replicas and not self.stays_old(n)]
+        if self.replicas > 1 and self.applied not in self.served:
             assert any(self.stays_old(n) for n in range(self.replicas) if n != ordinal)
         self.taken += 1
         self.pending.add(ordinal)
-        self.pods[ordinal].terminating = True
-        self.pods[ordinal].ready = False
+        self.pods[ordinal].stop()
 
     def stays_old(self, ordinal: int) -> bool:
         found = self.pods.get(ordinal)
         if found is None or found.terminating:
-            return ordinal < self.partition
+            return ordinal < self.partition or (found is not None and found.stuck)
         return found.template != self.applied
 
     # What happens in the cluster ---------------------------------------------------------------------------
 
     def end(self, ordinal: int) -> None:
-        if ordinal in self.pods and self.pods[ordinal].terminating:
+        if ordinal in self.pods and self.pods[ordinal].terminating and not self.pods[ordinal].stuck:
             del self.pods[ordinal]
 
     def start(self, ordinal: int) -> None:
         found = self.pods.get(ordinal)
         if found and not found.terminating and found.template not in self.bad:
-            found.ready = True
+            found.ready = found.started = True
 
     def confirm(self, ordinal: int) -> None:
         found = self.pods.get(ordinal)
@@ -183,12 +318,28 @@ class World:
                 self.pending.discard(ordinal)
 
     def crash(self, ordinal: int) -> None:
+        if found := self.pods.get(ordinal):
+            found.ready, found.started, found.confirmed = False, False, None
+
+    def flap(self, ordinal: int) -> None:
+        """A pod is not ready for a moment, as all of them while Redis is full."""
         if ordinal in self.pods:
-            self.pods[ordinal].ready, self.pods[ordinal].confirmed = False, None
+            self.pods[ordinal].ready = False
 
     def evict(self, ordinal: int) -> None:
         if ordinal in self.pods:
-            self.pods[ordinal].terminating, self.pods[ordinal].ready = True, False
+            self.pods[ordinal].stop()
+
+    def lose(self, ordinal: int) -> None:
+        """The node of a pod is lost, and the cluster has asked the pod to end."""
+        if ordinal in self.pods:
+            self.pods[ordinal].stop()
+            self.pods[ordinal].stuck = True
+
+    def mend(self) -> None:
+        """The nodes are back, or removed from the cluster."""
+        for found in self.pods.values():
+            found.stuck = False
 
     def gateway(self) -> None:
         if any(p.template == self.applied and p.ready for p in self.pods.values()):
@@ -204,14 +355,14 @@ class World:
         self.wanted = max(self.wanted - 1, 0)
 
     def scale(self, replicas: int) -> None:
-        self.replicas = replicas
+        self.desired = replicas
 
     def tune(self) -> None:
         self.generation += 1
 
     def settle(self) -> None:
         """Runs without further failures until nothing changes."""
-        for _ in range(12 * (self.replicas + 2)):
+        for _ in range(12 * (self.desired + 3)):
             self.operator()
             self.controller()
             for ordinal in list(self.pods):
@@ -225,66 +376,116 @@ class World:
         return sum(p.ready for p in self.pods.values())
 
 
-HEAVY = {"operator": 4, "controller": 8, "end": 4, "start": 4, "confirm": 3, "gateway": 1}
-LIGHT = {"edit": 0.6, "scale": 0.4, "tune": 0.3, "revert": 0.2, "crash": 0.3, "evict": 0.3}
+STEPS = {"operator": 6, "controller": 8, "end": 4, "start": 4, "confirm": 3, "gateway": 1}
+EDITS = {"edit": 0.6, "tune": 0.3, "revert": 0.3}
+FAULTS = {"scale": 0.4, "crash": 0.3, "flap": 0.3, "evict": 0.3, "lose": 0.2, "mend": 0.4}
 
 
-def run(world, seed):
-    """Runs 150 random events, mostly those of a rollout; `take` checks invariants."""
+def run(world, seed, weights=STEPS | EDITS | FAULTS, *, check=lambda: None):
+    """Runs 150 random events, mostly those of a rollout; `take` checks invariants, and `check` after each event."""
     chance = random.Random(seed)
-    weights = HEAVY | LIGHT
     for event in chance.choices(list(weights), list(weights.values()), k=150):
         if event == "edit":
             world.edit(good=chance.random() < 0.7)
         elif event == "scale":
             world.scale(chance.randint(1, 5))
-        elif event in ("crash", "evict"):
+        elif event in ("crash", "flap", "evict", "lose"):
             getattr(world, event)(chance.randrange(5))
         elif event in ("end", "start", "confirm"):
-            for ordinal in range(5):
+            for ordinal in range(9):
                 if chance.random() < 0.7:
                     getattr(world, event)(ordinal)
         else:
             getattr(world, event)()
+        check()
 
 
 SEEDS = st.integers(0, 2**32)
 
 
-def running(replicas):
-    world = World(replicas)
+def running(replicas, **options):
+    world = World(replicas, **options)
     world.settle()
     assert world.up == replicas
     return world
 
 
 @settings(max_examples=400, deadline=None)
-@given(replicas=st.integers(1, 5), seed=SEEDS)
-def test_a_good_template_reaches_all_replicas_from_any_state(replicas, seed):
-    world = running(replicas)
+@given(replicas=st.integers(1, 5), surge=st.booleans(), seed=SEEDS)
+def test_a_good_template_reaches_all_replicas_from_any_state(replicas, surge, seed):
+    world = running(replicas, surge=surge)
     run(world, seed)
     world.edit(good=True)
     world.settle()
-    assert {p.template for p in world.pods.values()} == {world.wanted}
-    assert world.up == len(world.pods) == world.replicas
+    live = [p for p in world.pods.values() if not p.terminating]
+    assert {p.template for p in live} == {world.wanted}, "whatever is lost"
+    assert world.up == len(live) == world.desired
     assert world.partition == 0
+    world.mend()
+    world.settle()
+    assert {p.template for p in world.pods.values()} == {world.wanted}
+    assert world.up == len(world.pods) == world.replicas == world.desired
 
 
 @settings(max_examples=150, deadline=None)
-@given(replicas=st.integers(1, 5), seed=SEEDS)
-def test_a_bad_template_stops_at_one_replica_and_the_next_edit_recovers_it(replicas, seed):
-    world = running(replicas)
+@given(replicas=st.integers(1, 5), surge=st.booleans(), seed=SEEDS)
+def test_a_bad_template_stops_at_one_replica_and_the_next_edit_recovers_it(replicas, surge, seed):
+    world = running(replicas, surge=surge)
     run(world, seed)
+    world.mend()
     world.edit(good=True)
     world.settle()
-    before = world.replicas
+    before = world.desired
+    is_surging = surge and before == 1
     world.edit(good=False)
     world.settle()
-    assert world.up == before - 1
-    assert world.taken == 1
+    assert world.up == max(before - 1, is_surging)
+    assert world.taken == (0 if is_surging else 1)
     world.edit(good=True)
     world.settle()
-    assert world.up == before
+    assert world.up == len(world.pods) == before
+
+
+@settings(max_examples=400, deadline=None)
+@given(seed=SEEDS)
+def test_edits_never_leave_a_single_replica_without_a_pod_that_serves(seed):
+    world = running(1)
+
+    def check():
+        assert world.up >= 1
+        assert world.replicas <= 4
+
+    run(world, seed, STEPS | EDITS, check=check)
+
+
+@settings(max_examples=200, deadline=None)
+@given(replicas=st.integers(2, 5), seed=SEEDS)
+def test_edits_and_a_lost_node_never_leave_fewer_than_one_replica(replicas, seed):
+    world = running(replicas)
+    world.lose(random.Random(seed).randrange(replicas))
+    world.settle()
+    assert world.up == replicas
+
+    def check():
+        assert world.up >= 1
+
+    run(world, seed, STEPS | EDITS | {"mend": 0.1}, check=check)
+
+
+@settings(max_examples=200, deadline=None)
+@given(replicas=st.integers(2, 5), seed=SEEDS)
+def test_a_rollout_past_a_lost_node_takes_down_one_replica_at_a_time(replicas, seed):
+    world = running(replicas)
+    world.lose(random.Random(seed).randrange(replicas))
+    world.settle()
+    world.edit(good=True)
+
+    def check():
+        assert world.up >= replicas - 1
+
+    run(world, seed, STEPS, check=check)
+    world.settle()
+    assert [p.template for p in world.pods.values() if not p.stuck] == [1] * replicas
 
 
 @settings(max_examples=150, deadline=None)
@@ -302,8 +503,9 @@ def test_a_rollout_without_failures_takes_down_one_replica_at_a_time(replicas, t
             world.gateway()
 
 
-def test_the_last_old_replica_stays_until_the_gateway_is_ready():
-    world = running(3)
+@pytest.mark.parametrize(("replicas", "kept"), [(3, [0, 1, 1]), (1, [0, 1])])
+def test_the_last_old_replica_stays_until_the_gateway_is_ready(replicas, kept):
+    world = running(replicas)
     world.edit(good=True)
     for _ in range(30):
         world.operator()
@@ -312,6 +514,6 @@ def test_the_last_old_replica_stays_until_the_gateway_is_ready():
             world.end(ordinal)
             world.start(ordinal)
             world.confirm(ordinal)
-    assert [world.pods[n].template for n in range(3)] == [0, 1, 1]
+    assert [world.pods[n].template for n in range(len(world.pods))] == kept
     world.settle()
-    assert [world.pods[n].template for n in range(3)] == [1, 1, 1]
+    assert [world.pods[n].template for n in range(len(world.pods))] == [1] * replicas

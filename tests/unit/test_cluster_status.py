@@ -3,169 +3,57 @@
 from __future__ import annotations
 
 import json
-import math
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import msgspec
 import pytest
 
+from support.cluster_status import (
+    CODEC,
+    CONFIG,
+    GATEWAY,
+    LONG_AGO,
+    NOW,
+    OWNER,
+    REDIS,
+    TALKER,
+    Cluster,
+    condition,
+    conditions,
+    measured,
+    message,
+)
 from support.fake_api import FakeApi
 from syrinx_operator.cluster.events import EventRecorder, status_events
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.state import (
-    Component,
-    Metrics,
     ObjectKey,
     Observed,
-    OperatorConfig,
     Owner,
     Problem,
-    Replica,
-    key_of,
 )
-from syrinx_operator.cluster.status import StatusInputs, failed, status
-from syrinx_operator.resource.knobs import Identity, Knob, Setting
+from syrinx_operator.cluster.status import failed
+from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import (
     CaptureShape,
     CodecSpec,
     ConnectorSpec,
     GatewaySpec,
     MonitoringSpec,
-    PipelineSpec,
     PodMonitorSpec,
     SloSpec,
     TalkerSpec,
     TtfaObjective,
     TuningSpec,
-    default_pipeline,
 )
 from syrinx_operator.resource.status import Condition, PipelineStatus, read
 from syrinx_operator.resource.tuning_status import Counts, Period, State, Stratum, Trial
 from syrinx_operator.tuner.decide import Event
-from syrinx_operator.tuner.evidence import Evidence, Route, RouteStats
 from syrinx_stages.contract.settings import ReportedSettings
-
-NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-LONG_AGO = "2026-11-21T10:00:00Z"
-JUST_NOW = "2026-11-21T11:59:50Z"
-OWNER = Owner("demo", "voices", "u-1", generation=4)
-CONFIG = OperatorConfig(stages_image="syrinx/stages:1", redis_image="redis:7", operator_namespace="syrinx")
-GATEWAY, TALKER, CODEC, REDIS = Component.GATEWAY, Component.TALKER, Component.CODEC, Component.REDIS
-
-
-def measured(problem="", reason="Stale", live_streams=0, underruns=0, **task_types):
-    """Returns metrics with the requests, those within the objective, and the 95th percentile of each task type."""
-    routes = {
-        Route("demo-talker-0", "demo-codec-0", task_type): RouteStats(
-            requests=requests,
-            within_objective=within,
-            underruns=underruns if n == 0 else 0,
-            # The quantile is interpolated within its bucket.
-            ttfa_histogram={p95 / 0.95 / 1000: requests, math.inf: requests},
-        )
-        for n, (task_type, (requests, within, p95)) in enumerate(task_types.items())
-    }
-    identity = Identity(model="m", image="i", device="d")
-    evidence = Evidence(
-        since=NOW, until=NOW, identity=identity, problem=problem, routes=routes, live_streams=live_streams
-    )
-    return Metrics(source="gateways", reason=reason, evidence=evidence)
-
-
-class Cluster:
-    """A pipeline with its plan, and pods that a test changes."""
-
-    def __init__(self, **spec):
-        self.pipeline = msgspec.structs.replace(default_pipeline(), spec=PipelineSpec(**spec))
-        self.plan = plan(self.pipeline, OWNER, Observed(objects={}, password_uid="p-1", token_uid="t-1"), CONFIG)
-        self.pods = {
-            self.name(component, n): self.replica(component, n)
-            for component in self.plan.templates
-            for n in range(self.plan.replicas[component])
-        }
-        self.metrics = measured()
-        self.tuning = State(mode="Recommend", phase="Watching", message="the objectives are met")
-        self.problems = []
-        self.served_kinds = frozenset()
-        self.previous = {}
-        self.objects = {key_of(manifest): manifest for manifest in self.plan.manifests}
-        self.owner = OWNER
-        self.now = NOW
-
-    def name(self, component, n):
-        return f"demo-{component}-{'5f-' if component is GATEWAY else ''}{n}"
-
-    def replica(self, component, n, **fields):
-        wanted = self.plan.settings.get(component)
-        defaults = {
-            "template": self.plan.templates[component],
-            "model_generation": "" if component is REDIS else self.plan.generation,
-            "ready": True,
-            "reported": ReportedSettings(wanted.generation, wanted.settings, wanted.settings) if wanted else None,
-        }
-        return Replica(name=self.name(component, n), component=component, **{**defaults, **fields})
-
-    def set(self, component, n, **fields):
-        if "ready" in fields and not fields["ready"]:
-            fields = {"unready_since": JUST_NOW, "reported": None, **fields}
-        name = self.name(component, n)
-        self.pods[name] = msgspec.structs.replace(self.pods.get(name) or self.replica(component, n), **fields)
-        return self
-
-    def drop(self, component, n):
-        del self.pods[self.name(component, n)]
-        return self
-
-    def with_status(self, manifest):
-        """Returns an object with the status that its controller sets: the number of a workload's pods."""
-        labels = manifest["metadata"]["labels"]
-        count = sum(pod.component == labels["app.kubernetes.io/component"] for pod in self.pods.values())
-        return {"status": {"replicas": count}, **manifest} if "template" in manifest.get("spec", {}) else manifest
-
-    def update(self):
-        """Returns the current status, which becomes the previous one."""
-        observed = Observed(
-            objects={key: self.with_status(manifest) for key, manifest in self.objects.items()},
-            replicas=tuple(self.pods.values()),
-            password_uid="p-1",
-            token_uid="t-1",
-            served_kinds=self.served_kinds,
-        )
-        self.previous = status(
-            StatusInputs(
-                pipeline=self.pipeline,
-                owner=self.owner,
-                before=read(self.previous),
-                plan=self.plan,
-                observed=observed,
-                problems=self.problems,
-                metrics=self.metrics,
-                tuning=self.tuning,
-                now=self.now,
-            )
-        )
-        return self.previous
-
-    def events(self):
-        before = self.previous
-        return [(event.kind, event.reason) for event in status_events(before, self.update())]
 
 
 def invalid(previous, owner, message, now):
     return failed(read(previous), owner, Problem("Invalid", message), now)
-
-
-def conditions(report):
-    return {each["type"]: each for each in report["conditions"]}
-
-
-def condition(report, kind):
-    found = conditions(report)[kind]
-    return found["status"], found["reason"]
-
-
-def message(report, kind):
-    return conditions(report)[kind]["message"]
 
 
 # Ready -------------------------------------------------------------------------------------------------------
@@ -249,6 +137,14 @@ def test_an_unreadable_previous_status_is_ignored():
     cluster = Cluster()
     cluster.previous = {"conditions": [{"type": "Ready", "status": "Perhaps"}], "phase": "old"}
     assert condition(cluster.update(), "Ready") == ("True", "Serving")
+
+
+def test_the_status_of_a_newer_operator_is_read():
+    before = Cluster().update()
+    newer = {**before["conditions"][0], "type": "CanaryReady"}
+    found = read({**before, "conditions": [newer, *before["conditions"]], "canary": {"weight": 5}})
+    assert found.observed_generation == 4 and found.talker == read(before).talker
+    assert [each.type for each in found.conditions[:2]] == ["CanaryReady", "Ready"]
 
 
 # Why it is not ready -----------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from support.cluster_plan import EMPTY, document, objects, owner_of, parsed, planned, templates
-from syrinx_operator.cluster.plan.workloads import stage_partition
+from syrinx_operator.cluster.plan.rollout import stage_rollout
 from syrinx_operator.cluster.prometheus import _Series, snapshots
 from syrinx_operator.cluster.state import Component, Replica
 from syrinx_stages.contract.settings import ReportedSettings
@@ -63,8 +63,27 @@ def test_a_rollout_waits_for_the_settings_of_both_stages(codec, expected):
     ]
     observed = msgspec.structs.replace(EMPTY, replicas=tuple(pods))
     release = msgspec.structs.replace(plan().release, generation="g", templates={TALKER: template})
-    found = stage_partition(TALKER, release, 2, observed, {TALKER: 7, CODEC: 3})
-    assert found == expected
+    found = stage_rollout(TALKER, release, 2, observed, {TALKER: 7, CODEC: 3}, surge=False, fixed=False)
+    assert found.partition == expected
+
+
+def test_a_gateway_on_a_lost_node_does_not_keep_the_last_old_replica():
+    template = plan().release.templates[TALKER]
+    pods = [replica(1, TALKER, template.hash, 7), replica(0, TALKER, "old", 7)]
+    pods[1] = msgspec.structs.replace(pods[1], model_generation="older")
+    gateway = Replica(name="near-gateway-a", component=Component.GATEWAY, template="", model_generation="g", ready=True)
+    old = msgspec.structs.replace(
+        gateway, name="near-gateway-b", model_generation="older", ready=False, terminating=True
+    )
+    release = msgspec.structs.replace(plan().release, generation="g", templates={TALKER: template})
+
+    def partition(**fields):
+        gateways = [gateway, msgspec.structs.replace(old, **fields)]
+        observed = msgspec.structs.replace(EMPTY, replicas=(*pods, *gateways))
+        return stage_rollout(TALKER, release, 2, observed, {TALKER: 7}, surge=True, fixed=False).partition
+
+    assert partition() == 1, "it may still have streams"
+    assert partition(stuck=True) == 0
 
 
 def test_prometheus_distinguishes_the_stages_in_a_pod():

@@ -23,7 +23,7 @@
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list, watch]
+  verbs: [list, watch, delete]
 # Passwords of the managed Redis, of which only the metadata is read, and tokens of the settings ports. No list or watch.
 - apiGroups: [""]
   resources: [secrets]

@@ -1,8 +1,8 @@
 """Why pods are not ready: turns pods into replicas, and diagnoses replicas and workloads without pods. Pure."""
 
 import re
-from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -22,6 +22,10 @@ from syrinx_operator.resource.stage_config import codec_process
 CRASH_LOOP = "CrashLoopBackOff"
 MISSING_AFTER = timedelta(seconds=60)
 """How long a workload may be short of pods before it is reported; Kubernetes creates pods within seconds."""
+UNSCHEDULABLE_AFTER = timedelta(seconds=300)
+"""How long a pod may be unschedulable before it is reported; an autoscaler may be adding a node."""
+STUCK_AFTER = timedelta(seconds=60)
+"""How long after its grace period a terminating pod is stuck."""
 _MAX_PROBLEM = 300
 """Characters of a pod's or workload's own message that are repeated."""
 
@@ -38,9 +42,9 @@ _ADVICE = {
     "CreateContainerConfigError": "a Secret or ConfigMap that it references, or a key in it, does not exist",
     CRASH_LOOP: "see `kubectl logs {pod} --previous --all-containers`",
     "Unschedulable": "no node fits: compare its resources, node selector, tolerations and volumes with the nodes",
+    "NodeLost": "repair the node, or if it is gone for good delete it: `kubectl delete node {node}`",
+    "StuckTerminating": "a finalizer or its node's container runtime keeps it: see `kubectl describe pod {pod}`",
 }
-_TRANSIENT = frozenset({"Unschedulable"})
-"""Reasons that need no intervention within the startup limit: an autoscaler may be adding a node."""
 _RESTARTING = frozenset({"Terminated", "Error", "Completed"})
 """Reasons of a container that is about to restart; repeated restarts become a crash loop."""
 
@@ -49,7 +53,7 @@ class _StartConfig(Struct):
     generation: str = ""
 
 
-def replicas(pods: Iterable[Manifest]) -> tuple[Replica, ...]:
+def replicas(pods: Iterable[Manifest], now: datetime) -> tuple[Replica, ...]:
     """Returns the replicas in a pipeline's pods; finished pods, such as evicted ones, are skipped."""
     components = set(Component)
     return tuple(
@@ -57,7 +61,7 @@ def replicas(pods: Iterable[Manifest]) -> tuple[Replica, ...]:
         for pod in pods
         if (pod.get("status") or {}).get("phase") not in _FINISHED
         and pod["metadata"].get("labels", {}).get(COMPONENT_LABEL) in components
-        for replica in _pod_replicas(pod)
+        for replica in _pod_replicas(pod, now)
     )
 
 
@@ -69,21 +73,37 @@ def diagnose(
     `limit` is the time that it may take to become ready, counted from `since` if that is later than when it became
     unready. `crash_looping` says that the last status reported a crash loop: between two crashes it seems to start.
     """
-    if replica.ready or replica.terminating:
+    if replica.terminating:
+        return (_stuck(replica), True) if replica.stuck else None
+    if replica.ready:
         return None
     start = parse_time(replica.unready_since)
-    is_late = start is not None and now - (start if since is None else max(start, since)) > limit
+    waited = timedelta(0) if start is None else now - (start if since is None else max(start, since))
     reason, problem = _parse_problem(replica)
     if not reason and crash_looping and replica.restarts:
         reason, problem = CRASH_LOOP, f"restarted {replica.restarts} times"
     if reason:
-        advice = _ADVICE.get(reason, "see `kubectl describe pod {pod}`").format(pod=replica.name)
-        return Problem(reason, f"{replica.name}: {problem}; {advice}"), is_late or reason not in _TRANSIENT
-    if is_late:
-        minutes = limit.total_seconds() / 60
-        advice = f"see `kubectl logs {replica.name} --all-containers`"
-        return Problem("NotReady", f"{replica.name} has not been ready for over {minutes:g} minutes; {advice}"), True
-    return None
+        advice = _ADVICE.get(reason, "see `kubectl describe pod {pod}`").format(pod=replica.name, node=replica.node)
+        needs_intervention = reason != "Unschedulable" or waited > min(limit, UNSCHEDULABLE_AFTER)
+        return Problem(reason, f"{replica.name}: {problem}; {advice}"), needs_intervention
+    if waited <= limit:
+        return None
+    minutes = f"{limit.total_seconds() / 60:g} minutes"
+    if replica.waits_for:
+        advice = f"see the events in `kubectl describe pod {replica.name}`"
+        message = f"{replica.name} has been waiting for its {replica.waits_for} for over {minutes}; {advice}"
+        return Problem("NotStarted", message), True
+    advice = f"see `kubectl logs {replica.name} --all-containers`"
+    return Problem("NotReady", f"{replica.name} has not been ready for over {minutes}; {advice}"), True
+
+
+def _stuck(replica: Replica) -> Problem:
+    """Returns the problem of a pod that does not end."""
+    if not replica.node_lost:
+        advice = _ADVICE["StuckTerminating"].format(pod=replica.name)
+        return Problem("StuckTerminating", f"{replica.name} has not ended within its grace period; {advice}")
+    advice = _ADVICE["NodeLost"].format(node=replica.node)
+    return Problem("NodeLost", f"{replica.name} cannot end because its node {replica.node} does not respond; {advice}")
 
 
 def missing_pods(workload: Manifest, since: datetime, now: datetime) -> str:
@@ -122,13 +142,21 @@ def parse_time(text: str) -> datetime | None:
     return parsed if parsed.tzinfo else None
 
 
-def _pod_replicas(pod: Manifest) -> Iterator[Replica]:
+def _pod_replicas(pod: Manifest, now: datetime) -> Iterator[Replica]:
     metadata, status = pod["metadata"], pod.get("status") or {}
     labels, annotations = metadata["labels"], metadata.get("annotations", {})
     readiness = _condition(status, "Ready")
     is_ready = readiness.get("status") == "True"
-    since = readiness.get("lastTransitionTime") or metadata.get("creationTimestamp") or ""
-    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    created = metadata.get("creationTimestamp") or ""
+    initialized = _condition(status, "Initialized")
+    since = readiness.get("lastTransitionTime") or created
+    is_initialized = initialized.get("status") == "True"
+    # Before that it could not become ready.
+    able_since = (initialized.get("lastTransitionTime") or "") if is_initialized else ""
+    init, own = status.get("initContainerStatuses") or [], status.get("containerStatuses") or []
+    containers = [*init, *own]
+    # The time at which a deleted pod must be gone at the latest.
+    gone_by = parse_time(metadata.get("deletionTimestamp") or "")
     try:
         start_config = msgspec.json.decode(annotations.get(CONFIG_ANNOTATION, "{}"), type=_StartConfig)
     except msgspec.MsgspecError:
@@ -136,24 +164,72 @@ def _pod_replicas(pod: Manifest) -> Iterator[Replica]:
     ports = (port for container in pod["spec"]["containers"] for port in container.get("ports") or ())
     replica = Replica(
         name=metadata["name"],
+        uid=metadata.get("uid") or "",
         component=Component(labels[COMPONENT_LABEL]),
         template=labels.get(TEMPLATE_LABEL, ""),
         has_settings_port=any(port.get("name") == SETTINGS_PORT_NAME for port in ports),
         model_generation=start_config.generation,
         ready=is_ready,
-        unready_since="" if is_ready else since,
+        started=bool(own) and all(each.get("started") and "running" in (each.get("state") or {}) for each in own),
+        initializing=bool(init) and not is_initialized,
+        created=created,
+        changed=max(created, since, _deleted_at(metadata)),
+        unready_since="" if is_ready else max(since, able_since),
         terminating="deletionTimestamp" in metadata,
+        stuck=gone_by is not None and now - gone_by > STUCK_AFTER,
+        node=pod["spec"].get("nodeName") or "",
+        node_lost=_is_node_lost(pod),
         address=status.get("podIP") or "",
         restarts=sum(container.get("restartCount", 0) for container in containers),
-        problem=next(_problems(status, containers), "")[:_MAX_PROBLEM],
+        problem=next(_problems(pod, containers), "")[:_MAX_PROBLEM],
+        waits_for="" if is_ready else _waits_for(status, init, own),
     )
     yield replica
     if CODEC_CONFIG_ANNOTATION in annotations:
         yield msgspec.structs.replace(replica, component=Component.CODEC, colocated=True)
 
 
-def _problems(status: Manifest, containers: Iterable[Manifest]) -> Iterator[str]:
-    scheduled = _condition(status, "PodScheduled")
+def _deleted_at(metadata: Manifest) -> str:
+    """Returns the RFC 3339 time at which a pod was deleted; empty if it was not."""
+    gone_by = parse_time(metadata.get("deletionTimestamp") or "")
+    if gone_by is None:
+        return ""
+    asked = gone_by - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
+    return asked.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _is_node_lost(pod: Manifest) -> bool:
+    """Returns whether the cluster has lost contact with a pod's node."""
+    status = pod.get("status") or {}
+    if status.get("reason") == "NodeLost":
+        return True
+    disrupted = _condition(status, "DisruptionTarget")
+    if "deletionTimestamp" in pod["metadata"] and disrupted.get("reason") == "DeletionByTaintManager":
+        return True
+    # Only a kubelet changes both; the node controller changes Ready alone, and readiness gates may keep it False.
+    is_unready = _condition(status, "Ready").get("status") == "False"
+    return (
+        is_unready
+        and _condition(status, "ContainersReady").get("status") == "True"
+        and not pod["spec"].get("readinessGates")
+    )
+
+
+def _waits_for(status: Manifest, init: Sequence[Manifest], own: Sequence[Manifest]) -> str:
+    """Returns what the start of a pod's containers waits for; empty if they have started or it is unknown."""
+    if _condition(status, "PodReadyToStartContainers").get("status") == "False":
+        return "volumes or network"
+    waiting = [(each.get("state") or {}).get("waiting") or {} for each in (*init, *own)]
+    if any(each.get("reason") == "ContainerCreating" for each in waiting):
+        return "image or volumes"
+    running = (each for each in init if "running" in (each.get("state") or {}))
+    return next((f"init container {each.get('name')}" for each in running), "")
+
+
+def _problems(pod: Manifest, containers: Iterable[Manifest]) -> Iterator[str]:
+    if _is_node_lost(pod):
+        yield _problem("NodeLost", f"its node {pod['spec'].get('nodeName')} does not respond")
+    scheduled = _condition(pod.get("status") or {}, "PodScheduled")
     if scheduled.get("status") == "False":
         yield _problem(scheduled.get("reason") or "Unschedulable", scheduled.get("message"))
     for container in containers:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.kinds import EVENT
 from syrinx_operator.cluster.names import FIELD_MANAGER
+from syrinx_operator.cluster.progress import STALLED
 from syrinx_operator.cluster.state import STAGES, Manifest, Owner
 from syrinx_operator.resource.spec import API_VERSION, KIND
 from syrinx_operator.resource.status import Condition, PipelineStatus, StageStatus, read
@@ -101,8 +102,10 @@ def _condition_events(old: Condition | None, new: Condition) -> Iterator[tuple[L
             elif was_true:
                 yield "Warning", "NotReady"
         case "Progressing":
-            if new.status == "False":
-                if was_true:
+            if new.reason == STALLED:
+                yield "Warning", STALLED
+            elif new.status == "False":
+                if old is not None and old.reason != "Complete":
                     yield "Normal", "Complete"
             elif new.reason == "RollingOut" and (old is None or old.reason != "NotApplied"):
                 yield "Normal", "RolloutStarted"

@@ -247,7 +247,10 @@ class Informer:
         return max(self._floors.get(namespace, 0), self._floors.get(None, 0))
 
     def _store(self, version: int, live: Manifest) -> None:
+        # Most of an object is `managedFields`. The plan needs only who owns the replica count.
         metadata: dict[str, Any] = {key: each for key, each in live["metadata"].items() if key != "managedFields"}
+        if owners := list(_owners_of_replicas(live)):
+            metadata["managedFields"] = owners
         pipeline = (metadata.get("labels") or {}).get(PIPELINE_LABEL, "")
         self._remove(metadata["namespace"], metadata["name"])
         typed = {**live, "apiVersion": self.kind.api_version, "kind": self.kind.kind, "metadata": metadata}
@@ -265,6 +268,13 @@ class Informer:
 
     def __str__(self) -> str:
         return self.kind.plural if self.namespace is None else f"{self.namespace}/{self.kind.plural}"
+
+
+def _owners_of_replicas(live: Manifest) -> Iterator[Manifest]:
+    """Yields the entries of `managedFields` that own the replica count, without their other fields."""
+    for entry in live["metadata"].get("managedFields") or ():
+        if "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {}):
+            yield {"manager": entry.get("manager"), "fieldsV1": {"f:spec": {"f:replicas": {}}}}
 
 
 def _decode(data: bytes) -> Manifest:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Struct, structs
@@ -14,7 +15,7 @@ from syrinx_operator.cluster.diagnosis import replicas
 from syrinx_operator.cluster.kinds import AUTOSCALER, BY_KIND, OPTIONAL, PLANNED, POD
 from syrinx_operator.cluster.plan.objects import differs
 from syrinx_operator.cluster.secrets import Secrets
-from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner, Problem, is_owned, key_of
+from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner, Problem, Replica, is_owned, key_of
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.resource.spec import KIND
 
@@ -66,7 +67,7 @@ class Objects:
         found = (each for kind in (*PLANNED, *served) for each in cache.of_pipeline(kind, namespace, owner.name))
         return Observed(
             objects={key_of(each): each for each in found},
-            replicas=replicas(cache.of_pipeline(POD, namespace, owner.name)),
+            replicas=replicas(cache.of_pipeline(POD, namespace, owner.name), datetime.now(UTC)),
             autoscaled=frozenset(autoscaler_targets(cache.all(AUTOSCALER, namespace))),
             password_uid=await self._password_uid(owner),
             served_kinds=frozenset(kind.kind for kind in served),
@@ -136,6 +137,15 @@ class Objects:
                     break
         return applied
 
+    async def delete_pods(self, owner: Owner, pods: Iterable[Replica], result: Applied) -> None:
+        """Deletes pods, which their StatefulSets create again; adds errors to `result`. Raises LeaseLost."""
+        for pod in pods:
+            key = ObjectKey(POD.kind, pod.name)
+            try:
+                await self._delete(owner, key, {"metadata": {"uid": pod.uid}})
+            except ApiError as error:
+                result.add_error(key, error, "deleted")
+
     async def _apply_one(self, owner: Owner, manifest: Manifest, live: Manifest | None) -> Manifest:
         if live is not None and not differs(manifest, live):
             return live
@@ -177,7 +187,8 @@ class Objects:
             # 404: already deleted. 409: another object has the name now.
             if not error.not_found and error.status != 409:
                 raise
-        self._cache.discard(BY_KIND[key.kind], owner.namespace, key.name, manifest["metadata"]["uid"])
+        if key.kind != POD.kind:  # A pod ends first: its watch says when.
+            self._cache.discard(BY_KIND[key.kind], owner.namespace, key.name, manifest["metadata"]["uid"])
         self._telemetry.object_writes.labels(key.kind, "deleted").inc()
         values = owner.namespace, owner.name, key.kind, key.name
         log.info("%s/%s: deleted %s %s", *values, extra=owner.log_fields)

@@ -80,6 +80,7 @@ class Operator:
             objects=Objects(api, cache, secrets, telemetry, leases.fence),
             stages=stages,
             tuning=TuningRunner(MetricsReader(options.prometheus), Tuner(), telemetry.tuning, stages.scrape),
+            conditions=telemetry.conditions,
             options=options,
         )
         self._queue = WorkQueue(

@@ -17,6 +17,7 @@ from syrinx_operator.cluster.events import EventRecorder, status_events
 from syrinx_operator.cluster.kinds import PIPELINE, SECRET
 from syrinx_operator.cluster.lease import FormerLeases, LeaseLost, Leases, LeaseTaken
 from syrinx_operator.cluster.objects import Applied, Objects, name_conflict
+from syrinx_operator.cluster.obstacles import StatusInputs
 from syrinx_operator.cluster.plan import Plan, plan
 from syrinx_operator.cluster.plan.objects import differs
 from syrinx_operator.cluster.plan.redis import password_secret
@@ -24,7 +25,8 @@ from syrinx_operator.cluster.plan.settings_token import SettingsToken, token_in,
 from syrinx_operator.cluster.secrets import Secrets
 from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi
 from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner, Problem, Replica, is_owned, key_of
-from syrinx_operator.cluster.status import StatusInputs, failed, status
+from syrinx_operator.cluster.status import failed, status
+from syrinx_operator.cluster.telemetry import ConditionTelemetry
 from syrinx_operator.cluster.tuning import Tuning, TuningRunner, disruption_of, requeue_after, tuner_state, tuning_of
 from syrinx_operator.cluster.workqueue import NamespacedName, Outcome, Result
 from syrinx_operator.resource.spec import TTSPipeline
@@ -55,6 +57,7 @@ class Reconciler:
         objects: Objects,
         stages: StageApi,
         tuning: TuningRunner,
+        conditions: ConditionTelemetry,
         options: Options,
     ) -> None:
         self._api = api
@@ -65,6 +68,7 @@ class Reconciler:
         self._objects = objects
         self._stages = stages
         self._tuning = tuning
+        self._conditions = conditions
         self._events = EventRecorder(api, options.identity)
         self._options = options
 
@@ -76,6 +80,7 @@ class Reconciler:
         self._secrets.forget(key.namespace, names.token_secret(key.name))
         if not any(True for _ in self._cache.all(PIPELINE, key.namespace)):
             self._leases.forget(key.namespace)
+        self._conditions.forget(key.namespace, key.name)
 
     async def reconcile(self, key: NamespacedName, failures: int) -> Result:
         """Moves a pipeline toward its spec. `failures` is the number of consecutive failures before."""
@@ -91,6 +96,7 @@ class Reconciler:
             return await self._reconcile(owner, live, previous, failures)
         except LeaseTaken as taken:
             self._tuning.drop_metrics(key.namespace, key.name)
+            self._conditions.forget(key.namespace, key.name)
             seconds = self._options.lease_seconds / 3
             return Result(outcome=Outcome.STANDBY, message=str(taken), requeue_after=seconds)
         except LeaseLost as lost:
@@ -136,6 +142,8 @@ class Reconciler:
         token = await self._token(owner)
         before, tuning, planned, applied = await self._apply_plan(pipeline, owner, previous, token)
         applied = await self._objects.prune(owner, planned.manifests, applied)
+        if not applied.problems and applied.failure is None:
+            await self._objects.delete_pods(owner, planned.delete, applied)
         problems, failure = applied.problems, applied.failure
         if failure is not None and _is_unreportable(failure, failures):
             raise failure
@@ -252,6 +260,7 @@ class Reconciler:
         self, owner: Owner, previous: Mapping[str, Any], new: dict[str, Any], events: Iterable[Event] = ()
     ) -> None:
         """Writes Events, then the status. After a crash in between, the same Events are recognized as duplicates."""
+        self._conditions.update(owner.namespace, owner.name, new.get("conditions") or ())
         if new == previous:
             return
         self._leases.fence(owner)

@@ -52,6 +52,8 @@ class Replica(Struct, frozen=True, kw_only=True):
     """One component in one pod."""
 
     name: str
+    uid: str = ""
+    """UID of its pod."""
     component: Component
     colocated: bool = False
     """Whether it runs in a pod of another stage's workload."""
@@ -62,14 +64,30 @@ class Replica(Struct, frozen=True, kw_only=True):
     model_generation: str = ""
     """Model generation in its start configuration; empty for Redis or if unknown."""
     ready: bool = False
+    started: bool = False
+    """Whether it has been ready since its container started."""
+    initializing: bool = False
+    """Whether its init containers, which download the checkpoint, have not finished."""
+    created: str = ""
+    """RFC 3339 time of its creation."""
+    changed: str = ""
+    """RFC 3339 time at which it was created, or asked to end, or last became ready or unready."""
     unready_since: str = ""
-    """RFC 3339 time since which it is not ready, or its creation time; empty if ready."""
+    """RFC 3339 time since which it could be ready but is not; empty if ready."""
     terminating: bool = False
+    stuck: bool = False
+    """Whether it is terminating and should have ended long ago."""
+    node: str = ""
+    """Name of its node; empty until assigned."""
+    node_lost: bool = False
+    """Whether the cluster has lost contact with its node."""
     address: str = ""
     """Pod IP; empty until assigned."""
     restarts: int = 0
     problem: str = ""
     """Why it does not run, as the cluster reports it (`ImagePullBackOff: …`, `Unschedulable: …`); empty if it runs."""
+    waits_for: str = ""
+    """What its start waits for (`volumes or network`); empty if unknown."""
     reported: ReportedSettings | None = None
     """None if the replica was not asked or did not answer."""
 

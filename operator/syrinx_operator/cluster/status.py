@@ -5,44 +5,22 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import Struct
 
-from syrinx_operator.cluster import diagnosis, names
-from syrinx_operator.cluster.diagnosis import parse_time
-from syrinx_operator.cluster.plan import Plan
+from syrinx_operator.cluster import names
+from syrinx_operator.cluster.obstacles import StatusInputs, blocking, diagnoses, missing, stalled
 from syrinx_operator.cluster.plan.records import recorded_settings
-from syrinx_operator.cluster.state import STAGES, Component, Metrics, Observed, Owner, Problem
+from syrinx_operator.cluster.progress import incomplete
+from syrinx_operator.cluster.state import STAGES, Component, Owner, Problem
 from syrinx_operator.resource import status as report
-from syrinx_operator.resource.spec import CaptureShape, TTSPipeline
+from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.status import MAX_MESSAGE, Condition, ConditionStatus, ConditionType, PipelineStatus
-from syrinx_operator.resource.tuning_status import Phase, State
+from syrinx_operator.resource.tuning_status import Phase
 from syrinx_operator.tuner.evidence import slo_statuses, truncated_ratio
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 
 _MAX_TTFA_MS = TTFA_BUCKETS[-1] * 1000
 _ACTIVE_PHASES: frozenset[Phase] = frozenset({"Watching", "Trial", "Promoting", "Soaking"})
 _SOURCES = {"gateways": "the gateways", "prometheus": "Prometheus"}
-
-
-class StatusInputs(Struct, frozen=True, kw_only=True):
-    """The inputs of a status."""
-
-    pipeline: TTSPipeline
-    owner: Owner
-    before: PipelineStatus
-    plan: Plan
-    observed: Observed
-    problems: Sequence[Problem]
-    """What kept the plan from being applied."""
-    metrics: Metrics
-    tuning: State
-    """The state after the tuner's decision."""
-    now: datetime
-
-    @property
-    def previous(self) -> dict[str, Condition]:
-        """Conditions of the previous status, by type."""
-        return {condition.type: condition for condition in self.before.conditions}
 
 
 class ConditionValue(NamedTuple):
@@ -190,25 +168,6 @@ def serving_generation(inputs: StatusInputs) -> str:
     return desired if desired in complete or not complete else min(complete)
 
 
-def incomplete(plan: Plan, observed: Observed, component: Component) -> Problem | None:
-    """Returns how a component differs from the plan; None if it does not."""
-    live, desired = observed.live(component), plan.replicas[component]
-    updated = [pod for pod in live if pod.template == plan.templates[component]]
-    if len(updated) < len(live):
-        return Problem("RollingOut", f"{component}: {len(updated)} of {desired} replicas are updated")
-    if len(live) != desired:
-        return Problem("Scaling", f"{component}: {len(live)} of {desired} pods")
-    if unready := [pod.name for pod in updated if not pod.ready]:
-        return Problem("Starting", f"{component}: {', '.join(unready)} not ready")
-    if component is Component.REDIS:
-        return None
-    generation = plan.settings[component].generation
-    if unconfirmed := [pod.name for pod in updated if not pod.has_confirmed(generation)]:
-        message = f"{component}: {', '.join(unconfirmed)} has not confirmed settings generation {generation}"
-        return Problem("ConfirmingSettings", message)
-    return None
-
-
 def _ready(inputs: StatusInputs, components: Mapping[ConditionType, ConditionValue], serving: str) -> ConditionValue:
     """The reason is that of the root cause: Redis before talker and codec, those before the gateway."""
     order: tuple[ConditionType, ...] = ("ConnectorReady", "TalkerReady", "CodecReady", "GatewayReady")
@@ -237,7 +196,7 @@ def _stage(inputs: StatusInputs, stage: Component, serving: str) -> ConditionVal
 def _unready(inputs: StatusInputs, component: Component) -> ConditionValue:
     """Returns why no replica of a component is ready."""
     live = inputs.observed.live(component)
-    if found := _diagnoses(inputs, component):
+    if found := diagnoses(inputs, component):
         return ConditionValue("False", found[0][0].reason, found[0][0].message)
     if any(pod.ready for pod in live):
         message = f"{component}: no replica of model generation {inputs.plan.generation} is ready yet"
@@ -269,10 +228,17 @@ def _tuning_ready(inputs: StatusInputs) -> ConditionValue:
 
 
 def _progressing(inputs: StatusInputs) -> ConditionValue:
-    """Returns how the state differs from the plan: unapplied changes first, then rollouts, counts and settings."""
+    """Returns how the state differs from the plan: unapplied changes first, then rollouts, counts and settings.
+
+    As in a Deployment, it is False once the progress deadline has passed.
+    """
+    if too_late := [problem for component in inputs.plan.templates if (problem := stalled(inputs, component))]:
+        return _joined(too_late)._replace(status="False")
     pending = [Problem("NotApplied", problem.message) for problem in inputs.problems]
-    found = (incomplete(inputs.plan, inputs.observed, component) for component in inputs.plan.templates)
-    pending += (each for each in found if each is not None)
+    for component in inputs.plan.templates:
+        if (difference := incomplete(inputs.plan, inputs.observed, component)) is not None:
+            obstacles = [problem.message for problem, _ in diagnoses(inputs, component)]
+            pending.append(Problem(difference.reason, "; ".join([difference.message, *obstacles])))
     if not pending:
         return ConditionValue("False", "Complete", "all components match the spec")
     order = ("NotApplied", "RollingOut", "Scaling", "Starting", "ConfirmingSettings")
@@ -282,7 +248,10 @@ def _progressing(inputs: StatusInputs) -> ConditionValue:
 def _degraded(inputs: StatusInputs) -> ConditionValue:
     found = [*inputs.problems]
     for component in (Component.REDIS, Component.TALKER, Component.CODEC, Component.GATEWAY):
-        found += _blocking(inputs, component) or _missing(inputs, component)
+        problems = blocking(inputs, component) or missing(inputs, component)
+        if not problems and component in inputs.plan.templates and (too_late := stalled(inputs, component)):
+            problems = [too_late]
+        found += problems
     monitor = inputs.pipeline.spec.monitoring.pod_monitor
     if monitor is not None and "PodMonitor" not in inputs.observed.served_kinds:
         advice = "install the Prometheus Operator or remove the field"
@@ -295,45 +264,3 @@ def _degraded(inputs: StatusInputs) -> ConditionValue:
 
 def _joined(problems: Sequence[Problem]) -> ConditionValue:
     return ConditionValue("True", problems[0].reason, "; ".join(problem.message for problem in problems))
-
-
-def _blocking(inputs: StatusInputs, component: Component) -> list[Problem]:
-    found = [problem for problem, needs_intervention in _diagnoses(inputs, component) if needs_intervention]
-    difference = incomplete(inputs.plan, inputs.observed, component) if found else None
-    if difference is not None and difference.reason == "RollingOut":
-        advice = f"the rollout of {component} is blocked until this is fixed or the spec edited"
-        found[-1] = Problem(found[-1].reason, f"{found[-1].message}; {advice}")
-    return found
-
-
-def _missing(inputs: StatusInputs, component: Component) -> list[Problem]:
-    """Returns the problem of a workload whose pods the cluster does not create."""
-    workload = inputs.observed.objects.get(names.workload_key(inputs.pipeline.name, component))
-    since = _true_since(inputs, "Progressing")
-    message = workload and since and diagnosis.missing_pods(workload, since, inputs.now)
-    return [Problem("PodsMissing", message)] if message else []
-
-
-def _diagnoses(inputs: StatusInputs, component: Component) -> list[tuple[Problem, bool]]:
-    """Returns the problems of a component's replicas and whether they need intervention; those that do come first."""
-    if component not in inputs.plan.templates:
-        return []
-    since = None
-    if component is Component.GATEWAY:
-        # Gateways wait until talker and codec are both ready.
-        since = max(_true_since(inputs, kind) or inputs.now for kind in ("TalkerReady", "CodecReady"))
-    limit = diagnosis.startup_limit(inputs.pipeline.spec, component)
-    loops = [before.message for before in inputs.previous.values() if before.reason == diagnosis.CRASH_LOOP]
-    found = [
-        diagnosis.diagnose(
-            pod, limit, inputs.now, crash_looping=any(pod.name in message for message in loops), since=since
-        )
-        for pod in inputs.observed.live(component)
-    ]
-    return sorted((each for each in found if each is not None), key=lambda each: not each[1])
-
-
-def _true_since(inputs: StatusInputs, kind: str) -> datetime | None:
-    """Returns since when a condition of the previous status is true; None if it is not."""
-    before = inputs.previous.get(kind)
-    return parse_time(before.last_transition_time) if before is not None and before.status == "True" else None

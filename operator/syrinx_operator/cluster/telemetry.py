@@ -1,14 +1,16 @@
 """The operator's own metrics, and the HTTP server for metrics and probes."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 from aiohttp import web
 from msgspec import Struct
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-from syrinx_operator.tuner.telemetry import TunerTelemetry
+from syrinx_operator.tuner.telemetry import PIPELINE, TunerTelemetry
 
 
 class Health(Struct, frozen=True):
@@ -21,12 +23,40 @@ class Health(Struct, frozen=True):
 Probe = Callable[[], Health]
 
 
+class ConditionTelemetry(Collector):
+    """Exports the conditions of the pipelines in `update`, until `forget`: one series for each."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._conditions: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
+        registry.register(self)
+
+    def update(self, namespace: str, name: str, conditions: Iterable[Mapping[str, Any]]) -> None:
+        """Stores the conditions of a pipeline's status."""
+        found = [(each["type"], each["status"], each["reason"]) for each in conditions]
+        self._conditions[namespace, name] = found
+
+    def forget(self, namespace: str, name: str) -> None:
+        """Removes the series of a pipeline."""
+        self._conditions.pop((namespace, name), None)
+
+    def collect(self) -> Iterator[Metric]:
+        """Returns the current values."""
+        labels = (*PIPELINE, "condition", "status", "reason")
+        text = "1 for the current status and reason of each condition of a pipeline."
+        family = GaugeMetricFamily("syrinx_operator_pipeline_condition", text, labels=labels)
+        for pipeline, conditions in self._conditions.items():
+            for condition in conditions:
+                family.add_metric((*pipeline, *condition), 1.0)
+        yield family
+
+
 class Telemetry:
     """All `syrinx_operator_*` and `syrinx_tuning_*` metrics, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.tuning = TunerTelemetry(self.registry)
+        self.conditions = ConditionTelemetry(self.registry)
         counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
         self.reconciles = counter(
             "syrinx_operator_reconciles", "Reconciles of pipelines, by outcome.", labelnames=["outcome"]

@@ -11,8 +11,8 @@ from msgspec import Struct
 from syrinx_operator.cluster import prometheus
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.records import recorded_tuning
+from syrinx_operator.cluster.progress import incomplete
 from syrinx_operator.cluster.state import STAGES, Component, Metrics, Observed, Owner, Problem, Replica
-from syrinx_operator.cluster.status import incomplete
 from syrinx_operator.resource import knobs
 from syrinx_operator.resource.knobs import TUNED_STAGES, Identity, Setting, live_settings
 from syrinx_operator.resource.rules import cluster_violations, violations

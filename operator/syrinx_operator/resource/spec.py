@@ -409,6 +409,13 @@ class PipelineSpec(Object, frozen=True, kw_only=True):
     """When images are pulled. Default: Kubernetes decides by the image's tag."""
     image_pull_secrets: Annotated[tuple[pods.SecretName, ...], Meta(max_length=8), KUBERNETES, list_map("name")] = ()
     """Secrets with registry credentials. Default: none."""
+    update_strategy: Annotated[Literal["Surge", "Replace"], KUBERNETES] = "Surge"
+    """How the only talker or codec that serves is replaced. Surge: another pod becomes ready first, which needs room
+    for one more pod (and GPU). Replace: it ends first, and requests get 503 until its successor has loaded the model.
+    Always Replace for a stage whose replicas an autoscaler sets."""
+    progress_deadline_seconds: Annotated[Annotated[int, Meta(ge=60, le=172_800)] | None, KUBERNETES] = None
+    """Seconds without progress after which a roll-out or scaling is reported as failed. It then still continues as soon
+    as it can. Default: 600 for a download of the checkpoint, plus the largest startupSeconds."""
     model: ModelSpec = ModelSpec(bundled=True)
     """The checkpoint to serve: exactly one of `bundled`, `path` and `huggingFace`. Default: the bundled voice."""
     gateway: GatewaySpec = GatewaySpec()

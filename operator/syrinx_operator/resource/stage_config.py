@@ -20,6 +20,9 @@ from syrinx_stages.contract.settings import (
     VllmOptions,
 )
 
+_DOWNLOAD_SECONDS = 600
+"""Seconds to pull an image and download a checkpoint, before a stage can load it."""
+
 
 class Stage(StrEnum):
     """The stages. The values are the names of their packages in `syrinx_stages`."""
@@ -100,6 +103,13 @@ def codec_process(spec: PipelineSpec) -> CodecSpec:
     if spec.topology == "Separate":
         return spec.codec
     return structs.replace(spec.codec, **{name: getattr(spec.talker, name) for name, _ in PROCESS_FIELDS})
+
+
+def progress_deadline(spec: PipelineSpec) -> int:
+    """Returns the seconds without progress after which a roll-out or scaling has failed."""
+    if spec.progress_deadline_seconds is not None:
+        return spec.progress_deadline_seconds
+    return max(spec.talker.startup_seconds, codec_process(spec).startup_seconds) + _DOWNLOAD_SECONDS
 
 
 def engine_suffix(spec: PipelineSpec) -> str:

@@ -15,6 +15,7 @@ from syrinx_stages.contract.settings import Frames
 
 StageConditionType = Literal["GatewayReady", "TalkerReady", "CodecReady", "ConnectorReady"]
 ConditionType = Literal["Ready", StageConditionType, "MetricsAvailable", "TuningReady", "Progressing", "Degraded"]
+"""The types that this operator writes."""
 ConditionStatus = Literal["True", "False", "Unknown"]
 MAX_MESSAGE = 1024
 """Maximum number of characters; longer messages are truncated."""
@@ -23,7 +24,8 @@ MAX_MESSAGE = 1024
 class Condition(StatusStruct, frozen=True, kw_only=True):
     """A condition, as in Kubernetes objects."""
 
-    type: ConditionType
+    # Open: a newer operator may write more types into this schema, and its status is read after a rollback.
+    type: Annotated[str, Meta(pattern="^[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?$", max_length=316)]
     """Type of the condition."""
     status: ConditionStatus
     """True, False or Unknown."""

@@ -67,6 +67,7 @@ CAPTURE_BYTES = _BY_NAME["syrinx_codec_capture_bytes"]
 PADDED_FRAMES = _BY_NAME["syrinx_codec_padded_frames_total"]
 
 REDIS_SECONDS = _BY_NAME["syrinx_redis_write_seconds"]
+REDIS_FULL = _BY_NAME["syrinx_redis_full"]
 REDIS_ERRORS = _BY_NAME["syrinx_redis_errors_total"]
 
 TTFA_BUCKETS = TTFA.buckets

@@ -95,7 +95,7 @@ class GatewayService:
         self.cors_origins = config.cors_origins
         self.refusals = Refusals()
         self.monitor = PipelineMonitor(connector, metrics, self.live)
-        self._storage = StorageMonitor(connector)
+        self._storage = StorageMonitor(connector, metrics[m.REDIS_FULL].labels("gateway").set)
         self._reader = connector.reader()
         self._fanout = FanOut(self._reader)
         self._playback_reporter = PlaybackReporter(connector)

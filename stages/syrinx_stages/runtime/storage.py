@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from syrinx_stages.connector.base import ConnectorError, StorageFull
@@ -20,10 +21,12 @@ class _Connector(Protocol):
 class StorageMonitor:
     """Checks periodically whether entries can be written."""
 
-    def __init__(self, connector: _Connector) -> None:
+    def __init__(self, connector: _Connector, export: Callable[[float], None]) -> None:
+        """`export` is called with 1 or 0 after each check: whether no entries can be written."""
         self.full: str | None = None
         """Why no entries can be written, as of the last check; None if they can."""
         self._connector = connector
+        self._export = export
 
     async def run(self) -> None:
         """Checks until cancelled. Logs when the result changes."""
@@ -34,6 +37,7 @@ class StorageMonitor:
             elif self.full and not full:
                 log.info("the streams have memory again")
             self.full = full
+            self._export(float(full is not None))
             await asyncio.sleep(CHECK_SECONDS)
 
     async def _check(self) -> str | None:

@@ -60,7 +60,7 @@ class Worker(OwnedRequests[R], Generic[R, S, E]):
         self._unready: str | None = "loading the model"
         self.admin_targets: tuple[Any, ...] = (self,)
         self._peer: Worker[Any, Any, Any] | None = None
-        self._storage = StorageMonitor(connector)
+        self._storage = StorageMonitor(connector, metrics[m.REDIS_FULL].labels(self.stage).set)
         # Resolved once: label lookups are measurable in every step.
         self.rows_running = metrics[m.ROWS_RUNNING].labels(self.stage)
         self._frames = metrics[m.FRAMES].labels(self.stage)

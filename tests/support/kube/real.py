@@ -39,6 +39,8 @@ class RealKubelet(Controller):
         self.directory = Path(tempfile.mkdtemp(prefix="kube-"))
         self.programs = make_programs(self.directory / "bin")
         self._pods: dict[str, Pod] = {}
+        self.missing_images: set[str] = set()
+        """Images that cannot be pulled."""
         self.failures: list[BaseException] = []
         """Errors of the kubelet itself."""
 
@@ -126,6 +128,9 @@ class Pod:
         states, init = [each.state for each in self._containers], [each.state for each in self._init]
         status = status_of(found, self.address, states, init, self._initialized)
         self._kubelet.set_status("pod", found, status)
+
+    def has_image(self, image: str) -> bool:
+        return image not in self._kubelet.missing_images
 
     def environment(self, container: Object) -> dict[str, str]:
         """Returns the environment of a container. Raises NotMounted."""
@@ -257,6 +262,10 @@ class Container:
         return code
 
     async def _prepared(self) -> list[str]:
+        while not self._pod.has_image(self.spec["image"]):
+            self.state.state = waiting("ImagePullBackOff", f"Back-off pulling image {self.spec['image']}")
+            self._pod.report()
+            await asyncio.sleep(RETRY)
         while True:
             try:
                 self._environment = self._pod.environment(self.spec)

@@ -9,8 +9,9 @@ from syrinx_operator.cluster import names, state
 from syrinx_operator.cluster.plan import network, pods, records, redis, workloads
 from syrinx_operator.cluster.plan.objects import record, with_applied_hash
 from syrinx_operator.cluster.plan.records import Release, Settings
+from syrinx_operator.cluster.plan.rollout import Rollout, stage_rollout
 from syrinx_operator.cluster.plan.workloads import ReplicaCount
-from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner
+from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner, Replica
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.tuning_status import State
 
@@ -20,10 +21,13 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     manifests: tuple[Manifest, ...]
     """Every object except the Secrets, which are created once."""
+    delete: tuple[Replica, ...]
+    """Pods to delete once the manifests are applied."""
     release: Release
     """Images, model generation and pod templates; also the first manifest."""
     settings: Mapping[Component, Settings]
     replicas: Mapping[Component, int]
+    """Desired number of replicas; during a roll-out a workload may have more pods."""
 
     @property
     def generation(self) -> str:
@@ -69,20 +73,42 @@ def plan(
     # In dependency order: Redis, talker and codec, gateway.
     if redis_template := release.templates.get(Component.REDIS):
         manifests.append(workloads.stage_workload(owner, Component.REDIS, redis_template, ReplicaCount(1), None))
-    for stage in own_workload[1:]:
-        generations = {each: live[each].generation for each in state.stages_in_pod(spec, stage)}
-        partition = workloads.stage_partition(stage, release, counts[stage].count, observed, generations)
-        manifests.append(workloads.stage_workload(owner, stage, release.templates[stage], counts[stage], partition))
+    rollouts = {stage: _rollout(pipeline, stage, release, live, counts[stage], observed) for stage in own_workload[1:]}
+    for stage, rollout in rollouts.items():
+        count = structs.replace(counts[stage], count=rollout.replicas)
+        template = release.templates[stage]
+        manifests.append(workloads.stage_workload(owner, stage, template, count, rollout.partition))
     gateway = release.templates[Component.GATEWAY]
     manifests.append(workloads.gateway_workload(owner, spec, gateway, counts[Component.GATEWAY]))
     return Plan(
         manifests=tuple(with_applied_hash(manifest) for manifest in manifests),
         release=release,
+        delete=tuple(pod for rollout in rollouts.values() for pod in rollout.delete),
         settings=live,
         replicas={
             **{stage: counts.get(stage, counts[Component.TALKER]).count for stage in STAGES},
             **({Component.REDIS: 1} if redis_template else {}),
         },
+    )
+
+
+def _rollout(
+    pipeline: TTSPipeline,
+    stage: Component,
+    release: Release,
+    live: Mapping[Component, Settings],
+    desired: ReplicaCount,
+    observed: Observed,
+) -> Rollout:
+    spec = pipeline.spec
+    return stage_rollout(
+        stage,
+        release,
+        desired.count,
+        observed,
+        {each: live[each].generation for each in state.stages_in_pod(spec, stage)},
+        surge=spec.update_strategy == "Surge",
+        fixed=desired.is_autoscaled,
     )
 
 

@@ -1,0 +1,136 @@
+"""What keeps a pipeline from being as specified, and whether it needs intervention. Pure."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from msgspec import Struct
+
+from syrinx_operator.cluster import diagnosis, names
+from syrinx_operator.cluster.diagnosis import parse_time
+from syrinx_operator.cluster.plan import Plan
+from syrinx_operator.cluster.progress import STALLED, incomplete, is_stalled
+from syrinx_operator.cluster.state import Component, Metrics, Observed, Owner, Problem
+from syrinx_operator.resource.spec import TTSPipeline
+from syrinx_operator.resource.stage_config import progress_deadline
+from syrinx_operator.resource.status import Condition, PipelineStatus
+from syrinx_operator.resource.tuning_status import State
+
+
+class StatusInputs(Struct, frozen=True, kw_only=True):
+    """The inputs of a status."""
+
+    pipeline: TTSPipeline
+    owner: Owner
+    before: PipelineStatus
+    plan: Plan
+    observed: Observed
+    problems: Sequence[Problem]
+    """What kept the plan from being applied."""
+    metrics: Metrics
+    tuning: State
+    """The state after the tuner's decision."""
+    now: datetime
+
+    @property
+    def previous(self) -> dict[str, Condition]:
+        """Conditions of the previous status, by type."""
+        return {condition.type: condition for condition in self.before.conditions}
+
+
+def stalled(inputs: StatusInputs, component: Component) -> Problem | None:
+    """Returns the problem of a component that has made no progress for too long."""
+    difference = incomplete(inputs.plan, inputs.observed, component)
+    before = inputs.previous.get("Progressing")
+    if difference is None or before is None or before.reason == "Complete":
+        return None
+    deadline = timedelta(seconds=progress_deadline(inputs.pipeline.spec))
+    since = _true_since(inputs, "Progressing")
+    if component is Component.GATEWAY:
+        since = max(since or datetime.min.replace(tzinfo=UTC), _gateways_since(inputs))
+    if not is_stalled(inputs.observed, component, since, deadline, inputs.now):
+        return None
+    obstacles = [problem.message for problem, _ in diagnoses(inputs, component)]
+    message = f"no progress for {deadline.total_seconds() / 60:g} minutes: {difference.message}"
+    return Problem(STALLED, "; ".join([message, *obstacles]))
+
+
+def blocking(inputs: StatusInputs, component: Component) -> list[Problem]:
+    """Returns the problems of a component's replicas that need intervention."""
+    found = [problem for problem, needs_intervention in diagnoses(inputs, component) if needs_intervention]
+    difference = incomplete(inputs.plan, inputs.observed, component) if found else None
+    if difference is not None and difference.reason == "RollingOut":
+        advice = f"the rollout of {component} is blocked until this is fixed or the spec edited"
+        found[-1] = Problem(found[-1].reason, f"{found[-1].message}; {advice}")
+    return found
+
+
+def missing(inputs: StatusInputs, component: Component) -> list[Problem]:
+    """Returns the problem of a workload whose pods the cluster does not create."""
+    workload = inputs.observed.objects.get(names.workload_key(inputs.pipeline.name, component))
+    before = inputs.previous.get("Progressing")
+    has_failed = before is not None and before.reason == STALLED
+    since = datetime.min.replace(tzinfo=UTC) if has_failed else _true_since(inputs, "Progressing")
+    message = workload and since and diagnosis.missing_pods(workload, since, inputs.now)
+    if not message:
+        return []
+    problem = Problem("PodsMissing", message)
+    return [_with_surge_advice(problem) if _is_surging(inputs, component) else problem]
+
+
+def diagnoses(inputs: StatusInputs, component: Component) -> list[tuple[Problem, bool]]:
+    """Returns the problems of a component's replicas and whether they need intervention; those that do come first."""
+    if component not in inputs.plan.templates:
+        return []
+    since = _gateways_since(inputs) if component is Component.GATEWAY else None
+    spec = inputs.pipeline.spec
+    limit, download = diagnosis.startup_limit(spec, component), timedelta(seconds=progress_deadline(spec))
+    loops = [before.message for before in inputs.previous.values() if before.reason == diagnosis.CRASH_LOOP]
+    found = [
+        diagnosis.diagnose(
+            pod,
+            download if pod.initializing else limit,
+            inputs.now,
+            crash_looping=any(pod.name in message for message in loops),
+            since=since,
+        )
+        for pod in inputs.observed.replicas_of(component)
+    ]
+    problems = [each for each in found if each is not None]
+    if _is_surging(inputs, component):
+        problems = [(_with_surge_advice(problem), is_blocking) for problem, is_blocking in problems]
+    return sorted(problems, key=lambda each: not each[1])
+
+
+def _is_surging(inputs: StatusInputs, component: Component) -> bool:
+    """Returns whether another pod is to be ready before the last one that serves is replaced."""
+    workload = inputs.observed.objects.get(names.workload_key(inputs.pipeline.name, component))
+    desired = inputs.plan.replicas[component]
+    return (
+        inputs.pipeline.spec.update_strategy == "Surge"
+        and component in (Component.TALKER, Component.CODEC)
+        and workload is not None
+        and workload["spec"].get("replicas", 1) > desired
+        and not any(pod.stuck for pod in inputs.observed.replicas_of(component))
+    )
+
+
+def _with_surge_advice(problem: Problem) -> Problem:
+    """Returns a problem with advice if there may be no room for another pod."""
+    if problem.reason not in ("Unschedulable", "NotStarted", "PodsMissing"):
+        return problem
+    advice = (
+        "the running pod is kept until a second one is ready; if there is no room for two, set spec.updateStrategy: "
+        "Replace, and requests get 503 until the new pod has loaded the model"
+    )
+    return Problem(problem.reason, f"{problem.message}; {advice}")
+
+
+def _gateways_since(inputs: StatusInputs) -> datetime:
+    """Returns the time from which gateways can be ready: they wait until talker and codec are both ready."""
+    return max(_true_since(inputs, kind) or inputs.now for kind in ("TalkerReady", "CodecReady"))
+
+
+def _true_since(inputs: StatusInputs, kind: str) -> datetime | None:
+    """Returns since when a condition of the previous status is true; None if it is not."""
+    before = inputs.previous.get(kind)
+    return parse_time(before.last_transition_time) if before is not None and before.status == "True" else None

@@ -1,0 +1,41 @@
+"""How far a component is from the plan, and whether it has stopped getting closer. Pure."""
+
+from datetime import datetime, timedelta
+
+from syrinx_operator.cluster.diagnosis import parse_time
+from syrinx_operator.cluster.plan import Plan
+from syrinx_operator.cluster.state import Component, Observed, Problem
+
+STALLED = "ProgressDeadlineExceeded"
+
+
+def incomplete(plan: Plan, observed: Observed, component: Component) -> Problem | None:
+    """Returns how a component differs from the plan; None if it does not."""
+    live, desired = observed.live(component), plan.replicas[component]
+    updated = [pod for pod in live if pod.template == plan.templates[component]]
+    if len(updated) < len(live):
+        pods = max(desired, len(live))
+        return Problem("RollingOut", f"{component}: {len(updated)} of {pods} replicas are updated")
+    if len(live) != desired:
+        return Problem("Scaling", f"{component}: {len(live)} of {desired} pods")
+    if unready := [pod.name for pod in updated if not pod.ready]:
+        return Problem("Starting", f"{component}: {', '.join(unready)} not ready")
+    if component is Component.REDIS:
+        return None
+    generation = plan.settings[component].generation
+    if unconfirmed := [pod.name for pod in updated if not pod.has_confirmed(generation)]:
+        message = f"{component}: {', '.join(unconfirmed)} has not confirmed settings generation {generation}"
+        return Problem("ConfirmingSettings", message)
+    return None
+
+
+def is_stalled(
+    observed: Observed, component: Component, since: datetime | None, deadline: timedelta, now: datetime
+) -> bool:
+    """Returns whether a component has made no progress for `deadline`.
+
+    Progress is a pod that is created, becomes ready or is asked to end. `since` is the time from which progress is
+    expected; None if it was missing already.
+    """
+    steps = [since, *(parse_time(pod.changed) for pod in observed.replicas_of(component))]
+    return all(now - step > deadline for step in steps if step is not None)
