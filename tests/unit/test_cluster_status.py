@@ -24,22 +24,20 @@ from syrinx_operator.cluster.state import (
     key_of,
 )
 from syrinx_operator.cluster.status import StatusInputs, failed, status
+from syrinx_operator.resource.connector import ConnectorSpec
+from syrinx_operator.resource.gateway import GatewaySpec
 from syrinx_operator.resource.knobs import Identity, Knob, Setting
 from syrinx_operator.resource.spec import (
     CaptureShape,
     CodecSpec,
-    ConnectorSpec,
-    GatewaySpec,
     MonitoringSpec,
     PipelineSpec,
     PodMonitorSpec,
-    SloSpec,
     TalkerSpec,
-    TtfaObjective,
-    TuningSpec,
     default_pipeline,
 )
 from syrinx_operator.resource.status import Condition, PipelineStatus, read
+from syrinx_operator.resource.tuning import SloSpec, TtfaObjective, TuningSpec
 from syrinx_operator.resource.tuning_status import Counts, Period, State, Stratum, Trial
 from syrinx_operator.tuner.decide import Event
 from syrinx_operator.tuner.evidence import Evidence, Route, RouteStats

@@ -3,25 +3,20 @@
 import msgspec
 import pytest
 
+from syrinx_operator.resource.connector import ConnectorSpec
+from syrinx_operator.resource.gateway import ApiKeysSpec, GatewaySpec, TlsSpec
 from syrinx_operator.resource.pods import ConfigMapKey, EnvVar, ExtraVolume, Resources, SecretKey, Toleration
 from syrinx_operator.resource.rules import cluster_violations, violations
 from syrinx_operator.resource.spec import (
-    ApiKeysSpec,
-    CaptureBounds,
     CaptureShape,
     CodecSpec,
-    ConnectorSpec,
-    GatewaySpec,
     ModelSpec,
     PipelineSpec,
-    RowBounds,
     TalkerSpec,
-    TlsSpec,
-    TuningBounds,
-    TuningSpec,
     VllmSpec,
     default_pipeline,
 )
+from syrinx_operator.resource.tuning import CaptureBounds, RowBounds, TuningBounds, TuningSpec
 
 
 def pipeline(**spec):

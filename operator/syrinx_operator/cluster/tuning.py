@@ -16,9 +16,10 @@ from syrinx_operator.cluster.status import incomplete
 from syrinx_operator.resource import knobs
 from syrinx_operator.resource.knobs import TUNED_STAGES, Identity, Setting, live_settings
 from syrinx_operator.resource.rules import cluster_violations, violations
-from syrinx_operator.resource.spec import TTSPipeline, TuningSpec
+from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import Stage, engine_suffix
 from syrinx_operator.resource.status import read
+from syrinx_operator.resource.tuning import TuningSpec
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.counters import Observation
 from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment, Decision, assignment

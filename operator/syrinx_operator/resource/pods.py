@@ -12,6 +12,8 @@ from msgspec import Meta, Struct, structs
 
 KUBERNETES: Final = Meta(extra={"kubernetes": True})
 """Marks fields that `syrinx up` ignores."""
+ADMIN_PORT: Final = 9090
+"""Port of health and metrics in every stage pod."""
 
 Line = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]+$")]
 """One line of text without control characters."""
@@ -48,6 +50,9 @@ Cidr = Annotated[str, Meta(max_length=64, pattern=CIDR)]
 """A range of IP addresses."""
 SizeText = Annotated[str, Meta(max_length=32, pattern=r"^[1-9][0-9]*(\.[0-9]+)?(k|Ki|M|Mi|G|Gi|T|Ti)?$")]
 Port = Annotated[int, Meta(ge=1, le=65_535)]
+Replicas = Annotated[int, Meta(ge=1, le=64)]
+DrainSeconds = Annotated[int, Meta(ge=0, le=3600)]
+Image = Annotated[str, Meta(min_length=1, max_length=512, pattern="^[^ \\t\\n]+$")]
 
 
 class Object(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

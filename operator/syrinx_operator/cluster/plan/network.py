@@ -7,8 +7,7 @@ from syrinx_operator.cluster import names
 from syrinx_operator.cluster.kinds import POD_MONITOR
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
 from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner, workload_stages
-from syrinx_operator.resource.pods import Peer
-from syrinx_operator.resource.rules import ADMIN_PORT
+from syrinx_operator.resource.pods import ADMIN_PORT, Peer
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_stages.contract.settings import SETTINGS_PORT
 

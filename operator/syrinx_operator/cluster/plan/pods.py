@@ -11,9 +11,9 @@ from syrinx_operator.cluster.plan import records
 from syrinx_operator.cluster.plan.objects import manifest, non_defaults, omit_empty, secret_ref
 from syrinx_operator.cluster.plan.records import RenderContext
 from syrinx_operator.cluster.state import Component, Manifest, Owner, stages_in_pod, workload_stages
-from syrinx_operator.resource.pods import EnvVar, ExtraVolume, PodFields, Resources, SecretKey, Storage
-from syrinx_operator.resource.rules import ADMIN_PORT
-from syrinx_operator.resource.spec import GatewaySpec, HuggingFace, ModelSpec, PipelineSpec, StageSpec, TTSPipeline
+from syrinx_operator.resource.gateway import GatewaySpec
+from syrinx_operator.resource.pods import ADMIN_PORT, EnvVar, ExtraVolume, PodFields, Resources, SecretKey, Storage
+from syrinx_operator.resource.spec import HuggingFace, ModelSpec, PipelineSpec, StageSpec, TTSPipeline
 from syrinx_operator.resource.stage_config import tracing_environment
 from syrinx_stages.contract.settings import SETTINGS_PORT, TOKEN_VARIABLE
 

@@ -9,7 +9,8 @@ from syrinx_operator.cluster.plan import pods
 from syrinx_operator.cluster.plan.objects import manifest, non_defaults, omit_empty, quantity, secret_ref
 from syrinx_operator.cluster.plan.records import RenderContext
 from syrinx_operator.cluster.state import Component, Manifest, Owner
-from syrinx_operator.resource.spec import ConnectorSpec, TTSPipeline
+from syrinx_operator.resource.connector import ConnectorSpec
+from syrinx_operator.resource.spec import TTSPipeline
 
 USER = 999
 """The user `redis` of the official Redis and Valkey images."""

@@ -1,0 +1,46 @@
+"""The rules between fields of the gateway."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from syrinx_operator.resource import gateway, pods
+from syrinx_operator.resource.conditions import (
+    Condition,
+    Rule,
+    equals,
+    has,
+    requires,
+    unique,
+)
+from syrinx_stages.contract.settings import SETTINGS_PORT
+
+GATEWAY_RULES: Final[Mapping[type[Struct], tuple[Rule, ...]]] = {
+    gateway.ServiceSpec: (requires("nodePort", ~equals("type", "ClusterIP"), "needs type NodePort or LoadBalancer"),),
+    gateway.ApiSpec: (unique("modelAliases", "an alias is listed twice"),),
+    gateway.ApiKeysSpec: (
+        Rule("", has("secret") | has("file"), "set `secret`, or `file` for `syrinx up`"),
+        requires("file", has("secret"), "is for `syrinx up`: set secret", cluster_only=True),
+    ),
+    gateway.TlsSpec: (
+        Rule(
+            "",
+            has("secret") | has("certificateFile") | has("keyFile"),
+            "set `secret`, or `certificateFile` and `keyFile` for `syrinx up`",
+        ),
+        requires("certificateFile", has("keyFile"), "needs `keyFile`, its private key"),
+        requires("keyFile", has("certificateFile"), "needs `certificateFile`, its certificate"),
+        requires("certificateFile", has("secret"), "is for `syrinx up`: set secret", cluster_only=True),
+    ),
+    gateway.GatewaySpec: (
+        Rule(
+            "port",
+            Condition("self.port >= 1024", lambda value: value.port >= 1024),
+            "must be at least 1024: the gateway does not run as root",
+            cluster_only=True,
+        ),
+        Rule("port", ~equals("port", pods.ADMIN_PORT), f"{pods.ADMIN_PORT} is reserved for metrics", cluster_only=True),
+        Rule("port", ~equals("port", SETTINGS_PORT), f"{SETTINGS_PORT} is reserved for settings", cluster_only=True),
+    ),
+}
