@@ -27,7 +27,7 @@ RESTARTED = [
     (r"spec\.model\.cache\.storage\.", NOBODY),
     (r"spec\.model\.", STAGES),
     (r"spec\.(gateway|talker|codec)\.replicas$", NOBODY),
-    (r"spec\.gateway\.(maxQueue|maxQueueSeconds|service\..*)$", NOBODY),
+    (r"spec\.gateway\.(maxQueue|maxQueueSeconds|(service|route)\..*)$", NOBODY),
     (r"spec\.talker\.(maxNumSeqs|leadLimitSeconds)$", NOBODY),
     (r"spec\.codec\.(maxNumSeqs|chunkRamp.*|capturePairs.*)$", NOBODY),
     (r"spec\.gateway\.", {GATEWAY}),
@@ -45,6 +45,7 @@ RESTARTED = [
 CHOICES = [
     *("Separate", "Colocated", "vllm"),
     *("CustomVoice", "Base", "cpu", "cuda", "Always", "Never", "ClusterIP", "NodePort", "LoadBalancer", "Ignore"),
+    *("Issuer", "ClusterIssuer"),
     *("ReadWriteOnce", "ReadWriteMany", "Exists", "Equal", "NoSchedule", "PreferNoSchedule", "Memory", ""),
 ]
 

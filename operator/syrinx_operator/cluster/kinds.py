@@ -37,6 +37,8 @@ SECRET = Kind("v1", "Secret", "secrets")
 EVENT = Kind("v1", "Event", "events")
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 AUTOSCALER = Kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
+INGRESS = Kind("networking.k8s.io/v1", "Ingress", "ingresses")
+HTTP_ROUTE = Kind("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes")
 POD_MONITOR = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
 
 WATCHED = (
@@ -48,9 +50,10 @@ WATCHED = (
     Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
     Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets"),
     Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
+    INGRESS,
 )
 """Kinds of a plan in every cluster; a change to such an object triggers a reconcile."""
-OPTIONAL = (POD_MONITOR,)
+OPTIONAL = (POD_MONITOR, HTTP_ROUTE)
 """Kinds of a plan if the cluster serves them."""
 
 BY_KIND = {kind.kind: kind for kind in (*WATCHED, *OPTIONAL, PIPELINE, POD, SECRET, EVENT, LEASE, AUTOSCALER)}

@@ -10,7 +10,9 @@ from msgspec import Struct
 from syrinx_operator.cluster import diagnosis, names
 from syrinx_operator.cluster.diagnosis import parse_time
 from syrinx_operator.cluster.plan import Plan
+from syrinx_operator.cluster.plan.optional import unserved
 from syrinx_operator.cluster.plan.records import recorded_settings
+from syrinx_operator.cluster.plan.route import route_problems
 from syrinx_operator.cluster.state import STAGES, Component, Metrics, Observed, Owner, Problem
 from syrinx_operator.resource import status as report
 from syrinx_operator.resource.spec import CaptureShape, TTSPipeline
@@ -64,6 +66,8 @@ def status(inputs: StatusInputs) -> dict[str, Any]:
     slo = slo_statuses(spec.slo.ttfa, evidence) if has_metrics else ()
     p95 = max((each.ttfa_p95_ms for each in slo if each.ttfa_p95_ms is not None), default=None)
     underruns = sum(each.underruns for each in evidence.routes.values())
+    scheme = "https" if spec.gateway.tls else "http"
+    host = f"{names.workload(owner.name, Component.GATEWAY)}.{owner.namespace}.svc"
     redis = None
     if Component.REDIS in plan.templates:
         pods = inputs.observed.live(Component.REDIS)
@@ -71,7 +75,7 @@ def status(inputs: StatusInputs) -> dict[str, Any]:
         redis = report.RedisStatus(ready=any(pod.ready for pod in pods), restarts=restarts or None)
     found = PipelineStatus(
         observed_generation=inputs.before.observed_generation if inputs.problems else owner.generation,
-        endpoint=f"http://{names.workload(owner.name, Component.GATEWAY)}.{owner.namespace}.svc:{spec.gateway.port}",
+        endpoint=f"{scheme}://{host}:{spec.gateway.port}",
         model=inputs.pipeline.model_name,
         model_generation=plan.generation,
         image=spec.image or plan.release.image,
@@ -283,11 +287,8 @@ def _degraded(inputs: StatusInputs) -> ConditionValue:
     found = [*inputs.problems]
     for component in (Component.REDIS, Component.TALKER, Component.CODEC, Component.GATEWAY):
         found += _blocking(inputs, component) or _missing(inputs, component)
-    monitor = inputs.pipeline.spec.monitoring.pod_monitor
-    if monitor is not None and "PodMonitor" not in inputs.observed.served_kinds:
-        advice = "install the Prometheus Operator or remove the field"
-        message = f"spec.monitoring.podMonitor: this cluster has no kind PodMonitor; {advice}"
-        found.append(Problem("KindNotServed", message))
+    found += unserved(inputs.pipeline.spec, inputs.observed.served_kinds)
+    found += route_problems(inputs.owner, inputs.observed)
     # Stages in one pod share its problem.
     found = list(dict.fromkeys(found))
     return _joined(found) if found else ConditionValue("False", "AsExpected", "no problem needs intervention")

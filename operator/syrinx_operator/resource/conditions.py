@@ -185,6 +185,6 @@ def repeated(items: Iterable[Any], *names: str) -> Iterator[tuple[int, str]]:
         seen.add(key)
 
 
-def immutable(cel: str, message: str, field: str = "") -> Rule:
+def immutable(cel: str, message: str, field: str = "", *, advice: str = "create a new pipeline") -> Rule:
     """A rule about an update. Only the API server evaluates it, because only it knows the old value."""
-    return Rule(field, Condition(cel, lambda _: True), f"{message}: create a new pipeline", reason=FORBIDDEN)
+    return Rule(field, Condition(cel, lambda _: True), f"{message}: {advice}", reason=FORBIDDEN)

@@ -1,4 +1,4 @@
-"""Fields of the gateway: its Service, the API, keys, certificate and pods."""
+"""Fields of the gateway: its Service and route, the API, keys, certificate and pods."""
 
 from typing import Annotated, Literal
 
@@ -20,10 +20,93 @@ class ServiceSpec(Object, frozen=True, kw_only=True):
 
     type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
     """Type of the Service."""
-    node_port: pods.Port | None = None
+    node_port: Annotated[int, Meta(ge=30_000, le=32_767)] | None = None
     """Port on each node, with type NodePort or LoadBalancer. Default: allocated by Kubernetes."""
+    load_balancer_class: pods.LabelKey | None = None
+    """Implementation of the load balancer, with type LoadBalancer, for example example.org/internal. Default: the
+    cluster's."""
     annotations: pods.Annotations = {}
     """Annotations of the Service, for example for load balancers."""
+
+
+Hostname = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=253,
+        pattern="^([*][.])?[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+        description="a host name in lower case, for example speech.example.org or *.example.org",
+    ),
+]
+RoutePath = Annotated[str, Meta(min_length=1, max_length=512, pattern="^(/[-A-Za-z0-9_~][-A-Za-z0-9._~]*)*/?$")]
+
+
+class ParentRef(Object, frozen=True, kw_only=True):
+    """A Gateway that a route attaches to."""
+
+    name: pods.Name
+    """Name of the Gateway."""
+    namespace: pods.Name | None = None
+    """Namespace of the Gateway. Default: the pipeline's namespace."""
+    section_name: pods.Name | None = None
+    """Listener of the Gateway. Default: all that permit the route."""
+    port: pods.Port | None = None
+    """Port of the listeners. Default: all."""
+
+
+class HttpRouteSpec(Object, frozen=True, kw_only=True):
+    """An HTTPRoute of the Gateway API, without a request timeout."""
+
+    parent_refs: Annotated[tuple[ParentRef, ...], Meta(min_length=1, max_length=8)]
+    """Gateways that serve the route."""
+    hostnames: Annotated[tuple[Hostname, ...], Meta(max_length=16)] = ()
+    """Host names of the API. Default: those of the listeners."""
+    path: RoutePath = "/"
+    """Prefix of the paths to route, which is not rewritten: /v1 exposes the API without its page at /docs."""
+    annotations: pods.Annotations = {}
+    """Annotations of the HTTPRoute."""
+
+
+class IssuerRef(Object, frozen=True, kw_only=True):
+    """An issuer of cert-manager."""
+
+    name: pods.Name
+    """Name of the issuer."""
+    kind: Literal["Issuer", "ClusterIssuer"] = "ClusterIssuer"
+    """Kind of the issuer."""
+
+
+class IngressTls(Object, frozen=True, kw_only=True):
+    """The certificate of an Ingress."""
+
+    secret: pods.Name | None = None
+    """Secret of type kubernetes.io/tls. With `issuer`, cert-manager writes it. Default: NAME-gateway-tls."""
+    issuer: IssuerRef | None = None
+    """Issuer of cert-manager that issues the certificate. Default: none; the Secret must exist."""
+
+
+class IngressSpec(Object, frozen=True, kw_only=True):
+    """An Ingress. With class nginx it does not buffer audio and waits an hour for it."""
+
+    class_name: pods.Name | None = None
+    """IngressClass. Default: the cluster's default class."""
+    host: Hostname | None = None
+    """Host name of the API. Default: all."""
+    path: RoutePath = "/"
+    """Prefix of the paths to route, which is not rewritten: /v1 exposes the API without its page at /docs."""
+    tls: IngressTls | None = None
+    """Certificate for HTTPS, which the ingress controller terminates. Default: none."""
+    annotations: pods.Annotations = {}
+    """Annotations of the Ingress. They replace those that the operator sets."""
+
+
+class RouteSpec(Object, frozen=True, kw_only=True):
+    """How the API is reached from outside the cluster: exactly one of `httpRoute` and `ingress`."""
+
+    http_route: HttpRouteSpec | None = None
+    """An HTTPRoute. Needs the Gateway API 1.2 or newer."""
+    ingress: IngressSpec | None = None
+    """An Ingress."""
 
 
 class ApiSpec(Object, frozen=True, kw_only=True):
@@ -81,6 +164,8 @@ class GatewaySpec(pods.PodFields, frozen=True, kw_only=True):
     """TCP port of the API. With `syrinx up`, 0 selects a free port."""
     service: Annotated[ServiceSpec, KUBERNETES] = ServiceSpec()
     """The Service of the gateways."""
+    route: Annotated[RouteSpec | None, KUBERNETES] = None
+    """Route to the Service from outside the cluster. Default: none."""
     max_queue: Annotated[int, Meta(ge=0, le=100_000)] = _GATEWAY.max_queue
     """Maximum number of requests that wait for a talker. Further requests are answered with 503."""
     max_queue_seconds: Seconds = _GATEWAY.max_queue_seconds

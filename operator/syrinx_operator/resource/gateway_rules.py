@@ -6,18 +6,25 @@ from typing import Final
 from msgspec import Struct
 
 from syrinx_operator.resource import gateway, pods
-from syrinx_operator.resource.conditions import (
-    Condition,
-    Rule,
-    equals,
-    has,
-    requires,
-    unique,
-)
+from syrinx_operator.resource.conditions import Condition, Rule, equals, exactly_one, has, immutable, requires, unique
 from syrinx_stages.contract.settings import SETTINGS_PORT
 
 GATEWAY_RULES: Final[Mapping[type[Struct], tuple[Rule, ...]]] = {
-    gateway.ServiceSpec: (requires("nodePort", ~equals("type", "ClusterIP"), "needs type NodePort or LoadBalancer"),),
+    gateway.ServiceSpec: (
+        requires("nodePort", ~equals("type", "ClusterIP"), "needs type NodePort or LoadBalancer"),
+        requires("loadBalancerClass", equals("type", "LoadBalancer"), "needs type LoadBalancer"),
+        immutable(
+            "self.type != 'LoadBalancer' || oldSelf.type != 'LoadBalancer' || "
+            "(has(self.loadBalancerClass) ? self.loadBalancerClass : '') == "
+            "(has(oldSelf.loadBalancerClass) ? oldSelf.loadBalancerClass : '')",
+            "is immutable for a Service of type LoadBalancer",
+            "loadBalancerClass",
+            advice="change type to ClusterIP first",
+        ),
+    ),
+    gateway.RouteSpec: (exactly_one("httpRoute", "ingress"),),
+    gateway.IngressSpec: (requires("tls", has("host"), "needs `host`, the name in the certificate"),),
+    gateway.IngressTls: (Rule("", has("secret") | has("issuer"), "set `secret`, `issuer` or both"),),
     gateway.ApiSpec: (unique("modelAliases", "an alias is listed twice"),),
     gateway.ApiKeysSpec: (
         Rule("", has("secret") | has("file"), "set `secret`, or `file` for `syrinx up`"),

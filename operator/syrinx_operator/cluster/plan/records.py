@@ -32,7 +32,7 @@ from syrinx_stages.contract.settings import (
 AnyStage = GatewaySpec | TalkerSpec | CodecSpec
 
 LIVE_FIELDS: Mapping[Component, frozenset[str]] = {
-    Component.GATEWAY: frozenset({*GatewaySettings.__struct_fields__, "replicas", "service"}),
+    Component.GATEWAY: frozenset({*GatewaySettings.__struct_fields__, "replicas", "service", "route"}),
     Component.TALKER: frozenset({*TalkerSettings.__struct_fields__, "replicas"}),
     Component.CODEC: frozenset({*CodecSettings.__struct_fields__, "replicas"}),
 }
