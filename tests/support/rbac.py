@@ -4,7 +4,6 @@ from msgspec import Struct
 
 from support.kube import Rights
 from syrinx_operator.cluster.kinds import (
-    AUTOSCALER,
     EVENT,
     LEASE,
     OPTIONAL,
@@ -40,7 +39,6 @@ RBAC_RULES = (
     _rule(POD, "list", "watch"),
     # Metadata of the Redis password only; list and watch would expose every Secret.
     _rule(SECRET, "get", "create"),
-    _rule(AUTOSCALER, "list"),
     _rule(LEASE, "get", "create", "update"),
     _rule(EVENT, "create"),
 )

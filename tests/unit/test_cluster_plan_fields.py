@@ -16,7 +16,10 @@ REDIS, GATEWAY, TALKER, CODEC = Component.REDIS, Component.GATEWAY, Component.TA
 STAGES = {GATEWAY, TALKER, CODEC}
 NOBODY = set()
 
-ELSEWHERE = r"spec\.(slo|tuning)\b|spec\.connector\.passwordEnv$|spec\.gateway\.(apiKeys|tls)\.\w*[fF]ile$"
+ELSEWHERE = (
+    r"spec\.slo\b|spec\.tuning(?!\.prometheus\.url)\b|"
+    r"spec\.connector\.passwordEnv$|spec\.gateway\.(apiKeys|tls)\.\w*[fF]ile$"
+)
 """Fields that only tuning or `syrinx up` uses."""
 
 RESTARTED = [
@@ -26,7 +29,7 @@ RESTARTED = [
     (r"spec\.model\.name$", {GATEWAY}),
     (r"spec\.model\.cache\.storage\.", NOBODY),
     (r"spec\.model\.", STAGES),
-    (r"spec\.(gateway|talker|codec)\.replicas$", NOBODY),
+    (r"spec\.(gateway|talker|codec)\.(replicas$|autoscaling\.)", NOBODY),
     (r"spec\.gateway\.(maxQueue|maxQueueSeconds|(service|route)\..*)$", NOBODY),
     (r"spec\.talker\.(maxNumSeqs|leadLimitSeconds)$", NOBODY),
     (r"spec\.codec\.(maxNumSeqs|chunkRamp.*|capturePairs.*)$", NOBODY),
@@ -37,7 +40,7 @@ RESTARTED = [
     (r"spec\.connector\.(image|resources\..*)$", {REDIS}),
     (r"spec\.connector\.", STAGES),
     (r"spec\.monitoring\.(scrapeAnnotations$|tracing\.)", STAGES),
-    (r"spec\.monitoring\.", NOBODY),
+    (r"spec\.(monitoring|tuning)\.", NOBODY),
 ]
 """Components whose pods restart when a field changes; the first matching line applies."""
 
@@ -45,7 +48,7 @@ RESTARTED = [
 CHOICES = [
     *("Separate", "Colocated", "vllm"),
     *("CustomVoice", "Base", "cpu", "cuda", "Always", "Never", "ClusterIP", "NodePort", "LoadBalancer", "Ignore"),
-    *("Issuer", "ClusterIssuer"),
+    *("Issuer", "ClusterIssuer", "Hpa", "Keda"),
     *("ReadWriteOnce", "ReadWriteMany", "Exists", "Equal", "NoSchedule", "PreferNoSchedule", "Memory", ""),
 ]
 

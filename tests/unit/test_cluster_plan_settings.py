@@ -197,6 +197,13 @@ def test_without_a_model_change_no_replica_waits_for_a_gateway():
             {"gateway": {"route": {"httpRoute": {"parentRefs": [{"name": "g"}]}}}},
             ObjectKey("HTTPRoute", "demo-gateway"),
         ),
+        (
+            {
+                "codec": {"autoscaling": {"by": "Keda", "maxReplicas": 2}},
+                "tuning": {"prometheus": {"url": "http://prometheus"}},
+            },
+            ObjectKey("ScaledObject", "demo-codec"),
+        ),
     ],
 )
 def test_an_optional_kind_is_planned_only_if_it_is_served(spec, key):

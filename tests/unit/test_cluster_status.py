@@ -479,7 +479,11 @@ def test_a_route_that_no_gateway_accepts_is_reported():
     assert condition(cluster.update(), "Degraded") == ("False", "AsExpected")
     refused = {"type": "Accepted", "status": "False", "reason": "NotAllowedByListeners", "message": "no\nlistener"}
     labels = {"syrinx.dev/component": "gateway"}
-    live = {"kind": "HTTPRoute", "metadata": {"labels": labels}, "status": {"parents": [{"parentRef": {"name": "public"}, "conditions": [refused]}]}}
+    live = {
+        "kind": "HTTPRoute",
+        "metadata": {"labels": labels},
+        "status": {"parents": [{"parentRef": {"name": "public"}, "conditions": [refused]}]},
+    }
     cluster.objects[ObjectKey("HTTPRoute", "demo-gateway")] = live
     report = cluster.update()
     assert condition(report, "Degraded") == ("True", "RouteNotAccepted")

@@ -39,6 +39,7 @@ LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 AUTOSCALER = Kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 INGRESS = Kind("networking.k8s.io/v1", "Ingress", "ingresses")
 HTTP_ROUTE = Kind("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes")
+SCALED_OBJECT = Kind("keda.sh/v1alpha1", "ScaledObject", "scaledobjects")
 POD_MONITOR = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
 
 WATCHED = (
@@ -53,7 +54,7 @@ WATCHED = (
     INGRESS,
 )
 """Kinds of a plan in every cluster; a change to such an object triggers a reconcile."""
-OPTIONAL = (POD_MONITOR, HTTP_ROUTE)
+OPTIONAL = (POD_MONITOR, HTTP_ROUTE, AUTOSCALER, SCALED_OBJECT)
 """Kinds of a plan if the cluster serves them."""
 
-BY_KIND = {kind.kind: kind for kind in (*WATCHED, *OPTIONAL, PIPELINE, POD, SECRET, EVENT, LEASE, AUTOSCALER)}
+BY_KIND = {kind.kind: kind for kind in (*WATCHED, *OPTIONAL, PIPELINE, POD, SECRET, EVENT, LEASE)}

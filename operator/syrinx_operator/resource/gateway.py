@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from syrinx_operator.resource import pods
+from syrinx_operator.resource.autoscaling import AutoscalingSpec
 from syrinx_operator.resource.pods import KUBERNETES, Object
 from syrinx_stages.contract import settings
 from syrinx_stages.contract.settings import ModelAlias, Seconds, VoiceAlias, VoiceName
@@ -160,6 +161,8 @@ class GatewaySpec(pods.PodFields, frozen=True, kw_only=True):
 
     replicas: Annotated[pods.Replicas, KUBERNETES] = 1
     """Number of gateway pods. `syrinx up` runs one."""
+    autoscaling: Annotated[AutoscalingSpec | None, KUBERNETES] = None
+    """Autoscaler of the gateways. Default: none."""
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8000
     """TCP port of the API. With `syrinx up`, 0 selects a free port."""
     service: Annotated[ServiceSpec, KUBERNETES] = ServiceSpec()

@@ -12,6 +12,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from syrinx_operator.resource import pods, spec, tuning
+from syrinx_operator.resource.autoscaling import AutoscalingSpec
 from syrinx_operator.resource.conditions import (
     FORBIDDEN,
     Condition,
@@ -123,6 +124,13 @@ def _has_quantities(cel: str, quantities: Mapping[str, int | str]) -> str:
     return " && ".join((f"has({cel})", names, *amounts))
 
 
+def _keda_needs_prometheus(stage: str) -> Rule:
+    field = f"{stage}.autoscaling"
+    condition = ~has(field) | equals(f"{field}.by", "Hpa") | has("tuning.prometheus")
+    message = "by: Keda needs tuning.prometheus, which has the metrics"
+    return Rule(field, condition, message, cluster_only=True)
+
+
 _SEPARATE = equals("topology", "Separate")
 _RESIDENT_ROWS = Rule(
     "maxNumSeqs",
@@ -196,6 +204,7 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
             _SEPARATE | equals("talker.engine", "torch"),
             "vLLM needs its own process: use engine torch or topology Separate",
         ),
+        *(_keda_needs_prometheus(stage) for stage in ("gateway", "talker", "codec")),
         immutable("self.topology == oldSelf.topology", "is immutable", "topology"),
     ),
     spec.ModelSpec: (
@@ -289,6 +298,14 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         immutable("has(self.storage) == has(oldSelf.storage)", "cannot be added or removed once Redis runs", "storage"),
     ),
     tuning.TuningBounds: (unique("chunkRamps", "a ramp is listed twice"),),
+    AutoscalingSpec: (
+        Rule(
+            "minReplicas",
+            at_most("minReplicas", "maxReplicas"),
+            "must be at most maxReplicas",
+            detail="{self.min_replicas} is more than maxReplicas, {self.max_replicas}",
+        ),
+    ),
     tuning.RowBounds: (
         Rule(
             "",

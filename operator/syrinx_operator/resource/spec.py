@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from syrinx_operator.resource import pods
+from syrinx_operator.resource.autoscaling import StageAutoscalingSpec
 from syrinx_operator.resource.connector import ConnectorSpec
 from syrinx_operator.resource.gateway import GatewaySpec
 from syrinx_operator.resource.pods import KUBERNETES, Object, list_map
@@ -91,6 +92,8 @@ class StageSpec(pods.PodFields, frozen=True, kw_only=True):
     """Device that the stage computes on. Default: cpu, or on Kubernetes cuda if `resources` has a GPU."""
     replicas: pods.Replicas = 1
     """Number of processes. Requests go to the replicas with free rows."""
+    autoscaling: Annotated[StageAutoscalingSpec | None, KUBERNETES] = None
+    """Autoscaler of the stage. Default: none."""
     drain_seconds: pods.DrainSeconds = 60
     """Seconds in which a stopping replica finishes its requests. Other replicas then take over the rest, without losing
     a frame."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from syrinx_operator.cluster.kinds import HTTP_ROUTE, OPTIONAL, POD_MONITOR, Kind
-from syrinx_operator.cluster.state import Manifest, Problem
+from syrinx_operator.cluster.kinds import HTTP_ROUTE, OPTIONAL, POD_MONITOR, SCALED_OBJECT, Kind
+from syrinx_operator.cluster.state import STAGES, Manifest, Problem
 from syrinx_operator.resource.spec import PipelineSpec
 
 _OPTIONAL = frozenset(kind.kind for kind in OPTIONAL)
@@ -26,5 +26,9 @@ def _requested(spec: PipelineSpec) -> Iterator[tuple[str, Kind, str]]:
     """Yields the field, the kind and what provides it."""
     if spec.monitoring.pod_monitor is not None:
         yield "spec.monitoring.podMonitor", POD_MONITOR, "the Prometheus Operator"
+    for stage in STAGES:
+        autoscaling = getattr(spec, stage.value).autoscaling
+        if autoscaling is not None and autoscaling.by == "Keda":
+            yield f"spec.{stage}.autoscaling", SCALED_OBJECT, "KEDA"
     if spec.gateway.route is not None and spec.gateway.route.http_route is not None:
         yield "spec.gateway.route.httpRoute", HTTP_ROUTE, "the Gateway API"

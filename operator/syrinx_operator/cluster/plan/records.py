@@ -32,9 +32,9 @@ from syrinx_stages.contract.settings import (
 AnyStage = GatewaySpec | TalkerSpec | CodecSpec
 
 LIVE_FIELDS: Mapping[Component, frozenset[str]] = {
-    Component.GATEWAY: frozenset({*GatewaySettings.__struct_fields__, "replicas", "service", "route"}),
-    Component.TALKER: frozenset({*TalkerSettings.__struct_fields__, "replicas"}),
-    Component.CODEC: frozenset({*CodecSettings.__struct_fields__, "replicas"}),
+    Component.GATEWAY: frozenset({*GatewaySettings.__struct_fields__, "replicas", "autoscaling", "service", "route"}),
+    Component.TALKER: frozenset({*TalkerSettings.__struct_fields__, "replicas", "autoscaling"}),
+    Component.CODEC: frozenset({*CodecSettings.__struct_fields__, "replicas", "autoscaling"}),
 }
 """Python names of the stage spec fields that the pod template does not depend on."""
 _BACKED_UP = ("requested", "chosen", "lastGood", "identity", "trialCount")

@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.plan.objects import manifest
-from syrinx_operator.cluster.plan.records import FrozenTemplate, Release
+from syrinx_operator.cluster.plan.records import AnyStage, FrozenTemplate, Release
 from syrinx_operator.cluster.state import Component, Manifest, Observed, Owner, Replica
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_operator.resource.stage_config import codec_process
@@ -27,12 +27,17 @@ class ReplicaCount(Struct, frozen=True):
     """Precondition of the apply: the autoscaler may change the count at any time."""
 
 
-def replica_count(owner: Owner, stage: Component, desired: int, observed: Observed) -> ReplicaCount:
-    """Returns the count to apply. With an autoscaler, its count is left alone, or copied while we own the field."""
-    key = names.workload_key(owner.name, stage)
+def replica_count(owner: Owner, stage: Component, part: AnyStage, observed: Observed) -> ReplicaCount:
+    """Returns the count to apply. With an autoscaler, its count is left alone, or copied while we own the field.
+
+    An autoscaler that the spec requests counts before it exists, so that the count never returns to `replicas`.
+    """
+    key, autoscaling = names.workload_key(owner.name, stage), part.autoscaling
     live = observed.objects.get(key)
-    if live is None or key not in observed.autoscaled:
-        return ReplicaCount(desired)
+    if live is None and autoscaling is not None:
+        return ReplicaCount(min(max(part.replicas, autoscaling.min_replicas), autoscaling.max_replicas))
+    if live is None or (autoscaling is None and key not in observed.autoscaled):
+        return ReplicaCount(part.replicas)
     metadata, count = live["metadata"], live["spec"].get("replicas", 1)
     owners = {
         entry.get("manager")
