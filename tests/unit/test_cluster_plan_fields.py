@@ -17,14 +17,15 @@ STAGES = {GATEWAY, TALKER, CODEC}
 NOBODY = set()
 
 ELSEWHERE = (
-    r"spec\.slo\b|spec\.tuning(?!\.prometheus\.url)\b|"
+    r"spec\.(slo|paused)\b|spec\.tuning(?!\.prometheus\.url)\b|"
     r"spec\.connector\.passwordEnv$|spec\.gateway\.(apiKeys|tls)\.\w*[fF]ile$"
 )
 """Fields that only tuning or `syrinx up` uses."""
 
 RESTARTED = [
     (r"spec\.image$", STAGES),
-    (r"spec\.imagePull", STAGES | {REDIS}),
+    (r"spec\.(imagePull|fixedUser$)", STAGES | {REDIS}),
+    (r"spec\.serviceAccount\.", NOBODY),
     (r"spec\.topology$", STAGES),
     (r"spec\.model\.name$", {GATEWAY}),
     (r"spec\.model\.cache\.storage\.", NOBODY),
@@ -37,7 +38,7 @@ RESTARTED = [
     (r"spec\.talker\.", {TALKER}),
     (r"spec\.codec\.", {CODEC}),
     (r"spec\.connector\.storage\.", NOBODY),
-    (r"spec\.connector\.(image|resources\..*)$", {REDIS}),
+    (r"spec\.connector\.(image|podTemplate\..*|resources\..*)$", {REDIS}),
     (r"spec\.connector\.", STAGES),
     (r"spec\.monitoring\.(scrapeAnnotations$|tracing\.)", STAGES),
     (r"spec\.(monitoring|tuning)\.", NOBODY),

@@ -478,7 +478,7 @@ def test_a_route_that_no_gateway_accepts_is_reported():
     cluster.served_kinds = frozenset({"HTTPRoute"})
     assert condition(cluster.update(), "Degraded") == ("False", "AsExpected")
     refused = {"type": "Accepted", "status": "False", "reason": "NotAllowedByListeners", "message": "no\nlistener"}
-    labels = {"syrinx.dev/component": "gateway"}
+    labels = {"app.kubernetes.io/component": "gateway"}
     live = {
         "kind": "HTTPRoute",
         "metadata": {"labels": labels},

@@ -24,6 +24,7 @@ from syrinx_stages.contract.metrics import TTFA_BUCKETS
 _MAX_TTFA_MS = TTFA_BUCKETS[-1] * 1000
 _ACTIVE_PHASES: frozenset[Phase] = frozenset({"Watching", "Trial", "Promoting", "Soaking"})
 _SOURCES = {"gateways": "the gateways", "prometheus": "Prometheus"}
+_PAUSED = "spec.paused is set: objects, settings and tuning stay as they are"
 
 
 class StatusInputs(Struct, frozen=True, kw_only=True):
@@ -74,7 +75,7 @@ def status(inputs: StatusInputs) -> dict[str, Any]:
         restarts = sum(pod.restarts for pod in pods)
         redis = report.RedisStatus(ready=any(pod.ready for pod in pods), restarts=restarts or None)
     found = PipelineStatus(
-        observed_generation=inputs.before.observed_generation if inputs.problems else owner.generation,
+        observed_generation=inputs.before.observed_generation if inputs.problems or spec.paused else owner.generation,
         endpoint=f"{scheme}://{host}:{spec.gateway.port}",
         model=inputs.pipeline.model_name,
         model_generation=plan.generation,
@@ -165,6 +166,8 @@ def conditions(inputs: StatusInputs) -> tuple[Condition, ...]:
         found["MetricsAvailable"] = missing if problem else available
         found["TuningReady"] = _tuning_ready(inputs)
     found["Progressing"] = _progressing(inputs)
+    if inputs.pipeline.spec.paused:
+        found["TuningReady"] = found["Progressing"] = ConditionValue("False", "Paused", _PAUSED)
     found["Degraded"] = _degraded(inputs)
     previous, generation = inputs.previous, inputs.owner.generation
     return tuple(to_condition(previous.get(kind), kind, value, generation, inputs.now) for kind, value in found.items())

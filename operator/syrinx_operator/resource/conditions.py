@@ -50,6 +50,7 @@ class ItemsCondition(Struct, frozen=True):
     """A condition on every item of a list or key of a map. An absent list or map fulfills it."""
 
     cel: str
+    """Empty if the API server cannot evaluate it."""
     failures: Callable[[Any], Iterable[tuple[Path, Any]]]
     """Yields the path and the text of each item that does not fulfill the condition; paths are relative to the list."""
 

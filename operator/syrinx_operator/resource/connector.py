@@ -1,6 +1,6 @@
 """Fields of the Redis between the stages."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -22,6 +22,9 @@ class ConnectorSpec(Object, frozen=True, kw_only=True):
     storage: Annotated[pods.Storage | None, KUBERNETES] = None
     """A volume for the managed Redis, so that streams survive a restart of its pod. Default: none; active streams end
     with an error if Redis restarts."""
+    pod_template: Annotated[dict[str, Any] | None, KUBERNETES] = None
+    """Changes of the managed Redis's pod template, with metadata and spec, for example its placement. Containers,
+    volumes and variables are merged by name. Default: none."""
     url: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
     """URL of an existing Redis (6.2 or newer): redis://HOST:PORT/DB, or redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB
     with the hosts of sentinels. With TLS rediss://… or rediss+sentinel://…. Without a password."""

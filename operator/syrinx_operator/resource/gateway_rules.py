@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from syrinx_operator.resource import gateway, pods
 from syrinx_operator.resource.conditions import Condition, Rule, equals, exactly_one, has, immutable, requires, unique
+from syrinx_operator.resource.pod_rules import pod_template
 from syrinx_stages.contract.settings import SETTINGS_PORT
 
 GATEWAY_RULES: Final[Mapping[type[Struct], tuple[Rule, ...]]] = {
@@ -41,6 +42,7 @@ GATEWAY_RULES: Final[Mapping[type[Struct], tuple[Rule, ...]]] = {
         requires("certificateFile", has("secret"), "is for `syrinx up`: set secret", cluster_only=True),
     ),
     gateway.GatewaySpec: (
+        pod_template("gateway"),
         Rule(
             "port",
             Condition("self.port >= 1024", lambda value: value.port >= 1024),

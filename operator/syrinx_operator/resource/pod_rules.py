@@ -1,8 +1,10 @@
 """The rules between fields of pods, volumes and peers."""
 
 import json
-from collections.abc import Mapping
-from typing import Final
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -24,7 +26,9 @@ from syrinx_operator.resource.conditions import (
     starts_with,
     unique,
 )
-from syrinx_stages.contract.settings import TOKEN_VARIABLE
+from syrinx_operator.resource.documents import Path
+from syrinx_operator.resource.pod_template import problems
+from syrinx_stages.contract.settings import SETTINGS_PORT, TOKEN_VARIABLE
 
 RESERVED_ENV = frozenset(
     {TOKEN_VARIABLE, "REDIS_URL", "REDIS_PASSWORD", "REDIS_CA_FILE", "POD_NAME", "HOME", "HF_TOKEN", "HF_ENDPOINT"}
@@ -54,11 +58,80 @@ _OUTSIDE_RESERVED_PATHS = Condition(
 )
 
 
+def pod_template(container: str, port: int | None = None) -> Rule:
+    """The rule of `podTemplate`, whose content the API server cannot check. Default port: that of the value, if any."""
+
+    def failures(value: Any) -> Iterator[tuple[Path, str]]:
+        if value.pod_template is not None:
+            yield from problems(
+                value.pod_template,
+                container,
+                ports={pods.ADMIN_PORT, SETTINGS_PORT, port or getattr(value, "port", pods.ADMIN_PORT)},
+                port_names=("http", "admin", "settings", "redis"),
+                env=RESERVED_ENV | {"REDISCLI_AUTH"},
+                directories=RESERVED_PATHS if port is None else ("/data", *RESERVED_PATHS),
+                key_prefixes=RESERVED_LABEL_PREFIXES,
+                volume_prefix=RESERVED_VOLUME_PREFIX,
+            )
+
+    return Rule("podTemplate", ItemsCondition("", failures), "must not change what Syrinx sets", detail="{item}")
+
+
+def _amount(cel: str) -> str:
+    """CEL for: a quantity in thousandths."""
+    return f"double(string({cel}).find('^[0-9.]+')) * {_THOUSANDTHS}[string({cel}).find('[A-Za-z]*$')]"
+
+
+def _is_within_limit(name: str, resources: pods.Resources) -> bool:
+    limit, request = resources.limits.get(name), resources.requests[name]
+    return limit is None or _parsed(request) <= _parsed(limit) * (1 + Decimal("1e-9"))
+
+
+def _parsed(quantity: int | str) -> Decimal:
+    text = str(quantity)
+    digits = text.rstrip("".join(_MULTIPLIERS))
+    return Decimal(digits) * _MULTIPLIERS[text[len(digits) :]]
+
+
+_MULTIPLIERS: Final = {
+    "": Decimal(1),
+    "m": Decimal("0.001"),
+    **{f"{name}": Decimal(1000**power) for power, name in enumerate("kMGTP", 1)},
+    **{f"{name}i": Decimal(1024**power) for power, name in enumerate("KMGTP", 1)},
+}
+_THOUSANDTHS: Final = "{" + ", ".join(f"'{name}': {float(each * 1000)!r}" for name, each in _MULTIPLIERS.items()) + "}"
+_WHOLE: Final = "^[0-9]+([.]0+)?(k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
+
+
+def _whole_devices(field: str) -> Rule:
+    amounts = f"self.{field}"
+    condition = ItemsCondition(
+        f"!has({amounts}) || {amounts}.all(name, !name.contains('/') || string({amounts}[name]).matches('{_WHOLE}'))",
+        lambda value: (
+            ((name,), amount)
+            for name, amount in getattr(value, field).items()
+            if "/" in name and not re.search(_WHOLE, str(amount))
+        ),
+    )
+    message = "devices such as GPUs are not divisible: give a whole number"
+    return Rule(field, condition, message, detail=f"{{item}}: {message}")
+
+
+_WITHIN_LIMITS: Final = ItemsCondition(
+    "!has(self.requests) || !has(self.limits) || self.requests.all(name, !(name in self.limits) || "
+    f"{_amount('self.requests[name]')} <= {_amount('self.limits[name]')} * 1.000000001)",
+    lambda value: (((name,), name) for name in value.requests if not _is_within_limit(name, value)),
+)
 POD_RULES: Final[Mapping[type[Struct], tuple[Rule, ...]]] = {
     pods.PodFields: (
         _forbidden_key_prefixes("podLabels"),
         _forbidden_key_prefixes("podAnnotations"),
         unique("extraVolumes", "two volumes have the same mountPath", "mountPath"),
+    ),
+    pods.Resources: (
+        Rule("requests", _WITHIN_LIMITS, "a request must be at most its limit", detail="{item} is more than its limit"),
+        _whole_devices("requests"),
+        _whole_devices("limits"),
     ),
     pods.EnvVar: (
         Rule(

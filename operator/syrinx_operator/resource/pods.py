@@ -52,7 +52,17 @@ SizeText = Annotated[str, Meta(max_length=32, pattern=r"^[1-9][0-9]*(\.[0-9]+)?(
 Port = Annotated[int, Meta(ge=1, le=65_535)]
 Replicas = Annotated[int, Meta(ge=1, le=64)]
 DrainSeconds = Annotated[int, Meta(ge=0, le=3600)]
-Image = Annotated[str, Meta(min_length=1, max_length=512, pattern="^[^ \\t\\n]+$")]
+_COMPONENT = "[a-z0-9]+(([.]|_|__|-+)[a-z0-9]+)*"
+Image = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=512,
+        pattern=r"^(([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(:[0-9]+)?/)?"
+        rf"{_COMPONENT}(/{_COMPONENT})*(:[A-Za-z0-9_][-A-Za-z0-9_.]*)?(@[a-z0-9]+:[0-9a-f]{{32,128}})?$",
+        description="a repository in lower case with a tag or digest, for example registry.example/syrinx/stages:1.0",
+    ),
+]
 
 
 class Object(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -227,6 +237,10 @@ class PodFields(Object, frozen=True, kw_only=True):
     """Additional environment variables. Variables that Syrinx sets are refused. Default: none."""
     extra_volumes: Annotated[tuple[ExtraVolume, ...], Meta(max_length=16), list_map("name"), KUBERNETES] = ()
     """Additional volumes of the container. Default: none."""
+    pod_template: Annotated[dict[str, Any] | None, KUBERNETES] = None
+    """Changes of the pod template, with metadata and spec, for what has no field: sidecars, init containers, volumes,
+    hostAliases, dnsConfig, schedulerName and more. Containers, volumes and variables are merged by name. Default:
+    none."""
     pod_labels: Annotated[Labels, KUBERNETES] = {}
     """Additional labels of the pods. Default: none."""
     pod_annotations: Annotated[Annotations, KUBERNETES] = {}

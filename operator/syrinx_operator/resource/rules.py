@@ -37,7 +37,7 @@ from syrinx_operator.resource.conditions import (
 from syrinx_operator.resource.connector import ConnectorSpec
 from syrinx_operator.resource.documents import Path
 from syrinx_operator.resource.gateway_rules import GATEWAY_RULES
-from syrinx_operator.resource.pod_rules import POD_RULES
+from syrinx_operator.resource.pod_rules import POD_RULES, pod_template
 
 NAME_LENGTH: Final = 40
 """Maximum length of a pipeline's name, which is a prefix of the names of its objects."""
@@ -231,6 +231,7 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
     ),
     spec.ModelCache: (exactly_one("claim", "storage"),),
     spec.TalkerSpec: (
+        pod_template("talker"),
         _RESIDENT_ROWS,
         requires("vllm", equals("engine", "vllm"), "needs `engine: vllm`"),
         Rule(
@@ -249,6 +250,7 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         ),
     ),
     spec.CodecSpec: (
+        pod_template("codec"),
         _RESIDENT_ROWS,
         Rule(
             "capturePairs",
@@ -273,11 +275,12 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
     ),
     ConnectorSpec: (
         exactly_one("url", flag="managed"),
+        pod_template("redis", 6379),
         *(
             requires(field, ~is_true("managed"), "must not be set for a managed Redis")
             for field in ("passwordSecret", "passwordEnv", "caSecret")
         ),
-        *(requires(field, ~has("url"), "must not be set with `url`") for field in ("image", "storage")),
+        *(requires(field, ~has("url"), "must not be set with `url`") for field in ("image", "storage", "podTemplate")),
         requires("caSecret", ~has("url") | starts_with("url", "rediss"), "needs a rediss:// URL"),
         requires("passwordEnv", has("passwordSecret"), "is for `syrinx up`: set passwordSecret", cluster_only=True),
         requires(

@@ -200,6 +200,13 @@ class MonitoringSpec(Object, frozen=True, kw_only=True):
     prometheus, in all namespaces."""
 
 
+class ServiceAccountSpec(Object, frozen=True, kw_only=True):
+    """The ServiceAccount of the stages' pods, without permissions in the cluster."""
+
+    annotations: pods.Annotations = {}
+    """Annotations, for example of a cloud's identity."""
+
+
 class PipelineSpec(Object, frozen=True, kw_only=True):
     """The desired state of the pipeline."""
 
@@ -210,6 +217,12 @@ class PipelineSpec(Object, frozen=True, kw_only=True):
     """When images are pulled. Default: Kubernetes decides by the image's tag."""
     image_pull_secrets: Annotated[tuple[pods.SecretName, ...], Meta(max_length=8), KUBERNETES, list_map("name")] = ()
     """Secrets with registry credentials. Default: none."""
+    paused: Annotated[bool, KUBERNETES] = False
+    """Leave the pipeline's objects, settings and tuning as they are. The status is still updated."""
+    service_account: Annotated[ServiceAccountSpec, KUBERNETES] = ServiceAccountSpec()
+    """The ServiceAccount of the stages' pods."""
+    fixed_user: Annotated[bool, KUBERNETES] = True
+    """Run the pods as users 65532 and, of Redis, 999. false: the cluster chooses the users, as on OpenShift."""
     model: ModelSpec = ModelSpec(bundled=True)
     """The checkpoint to serve: exactly one of `bundled`, `path` and `huggingFace`. Default: the bundled voice."""
     gateway: GatewaySpec = GatewaySpec()

@@ -31,8 +31,13 @@ def services(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
 
 def service_accounts(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
     """Returns the pods' ServiceAccounts, without a token: pods do not call the Kubernetes API."""
-    accounts = ["stages", *([Component.REDIS.value] if spec.connector.managed else [])]
-    return [manifest(owner, "v1", "ServiceAccount", each, automountServiceAccountToken=False) for each in accounts]
+    accounts = {"stages": spec.service_account.annotations}
+    if spec.connector.managed:
+        accounts[Component.REDIS.value] = {}
+    return [
+        manifest(owner, "v1", "ServiceAccount", each, annotations=annotations, automountServiceAccountToken=False)
+        for each, annotations in accounts.items()
+    ]
 
 
 def network_policies(owner: Owner, spec: PipelineSpec, config: OperatorConfig) -> list[Manifest]:
