@@ -239,7 +239,6 @@ def test_tensor_parallelism_needs_gpus():
         (2, limited_to(8), True),
         (2, limited_to(1), False),
         (2, limited_to("2.0"), False),
-        (2, limited_to("2k"), False),
         (2, Resources(requests={"nvidia.com/gpu": 2}), False),
         (2, Resources(limits={"amd.com/gpu": 2}), False),
     ],

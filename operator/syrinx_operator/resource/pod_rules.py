@@ -58,18 +58,18 @@ _OUTSIDE_RESERVED_PATHS = Condition(
 )
 
 
-def pod_template(container: str, port: int | None = None) -> Rule:
-    """The rule of `podTemplate`, whose content the API server cannot check. Default port: that of the value, if any."""
+def pod_template(container: str, port: int = 0) -> Rule:
+    """The rule of `podTemplate`, which only the operator evaluates. `port`: of a container without a field for it."""
 
     def failures(value: Any) -> Iterator[tuple[Path, str]]:
         if value.pod_template is not None:
             yield from problems(
                 value.pod_template,
                 container,
-                ports={pods.ADMIN_PORT, SETTINGS_PORT, port or getattr(value, "port", pods.ADMIN_PORT)},
+                ports={pods.ADMIN_PORT, SETTINGS_PORT, getattr(value, "port", port)},
                 port_names=("http", "admin", "settings", "redis"),
                 env=RESERVED_ENV | {"REDISCLI_AUTH"},
-                directories=RESERVED_PATHS if port is None else ("/data", *RESERVED_PATHS),
+                directories=RESERVED_PATHS if container != "redis" else ("/data", *RESERVED_PATHS),
                 key_prefixes=RESERVED_LABEL_PREFIXES,
                 volume_prefix=RESERVED_VOLUME_PREFIX,
             )
@@ -83,8 +83,8 @@ def _amount(cel: str) -> str:
 
 
 def _is_within_limit(name: str, resources: pods.Resources) -> bool:
-    limit, request = resources.limits.get(name), resources.requests[name]
-    return limit is None or _parsed(request) <= _parsed(limit) * (1 + Decimal("1e-9"))
+    limit, request = resources.limits.get(name), resources.requests.get(name)
+    return limit is None or request is None or _parsed(request) <= _parsed(limit) * (1 + Decimal("1e-9"))
 
 
 def _parsed(quantity: int | str) -> Decimal:
@@ -100,28 +100,35 @@ _MULTIPLIERS: Final = {
     **{f"{name}i": Decimal(1024**power) for power, name in enumerate("KMGTP", 1)},
 }
 _THOUSANDTHS: Final = "{" + ", ".join(f"'{name}': {float(each * 1000)!r}" for name, each in _MULTIPLIERS.items()) + "}"
-_WHOLE: Final = "^[0-9]+([.]0+)?(k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
 
 
 def _whole_devices(field: str) -> Rule:
     amounts = f"self.{field}"
+    # matches() exceeds the cost budget of Kubernetes before 1.30. The conversion of 500m is an error, which refuses it.
+    whole = f"double(int(double({amounts}[name]))) == double({amounts}[name])"
     condition = ItemsCondition(
-        f"!has({amounts}) || {amounts}.all(name, !name.contains('/') || string({amounts}[name]).matches('{_WHOLE}'))",
+        f"!has({amounts}) || {amounts}.all(name, !name.contains('/') || {whole})",
         lambda value: (
             ((name,), amount)
             for name, amount in getattr(value, field).items()
-            if "/" in name and not re.search(_WHOLE, str(amount))
+            if "/" in name and not re.search("^[0-9]+([.]0+)?$", str(amount))
         ),
     )
     message = "devices such as GPUs are not divisible: give a whole number"
     return Rule(field, condition, message, detail=f"{{item}}: {message}")
 
 
-_WITHIN_LIMITS: Final = ItemsCondition(
-    "!has(self.requests) || !has(self.limits) || self.requests.all(name, !(name in self.limits) || "
-    f"{_amount('self.requests[name]')} <= {_amount('self.limits[name]')} * 1.000000001)",
-    lambda value: (((name,), name) for name in value.requests if not _is_within_limit(name, value)),
-)
+def _within_limit(name: str) -> Rule:
+    request, limit = (f"self.{field}['{name}']" for field in ("requests", "limits"))
+    condition = Condition(
+        "!has(self.requests) || !has(self.limits) || "
+        f"!('{name}' in self.requests && '{name}' in self.limits) || "
+        f"{_amount(request)} <= {_amount(limit)} * 1.000000001",
+        lambda value: _is_within_limit(name, value),
+    )
+    return Rule("requests", condition, f"the request of {name} is more than its limit")
+
+
 POD_RULES: Final[Mapping[type[Struct], tuple[Rule, ...]]] = {
     pods.PodFields: (
         _forbidden_key_prefixes("podLabels"),
@@ -129,7 +136,7 @@ POD_RULES: Final[Mapping[type[Struct], tuple[Rule, ...]]] = {
         unique("extraVolumes", "two volumes have the same mountPath", "mountPath"),
     ),
     pods.Resources: (
-        Rule("requests", _WITHIN_LIMITS, "a request must be at most its limit", detail="{item} is more than its limit"),
+        *(_within_limit(name) for name in ("cpu", "memory", "ephemeral-storage")),
         _whole_devices("requests"),
         _whole_devices("limits"),
     ),

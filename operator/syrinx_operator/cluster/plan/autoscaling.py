@@ -10,7 +10,8 @@ from syrinx_operator.cluster.plan.objects import manifest
 from syrinx_operator.cluster.prometheus import selector
 from syrinx_operator.cluster.state import Component, Manifest, ObjectKey, Observed, Owner, is_owned, workload_stages
 from syrinx_operator.resource.autoscaling import AutoscalingSpec, StageAutoscalingSpec
-from syrinx_operator.resource.spec import GatewaySpec, PipelineSpec
+from syrinx_operator.resource.gateway import GatewaySpec
+from syrinx_operator.resource.spec import PipelineSpec
 
 STREAMS_METRIC: Final = "syrinx_live_streams"
 WAIT_METRIC: Final = "syrinx_queue_oldest_age_seconds"
