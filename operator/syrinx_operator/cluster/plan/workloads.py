@@ -47,7 +47,7 @@ def replica_count(owner: Owner, stage: Component, part: AnyStage, observed: Obse
     if owners - {names.FIELD_MANAGER}:
         return ReplicaCount(count, applied=False)
     # If we left the field out while we are its only owner, server-side apply would reset it to 1.
-    return ReplicaCount(count, resource_version=metadata["resourceVersion"])
+    return ReplicaCount(count, resource_version=metadata.get("resourceVersion"))
 
 
 def stage_workload(
