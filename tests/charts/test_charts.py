@@ -125,6 +125,11 @@ def test_the_schema_has_all_values_and_accepts_the_defaults():
 # --- objects
 
 
+def test_without_a_fixed_user_the_cluster_chooses_it():
+    context = operator({"fixedUser": False})["securityContext"]
+    assert context["runAsNonRoot"] is True and not context.keys() & {"runAsUser", "runAsGroup", "fsGroup"}
+
+
 @pytest.mark.parametrize("version", KUBERNETES)
 @EVERY
 def test_every_object_is_valid(values, version):

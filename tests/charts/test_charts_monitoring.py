@@ -14,8 +14,9 @@ from support.tuning import update_telemetry
 from syrinx_operator.cluster.progress import STALLED
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.cluster.workqueue import Outcome
-from syrinx_operator.resource.spec import PipelineSpec, TtfaMs
+from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_operator.resource.status import ConditionStatus, ConditionType
+from syrinx_operator.resource.tuning import TtfaMs
 from syrinx_operator.resource.tuning_status import Verdict
 from syrinx_operator.tuner import trial
 from syrinx_operator.tuner.policy import policy_of

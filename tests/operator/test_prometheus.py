@@ -19,18 +19,10 @@ from syrinx_operator.cluster.prometheus import CLOCK_QUERY, DEFAULT_ACCESS, Acce
 from syrinx_operator.cluster.state import Component, Owner, Replica
 from syrinx_operator.cluster.tuning import MetricsReader, window
 from syrinx_operator.resource.knobs import TUNED_STAGES, Identity
-from syrinx_operator.resource.spec import (
-    MonitoringSpec,
-    PipelineSpec,
-    PodMonitorSpec,
-    PrometheusSpec,
-    SloSpec,
-    TtfaObjective,
-    TuningSpec,
-    default_pipeline,
-)
+from syrinx_operator.resource.spec import MonitoringSpec, PipelineSpec, PodMonitorSpec, default_pipeline
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.status import SloStatus
+from syrinx_operator.resource.tuning import PrometheusSpec, SloSpec, TtfaObjective, TuningSpec
 from syrinx_operator.tuner.counters import Observation
 from syrinx_operator.tuner.evidence import CallStats, ReplicaStats, StepStats, slo_statuses
 from syrinx_operator.tuner.policy import policy_of

@@ -14,7 +14,8 @@ from support.api_keys import Keys
 from support.local_pipeline import local_pipeline
 from support.tls import Authority
 from support.up import Up, environment, example
-from syrinx_operator.resource.spec import ApiKeysSpec, TTSPipeline, default_pipeline
+from syrinx_operator.resource.gateway import ApiKeysSpec
+from syrinx_operator.resource.spec import TTSPipeline, default_pipeline
 from syrinx_operator.resource.stage_config import LocalError
 
 DEADLINE = 240.0

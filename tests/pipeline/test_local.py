@@ -17,7 +17,8 @@ import pytest
 from syrinx_operator.local.events import Event, describe_exit
 from syrinx_operator.local.pipeline import LocalPipeline, stage_environment
 from syrinx_operator.local.running import claim, find_running
-from syrinx_operator.resource.spec import CodecSpec, ConnectorSpec, PipelineSpec, TalkerSpec, default_pipeline
+from syrinx_operator.resource.connector import ConnectorSpec
+from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, default_pipeline
 from syrinx_operator.resource.stage_config import LocalError, Stage
 
 SMALL_STAGE = Path(__file__).parents[1] / "support" / "small_stage.py"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import re
 import socket
 import time
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,11 +20,14 @@ import pytest
 import pytest_asyncio
 
 from support.api_keys import Keys
+from support.cluster_plan import EMPTY as OBSERVED
+from support.cluster_plan import pipeline
 from support.local_pipeline import local_pipeline
 from support.prometheus import find_prometheus, scraping
 from support.queries import DASHBOARDS, dashboard_queries, groups, parts, rules, substituted, variables
 from support.tuning import update_telemetry
 from syrinx_operator.cluster import prometheus
+from syrinx_operator.cluster.plan.autoscaling import STREAMS_METRIC, WAIT_METRIC, autoscalers
 from syrinx_operator.cluster.state import Owner
 from syrinx_operator.cluster.telemetry import HealthServer, Telemetry
 from syrinx_operator.cluster.workqueue import Outcome
@@ -248,6 +253,26 @@ async def test_the_tuner_reads_every_replica(prom: ScrapingPrometheus) -> None:
         prom.url, OWNER, 30, frozenset(tuner.TUNED_STAGES), prometheus.DEFAULT_ACCESS, lambda: datetime.now(UTC)
     )
     assert {snapshot.stage: snapshot.replica for snapshot in found} == PODS
+
+
+async def test_the_autoscalers_queries_have_data(prom: ScrapingPrometheus) -> None:
+    """Those of KEDA, and those of prometheus-adapter with the documented rules."""
+    by = {"gateway": {"by": "Keda", "maxReplicas": 2}, "talker": {"by": "Keda", "maxReplicas": 2}}
+    spec = {stage: {"autoscaling": each} for stage, each in by.items()}
+    spec["tuning"] = {"prometheus": {"url": prom.url}}
+    scaled = autoscalers(OWNER, pipeline(spec).spec, OBSERVED)
+    queries = {
+        f"{each['metadata']['name']} {trigger['metadata']['threshold']}": trigger["metadata"]["query"]
+        for each in scaled
+        for trigger in each["spec"]["triggers"]
+    }
+    assert len(queries) == 3
+    text = (Path(__file__).parents[2] / "docs" / "operating" / "pipelines.md").read_text()
+    matchers = f'namespace="{NAMESPACE}",pipeline="{OWNER.name}"'
+    for metric, query in re.findall(r"seriesQuery: '(\w+)\{.*\n.*\n\s+metricsQuery: '(.*)'", text):
+        queries[metric] = query.replace("<<.Series>>", metric).replace("<<.LabelMatchers>>", matchers)
+    assert {STREAMS_METRIC, WAIT_METRIC} <= queries.keys()
+    await prom.wait_for_data(queries)
 
 
 async def test_an_invalid_query_is_detected(prom: ScrapingPrometheus) -> None:

@@ -11,6 +11,7 @@ import json
 import random
 from typing import Any
 
+import re2
 from cel_expr_python import cel
 from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, struct_pb2, timestamp_pb2
 
@@ -126,16 +127,22 @@ def _index_of(values: list[Any], value: Any) -> int:
     return values.index(value) if value in values else -1
 
 
+def _find(text: str, pattern: str) -> str:
+    found = re2.search(pattern, text)
+    return found[0] if found else ""
+
+
 def _new_environment(
     self_type: cel.Type, object_type: cel.Type, pool: descriptor_pool.DescriptorPool | None = None
 ) -> cel.Env:
-    """An environment with the part of Kubernetes' CEL libraries that the rules use: indexOf() of a list of objects."""
+    """An environment with the part of Kubernetes' CEL libraries that the rules use: indexOf() and find()."""
     parameters = [cel.Type.List(cel.Type.DYN), object_type]
+    find = cel.Overload("string_find", cel.Type.STRING, [cel.Type.STRING, cel.Type.STRING], is_member=True, impl=_find)
     index_of = cel.Overload("list_index_of", cel.Type.INT, parameters, is_member=True, impl=_index_of)
     return cel.NewEnv(
         descriptor_pool=pool,
         variables={"self": self_type, "oldSelf": self_type},
-        functions=[cel.FunctionDecl("indexOf", [index_of])],
+        functions=[cel.FunctionDecl("indexOf", [index_of]), cel.FunctionDecl("find", [find])],
     )
 
 

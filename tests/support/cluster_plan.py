@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import yaml
 
+from syrinx_operator.cluster.kinds import OPTIONAL
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.state import Component, ObjectKey, Observed, OperatorConfig, Owner, Replica
 from syrinx_operator.resource.rules import cluster_violations, violations
@@ -16,7 +17,12 @@ DOCUMENTS = sorted(path.name.removesuffix(".pipeline.yaml") for path in GOLDEN.g
 CONFIG = OperatorConfig(
     stages_image="syrinx/stages:1.0.0", redis_image="redis:7.2-alpine", operator_namespace="syrinx-system"
 )
-EMPTY = Observed(objects={}, password_uid="password-uid", token_uid="token-uid", served_kinds=frozenset({"PodMonitor"}))
+EMPTY = Observed(
+    objects={},
+    password_uid="password-uid",
+    token_uid="token-uid",
+    served_kinds=frozenset(kind.kind for kind in OPTIONAL),
+)
 """A cluster with nothing of the pipeline but the password that the shell has made."""
 
 

@@ -58,6 +58,8 @@ def _right(name: str, schema: Schema) -> st.SearchStrategy[Any]:
         return st.sampled_from([*schema["enum"], *schema["enum"], "Other"])
     if schema.get("x-kubernetes-int-or-string"):
         return st.sampled_from([0, 1, 4, "500m", "1Gi", "2", "1.5", "x", "-1"])
+    if name == "podTemplate":
+        return st.sampled_from([{}, {"spec": {"schedulerName": "a"}}])
     if schema.get("x-kubernetes-preserve-unknown-fields"):
         return st.dictionaries(
             st.sampled_from(["nodeAffinity", "b"]), st.booleans() | st.text("ab", max_size=3), max_size=2

@@ -4,7 +4,6 @@ from msgspec import Struct
 
 from support.kube import Rights
 from syrinx_operator.cluster.kinds import (
-    AUTOSCALER,
     EVENT,
     LEASE,
     OPTIONAL,
@@ -40,7 +39,6 @@ RBAC_RULES = (
     _rule(POD, *_WATCH, "delete"),
     # Metadata of the Redis password only; list and watch would expose every Secret.
     _rule(SECRET, "get", "create"),
-    _rule(AUTOSCALER, *_WATCH),
     _rule(LEASE, "get", "create", "update"),
     _rule(EVENT, "create"),
 )

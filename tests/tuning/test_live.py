@@ -18,18 +18,10 @@ from syrinx_operator.commands.bench.stats import summarize
 from syrinx_operator.commands.client import SpeechClient
 from syrinx_operator.local import tuning_files
 from syrinx_operator.local.tuner import identity_of
+from syrinx_operator.resource.gateway import GatewaySpec
 from syrinx_operator.resource.knobs import Knob, setting_of
-from syrinx_operator.resource.spec import (
-    CodecSpec,
-    GatewaySpec,
-    PipelineSpec,
-    SloSpec,
-    TalkerSpec,
-    TtfaObjective,
-    TTSPipeline,
-    TuningSpec,
-    default_pipeline,
-)
+from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, TTSPipeline, default_pipeline
+from syrinx_operator.resource.tuning import SloSpec, TtfaObjective, TuningSpec
 from syrinx_operator.resource.tuning_status import Period, State, Stratum, Trial, Workload
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 

@@ -14,8 +14,9 @@ from syrinx_operator.cluster import tuning
 from syrinx_operator.cluster.state import Component, Owner, Replica
 from syrinx_operator.cluster.tuning import MetricsReader, window
 from syrinx_operator.resource.knobs import Identity
-from syrinx_operator.resource.spec import PipelineSpec, SloSpec, TtfaObjective, TuningSpec, default_pipeline
+from syrinx_operator.resource.spec import PipelineSpec, default_pipeline
 from syrinx_operator.resource.status import SloStatus
+from syrinx_operator.resource.tuning import SloSpec, TtfaObjective, TuningSpec
 from syrinx_operator.tuner.counters import Observation
 from syrinx_operator.tuner.evidence import slo_statuses
 from syrinx_operator.tuner.policy import policy_of

@@ -17,30 +17,32 @@ STAGES = {GATEWAY, TALKER, CODEC}
 NOBODY = set()
 
 ELSEWHERE = (
-    r"spec\.(slo|tuning|updateStrategy)\b|spec\.connector\.passwordEnv$|spec\.gateway\.(apiKeys|tls)\.\w*[fF]ile$"
+    r"spec\.(slo|paused|updateStrategy)\b|spec\.tuning(?!\.prometheus\.url)\b|"
+    r"spec\.connector\.passwordEnv$|spec\.gateway\.(apiKeys|tls)\.\w*[fF]ile$"
 )
 """Fields that only tuning, a roll-out or `syrinx up` uses."""
 
 RESTARTED = [
     (r"spec\.image$", STAGES),
-    (r"spec\.imagePull", STAGES | {REDIS}),
+    (r"spec\.(imagePull|fixedUser$)", STAGES | {REDIS}),
+    (r"spec\.serviceAccount\.", NOBODY),
     (r"spec\.topology$", STAGES),
     (r"spec\.progressDeadlineSeconds$", NOBODY),
     (r"spec\.model\.name$", {GATEWAY}),
     (r"spec\.model\.cache\.storage\.", NOBODY),
     (r"spec\.model\.", STAGES),
-    (r"spec\.(gateway|talker|codec)\.replicas$", NOBODY),
-    (r"spec\.gateway\.(maxQueue|maxQueueSeconds|service\..*)$", NOBODY),
+    (r"spec\.(gateway|talker|codec)\.(replicas$|autoscaling\.)", NOBODY),
+    (r"spec\.gateway\.(maxQueue|maxQueueSeconds|(service|route)\..*)$", NOBODY),
     (r"spec\.talker\.(maxNumSeqs|leadLimitSeconds)$", NOBODY),
     (r"spec\.codec\.(maxNumSeqs|chunkRamp.*|capturePairs.*)$", NOBODY),
     (r"spec\.gateway\.", {GATEWAY}),
     (r"spec\.talker\.", {TALKER}),
     (r"spec\.codec\.", {CODEC}),
     (r"spec\.connector\.storage\.", NOBODY),
-    (r"spec\.connector\.(image|resources\..*)$", {REDIS}),
+    (r"spec\.connector\.(image|podTemplate\..*|resources\..*)$", {REDIS}),
     (r"spec\.connector\.", STAGES),
     (r"spec\.monitoring\.(scrapeAnnotations$|tracing\.)", STAGES),
-    (r"spec\.monitoring\.", NOBODY),
+    (r"spec\.(monitoring|tuning)\.", NOBODY),
 ]
 """Components whose pods restart when a field changes; the first matching line applies."""
 
@@ -48,6 +50,7 @@ RESTARTED = [
 CHOICES = [
     *("Separate", "Colocated", "vllm", "Surge", "Replace"),
     *("CustomVoice", "Base", "cpu", "cuda", "Always", "Never", "ClusterIP", "NodePort", "LoadBalancer", "Ignore"),
+    *("Issuer", "ClusterIssuer", "Hpa", "Keda"),
     *("ReadWriteOnce", "ReadWriteMany", "Exists", "Equal", "NoSchedule", "PreferNoSchedule", "Memory", ""),
 ]
 

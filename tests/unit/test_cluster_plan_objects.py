@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from support.cluster_plan import CONFIG, EMPTY, owner_of, pipeline
+from support.cluster_plan import CONFIG, EMPTY, after, key, owner_of, pipeline, planned
 from syrinx_operator.cluster.plan.network import network_policies
 from syrinx_operator.cluster.plan.objects import (
     manifest,
@@ -78,7 +78,37 @@ def test_an_autoscaler_decides_the_replica_count(manager, autoscaled, expected):
     observed = msgspec.structs.replace(
         EMPTY, objects={TALKER: workload(manager)}, autoscaled=frozenset({TALKER} if autoscaled else ())
     )
-    assert replica_count(OWNER, Component.TALKER, 2, observed) == expected
+    talker = pipeline({"talker": {"replicas": 2}}).spec.talker
+    assert replica_count(OWNER, Component.TALKER, talker, observed) == expected
+
+
+def test_a_requested_autoscaler_takes_the_count_over_before_it_exists():
+    autoscaling = {"by": "Hpa", "minReplicas": 3, "maxReplicas": 8}
+    talker = pipeline({"talker": {"autoscaling": autoscaling}}).spec.talker
+    assert replica_count(OWNER, Component.TALKER, talker, EMPTY) == ReplicaCount(3), "replicas, within the bounds"
+    ours = msgspec.structs.replace(EMPTY, objects={TALKER: workload("syrinx-operator")})
+    assert replica_count(OWNER, Component.TALKER, talker, ours) == ReplicaCount(5, resource_version="7")
+    scaled = msgspec.structs.replace(EMPTY, objects={TALKER: workload("kube-controller-manager")})
+    assert replica_count(OWNER, Component.TALKER, talker, scaled) == ReplicaCount(5, applied=False)
+
+
+def keys(plan):
+    return {key(each) for each in plan.manifests}
+
+
+def test_another_autoscaler_is_created_once_the_former_is_gone():
+    prometheus = {"prometheus": {"url": "http://prometheus"}}
+    spec = {"talker": {"autoscaling": {"by": "Hpa", "maxReplicas": 8}}, "tuning": prometheus}
+    hpa, scaled = (ObjectKey(kind, "demo-talker") for kind in ("HorizontalPodAutoscaler", "ScaledObject"))
+    before = planned(pipeline(spec))
+    assert hpa in keys(before)
+    spec["talker"]["autoscaling"]["by"] = "Keda"
+    live = after(before)
+    live.objects[TALKER]["metadata"]["resourceVersion"] = "7"
+    between = planned(pipeline(spec), live)
+    assert not {hpa, scaled} & keys(between), "so the former is pruned"
+    del live.objects[hpa]
+    assert scaled in keys(planned(pipeline(spec), live))
 
 
 @pytest.mark.parametrize(

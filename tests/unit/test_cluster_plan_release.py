@@ -27,7 +27,7 @@ from syrinx_operator.cluster.plan import plan, pods, redis
 from syrinx_operator.cluster.plan.objects import read_record
 from syrinx_operator.cluster.plan.records import Release
 from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, OperatorConfig, key_of
-from syrinx_operator.resource.rules import RESERVED_ENV
+from syrinx_operator.resource.pod_rules import RESERVED_ENV
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import tracing_environment
 from syrinx_stages.contract.keys import Keys

@@ -189,9 +189,26 @@ def test_without_a_model_change_no_replica_waits_for_a_gateway():
     assert first_new(planned(changed, after(wanted, replicas=pods))) == 0
 
 
-def test_a_pod_monitor_is_planned_only_if_the_kind_is_served():
-    subject = pipeline({"monitoring": {"podMonitor": {}}})
-    monitor = ObjectKey("PodMonitor", "demo")
-    assert monitor in objects(planned(subject))
-    assert monitor not in objects(planned(subject, msgspec.structs.replace(EMPTY, served_kinds=frozenset())))
-    assert monitor not in objects(planned(pipeline()))
+@pytest.mark.parametrize(
+    ("spec", "key"),
+    [
+        ({"monitoring": {"podMonitor": {}}}, ObjectKey("PodMonitor", "demo")),
+        (
+            {"gateway": {"route": {"httpRoute": {"parentRefs": [{"name": "g"}]}}}},
+            ObjectKey("HTTPRoute", "demo-gateway"),
+        ),
+        (
+            {
+                "codec": {"autoscaling": {"by": "Keda", "maxReplicas": 2}},
+                "tuning": {"prometheus": {"url": "http://prometheus"}},
+            },
+            ObjectKey("ScaledObject", "demo-codec"),
+        ),
+    ],
+)
+def test_an_optional_kind_is_planned_only_if_it_is_served(spec, key):
+    subject = pipeline(spec)
+    served, unserved = planned(subject), planned(subject, msgspec.structs.replace(EMPTY, served_kinds=frozenset()))
+    assert key in objects(served) and key not in objects(unserved)
+    assert objects(unserved).keys() == objects(served).keys() - {key}, "nothing else is missing"
+    assert key not in objects(planned(pipeline()))

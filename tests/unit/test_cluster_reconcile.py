@@ -139,6 +139,32 @@ async def test_an_invalid_resource_changes_only_the_status():
     assert world.pipeline["status"]["observedGeneration"] == 1
 
 
+async def test_a_paused_pipeline_changes_only_its_status():
+    world = World()
+    await world.reconcile()
+    world.edit(paused=True, connector={"url": "redis://cache:6379/0"}, talker={"replicas": 3})
+    world.api.writes.clear()
+    result = await world.reconcile()
+    assert result.outcome is Outcome.SUCCEEDED
+    assert {kind for _, kind, _ in world.api.writes} == {"Event", "TTSPipeline/status"}
+    assert world.condition("Progressing") == world.condition("TuningReady") == ("False", "Paused")
+    assert world.condition("Ready")[0] == "False", "there are no pods"
+    assert world.pipeline["status"]["observedGeneration"] == 1
+    world.edit(connector={"url": "redis://cache:6379/0"}, talker={"replicas": 3})
+    await world.reconcile()
+    assert ("delete", "StatefulSet", "demo-redis") in world.api.writes
+    assert world.condition("Progressing")[1] != "Paused"
+
+
+async def test_a_new_paused_pipeline_has_no_objects():
+    world = World()
+    world.edit(paused=True)
+    result = await world.reconcile()
+    assert result.outcome is Outcome.BLOCKED
+    assert {kind for _, kind, _ in world.api.writes} <= {"Lease", "Event", "TTSPipeline/status"}
+    assert world.condition("Ready") == ("False", "Paused")
+
+
 @pytest.mark.parametrize("missing", [True, False], ids=["missing", "terminating"])
 async def test_a_deleted_pipeline_is_not_touched(missing):
     world = World()

@@ -33,20 +33,18 @@ from syrinx_operator.cluster.state import (
     Problem,
 )
 from syrinx_operator.cluster.status import failed
+from syrinx_operator.resource.connector import ConnectorSpec
+from syrinx_operator.resource.gateway import GatewaySpec, HttpRouteSpec, ParentRef, RouteSpec
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import (
     CaptureShape,
     CodecSpec,
-    ConnectorSpec,
-    GatewaySpec,
     MonitoringSpec,
     PodMonitorSpec,
-    SloSpec,
     TalkerSpec,
-    TtfaObjective,
-    TuningSpec,
 )
 from syrinx_operator.resource.status import Condition, PipelineStatus, read
+from syrinx_operator.resource.tuning import SloSpec, TtfaObjective, TuningSpec
 from syrinx_operator.resource.tuning_status import Counts, Period, State, Stratum, Trial
 from syrinx_operator.tuner.decide import Event
 from syrinx_stages.contract.settings import ReportedSettings
@@ -366,6 +364,26 @@ def test_an_unsupported_pod_monitor_is_reported():
     assert condition(cluster.update(), "Degraded") == ("True", "KindNotServed")
     cluster.served_kinds = frozenset({"PodMonitor"})
     assert condition(cluster.update(), "Degraded") == ("False", "AsExpected")
+
+
+def test_a_route_that_no_gateway_accepts_is_reported():
+    route = RouteSpec(http_route=HttpRouteSpec(parent_refs=(ParentRef(name="public"),)))
+    cluster = Cluster(gateway=GatewaySpec(route=route))
+    assert condition(cluster.update(), "Degraded") == ("True", "KindNotServed")
+    assert condition(cluster.update(), "Ready") == ("True", "Serving")
+    cluster.served_kinds = frozenset({"HTTPRoute"})
+    assert condition(cluster.update(), "Degraded") == ("False", "AsExpected")
+    refused = {"type": "Accepted", "status": "False", "reason": "NotAllowedByListeners", "message": "no\nlistener"}
+    labels = {"app.kubernetes.io/component": "gateway"}
+    live = {
+        "kind": "HTTPRoute",
+        "metadata": {"labels": labels},
+        "status": {"parents": [{"parentRef": {"name": "public"}, "conditions": [refused]}]},
+    }
+    cluster.objects[ObjectKey("HTTPRoute", "demo-gateway")] = live
+    report = cluster.update()
+    assert condition(report, "Degraded") == ("True", "RouteNotAccepted")
+    assert "Gateway public reports Accepted False (NotAllowedByListeners): no listener" in message(report, "Degraded")
 
 
 def test_the_transition_time_changes_only_with_the_status():

@@ -101,9 +101,9 @@ def test_every_field_of_the_spec_is_bounded():
         }, path
 
 
-def test_only_placement_preserves_unknown_fields():
+def test_only_placement_and_pod_templates_preserve_unknown_fields():
     free = {path.rsplit(".", 1)[1] for path, node in nodes() if node.get("x-kubernetes-preserve-unknown-fields")}
-    assert free == {"affinity", "topologySpreadConstraints[]"}
+    assert free == {"affinity", "topologySpreadConstraints[]", "podTemplate"}
 
 
 def test_patterns_mean_the_same_in_re2_and_python():

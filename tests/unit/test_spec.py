@@ -5,31 +5,24 @@ import pytest
 
 from syrinx_operator.local.machine import publishable_pipeline
 from syrinx_operator.local.pipeline import LocalPipeline
+from syrinx_operator.resource.connector import ConnectorSpec
+from syrinx_operator.resource.gateway import ApiKeysSpec, ApiSpec, CorsSpec, GatewaySpec, ServiceSpec, TlsSpec
 from syrinx_operator.resource.pods import EnvVar, Resources, SecretKey, fields_of
 from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import (
-    ApiKeysSpec,
-    ApiSpec,
     CaptureShape,
     CodecSpec,
-    ConnectorSpec,
-    CorsSpec,
-    GatewaySpec,
     HuggingFace,
     Metadata,
     ModelSpec,
     PipelineSpec,
-    PrometheusSpec,
-    ServiceSpec,
-    SloSpec,
     TalkerSpec,
-    TlsSpec,
     TTSPipeline,
-    TuningSpec,
     VllmSpec,
     default_pipeline,
 )
 from syrinx_operator.resource.stage_config import LocalError, Stage, ignored_locally, model_generation, plan_local
+from syrinx_operator.resource.tuning import PrometheusSpec, SloSpec, TuningSpec
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.settings import ApiConfig, StageConfig, TlsFiles, VllmOptions
 

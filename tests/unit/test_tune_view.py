@@ -6,8 +6,9 @@ import msgspec
 
 from syrinx_operator.commands.tune.view import View, changes, format_knob, lines
 from syrinx_operator.resource.knobs import Knob, Setting
-from syrinx_operator.resource.spec import CaptureShape, TtfaObjective
+from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.status import SloStatus
+from syrinx_operator.resource.tuning import TtfaObjective
 from syrinx_operator.resource.tuning_status import (
     Counts,
     PairedTest,

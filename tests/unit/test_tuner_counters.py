@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from support.stage_metrics import Gateway
 from support.stage_metrics import Worker as Pod
 from syrinx_operator.resource.knobs import Identity
-from syrinx_operator.resource.spec import PipelineSpec, SloSpec, TtfaObjective
+from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_operator.resource.stage_config import Stage
+from syrinx_operator.resource.tuning import SloSpec, TtfaObjective
 from syrinx_operator.tuner import counters as records
 from syrinx_operator.tuner.counters import CounterHistory, Observation
 from syrinx_operator.tuner.evidence import (

@@ -11,8 +11,9 @@ from prometheus_client import CollectorRegistry
 from syrinx_operator.local import tuning_files
 from syrinx_operator.local.tuner import LocalTuner, identity_of
 from syrinx_operator.resource.knobs import Knob, setting_of
-from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, TuningSpec, default_pipeline
+from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, default_pipeline
 from syrinx_operator.resource.stage_config import Stage
+from syrinx_operator.resource.tuning import TuningSpec
 from syrinx_operator.resource.tuning_status import Period, State, Trial
 from syrinx_operator.tuner.decide import Decision, Event
 from syrinx_stages.contract.metrics import LIVE_STREAMS, MAX_NUM_SEQS

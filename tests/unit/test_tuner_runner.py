@@ -12,7 +12,8 @@ import pytest
 from support.stage_metrics import Gateway
 from support.stage_metrics import Worker as Pod
 from syrinx_operator.resource.knobs import TUNED_STAGES, Identity, live_settings
-from syrinx_operator.resource.spec import PipelineSpec, SloSpec, TtfaObjective, TuningSpec
+from syrinx_operator.resource.spec import PipelineSpec
+from syrinx_operator.resource.tuning import SloSpec, TtfaObjective, TuningSpec
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner import runner
 from syrinx_operator.tuner.counters import Observation

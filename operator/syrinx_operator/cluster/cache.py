@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from syrinx_operator.cluster.api import Api
 from syrinx_operator.cluster.informer import Change, Informer
-from syrinx_operator.cluster.kinds import CHILDREN, PIPELINE, WATCHED, Kind
+from syrinx_operator.cluster.kinds import PIPELINE, UNLABELED, WATCHED, Kind
 from syrinx_operator.cluster.names import PIPELINE_LABEL
 from syrinx_operator.cluster.state import Manifest
 
@@ -28,7 +28,7 @@ class Cache:
                 api,
                 kind,
                 namespace,
-                PIPELINE_LABEL if kind in CHILDREN else "",
+                "" if kind in UNLABELED else PIPELINE_LABEL,
                 on_change,
                 relist_seconds=relist_seconds,
                 max_backoff_seconds=max_backoff_seconds,

@@ -38,6 +38,9 @@ SECRET = Kind("v1", "Secret", "secrets")
 EVENT = Kind("v1", "Event", "events")
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 AUTOSCALER = Kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
+INGRESS = Kind("networking.k8s.io/v1", "Ingress", "ingresses")
+HTTP_ROUTE = Kind("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes")
+SCALED_OBJECT = Kind("keda.sh/v1alpha1", "ScaledObject", "scaledobjects")
 POD_MONITOR = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
 
 PLANNED = (
@@ -49,13 +52,17 @@ PLANNED = (
     Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
     Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets"),
     Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
+    INGRESS,
+    AUTOSCALER,
 )
 """Kinds of a plan in every cluster."""
-OPTIONAL = (POD_MONITOR,)
+OPTIONAL = (POD_MONITOR, HTTP_ROUTE, SCALED_OBJECT)
 """Kinds of a plan if the cluster serves them."""
 
 CHILDREN = (POD, *PLANNED, *OPTIONAL)
 """Kinds of objects that carry a pipeline's label; a change to such an object triggers a reconcile."""
-WATCHED = (PIPELINE, AUTOSCALER, *CHILDREN)
+WATCHED = (PIPELINE, *CHILDREN)
+UNLABELED = (PIPELINE, AUTOSCALER)
+"""Of these all objects are watched: autoscalers of others may set the replicas of a pipeline."""
 
 BY_KIND = {kind.kind: kind for kind in (*WATCHED, SECRET, EVENT, LEASE)}

@@ -27,7 +27,15 @@ from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi
 from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner, Problem, Replica, is_owned, key_of
 from syrinx_operator.cluster.status import failed, status
 from syrinx_operator.cluster.telemetry import ConditionTelemetry
-from syrinx_operator.cluster.tuning import Tuning, TuningRunner, disruption_of, requeue_after, tuner_state, tuning_of
+from syrinx_operator.cluster.tuning import (
+    Tuning,
+    TuningRunner,
+    disruption_of,
+    paused_metrics,
+    requeue_after,
+    tuner_state,
+    tuning_of,
+)
 from syrinx_operator.cluster.workqueue import NamespacedName, Outcome, Result
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.status import read
@@ -139,6 +147,8 @@ class Reconciler:
     async def _reconcile_valid(
         self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any], failures: int
     ) -> Result:
+        if pipeline.spec.paused:
+            return await self._report_paused(pipeline, owner, previous)
         token = await self._token(owner)
         before, tuning, planned, applied = await self._apply_plan(pipeline, owner, previous, token)
         applied = await self._objects.prune(owner, planned.manifests, applied)
@@ -175,6 +185,33 @@ class Reconciler:
             outcome = Outcome.FAILED
         seconds = requeue_after(pipeline, tuning, decision, self._options.resync_seconds)
         return _result(outcome, new, message, failure, seconds)
+
+    async def _report_paused(self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any]) -> Result:
+        """Writes the status of a paused pipeline, and nothing else. Raises Blocked if it has no objects yet."""
+        secret = await self._secrets.get(owner.namespace, names.token_secret(owner.name))
+        token = token_in(secret) if secret is not None and is_owned(secret, owner) else None
+        observed = await self._objects.observe(owner, previous)
+        if token is None or (pipeline.spec.connector.managed and observed.password_uid is None):
+            raise Blocked(Problem("Paused", "spec.paused is set: the pipeline is created once it is removed"))
+        replicas = await self._stages.read_settings(owner.namespace, observed.replicas, token.value)
+        observed = _without_foreign(owner, structs.replace(observed, replicas=replicas, token_uid=token.uid))
+        tuning, now = tuning_of(pipeline, tuner_state(previous, owner, observed)), _now()
+        planned = plan(tuning.applied_to(pipeline), owner, observed, self._options.pipelines, tuning.state)
+        new = status(
+            StatusInputs(
+                pipeline=pipeline,
+                owner=owner,
+                before=read(previous),
+                plan=planned,
+                observed=observed,
+                problems=[],
+                metrics=paused_metrics(now),
+                tuning=tuning.state,
+                now=now,
+            )
+        )
+        await self._update_status(owner, previous, new)
+        return _result(Outcome.SUCCEEDED, new, "", None, self._options.resync_seconds)
 
     async def _apply_plan(
         self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any], token: SettingsToken

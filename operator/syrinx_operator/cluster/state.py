@@ -109,7 +109,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     token_uid: str | None = None
     """UID of the Secret with the token of the settings ports; None if it does not exist."""
     served_kinds: frozenset[str] = frozenset()
-    """Optional kinds that this cluster serves (`PodMonitor`)."""
+    """Optional kinds that this cluster serves, such as `PodMonitor`."""
     status_generations: Mapping[Component, int] = {}
     """Settings generation in the pipeline's status, by stage."""
 

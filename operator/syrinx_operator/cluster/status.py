@@ -8,7 +8,9 @@ import msgspec
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.obstacles import StatusInputs, blocking, diagnoses, missing, stalled
+from syrinx_operator.cluster.plan.optional import unserved
 from syrinx_operator.cluster.plan.records import recorded_settings
+from syrinx_operator.cluster.plan.route import route_problems
 from syrinx_operator.cluster.progress import incomplete
 from syrinx_operator.cluster.state import STAGES, Component, Owner, Problem
 from syrinx_operator.resource import status as report
@@ -21,6 +23,7 @@ from syrinx_stages.contract.metrics import TTFA_BUCKETS
 _MAX_TTFA_MS = TTFA_BUCKETS[-1] * 1000
 _ACTIVE_PHASES: frozenset[Phase] = frozenset({"Watching", "Trial", "Promoting", "Soaking"})
 _SOURCES = {"gateways": "the gateways", "prometheus": "Prometheus"}
+_PAUSED = "spec.paused is set: objects, settings and tuning stay as they are"
 
 
 class ConditionValue(NamedTuple):
@@ -42,14 +45,16 @@ def status(inputs: StatusInputs) -> dict[str, Any]:
     slo = slo_statuses(spec.slo.ttfa, evidence) if has_metrics else ()
     p95 = max((each.ttfa_p95_ms for each in slo if each.ttfa_p95_ms is not None), default=None)
     underruns = sum(each.underruns for each in evidence.routes.values())
+    scheme = "https" if spec.gateway.tls else "http"
+    host = f"{names.workload(owner.name, Component.GATEWAY)}.{owner.namespace}.svc"
     redis = None
     if Component.REDIS in plan.templates:
         pods = inputs.observed.live(Component.REDIS)
         restarts = sum(pod.restarts for pod in pods)
         redis = report.RedisStatus(ready=any(pod.ready for pod in pods), restarts=restarts or None)
     found = PipelineStatus(
-        observed_generation=inputs.before.observed_generation if inputs.problems else owner.generation,
-        endpoint=f"http://{names.workload(owner.name, Component.GATEWAY)}.{owner.namespace}.svc:{spec.gateway.port}",
+        observed_generation=inputs.before.observed_generation if inputs.problems or spec.paused else owner.generation,
+        endpoint=f"{scheme}://{host}:{spec.gateway.port}",
         model=inputs.pipeline.model_name,
         model_generation=plan.generation,
         image=spec.image or plan.release.image,
@@ -139,6 +144,8 @@ def conditions(inputs: StatusInputs) -> tuple[Condition, ...]:
         found["MetricsAvailable"] = missing if problem else available
         found["TuningReady"] = _tuning_ready(inputs)
     found["Progressing"] = _progressing(inputs)
+    if inputs.pipeline.spec.paused:
+        found["TuningReady"] = found["Progressing"] = ConditionValue("False", "Paused", _PAUSED)
     found["Degraded"] = _degraded(inputs)
     previous, generation = inputs.previous, inputs.owner.generation
     return tuple(to_condition(previous.get(kind), kind, value, generation, inputs.now) for kind, value in found.items())
@@ -252,11 +259,8 @@ def _degraded(inputs: StatusInputs) -> ConditionValue:
         if not problems and component in inputs.plan.templates and (too_late := stalled(inputs, component)):
             problems = [too_late]
         found += problems
-    monitor = inputs.pipeline.spec.monitoring.pod_monitor
-    if monitor is not None and "PodMonitor" not in inputs.observed.served_kinds:
-        advice = "install the Prometheus Operator or remove the field"
-        message = f"spec.monitoring.podMonitor: this cluster has no kind PodMonitor; {advice}"
-        found.append(Problem("KindNotServed", message))
+    found += unserved(inputs.pipeline.spec, inputs.observed.served_kinds)
+    found += route_problems(inputs.owner, inputs.observed)
     # Stages in one pod share its problem.
     found = list(dict.fromkeys(found))
     return _joined(found) if found else ConditionValue("False", "AsExpected", "no problem needs intervention")

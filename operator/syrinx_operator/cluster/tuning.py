@@ -16,13 +16,14 @@ from syrinx_operator.cluster.state import STAGES, Component, Metrics, Observed, 
 from syrinx_operator.resource import knobs
 from syrinx_operator.resource.knobs import TUNED_STAGES, Identity, Setting, live_settings
 from syrinx_operator.resource.rules import cluster_violations, violations
-from syrinx_operator.resource.spec import TTSPipeline, TuningSpec
+from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import Stage, engine_suffix
 from syrinx_operator.resource.status import read
+from syrinx_operator.resource.tuning import TuningSpec
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.counters import Observation
 from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment, Decision, assignment
-from syrinx_operator.tuner.evidence import ReplicaStats
+from syrinx_operator.tuner.evidence import Evidence, ReplicaStats
 from syrinx_operator.tuner.policy import Policy, policy_of
 from syrinx_operator.tuner.runner import Tuner
 from syrinx_operator.tuner.snapshot import Snapshot, parse_metrics
@@ -245,6 +246,13 @@ class MetricsReader:
                 f"labels pod and namespace ({owner.namespace}): check that it scrapes them (spec.monitoring)"
             )
         return Reading(source="prometheus", scrape_interval=interval, snapshots=found, reason=reason, problem=problem)
+
+
+def paused_metrics(now: datetime) -> Metrics:
+    """Returns the metrics of a paused pipeline, which are not read."""
+    unknown = Identity(model="", image="", device="")
+    evidence = Evidence(since=now, until=now, identity=unknown, problem="spec.paused is set: metrics are not read")
+    return Metrics(source="", evidence=evidence, reason="Paused")
 
 
 def window(policy: Policy) -> float:

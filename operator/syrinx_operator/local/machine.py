@@ -12,7 +12,8 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from syrinx_operator import __version__
-from syrinx_operator.resource.spec import CorsSpec, TTSPipeline
+from syrinx_operator.resource.gateway import CorsSpec
+from syrinx_operator.resource.spec import TTSPipeline
 
 _PACKAGES = ("torch", "numpy", "hiredis", "fastapi", "uvicorn")
 

@@ -7,8 +7,8 @@ import msgspec
 
 from syrinx_operator.local.files import write_atomically
 from syrinx_operator.resource.knobs import Setting, StatusStruct
-from syrinx_operator.resource.spec import TtfaObjective
 from syrinx_operator.resource.status import SloStatus
+from syrinx_operator.resource.tuning import TtfaObjective
 from syrinx_operator.resource.tuning_status import State, Timestamp
 
 STATE_FILE = "tuning.json"

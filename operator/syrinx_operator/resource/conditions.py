@@ -50,6 +50,7 @@ class ItemsCondition(Struct, frozen=True):
     """A condition on every item of a list or key of a map. An absent list or map fulfills it."""
 
     cel: str
+    """Empty if the API server cannot evaluate it."""
     failures: Callable[[Any], Iterable[tuple[Path, Any]]]
     """Yields the path and the text of each item that does not fulfill the condition; paths are relative to the list."""
 
@@ -185,6 +186,6 @@ def repeated(items: Iterable[Any], *names: str) -> Iterator[tuple[int, str]]:
         seen.add(key)
 
 
-def immutable(cel: str, message: str, field: str = "") -> Rule:
+def immutable(cel: str, message: str, field: str = "", *, advice: str = "create a new pipeline") -> Rule:
     """A rule about an update. Only the API server evaluates it, because only it knows the old value."""
-    return Rule(field, Condition(cel, lambda _: True), f"{message}: create a new pipeline", reason=FORBIDDEN)
+    return Rule(field, Condition(cel, lambda _: True), f"{message}: {advice}", reason=FORBIDDEN)

@@ -90,7 +90,8 @@ def _struct_schema(struct: type[Struct]) -> Schema:
         "type": "object",
         "required": [field.encode_name for field in fields if field.required],
         "properties": {field.encode_name: _field_schema(field, is_status=is_status) for field in fields},
-        "x-kubernetes-validations": [rule.manifest() for rule in rules_of(struct)],
+        # Rules without CEL are evaluated by the operator alone.
+        "x-kubernetes-validations": [rule.manifest() for rule in rules_of(struct) if rule.condition.cel],
     }
     return {name: part for name, part in schema.items() if part}
 

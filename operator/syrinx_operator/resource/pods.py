@@ -12,6 +12,8 @@ from msgspec import Meta, Struct, structs
 
 KUBERNETES: Final = Meta(extra={"kubernetes": True})
 """Marks fields that `syrinx up` ignores."""
+ADMIN_PORT: Final = 9090
+"""Port of health and metrics in every stage pod."""
 
 Line = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]+$")]
 """One line of text without control characters."""
@@ -48,6 +50,19 @@ Cidr = Annotated[str, Meta(max_length=64, pattern=CIDR)]
 """A range of IP addresses."""
 SizeText = Annotated[str, Meta(max_length=32, pattern=r"^[1-9][0-9]*(\.[0-9]+)?(k|Ki|M|Mi|G|Gi|T|Ti)?$")]
 Port = Annotated[int, Meta(ge=1, le=65_535)]
+Replicas = Annotated[int, Meta(ge=1, le=64)]
+DrainSeconds = Annotated[int, Meta(ge=0, le=3600)]
+_COMPONENT = "[a-z0-9]+(([.]|_|__|-+)[a-z0-9]+)*"
+Image = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=512,
+        pattern=r"^(([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(:[0-9]+)?/)?"
+        rf"{_COMPONENT}(/{_COMPONENT})*(:[A-Za-z0-9_][-A-Za-z0-9_.]*)?(@[a-z0-9]+:[0-9a-f]{{32,128}})?$",
+        description="a repository in lower case with a tag or digest, for example registry.example/syrinx/stages:1.0",
+    ),
+]
 
 
 class Object(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -222,6 +237,10 @@ class PodFields(Object, frozen=True, kw_only=True):
     """Additional environment variables. Variables that Syrinx sets are refused. Default: none."""
     extra_volumes: Annotated[tuple[ExtraVolume, ...], Meta(max_length=16), list_map("name"), KUBERNETES] = ()
     """Additional volumes of the container. Default: none."""
+    pod_template: Annotated[dict[str, Any] | None, KUBERNETES] = None
+    """Changes of the pod template, with metadata and spec, for what has no field: sidecars, init containers, volumes,
+    hostAliases, dnsConfig, schedulerName and more. Containers, volumes and variables are merged by name. Default:
+    none."""
     pod_labels: Annotated[Labels, KUBERNETES] = {}
     """Additional labels of the pods. Default: none."""
     pod_annotations: Annotated[Annotations, KUBERNETES] = {}

@@ -11,7 +11,8 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from syrinx_operator.resource import pods, spec
+from syrinx_operator.resource import pods, spec, tuning
+from syrinx_operator.resource.autoscaling import AutoscalingSpec
 from syrinx_operator.resource.conditions import (
     FORBIDDEN,
     Condition,
@@ -33,20 +34,13 @@ from syrinx_operator.resource.conditions import (
     starts_with,
     unique,
 )
+from syrinx_operator.resource.connector import ConnectorSpec
 from syrinx_operator.resource.documents import Path
-from syrinx_stages.contract.settings import SETTINGS_PORT, TOKEN_VARIABLE
+from syrinx_operator.resource.gateway_rules import GATEWAY_RULES
+from syrinx_operator.resource.pod_rules import POD_RULES, pod_template
 
 NAME_LENGTH: Final = 40
 """Maximum length of a pipeline's name, which is a prefix of the names of its objects."""
-RESERVED_ENV = frozenset(
-    {TOKEN_VARIABLE, "REDIS_URL", "REDIS_PASSWORD", "REDIS_CA_FILE", "POD_NAME", "HOME", "HF_TOKEN", "HF_ENDPOINT"}
-    | {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONUNBUFFERED"}
-)
-"""Environment variables that Syrinx sets in its pods."""
-RESERVED_PATHS = ("/etc/syrinx", "/models", "/tmp")
-"""Directories on which Syrinx mounts its own volumes."""
-RESERVED_VOLUME_PREFIX = "syrinx-"
-RESERVED_LABEL_PREFIXES = ("syrinx.dev/", "app.kubernetes.io/")
 _PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 _HOST = rf"([A-Za-z0-9][-A-Za-z0-9._]*|\[[0-9A-Fa-f.:]+\])(:{_PORT})?"
 _USER = r"([^\s/@:?#\[\]]+@)?"
@@ -60,8 +54,6 @@ PASSWORD_IN_URL: Final = "^[^/]*//[^/?#]*:[^/?#]*@"
 PROCESS_FIELDS: Final = tuple((field.name, field.encode_name) for field in structs.fields(spec.StageSpec))
 """Fields that configure a stage's process, in Python and in a resource. A colocated codec uses the talker's."""
 
-ADMIN_PORT: Final = 9090
-"""Port of health and metrics in every stage pod."""
 GPU: Final = "nvidia.com/gpu"
 """Resource name of GPUs."""
 
@@ -98,17 +90,6 @@ def _violations(value: Struct, path: Path, *, cluster_only: bool) -> Iterator[Vi
                     yield from _violations(item, (*part_path, index), cluster_only=cluster_only)
 
 
-def _forbidden_key_prefixes(field: str) -> Rule:
-    prefixes, labels = RESERVED_LABEL_PREFIXES, cel_of(field)
-    message = f"keys that start with {' or '.join(prefixes)} are reserved"
-    allowed = " && ".join(f"!key.startsWith({json.dumps(prefix)})" for prefix in prefixes)
-    condition = ItemsCondition(
-        f"!has({labels}) || {labels}.all(key, {allowed})",
-        lambda value: (((), key) for key in read(value, field) if key.startswith(prefixes)),
-    )
-    return Rule(field, condition, message, detail=f"{{item}}: {message}", reason=FORBIDDEN)
-
-
 def _bounds_include_start(stage: str) -> Rule:
     bounds, start = f"tuning.bounds.{stage}MaxNumSeqs", f"{stage}.maxNumSeqs"
     minimum, maximum, values = f"{bounds}.min", f"{bounds}.max", f"self.tuning.bounds.{stage}_max_num_seqs"
@@ -143,6 +124,13 @@ def _has_quantities(cel: str, quantities: Mapping[str, int | str]) -> str:
     return " && ".join((f"has({cel})", names, *amounts))
 
 
+def _keda_needs_prometheus(stage: str) -> Rule:
+    field = f"{stage}.autoscaling"
+    condition = ~has(field) | equals(f"{field}.by", "Hpa") | has("tuning.prometheus")
+    message = "by: Keda needs tuning.prometheus, which has the metrics"
+    return Rule(field, condition, message, cluster_only=True)
+
+
 _SEPARATE = equals("topology", "Separate")
 _RESIDENT_ROWS = Rule(
     "maxNumSeqs",
@@ -164,10 +152,6 @@ _ENOUGH_GPUS = Condition(
     f"has(self.resources.limits) && self.resources.limits.exists(name, name == {json.dumps(GPU)} && "
     "int(self.resources.limits[name]) >= self.vllm.tensorParallelSize)",
     _has_gpus,
-)
-_OUTSIDE_RESERVED_PATHS = Condition(
-    f"!{json.dumps(RESERVED_PATHS)}.exists(path, self.mountPath == path || self.mountPath.startsWith(path + '/'))",
-    lambda volume: not any(f"{volume.mount_path}/".startswith(f"{path}/") for path in RESERVED_PATHS),
 )
 
 
@@ -220,6 +204,7 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
             _SEPARATE | equals("talker.engine", "torch"),
             "vLLM needs its own process: use engine torch or topology Separate",
         ),
+        *(_keda_needs_prometheus(stage) for stage in ("gateway", "talker", "codec")),
         immutable("self.topology == oldSelf.topology", "is immutable", "topology"),
     ),
     spec.ModelSpec: (
@@ -245,72 +230,8 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         ),
     ),
     spec.ModelCache: (exactly_one("claim", "storage"),),
-    pods.PodFields: (
-        _forbidden_key_prefixes("podLabels"),
-        _forbidden_key_prefixes("podAnnotations"),
-        unique("extraVolumes", "two volumes have the same mountPath", "mountPath"),
-    ),
-    pods.EnvVar: (
-        Rule(
-            "name",
-            ~Condition(
-                f"self.name in {json.dumps(sorted(RESERVED_ENV))}", lambda variable: variable.name in RESERVED_ENV
-            ),
-            "is set by Syrinx",
-            detail="{self.name} is set by Syrinx",
-            message_expression='self.name + " is set by Syrinx"',
-            reason=FORBIDDEN,
-        ),
-        exactly_one("value", "secret", "configMap"),
-    ),
-    pods.ExtraVolume: (
-        Rule(
-            "name",
-            ~starts_with("name", RESERVED_VOLUME_PREFIX),
-            f"names that start with {RESERVED_VOLUME_PREFIX} are reserved",
-            reason=FORBIDDEN,
-        ),
-        Rule("mountPath", _OUTSIDE_RESERVED_PATHS, f"{', '.join(RESERVED_PATHS)} are reserved", reason=FORBIDDEN),
-        Rule("mountPath", ~matches("mountPath", "/[.]{1,2}(/|$)"), "must not contain `.` or `..`"),
-        requires(
-            "subPath",
-            ~matches("subPath", "^/|(^|/)[.][.](/|$)"),
-            "must be a directory in the volume, without a leading / and without `..`",
-        ),
-        exactly_one("claim", "secret", "configMap", "emptyDir"),
-    ),
-    pods.Toleration: (
-        Rule("key", has("key") | equals("operator", "Exists"), "is required unless operator is Exists"),
-        requires("value", equals("operator", "Equal"), "must not be set with operator Exists"),
-        requires("tolerationSeconds", has("effect") & equals("effect", "NoExecute"), "needs effect NoExecute"),
-    ),
-    spec.ServiceSpec: (requires("nodePort", ~equals("type", "ClusterIP"), "needs type NodePort or LoadBalancer"),),
-    spec.ApiSpec: (unique("modelAliases", "an alias is listed twice"),),
-    spec.ApiKeysSpec: (
-        Rule("", has("secret") | has("file"), "set `secret`, or `file` for `syrinx up`"),
-        requires("file", has("secret"), "is for `syrinx up`: set secret", cluster_only=True),
-    ),
-    spec.TlsSpec: (
-        Rule(
-            "",
-            has("secret") | has("certificateFile") | has("keyFile"),
-            "set `secret`, or `certificateFile` and `keyFile` for `syrinx up`",
-        ),
-        requires("certificateFile", has("keyFile"), "needs `keyFile`, its private key"),
-        requires("keyFile", has("certificateFile"), "needs `certificateFile`, its certificate"),
-        requires("certificateFile", has("secret"), "is for `syrinx up`: set secret", cluster_only=True),
-    ),
-    spec.GatewaySpec: (
-        Rule(
-            "port",
-            Condition("self.port >= 1024", lambda gateway: gateway.port >= 1024),
-            "must be at least 1024: the gateway does not run as root",
-            cluster_only=True,
-        ),
-        Rule("port", ~equals("port", ADMIN_PORT), f"{ADMIN_PORT} is reserved for metrics", cluster_only=True),
-        Rule("port", ~equals("port", SETTINGS_PORT), f"{SETTINGS_PORT} is reserved for settings", cluster_only=True),
-    ),
     spec.TalkerSpec: (
+        pod_template("talker"),
         _RESIDENT_ROWS,
         requires("vllm", equals("engine", "vllm"), "needs `engine: vllm`"),
         Rule(
@@ -329,6 +250,7 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         ),
     ),
     spec.CodecSpec: (
+        pod_template("codec"),
         _RESIDENT_ROWS,
         Rule(
             "capturePairs",
@@ -351,13 +273,14 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         ),
         unique("capturePairs", "a pair of rows and frames is listed twice", "rows", "frames"),
     ),
-    spec.ConnectorSpec: (
+    ConnectorSpec: (
         exactly_one("url", flag="managed"),
+        pod_template("redis", 6379),
         *(
             requires(field, ~is_true("managed"), "must not be set for a managed Redis")
             for field in ("passwordSecret", "passwordEnv", "caSecret")
         ),
-        *(requires(field, ~has("url"), "must not be set with `url`") for field in ("image", "storage")),
+        *(requires(field, ~has("url"), "must not be set with `url`") for field in ("image", "storage", "podTemplate")),
         requires("caSecret", ~has("url") | starts_with("url", "rediss"), "needs a rediss:// URL"),
         requires("passwordEnv", has("passwordSecret"), "is for `syrinx up`: set passwordSecret", cluster_only=True),
         requires(
@@ -377,8 +300,16 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         immutable("self.managed == oldSelf.managed", "the choice of managed or url is immutable"),
         immutable("has(self.storage) == has(oldSelf.storage)", "cannot be added or removed once Redis runs", "storage"),
     ),
-    spec.TuningBounds: (unique("chunkRamps", "a ramp is listed twice"),),
-    spec.RowBounds: (
+    tuning.TuningBounds: (unique("chunkRamps", "a ramp is listed twice"),),
+    AutoscalingSpec: (
+        Rule(
+            "minReplicas",
+            at_most("minReplicas", "maxReplicas"),
+            "must be at most maxReplicas",
+            detail="{self.min_replicas} is more than maxReplicas, {self.max_replicas}",
+        ),
+    ),
+    tuning.RowBounds: (
         Rule(
             "",
             at_most("min", "max"),
@@ -386,10 +317,6 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
             detail="min, {self.min}, is greater than max, {self.max}",
         ),
     ),
-    pods.Storage: (immutable("self == oldSelf", "is immutable once the volume exists"),),
-    pods.Peer: (
-        requires(
-            "cidr", ~has("namespace") & is_empty("podLabels"), "must not be combined with `namespace` or `podLabels`"
-        ),
-    ),
+    **POD_RULES,
+    **GATEWAY_RULES,
 }

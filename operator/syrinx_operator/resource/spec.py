@@ -1,6 +1,7 @@
 """The TTSPipeline resource: its fields with their bounds, defaults and descriptions.
 
-The CRD is generated from this module and `pods`. Unknown fields are refused. Rules between fields are in `rules`.
+The CRD is generated from it. `gateway`, `connector`, `tuning` and `pods` have the fields of these subjects. Unknown
+fields are refused. Rules between fields are in `rules`.
 """
 
 from typing import Annotated, Final, Literal
@@ -8,10 +9,13 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from syrinx_operator.resource import pods
+from syrinx_operator.resource.autoscaling import StageAutoscalingSpec
+from syrinx_operator.resource.connector import ConnectorSpec
+from syrinx_operator.resource.gateway import GatewaySpec
 from syrinx_operator.resource.pods import KUBERNETES, Object, list_map
+from syrinx_operator.resource.tuning import Ratio, SloSpec, TuningSpec
 from syrinx_stages.contract import settings
-from syrinx_stages.contract.family import TaskName
-from syrinx_stages.contract.settings import Frames, ModelAlias, Ramp, Rows, Seconds, VoiceAlias, VoiceName
+from syrinx_stages.contract.settings import Frames, Ramp, Rows, Seconds
 
 API_VERSION: Final = "syrinx.dev/v1alpha1"
 KIND: Final = "TTSPipeline"
@@ -20,16 +24,8 @@ BUNDLED_MODEL_NAME = "syrinx-us"
 
 _TALKER = settings.TalkerSettings()
 _CODEC = settings.CodecSettings()
-_GATEWAY = settings.GatewaySettings()
-_API = settings.ApiConfig()
 _VLLM = settings.VllmOptions()
 _MAX_RESIDENT = settings.StageConfig(pipeline="p", generation="g", replica="r", model="bundled").max_resident
-
-Replicas = Annotated[int, Meta(ge=1, le=64)]
-DrainSeconds = Annotated[int, Meta(ge=0, le=3600)]
-LocalFile = Annotated[pods.Line, Meta(max_length=1024)]
-"""A file on the machine of `syrinx up`, which resolves a relative path from the directory of the resource's file."""
-Image = Annotated[str, Meta(min_length=1, max_length=512, pattern="^[^ \\t\\n]+$")]
 
 
 class Metadata(Object, frozen=True, kw_only=True):
@@ -89,105 +85,16 @@ class ModelSpec(Object, frozen=True, kw_only=True):
     path or of the repository."""
 
 
-class ServiceSpec(Object, frozen=True, kw_only=True):
-    """The Kubernetes Service of the gateways."""
-
-    type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
-    """Type of the Service."""
-    node_port: pods.Port | None = None
-    """Port on each node, with type NodePort or LoadBalancer. Default: allocated by Kubernetes."""
-    annotations: pods.Annotations = {}
-    """Annotations of the Service, for example for load balancers."""
-
-
-class ApiSpec(Object, frozen=True, kw_only=True):
-    """Names that the public API accepts besides those of the checkpoint, and what it does with instructions."""
-
-    openai_names: bool = _API.openai_names
-    """Accept OpenAI's voice and model names (alloy, tts-1, ...) as aliases, so that clients work on their defaults."""
-    voice_aliases: Annotated[dict[VoiceAlias, VoiceName], Meta(max_length=32)] = _API.voice_aliases
-    """Other names of voices, in lower case, each with its voice. `default` is the voice of requests that name none. A
-    gateway does not start if the checkpoint does not have a voice. Default: none."""
-    model_aliases: Annotated[tuple[ModelAlias, ...], Meta(max_length=16)] = _API.model_aliases
-    """Other names that clients may send as `model`. Default: none."""
-    unsupported_instructions: Literal["Ignore", "Refuse"] = _API.unsupported_instructions
-    """What happens to requests with instructions that the checkpoint cannot follow. Ignore: they are served, with a
-    Warning header. Refuse: they are answered with 422."""
-
-
-class ApiKeysSpec(Object, frozen=True, kw_only=True):
-    """The API keys of the clients: `secret` on Kubernetes, `file` with `syrinx up`."""
-
-    secret: Annotated[pods.SecretKey | None, KUBERNETES] = None
-    """Secret with the file of API keys. Its changes take effect without a restart."""
-    file: LocalFile | None = None
-    """File of API keys for `syrinx up`. Its changes take effect without a restart."""
-
-
-class TlsSpec(Object, frozen=True, kw_only=True):
-    """The certificate of the API: `secret` on Kubernetes, `certificateFile` and `keyFile` with `syrinx up`."""
-
-    secret: Annotated[pods.Name | None, KUBERNETES] = None
-    """Secret of type kubernetes.io/tls. Its changes take effect without a restart."""
-    certificate_file: LocalFile | None = None
-    """File with the certificate and those of intermediate authorities (PEM) for `syrinx up`."""
-    key_file: LocalFile | None = None
-    """File with the private key (PEM, without a password) for `syrinx up`."""
-
-
-Origin = Annotated[str, Meta(pattern=r"^([*]|[a-z][-+.a-z0-9]*://[^\s/?#@,*]+)$", max_length=253)]
-"""The origin of a web page as browsers send it."""
-
-
-class CorsSpec(Object, frozen=True, kw_only=True):
-    """Access from web pages of other origins (CORS)."""
-
-    allow_origins: Annotated[tuple[Origin, ...], Meta(max_length=64)] = ()
-    """Origins whose pages may call the API, for example https://app.example.org; * allows all. Default: none."""
-
-
-class GatewaySpec(pods.PodFields, frozen=True, kw_only=True):
-    """The public HTTP API."""
-
-    replicas: Annotated[Replicas, KUBERNETES] = 1
-    """Number of gateway pods. `syrinx up` runs one."""
-    port: Annotated[int, Meta(ge=0, le=65_535)] = 8000
-    """TCP port of the API. With `syrinx up`, 0 selects a free port."""
-    service: Annotated[ServiceSpec, KUBERNETES] = ServiceSpec()
-    """The Service of the gateways."""
-    max_queue: Annotated[int, Meta(ge=0, le=100_000)] = _GATEWAY.max_queue
-    """Maximum number of requests that wait for a talker. Further requests are answered with 503."""
-    max_queue_seconds: Seconds = _GATEWAY.max_queue_seconds
-    """Maximum seconds that a request waits for a talker. A request that would wait longer, or has waited longer, is
-    answered with 503. Also applies if no talker or codec is ready."""
-    reference_hosts: Annotated[
-        tuple[Annotated[str, Meta(pattern=r"^[^\s/@]+$", max_length=253)], ...], Meta(max_length=64)
-    ] = ()
-    """Hosts from which reference audio may be downloaded by URL. Default: none."""
-    api: ApiSpec = ApiSpec()
-    """Names that the API accepts besides those of the checkpoint, and what it does with instructions."""
-    api_keys: ApiKeysSpec | None = None
-    """API keys, of which every request needs one. Default: none; everybody who reaches the gateway may use it."""
-    tls: TlsSpec | None = None
-    """Certificate for HTTPS. Default: none; the API is served over HTTP."""
-    cors: CorsSpec = CorsSpec()
-    """Access from web pages of other origins (CORS)."""
-    trusted_proxies: Annotated[tuple[pods.Cidr, ...], Meta(max_length=64)] = ()
-    """Address ranges of proxies, for example 10.0.0.0/8, whose X-Forwarded-For names the client. Default: none."""
-    drain_seconds: DrainSeconds = 120
-    """Seconds in which a stopping gateway finishes its streams. Use the duration of your longest utterance."""
-    resources: Annotated[pods.Resources, KUBERNETES] = pods.Resources(requests={"cpu": "50m", "memory": "128Mi"})
-    """CPU and memory of the container."""
-
-
 class StageSpec(pods.PodFields, frozen=True, kw_only=True):
     """Fields of both talker and codec."""
 
     device: Literal["cpu", "cuda"] | None = None
     """Device that the stage computes on. Default: cpu, or on Kubernetes cuda if `resources` has a GPU."""
-    replicas: Replicas = 1
+    replicas: pods.Replicas = 1
     """Number of processes. Requests go to the replicas with free rows."""
-    drain_seconds: DrainSeconds = 60
+    autoscaling: Annotated[StageAutoscalingSpec | None, KUBERNETES] = None
+    """Autoscaler of the stage. Default: none."""
+    drain_seconds: pods.DrainSeconds = 60
     """Seconds in which a stopping replica finishes its requests. Other replicas then take over the rest, without losing
     a frame."""
     startup_seconds: Annotated[int, Meta(ge=10, le=86_400), KUBERNETES] = 600
@@ -258,112 +165,6 @@ class CodecSpec(StageSpec, frozen=True, kw_only=True):
     fits; without one it runs eagerly. Default: none."""
 
 
-class ConnectorSpec(Object, frozen=True, kw_only=True):
-    """The Redis between the stages. Exactly one of `managed` and `url`."""
-
-    managed: bool = False
-    """Run a dedicated Redis for this pipeline."""
-    image: Annotated[Image | None, KUBERNETES] = None
-    """Image of the managed Redis (6.2 or newer). Default: configured in the operator."""
-    resources: Annotated[pods.Resources, KUBERNETES] = pods.Resources(
-        requests={"cpu": "50m", "memory": "64Mi"}, limits={"memory": "512Mi"}
-    )
-    """CPU and memory of the managed Redis. Its maxmemory is three quarters of the memory limit."""
-    storage: Annotated[pods.Storage | None, KUBERNETES] = None
-    """A volume for the managed Redis, so that streams survive a restart of its pod. Default: none; active streams end
-    with an error if Redis restarts."""
-    url: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
-    """URL of an existing Redis (6.2 or newer): redis://HOST:PORT/DB, or redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB
-    with the hosts of sentinels. With TLS rediss://… or rediss+sentinel://…. Without a password."""
-    password_secret: Annotated[pods.SecretKey | None, KUBERNETES] = None
-    """Secret with the password of `url`. Default: no password."""
-    ca_secret: Annotated[pods.SecretKey | None, KUBERNETES] = None
-    """Secret with the CA certificates (PEM) that verify a server with TLS. Default: those of the image."""
-    password_env: pods.EnvName | None = None
-    """Environment variable of `syrinx up` with the password of `url`. Default: no password."""
-
-
-TtfaMs = Literal[25, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000]
-"""The bucket bounds of the TTFA histogram, so that counts need no interpolation."""
-Ratio = Annotated[float, Meta(ge=0, le=1)]
-
-
-class TtfaObjective(Object, frozen=True, kw_only=True):
-    """The latency objective of one task type."""
-
-    task_type: TaskName
-    """Task type of the requests."""
-    ttfa_p95_ms: TtfaMs
-    """Time to the first audible sample in milliseconds. A bucket bound of the exported histogram."""
-    target: Ratio = 0.95
-    """Share of requests that must meet it."""
-
-
-class SloSpec(Object, frozen=True, kw_only=True):
-    """Service-level objectives."""
-
-    ttfa: Annotated[tuple[TtfaObjective, ...], Meta(max_length=3), list_map("taskType")] = ()
-    """Latency objectives by task type. Default: none."""
-    underrun_ratio: Ratio = 0.01
-    """Maximum share of live streams with playback underruns."""
-
-
-class RowBounds(Object, frozen=True, kw_only=True):
-    """Smallest and largest value that tuning may choose."""
-
-    min: Rows = 1
-    """Smallest value."""
-    max: Rows = 1024
-    """Largest value."""
-
-
-class CaptureBounds(Object, frozen=True, kw_only=True):
-    """Limits on the captured decoder shapes of one codec."""
-
-    max: Annotated[int, Meta(ge=0, le=64)] = 16
-    """Maximum number of shapes. 0 disables their tuning."""
-    seconds: Annotated[int, Meta(ge=1, le=3600)] = 60
-    """Maximum time in seconds to capture all shapes."""
-    memory_mi_b: Annotated[int, Meta(ge=1, le=1_048_576)] = 2048
-    """Maximum device memory of all shapes in MiB."""
-
-
-class TuningBounds(Object, frozen=True, kw_only=True):
-    """The values that tuning may choose."""
-
-    talker_max_num_seqs: RowBounds = RowBounds()
-    """Bounds of talker.maxNumSeqs."""
-    codec_max_num_seqs: RowBounds = RowBounds()
-    """Bounds of codec.maxNumSeqs."""
-    chunk_ramps: Annotated[tuple[Ramp, ...], Meta(max_length=16)] | None = None
-    """Candidates besides codec.chunkRamp. An empty list disables tuning of the ramp. Default: five ramps from [1, 2, 4,
-    8, 12] to [16, 16, 25]."""
-    capture_pairs: CaptureBounds = CaptureBounds()
-    """Limits on codec.capturePairs."""
-
-
-class PrometheusSpec(Object, frozen=True, kw_only=True):
-    """The Prometheus that scrapes this pipeline. Its token and CA are configured in the operator."""
-
-    url: Annotated[str, Meta(pattern=r"^https?://[^\s/@?#\\][^\s@?#\\]*$", max_length=512)]
-    """URL, for example http://prometheus.monitoring:9090, optionally with a path before /api/v1."""
-
-
-class TuningSpec(Object, frozen=True, kw_only=True):
-    """Automatic tuning of the settings."""
-
-    mode: Literal["Off", "Recommend", "Auto"] = "Recommend"
-    """Off: neither measure nor tune. Recommend: recommend better settings. Auto: apply them."""
-    paused: bool = False
-    """Suspend tuning and keep the current settings."""
-    interval_seconds: Annotated[int, Meta(ge=5, le=3600)] = 30
-    """Seconds between evaluations of the metrics."""
-    bounds: TuningBounds = TuningBounds()
-    """The values that tuning may choose."""
-    prometheus: Annotated[PrometheusSpec | None, KUBERNETES] = None
-    """Source of metrics. Default: the stages."""
-
-
 class PodMonitorSpec(Object, frozen=True, kw_only=True):
     """A PodMonitor of the Prometheus operator."""
 
@@ -399,10 +200,17 @@ class MonitoringSpec(Object, frozen=True, kw_only=True):
     prometheus, in all namespaces."""
 
 
+class ServiceAccountSpec(Object, frozen=True, kw_only=True):
+    """The ServiceAccount of the stages' pods, without permissions in the cluster."""
+
+    annotations: pods.Annotations = {}
+    """Annotations, for example of a cloud's identity."""
+
+
 class PipelineSpec(Object, frozen=True, kw_only=True):
     """The desired state of the pipeline."""
 
-    image: Annotated[Image | None, KUBERNETES] = None
+    image: Annotated[pods.Image | None, KUBERNETES] = None
     """Image of the stages. Default: the operator's default when the pipeline was created, so that an upgrade of the
     operator does not restart pods."""
     image_pull_policy: Annotated[Literal["Always", "IfNotPresent", "Never"] | None, KUBERNETES] = None
@@ -416,6 +224,12 @@ class PipelineSpec(Object, frozen=True, kw_only=True):
     progress_deadline_seconds: Annotated[Annotated[int, Meta(ge=60, le=172_800)] | None, KUBERNETES] = None
     """Seconds without progress after which a roll-out or scaling is reported as failed. It then still continues as soon
     as it can. Default: 600 for a download of the checkpoint, plus the largest startupSeconds."""
+    paused: Annotated[bool, KUBERNETES] = False
+    """Leave the pipeline's objects, settings and tuning as they are. The status is still updated."""
+    service_account: Annotated[ServiceAccountSpec, KUBERNETES] = ServiceAccountSpec()
+    """The ServiceAccount of the stages' pods."""
+    fixed_user: Annotated[bool, KUBERNETES] = True
+    """Run the pods as users 65532 and, of Redis, 999. false: the cluster chooses the users, as on OpenShift."""
     model: ModelSpec = ModelSpec(bundled=True)
     """The checkpoint to serve: exactly one of `bundled`, `path` and `huggingFace`. Default: the bundled voice."""
     gateway: GatewaySpec = GatewaySpec()

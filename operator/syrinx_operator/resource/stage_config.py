@@ -7,9 +7,10 @@ from enum import StrEnum
 import msgspec
 from msgspec import Struct, structs
 
+from syrinx_operator.resource.gateway import GatewaySpec
 from syrinx_operator.resource.pods import is_kubernetes_only
 from syrinx_operator.resource.rules import PROCESS_FIELDS
-from syrinx_operator.resource.spec import CodecSpec, GatewaySpec, PipelineSpec, TalkerSpec, TTSPipeline
+from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, TTSPipeline
 from syrinx_stages.contract.settings import (
     ApiConfig,
     CodecSettings,

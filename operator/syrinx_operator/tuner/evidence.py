@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from syrinx_operator.resource.knobs import Identity
-from syrinx_operator.resource.spec import TtfaObjective
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.status import SloStatus
+from syrinx_operator.resource.tuning import TtfaObjective
 from syrinx_operator.resource.tuning_status import Counts, Workload
 from syrinx_operator.tuner.policy import Policy
 from syrinx_stages.contract.family import FAMILY

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from syrinx_operator.resource.knobs import RAMP_LADDER, ROWS_LADDER, Knob, Mode, Setting, setting_of
-from syrinx_operator.resource.spec import PipelineSpec, RowBounds
+from syrinx_operator.resource.spec import PipelineSpec
+from syrinx_operator.resource.tuning import RowBounds
 
 
 class Objective(Struct, frozen=True):

@@ -97,6 +97,7 @@ BUILTIN = (
     _of("autoscaling", "horizontalpodautoscalers", "HorizontalPodAutoscaler", "status", version="v2"),
     _of("policy", "poddisruptionbudgets", "PodDisruptionBudget", "status"),
     _of("networking.k8s.io", "networkpolicies", "NetworkPolicy"),
+    _of("networking.k8s.io", "ingresses", "Ingress", "status"),
     _of("discovery.k8s.io", "endpointslices", "EndpointSlice"),
     _of("coordination.k8s.io", "leases", "Lease"),
     _of("storage.k8s.io", "storageclasses", "StorageClass", namespaced=False),

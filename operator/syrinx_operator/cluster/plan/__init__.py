@@ -6,7 +6,7 @@ from functools import partial
 from msgspec import Struct, structs
 
 from syrinx_operator.cluster import names, state
-from syrinx_operator.cluster.plan import network, pods, records, redis, workloads
+from syrinx_operator.cluster.plan import autoscaling, network, optional, pods, records, redis, route, workloads
 from syrinx_operator.cluster.plan.objects import record, with_applied_hash
 from syrinx_operator.cluster.plan.records import Release, Settings
 from syrinx_operator.cluster.plan.rollout import Rollout, stage_rollout
@@ -53,7 +53,7 @@ def plan(
     live = {stage: records.settings(spec, stage, owner, observed) for stage in STAGES}
     own_workload = state.workload_stages(spec)
     counts = {
-        stage: workloads.replica_count(owner, stage, records.stage_spec(spec, stage).replicas, observed)
+        stage: workloads.replica_count(owner, stage, records.stage_spec(spec, stage), observed)
         for stage in own_workload
     }
     manifests: list[Manifest] = [
@@ -66,10 +66,13 @@ def plan(
         # Not a volumeClaimTemplate, which could not be added later.
         *pods.claims(owner, Component.REDIS, spec.connector.storage),
         *network.services(owner, spec),
+        *route.routes(owner, spec.gateway),
         *network.network_policies(owner, spec, config),
         *(workloads.disruption_budget(owner, stage) for stage in own_workload if counts[stage].count > 1),
-        *network.pod_monitors(owner, spec, observed),
+        *network.pod_monitors(owner, spec),
+        *autoscaling.autoscalers(owner, spec, observed),
     ]
+    manifests = optional.without_unserved(manifests, observed.served_kinds)
     # In dependency order: Redis, talker and codec, gateway.
     if redis_template := release.templates.get(Component.REDIS):
         manifests.append(workloads.stage_workload(owner, Component.REDIS, redis_template, ReplicaCount(1), None))

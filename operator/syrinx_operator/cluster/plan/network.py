@@ -6,9 +6,8 @@ from typing import Any
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.kinds import POD_MONITOR
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
-from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner, workload_stages
-from syrinx_operator.resource.pods import Peer
-from syrinx_operator.resource.rules import ADMIN_PORT
+from syrinx_operator.cluster.state import STAGES, Component, Manifest, OperatorConfig, Owner, workload_stages
+from syrinx_operator.resource.pods import ADMIN_PORT, Peer
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_stages.contract.settings import SETTINGS_PORT
 
@@ -18,7 +17,8 @@ def services(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
     public = spec.gateway.service
     http = _port(names.HTTP_PORT_NAME, spec.gateway.port) | {"appProtocol": "https" if spec.gateway.tls else "http"}
     http |= omit_empty(nodePort=public.node_port)
-    found = [_service(owner, Component.GATEWAY, [http], public.annotations, type=public.type)]
+    balancer = omit_empty(loadBalancerClass=public.load_balancer_class)
+    found = [_service(owner, Component.GATEWAY, [http], public.annotations, type=public.type, **balancer)]
     # Pods that are not ready need a DNS name too, for debugging.
     headless: dict[str, Any] = {"type": "ClusterIP", "clusterIP": "None", "publishNotReadyAddresses": True}
     for stage in workload_stages(spec)[1:]:
@@ -31,8 +31,13 @@ def services(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
 
 def service_accounts(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
     """Returns the pods' ServiceAccounts, without a token: pods do not call the Kubernetes API."""
-    accounts = ["stages", *([Component.REDIS.value] if spec.connector.managed else [])]
-    return [manifest(owner, "v1", "ServiceAccount", each, automountServiceAccountToken=False) for each in accounts]
+    accounts = {"stages": spec.service_account.annotations}
+    if spec.connector.managed:
+        accounts[Component.REDIS.value] = {}
+    return [
+        manifest(owner, "v1", "ServiceAccount", each, annotations=annotations, automountServiceAccountToken=False)
+        for each, annotations in accounts.items()
+    ]
 
 
 def network_policies(owner: Owner, spec: PipelineSpec, config: OperatorConfig) -> list[Manifest]:
@@ -52,10 +57,10 @@ def network_policies(owner: Owner, spec: PipelineSpec, config: OperatorConfig) -
     return policies
 
 
-def pod_monitors(owner: Owner, spec: PipelineSpec, observed: Observed) -> list[Manifest]:
-    """Returns the PodMonitor of all stages, if the spec requests one and the cluster serves the kind."""
+def pod_monitors(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
+    """Returns the PodMonitor of all stages, if the spec requests one."""
     requested = spec.monitoring.pod_monitor
-    if requested is None or POD_MONITOR.kind not in observed.served_kinds:
+    if requested is None:
         return []
     endpoint = {
         "port": names.ADMIN_PORT_NAME,

@@ -9,11 +9,12 @@ import msgspec
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.plan import records
 from syrinx_operator.cluster.plan.objects import manifest, non_defaults, omit_empty, secret_ref
+from syrinx_operator.cluster.plan.pod_template import with_patch
 from syrinx_operator.cluster.plan.records import RenderContext
 from syrinx_operator.cluster.state import Component, Manifest, Owner, stages_in_pod, workload_stages
-from syrinx_operator.resource.pods import EnvVar, ExtraVolume, PodFields, Resources, SecretKey, Storage
-from syrinx_operator.resource.rules import ADMIN_PORT
-from syrinx_operator.resource.spec import GatewaySpec, HuggingFace, ModelSpec, PipelineSpec, StageSpec, TTSPipeline
+from syrinx_operator.resource.gateway import GatewaySpec
+from syrinx_operator.resource.pods import ADMIN_PORT, EnvVar, ExtraVolume, PodFields, Resources, SecretKey, Storage
+from syrinx_operator.resource.spec import HuggingFace, ModelSpec, PipelineSpec, StageSpec, TTSPipeline
 from syrinx_operator.resource.stage_config import tracing_environment
 from syrinx_stages.contract.settings import SETTINGS_PORT, TOKEN_VARIABLE
 
@@ -80,8 +81,13 @@ def stage_inputs(pipeline: TTSPipeline, stage: Component, context: RenderContext
 
 
 def pull_inputs(spec: PipelineSpec) -> dict[str, Any]:
-    """Returns the image pull settings of every pod."""
-    return {"imagePullPolicy": spec.image_pull_policy, "imagePullSecrets": [s.name for s in spec.image_pull_secrets]}
+    """Returns the image pull settings and users of every pod."""
+    return {
+        "imagePullPolicy": spec.image_pull_policy,
+        "imagePullSecrets": [secret.name for secret in spec.image_pull_secrets],
+        # Omitted for the default, so that an upgrade of the operator restarts no pod.
+        **({} if spec.fixed_user else {"fixedUser": False}),
+    }
 
 
 def stage_template(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> Manifest:
@@ -116,7 +122,7 @@ def stage_template(pipeline: TTSPipeline, stage: Component, context: RenderConte
         pod["terminationGracePeriodSeconds"] += ENDPOINT_SECONDS
     if (hub := spec.model.hugging_face) is not None:
         pod["initContainers"] = [_fetch_container(pipeline, hub, each, context) for each in stages_in_pod(spec, stage)]
-    return {"metadata": _metadata(pipeline, stage, context), "spec": pod}
+    return with_patch({"metadata": _metadata(pipeline, stage, context), "spec": pod}, part.pod_template)
 
 
 def pod_base(pipeline: TTSPipeline, component: Component, user: int) -> Manifest:
@@ -127,9 +133,7 @@ def pod_base(pipeline: TTSPipeline, component: Component, user: int) -> Manifest
         "enableServiceLinks": False,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": user,
-            "runAsGroup": user,
-            "fsGroup": user,
+            **({"runAsUser": user, "runAsGroup": user, "fsGroup": user} if pipeline.spec.fixed_user else {}),
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },

@@ -16,8 +16,9 @@ from syrinx_operator.cluster import names, state
 from syrinx_operator.cluster.plan.objects import non_defaults, read_record, record, short_hash
 from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner, is_owned
 from syrinx_operator.resource import stage_config as process
-from syrinx_operator.resource.rules import ADMIN_PORT
-from syrinx_operator.resource.spec import CodecSpec, GatewaySpec, ModelSpec, PipelineSpec, TalkerSpec, TTSPipeline
+from syrinx_operator.resource.gateway import GatewaySpec
+from syrinx_operator.resource.pods import ADMIN_PORT
+from syrinx_operator.resource.spec import CodecSpec, ModelSpec, PipelineSpec, TalkerSpec, TTSPipeline
 from syrinx_operator.resource.tuning_status import State
 from syrinx_stages.contract.settings import (
     SETTINGS_PORT,
@@ -31,9 +32,9 @@ from syrinx_stages.contract.settings import (
 AnyStage = GatewaySpec | TalkerSpec | CodecSpec
 
 LIVE_FIELDS: Mapping[Component, frozenset[str]] = {
-    Component.GATEWAY: frozenset({*GatewaySettings.__struct_fields__, "replicas", "service"}),
-    Component.TALKER: frozenset({*TalkerSettings.__struct_fields__, "replicas"}),
-    Component.CODEC: frozenset({*CodecSettings.__struct_fields__, "replicas"}),
+    Component.GATEWAY: frozenset({*GatewaySettings.__struct_fields__, "replicas", "autoscaling", "service", "route"}),
+    Component.TALKER: frozenset({*TalkerSettings.__struct_fields__, "replicas", "autoscaling"}),
+    Component.CODEC: frozenset({*CodecSettings.__struct_fields__, "replicas", "autoscaling"}),
 }
 """Python names of the stage spec fields that the pod template does not depend on."""
 _BACKED_UP = ("requested", "chosen", "lastGood", "identity", "trialCount")

@@ -7,9 +7,11 @@ from typing import Any
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.plan import pods
 from syrinx_operator.cluster.plan.objects import manifest, non_defaults, omit_empty, quantity, secret_ref
+from syrinx_operator.cluster.plan.pod_template import with_patch
 from syrinx_operator.cluster.plan.records import RenderContext
 from syrinx_operator.cluster.state import Component, Manifest, Owner
-from syrinx_operator.resource.spec import ConnectorSpec, TTSPipeline
+from syrinx_operator.resource.connector import ConnectorSpec
+from syrinx_operator.resource.spec import TTSPipeline
 
 USER = 999
 """The user `redis` of the official Redis and Valkey images."""
@@ -62,6 +64,7 @@ def redis_inputs(pipeline: TTSPipeline, context: RenderContext) -> dict[str, Any
         "password": context.password_uid,
         "resources": non_defaults(connector.resources),
         "durable": connector.storage is not None,
+        **omit_empty(podTemplate=connector.pod_template),
         **pods.pull_inputs(pipeline.spec),
     }
 
@@ -100,10 +103,8 @@ def redis_template(pipeline: TTSPipeline, context: RenderContext) -> Manifest:
         "volumes": [volume for volume, _ in volumes],
     }
     annotations = omit_empty(**{names.PASSWORD_ANNOTATION: context.password_uid})
-    return {
-        "metadata": {"labels": names.labels(pipeline.name, Component.REDIS), "annotations": annotations},
-        "spec": pod,
-    }
+    metadata = {"labels": names.labels(pipeline.name, Component.REDIS), "annotations": annotations}
+    return with_patch({"metadata": metadata, "spec": pod}, connector.pod_template)
 
 
 def _run(command: str) -> Manifest:

@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.plan.objects import manifest
-from syrinx_operator.cluster.plan.records import FrozenTemplate
+from syrinx_operator.cluster.plan.records import AnyStage, FrozenTemplate
 from syrinx_operator.cluster.state import Component, Manifest, Observed, Owner
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_operator.resource.stage_config import progress_deadline
@@ -25,12 +25,17 @@ class ReplicaCount(Struct, frozen=True):
         return not self.applied or self.resource_version is not None
 
 
-def replica_count(owner: Owner, stage: Component, desired: int, observed: Observed) -> ReplicaCount:
-    """Returns the count to apply. With an autoscaler, its count is left alone, or copied while we own the field."""
-    key = names.workload_key(owner.name, stage)
+def replica_count(owner: Owner, stage: Component, part: AnyStage, observed: Observed) -> ReplicaCount:
+    """Returns the count to apply. With an autoscaler, its count is left alone, or copied while we own the field.
+
+    An autoscaler that the spec requests counts before it exists, so that the count never returns to `replicas`.
+    """
+    key, autoscaling = names.workload_key(owner.name, stage), part.autoscaling
     live = observed.objects.get(key)
-    if live is None or key not in observed.autoscaled:
-        return ReplicaCount(desired)
+    if live is None and autoscaling is not None:
+        return ReplicaCount(min(max(part.replicas, autoscaling.min_replicas), autoscaling.max_replicas))
+    if live is None or (autoscaling is None and key not in observed.autoscaled):
+        return ReplicaCount(part.replicas)
     metadata, count = live["metadata"], live["spec"].get("replicas", 1)
     owners = {
         entry.get("manager")
@@ -40,7 +45,7 @@ def replica_count(owner: Owner, stage: Component, desired: int, observed: Observ
     if owners - {names.FIELD_MANAGER}:
         return ReplicaCount(count, applied=False)
     # If we left the field out while we are its only owner, server-side apply would reset it to 1.
-    return ReplicaCount(count, resource_version=metadata["resourceVersion"])
+    return ReplicaCount(count, resource_version=metadata.get("resourceVersion"))
 
 
 def stage_workload(

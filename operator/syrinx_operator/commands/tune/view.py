@@ -7,8 +7,9 @@ from typing import Any
 from msgspec import Struct
 
 from syrinx_operator.resource.knobs import Knob, Setting
-from syrinx_operator.resource.spec import CaptureShape, TtfaObjective
+from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.status import SloStatus
+from syrinx_operator.resource.tuning import TtfaObjective
 from syrinx_operator.resource.tuning_status import Counts, State, Stratum, Trial, TrialRecord
 from syrinx_operator.tuner.stats import METRICS, format_effect
 from syrinx_stages.contract.metrics import TTFA_BUCKETS

@@ -1,0 +1,111 @@
+"""Autoscalers of the stages: KEDA's ScaledObjects or HorizontalPodAutoscalers, on live streams and waiting requests."""
+
+from typing import Any, Final
+
+from msgspec import Struct
+
+from syrinx_operator.cluster import names
+from syrinx_operator.cluster.kinds import AUTOSCALER, SCALED_OBJECT
+from syrinx_operator.cluster.plan.objects import manifest
+from syrinx_operator.cluster.prometheus import selector
+from syrinx_operator.cluster.state import Component, Manifest, ObjectKey, Observed, Owner, is_owned, workload_stages
+from syrinx_operator.resource.autoscaling import AutoscalingSpec, StageAutoscalingSpec
+from syrinx_operator.resource.gateway import GatewaySpec
+from syrinx_operator.resource.spec import PipelineSpec
+
+STREAMS_METRIC: Final = "syrinx_live_streams"
+WAIT_METRIC: Final = "syrinx_queue_oldest_age_seconds"
+_STREAMS_PER_GATEWAY: Final = 100
+_POLLING_SECONDS: Final = 15
+
+
+class _Target(Struct, frozen=True):
+    """A metric and its target: for each replica, or as a whole."""
+
+    metric: str
+    aggregation: str
+    """PromQL's function over all gateways."""
+    value: float
+    per_replica: bool
+
+
+def autoscalers(owner: Owner, spec: PipelineSpec, observed: Observed) -> list[Manifest]:
+    """Returns the autoscalers of all stages that request one."""
+    found = []
+    for stage in workload_stages(spec):
+        part = getattr(spec, stage.value)
+        if part.autoscaling is None:
+            continue
+        targets = _targets(part, part.autoscaling)
+        kind, other = (SCALED_OBJECT, AUTOSCALER) if part.autoscaling.by == "Keda" else (AUTOSCALER, SCALED_OBJECT)
+        former = observed.objects.get(ObjectKey(other.kind, names.workload(owner.name, stage)))
+        if former is not None and is_owned(former, owner):
+            # KEDA refuses a workload that has another autoscaler. The former is pruned first.
+            continue
+        render = _scaled_object if kind is SCALED_OBJECT else _horizontal_pod_autoscaler
+        body = render(owner, spec, stage, part.autoscaling, targets)
+        found.append(manifest(owner, kind.api_version, kind.kind, stage, spec=body))
+    return found
+
+
+def _targets(part: Any, autoscaling: AutoscalingSpec) -> list[_Target]:
+    default = _STREAMS_PER_GATEWAY if isinstance(part, GatewaySpec) else part.max_num_seqs
+    found = [_Target(STREAMS_METRIC, "sum", autoscaling.streams_per_replica or default, per_replica=True)]
+    if isinstance(autoscaling, StageAutoscalingSpec):
+        found.append(_Target(WAIT_METRIC, "max", autoscaling.max_wait_seconds, per_replica=False))
+    return found
+
+
+def _scaled_object(
+    owner: Owner, spec: PipelineSpec, stage: Component, autoscaling: AutoscalingSpec, targets: list[_Target]
+) -> Manifest:
+    assert spec.tuning.prometheus is not None
+    triggers = [
+        {
+            "type": "prometheus",
+            "metricType": "AverageValue" if target.per_replica else "Value",
+            "metadata": {
+                "serverAddress": spec.tuning.prometheus.url,
+                # A pod that two jobs scrape must count once.
+                "query": f"{target.aggregation}(max by (pod) ({target.metric}{{{selector(owner)}}}))",
+                "threshold": f"{target.value:g}",
+                # Without samples the count stays as it is.
+                "ignoreNullValues": "false",
+            },
+        }
+        for target in targets
+    ]
+    return {
+        "scaleTargetRef": _workload(owner, stage),
+        "minReplicaCount": autoscaling.min_replicas,
+        "maxReplicaCount": autoscaling.max_replicas,
+        "pollingInterval": _POLLING_SECONDS,
+        "triggers": triggers,
+    }
+
+
+def _horizontal_pod_autoscaler(
+    owner: Owner, spec: PipelineSpec, stage: Component, autoscaling: AutoscalingSpec, targets: list[_Target]
+) -> Manifest:
+    metrics = []
+    for target in targets:
+        field, amount = ("averageValue", "AverageValue") if target.per_replica else ("value", "Value")
+        metric = {"name": target.metric, "selector": {"matchLabels": {"pipeline": owner.name}}}
+        goal = {"type": amount, field: _quantity(target.value)}
+        metrics.append({"type": "External", "external": {"metric": metric, "target": goal}})
+    return {
+        "scaleTargetRef": _workload(owner, stage),
+        "minReplicas": autoscaling.min_replicas,
+        "maxReplicas": autoscaling.max_replicas,
+        "metrics": metrics,
+    }
+
+
+def _quantity(value: float) -> str:
+    """Returns a Kubernetes quantity in its canonical form."""
+    return str(int(value)) if value == int(value) else f"{round(value * 1000)}m"
+
+
+def _workload(owner: Owner, stage: Component) -> Manifest:
+    key = names.workload_key(owner.name, stage)
+    return {"apiVersion": "apps/v1", "kind": key.kind, "name": key.name}
