@@ -28,6 +28,8 @@ class Idle(Struct, frozen=True):
 
     requests: dict[str, int]
     """Requests to the API server, by verb and kind."""
+    secret_reads: int
+    """Reads of Secrets before the measurement. They recur after minutes only."""
     seconds: float
     cpu_seconds: float
     rss_mb: float
@@ -95,7 +97,7 @@ async def _idle(cluster: Cluster, pid: int, seconds: float) -> Idle:
     await asyncio.sleep(seconds)
     passed, used = time.monotonic() - started, _cpu_seconds(pid) - cpu
     after = Counter(await cluster.ask("requests"))
-    return Idle(dict(sorted((after - requests).items())), passed, used, _rss_mb(pid))
+    return Idle(dict(sorted((after - requests).items())), requests["GET secrets"], passed, used, _rss_mb(pid))
 
 
 @contextlib.asynccontextmanager
