@@ -28,6 +28,8 @@ LONG = (
     "The old teacher carried seven green apples before breakfast. Her brother opened a broken window for his friends."
 )
 
+ROWS = 'syrinx_rows_resident{pipeline="together",stage="codec"}'
+
 
 class Running:
     """The pipeline and a client of it."""
@@ -126,7 +128,7 @@ async def kill_the_owner(running: Running) -> bool:
     """Kills the process that owns a request. Returns whether there was one."""
     for child in running.pipeline.processes[:2]:
         codec = child.members[1]
-        if codec.is_ready and (await running.metrics(codec)).get('syrinx_rows_resident{stage="codec"}'):
+        if codec.is_ready and (await running.metrics(codec)).get(ROWS):
             os.kill(child.pid, signal.SIGKILL)
             return True
     return False

@@ -28,6 +28,7 @@ from support.queries import DASHBOARDS, dashboard_queries, groups, parts, rules,
 from support.tuning import update_telemetry
 from syrinx_operator.cluster import prometheus
 from syrinx_operator.cluster.plan.autoscaling import STREAMS_METRIC, WAIT_METRIC, autoscalers
+from syrinx_operator.cluster.progress import STALLED
 from syrinx_operator.cluster.state import Owner
 from syrinx_operator.cluster.telemetry import HealthServer, Telemetry
 from syrinx_operator.cluster.workqueue import Outcome
@@ -71,6 +72,13 @@ EMPTY = {
 }
 """Queries that correctly have no data here, with the reason."""
 
+WRONG = [
+    *({"type": kind, "status": "False", "reason": "X"} for kind in ("Ready", "ConnectorReady", "MetricsAvailable")),
+    {"type": "Degraded", "status": "True", "reason": "X"},
+    {"type": "Progressing", "status": "False", "reason": STALLED},
+]
+"""Conditions of a pipeline with which every alert fires."""
+
 
 class Operator:
     """The operator's metrics, served by its server, as after some reconciles."""
@@ -101,6 +109,8 @@ class Operator:
         for condition in ("Ready", "Degraded", "MetricsAvailable"):
             for status in ("True", "False"):
                 telemetry.pipelines.labels(condition, status).set(1)
+        telemetry.conditions.update(NAMESPACE, OWNER.name, WRONG)
+        telemetry.watch_up.labels(NAMESPACE, "Pod").set(1)
 
 
 class ScrapingPrometheus:

@@ -8,10 +8,12 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 from matplotlib.figure import Figure
+from prometheus_client import CollectorRegistry, generate_latest
 from rich.console import Console
 
+from support.http_server import ScriptedResponse, http_server
 from syrinx_operator.commands.cli import main
-from syrinx_operator.commands.tune.command import read_view, watch
+from syrinx_operator.commands.tune.command import gateway_load, read_view, watch
 from syrinx_operator.commands.tune.plot import plot_difference
 from syrinx_operator.commands.tune.view import TuneError
 from syrinx_operator.local import tuning_files
@@ -19,6 +21,8 @@ from syrinx_operator.local.running import claim
 from syrinx_operator.local.tuning_files import TuningMemory
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.tuning_status import Counts, PairedTest, Period, State, Stratum, Trial
+from syrinx_stages.contract import metrics as m
+from syrinx_stages.runtime.metrics import Metrics, PipelineSeries
 
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 INITIAL = Setting(talker_max_num_seqs=1, codec_max_num_seqs=1, chunk_ramp=(2, 2, 4))
@@ -78,6 +82,16 @@ def test_errors_name_a_remedy(root, capsys):
         (slot.directory / tuning_files.STATE_FILE).write_text("{")
         assert "tuning.json: " in refusal(capsys)
     assert "--trial and --audit require --plot" in refusal(capsys, "--trial", "3")
+
+
+async def test_the_load_of_a_gateway_is_read_from_its_metrics():
+    metrics = Metrics(CollectorRegistry())
+    metrics[m.LIVE_STREAMS].set(3)
+    metrics[m.QUEUE_LENGTH].set(12)
+    text = generate_latest(PipelineSeries(metrics.registry, "demo"))
+    async with http_server(lambda request: ScriptedResponse(text)) as server:
+        assert await gateway_load(server.url) == "3 live streams, 12 requests waiting"
+    assert await gateway_load("http://127.0.0.1:1") == ""
 
 
 def test_reports_a_missing_cluster_configuration(root, capsys, monkeypatch):

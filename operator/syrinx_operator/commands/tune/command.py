@@ -137,7 +137,7 @@ async def gateway_load(admin_url: str) -> str:
             text = (await client.get(f"{admin_url}/metrics")).raise_for_status().text
     except (httpx.HTTPError, httpx.InvalidURL):
         return ""
-    found = {name: re.search(rf"^{name} (\S+)$", text, re.MULTILINE) for name in _GAUGES}
+    found = {name: re.search(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE) for name in _GAUGES}
     return ", ".join(f"{float(value[1]):.0f} {_GAUGES[name]}" for name, value in found.items() if value)
 
 
