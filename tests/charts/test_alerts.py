@@ -33,6 +33,10 @@ def reconciles(outcome, values):
     return series("syrinx_operator_reconciles_total", values, **OPERATOR, outcome=outcome)
 
 
+def watch_up(namespace, values):
+    return series("syrinx_operator_watch_up", values, **OPERATOR, pipeline_namespace=namespace, kind="Pod")
+
+
 def condition(kind, status, reason, values):
     labels = {"condition": kind, "status": status, "reason": reason}
     return series("syrinx_operator_pipeline_condition", values, **OPERATOR, **TUNED, **labels)
@@ -124,6 +128,22 @@ FIRES = {
             OPERATOR,
             "The operator operator-0 has not reconciled a pipeline for 10m 0s.",
         )
+    ],
+    "SyrinxWatchDown": [
+        (
+            "in one namespace",
+            [watch_up("speech", "1x5 0x40"), watch_up("other", "1x40")],
+            20,
+            {**OPERATOR, "pipeline_namespace": "speech", "kind": "Pod"},
+            "The operator operator-0 cannot watch objects of the kind Pod in speech.",
+        ),
+        (
+            "in all",
+            [watch_up("", "0x40")],
+            20,
+            {**OPERATOR, "kind": "Pod"},
+            "The operator operator-0 cannot watch objects of the kind Pod.",
+        ),
     ],
     "SyrinxReconcileErrors": [
         (
@@ -315,6 +335,7 @@ QUIET = {
         ("it reconciles", [age("20x30")], 10),
         ("one slow reconcile", [age("0x5 130x1 0x20")], 8),
     ],
+    "SyrinxWatchDown": [("it heals", [watch_up("speech", "0x5 1x40")], 20)],
     "SyrinxReconcileErrors": [
         ("it failed once", [reconciles("failed", "3x60"), reconciles("succeeded", "0+4x60")], 30)
     ],
