@@ -47,11 +47,11 @@ class DirectApi(Api):
         seconds: float = 0.0,
     ) -> Manifest:
         """Does what the request asks for. Raises ApiError."""
-        api, target = self._cluster.api, self._cluster.server._target(path)
-        kind, namespace, name = target.kind, target.namespace, target.name
-        write = Write(FIELD_MANAGER, force=method == "PATCH")
+        api, write = self._cluster.api, Write(FIELD_MANAGER, force=method == "PATCH")
         found: Manifest
         try:
+            target = self._cluster.server._target(path)
+            kind, namespace, name = target.kind, target.namespace, target.name
             match method:
                 case "GET" if not name:
                     version = str(self._cluster.store.version)
