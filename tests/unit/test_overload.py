@@ -45,8 +45,9 @@ def test_a_summary_separates_refused_failed_and_served_requests():
         Outcome(error="http 503", due=10.0, seconds=0.02),
         Outcome(error="cut off", due=10.0, seconds=3.0),
     ]
-    result = summarize(RUN, 5.0, outcomes, window=4.0)
+    result = summarize(RUN, 5.0, outcomes, window=4.0, peak=2.0)
     assert (result.requests, result.refused, result.failed, result.rate) == (4, 1, 1, 5.0)
+    assert result.throughput_share == pytest.approx(served(outcomes, 12.0, 14.0) / 2.0)
     assert result.ttfa_p50_ms == pytest.approx(200.0)
     assert result.refusal_p95_ms == pytest.approx(20.0)
     assert result.underruns == 0.5, "the second half of one stream is 1 s late"
@@ -54,7 +55,7 @@ def test_a_summary_separates_refused_failed_and_served_requests():
 
 def test_a_report_is_merged_with_those_of_other_machines(tmp_path):
     file = tmp_path / "overload.json"
-    first = OverloadReport([RUN], [summarize(RUN, 1.0, [stream(0.0, 0.1, 0.2)], 3.0)])
+    first = OverloadReport([RUN], [summarize(RUN, 1.0, [stream(0.0, 0.1, 0.2)], window=3.0, peak=2.0)])
     other = structs.replace(RUN, machine="other")
     save(merge(first, file), file)
     merged = merge(OverloadReport([other], []), file)
@@ -74,5 +75,6 @@ async def test_a_gateway_is_measured(monkeypatch):
     assert run.clients == 2 and run.capacity > 10
     assert measured.requests > 0 and measured.failed == measured.refused == 0
     assert measured.recovery_seconds is not None
-    assert len(lines) == 5, "the best number of clients is measured twice"
+    assert len(lines) == 6, "the best number of clients is measured again before and after the load"
+    assert 0.5 < measured.throughput_share < 2
     assert run.machine in overload.describe_report(report)
