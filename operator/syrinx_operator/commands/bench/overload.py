@@ -253,9 +253,8 @@ def describe_report(report: OverloadReport) -> str:
         )
         parts.append(f"{about}\n\n{markdown(_HEAD, rows)}")
     caption = (
-        "Open loop at multiples of the capacity. Throughput: served audio as a share of that of the closed loops before "
-        "and after the load. Times are p50/p95. "
-        "TTFA and underruns: of the admitted requests. Recovery: from the end of the load to a request with a TTFA "
-        f"within {NORMAL:g} times that of one alone."
+        "Open loop at multiples of the capacity. Throughput: served audio as a share of that of the closed loops "
+        "before and after the load. Times are p50/p95. TTFA and underruns: of the admitted requests. "
+        f"Recovery: from the end of the load to a request with a TTFA within {NORMAL:g} times that of one alone."
     )
     return "\n\n".join([*parts, caption])
