@@ -61,13 +61,13 @@ class _Handle:
         self,
         callback: Callable[..., Any],
         arguments: tuple[Any, ...],
-        context: Context | None,
+        context: Context,
         process: Process | None,
         when: float | None = None,
     ) -> None:
         self.callback = callback
         self.arguments = arguments
-        self.context = copy_context() if context is None else context
+        self.context = context
         self.process = process
         self.is_cancelled = False
         self._when = when
@@ -127,6 +127,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._tasks: list[_Task] = []
         """All tasks. They are kept, so that no garbage collection runs the rest of a crashed process."""
         self._context = copy_context()
+        """That of callbacks that come without one: a copy for each takes 4 % of a run."""
         self._closed = False
 
     # Time -------------------------------------------------------------------------------------------------------
@@ -227,7 +228,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             callback(*arguments)
             self.process = None
         else:
-            process.delay(_Handle(callback, arguments, None, process))
+            process.delay(_Handle(callback, arguments, self._context, process))
 
     def pause(self, process: Process) -> None:
         """Stops a process, as SIGSTOP does."""
@@ -244,7 +245,12 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
         # A task runs in its own process, also if another one wakes it.
         task = getattr(callback, "__self__", None)
-        handle = _Handle(callback, args, context, task.process if type(task) is _Task else self.process)
+        handle = _Handle(
+            callback,
+            args,
+            self._context if context is None else context,
+            task.process if type(task) is _Task else self.process,
+        )
         if not self._closed:
             self._ready.append(handle)
         return handle
@@ -262,7 +268,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def _schedule(
         self, when: float, callback: Any, args: tuple[Any, ...], context: Context | None, process: Process | None
     ) -> _Handle:
-        handle = _Handle(callback, args, context, process, when)
+        handle = _Handle(callback, args, self._context if context is None else context, process, when)
         heapq.heappush(self._timers, (when, self._next_number(), handle))
         return handle
 
