@@ -11,8 +11,9 @@ from support.kube.errors import ApiError as Refusal
 from syrinx_operator.cluster.api import Api, ApiError, WatchEvent
 from syrinx_operator.cluster.cache import Cache
 from syrinx_operator.cluster.config import options
+from syrinx_operator.cluster.former_leases import FormerLeases
 from syrinx_operator.cluster.kinds import Kind
-from syrinx_operator.cluster.lease import FormerLeases, Leases
+from syrinx_operator.cluster.lease import Leases
 from syrinx_operator.cluster.names import FIELD_MANAGER
 from syrinx_operator.cluster.objects import Objects
 from syrinx_operator.cluster.reconcile import Reconciler
@@ -92,7 +93,8 @@ async def reconcile(cluster: KubeCluster, pipelines: Iterable[NamespacedName]) -
     telemetry = Telemetry()
     api = DirectApi(cluster, telemetry)
     cache = Cache(api, None, lambda *_: None, relist_seconds=3600.0, max_backoff_seconds=60.0)
-    leases = Leases(api, settings.identity, 3600.0, cache.outdate)
+    lease = NamespacedName("default", settings.lease_name)
+    leases = Leases(api, settings.identity, lease, 3600.0, cache.outdate)
     secrets = Secrets(api, seconds=3600.0)
     async with StageApi(api, settings.access, telemetry) as stages:
         reconciler = Reconciler(

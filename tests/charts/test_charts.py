@@ -188,7 +188,10 @@ def test_namespaces_match_arguments_and_role_bindings():
 
     assert (declared({}), bound({})) == (["--namespace=speech"], ["speech"])
     two = VALUES["namespaces"]
-    assert (declared(two), bound(two)) == (["--namespace=voices", "--namespace=books"], ["voices", "books"])
+    assert declared(two) == ["--namespace=voices", "--namespace=books"]
+    assert bound(two) == ["speech", "voices", "books"], "its own namespace has its Lease"
+    own = next(m for m in of_kind(objects("syrinx", two), "Role") if m["metadata"]["namespace"] == "speech")
+    assert rules_of([own]) == {("coordination.k8s.io", "leases", verb) for verb in ("get", "create", "update")}
     assert (declared({"clusterWide": True}), bound({"clusterWide": True})) == (["--all-namespaces"], [None])
 
 

@@ -245,6 +245,6 @@ async def test_many_pipelines_at_once_on_a_slow_server_keep_their_lease(harness)
         for name in names:
             await harness.settled(name, seconds=120)
         assert "not renewed in time" not in operator.log.read_text()
-        leases = [each for each in harness.cluster.requests if "/leases/ttspipelines.syrinx.dev" in each.path]
+        leases = [each for each in harness.cluster.requests if "/leases/syrinx-operator" in each.path]
         renewals = [each for each in leases if each.method == "PUT"]
         assert len(leases) - len(renewals) <= 1, "it is read once"

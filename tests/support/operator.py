@@ -15,7 +15,6 @@ from typing import Any, Self
 import httpx
 
 from support.kube import KubeCluster
-from syrinx_operator.cluster.names import LEASE
 from syrinx_operator.local import die_with_parent
 from syrinx_stages.connector.server import free_port
 
@@ -198,9 +197,9 @@ class Harness:
         """Returns all objects of pipelines."""
         return [each for kind in OBJECTS for each in self.cluster.list(kind, MANAGED)]
 
-    def lease(self, namespace: str = "default") -> dict[str, Any]:
-        """Returns the spec of the Lease of a namespace."""
-        return self.cluster.get("lease", LEASE, namespace)["spec"]
+    def lease(self) -> dict[str, Any]:
+        """Returns the spec of the operators' Lease."""
+        return self.cluster.get("lease", "syrinx-operator", "default")["spec"]
 
     def writes(self) -> list[str]:
         """Returns the operators' writes without those of Leases."""

@@ -42,6 +42,7 @@ def test_reads_every_variable():
             "SYRINX_REDIS_IMAGE": "b",
             "SYRINX_OPERATOR_NAMESPACE": "c",
             "SYRINX_RESYNC_SECONDS": "2.5",
+            "SYRINX_LEASE": "speech",
             "SYRINX_LEASE_SECONDS": "30",
             "SYRINX_PORT": "0",
             "POD_NAME": "operator-7",
@@ -49,7 +50,8 @@ def test_reads_every_variable():
     )
     pipelines = found.pipelines
     assert (pipelines.stages_image, pipelines.redis_image, pipelines.operator_namespace) == ("a", "b", "c")
-    assert (found.resync_seconds, found.lease_seconds, found.port, found.identity) == (2.5, 30.0, 0, "operator-7")
+    assert (found.lease_name, found.identity) == ("speech", "operator-7")
+    assert (found.resync_seconds, found.lease_seconds, found.port) == (2.5, 30.0, 0)
 
 
 def test_processes_on_one_machine_have_different_identities():

@@ -76,7 +76,7 @@ async def test_the_liveness_probe_names_stuck_pipelines_and_a_dead_lease_task(op
     assert (operator._health().ok, operator._health().text) == (False, "stuck: voices/demo")
     operator._lease_keeper = asyncio.create_task(asyncio.sleep(0))
     await operator._lease_keeper
-    assert operator._health().text == "Leases are no longer renewed; stuck: voices/demo"
+    assert operator._health().text == "the Lease is no longer renewed; stuck: voices/demo"
 
 
 def test_kopf_only_runs_the_process():

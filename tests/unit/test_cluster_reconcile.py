@@ -12,9 +12,9 @@ from support.fake_api import FakeApi, forbidden, pipeline_object, unavailable
 from syrinx_operator.cluster.api import ApiError
 from syrinx_operator.cluster.cache import Cache
 from syrinx_operator.cluster.config import options
+from syrinx_operator.cluster.former_leases import FormerLeases
 from syrinx_operator.cluster.kinds import PIPELINE
-from syrinx_operator.cluster.lease import FormerLeases, Leases
-from syrinx_operator.cluster.names import LEASE
+from syrinx_operator.cluster.lease import Leases
 from syrinx_operator.cluster.objects import Objects
 from syrinx_operator.cluster.reconcile import Reconciler
 from syrinx_operator.cluster.secrets import Secrets
@@ -54,7 +54,8 @@ class World:
         settings = options({"POD_NAME": identity, "SYRINX_STAGES_IMAGE": "stages:1"})
         self.cache = Cache(self.api, (DEMO.namespace,), lambda *_: None, relist_seconds=300.0, max_backoff_seconds=60.0)
         secrets = Secrets(self.api, secret_seconds)
-        leases = Leases(self.api, identity, settings.lease_seconds, self.cache.outdate)
+        lease = NamespacedName("operators", settings.lease_name)
+        leases = Leases(self.api, identity, lease, settings.lease_seconds, self.cache.outdate)
         self.reconciler = Reconciler(
             api=self.api,
             cache=self.cache,
@@ -102,7 +103,7 @@ async def test_creates_all_objects_then_the_status():
     assert result.outcome is Outcome.SUCCEEDED
     assert world.api.names("StatefulSet") == ["demo-codec", "demo-redis", "demo-talker"]
     assert world.api.names("Secret") == ["demo-redis", "demo-stages"]
-    assert world.api.writes[0] == ("create", "Lease", LEASE)
+    assert world.api.writes[0] == ("create", "Lease", "syrinx-operator")
     assert world.api.writes[-1] == ("apply", "TTSPipeline/status", "demo")
     assert world.pipeline["status"]["observedGeneration"] == 1
     assert result.conditions["Ready"] == "False"

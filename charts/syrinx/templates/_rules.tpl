@@ -37,9 +37,7 @@
 - apiGroups: [keda.sh]
   resources: [scaledobjects]
   verbs: [get, list, watch, create, patch, delete]
-- apiGroups: [coordination.k8s.io]
-  resources: [leases]
-  verbs: [get, create, update]
+{{ include "syrinx.leaseRules" . }}
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
@@ -48,4 +46,9 @@
   resources: [pods/proxy]
   verbs: [get, update]
 {{- end }}
+{{- end }}
+{{- define "syrinx.leaseRules" -}}
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [get, create, update]
 {{- end }}

@@ -36,11 +36,13 @@ class Options(Struct, frozen=True, kw_only=True):
     prometheus: prometheus.Access
     access: StageAccess
     identity: str
-    """Holder identity in Leases. A pod's name, so that a restarted container still holds its Leases."""
+    """Holder identity in the Lease. A pod's name, so that a restarted container still holds it."""
+    lease_name: str = "syrinx-operator"
+    """The Lease of this installation, in its namespace. Of the operators that share it, one works."""
     resync_seconds: float = 15.0
     """Time between two reconciles of a pipeline without changes."""
     lease_seconds: float = 15.0
-    """Duration of a Lease: how long other operators wait for a silent one."""
+    """Duration of that Lease: how long other operators wait for a silent one."""
     relist_seconds: float = 300.0
     """Time between two LISTs of each kind, which find what a watch missed, and between two readings of a Secret."""
     max_backoff_seconds: float = 60.0
@@ -51,6 +53,11 @@ class Options(Struct, frozen=True, kw_only=True):
 _VARIABLES: Mapping[str, tuple[str, Any, str]] = {
     "access": ("SYRINX_STAGE_ACCESS", StageAccess, "direct or proxy"),
     "resync_seconds": ("SYRINX_RESYNC_SECONDS", Annotated[float, Meta(ge=0.1, le=3600)], "a number from 0.1 to 3600"),
+    "lease_name": (
+        "SYRINX_LEASE",
+        Annotated[str, Meta(pattern=r"^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$")],
+        "a name of lowercase letters, digits, - and .",
+    ),
     "lease_seconds": ("SYRINX_LEASE_SECONDS", Annotated[float, Meta(ge=1, le=3600)], "a number from 1 to 3600"),
     "relist_seconds": ("SYRINX_RELIST_SECONDS", Annotated[float, Meta(ge=1, le=3600)], "a number from 1 to 3600"),
     "max_backoff_seconds": (

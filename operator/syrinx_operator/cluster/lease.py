@@ -1,4 +1,8 @@
-"""Leases: one operator at a time writes in a namespace; others stand by until it stops renewing."""
+"""Leases: one operator at a time writes in a namespace; others stand by until it stops renewing.
+
+An installation renews one Lease, in its own namespace. It claims each namespace with pipelines by another Lease there,
+which names the first one. So the requests do not grow with the number of namespaces.
+"""
 
 import asyncio
 import logging
@@ -13,6 +17,7 @@ from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api, ApiError, if_found
 from syrinx_operator.cluster.kinds import LEASE
 from syrinx_operator.cluster.state import Manifest, Owner
+from syrinx_operator.cluster.workqueue import NamespacedName
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +25,8 @@ _MARGIN: Final = 0.2
 """Share of a Lease's duration reserved for a write that has passed the fence."""
 _RETRY: Final = 1 / 15
 """Share of a Lease's duration between two attempts to renew it while they fail."""
+CLAIM_SECONDS: Final = 600.0
+"""Duration of a namespace's Lease. It ends earlier if the installation's Lease does."""
 
 
 class LeaseLost(Exception):
@@ -34,211 +41,270 @@ class LeaseTaken(Exception):
 class OtherHolder:
     """Another operator's Lease. Its age is measured by our own clock, because clocks of other machines may differ."""
 
-    version: str = ""
+    version: str | None = None
     seen_at: float = 0.0
 
-    def has_abandoned(self, live: Manifest, now: float, default_seconds: float) -> bool:
-        """Returns whether the Lease has stayed the same for its duration."""
-        if self.version != live["metadata"]["resourceVersion"]:
-            self.version, self.seen_at = live["metadata"]["resourceVersion"], now
-        return now - self.seen_at > float((live.get("spec") or {}).get("leaseDurationSeconds") or default_seconds)
+    def has_abandoned(self, live: Manifest | None, now: float, default_seconds: float) -> bool:
+        """Returns whether the Lease has stayed the same, or away, for its duration."""
+        version = "" if live is None else live["metadata"]["resourceVersion"]
+        if self.version != version:
+            self.version, self.seen_at = version, now
+        seconds = ((live or {}).get("spec") or {}).get("leaseDurationSeconds") or default_seconds
+        return now - self.seen_at > float(seconds)
+
+
+class Lease:
+    """One Lease. Times are of our monotonic clock."""
+
+    def __init__(
+        self,
+        api: Api,
+        key: NamespacedName,
+        holder: str,
+        *,
+        seconds: float,
+        retry_seconds: float,
+        clock: Callable[[], float],
+        has_stopped: Callable[[str], Awaitable[bool]] | None = None,
+    ) -> None:
+        """`retry_seconds`: time between two attempts that fail. `has_stopped` tells it of another holder."""
+        self.term = 0
+        """How often it was acquired after it had expired: others may have written before each."""
+        self._api = api
+        self._key = key
+        self._holder = holder
+        self._seconds = seconds
+        self._retry_seconds = retry_seconds
+        self._clock = clock
+        self._has_stopped = has_stopped
+        self._lock = asyncio.Lock()
+        self._held_until = 0.0
+        self._live: Manifest | None = None
+        """The Lease as we wrote it last."""
+        self._other = OtherHolder()
+        self._refusal: Exception | None = None
+        """Why the last attempt failed; None if it succeeded."""
+        self._refused_at = 0.0
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether it is held for long enough to finish a write."""
+        return self._held_until - self._clock() >= self._seconds * _MARGIN
+
+    async def hold(self) -> None:
+        """Acquires it, or renews it after a third of its duration. Raises LeaseTaken or ApiError."""
+        async with self._lock:
+            if self._held_until - self._clock() <= self._seconds * 2 / 3:
+                await self._attempt()
+
+    async def renew(self) -> bool:
+        """Renews it if it is held. Returns whether that succeeded."""
+        async with self._lock:
+            if not self._held_until or self._held_until - self._clock() > self._seconds * 2 / 3:
+                return True
+            self._refusal = None
+            try:
+                await self._attempt()
+            except (LeaseTaken, ApiError) as error:
+                log.warning("the Lease %s was not renewed: %s", self._key, error)
+                return False
+            return self._refusal is None
+
+    def doubt(self) -> None:
+        """Requires that it is acquired again: another operator may have it."""
+        self._held_until = 0.0
+
+    async def release(self) -> None:
+        """Lets another operator acquire it immediately."""
+        async with self._lock:
+            if not self._held_until:
+                return
+            self._held_until = 0.0
+            try:
+                live = await self._api.get(LEASE, self._key.namespace, self._key.name)
+                if live.get("spec", {}).get("holderIdentity") == self._holder:
+                    released = live | {"spec": live["spec"] | {"holderIdentity": ""}}
+                    await self._api.replace(LEASE, self._key.namespace, released)
+            except ApiError as error:
+                log.info("the Lease %s was not released and will expire: %s", self._key, error)
+
+    async def _attempt(self) -> None:
+        """Acquires or renews at most once per `retry_seconds`; in between repeats the last refusal."""
+        now = self._clock()
+        was_held = self._held_until > now
+        if self._refusal is None or now - self._refused_at >= self._retry_seconds:
+            self._refusal, self._refused_at = None, now
+            try:
+                self._live = await self._write()
+                self.term += not was_held
+                self._held_until = now + self._seconds
+            except LeaseTaken as error:
+                self._held_until, self._refusal = 0.0, error
+            except ApiError as error:
+                # Whether the request took effect is unknown: read it the next time.
+                self._live, self._refusal = None, error
+        if self._refusal is not None and not self.is_safe:
+            raise self._refusal
+
+    async def _write(self) -> Manifest:
+        namespace, timeout = self._key.namespace, self._retry_seconds
+        if self._live is not None:
+            try:
+                return await self._api.replace(LEASE, namespace, self._manifest(), timeout)
+            except ApiError as error:
+                if error.status not in (404, 409):
+                    raise
+        self._live = await if_found(self._api.get(LEASE, namespace, self._key.name))
+        try:
+            if self._live is None:
+                return await self._api.create(LEASE, namespace, self._manifest())
+            await self._check(self._live)
+            return await self._api.replace(LEASE, namespace, self._manifest(), timeout)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            self._live = None
+            raise LeaseTaken(f"another operator has just acquired the Lease {self._key}") from None
+
+    async def _check(self, live: Manifest) -> None:
+        """Raises LeaseTaken unless the Lease is ours, released or abandoned; ApiError."""
+        holder = (live.get("spec") or {}).get("holderIdentity") or ""
+        if holder in ("", self._holder) or self._other.has_abandoned(live, self._clock(), self._seconds):
+            return
+        if self._has_stopped is not None and await self._has_stopped(holder):
+            return
+        self._live = None
+        raise LeaseTaken(f"operator {holder} holds the Lease {self._key}")
+
+    def _manifest(self) -> Manifest:
+        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        live = self._live
+        before = (live or {}).get("spec") or {}
+        is_ours = before.get("holderIdentity") == self._holder
+        transitions = int(before.get("leaseTransitions") or 0)
+        return {
+            "apiVersion": LEASE.api_version,
+            "kind": LEASE.kind,
+            "metadata": live["metadata"] if live else {"name": self._key.name, "namespace": self._key.namespace},
+            "spec": {
+                "holderIdentity": self._holder,
+                "leaseDurationSeconds": math.ceil(self._seconds),
+                "acquireTime": before.get("acquireTime", now) if is_ours else now,
+                "renewTime": now,
+                "leaseTransitions": transitions if is_ours or live is None else transitions + 1,
+            },
+        }
 
 
 @dataclass
-class _Lease:
-    """This process's view of a namespace's Lease. Times are of our monotonic clock."""
+class _Claim:
+    """A namespace's Lease, and the terms of both Leases for which everything that others wrote before is known."""
 
-    namespace: str
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lease: Lease
+    own_term: int = 0
+    """Term of the installation's Lease in which the namespace was claimed."""
+    prepared: tuple[int, int] = (0, 0)
     preparing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    held_until: float = 0.0
-    """0 if we do not hold it."""
-    is_prepared: bool = False
-    """Whether everything that was written before we acquired it is known."""
-    live: Manifest | None = None
-    """The Lease as we wrote it last."""
-    other: OtherHolder = field(default_factory=OtherHolder)
-    refusal: Exception | None = None
-    """Why the last attempt failed; None if it succeeded."""
-    refused_at: float = 0.0
 
 
 class Leases:
-    """The Leases of this operator, one in each namespace with pipelines."""
+    """The installation's Lease and its claims of namespaces."""
 
     def __init__(
         self,
         api: Api,
         identity: str,
+        key: NamespacedName,
         seconds: float,
         prepare: Callable[[str], Awaitable[None]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`prepare` is called after a Lease is acquired, before anything is written in its namespace; it may raise."""
+        """`key`: of the installation's Lease, of which `identity` is one of the holders, for `seconds`.
+
+        `prepare` is called after a namespace is claimed, before anything is written there; it may raise.
+        """
         self._api = api
-        self._identity = identity
         self._seconds = seconds
         self._prepare = prepare
         self._clock = clock
-        self._leases: dict[str, _Lease] = {}
+        self._holder = str(key)
+        self._own = Lease(api, key, identity, seconds=seconds, retry_seconds=seconds / 3, clock=clock)
+        self._claims: dict[str, _Claim] = {}
+        self._unused: dict[str, _Claim] = {}
+        """Claims to release."""
+        self._others: dict[str, OtherHolder] = {}
+        """Leases of other installations."""
 
     async def hold(self, namespace: str) -> None:
-        """Acquires a namespace's Lease, or renews it. Raises LeaseTaken or ApiError."""
-        lease = self._leases.setdefault(namespace, _Lease(namespace))
-        async with lease.lock:
-            if lease.held_until - self._clock() <= self._seconds * 2 / 3:
-                await self._attempt(lease)
-        async with lease.preparing:
-            if not lease.is_prepared:
+        """Holds the Lease and claims a namespace. Raises LeaseTaken or ApiError."""
+        await self._own.hold()
+        if (claim := self._claims.get(namespace)) is None:
+            claim = self._unused.pop(namespace) if namespace in self._unused else self._claim(namespace)
+            self._claims[namespace] = claim
+        if claim.own_term != self._own.term:
+            claim.own_term = self._own.term
+            claim.lease.doubt()
+        await claim.lease.hold()
+        async with claim.preparing:
+            terms = self._own.term, claim.lease.term
+            if claim.prepared != terms:
                 await self._prepare(namespace)
-                lease.is_prepared = True
+                claim.prepared = terms
 
     def fence(self, owner: Owner) -> None:
-        """Raises LeaseLost unless the pipeline's Lease is held for long enough to finish a write."""
-        lease = self._leases.get(owner.namespace)
-        if lease is None or not lease.is_prepared or not self._is_safe(lease):
-            raise LeaseLost(f"the Lease {names.LEASE} was not renewed in time")
+        """Raises LeaseLost unless the pipeline's namespace is held for long enough to finish a write."""
+        claim = self._claims.get(owner.namespace)
+        if (
+            claim is None
+            or claim.own_term != self._own.term
+            or claim.prepared != (self._own.term, claim.lease.term)
+            or not (self._own.is_safe and claim.lease.is_safe)
+        ):
+            raise LeaseLost(f"the Lease {self._holder} was not renewed in time")
 
     async def keep(self) -> None:
-        """Renews all held Leases three times per duration, and more often while that fails; never returns."""
+        """Renews the Lease three times per duration, and more often while that fails; never returns."""
         has_failed = False
         while True:
             await asyncio.sleep(self._seconds * (_RETRY if has_failed else 1 / 3))
-            renewals = [self._renew(lease) for lease in list(self._leases.values()) if lease.held_until]
-            has_failed = not all(await asyncio.gather(*renewals))
+            has_failed = not await self._own.renew()
+            for namespace, claim in list(self._unused.items()):
+                await claim.lease.release()
+                self._unused.pop(namespace, None)
 
     def forget(self, namespace: str) -> None:
-        """Lets the Lease of a namespace without pipelines expire."""
-        self._leases.pop(namespace, None)
+        """Releases a namespace without pipelines, within a third of a Lease's duration."""
+        if (claim := self._claims.pop(namespace, None)) is not None:
+            self._unused[namespace] = claim
 
     async def release(self) -> None:
-        """Releases all held Leases, so that the next operator need not wait for them to expire."""
-        held = [lease for lease in self._leases.values() if lease.held_until]
-        self._leases = {}
-        await asyncio.gather(*map(self._release, held))
+        """Releases the Lease, so that the next operator need not wait for it to expire."""
+        self._claims = {}
+        await self._own.release()
 
-    def _is_safe(self, lease: _Lease) -> bool:
-        return lease.held_until - self._clock() >= self._seconds * _MARGIN
+    def _claim(self, namespace: str) -> _Claim:
+        lease = Lease(
+            self._api,
+            NamespacedName(namespace, names.LEASE),
+            self._holder,
+            seconds=CLAIM_SECONDS,
+            retry_seconds=self._seconds / 3,
+            clock=self._clock,
+            has_stopped=self._has_stopped,
+        )
+        return _Claim(lease)
 
-    async def _renew(self, lease: _Lease) -> bool:
-        async with lease.lock:
-            if lease.held_until - self._clock() > self._seconds * 2 / 3:
-                return True
-            lease.refusal = None
-            try:
-                await self._attempt(lease)
-            except (LeaseTaken, ApiError) as error:
-                log.warning("%s: the Lease was not renewed: %s", lease.namespace, error)
+    async def _has_stopped(self, holder: str) -> bool:
+        """Returns whether another installation no longer holds its Lease, which is the name of the holder."""
+        namespace, is_installation, name = holder.partition("/")
+        if not is_installation:
+            return False
+        try:
+            live = await if_found(self._api.get(LEASE, namespace, name))
+        except ApiError as error:
+            if error.status == 403:
                 return False
-            return lease.refusal is None
-
-    async def _attempt(self, lease: _Lease) -> None:
-        """Acquires or renews once per third of the duration; in between repeats the last refusal."""
-        now = self._clock()
-        if lease.held_until <= now:
-            # Others may have written since.
-            lease.held_until, lease.is_prepared = 0.0, False
-        if lease.refusal is None or now - lease.refused_at >= self._seconds / 3:
-            lease.refusal = None
-            try:
-                lease.live = await self._write(lease)
-                lease.held_until = now + self._seconds
-            except LeaseTaken as error:
-                lease.held_until, lease.is_prepared, lease.refusal = 0.0, False, error
-            except ApiError as error:
-                # Whether the request took effect is unknown: read it the next time.
-                lease.live, lease.refusal = None, error
-            lease.refused_at = now
-        if lease.refusal is not None and not self._is_safe(lease):
-            raise lease.refusal
-
-    async def _write(self, lease: _Lease) -> Manifest:
-        timeout = self._seconds / 3
-        if lease.live is not None:
-            try:
-                return await self._api.replace(LEASE, lease.namespace, self._manifest(lease), timeout)
-            except ApiError as error:
-                if error.status not in (404, 409):
-                    raise
-        lease.live = await if_found(self._api.get(LEASE, lease.namespace, names.LEASE))
-        try:
-            if lease.live is None:
-                return await self._api.create(LEASE, lease.namespace, self._manifest(lease))
-            self._check(lease, lease.live)
-            return await self._api.replace(LEASE, lease.namespace, self._manifest(lease), timeout)
-        except ApiError as error:
-            if error.status != 409:
-                raise
-            lease.live = None
-            raise LeaseTaken("another operator has just acquired the Lease") from None
-
-    def _check(self, lease: _Lease, live: Manifest) -> None:
-        """Raises LeaseTaken unless the Lease is ours, released or abandoned."""
-        holder = (live.get("spec") or {}).get("holderIdentity") or ""
-        if holder in ("", self._identity) or lease.other.has_abandoned(live, self._clock(), self._seconds):
-            return
-        lease.live = None
-        raise LeaseTaken(f"operator {holder} holds the Lease")
-
-    def _manifest(self, lease: _Lease) -> Manifest:
-        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        before = (lease.live or {}).get("spec") or {}
-        is_ours = before.get("holderIdentity") == self._identity
-        transitions = int(before.get("leaseTransitions") or 0)
-        metadata = lease.live["metadata"] if lease.live else {"name": names.LEASE, "namespace": lease.namespace}
-        return {
-            "apiVersion": LEASE.api_version,
-            "kind": LEASE.kind,
-            "metadata": metadata,
-            "spec": {
-                "holderIdentity": self._identity,
-                "leaseDurationSeconds": math.ceil(self._seconds),
-                "acquireTime": before.get("acquireTime", now) if is_ours else now,
-                "renewTime": now,
-                "leaseTransitions": transitions if is_ours or lease.live is None else transitions + 1,
-            },
-        }
-
-    async def _release(self, lease: _Lease) -> None:
-        try:
-            live = await self._api.get(LEASE, lease.namespace, names.LEASE)
-            if live.get("spec", {}).get("holderIdentity") == self._identity:
-                released = live | {"spec": live["spec"] | {"holderIdentity": ""}}
-                await self._api.replace(LEASE, lease.namespace, released)
-        except ApiError as error:
-            log.info("%s: the Lease was not released and will expire: %s", lease.namespace, error)
-
-
-class FormerLeases:
-    """The Leases by which operators of earlier versions held single pipelines: NAME-operator.
-
-    They are respected once for each pipeline, and left to be deleted with it.
-    """
-
-    def __init__(self, api: Api, identity: str, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._api = api
-        self._identity = identity
-        self._seconds = seconds
-        self._clock = clock
-        self._others: dict[tuple[str, str], OtherHolder] = {}
-        self._free: dict[tuple[str, str], str] = {}
-        """UIDs of the pipelines that no operator of an earlier version holds, by namespace and name."""
-
-    async def check(self, owner: Owner) -> None:
-        """Raises LeaseTaken while an operator of an earlier version holds a pipeline; ApiError."""
-        key, name = (owner.namespace, owner.name), names.former_lease(owner.name)
-        if self._free.get(key) == owner.uid:
-            return
-        live = await if_found(self._api.get(LEASE, owner.namespace, name))
-        holder = ((live or {}).get("spec") or {}).get("holderIdentity") or ""
-        other = self._others.setdefault(key, OtherHolder())
-        is_held = live is not None and holder not in ("", self._identity)
-        if live is not None and is_held and not other.has_abandoned(live, self._clock(), self._seconds):
-            raise LeaseTaken(f"operator {holder}, of an earlier version, holds the Lease {name}")
-        self._free[key] = owner.uid
-        del self._others[key]
-
-    def forget(self, namespace: str, name: str) -> None:
-        """Drops a deleted pipeline."""
-        self._free.pop((namespace, name), None)
-        self._others.pop((namespace, name), None)
+            raise
+        if live is not None and not (live.get("spec") or {}).get("holderIdentity"):
+            return True
+        return self._others.setdefault(holder, OtherHolder()).has_abandoned(live, self._clock(), self._seconds)

@@ -8,7 +8,7 @@ from syrinx_operator.resource.spec import API_VERSION, KIND
 FIELD_MANAGER: Final = "syrinx-operator"
 
 LEASE: Final = "ttspipelines.syrinx.dev"
-"""The Lease in each namespace that keeps other operators from writing."""
+"""The Lease in each namespace by which an installation of the operator keeps others from writing."""
 
 PIPELINE_LABEL: Final = "syrinx.dev/pipeline"
 COMPONENT_LABEL: Final = "syrinx.dev/component"

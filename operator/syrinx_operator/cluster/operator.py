@@ -16,8 +16,9 @@ from syrinx_operator.cluster.api import Api, load_configuration
 from syrinx_operator.cluster.backoff import backoff
 from syrinx_operator.cluster.cache import Cache
 from syrinx_operator.cluster.config import ConfigError, Options, config_line
+from syrinx_operator.cluster.former_leases import FormerLeases
 from syrinx_operator.cluster.kinds import CHILDREN, PIPELINE, Kind
-from syrinx_operator.cluster.lease import FormerLeases, Leases
+from syrinx_operator.cluster.lease import Leases
 from syrinx_operator.cluster.objects import Objects
 from syrinx_operator.cluster.reconcile import Reconciler
 from syrinx_operator.cluster.secrets import Secrets
@@ -66,7 +67,8 @@ class Operator:
             relist_seconds=options.relist_seconds,
             max_backoff_seconds=options.max_backoff_seconds,
         )
-        leases = Leases(api, options.identity, options.lease_seconds, cache.outdate)
+        lease = NamespacedName(options.pipelines.operator_namespace, options.lease_name)
+        leases = Leases(api, options.identity, lease, options.lease_seconds, cache.outdate)
         self._cleanup.push_async_callback(leases.release)
         self._lease_keeper = asyncio.create_task(leases.keep(), name="leases")
         self._cleanup.callback(self._lease_keeper.cancel)
@@ -118,7 +120,7 @@ class Operator:
     def _health(self) -> Health:
         problems = []
         if self._lease_keeper is not None and self._lease_keeper.done():
-            problems.append("Leases are no longer renewed")
+            problems.append("the Lease is no longer renewed")
         if self._cache is not None and self._cache.has_ended():
             problems.append("a watch has ended")
         if self._queue is not None and (stuck := self._queue.stuck()):

@@ -14,8 +14,9 @@ from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.cache import Cache
 from syrinx_operator.cluster.config import Options
 from syrinx_operator.cluster.events import EventRecorder, status_events
+from syrinx_operator.cluster.former_leases import FormerLeases
 from syrinx_operator.cluster.kinds import PIPELINE, SECRET
-from syrinx_operator.cluster.lease import FormerLeases, LeaseLost, Leases, LeaseTaken
+from syrinx_operator.cluster.lease import LeaseLost, Leases, LeaseTaken
 from syrinx_operator.cluster.objects import Applied, Objects, name_conflict
 from syrinx_operator.cluster.obstacles import StatusInputs
 from syrinx_operator.cluster.plan import Plan, plan
