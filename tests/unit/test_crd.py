@@ -101,9 +101,25 @@ def test_every_field_of_the_spec_is_bounded():
         }, path
 
 
-def test_only_placement_and_pod_templates_preserve_unknown_fields():
-    free = {path.rsplit(".", 1)[1] for path, node in nodes() if node.get("x-kubernetes-preserve-unknown-fields")}
+def test_in_the_spec_only_placement_and_pod_templates_preserve_unknown_fields():
+    free = {
+        path.rsplit(".", 1)[1]
+        for path, node in nodes()
+        if node.get("x-kubernetes-preserve-unknown-fields") and path.startswith("spec")
+    }
     assert free == {"affinity", "topologySpreadConstraints[]", "podTemplate"}
+
+
+def test_the_status_accepts_what_operators_of_other_versions_write():
+    for path, node in nodes():
+        if path.startswith("status"):
+            assert "properties" not in node or node["x-kubernetes-preserve-unknown-fields"], path
+            is_of_condition = path.startswith("status.conditions[]")
+            closed = {"enum", "maximum", "minimum", "maxItems", "minItems", "maxLength", "minLength", "pattern"}
+            assert is_of_condition or not closed & node.keys(), path
+            assert is_of_condition or node.get("required", []) in ([], ["replica"], ["taskType"]), path
+    types = SCHEMA["properties"]["status"]["properties"]["conditions"]["items"]["properties"]
+    assert "enum" not in types["type"] and "enum" not in types["reason"]
 
 
 def test_patterns_mean_the_same_in_re2_and_python():
