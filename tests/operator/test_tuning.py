@@ -163,10 +163,10 @@ async def test_an_edit_ends_a_trial_immediately(pipeline, edit, asked):
         await harness.wait(
             lambda: rows(harness) == [asked, asked] and not overridden(harness), "what was tried is over"
         )
-        await harness.wait(lambda: "trial" not in tuning(harness), "the trial is over")
+        await harness.wait(lambda: recorded(harness).trial is None, "the trial is over")
         await harness.quiet(operator)
         assert (rows(harness, base=True), configured(harness)) == ([asked, asked], asked)
-        assert [record["verdict"] for record in tuning(harness)["history"]] == ["Superseded"]
+        assert [record.verdict for record in recorded(harness).history] == ["Superseded"]
         assert len([message for message in messages(harness, "Superseded") if "trial 3" in message]) == 1
 
 
@@ -188,9 +188,9 @@ async def test_a_restarted_codec_ends_its_trial(pipeline):
     async with harness.operator() as operator:
         await harness.wait(lambda: rows(harness) == [16, 32], "one codec runs the candidate")
         harness.cluster.kubelet.restart(CODECS[1])
-        await harness.wait(lambda: "trial" not in tuning(harness), "the trial is over")
+        await harness.wait(lambda: recorded(harness).trial is None, "the trial is over")
         await harness.wait(lambda: rows(harness) == [16, 16] and not overridden(harness), "it has the base")
-        assert [record["verdict"] for record in tuning(harness)["history"]] == ["RolledBack"]
+        assert [record.verdict for record in recorded(harness).history] == ["RolledBack"]
         (message,) = messages(harness, "RolledBack")
         assert "demo-codec-1 restarted under the candidate" in message
         await operator.until(lambda: _counted(operator.get("/metrics").text, "RolledBack"), "it is counted")
@@ -224,7 +224,7 @@ async def loses(harness: Harness, loss: Callable[[], object]) -> None:
     puts = len(harness.cluster.kubelet.admins.puts)
     loss()
     async with harness.operator() as operator:
-        await operator.reconciled(1)
+        await operator.ready()
         await harness.wait(lambda: tuning(harness).get("chosen", {}).get("codecMaxNumSeqs") == 16, "it is remembered")
         await harness.quiet(operator)
     assert tuning(harness)["trialCount"] == 3 and tuning(harness)["lastGood"]["codecMaxNumSeqs"] == 16
@@ -332,7 +332,7 @@ async def test_a_bad_setting_is_improved_under_load_while_the_operator_is_killed
         await harness.wait(lambda: tuning(harness)["phase"] == "Watching", "the soak is over", 180)
         assert harness.cluster.get("ttspipeline", "demo")["status"]["tuning"]["lastGood"]["codecMaxNumSeqs"] == 2
         assert configured(harness) == 2
-        assert [record["verdict"] for record in tuning(harness)["history"]] == ["Promoted"]
+        assert [record.verdict for record in recorded(harness).history] == ["Promoted"]
         assert [len(messages(harness, reason)) for reason in ("TrialStarted", "Promoted", "Settled")] == [1, 1, 1]
         await harness.wait(lambda: harness.condition("TuningReady")["reason"] == "Watching", "the condition says so")
     finally:
