@@ -38,7 +38,7 @@ DEMO = {
     "statefulset/demo-redis",
     "statefulset/demo-talker",
 }
-DEMO_RESOURCE = {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline", "metadata": {"name": "demo"}}
+DEMO_RESOURCE = {"apiVersion": "syrinx.dev/v1beta1", "kind": "TTSPipeline", "metadata": {"name": "demo"}}
 
 
 def uids(harness: Harness) -> dict[str, str]:

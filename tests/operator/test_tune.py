@@ -46,7 +46,7 @@ def tune(cluster: KubeCluster, tmp_path: Path) -> Callable[..., Awaitable[tuple[
 
 
 def resource(name: str = "demo", **spec: object) -> dict[str, Any]:
-    return {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline", "metadata": {"name": name}, "spec": spec}
+    return {"apiVersion": "syrinx.dev/v1beta1", "kind": "TTSPipeline", "metadata": {"name": name}, "spec": spec}
 
 
 @pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "of an earlier version"])
