@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import yaml
 
@@ -189,3 +190,52 @@ def _write_as_a_newer_operator(harness: Harness, before: dict[str, Any]) -> None
     live = harness.cluster.get("ttspipeline", "demo")
     written = {name: live[name] for name in ("apiVersion", "kind")} | {"metadata": {"name": "demo"}, "status": status}
     harness.cluster.apply(written, manager="syrinx-operator", subresource="status")
+
+
+FORMER = "syrinx.dev/v1alpha1"
+
+
+def owner_versions(harness: Harness, *, secrets: bool = False) -> set[str]:
+    found = [each for each in harness.live() if (each["kind"] == "Secret") is secrets]
+    return {reference["apiVersion"] for each in found for reference in each["metadata"]["ownerReferences"]}
+
+
+def own_as(harness: Harness, version: str) -> None:
+    """Makes all owner references as an operator of that API version wrote them."""
+    for each in harness.live():
+        references = [{**reference, "apiVersion": version} for reference in each["metadata"]["ownerReferences"]]
+        harness.cluster.patch(
+            each["kind"],
+            each["metadata"]["name"],
+            {"metadata": {"ownerReferences": references}},
+            manager="syrinx-operator",
+        )
+
+
+async def test_an_upgrade_from_v1alpha1_restarts_and_recreates_nothing(harness):
+    resource = {"apiVersion": FORMER, "kind": "TTSPipeline", "metadata": {"name": "demo"}, "spec": {}}
+    async with harness.operator() as operator:
+        harness.cluster.apply(resource)
+        await harness.settled()
+        await harness.quiet(operator)
+    own_as(harness, FORMER)
+    running, objects = pods(harness), {each["metadata"]["uid"] for each in harness.live()}
+    async with harness.operator() as operator:
+        await harness.wait(lambda: owner_versions(harness) == {"syrinx.dev/v1beta1"}, "they name the new version")
+        await harness.quiet(operator)
+        assert pods(harness) == running
+        assert {each["metadata"]["uid"] for each in harness.live()} == objects
+        assert owner_versions(harness, secrets=True) == {FORMER}, "the operator has no right to change Secrets"
+        harness.cluster.delete("ttspipeline", "demo")
+        await harness.wait(lambda: not harness.objects() and not harness.cluster.list("pod"), "all objects are deleted")
+    assert harness.cluster.rights.denied == []
+
+
+async def test_both_versions_are_served(harness):
+    harness.apply()
+    async with aiohttp.ClientSession() as session:
+        for version in (FORMER, "syrinx.dev/v1beta1"):
+            path = f"{harness.cluster.url}/apis/{version}/namespaces/default/ttspipelines"
+            async with session.get(path) as answer:
+                found = await answer.json()
+            assert {found["apiVersion"], *(each["apiVersion"] for each in found["items"])} == {version}

@@ -158,7 +158,8 @@ class Server(KubernetesScaffold):
         status = 200
         if verb == "list":
             found = self._list(kind, namespace, query, raw)
-            return _json({**found, "items": [_in_version(each, target) for each in found["items"]]}, write)
+            items = [_in_version(each, target) for each in found["items"]]
+            return _json({**_in_version(found, target), "items": items}, write)
         if verb == "deletecollection":
             return _json(self._delete_all(kind, namespace, query, body), write)
         if verb == "create":
@@ -325,8 +326,9 @@ def _place(obj: dict[str, Any]) -> str:
 
 
 def _in_version(obj: dict[str, Any], target: Target) -> dict[str, Any]:
-    """Returns a custom object in the requested version."""
-    is_custom = target.kind.crd is not None and obj.get("kind") == target.kind.kind
+    """Returns a custom object, or a list of these, in the requested version."""
+    kinds = (target.kind.kind, f"{target.kind.kind}List")
+    is_custom = target.kind.crd is not None and obj.get("kind") in kinds
     return {**obj, "apiVersion": target.version} if is_custom else obj
 
 
