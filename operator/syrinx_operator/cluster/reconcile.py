@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -13,17 +13,17 @@ from syrinx_operator.cluster import names, state
 from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.cache import Cache
 from syrinx_operator.cluster.config import Options
-from syrinx_operator.cluster.events import EventRecorder, status_events
 from syrinx_operator.cluster.former_leases import FormerLeases
 from syrinx_operator.cluster.kinds import PIPELINE, SECRET
 from syrinx_operator.cluster.lease import LeaseLost, Leases, LeaseTaken
 from syrinx_operator.cluster.objects import Applied, Objects, name_conflict
 from syrinx_operator.cluster.obstacles import StatusInputs
 from syrinx_operator.cluster.plan import Plan, plan
-from syrinx_operator.cluster.plan.objects import differs, with_applied_hash
+from syrinx_operator.cluster.plan.objects import differs
 from syrinx_operator.cluster.plan.redis import password_secret
 from syrinx_operator.cluster.plan.settings_token import SettingsToken, token_in, token_secret
 from syrinx_operator.cluster.plan.tuning_record import tuning_record
+from syrinx_operator.cluster.reports import Reports
 from syrinx_operator.cluster.secrets import Secrets
 from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi
 from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner, Problem, Replica, is_owned, key_of
@@ -42,8 +42,6 @@ from syrinx_operator.cluster.tuning import (
 from syrinx_operator.cluster.workqueue import NamespacedName, Outcome, Result
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.status import read
-from syrinx_operator.resource.tuning_status import State
-from syrinx_operator.tuner.decide import Event
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +78,7 @@ class Reconciler:
         self._objects = objects
         self._stages = stages
         self._tuning = tuning
-        self._conditions = conditions
-        self._events = EventRecorder(api, options.identity)
+        self._reports = Reports(api, cache, leases, objects, conditions, options.identity)
         self._options = options
 
     def forget(self, key: NamespacedName) -> None:
@@ -92,7 +89,7 @@ class Reconciler:
         self._secrets.forget(key.namespace, names.token_secret(key.name))
         if not any(True for _ in self._cache.all(PIPELINE, key.namespace)):
             self._leases.forget(key.namespace)
-        self._conditions.forget(key.namespace, key.name)
+        self._reports.forget(key.namespace, key.name)
 
     async def reconcile(self, key: NamespacedName, failures: int) -> Result:
         """Moves a pipeline toward its spec. `failures` is the number of consecutive failures before."""
@@ -108,7 +105,7 @@ class Reconciler:
             return await self._reconcile(owner, live, previous, failures)
         except LeaseTaken as taken:
             self._tuning.drop_metrics(key.namespace, key.name)
-            self._conditions.forget(key.namespace, key.name)
+            self._reports.forget(key.namespace, key.name)
             seconds = self._options.lease_seconds / 3
             return Result(outcome=Outcome.STANDBY, message=str(taken), requeue_after=seconds)
         except LeaseLost as lost:
@@ -148,7 +145,7 @@ class Reconciler:
             message = f"Internal error of the operator; see its log: {type(error).__name__}: {error}"
             outcome, problem = Outcome.FAILED, Problem("InternalError", message)
         new = failed(previous, owner, problem, _now())
-        await self._write(owner, previous, new)
+        await self._reports.write(owner, previous, new)
         return _result(outcome, new, problem.message, failure)
 
     async def _reconcile_valid(
@@ -186,7 +183,8 @@ class Reconciler:
         )
         is_recorded = key_of(tuning_record(owner, tuning.state)) not in applied.missing
         events = [*([lost_event(owner, lost)] if lost and is_recorded else ()), *decision.events]
-        await self._write(owner, previous, new, events, decision.state if is_recorded else None, applied.objects)
+        tuner = decision.state if is_recorded else None
+        await self._reports.write(owner, previous, new, events, tuner, applied.objects)
         message = "; ".join(problem.message for problem in problems)
         outcome = Outcome.BLOCKED if problems else Outcome.SUCCEEDED
         if failure is not None and failure.unavailable:
@@ -224,7 +222,7 @@ class Reconciler:
         if "tuning" in previous:
             # It may hold the state of an earlier version, which is recorded once the pipeline goes on.
             new["tuning"] = previous["tuning"]
-        await self._write(owner, previous, new)
+        await self._reports.write(owner, previous, new)
         return _result(Outcome.SUCCEEDED, new, "", None, self._options.resync_seconds)
 
     async def _apply_plan(
@@ -308,39 +306,6 @@ class Reconciler:
 
         fence = partial(self._leases.fence, owner)
         return await self._stages.push_settings(owner.namespace, before.replicas, desired, fence, token.value)
-
-    async def _write(
-        self,
-        owner: Owner,
-        previous: Mapping[str, Any],
-        new: dict[str, Any],
-        events: Sequence[Event] = (),
-        tuner: State | None = None,
-        objects: Mapping[ObjectKey, Manifest] | None = None,
-    ) -> None:
-        """Writes Events, then the tuner's state if there is one, then the status. Each may be the last before a crash.
-
-        The same Events are then recognized as duplicates, and the status follows from the recorded state.
-        """
-        self._conditions.update(owner.namespace, owner.name, new.get("conditions") or ())
-        events = [*events, *(status_events(previous, new) if new != previous else ())]
-        if events:
-            self._leases.fence(owner)
-            await self._events.record(owner, previous, events)
-        if tuner is not None:
-            written = await self._objects.apply(owner, [with_applied_hash(tuning_record(owner, tuner))], objects or {})
-            if written.failure is not None:
-                raise written.failure
-        if new == previous:
-            return
-        self._leases.fence(owner)
-        manifest = {
-            "apiVersion": PIPELINE.api_version,
-            "kind": PIPELINE.kind,
-            "metadata": {"name": owner.name, "namespace": owner.namespace, "uid": owner.uid},
-            "status": new,
-        }
-        self._cache.put(PIPELINE, await self._api.apply(PIPELINE, owner.namespace, manifest, subresource="status"))
 
 
 def _without_foreign(owner: Owner, observed: Observed) -> Observed:

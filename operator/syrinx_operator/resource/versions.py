@@ -14,25 +14,24 @@ from syrinx_operator.resource.documents import Path
 T = TypeVar("T")
 
 
-def without_unknown(value: Any, annotation: Any, path: Path = ()) -> tuple[Any, list[Path]]:
+def without_unknown(value: Any, struct: type[Struct]) -> tuple[Any, list[Path]]:
     """Returns a document without the fields that a type of the resource does not have, and the paths of these."""
+    unknown: list[Path] = []
+    return _without_unknown(value, struct, (), unknown), unknown
+
+
+def _without_unknown(value: Any, annotation: Any, path: Path, unknown: list[Path]) -> Any:
     bare, parts = _bare(annotation)
     if types.NoneType in parts:
-        return without_unknown(value, parts[0], path)
+        return _without_unknown(value, parts[0], path, unknown)
     if isinstance(value, dict) and isinstance(bare, type) and issubclass(bare, Struct):
         fields = {field.encode_name: field.type for field in structs.fields(bare)}
-        known = {
-            name: without_unknown(each, fields[name], (*path, name)) for name, each in value.items() if name in fields
-        }
-        found = [(*path, name) for name in value if name not in fields]
-        return {name: each for name, (each, _) in known.items()}, [
-            *found,
-            *(path for _, more in known.values() for path in more),
-        ]
+        unknown += [(*path, name) for name in value if name not in fields]
+        known = {name: each for name, each in value.items() if name in fields}
+        return {name: _without_unknown(each, fields[name], (*path, name), unknown) for name, each in known.items()}
     if isinstance(value, list) and typing.get_origin(bare) is tuple:
-        items = [without_unknown(each, parts[0], (*path, index)) for index, each in enumerate(value)]
-        return [each for each, _ in items], [path for _, more in items for path in more]
-    return value, []
+        return [_without_unknown(each, parts[0], (*path, index), unknown) for index, each in enumerate(value)]
+    return value
 
 
 def read_known(value: Any, kind: type[T]) -> T:
