@@ -70,9 +70,11 @@ def test_a_value_that_this_operator_does_not_know_is_named(spec, named, hinted):
 
 @pytest.mark.parametrize("version", ["syrinx.dev/v1beta1", "syrinx.dev/v1alpha1"])
 def test_both_versions_are_read_alike(version):
-    assert parse_pipeline(live({"talker": {"replicas": 2}}, version)).spec == PipelineSpec(
-        talker=TalkerSpec(replicas=2)
-    )
+    expected = PipelineSpec(talker=TalkerSpec(replicas=2))
+    assert parse_pipeline(live({"talker": {"replicas": 2}}, version)).spec == expected
+    text = f"apiVersion: {version}\nkind: TTSPipeline\nmetadata: {{name: demo}}\nspec: {{talker: {{replicas: 2}}}}\n"
+    checked = check("demo.yaml", text.encode())
+    assert checked.problems == [] and checked.pipelines[0].spec == expected
 
 
 def test_a_required_part_that_is_missing_or_unreadable_is_an_error():
