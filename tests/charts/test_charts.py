@@ -348,7 +348,7 @@ def test_the_notes_explain_the_first_steps():
     notes = rendered("syrinx")["NOTES.txt"]
     assert "syrinx-crds" in notes
     assert "kubectl apply -n speech" in notes
-    served = rendered("syrinx", {"clusterWide": True}, serves=("syrinx.dev/v1alpha1",))["NOTES.txt"]
+    served = rendered("syrinx", {"clusterWide": True}, serves=("syrinx.dev/v1beta1",))["NOTES.txt"]
     assert "syrinx-crds" not in served
     assert "all namespaces" in served
     first = notes[notes.index("  apiVersion") : notes.index("  EOF")]

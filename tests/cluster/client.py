@@ -48,7 +48,7 @@ _GROUPS = {
     "ClusterRoleBinding": "rbac.authorization.k8s.io/v1",
     "StorageClass": "storage.k8s.io/v1",
     "CustomResourceDefinition": "apiextensions.k8s.io/v1",
-    "TTSPipeline": "syrinx.dev/v1alpha1",
+    "TTSPipeline": "syrinx.dev/v1beta1",
 }
 _CLUSTER_WIDE = {"Namespace", "Node", "StorageClass", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
 _PLURALS = {"NetworkPolicy": "networkpolicies"}

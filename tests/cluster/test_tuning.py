@@ -51,7 +51,9 @@ def tuned(installed):
 
 
 def tuning(tuned):
-    return tuned.installed.cluster.get("TTSPipeline", PIPELINE)["status"].get("tuning", {})
+    """Returns the tuner's state."""
+    found = tuned.installed.cluster.get("ConfigMap", f"{PIPELINE}-tuning")
+    return json.loads(found["data"]["tuning.json"]) if found else {}
 
 
 def report(tuned, stage):

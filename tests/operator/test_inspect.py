@@ -46,7 +46,7 @@ def plugin(cluster: KubeCluster, tmp_path: Path) -> Run:
 
 
 def resource(name: str) -> dict[str, Any]:
-    return {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline", "metadata": {"name": name}, "spec": {}}
+    return {"apiVersion": "syrinx.dev/v1beta1", "kind": "TTSPipeline", "metadata": {"name": name}, "spec": {}}
 
 
 def talker(pipeline: str, script: str) -> dict[str, Any]:

@@ -88,7 +88,7 @@ async def test_the_installed_operator_has_all_rights_it_needs(file, tmp_path):
             probes = [container[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")]
             for path in probes:
                 await until(lambda path=path: httpx.get(f"http://127.0.0.1:{port}{path}").is_success, path)
-            pipeline = {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline", "metadata": {"name": "demo"}}
+            pipeline = {"apiVersion": "syrinx.dev/v1beta1", "kind": "TTSPipeline", "metadata": {"name": "demo"}}
             cluster.apply(pipeline, namespace="syrinx")
             await cluster.wait(lambda: cluster.get("lease", LEASE, "syrinx"), SECONDS, "it has a Lease")
             await cluster.wait(lambda: cluster.get("statefulset", "demo-talker", "syrinx"), SECONDS, "it has talkers")

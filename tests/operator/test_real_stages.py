@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import json
 import os
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
@@ -306,9 +305,7 @@ async def test_real_stages_run_overrides_until_they_expire_without_an_operator(h
         period=period,
     )
     state = State(mode="Auto", phase="Trial", requested=chosen, chosen=chosen, trial_count=1, trial=trial)
-    status = {"tuning": json.loads(msgspec.json.encode(state))}
-    cluster.patch("ttspipeline", "demo", {"status": {"tuning": None}}, subresource="status")
-    cluster.patch("ttspipeline", "demo", {"status": status}, subresource="status")
+    cluster.patch("configmap", "demo-tuning", {"data": {"tuning.json": msgspec.json.encode(state).decode()}})
     async with harness.operator(SYRINX_STAGE_ACCESS="proxy") as operator:
         async with asyncio.timeout(SECONDS):
             while (await settings(cluster, "demo-codec-0"))["max_num_seqs"] != 1:

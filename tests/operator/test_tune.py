@@ -1,4 +1,4 @@
-"""`syrinx tune` of a pipeline on Kubernetes requires only the right to read the resource."""
+"""`syrinx tune` of a pipeline on Kubernetes requires only the rights to read the resource and the tuner's state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from syrinx_operator.resource.knobs import Knob, setting_of
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_operator.resource.tuning_status import State
 
-RIGHTS = [{"apiGroups": ["syrinx.dev"], "resources": ["ttspipelines"], "verbs": ["get"]}]
+RIGHTS = [
+    {"apiGroups": ["syrinx.dev"], "resources": ["ttspipelines"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]},
+]
 
 
 @pytest.fixture
@@ -43,15 +46,22 @@ def tune(cluster: KubeCluster, tmp_path: Path) -> Callable[..., Awaitable[tuple[
 
 
 def resource(name: str = "demo", **spec: object) -> dict[str, Any]:
-    return {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline", "metadata": {"name": name}, "spec": spec}
+    return {"apiVersion": "syrinx.dev/v1beta1", "kind": "TTSPipeline", "metadata": {"name": name}, "spec": spec}
 
 
-async def test_it_prints_the_status(cluster: KubeCluster, tune: Any) -> None:
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "of an earlier version"])
+async def test_it_prints_the_tuners_state(cluster: KubeCluster, tune: Any, recorded: bool) -> None:
     cluster.apply(resource(slo={"ttfa": [{"taskType": "CustomVoice", "ttfaP95Ms": 300}]}))
     chosen = setting_of(default_pipeline().spec).with_value(Knob.TALKER_ROWS, 16)
     state = State(mode="Auto", phase="Watching", message="the objectives are met", chosen=chosen)
     slo = {"taskType": "CustomVoice", "requests": 80, "within": 0.96, "ttfaP95Ms": 280, "met": "True"}
-    status = {"tuning": msgspec.json.decode(msgspec.json.encode(state)), "slo": [slo]}
+    written = msgspec.json.encode(state)
+    if recorded:
+        metadata = {"name": "demo-tuning", "namespace": "default"}
+        data = {"tuning.json": written.decode()}
+        cluster.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+        written = b'{"mode":"Auto","phase":"NoData","message":"an older one","configMap":"demo-tuning"}'
+    status = {"tuning": msgspec.json.decode(written), "slo": [slo]}
     cluster.patch("ttspipeline", "demo", {"status": status}, subresource="status")
     code, output = await tune("-n", "default", "demo")
     assert code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 
@@ -17,6 +18,7 @@ from syrinx_stages.contract.settings import DEFAULT_RAMP
 
 pytestmark = pytest.mark.faults
 
+RECORD = "demo-tuning"
 CODECS = ("demo-codec-0", "demo-codec-1")
 SPEC = {"codec": {"replicas": 2}, "tuning": {"mode": "Auto", "intervalSeconds": 60}}
 ASKED = Setting(talker_max_num_seqs=8, codec_max_num_seqs=8, chunk_ramp=DEFAULT_RAMP)
@@ -73,14 +75,13 @@ PHASES = {
 
 
 def write_state(harness: Harness, state: State) -> None:
-    """Writes a tuner state to the status."""
-    harness.cluster.patch(
-        "ttspipeline", "demo", {"status": {"tuning": None}}, manager="syrinx-operator", subresource="status"
-    )
-    written = json.loads(msgspec.json.encode(state))
-    harness.cluster.patch(
-        "ttspipeline", "demo", {"status": {"tuning": written}}, manager="syrinx-operator", subresource="status"
-    )
+    """Writes a tuner state to its record."""
+    data = {"tuning.json": msgspec.json.encode(state).decode()}
+    harness.cluster.patch("configmap", RECORD, {"data": data}, manager="syrinx-operator")
+
+
+def recorded(harness: Harness) -> State:
+    return msgspec.json.decode(harness.cluster.get("configmap", RECORD)["data"]["tuning.json"], type=State)
 
 
 def tuning(harness: Harness) -> dict:
@@ -162,10 +163,10 @@ async def test_an_edit_ends_a_trial_immediately(pipeline, edit, asked):
         await harness.wait(
             lambda: rows(harness) == [asked, asked] and not overridden(harness), "what was tried is over"
         )
-        await harness.wait(lambda: "trial" not in tuning(harness), "the trial is over")
+        await harness.wait(lambda: recorded(harness).trial is None, "the trial is over")
         await harness.quiet(operator)
         assert (rows(harness, base=True), configured(harness)) == ([asked, asked], asked)
-        assert [record["verdict"] for record in tuning(harness)["history"]] == ["Superseded"]
+        assert [record.verdict for record in recorded(harness).history] == ["Superseded"]
         assert len([message for message in messages(harness, "Superseded") if "trial 3" in message]) == 1
 
 
@@ -187,9 +188,9 @@ async def test_a_restarted_codec_ends_its_trial(pipeline):
     async with harness.operator() as operator:
         await harness.wait(lambda: rows(harness) == [16, 32], "one codec runs the candidate")
         harness.cluster.kubelet.restart(CODECS[1])
-        await harness.wait(lambda: "trial" not in tuning(harness), "the trial is over")
+        await harness.wait(lambda: recorded(harness).trial is None, "the trial is over")
         await harness.wait(lambda: rows(harness) == [16, 16] and not overridden(harness), "it has the base")
-        assert [record["verdict"] for record in tuning(harness)["history"]] == ["RolledBack"]
+        assert [record.verdict for record in recorded(harness).history] == ["RolledBack"]
         (message,) = messages(harness, "RolledBack")
         assert "demo-codec-1 restarted under the candidate" in message
         await operator.until(lambda: _counted(operator.get("/metrics").text, "RolledBack"), "it is counted")
@@ -213,21 +214,68 @@ async def test_an_unchanged_state_causes_no_writes(pipeline):
         assert len(harness.cluster.kubelet.admins.puts) == before
 
 
-async def test_the_chosen_setting_survives_a_lost_status(pipeline):
-    harness = pipeline
+async def loses(harness: Harness, loss: Callable[[], object]) -> None:
+    """Loses something while no operator runs. Nothing but the chosen setting is ever in force."""
     write_state(harness, tuner_state())
     async with harness.operator() as operator:
         await harness.wait(lambda: rows(harness) == [16, 16], "what was chosen is in force")
         await harness.quiet(operator)
     generation = harness.cluster.get("ttspipeline", "demo")["status"]["codec"]["settingsGeneration"]
-    harness.cluster.patch("ttspipeline", "demo", {"status": {"tuning": None}}, subresource="status")
     puts = len(harness.cluster.kubelet.admins.puts)
+    loss()
     async with harness.operator() as operator:
+        await operator.ready()
         await harness.wait(lambda: tuning(harness).get("chosen", {}).get("codecMaxNumSeqs") == 16, "it is remembered")
         await harness.quiet(operator)
     assert tuning(harness)["trialCount"] == 3 and tuning(harness)["lastGood"]["codecMaxNumSeqs"] == 16
+    assert recorded(harness).chosen == CHOSEN
     assert harness.cluster.get("ttspipeline", "demo")["status"]["codec"]["settingsGeneration"] == generation
-    assert len(harness.cluster.kubelet.admins.puts) == puts, "nothing else was in force for a moment"
+    assert len(harness.cluster.kubelet.admins.puts) == puts
+
+
+async def test_the_chosen_setting_survives_a_lost_status(pipeline):
+    await loses(pipeline, lambda: pipeline.cluster.patch("ttspipeline", "demo", {"status": None}, subresource="status"))
+    assert messages(pipeline, "TuningStateLost") == []
+
+
+async def test_the_chosen_setting_survives_a_lost_record(pipeline):
+    await loses(pipeline, lambda: pipeline.cluster.delete("configmap", RECORD))
+    (message,) = messages(pipeline, "TuningStateLost")
+    assert message.startswith("ConfigMap demo-tuning is missing")
+
+
+async def test_the_chosen_setting_survives_a_damaged_record(pipeline):
+    await loses(pipeline, lambda: pipeline.cluster.patch("configmap", RECORD, {"data": {"tuning.json": "{"}}))
+    (message,) = messages(pipeline, "TuningStateLost")
+    assert message.startswith("ConfigMap demo-tuning is not readable")
+
+
+async def test_the_chosen_setting_and_the_trial_of_an_earlier_version_are_taken_over(pipeline):
+    """Earlier versions kept the whole state in the status."""
+    harness = pipeline
+    state = json.loads(msgspec.json.encode(PHASES["Trial"]()))
+    harness.cluster.delete("configmap", RECORD)
+    for written in (None, state):
+        harness.cluster.patch("ttspipeline", "demo", {"status": {"tuning": written}}, subresource="status")
+    assert tuning(harness)["trial"]["period"], "the definition keeps fields that only earlier versions write"
+    async with harness.operator():
+        await harness.wait(lambda: rows(harness) == [16, 32], "one codec runs the candidate")
+        assert (recorded(harness).chosen, recorded(harness).trial_count) == (CHOSEN, 3)
+        await harness.wait(lambda: "period" not in tuning(harness).get("trial", {}), "it has left the status")
+    assert messages(harness, "TuningStateLost") == []
+
+
+async def test_the_record_of_another_owner_is_not_touched_and_nothing_is_tried(pipeline):
+    harness = pipeline
+    foreign = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": RECORD}, "data": {"mine": "x"}}
+    harness.cluster.delete("configmap", RECORD)
+    harness.cluster.create(foreign)
+    async with harness.operator() as operator:
+        await harness.wait(lambda: harness.condition("Degraded")["reason"] == "NameConflict", "it is reported")
+        await harness.quiet(operator)
+        assert harness.cluster.get("configmap", RECORD)["data"] == {"mine": "x"}
+        harness.cluster.delete("configmap", RECORD)
+        await harness.wait(lambda: recorded(harness).requested == ASKED, "the state is recorded again")
 
 
 async def test_a_deleted_pipelines_metrics_are_removed(pipeline):
@@ -284,7 +332,7 @@ async def test_a_bad_setting_is_improved_under_load_while_the_operator_is_killed
         await harness.wait(lambda: tuning(harness)["phase"] == "Watching", "the soak is over", 180)
         assert harness.cluster.get("ttspipeline", "demo")["status"]["tuning"]["lastGood"]["codecMaxNumSeqs"] == 2
         assert configured(harness) == 2
-        assert [record["verdict"] for record in tuning(harness)["history"]] == ["Promoted"]
+        assert [record.verdict for record in recorded(harness).history] == ["Promoted"]
         assert [len(messages(harness, reason)) for reason in ("TrialStarted", "Promoted", "Settled")] == [1, 1, 1]
         await harness.wait(lambda: harness.condition("TuningReady")["reason"] == "Watching", "the condition says so")
     finally:

@@ -15,7 +15,7 @@ from support.operator import CRD, Harness, OperatorProcess
 
 pytestmark = pytest.mark.faults
 SHORT = {"SYRINX_MAX_BACKOFF_SECONDS": "1", "SYRINX_LEASE_SECONDS": "4"}
-DEMO = {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline", "metadata": {"name": "demo"}}
+DEMO = {"apiVersion": "syrinx.dev/v1beta1", "kind": "TTSPipeline", "metadata": {"name": "demo"}}
 
 
 async def lives(operator: OperatorProcess, seconds: float) -> None:

@@ -70,7 +70,7 @@ class Running:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pipeline() -> AsyncIterator[Running]:
     resource = {
-        "apiVersion": "syrinx.dev/v1alpha1",
+        "apiVersion": "syrinx.dev/v1beta1",
         "kind": "TTSPipeline",
         "metadata": {"name": "together"},
         "spec": {"topology": "Colocated", "talker": {"replicas": 2}},

@@ -98,7 +98,7 @@ async def test_mutated_requests_are_answered_and_leave_nothing(monkeypatch: pyte
     server = RedisServer()
     monkeypatch.setenv(PASSWORD_ENV, server.password)
     resource = {
-        "apiVersion": "syrinx.dev/v1alpha1",
+        "apiVersion": "syrinx.dev/v1beta1",
         "kind": "TTSPipeline",
         "metadata": {"name": "fuzzed"},
         "spec": {"connector": {"url": server.url, "passwordEnv": PASSWORD_ENV}},

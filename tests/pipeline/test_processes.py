@@ -121,7 +121,7 @@ def redis_server() -> Iterator[Redis]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running_pipeline(redis_server: Redis) -> AsyncIterator[Running]:
     resource = {
-        "apiVersion": "syrinx.dev/v1alpha1",
+        "apiVersion": "syrinx.dev/v1beta1",
         "kind": "TTSPipeline",
         "metadata": {"name": "chaos"},
         "spec": {

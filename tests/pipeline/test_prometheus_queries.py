@@ -51,7 +51,7 @@ OWNER = Owner("demo", NAMESPACE, "u-1", generation=1)
 PODS = {"gateway": "demo-gateway-5f7c9-aaaaa", "talker": "demo-talker-0", "codec": "demo-codec-0"}
 """The stages' only pods, with names as on Kubernetes."""
 RESOURCE = {
-    "apiVersion": "syrinx.dev/v1alpha1",
+    "apiVersion": "syrinx.dev/v1beta1",
     "kind": "TTSPipeline",
     "metadata": {"name": OWNER.name},
     # The first chunk of the ramp is a captured shape, the second is padded to one, and the last fits none.

@@ -80,7 +80,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
     variables = {"OTEL_BSP_SCHEDULE_DELAY": "50", "OTEL_EXPORTER_OTLP_HEADERS": "authorization=secret"}
     async with collector() as received:
         resource = {
-            "apiVersion": "syrinx.dev/v1alpha1",
+            "apiVersion": "syrinx.dev/v1beta1",
             "kind": "TTSPipeline",
             "metadata": {"name": "traced"},
             "spec": {
@@ -243,7 +243,7 @@ async def test_log_lines_name_the_request_and_its_trace(running: Running) -> Non
 async def test_a_talker_and_a_codec_in_one_process(running: Running) -> None:
     tracing = {"endpoint": running.received.url, "sampleRatio": 1}
     resource = {
-        "apiVersion": "syrinx.dev/v1alpha1",
+        "apiVersion": "syrinx.dev/v1beta1",
         "kind": "TTSPipeline",
         "metadata": {"name": "colocated"},
         "spec": {"topology": "Colocated", "monitoring": {"tracing": tracing}},

@@ -41,9 +41,7 @@ def parsed(resource):
 def pipeline(spec=None, name="demo"):
     """A pipeline with this spec."""
     metadata = {"name": name}
-    return parsed(
-        {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline", "metadata": metadata, "spec": spec or {}}
-    )
+    return parsed({"apiVersion": "syrinx.dev/v1beta1", "kind": "TTSPipeline", "metadata": metadata, "spec": spec or {}})
 
 
 def owner_of(pipeline):

@@ -60,6 +60,7 @@ class Cluster:
         self.metrics = measured()
         self.tuning = State(mode="Recommend", phase="Watching", message="the objectives are met")
         self.problems = []
+        self.unknown_fields = ""
         self.served_kinds = frozenset()
         self.previous = {}
         self.objects = {key_of(manifest): manifest for manifest in self.plan.manifests}
@@ -115,6 +116,7 @@ class Cluster:
                 problems=self.problems,
                 metrics=self.metrics,
                 tuning=self.tuning,
+                unknown_fields=self.unknown_fields,
                 now=self.now,
             )
         )

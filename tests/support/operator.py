@@ -157,7 +157,7 @@ class Harness:
         """Applies a pipeline like `kubectl apply --server-side`."""
         return self.cluster.apply(
             {
-                "apiVersion": "syrinx.dev/v1alpha1",
+                "apiVersion": "syrinx.dev/v1beta1",
                 "kind": "TTSPipeline",
                 "metadata": {"name": name},
                 "spec": spec,

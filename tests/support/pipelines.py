@@ -38,7 +38,7 @@ def resources(schema: Schema) -> st.SearchStrategy[dict[str, Any]]:
     """Returns a strategy for whole resources of a CRD's schema."""
     return st.fixed_dictionaries(
         {
-            "apiVersion": st.just("syrinx.dev/v1alpha1"),
+            "apiVersion": st.just("syrinx.dev/v1beta1"),
             "kind": st.just("TTSPipeline"),
             "metadata": st.fixed_dictionaries(
                 {"name": st.sampled_from(["demo"] * 9 + ["a-1", "x" * 40, "x" * 41, "9a", "a-", "a.b", "Demo"])}

@@ -17,7 +17,7 @@ from syrinx_operator.resource.generate import custom_resource
 from syrinx_operator.resource.spec import default_pipeline
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-HEAD = "apiVersion: syrinx.dev/v1alpha1\nkind: TTSPipeline\nmetadata:\n  name: demo\n"
+HEAD = "apiVersion: syrinx.dev/v1beta1\nkind: TTSPipeline\nmetadata:\n  name: demo\n"
 
 
 def problems(text):
@@ -150,7 +150,7 @@ def test_duplicate_pipeline_names_are_refused():
 
 
 FROM_A_CLUSTER = """\
-apiVersion: syrinx.dev/v1alpha1
+apiVersion: syrinx.dev/v1beta1
 kind: TTSPipeline
 metadata:
   name: demo
@@ -161,7 +161,7 @@ metadata:
   generation: 3
   annotations:
     kubectl.kubernetes.io/last-applied-configuration: |
-      {"apiVersion":"syrinx.dev/v1alpha1"}
+      {"apiVersion":"syrinx.dev/v1beta1"}
   managedFields: [{manager: kubectl, operation: Apply}]
   ownerReferences: []
   finalizers: []
@@ -210,7 +210,7 @@ def test_other_kinds_are_allowed_only_with_a_pipeline():
     assert (len(checked.pipelines), checked.problems) == (1, [])
     assert [str(note) for note in checked.on_kubernetes] == ["p.yaml:7:1: kind: on Kubernetes: Secret; not checked"]
     assert problems(other) == ["p.yaml:1:1: contains no resource; expected a TTSPipeline"]
-    assert "expected TTSPipeline" in problems("apiVersion: syrinx.dev/v1alpha1\nkind: TTSPipelin\n")[0]
+    assert "expected TTSPipeline" in problems("apiVersion: syrinx.dev/v1beta1\nkind: TTSPipelin\n")[0]
 
 
 @pytest.mark.parametrize(
@@ -318,6 +318,6 @@ def test_arbitrary_bytes_do_not_raise(data):
     )
 )
 def test_arbitrary_specs_do_not_raise(value):
-    resource = {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline", "metadata": {"name": "a"}, "spec": value}
+    resource = {"apiVersion": "syrinx.dev/v1beta1", "kind": "TTSPipeline", "metadata": {"name": "a"}, "spec": value}
     checked = check("p.yaml", yaml.safe_dump(resource).encode())
     assert checked.problems or checked.pipelines

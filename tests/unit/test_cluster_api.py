@@ -100,7 +100,7 @@ async def test_a_server_that_cannot_answer_now_is_unavailable(status):
 async def test_a_field_that_the_crd_does_not_know_is_not_an_outage():
     """The API server answers 500."""
     message = (
-        "failed to create typed patch object (v/demo; syrinx.dev/v1alpha1): .status.x: field not declared in schema"
+        "failed to create typed patch object (v/demo; syrinx.dev/v1beta1): .status.x: field not declared in schema"
     )
     assert not (await error_of(500, {"message": message})).unavailable
 
@@ -108,8 +108,8 @@ async def test_a_field_that_the_crd_does_not_know_is_not_an_outage():
 def test_paths():
     assert POD.path(None) == "/api/v1/pods"
     assert POD.path("voices", "demo") == "/api/v1/namespaces/voices/pods/demo"
-    assert PIPELINE.path("voices") == "/apis/syrinx.dev/v1alpha1/namespaces/voices/ttspipelines"
+    assert PIPELINE.path("voices") == "/apis/syrinx.dev/v1beta1/namespaces/voices/ttspipelines"
     assert (
-        PIPELINE.path("v/x", "demo", "status") == "/apis/syrinx.dev/v1alpha1/namespaces/v%2Fx/ttspipelines/demo/status"
+        PIPELINE.path("v/x", "demo", "status") == "/apis/syrinx.dev/v1beta1/namespaces/v%2Fx/ttspipelines/demo/status"
     )
     assert (POD.group, PIPELINE.group) == ("", "syrinx.dev")

@@ -45,13 +45,13 @@ from syrinx_operator.resource.spec import (
 )
 from syrinx_operator.resource.status import Condition, PipelineStatus, read
 from syrinx_operator.resource.tuning import SloSpec, TtfaObjective, TuningSpec
-from syrinx_operator.resource.tuning_status import Counts, Period, State, Stratum, Trial
+from syrinx_operator.resource.tuning_status import Counts, Period, State, Stratum, Trial, TrialRecord
 from syrinx_operator.tuner.decide import Event
 from syrinx_stages.contract.settings import ReportedSettings
 
 
 def invalid(previous, owner, message, now):
-    return failed(read(previous), owner, Problem("Invalid", message), now)
+    return failed(previous, owner, Problem("Invalid", message), now)
 
 
 # Ready -------------------------------------------------------------------------------------------------------
@@ -461,7 +461,7 @@ def test_with_tuning_off_the_status_has_no_metrics():
     off = Cluster(tuning=TuningSpec(mode="Off"), slo=OBJECTIVES)
     off.tuning = State(mode="Off", phase="Off", message="tuning is off")
     report = off.update()
-    assert report["tuning"] == {"mode": "Off", "phase": "Off", "message": "tuning is off"}
+    assert report["tuning"] == {"mode": "Off", "phase": "Off", "message": "tuning is off", "configMap": "demo-tuning"}
     assert not {"MetricsAvailable", "TuningReady"} & conditions(report).keys() and "slo" not in report
 
 
@@ -503,10 +503,34 @@ def test_tuning_is_ready_in_its_active_phases(phase, slo, expected):
     assert report["tuning"]["phase"] == phase, "even if it is the default, because kubectl shows it"
 
 
-def test_the_tuners_state_survives_a_round_trip():
+def test_the_status_shows_what_is_in_force_what_is_tried_and_the_last_results():
     cluster = Cluster()
-    cluster.tuning = State(phase="Trial", chosen=SETTING, requested=SETTING, trial_count=3, trial=TRIAL)
-    assert read(cluster.update()).tuning == cluster.tuning
+    results = tuple(
+        TrialRecord(
+            id=n, time=NOW, start_time=NOW, knob=Knob.RAMP, before="a", after="b", verdict="Promoted", reason="c"
+        )
+        for n in range(20)
+    )
+    cluster.tuning = State(
+        phase="Trial", chosen=SETTING, requested=SETTING, trial_count=3, trial=TRIAL, history=results
+    )
+    found = cluster.update()["tuning"]
+    assert read({"tuning": found}).tuning.chosen == SETTING
+    assert (found["phase"], found["trialCount"], [each["id"] for each in found["history"]]) == (
+        "Trial",
+        3,
+        [*range(15, 20)],
+    )
+    assert found["trial"] == {
+        "id": 3,
+        "knob": "codec.maxNumSeqs",
+        "goal": "GoodRequests",
+        "before": "4",
+        "after": "8",
+        "design": "Switchback",
+        "rationale": "the decoder waits",
+        "startTime": "2026-11-21T12:00:00Z",
+    }
 
 
 def test_a_tuning_phase_causes_no_status_events():
@@ -517,12 +541,36 @@ def test_a_tuning_phase_causes_no_status_events():
         assert cluster.events() == []
 
 
-def test_a_tuning_state_of_another_version_is_dropped():
-    cluster = Cluster()
+def test_what_another_version_wrote_is_read_as_far_as_it_is_known():
+    cluster = Cluster(slo=OBJECTIVES)
     written = cluster.update()
-    written["tuning"] = {"mode": "Recommend", "phase": "Measuring", "message": "requests are counted"}
+    known = written["conditions"][0]
+    written["conditions"] = [{**known, "status": "Maybe"}, {**known, "type": "CanaryReady"}]
+    written["tuning"] = {"mode": "Guess", "phase": "Measuring", "message": "requests are counted", "trial": {"id": 1}}
+    written["slo"] = [{"taskType": "Song", "met": "True"}, {"taskType": "Base", "met": "True", "requests": 3}]
+    written["talker"] |= {"surge": 1, "confirmed": [{"replica": "demo-talker-0", "restarts": "many"}]}
     found = read(written)
-    assert found.tuning is None and found.conditions and found.observed_generation == 4
+    assert [each.type for each in found.conditions] == ["CanaryReady"]
+    assert (found.tuning.phase, found.tuning.trial) == ("Measuring", None)
+    assert [each.task_type for each in found.slo] == ["Base"] and found.observed_generation == 4
+    assert [(each.replica, each.restarts) for each in found.talker.confirmed] == [("demo-talker-0", None)]
+
+
+def test_fields_that_the_operator_does_not_know_are_named():
+    cluster = Cluster()
+    assert "UnknownFields" not in conditions(cluster.update())
+    cluster.unknown_fields = "spec.talker.pitch"
+    assert ("Warning", "UnknownFields") in cluster.events()
+    report = cluster.update()
+    assert condition(report, "UnknownFields") == ("True", "Ignored")
+    assert "spec.talker.pitch" in message(report, "UnknownFields")
+    assert condition(report, "Degraded") == ("False", "AsExpected")
+    assert cluster.events() == [], "once"
+
+
+def test_a_failure_keeps_what_another_version_wrote():
+    before = Cluster().update() | {"canary": {"weight": 5}}
+    assert invalid(before, OWNER, "spec.codec: no", NOW)["canary"] == {"weight": 5}
 
 
 # Events ------------------------------------------------------------------------------------------------------

@@ -7,18 +7,30 @@ import msgspec
 import pytest
 
 from support.cluster_plan import CONFIG, EMPTY, after, objects, owner_of, pipeline, pod_template, replica
+from support.cluster_status import Cluster as StatusCluster
 from syrinx_operator.cluster import tuning
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, Problem
-from syrinx_operator.resource.knobs import Identity, Knob, setting_of
+from syrinx_operator.resource.knobs import Identity, Knob, Setting, setting_of
+from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.stage_config import Stage
-from syrinx_operator.resource.status import read
-from syrinx_operator.resource.tuning_status import Period, State, Trial
+from syrinx_operator.resource.tuning_status import (
+    MAX_BEST_KNOWN,
+    MAX_HISTORY,
+    MAX_QUARANTINE,
+    BestKnown,
+    Period,
+    QuarantinedSetting,
+    State,
+    Trial,
+    TrialRecord,
+    Workload,
+)
 from syrinx_stages.contract.settings import ReportedSettings
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 TALKER, CODEC = Component.TALKER, Component.CODEC
-BACKUP = ObjectKey("ConfigMap", "demo-tuning")
+RECORD = ObjectKey("ConfigMap", "demo-tuning")
 IDENTITY = Identity(model="m-1", image="syrinx/stages:1.0.0", device="talker: cpu; codec: cpu")
 
 
@@ -78,7 +90,7 @@ def test_a_chosen_setting_changes_live_settings_and_no_pod_template():
     for component in plain.templates:
         assert pod_template(tuned, AUTO, component) == pod_template(plain, AUTO, component)
     assert {key for key, each in objects(tuned).items() if objects(plain).get(key) != each} == {
-        *(ObjectKey("ConfigMap", "demo-codec"), BACKUP)
+        *(ObjectKey("ConfigMap", "demo-codec"), RECORD)
     }
 
 
@@ -126,41 +138,110 @@ def test_tuned_settings_that_an_edit_made_invalid_are_dropped():
     assert not tuned.assignment.has_overrides and tuned.assignment.base == setting_of(between.spec)
 
 
-# Backup -------------------------------------------------------------------------------------------------------
+# The record ---------------------------------------------------------------------------------------------------
+
+IN_TRIAL = tuned_state(phase="Trial", trial=trial("demo-codec-0"))
 
 
-def test_a_backup_is_written_once_a_setting_was_chosen():
-    assert BACKUP not in objects(planned(AUTO, State(phase="Watching", requested=INITIAL)))
-    kept = objects(planned(AUTO, tuned_state()))[BACKUP]
+def as_json(value):
+    return json.loads(msgspec.json.encode(value))
+
+
+def recorded(text):
+    """Returns a cluster whose record has this text."""
+    observed = after(planned(AUTO, tuned_state()))
+    observed.objects[RECORD]["data"] = {"tuning.json": text}
+    return observed
+
+
+def published(state):
+    """Returns the status of this version for a state."""
+    cluster = StatusCluster()
+    cluster.tuning = state
+    return cluster.update()
+
+
+def test_the_record_has_the_whole_state_and_belongs_to_the_pipeline():
+    kept = objects(planned(AUTO, IN_TRIAL))[RECORD]
     assert kept["metadata"]["ownerReferences"][0]["uid"] == owner_of(AUTO).uid
-    found = json.loads(kept["data"]["tuning.json"])
-    assert (found["trialCount"], found["lastGood"]["codecMaxNumSeqs"], found["identity"]["model"]) == (2, 16, "m-1")
+    assert msgspec.json.decode(kept["data"]["tuning.json"], type=State) == IN_TRIAL
+
+
+def test_the_record_decides():
+    observed = after(planned(AUTO, IN_TRIAL))
+    status = published(State(phase="Watching", message="the objectives are met", requested=INITIAL))
+    assert tuning.tuner_state(status, owner_of(AUTO), observed) == (IN_TRIAL, "")
+
+
+@pytest.mark.parametrize("objects", [EMPTY, recorded('{"requested": {}, "trialCount": 1}')], ids=["none", "a backup"])
+def test_the_state_in_the_status_of_an_earlier_version_is_taken_over(objects):
+    """Earlier versions kept the whole state there, and a part of it in the ConfigMap."""
+    assert tuning.tuner_state({"tuning": as_json(IN_TRIAL)}, owner_of(AUTO), objects) == (IN_TRIAL, "")
 
 
 @pytest.mark.parametrize("status", [{}, {"tuning": {"phase": "Measuring"}}, {"tuning": {"trial": 1}}])
-def test_the_backup_replaces_an_unreadable_status(status):
-    observed = after(planned(AUTO, tuned_state(phase="Trial", trial=trial("demo-codec-0"))))
-    assert tuning.tuner_state(status, owner_of(AUTO), observed) == tuned_state()
+def test_without_it_the_backup_of_an_earlier_version_is_used(status):
+    backup = {name: each for name, each in as_json(tuned_state()).items() if name not in ("mode", "phase", "message")}
+    found, lost = tuning.tuner_state(status, owner_of(AUTO), recorded(json.dumps(backup)))
+    assert (found, lost) == (tuned_state(), "")
 
 
-def test_the_status_takes_precedence_over_the_backup():
-    observed = after(planned(AUTO, tuned_state()))
-    state = State(phase="Watching", message="the objectives are met", requested=INITIAL)
-    written = json.loads(msgspec.json.encode({"tuning": state}))
-    assert tuning.tuner_state(written, owner_of(AUTO), observed) == state
+@pytest.mark.parametrize("text", [None, "", "not JSON", "[1]"])
+def test_without_a_readable_record_the_settings_in_force_stay_and_a_trial_ends(text):
+    observed = EMPTY if text is None else recorded(text)
+    found, lost = tuning.tuner_state(published(IN_TRIAL), owner_of(AUTO), observed)
+    assert lost == ("is missing" if text is None else "is not readable")
+    assert found == msgspec.structs.replace(IN_TRIAL, trial=None, identity=None)
+    event = tuning.lost_event(owner_of(AUTO), lost)
+    assert (event.kind, event.reason) == ("Warning", "TuningStateLost") and "ConfigMap demo-tuning is" in event.message
 
 
-@pytest.mark.parametrize("text", ["", "not JSON", '{"chosen": 1}'])
-def test_an_unreadable_backup_is_ignored(text):
-    observed = after(planned(AUTO, tuned_state()))
-    observed.objects[BACKUP]["data"] = {"tuning.json": text}
-    assert tuning.tuner_state({}, owner_of(AUTO), observed) == State()
+@pytest.mark.parametrize("text", [None, "not JSON", "{}"])
+def test_with_nothing_to_read_tuning_starts_afresh(text):
+    observed = EMPTY if text is None else recorded(text)
+    assert tuning.tuner_state({}, owner_of(AUTO), observed)[0] == State()
 
 
-def test_the_backup_of_a_former_pipeline_of_the_same_name_is_ignored():
+def test_of_a_damaged_record_all_that_is_readable_is_kept():
+    damaged = as_json(IN_TRIAL) | {"quarantine": "none", "lastGood": {"talkerMaxNumSeqs": "many"}}
+    found, lost = tuning.tuner_state({}, owner_of(AUTO), recorded(json.dumps(damaged)))
+    assert found == msgspec.structs.replace(IN_TRIAL, last_good=None)
+    assert lost.startswith("is not readable as a whole (")
+
+
+def test_the_record_of_a_newer_version_is_read():
+    newer = as_json(IN_TRIAL) | {"drift": {"score": 1}}
+    assert tuning.tuner_state({}, owner_of(AUTO), recorded(json.dumps(newer))) == (IN_TRIAL, "")
+
+
+def test_the_record_of_a_former_pipeline_of_the_same_name_is_ignored():
     observed = after(planned(AUTO, tuned_state()))
     owner = msgspec.structs.replace(owner_of(AUTO), uid="another")
-    assert tuning.tuner_state({}, owner, observed) == State()
+    assert tuning.tuner_state({}, owner, observed) == (State(), "")
+
+
+def test_the_largest_state_fits_into_a_config_map():
+    shape = CaptureShape(rows=1024, frames=64)
+    setting = Setting(
+        talker_max_num_seqs=1024, codec_max_num_seqs=1024, chunk_ramp=(64,) * 16, capture_pairs=(shape,) * 64
+    )
+    workload, text = Workload(mix="m" * 64, rate_bucket=-100), "x" * 256
+    failed = QuarantinedSetting(setting=setting, workload=workload, reason=text, failures=100, until=NOW)
+    best = BestKnown(workload=workload, setting=setting, good_ratio=0.123456789, time=NOW)
+    verdict = TrialRecord(
+        id=10**6, time=NOW, start_time=NOW, knob=Knob.PAIRS, before=text, after=text, verdict="RolledBack", reason=text
+    )
+    replicas = ("r" * 253,) * 64
+    period = Period(index=0, candidate_replicas=replicas, baseline_replicas=replicas, start_time=NOW)
+    period = msgspec.structs.replace(period, replicas=("r" * 253,) * 256, restarts=(10**6,) * 256)
+    state = tuned_state(
+        chosen=setting,
+        trial=msgspec.structs.replace(trial(), candidate=setting, baseline=setting, period=period),
+        quarantine=(failed,) * MAX_QUARANTINE,
+        best_known=(best,) * MAX_BEST_KNOWN,
+        history=(verdict,) * MAX_HISTORY,
+    )
+    assert len(msgspec.json.encode(state)) < 512 * 1024, "the limit of Kubernetes is 1 MiB"
 
 
 # The tuner's inputs -------------------------------------------------------------------------------------------
@@ -271,8 +352,3 @@ def test_an_unreported_device_keeps_the_previous_identity():
     assert cluster.identity(devices(cluster, **{"demo-codec-2": ""}), before) == before
     assert cluster.identity({}, before) == before
     assert cluster.identity({}, msgspec.structs.replace(before, image="another")) != before
-
-
-def test_a_state_survives_a_round_trip_through_the_api_server():
-    state = tuned_state(phase="Trial", trial=trial("demo-codec-0"))
-    assert read(json.loads(msgspec.json.encode({"tuning": state}))).tuning == state

@@ -63,7 +63,7 @@ def test_the_file_contains_the_definition():
 
 
 def test_printer_columns_and_scale():
-    names, (version,) = CRD["spec"]["names"], CRD["spec"]["versions"]
+    names, (version, _) = CRD["spec"]["names"], CRD["spec"]["versions"]
     assert (CRD["metadata"]["name"], names["shortNames"]) == ("ttspipelines.syrinx.dev", ["ttsp"])
     columns = version["additionalPrinterColumns"]
     assert [column["name"] for column in columns if not column.get("priority")] == [
@@ -75,6 +75,25 @@ def test_printer_columns_and_scale():
         assert path in paths | {"metadata.creationTimestamp"}, column
     scale = version["subresources"]["scale"]
     assert {path.lstrip(".") for path in scale.values()} <= paths
+
+
+def test_both_versions_are_served_with_the_same_schema_and_v1beta1_is_stored():
+    current, former = CRD["spec"]["versions"]
+    assert CRD["spec"]["conversion"] == {"strategy": "None"}
+    assert [(each["name"], each["served"], each["storage"]) for each in (current, former)] == [
+        ("v1beta1", True, True),
+        ("v1alpha1", True, False),
+    ]
+    assert former["deprecated"] and "use syrinx.dev/v1beta1" in former["deprecationWarning"]
+    for part in ("subresources", "additionalPrinterColumns"):
+        assert former[part] == current[part]
+    old, new = ({path: node for path, node in nodes(each["schema"]["openAPIV3Schema"])} for each in (former, current))
+    assert old.keys() == new.keys()
+    nested = ("properties", "items", "additionalProperties", "description")
+    for path, node in new.items():
+        assert {k: v for k, v in node.items() if k not in nested} == {
+            k: v for k, v in old[path].items() if k not in nested
+        }
 
 
 def test_every_field_has_a_description_and_a_type():
@@ -101,9 +120,25 @@ def test_every_field_of_the_spec_is_bounded():
         }, path
 
 
-def test_only_placement_and_pod_templates_preserve_unknown_fields():
-    free = {path.rsplit(".", 1)[1] for path, node in nodes() if node.get("x-kubernetes-preserve-unknown-fields")}
+def test_in_the_spec_only_placement_and_pod_templates_preserve_unknown_fields():
+    free = {
+        path.rsplit(".", 1)[1]
+        for path, node in nodes()
+        if node.get("x-kubernetes-preserve-unknown-fields") and path.startswith("spec")
+    }
     assert free == {"affinity", "topologySpreadConstraints[]", "podTemplate"}
+
+
+def test_the_status_accepts_what_operators_of_other_versions_write():
+    for path, node in nodes():
+        if path.startswith("status"):
+            assert "properties" not in node or node["x-kubernetes-preserve-unknown-fields"], path
+            is_of_condition = path.startswith("status.conditions[]")
+            closed = {"enum", "maximum", "minimum", "maxItems", "minItems", "maxLength", "minLength", "pattern"}
+            assert is_of_condition or not closed & node.keys(), path
+            assert is_of_condition or node.get("required", []) in ([], ["replica"], ["taskType"]), path
+    types = SCHEMA["properties"]["status"]["properties"]["conditions"]["items"]["properties"]
+    assert "enum" not in types["type"] and "enum" not in types["reason"]
 
 
 def test_patterns_mean_the_same_in_re2_and_python():
@@ -124,7 +159,7 @@ def test_patterns_mean_the_same_in_re2_and_python():
     ],
 )
 def test_an_almost_empty_resource_is_stored_with_defaults(spec):
-    resource = {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline", "metadata": {"name": "demo"}}
+    resource = {"apiVersion": "syrinx.dev/v1beta1", "kind": "TTSPipeline", "metadata": {"name": "demo"}}
     stored = admit(CRD, resource if spec is None else resource | {"spec": spec})
     assert stored["spec"]["model"] == {"bundled": True}
     assert stored["spec"]["connector"]["managed"] is True

@@ -47,7 +47,7 @@ TALKER = {"name": "talker"}
 )
 def test_what_syrinx_relies_on_is_refused_by_its_path(template, path):
     live = {
-        "apiVersion": "syrinx.dev/v1alpha1",
+        "apiVersion": "syrinx.dev/v1beta1",
         "kind": "TTSPipeline",
         "metadata": {"name": "demo"},
         "spec": {"talker": {"podTemplate": template}},

@@ -72,7 +72,7 @@ def test_every_value_reaches_its_stage():
     api = ApiSpec(openai_names=False, voice_aliases={"narrator": "us"})
     processes = plan_local(
         TTSPipeline(
-            api_version="syrinx.dev/v1alpha1",
+            api_version="syrinx.dev/v1beta1",
             kind="TTSPipeline",
             metadata=Metadata(name="big"),
             spec=PipelineSpec(

@@ -121,6 +121,9 @@ def _condition_events(old: Condition | None, new: Condition) -> Iterator[tuple[L
                 yield "Normal", new.reason
             elif new.reason != "MetricsMissing" or was_true:  # They are missing until there is a gateway.
                 yield "Warning", new.reason
+        case "UnknownFields":
+            if is_new_status:
+                yield "Warning", "UnknownFields"
         case "TuningReady":
             # The tuner has Events of its own, and missing metrics are reported above.
             pass

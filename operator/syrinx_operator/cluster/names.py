@@ -10,6 +10,10 @@ FIELD_MANAGER: Final = "syrinx-operator"
 LEASE: Final = "ttspipelines.syrinx.dev"
 """The Lease in each namespace by which an installation of the operator keeps others from writing."""
 
+TUNING: Final = "tuning"
+"""Component label of the ConfigMap with the tuner's state."""
+TUNING_KEY: Final = "tuning.json"
+
 PIPELINE_LABEL: Final = "syrinx.dev/pipeline"
 COMPONENT_LABEL: Final = "syrinx.dev/component"
 TEMPLATE_LABEL: Final = "syrinx.dev/template"
@@ -72,6 +76,11 @@ def password_secret(pipeline: str) -> str:
 def token_secret(pipeline: str) -> str:
     """Returns the name of the Secret with the token of the stages' settings ports."""
     return f"{pipeline}-stages"
+
+
+def tuning_record(pipeline: str) -> str:
+    """Returns the name of the ConfigMap with the tuner's state."""
+    return f"{pipeline}-{TUNING}"
 
 
 def former_lease(pipeline: str) -> str:

@@ -29,6 +29,8 @@ class StatusInputs(Struct, frozen=True, kw_only=True):
     metrics: Metrics
     tuning: State
     """The state after the tuner's decision."""
+    unknown_fields: str = ""
+    """Fields of the resource that this operator does not know, as text."""
     now: datetime
 
     @property

@@ -113,8 +113,11 @@ class Operator:
             else:
                 self._queue.add(key)
         elif kind in CHILDREN:
-            pipeline = (metadata.get("labels") or {}).get(names.PIPELINE_LABEL)
-            if pipeline:
+            labels = metadata.get("labels") or {}
+            pipeline = labels.get(names.PIPELINE_LABEL)
+            # The tuner's state changes with each evaluation; only its loss needs one.
+            is_own_write = change == "MODIFIED" and labels.get(names.COMPONENT_LABEL) == names.TUNING
+            if pipeline and not is_own_write:
                 self._queue.add_known(NamespacedName(metadata["namespace"], pipeline))
 
     def _health(self) -> Health:

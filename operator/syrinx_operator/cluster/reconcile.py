@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -13,7 +13,6 @@ from syrinx_operator.cluster import names, state
 from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.cache import Cache
 from syrinx_operator.cluster.config import Options
-from syrinx_operator.cluster.events import EventRecorder, status_events
 from syrinx_operator.cluster.former_leases import FormerLeases
 from syrinx_operator.cluster.kinds import PIPELINE, SECRET
 from syrinx_operator.cluster.lease import LeaseLost, Leases, LeaseTaken
@@ -23,6 +22,8 @@ from syrinx_operator.cluster.plan import Plan, plan
 from syrinx_operator.cluster.plan.objects import differs
 from syrinx_operator.cluster.plan.redis import password_secret
 from syrinx_operator.cluster.plan.settings_token import SettingsToken, token_in, token_secret
+from syrinx_operator.cluster.plan.tuning_record import tuning_record
+from syrinx_operator.cluster.reports import Reports
 from syrinx_operator.cluster.secrets import Secrets
 from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi
 from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner, Problem, Replica, is_owned, key_of
@@ -32,6 +33,7 @@ from syrinx_operator.cluster.tuning import (
     Tuning,
     TuningRunner,
     disruption_of,
+    lost_event,
     paused_metrics,
     requeue_after,
     tuner_state,
@@ -40,7 +42,6 @@ from syrinx_operator.cluster.tuning import (
 from syrinx_operator.cluster.workqueue import NamespacedName, Outcome, Result
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.status import read
-from syrinx_operator.tuner.decide import Event
 
 log = logging.getLogger(__name__)
 
@@ -77,8 +78,7 @@ class Reconciler:
         self._objects = objects
         self._stages = stages
         self._tuning = tuning
-        self._conditions = conditions
-        self._events = EventRecorder(api, options.identity)
+        self._reports = Reports(api, cache, leases, objects, conditions, options.identity)
         self._options = options
 
     def forget(self, key: NamespacedName) -> None:
@@ -89,7 +89,7 @@ class Reconciler:
         self._secrets.forget(key.namespace, names.token_secret(key.name))
         if not any(True for _ in self._cache.all(PIPELINE, key.namespace)):
             self._leases.forget(key.namespace)
-        self._conditions.forget(key.namespace, key.name)
+        self._reports.forget(key.namespace, key.name)
 
     async def reconcile(self, key: NamespacedName, failures: int) -> Result:
         """Moves a pipeline toward its spec. `failures` is the number of consecutive failures before."""
@@ -105,7 +105,7 @@ class Reconciler:
             return await self._reconcile(owner, live, previous, failures)
         except LeaseTaken as taken:
             self._tuning.drop_metrics(key.namespace, key.name)
-            self._conditions.forget(key.namespace, key.name)
+            self._reports.forget(key.namespace, key.name)
             seconds = self._options.lease_seconds / 3
             return Result(outcome=Outcome.STANDBY, message=str(taken), requeue_after=seconds)
         except LeaseLost as lost:
@@ -124,7 +124,10 @@ class Reconciler:
         """Reconciles with the Lease held, and writes errors to the status."""
         outcome, failure = Outcome.BLOCKED, None
         try:
-            return await self._reconcile_valid(state.parse_pipeline(live), owner, previous, failures)
+            pipeline, unknown = state.parse_pipeline(live), state.unknown_fields(live)
+            if pipeline.spec.paused:
+                return await self._report_paused(pipeline, owner, previous, unknown)
+            return await self._reconcile_valid(pipeline, owner, previous, unknown, failures)
         except state.InvalidSpec as invalid:
             message = f"the pipeline keeps running unchanged until this is corrected: {invalid}"
             outcome, problem = Outcome.INVALID, Problem("Invalid", message)
@@ -141,17 +144,15 @@ class Reconciler:
             log.exception("%s/%s: unexpected error", owner.namespace, owner.name, extra=owner.log_fields)
             message = f"Internal error of the operator; see its log: {type(error).__name__}: {error}"
             outcome, problem = Outcome.FAILED, Problem("InternalError", message)
-        new = failed(read(previous), owner, problem, _now())
-        await self._update_status(owner, previous, new)
+        new = failed(previous, owner, problem, _now())
+        await self._reports.write(owner, previous, new)
         return _result(outcome, new, problem.message, failure)
 
     async def _reconcile_valid(
-        self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any], failures: int
+        self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any], unknown: str, failures: int
     ) -> Result:
-        if pipeline.spec.paused:
-            return await self._report_paused(pipeline, owner, previous)
         token = await self._token(owner)
-        before, tuning, planned, applied = await self._apply_plan(pipeline, owner, previous, token)
+        before, tuning, lost, planned, applied = await self._apply_plan(pipeline, owner, previous, token)
         applied = await self._objects.prune(owner, planned.manifests, applied)
         if not applied.problems and applied.failure is None:
             await self._objects.delete_pods(owner, planned.delete, applied)
@@ -176,10 +177,14 @@ class Reconciler:
                 problems=problems,
                 metrics=metrics,
                 tuning=decision.state,
+                unknown_fields=unknown,
                 now=_now(),
             )
         )
-        await self._update_status(owner, previous, new, decision.events)
+        is_recorded = key_of(tuning_record(owner, tuning.state)) not in applied.missing
+        events = [*([lost_event(owner, lost)] if lost and is_recorded else ()), *decision.events]
+        tuner = decision.state if is_recorded else None
+        await self._reports.write(owner, previous, new, events, tuner, applied.objects)
         message = "; ".join(problem.message for problem in problems)
         outcome = Outcome.BLOCKED if problems else Outcome.SUCCEEDED
         if failure is not None and failure.unavailable:
@@ -187,7 +192,9 @@ class Reconciler:
         seconds = requeue_after(pipeline, tuning, decision, self._options.resync_seconds)
         return _result(outcome, new, message, failure, seconds)
 
-    async def _report_paused(self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any]) -> Result:
+    async def _report_paused(
+        self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any], unknown: str
+    ) -> Result:
         """Writes the status of a paused pipeline, and nothing else. Raises Blocked if it has no objects yet."""
         secret = await self._secrets.get(owner.namespace, names.token_secret(owner.name))
         token = token_in(secret) if secret is not None and is_owned(secret, owner) else None
@@ -196,7 +203,7 @@ class Reconciler:
             raise Blocked(Problem("Paused", "spec.paused is set: the pipeline is created once it is removed"))
         replicas = await self._stages.read_settings(owner.namespace, observed.replicas, token.value)
         observed = _without_foreign(owner, structs.replace(observed, replicas=replicas, token_uid=token.uid))
-        tuning, now = tuning_of(pipeline, tuner_state(previous, owner, observed)), _now()
+        tuning, now = tuning_of(pipeline, tuner_state(previous, owner, observed)[0]), _now()
         planned = plan(tuning.applied_to(pipeline), owner, observed, self._options.pipelines, tuning.state)
         new = status(
             StatusInputs(
@@ -208,19 +215,25 @@ class Reconciler:
                 problems=[],
                 metrics=paused_metrics(now),
                 tuning=tuning.state,
+                unknown_fields=unknown,
                 now=now,
             )
         )
-        await self._update_status(owner, previous, new)
+        if "tuning" in previous:
+            # It may hold the state of an earlier version, which is recorded once the pipeline goes on.
+            new["tuning"] = previous["tuning"]
+        await self._reports.write(owner, previous, new)
         return _result(Outcome.SUCCEEDED, new, "", None, self._options.resync_seconds)
 
     async def _apply_plan(
         self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any], token: SettingsToken
-    ) -> tuple[Observed, Tuning, Plan, Applied]:
+    ) -> tuple[Observed, Tuning, str, Plan, Applied]:
+        """Applies the plan. Also returns the tuning that it contains, and what is lost of its state."""
         for _ in range(MAX_PLANS):
             everything = await self._observe(pipeline, owner, previous, token)
             observed = _without_foreign(owner, everything)
-            tuning = tuning_of(pipeline, tuner_state(previous, owner, observed))
+            tuner, lost = tuner_state(previous, owner, observed)
+            tuning = tuning_of(pipeline, tuner)
             tuned = tuning.applied_to(pipeline)
             planned = plan(tuned, owner, observed, self._options.pipelines, tuning.state)
             with_conflicts = await self._objects.with_conflicts(owner, everything, map(key_of, planned.manifests))
@@ -230,7 +243,7 @@ class Reconciler:
             applied = await self._objects.apply(owner, planned.manifests, everything.objects)
             if applied.failure is None or applied.failure.status != 409:
                 break
-        return observed, tuning, planned, applied
+        return observed, tuning, lost, planned, applied
 
     async def _observe(
         self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any], token: SettingsToken
@@ -294,24 +307,6 @@ class Reconciler:
         fence = partial(self._leases.fence, owner)
         return await self._stages.push_settings(owner.namespace, before.replicas, desired, fence, token.value)
 
-    async def _update_status(
-        self, owner: Owner, previous: Mapping[str, Any], new: dict[str, Any], events: Iterable[Event] = ()
-    ) -> None:
-        """Writes Events, then the status. After a crash in between, the same Events are recognized as duplicates."""
-        self._conditions.update(owner.namespace, owner.name, new.get("conditions") or ())
-        if new == previous:
-            return
-        self._leases.fence(owner)
-        await self._events.record(owner, previous, [*events, *status_events(previous, new)])
-        self._leases.fence(owner)
-        manifest = {
-            "apiVersion": PIPELINE.api_version,
-            "kind": PIPELINE.kind,
-            "metadata": {"name": owner.name, "namespace": owner.namespace, "uid": owner.uid},
-            "status": new,
-        }
-        self._cache.put(PIPELINE, await self._api.apply(PIPELINE, owner.namespace, manifest, subresource="status"))
-
 
 def _without_foreign(owner: Owner, observed: Observed) -> Observed:
     """Returns the state without objects that have a planned name but another owner."""
@@ -320,8 +315,11 @@ def _without_foreign(owner: Owner, observed: Observed) -> Observed:
 
 
 def _is_unreportable(failure: ApiError, failures: int) -> bool:
-    """Returns whether not to report a failure in the status: writing would fail too, or it is the first one."""
-    return failure.affects_all_requests or (failure.unavailable and failures == 0)
+    """Returns whether not to report a failure in the status: writing would fail too, or it is the first one.
+
+    A conflict (409) is resolved by the next reconcile, which sees the new version.
+    """
+    return failure.affects_all_requests or ((failure.unavailable or failure.status == 409) and failures == 0)
 
 
 def _result(

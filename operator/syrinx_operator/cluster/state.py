@@ -1,21 +1,25 @@
 """A pipeline and its observed state in the cluster: the inputs of planning, rollout and status. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from syrinx_operator.resource.check import field_name, problems_of
-from syrinx_operator.resource.rules import cluster_violations
+from syrinx_operator.resource.check import field_name, field_problems
+from syrinx_operator.resource.documents import Path
+from syrinx_operator.resource.rules import cluster_violations, violations
 from syrinx_operator.resource.spec import PipelineSpec, TTSPipeline
+from syrinx_operator.resource.versions import without_unknown
 from syrinx_operator.tuner.evidence import Evidence
 from syrinx_stages.contract import logs
 from syrinx_stages.contract.settings import ReportedSettings
 
 Manifest = dict[str, Any]
 """A Kubernetes object as JSON."""
+MAX_LISTED: Final = 10
+"""Maximum number of unknown fields that a message names."""
 
 
 class Component(StrEnum):
@@ -196,19 +200,39 @@ def owner_of(live: Manifest) -> Owner:
 
 
 def parse_pipeline(live: Manifest) -> TTSPipeline:
-    """Returns a live TTSPipeline as the typed resource. Raises InvalidSpec.
+    """Returns a live TTSPipeline as the typed resource, without fields that this operator does not know.
 
-    The CRD installed in the cluster may be older or newer than this operator, so everything is validated again.
+    The CRD in the cluster may be older or newer than this operator, so everything is validated again. Raises
+    InvalidSpec.
     """
-    document: dict[str, Any] = {
+    document, unknown = _known_document(live)
+    ignored = f"; this operator does not know and ignores {_listed(unknown)}" if unknown else ""
+    if found := [f"{field_name(path)}: {message}" for path, message in field_problems(document)]:
+        raise InvalidSpec(f"{'; '.join(found)}{ignored}; the CRD accepts it, so a newer operator may know it")
+    pipeline = msgspec.convert(document, TTSPipeline)
+    if broken := [*violations(pipeline), *cluster_violations(pipeline)]:
+        found = [f"{field_name(each.path)}: {each.message}" for each in broken]
+        raise InvalidSpec(f"{'; '.join(found)}{ignored}")
+    return pipeline
+
+
+def unknown_fields(live: Manifest) -> str:
+    """Returns the fields of a live TTSPipeline that this operator does not know, as text; empty if it knows all."""
+    return _listed(_known_document(live)[1])
+
+
+def _known_document(live: Manifest) -> tuple[Manifest, list[Path]]:
+    document = {
         "apiVersion": live["apiVersion"],
         "kind": live["kind"],
         "metadata": {"name": live["metadata"]["name"]},
         "spec": live.get("spec") or {},
     }
-    if found := [f"{field_name(path)}: {message}" for path, message in problems_of(document)]:
-        raise InvalidSpec("; ".join(found))
-    pipeline = msgspec.convert(document, TTSPipeline)
-    if broken := [f"{field_name(each.path)}: {each.message}" for each in cluster_violations(pipeline)]:
-        raise InvalidSpec("; ".join(broken))
-    return pipeline
+    known, unknown = without_unknown(document, TTSPipeline)
+    return known, unknown
+
+
+def _listed(paths: Sequence[Path]) -> str:
+    more = len(paths) - MAX_LISTED
+    names = ", ".join(field_name(path) for path in paths[:MAX_LISTED])
+    return f"{names} and {more} more" if more > 0 else names

@@ -15,8 +15,18 @@ from syrinx_operator.cluster.progress import incomplete
 from syrinx_operator.cluster.state import STAGES, Component, Owner, Problem
 from syrinx_operator.resource import status as report
 from syrinx_operator.resource.spec import CaptureShape
-from syrinx_operator.resource.status import MAX_MESSAGE, Condition, ConditionStatus, ConditionType, PipelineStatus
-from syrinx_operator.resource.tuning_status import Phase
+from syrinx_operator.resource.status import (
+    MAX_MESSAGE,
+    MAX_OUTCOMES,
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    PipelineStatus,
+    TrialStatus,
+    TuningStatus,
+)
+from syrinx_operator.resource.tuning_status import Phase, State, Trial
+from syrinx_operator.tuner.builder import format_value
 from syrinx_operator.tuner.evidence import slo_statuses, truncated_ratio
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 
@@ -63,7 +73,7 @@ def status(inputs: StatusInputs) -> dict[str, Any]:
         talker=report.TalkerStatus(**_stage_report(inputs, Component.TALKER, report.TalkerValues)),
         codec=report.CodecStatus(**_stage_report(inputs, Component.CODEC, report.CodecValues)),
         redis=redis,
-        tuning=inputs.tuning,
+        tuning=_tuning(inputs.tuning, owner),
         slo=slo,
         underrun_ratio=truncated_ratio(underruns, evidence.live_streams) if has_metrics else None,
         ttfa_p95=None if p95 is None else f">{_MAX_TTFA_MS:.0f}ms" if p95 >= _MAX_TTFA_MS else f"{p95}ms",
@@ -71,15 +81,50 @@ def status(inputs: StatusInputs) -> dict[str, Any]:
     return _to_json(found)
 
 
-def failed(before: PipelineStatus, owner: Owner, problem: Problem, now: datetime) -> dict[str, Any]:
-    """Returns the previous status with Degraded set for a problem, if no plan could be made; other conditions stay."""
-    kept: dict[str, Condition] = {condition.type: condition for condition in before.conditions}
+def failed(previous: Mapping[str, Any], owner: Owner, problem: Problem, now: datetime) -> dict[str, Any]:
+    """Returns the previous status with Degraded set for a problem, if no plan could be made.
+
+    Everything else stays as it was written, also by another version.
+    """
+    kept: dict[str, Condition] = {condition.type: condition for condition in report.read(previous).conditions}
     if "Ready" not in kept:
         not_ready = ConditionValue("False", problem.reason, problem.message)
         kept["Ready"] = to_condition(None, "Ready", not_ready, owner.generation, now)
     degraded = ConditionValue("True", problem.reason, problem.message)
     kept["Degraded"] = to_condition(kept.get("Degraded"), "Degraded", degraded, owner.generation, now)
-    return _to_json(msgspec.structs.replace(before, conditions=tuple(kept.values())))
+    return {**previous, **_to_json(PipelineStatus(conditions=tuple(kept.values())))}
+
+
+def _tuning(state: State, owner: Owner) -> TuningStatus:
+    """Returns what users read of the tuner's state."""
+    return TuningStatus(
+        mode=state.mode,
+        phase=state.phase,
+        message=state.message,
+        config_map=names.tuning_record(owner.name),
+        requested=state.requested,
+        chosen=state.chosen,
+        last_good=state.last_good,
+        last_change_time=state.last_change_time,
+        next_trial_time=state.next_trial_time,
+        recommendation=state.recommendation,
+        trial_count=state.trial_count,
+        trial=None if state.trial is None else _trial(state.trial),
+        history=state.history[-MAX_OUTCOMES:],
+    )
+
+
+def _trial(trial: Trial) -> TrialStatus:
+    return TrialStatus(
+        id=trial.id,
+        knob=trial.knob,
+        goal=trial.goal,
+        before=format_value(trial.baseline, trial.knob),
+        after=format_value(trial.candidate, trial.knob),
+        design=trial.design,
+        rationale=trial.rationale,
+        start_time=trial.start_time,
+    )
 
 
 def _to_json(status: PipelineStatus) -> dict[str, Any]:
@@ -127,7 +172,7 @@ def conditions(inputs: StatusInputs) -> tuple[Condition, ...]:
 
     Ready: a gateway, a talker and a codec of one model generation are ready, of the current generation or, during a
     rollout, of the previous one. Progressing: the actual state differs from the desired one. Degraded: a problem needs
-    intervention. MetricsAvailable and TuningReady are omitted with tuning Off.
+    intervention. MetricsAvailable and TuningReady are omitted with tuning Off, UnknownFields if there are none.
     """
     serving = serving_generation(inputs)
     components: dict[ConditionType, ConditionValue] = {
@@ -147,6 +192,9 @@ def conditions(inputs: StatusInputs) -> tuple[Condition, ...]:
     if inputs.pipeline.spec.paused:
         found["TuningReady"] = found["Progressing"] = ConditionValue("False", "Paused", _PAUSED)
     found["Degraded"] = _degraded(inputs)
+    if inputs.unknown_fields:
+        message = f"this operator does not know and ignores {inputs.unknown_fields}: upgrade it to use them"
+        found["UnknownFields"] = ConditionValue("True", "Ignored", message)
     previous, generation = inputs.previous, inputs.owner.generation
     return tuple(to_condition(previous.get(kind), kind, value, generation, inputs.now) for kind, value in found.items())
 

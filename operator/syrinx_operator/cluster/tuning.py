@@ -8,9 +8,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from syrinx_operator.cluster import prometheus
+from syrinx_operator.cluster import names, prometheus
 from syrinx_operator.cluster.plan import Plan
-from syrinx_operator.cluster.plan.records import recorded_tuning
+from syrinx_operator.cluster.plan.tuning_record import decode_tuning, recorded_tuning
 from syrinx_operator.cluster.progress import incomplete
 from syrinx_operator.cluster.state import STAGES, Component, Metrics, Observed, Owner, Problem, Replica
 from syrinx_operator.resource import knobs
@@ -18,11 +18,10 @@ from syrinx_operator.resource.knobs import TUNED_STAGES, Identity, Setting, live
 from syrinx_operator.resource.rules import cluster_violations, violations
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import Stage, engine_suffix
-from syrinx_operator.resource.status import read
 from syrinx_operator.resource.tuning import TuningSpec
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.counters import Observation
-from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment, Decision, assignment
+from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment, Decision, Event, assignment
 from syrinx_operator.tuner.evidence import Evidence, ReplicaStats
 from syrinx_operator.tuner.policy import Policy, policy_of
 from syrinx_operator.tuner.runner import Tuner
@@ -62,9 +61,18 @@ class Tuning(Struct, frozen=True, kw_only=True):
         return live_settings(setting, stage) if stage and setting else None
 
 
-def tuner_state(status: Mapping[str, Any], owner: Owner, observed: Observed) -> State:
-    """Returns the tuner's state from the live status, or from its backup if the status was lost."""
-    return read(status).tuning or recorded_tuning(owner, observed)
+def tuner_state(status: Mapping[str, Any], owner: Owner, observed: Observed) -> tuple[State, str]:
+    """Returns the tuner's state, and what is lost of it; empty if nothing is.
+
+    The ConfigMap decides. The live status replaces one that is missing, unreadable, or of an earlier version.
+    """
+    return decode_tuning(recorded_tuning(owner, observed), status.get("tuning") or {})
+
+
+def lost_event(owner: Owner, lost: str) -> Event:
+    """Returns the Event of a state that is lost in part."""
+    message = f"ConfigMap {names.tuning_record(owner.name)} {lost}: tuning goes on with what is known from the status"
+    return Event(kind="Warning", reason="TuningStateLost", message=message)
 
 
 def tuning_of(pipeline: TTSPipeline, state: State) -> Tuning:
@@ -308,8 +316,8 @@ class TuningRunner:
     ) -> tuple[Decision, Metrics]:
         """Returns the tuner's decision, and the metrics for the status.
 
-        `before` is the state before this reconcile pushed settings. The decision is stored in the status; the next
-        reconcile applies it.
+        `before` is the state before this reconcile pushed settings. The caller stores the decision's state; the
+        next reconcile applies it.
         """
         name, policy, state = f"{owner.namespace}/{owner.name}", tuning.policy, tuning.state
         is_changing = state.trial is not None or state.promotion is not None

@@ -184,10 +184,15 @@ def problems_of(value: Any) -> Iterator[Finding]:
     if kind is not None and kind != KIND:
         yield ("kind",), f"{_shown(kind)} is not accepted; expected {KIND}"
         return
-    found = list(_problems(value, TTSPipeline, ()))
+    found = list(field_problems(value))
     yield from found
     if not found:
         yield from violations(msgspec.convert(value, TTSPipeline))
+
+
+def field_problems(value: Any) -> Iterator[Finding]:
+    """Yields the problems of single fields, also unknown ones."""
+    yield from _problems(value, TTSPipeline, ())
 
 
 def _problems(value: Any, annotation: Any, path: Path) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ Mode = Literal["Off", "Recommend", "Auto"]
 
 
 class StatusStruct(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Base of the types in `status.tuning`: camelCase names, defaults omitted."""
+    """Base of the types of the status and of the tuner's state: camelCase names, defaults omitted."""
 
 
 class Identity(StatusStruct, frozen=True, kw_only=True):

@@ -17,7 +17,8 @@ from syrinx_operator.resource.tuning import Ratio, SloSpec, TuningSpec
 from syrinx_stages.contract import settings
 from syrinx_stages.contract.settings import Frames, Ramp, Rows, Seconds
 
-API_VERSION: Final = "syrinx.dev/v1alpha1"
+API_VERSION: Final = "syrinx.dev/v1beta1"
+"""The version that the operator uses and the API server stores."""
 KIND: Final = "TTSPipeline"
 BUNDLED_MODEL_NAME = "syrinx-us"
 """The default of `spec.model.name` for the bundled voice."""
@@ -254,8 +255,8 @@ class PipelineSpec(Object, frozen=True, kw_only=True):
 class TTSPipeline(Object, frozen=True, kw_only=True):
     """A Qwen3-TTS service: gateways, talkers and codecs, connected by Redis Streams."""
 
-    api_version: Literal["syrinx.dev/v1alpha1"]
-    """Version of this schema."""
+    api_version: Literal["syrinx.dev/v1beta1", "syrinx.dev/v1alpha1"]
+    """Version of this schema. Both have the same fields; v1alpha1 is deprecated."""
     kind: Literal["TTSPipeline"]
     """Kind of resource."""
     metadata: Metadata

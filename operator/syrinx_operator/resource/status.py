@@ -3,18 +3,20 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta
 
-from syrinx_operator.resource.knobs import StatusStruct
+from syrinx_operator.resource.knobs import Knob, Setting, StatusStruct
 from syrinx_operator.resource.pods import list_map
 from syrinx_operator.resource.spec import CaptureShape
-from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.resource.tuning_status import Goal, Recommendation, Text, Timestamp, TrialRecord
+from syrinx_operator.resource.versions import read_known
 from syrinx_stages.contract.family import TaskName
 from syrinx_stages.contract.settings import Frames
 
 StageConditionType = Literal["GatewayReady", "TalkerReady", "CodecReady", "ConnectorReady"]
-ConditionType = Literal["Ready", StageConditionType, "MetricsAvailable", "TuningReady", "Progressing", "Degraded"]
+ConditionType = Literal[
+    "Ready", StageConditionType, "MetricsAvailable", "TuningReady", "Progressing", "Degraded", "UnknownFields"
+]
 """The types that this operator writes."""
 ConditionStatus = Literal["True", "False", "Unknown"]
 MAX_MESSAGE = 1024
@@ -39,6 +41,8 @@ class Condition(StatusStruct, frozen=True, kw_only=True):
     """metadata.generation that the condition is based on."""
 
 
+MAX_OUTCOMES = 5
+"""Maximum number of results of trials."""
 MAX_CONFIRMED = 64
 """Maximum number of listed replicas of a stage."""
 
@@ -155,6 +159,61 @@ class SloStatus(StatusStruct, frozen=True, kw_only=True):
     """Whether the objective was met. Unknown without an objective or requests."""
 
 
+class TrialStatus(StatusStruct, frozen=True, kw_only=True):
+    """The experiment in progress: one knob with another value on some replicas, or on all of them at times."""
+
+    id: Count
+    """Number of the trial."""
+    knob: Knob
+    """The knob under test."""
+    goal: Goal
+    """What is compared. GoodRequests: ratio of requests that met the objectives. Throughput: frames per replica second.
+    EngineTime: engine time per frame."""
+    before: Text
+    """Value of the baseline."""
+    after: Text
+    """Value under test."""
+    design: Annotated[str, Meta(max_length=32)]
+    """Parallel: some replicas run the candidate. Switchback: all replicas alternate."""
+    rationale: Text
+    """Why it is tried."""
+    start_time: Timestamp
+    """Start of the trial."""
+
+
+class TuningStatus(StatusStruct, frozen=True, kw_only=True):
+    """What tuning does. Everything else that the tuner remembers is in the ConfigMap."""
+
+    # Text, so that those of a newer operator can be read.
+    mode: Annotated[str, Meta(max_length=64)]
+    """The requested mode."""
+    phase: Annotated[str, Meta(max_length=64)]
+    """Off and Paused as requested. NoData: no requests or metrics. Watching: the objectives are evaluated.
+    Trial, Promoting, Soaking: a change is tested, rolled out, and observed."""
+    message: Text
+    """Details of the phase."""
+    config_map: Annotated[str, Meta(max_length=253)] | None = None
+    """Name of the ConfigMap with the tuner's state. Absent if an earlier version wrote the status."""
+    requested: Setting | None = None
+    """Setting that spec requested at the last evaluation."""
+    chosen: Setting | None = None
+    """Setting in force outside of trials. Absent while it is the requested one."""
+    last_good: Setting | None = None
+    """Setting that a regression reverts to."""
+    last_change_time: Timestamp | None = None
+    """Last change of settings."""
+    next_trial_time: Timestamp | None = None
+    """No trial starts before this time."""
+    recommendation: Recommendation | None = None
+    """The next change to try."""
+    trial_count: Count = 0
+    """Trials so far."""
+    trial: TrialStatus | None = None
+    """The trial in progress."""
+    history: Annotated[tuple[TrialRecord, ...], Meta(max_length=MAX_OUTCOMES)] = ()
+    """The last results, oldest first."""
+
+
 class PipelineStatus(StatusStruct, frozen=True, kw_only=True):
     """The observed state of the pipeline."""
 
@@ -181,7 +240,7 @@ class PipelineStatus(StatusStruct, frozen=True, kw_only=True):
     redis: RedisStatus | None = None
     """The managed Redis. Absent with `connector.url`."""
     # Applied as a whole, so that no fields of other writers remain.
-    tuning: Annotated[State | None, Meta(extra_json_schema={"x-kubernetes-map-type": "atomic"})] = None
+    tuning: Annotated[TuningStatus | None, Meta(extra_json_schema={"x-kubernetes-map-type": "atomic"})] = None
     """State of tuning."""
     slo: Annotated[tuple[SloStatus, ...], Meta(max_length=3), list_map("taskType")] = ()
     """Recent latency of each task type."""
@@ -192,11 +251,5 @@ class PipelineStatus(StatusStruct, frozen=True, kw_only=True):
 
 
 def read(status: Mapping[str, Any] | None) -> PipelineStatus:
-    """Returns the decoded status. Drops `tuning`, then everything, if it is invalid, such as from another version."""
-    written = dict(status or {})
-    for candidate in (written, {name: part for name, part in written.items() if name != "tuning"}):
-        try:
-            return msgspec.convert(candidate, PipelineStatus)
-        except msgspec.ValidationError:
-            continue
-    return PipelineStatus()
+    """Returns the decoded status, without what this version cannot read, for example of a newer operator."""
+    return read_known(dict(status or {}), PipelineStatus)

@@ -1,4 +1,4 @@
-"""The tuner's state: `status.tuning` of the resource, and a file for `syrinx up`. Types only.
+"""The tuner's state: the ConfigMap NAME-tuning on Kubernetes, and a file for `syrinx up`. Types only.
 
 The state is bounded and holds everything needed to continue after a restart. The settings in force follow from it
 alone.

@@ -119,6 +119,8 @@ class Api:
         """Checks that body and URL name the same object."""
         obj.setdefault("apiVersion", kind.api_version)
         obj.setdefault("kind", kind.kind)
+        if obj["apiVersion"] in kind.api_versions:
+            obj["apiVersion"] = kind.api_version
         if (obj["apiVersion"], obj["kind"]) != (kind.api_version, kind.kind):
             raise bad_request(f"{obj['apiVersion']} {obj['kind']} in the body is not {kind.api_version} {kind.kind}")
         meta = obj.setdefault("metadata", {})

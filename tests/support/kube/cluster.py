@@ -135,12 +135,14 @@ class KubeCluster:
         path.write_text(yaml.safe_dump(config))
         return path
 
-    def apply(self, obj: Object, *, manager: str = "kubectl", namespace: str = NAMESPACE) -> Object:
+    def apply(
+        self, obj: Object, *, manager: str = "kubectl", namespace: str = NAMESPACE, subresource: str = ""
+    ) -> Object:
         """Server-side apply with force."""
         kind = self.api.kinds.of(obj)
         where = obj["metadata"].get("namespace", namespace) if kind.namespaced else None
         write = Write(manager, validation="Strict", force=True)
-        applied, _ = self.api.patch(kind, where, obj["metadata"]["name"], obj, APPLY, write)
+        applied, _ = self.api.patch(kind, where, obj["metadata"]["name"], obj, APPLY, write, subresource)
         return copy(applied)
 
     def create(self, obj: Object, *, manager: str = "kubectl", namespace: str = NAMESPACE) -> Object:

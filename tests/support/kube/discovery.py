@@ -37,13 +37,15 @@ def _groups(kinds: Kinds) -> list[str]:
 
 
 def _group(kinds: Kinds, name: str) -> dict[str, Any]:
-    versions = sorted({kind.version for kind in kinds if kind.group == name})
+    found = [kind for kind in kinds if kind.group == name]
+    preferred = sorted({kind.version for kind in found})
+    versions = [*preferred, *sorted({version for kind in found for version in kind.former})]
     listed = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
     return {"name": name, "versions": listed, "preferredVersion": listed[0]}
 
 
 def _resources(kinds: Kinds, group: str, version: str, path: str) -> dict[str, Any]:
-    found = [kind for kind in kinds if (kind.group, kind.version) == (group, version)]
+    found = [kind for kind in kinds if kind.group == group and version in (kind.version, *kind.former)]
     if not found:
         raise not_found("the server could not find the requested resource", path)
     listed = [entry for kind in found for entry in _entries(kind)]

@@ -21,12 +21,19 @@ class Kind:
     subresources: frozenset[str] = frozenset()
     generation: bool = False
     """Whether metadata.generation counts spec changes."""
+    former: frozenset[str] = frozenset()
+    """Other served versions of a custom kind, which are converted by their name alone."""
     crd: Any = field(default=None, compare=False, hash=False, repr=False)
     """The CustomResourceDefinition of a custom kind."""
 
     @property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def api_versions(self) -> frozenset[str]:
+        """All served versions."""
+        return frozenset({self.api_version, *(f"{self.group}/{version}" for version in self.former)})
 
     @property
     def resource(self) -> str:
@@ -67,6 +74,7 @@ def from_crd(crd: dict[str, Any]) -> Kind:
         tuple(names.get("shortNames", ())),
         frozenset(version.get("subresources", {})),
         generation=True,
+        former=frozenset(each["name"] for each in crd["spec"]["versions"] if each["served"]) - {version["name"]},
         crd=crd,
     )
 
@@ -164,7 +172,7 @@ class Kinds:
 
     def at(self, group: str, version: str, plural: str) -> Kind | None:
         kind = self._kinds.get((group, plural))
-        return kind if kind and kind.version == version else None
+        return kind if kind and version in (kind.version, *kind.former) else None
 
     def named(self, name: str) -> Kind:
         """Returns a resource by kind, plural or short name. Raises KeyError."""
@@ -176,8 +184,7 @@ class Kinds:
 
     def of(self, obj: dict[str, Any]) -> Kind:
         """Returns a resource by group and plural. Raises KeyError."""
-        group, _, version = str(obj.get("apiVersion", "")).rpartition("/")
         for kind in self._kinds.values():
-            if (kind.group, kind.version, kind.kind) == (group, version, obj.get("kind")):
+            if obj.get("kind") == kind.kind and obj.get("apiVersion") in kind.api_versions:
                 return kind
         raise KeyError(f"{obj.get('apiVersion')} {obj.get('kind')}")

@@ -41,6 +41,8 @@ class Target:
     """The resource or object that a path names."""
 
     kind: Kind
+    version: str
+    """The requested `apiVersion`."""
     namespace: str | None
     name: str
     subresource: str
@@ -130,7 +132,8 @@ class Server(KubernetesScaffold):
         name, subresource = [*steps[1:], "", ""][:2]
         if subresource and subresource not in kind.subresources:
             raise not_found("the server could not find the requested resource", path)
-        return Target(kind, namespace, name, subresource, "/".join(steps[3:]))
+        requested = f"{group}/{version}" if group else version
+        return Target(kind, requested, namespace, name, subresource, "/".join(steps[3:]))
 
     def _verb(self, raw: web.BaseRequest, target: Target) -> str:
         if raw.method == "GET" and raw.query.get("watch") in ("1", "true"):
@@ -154,7 +157,9 @@ class Server(KubernetesScaffold):
         write = self._write(raw, target)
         status = 200
         if verb == "list":
-            return _json(self._list(kind, namespace, query, raw), write)
+            found = self._list(kind, namespace, query, raw)
+            items = [_in_version(each, target) for each in found["items"]]
+            return _json({**_in_version(found, target), "items": items}, write)
         if verb == "deletecollection":
             return _json(self._delete_all(kind, namespace, query, body), write)
         if verb == "create":
@@ -177,6 +182,7 @@ class Server(KubernetesScaffold):
             form = raw.headers.get("Content-Type", "").partition(";")[0]
             result, created = self.api.patch(kind, namespace, name, body, form, write, target.subresource)
             status = 201 if created else 200
+        result = _in_version(result, target)
         return _json(
             _partial(result) if "PartialObjectMetadata" in raw.headers.get("Accept", "") else result, write, status
         )
@@ -262,6 +268,7 @@ class Server(KubernetesScaffold):
         await response.prepare(raw)
         try:
             async for event in self.watches.events(target.kind, target.namespace, test, query):
+                event = {**event, "object": _in_version(event["object"], target)}
                 if partial and event["type"] != "ERROR":
                     event = {**event, "object": _partial(event["object"])}
                 await response.write(json.dumps(event).encode() + b"\n")
@@ -316,6 +323,13 @@ def _options(query: dict[str, str]) -> dict[str, Any]:
 
 def _place(obj: dict[str, Any]) -> str:
     return f"{obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"
+
+
+def _in_version(obj: dict[str, Any], target: Target) -> dict[str, Any]:
+    """Returns a custom object, or a list of these, in the requested version."""
+    kinds = (target.kind.kind, f"{target.kind.kind}List")
+    is_custom = target.kind.crd is not None and obj.get("kind") in kinds
+    return {**obj, "apiVersion": target.version} if is_custom else obj
 
 
 def _partial(obj: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from syrinx_operator.cluster.plan import autoscaling, network, optional, pods, r
 from syrinx_operator.cluster.plan.objects import record, with_applied_hash
 from syrinx_operator.cluster.plan.records import Release, Settings
 from syrinx_operator.cluster.plan.rollout import Rollout, stage_rollout
+from syrinx_operator.cluster.plan.tuning_record import tuning_record
 from syrinx_operator.cluster.plan.workloads import ReplicaCount
 from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner, Replica
 from syrinx_operator.resource.spec import TTSPipeline
@@ -44,7 +45,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 def plan(
     pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig, tuning: State | None = None
 ) -> Plan:
-    """Returns the plan of a valid pipeline. `tuning` is the tuner's state, of which a backup is kept.
+    """Returns the plan of a valid pipeline. `tuning` is the tuner's state.
 
     Raises ValueError if the Secret of the settings ports, or of a managed Redis, does not exist yet.
     """
@@ -58,7 +59,7 @@ def plan(
     }
     manifests: list[Manifest] = [
         record(owner, "release", release),
-        *(records.tuning_config_maps(owner, tuning) if tuning is not None else ()),
+        *([tuning_record(owner, tuning)] if tuning is not None else ()),
         # Mounted into the stages' pods, and the operator's own record.
         *(record(owner, stage, live[stage], names.SETTINGS_KEY) for stage in STAGES),
         *network.service_accounts(owner, spec),

@@ -1,4 +1,4 @@
-"""Records of a pipeline in ConfigMaps: its release, live settings and tuning results; and stages' start configuration.
+"""Records of a pipeline in ConfigMaps: its release and live settings; and the stages' start configuration.
 
 The release record keeps images, model generation and pod templates, so that an operator upgrade restarts no pod: a
 template is rendered again only if its inputs have changed; otherwise the recorded one is applied unchanged.
@@ -13,13 +13,12 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.cluster import names, state
-from syrinx_operator.cluster.plan.objects import non_defaults, read_record, record, short_hash
+from syrinx_operator.cluster.plan.objects import non_defaults, read_record, short_hash
 from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner, is_owned
 from syrinx_operator.resource import stage_config as process
 from syrinx_operator.resource.gateway import GatewaySpec
 from syrinx_operator.resource.pods import ADMIN_PORT
 from syrinx_operator.resource.spec import CodecSpec, ModelSpec, PipelineSpec, TalkerSpec, TTSPipeline
-from syrinx_operator.resource.tuning_status import State
 from syrinx_stages.contract.settings import (
     SETTINGS_PORT,
     CodecSettings,
@@ -37,8 +36,6 @@ LIVE_FIELDS: Mapping[Component, frozenset[str]] = {
     Component.CODEC: frozenset({*CodecSettings.__struct_fields__, "replicas", "autoscaling"}),
 }
 """Python names of the stage spec fields that the pod template does not depend on."""
-_BACKED_UP = ("requested", "chosen", "lastGood", "identity", "trialCount")
-"""The part of the tuner's state that takes longer than minutes to measure again."""
 
 
 class FrozenTemplate(Struct, frozen=True):
@@ -247,16 +244,3 @@ def settings(spec: PipelineSpec, stage: Component, owner: Owner, observed: Obser
 def recorded_settings(owner: Owner, stage: Component, observed: Observed) -> Settings | None:
     """Returns the live settings in a stage's ConfigMap; None if there is no readable one."""
     return read_record(owner, observed, stage, Settings, names.SETTINGS_KEY)
-
-
-def tuning_config_maps(owner: Owner, tuning: State) -> list[Manifest]:
-    """Returns the backup of the tuner's state, for a pipeline restored without its status, once a setting is chosen."""
-    if tuning.requested is None or tuning.chosen is None:
-        return []
-    kept = {name: value for name, value in msgspec.to_builtins(tuning).items() if name in _BACKED_UP}
-    return [record(owner, "tuning", kept)]
-
-
-def recorded_tuning(owner: Owner, observed: Observed) -> State:
-    """Returns the tuner's state in the backup; an initial state if there is no readable one."""
-    return read_record(owner, observed, "tuning", State) or State()

@@ -55,6 +55,19 @@ class Cluster:
         except ApiError as error:
             raise _refused(error) from None
 
+    async def tuning_record(self, pipeline: str) -> str | None:
+        """Returns the text in the ConfigMap of a pipeline's tuner state; None without one. Raises ClusterError."""
+        from syrinx_operator.cluster.api import ApiError, if_found
+        from syrinx_operator.cluster.kinds import BY_KIND
+        from syrinx_operator.cluster.names import tuning_record
+        from syrinx_operator.cluster.plan.tuning_record import tuning_text
+
+        try:
+            found = await if_found(self._api.get(BY_KIND["ConfigMap"], self.namespace, tuning_record(pipeline)))
+        except ApiError as error:
+            raise _refused(error) from None
+        return None if found is None else tuning_text(found)
+
     async def log(self, pod: str, container: str, *, previous: bool, lines: int) -> str:
         """Returns the end of a container's log; of the one before its last restart with `previous`.
 

@@ -7,7 +7,7 @@ from typing import Any
 from syrinx_operator.resource.status import Condition, PipelineStatus, SloStatus, StageStatus, read
 
 _WIDTH = 10
-_HEALTHY = {"Ready": "True", "Degraded": "False", "MetricsAvailable": "True"} | {
+_HEALTHY = {"Ready": "True", "Degraded": "False", "MetricsAvailable": "True", "UnknownFields": "False"} | {
     f"{stage}Ready": "True" for stage in ("Gateway", "Talker", "Codec", "Connector", "Tuning")
 }
 """The status of each condition of a pipeline in which nothing is wrong."""
@@ -32,7 +32,7 @@ def lines(pipeline: Mapping[str, Any], now: datetime, command: str) -> list[str]
     problems = [each for each in status.conditions if each.status != _HEALTHY.get(each.type, each.status)]
     found += [f"  {each.type}: {each.reason}: {each.message}" for each in problems if each.type != "Ready"]
     found += ["", *_facts(status, conditions)]
-    if any(each.type != "TuningReady" for each in problems):
+    if any(each.type not in ("TuningReady", "UnknownFields") for each in problems):
         found += ["", f"next: {command} logs -n {namespace} {name}"]
     return found
 

@@ -15,14 +15,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from syrinx_operator.commands.inspect.cluster import ClusterError, connect
+from syrinx_operator.commands.inspect.cluster import ClusterError, Manifest, connect
 from syrinx_operator.commands.tune.view import TuneError, View, changes, lines
 from syrinx_operator.local import tuning_files
 from syrinx_operator.local.console import make_console
 from syrinx_operator.local.running import RunningPipeline, find_running, state_directory
 from syrinx_operator.resource.knobs import setting_of
-from syrinx_operator.resource.status import SloStatus
-from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.resource.spec import PipelineSpec
+from syrinx_operator.resource.status import read
 
 REFRESH_SECONDS = 1.0
 _GAUGES = {"syrinx_live_streams": "live streams", "syrinx_queue_length": "requests waiting"}
@@ -155,24 +155,37 @@ def _read_local(running: RunningPipeline) -> View:
 
 
 async def _read_cluster(namespace: str, name: str | None) -> View:
-    """Returns the state in the status of a resource. Needs the operator extra. Raises TuneError or ClusterError."""
+    """Returns the state of a resource from its status and its ConfigMap. Needs the operator extra.
+
+    Raises TuneError or ClusterError.
+    """
     async with connect(namespace) as cluster:
         live = await cluster.pipeline(name)
-    name = live["metadata"]["name"]
-    try:
-        from syrinx_operator.cluster.state import InvalidSpec, parse_pipeline
+        name = live["metadata"]["name"]
+        spec, status = _valid_spec(live), read(live.get("status"))
+        if spec.tuning.mode == "Off":
+            raise TuneError(f"{name} {_OFF}")
+        if status.tuning is None:
+            raise TuneError(f"the status of {name} has no tuning state: is the operator running?")
+        text = await cluster.tuning_record(name)
+    from syrinx_operator.cluster.plan.tuning_record import decode_tuning
 
-        spec, status = parse_pipeline(live).spec, live.get("status") or {}
-    except InvalidSpec as error:
-        raise TuneError(f"{name} is not valid: {error}") from None
-    if spec.tuning.mode == "Off":
-        raise TuneError(f"{name} {_OFF}")
-    if not status.get("tuning"):
-        raise TuneError(f"the status of {name} has no tuning state: is the operator running?")
+    state, _ = decode_tuning(text, live["status"]["tuning"])
+    return View(
+        name=name,
+        location=f"namespace {namespace}",
+        state=state,
+        requested=setting_of(spec),
+        objectives=spec.slo.ttfa,
+        slo=status.slo,
+    )
+
+
+def _valid_spec(live: Manifest) -> PipelineSpec:
+    """Returns the spec of a live resource. Raises TuneError."""
+    from syrinx_operator.cluster.state import InvalidSpec, parse_pipeline
+
     try:
-        state = msgspec.convert(status["tuning"], State)
-        slo = msgspec.convert(status.get("slo") or [], tuple[SloStatus, ...])
-    except msgspec.ValidationError as error:
-        raise TuneError(f"the status of {name} was written by another version of the operator: {error}") from None
-    location, requested = f"namespace {namespace}", setting_of(spec)
-    return View(name=name, location=location, state=state, requested=requested, objectives=spec.slo.ttfa, slo=slo)
+        return parse_pipeline(live).spec
+    except InvalidSpec as error:
+        raise TuneError(f"{live['metadata']['name']} is not valid: {error}") from None

@@ -1,0 +1,54 @@
+"""The tuner's state in the ConfigMap NAME-tuning, and what replaces it if it is lost. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from syrinx_operator.cluster import names
+from syrinx_operator.cluster.plan.objects import record
+from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner, is_owned
+from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.resource.versions import read_known
+
+
+def tuning_record(owner: Owner, tuning: State) -> Manifest:
+    """Returns the ConfigMap with the tuner's state."""
+    return record(owner, names.TUNING, tuning, names.TUNING_KEY)
+
+
+def recorded_tuning(owner: Owner, observed: Observed) -> str | None:
+    """Returns the text in the ConfigMap with the tuner's state; None if the pipeline has no such ConfigMap."""
+    found = observed.objects.get(ObjectKey("ConfigMap", names.tuning_record(owner.name)))
+    return None if found is None or not is_owned(found, owner) else tuning_text(found)
+
+
+def tuning_text(config_map: Manifest) -> str:
+    """Returns the text in a ConfigMap with the tuner's state."""
+    text: str = (config_map.get("data") or {}).get(names.TUNING_KEY, "")
+    return text
+
+
+def decode_tuning(text: str | None, published: Mapping[str, Any]) -> tuple[State, str]:
+    """Returns the tuner's state, and what is lost of it; empty if nothing is.
+
+    `text` is that of the ConfigMap, None if there is none. `published` is the part of it in the status, which earlier
+    versions kept there as a whole; their ConfigMap is a backup without a phase.
+    """
+    if text is None:
+        lost = "is missing" if "configMap" in published else ""
+        return _known_state(published), lost
+    try:
+        found = msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return _known_state(published), "is not readable"
+    if "phase" not in found:
+        return _known_state(published if "requested" in published else found), ""
+    try:
+        return msgspec.convert(found, State), ""
+    except msgspec.ValidationError as error:
+        return _known_state(found), f"is not readable as a whole ({error})"
+
+
+def _known_state(value: Mapping[str, Any]) -> State:
+    return read_known(dict(value), State)

@@ -1,0 +1,83 @@
+"""What another version wrote or declared is read as far as this version knows it."""
+
+import msgspec
+import pytest
+
+from syrinx_operator.cluster.state import InvalidSpec, parse_pipeline, unknown_fields
+from syrinx_operator.resource.check import check
+from syrinx_operator.resource.spec import API_VERSION, PipelineSpec, TalkerSpec, TTSPipeline
+from syrinx_operator.resource.status import StageStatus
+from syrinx_operator.resource.versions import read_known, without_unknown
+
+
+def live(spec, version=API_VERSION):
+    return {"apiVersion": version, "kind": "TTSPipeline", "metadata": {"name": "demo", "uid": "1"}, "spec": spec}
+
+
+NEWER = {
+    "voices": ["a"],
+    "talker": {"replicas": 2, "pitch": 3, "vllm": None},
+    "codec": {"capturePairs": [{"rows": 1, "frames": 4, "priority": 1}], "env": []},
+    "gateway": {"podTemplate": {"spec": {"unheardOf": 1}}, "podLabels": {"any": "label"}},
+}
+
+
+def test_unknown_fields_are_found_at_every_depth():
+    known, unknown = without_unknown(live(NEWER), TTSPipeline)
+    assert set(unknown) == {
+        ("metadata", "uid"),
+        ("spec", "voices"),
+        ("spec", "talker", "pitch"),
+        ("spec", "codec", "capturePairs", 0, "priority"),
+    }
+    assert known["spec"]["talker"] == {"replicas": 2, "vllm": None}
+    assert known["spec"]["gateway"] == NEWER["gateway"], "maps and pod templates have any fields"
+
+
+def test_a_pipeline_is_read_without_unknown_fields():
+    assert parse_pipeline(live(NEWER)).spec.talker == TalkerSpec(replicas=2)
+    assert unknown_fields(live(NEWER)) == "spec.voices, spec.talker.pitch, spec.codec.capturePairs[0].priority"
+    assert unknown_fields(live({"talker": {"replicas": 2}})) == ""
+
+
+def test_many_unknown_fields_are_counted():
+    names = {f"field{n}": n for n in range(14)}
+    assert unknown_fields(live(names)).endswith("spec.field9 and 4 more")
+
+
+def test_a_file_keeps_its_strict_check():
+    text = b"apiVersion: syrinx.dev/v1beta1\nkind: TTSPipeline\nmetadata: {name: demo}\nspec: {talker: {replica: 2}}\n"
+    (problem,) = check("demo.yaml", text).problems
+    assert "spec.talker.replica: unknown field; did you mean replicas?" in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("spec", "named", "hinted"),
+    [
+        ({"topology": "Ring"}, "spec.topology: 'Ring' is not accepted; expected", True),
+        ({"talker": {"replicas": 1000}}, "spec.talker.replicas: 1000 is not accepted", True),
+        ({"model": {"s3": "x"}}, "spec.model: set exactly one of", False),
+        ({"codec": {"maxNumSeqs": 99, "maxResident": 9}}, "spec.codec.maxNumSeqs", False),
+    ],
+)
+def test_a_value_that_this_operator_does_not_know_is_named(spec, named, hinted):
+    with pytest.raises(InvalidSpec) as invalid:
+        parse_pipeline(live(spec))
+    message = str(invalid.value)
+    assert named in message and ("a newer operator may know it" in message) is hinted
+    assert ("ignores spec.model.s3" in message) is ("model" in spec)
+
+
+@pytest.mark.parametrize("version", ["syrinx.dev/v1beta1", "syrinx.dev/v1alpha1"])
+def test_both_versions_are_read_alike(version):
+    expected = PipelineSpec(talker=TalkerSpec(replicas=2))
+    assert parse_pipeline(live({"talker": {"replicas": 2}}, version)).spec == expected
+    text = f"apiVersion: {version}\nkind: TTSPipeline\nmetadata: {{name: demo}}\nspec: {{talker: {{replicas: 2}}}}\n"
+    checked = check("demo.yaml", text.encode())
+    assert checked.problems == [] and checked.pipelines[0].spec == expected
+
+
+def test_a_required_part_that_is_missing_or_unreadable_is_an_error():
+    for value in ({"replicas": 1}, {"replicas": "many"}, []):
+        with pytest.raises(msgspec.ValidationError):
+            read_known(value, StageStatus)
