@@ -195,11 +195,12 @@ class PipelineStatus(StatusStruct, frozen=True, kw_only=True):
 
 
 def read(status: Mapping[str, Any] | None) -> PipelineStatus:
-    """Returns the decoded status. Drops `tuning`, then everything, if it is invalid, such as from another version."""
+    """Returns the decoded status. Drops `canary`, `tuning`, or all if invalid, such as from another version."""
     written = dict(status or {})
-    for candidate in (written, {name: part for name, part in written.items() if name != "tuning"}):
+    for dropped in ((), ("canary",), ("tuning",), ("canary", "tuning")):
         try:
-            return msgspec.convert(candidate, PipelineStatus)
+            kept = {name: part for name, part in written.items() if name not in dropped}
+            return msgspec.convert(kept, PipelineStatus)
         except msgspec.ValidationError:
             continue
     return PipelineStatus()
