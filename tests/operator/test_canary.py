@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+import sys
 import time
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -198,6 +203,34 @@ async def test_a_command_ends_a_canary(pipeline, command):
         await pipeline.harness.wait(
             lambda: not pipeline.resource["metadata"].get("annotations"), "the command is removed"
         )
+
+
+async def test_the_command_line_shows_and_commands_a_canary(pipeline, tmp_path):
+    config = pipeline.harness.cluster.kubeconfig(tmp_path / "user")
+
+    async def rollout(action: str) -> tuple[int | None, str]:
+        program = Path(sys.executable).with_name("kubectl-syrinx")
+        process = await asyncio.create_subprocess_exec(
+            program, "rollout", action, env={**os.environ, "KUBECONFIG": str(config)}, stdout=PIPE, stderr=STDOUT
+        )
+        output, _ = await process.communicate()
+        return process.returncode, output.decode()
+
+    async with pipeline.harness.operator():
+        pipeline.harness.apply(image=OLD, rollout={"canary": ENDLESS})
+        await pipeline.harness.settled()
+        assert await rollout("pause") == (1, "kubectl syrinx rollout: demo has no canary\n")
+        pipeline.edit(image=NEW)
+        await pipeline.forwarded()
+        code, output = await rollout("status")
+        assert code == 0 and output.startswith(f"demo: canary of {NEW}: Running\n") and "10 %" in output
+        code, output = await rollout("retry")
+        assert code == 1 and "possible are promote, abort, pause, resume" in output
+        assert (await rollout("pause"))[0] == 0
+        await pipeline.harness.wait(lambda: pipeline.status.get("paused"), "it is paused")
+        assert (await rollout("abort"))[0] == 0
+        await pipeline.phase("RolledBack")
+        assert "aborted by the user" in (await rollout("status"))[1]
 
 
 async def test_an_unknown_command_is_reported_and_removed(pipeline):
