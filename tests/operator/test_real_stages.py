@@ -222,13 +222,12 @@ async def test_a_canary_costs_no_request(harness, cluster):
 
         async with requests(cluster) as served:
             before = pods(cluster)
-            cluster.patch("ttspipeline", "demo", {"spec": {"model": {"bundled": None, "path": "/no/checkpoint"}}})
+            edit(cluster, image="example/stages:2", talker={"env": [{"name": "PYTHONHOME", "value": "/nowhere"}]})
             await harness.wait(lambda: phase() == "RolledBack", "the version is rolled back", 2 * SECONDS)
             await harness.wait(lambda: pods(cluster) == before, "no pod was touched, and none is left", SECONDS)
             assert harness.condition("Degraded")["reason"] == "CanaryFailed"
 
-            cluster.patch("ttspipeline", "demo", {"spec": {"model": {"bundled": True, "path": None}}})
-            edit(cluster, image="example/stages:2")
+            edit(cluster, talker={"env": []})
             await harness.wait(lambda: phase() == "Running", "the canary serves", 2 * SECONDS)
             forwarded = 0.0
 

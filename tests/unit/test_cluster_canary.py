@@ -171,7 +171,12 @@ def test_gateways_that_do_not_forward_roll_back():
     course = Course().step()
     while course.status.phase == "Running":
         course.step(60, is_routed=False)
-    assert "their image may be too old" in course.status.message
+    assert "too old for a canary" in course.status.message
+
+
+def test_pods_that_were_not_ready_for_long_leave_the_gateways_their_time():
+    course = Course().step(500, unready="1 of 2 pods of its talker are ready").step(is_routed=False)
+    assert course.step(60, is_routed=False).status.phase == "Running"
 
 
 def test_a_canary_that_cannot_serve_gets_no_requests_until_it_can():

@@ -33,6 +33,8 @@ PERIOD_REQUESTS: Final = 5
 """Requests of each version that a period needs."""
 PROBLEM_SECONDS: Final = 20.0
 """How long a problem of the pods must last: a registry or a node may recover."""
+ROUTE_SECONDS: Final = 120.0
+"""How long the gateways may take to forward the canary's share."""
 MAX_RESTARTS: Final = 2
 """Restarts of the pods that are tolerated."""
 IDLE_SECONDS: Final = 60.0
@@ -134,7 +136,7 @@ def _started(inputs: CanaryInputs, now: datetime) -> CanaryStatus:
         phase="Starting",
         message=message[:512],
         start_time=now,
-        unsettled_time=now,
+        unready_time=now,
     )
 
 
@@ -162,7 +164,7 @@ def _advance(status: CanaryStatus, inputs: CanaryInputs, now: datetime) -> tuple
         return replace(status, message=_step(status, inputs, f"waits for {obstacle}")), []
     weight = inputs.spec.steps[status.step].weight
     if status.weight != weight:
-        status = replace(status, phase="Running", weight=weight, period_time=None, unsettled_time=now)
+        status = replace(status, phase="Running", weight=weight, period_time=None, unrouted_time=now)
         status = replace(status, message=_step(status, inputs, f"serves {weight} % of the requests"))
         return status, [Event(reason="CanaryStep", message=f"{inputs.image}: {status.message}")]
     if not inputs.is_routed:
@@ -175,10 +177,11 @@ def _advance(status: CanaryStatus, inputs: CanaryInputs, now: datetime) -> tuple
 
 
 def _with_times(status: CanaryStatus, inputs: CanaryInputs, now: datetime) -> CanaryStatus:
-    is_settled = not inputs.unready and (inputs.is_routed or not status.weight)
+    has_route = inputs.is_routed or not status.weight
     return replace(
         status,
-        unsettled_time=None if is_settled else status.unsettled_time or now,
+        unready_time=(status.unready_time or now) if inputs.unready else None,
+        unrouted_time=None if has_route else status.unrouted_time or now,
         problem_time=(status.problem_time or now) if inputs.problem else None,
     )
 
@@ -189,12 +192,11 @@ def _pod_failure(status: CanaryStatus, inputs: CanaryInputs, now: datetime) -> s
         return inputs.problem or f"its pods have restarted {inputs.restarts} times"
     if status.problem_time is not None and now - status.problem_time >= timedelta(seconds=PROBLEM_SECONDS):
         return inputs.problem
-    if status.unsettled_time is None or now - status.unsettled_time <= inputs.deadline:
-        return ""
-    minutes = f"{inputs.deadline.total_seconds() / 60:g} minutes"
-    if inputs.unready:
-        return f"it is not ready after {minutes}: {inputs.unready}"
-    return f"the gateways do not forward its share after {minutes}: their image may be too old for a canary"
+    if status.unready_time is not None and now - status.unready_time > inputs.deadline:
+        return f"it is not ready after {inputs.deadline.total_seconds() / 60:g} minutes: {inputs.unready}"
+    if status.unrouted_time is not None and now - status.unrouted_time > timedelta(seconds=ROUTE_SECONDS):
+        return "the gateways do not forward its share: the image of the running version is too old for a canary"
+    return ""
 
 
 def _fails_requests(seen: Comparison) -> bool:

@@ -28,8 +28,9 @@ class CanaryStatus(StatusStruct, frozen=True, kw_only=True):
     step: Annotated[Count, Meta(description="Index of the current step, from 0.")] = 0
     weight: Annotated[int, Meta(ge=0, le=100, description="Percentage of the requests that it serves now.")] = 0
     start_time: Annotated[Timestamp, Meta(description="When the canary started.")]
-    unsettled_time: Timestamp | None = None
-    """Since when not all of its pods are ready, or not all gateways route to it. Absent if all are and do."""
+    unready_time: Annotated[Timestamp | None, Meta(description="Since when not all of its pods are ready.")] = None
+    unrouted_time: Timestamp | None = None
+    """Since when not all gateways forward its share. Absent if all do."""
     problem_time: Annotated[Timestamp | None, Meta(description="Since when its pods have a problem.")] = None
     period_time: Annotated[Timestamp | None, Meta(description="Start of the period that is being counted.")] = None
     step_seconds: Annotated[Seconds, Meta(description="Counted time of the current step.")] = 0.0

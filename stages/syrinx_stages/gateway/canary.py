@@ -30,9 +30,9 @@ SILENCE_SECONDS = 90.0
 """Timeout for data from a canary, whose gateway itself ends a request without progress after 60 s."""
 _NOT_FORWARDED = frozenset(
     {b"connection", b"expect", b"host", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade"}
-    | {b"x-request-id"}
+    | {b"date", b"origin", b"server", b"x-request-id"}
 )
-"""Headers of one connection, and the request's id, which both layers set themselves."""
+"""Headers of one connection, and those that this gateway sets itself."""
 
 
 class CanaryForwarder:
@@ -122,6 +122,9 @@ class _Forward:
     async def _relay(self, client: httpx.AsyncClient, url: str) -> None:
         headers = [(name, value) for name, value in self._scope["headers"] if name not in _NOT_FORWARDED]
         headers.append((b"x-request-id", self._request.id.encode()))
+        if self._request.span is not None:
+            headers = [(name, value) for name, value in headers if name != b"traceparent"]
+            headers.append((b"traceparent", self._request.span.traceparent.encode()))
         request = client.build_request("POST", url + self._scope["path"], headers=headers, content=self._body())
         async with contextlib.aclosing(await client.send(request, stream=True)) as response:
             raw = [(name.lower(), value) for name, value in response.headers.raw]
