@@ -195,11 +195,11 @@ def _unready(canary: CanaryPlan, pods: list[Replica]) -> str:
 
 
 def _problem(pipeline: TTSPipeline, pods: list[Replica], now: datetime) -> str:
-    """Returns the first problem of the pods that waiting does not help."""
+    """Returns the first problem of the pods that waiting does not help; for a node they wait until the deadline."""
     limit = timedelta(seconds=progress_deadline(pipeline.spec))
     for pod in pods:
         found = diagnosis.diagnose(pod, limit, now)
-        if found is not None and found[1]:
+        if found is not None and found[1] and found[0].reason != "Unschedulable":
             return found[0].message
     return ""
 

@@ -16,7 +16,7 @@ from msgspec import UNSET
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from syrinx_stages.contract.settings import TlsFiles
-from syrinx_stages.gateway.active_requests import ActiveRequest
+from syrinx_stages.gateway.active_requests import ActiveRequest, ActiveRequests
 from syrinx_stages.gateway.delivery import EVENT_STREAM, ClientConnection, ClientDisconnected, error_event
 from syrinx_stages.gateway.errors import error_response, internal_error, unavailable
 from syrinx_stages.gateway.refusals import is_speech
@@ -50,23 +50,27 @@ class CanaryForwarder:
         route = self._service.live.current.canary
         if route is UNSET or not is_speech(scope) or self._draw.random() >= route.weight:
             return await self._app(scope, receive, send)
-        forward = _Forward(self._service, scope, receive, send)
+        forward = _Forward(scope, receive, send, self._service.requests)
         try:
             await forward.run(self._connections(), self._draw.choice(route.urls))
-            forward.count("answered")
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            self._service.count_forward("answered")
+        except (httpx.ConnectError, httpx.ConnectTimeout, CertificateError) as error:
             log.warning("a request could not be forwarded to the canary: %s", error)
             self._client = None  # The certificate may have changed.
-            forward.count("fallback")
+            self._service.count_forward("fallback")
             await self._app(scope, receive, send)
         except httpx.HTTPError as error:
             log.warning("the canary failed a request: %s: %s", type(error).__name__, error)
-            forward.count("failed")
+            self._service.count_forward("failed")
             await forward.fail()
 
     def _connections(self) -> httpx.AsyncClient:
-        """Returns the client. It keeps no connection, because one that the canary just closed would fail a request."""
+        """Returns the client. Raises CertificateError.
+
+        It keeps no connection, because one that the canary just closed would fail a request.
+        """
         if self._client is None:
+            logging.getLogger("httpx").setLevel(logging.WARNING)  # It logs every request.
             timeout = httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS, pool=None)
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
             tls = self._service.tls
@@ -75,9 +79,19 @@ class CanaryForwarder:
         return self._client
 
 
+class CertificateError(Exception):
+    """The certificate of the public API cannot be read."""
+
+
 def _own_certificate(tls: TlsFiles) -> ssl.SSLContext:
-    """Returns a context that accepts only the certificate of this gateway, which the canary has too, by any address."""
-    context = ssl.create_default_context(cafile=tls.certificate)
+    """Returns a context that accepts only the certificate of this gateway, which the canary has too, by any address.
+
+    Raises CertificateError.
+    """
+    try:
+        context = ssl.create_default_context(cafile=tls.certificate)
+    except OSError as error:
+        raise CertificateError(f"{tls.certificate}: {error}") from None
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
@@ -86,8 +100,8 @@ def _own_certificate(tls: TlsFiles) -> ssl.SSLContext:
 class _Forward:
     """One forwarded request and its response."""
 
-    def __init__(self, service: GatewayService, scope: Scope, receive: Receive, send: Send) -> None:
-        self._service = service
+    def __init__(self, scope: Scope, receive: Receive, send: Send, requests: ActiveRequests) -> None:
+        self._requests = requests
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -96,10 +110,6 @@ class _Forward:
         """The body of the request is complete."""
         self._media_type: str | None = None
         """None until the response has started."""
-
-    def count(self, outcome: str) -> None:
-        """Counts the request."""
-        self._service.count_forward(outcome)
 
     async def run(self, client: httpx.AsyncClient, url: str) -> None:
         """Forwards the request and sends the response, until the client disconnects. Raises httpx.HTTPError."""
@@ -144,5 +154,5 @@ class _Forward:
             more = message.get("more_body", False)
             if data := message.get("body", b""):
                 yield data
-        self._service.requests.set_received(self._request)
+        self._requests.set_received(self._request)
         self._received.set()
