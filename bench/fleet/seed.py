@@ -10,6 +10,7 @@ from support.kube.api import Write
 from support.kube.errors import ApiError as Refusal
 from syrinx_operator.cluster.api import Api, ApiError, WatchEvent
 from syrinx_operator.cluster.cache import Cache
+from syrinx_operator.cluster.canary_runner import CanaryRunner
 from syrinx_operator.cluster.config import options
 from syrinx_operator.cluster.former_leases import FormerLeases
 from syrinx_operator.cluster.kinds import Kind
@@ -105,6 +106,7 @@ async def reconcile(cluster: KubeCluster, pipelines: Iterable[NamespacedName]) -
             former_leases=FormerLeases(api, settings.identity, settings.lease_seconds),
             objects=Objects(api, cache, secrets, telemetry, leases.fence),
             stages=stages,
+            canaries=CanaryRunner(stages.scrape),
             tuning=TuningRunner(MetricsReader(), Tuner(audit=lambda line: None), telemetry.tuning, stages.scrape),
             conditions=telemetry.conditions,
             options=settings,

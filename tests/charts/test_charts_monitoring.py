@@ -59,7 +59,7 @@ def exported():
     found = {}
     for metric in {metric for metrics in BY_STAGE.values() for metric in metrics}:
         names = [metric.name + suffix for suffix in HISTOGRAM] if metric.kind == "histogram" else [metric.name]
-        found |= {name: {*metric.labels, "namespace", "pod", "pipeline"} for name in names}
+        found |= {name: {*metric.labels, "namespace", "pod", "pipeline", "track"} for name in names}
     for collector in vars(Telemetry()).values():
         if hasattr(collector, "_labelnames"):
             suffixes = {"counter": ("_total",), "gauge": ("",), "histogram": HISTOGRAM}[collector._type]

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import os
+import re
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -203,6 +204,53 @@ async def test_edits_of_single_replicas_cost_no_request(harness, cluster):
             )
         assert served == [pcm] * len(served)
         assert cluster.rights.denied == []
+
+
+async def test_a_canary_costs_no_request(harness, cluster):
+    """A version that does not start is rolled back; one that serves gets its share of the requests, then all."""
+    async with harness.operator(SYRINX_STAGE_ACCESS="proxy"):
+        resource = yaml.safe_load((ROOT / "examples" / "pipeline.yaml").read_text())
+        canary = {"steps": [{"weight": 50, "pauseSeconds": 0}], "minRequests": 5}
+        resource["spec"] = {**resource["spec"], "rollout": {"canary": canary}}
+        cluster.apply(resource)
+        await harness.settled()
+        pcm = await synthesize(cluster)
+
+        def phase() -> str:
+            return cluster.get("ttspipeline", "demo")["status"].get("canary", {}).get("phase", "")
+
+        async with requests(cluster) as served:
+            before = pods(cluster)
+            edit(cluster, image="example/stages:2", talker={"env": [{"name": "PYTHONHOME", "value": "/nowhere"}]})
+            await harness.wait(lambda: phase() == "RolledBack", "the version is rolled back", 2 * SECONDS)
+            await harness.wait(lambda: pods(cluster) == before, "no pod was touched, and none is left", SECONDS)
+            assert harness.condition("Degraded")["reason"] == "CanaryFailed"
+
+            edit(cluster, talker={"env": []})
+            await harness.wait(lambda: phase() == "Running", "the canary serves", 2 * SECONDS)
+            forwarded = 0.0
+
+            def is_over() -> bool:
+                nonlocal forwarded
+                gateway = next((pod for pod in pods(cluster) if pod.startswith("demo-gateway")), None)
+                if gateway is not None and phase() == "Running":
+                    forwarded = max(forwarded, answered(cluster, gateway))
+                return is_rolled_out(cluster, before, "example/stages:2")
+
+            await harness.wait(is_over, "it is rolled out", 3 * SECONDS)
+            assert forwarded >= 5
+        assert served == [pcm] * len(served)
+        assert cluster.rights.denied == []
+
+
+def answered(cluster: KubeCluster, gateway: str) -> float:
+    """Returns how many requests a gateway has forwarded to a canary; 0 if it does not respond."""
+    address = cluster.get("pod", gateway)["status"].get("podIP")
+    with contextlib.suppress(httpx.TransportError):
+        text = httpx.get(f"http://{address}:9090/metrics", timeout=5.0, trust_env=False).text
+        found = re.search(r'^syrinx_canary_forwards_total{.*outcome="answered".*} (.*)$', text, re.MULTILINE)
+        return float(found[1]) if found else 0.0
+    return 0.0
 
 
 @contextlib.asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hypothesis import strategies as st
@@ -80,7 +81,7 @@ def _right(name: str, schema: Schema) -> st.SearchStrategy[Any]:
 
 
 def _integers(schema: Schema) -> st.SearchStrategy[int]:
-    least, most = schema.get("minimum", 0), schema.get("maximum", 100)
+    least, most = math.ceil(schema.get("minimum", 0)), math.floor(schema.get("maximum", 100))
     small = st.integers(least, min(most, least + 40))
     return st.integers(0, 9).flatmap(
         lambda chance: st.sampled_from([least - 1, most, most + 1]) if chance == 0 else small

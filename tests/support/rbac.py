@@ -32,7 +32,8 @@ _WATCH = ("list", "watch")
 _WRITE = ("create", "patch", "delete")
 
 RBAC_RULES = (
-    _rule(PIPELINE, *_WATCH),
+    # A command about a canary is removed once it was followed.
+    _rule(PIPELINE, *_WATCH, "patch"),
     _rule(PIPELINE, "patch", subresource="/status"),
     *(_rule(kind, "get", *_WATCH, *_WRITE) for kind in (*PLANNED, *OPTIONAL)),
     # A StatefulSet that waits for a pod on a lost node does not replace the others.

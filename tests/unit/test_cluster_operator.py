@@ -55,10 +55,15 @@ def live(**metadata: Any) -> dict[str, Any]:
     [
         ("ADDED", live(), ("add", DEMO)),
         ("DELETED", live(), ("add", DEMO)),
-        ("MODIFIED", live(generation=3), ("add_version", DEMO, ("u-1", 3))),
+        ("MODIFIED", live(generation=3), ("add_version", DEMO, ("u-1", 3, ""))),
+        (
+            "MODIFIED",
+            live(generation=3, annotations={"syrinx.dev/rollout": "promote"}),
+            ("add_version", DEMO, ("u-1", 3, "promote")),
+        ),
         ("MODIFIED", live(generation=3, deletionTimestamp="2026-11-21T10:00:00Z"), ("add", DEMO)),
     ],
-    ids=["added", "deleted", "modified", "terminating"],
+    ids=["added", "deleted", "modified", "commanded", "terminating"],
 )
 def test_changes_of_pipelines_enqueue_the_pipeline(operator, change, found, call):
     operator._changed(PIPELINE, change, found)

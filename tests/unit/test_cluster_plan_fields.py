@@ -17,7 +17,7 @@ STAGES = {GATEWAY, TALKER, CODEC}
 NOBODY = set()
 
 ELSEWHERE = (
-    r"spec\.(slo|paused|updateStrategy)\b|spec\.tuning(?!\.prometheus\.url)\b|"
+    r"spec\.(slo|paused|updateStrategy|rollout)\b|spec\.tuning(?!\.prometheus\.url)\b|"
     r"spec\.connector\.passwordEnv$|spec\.gateway\.(apiKeys|tls)\.\w*[fF]ile$"
 )
 """Fields that only tuning, a roll-out or `syrinx up` uses."""

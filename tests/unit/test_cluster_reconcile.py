@@ -11,6 +11,7 @@ import pytest
 from support.fake_api import FakeApi, forbidden, pipeline_object, unavailable
 from syrinx_operator.cluster.api import ApiError
 from syrinx_operator.cluster.cache import Cache
+from syrinx_operator.cluster.canary_runner import CanaryRunner
 from syrinx_operator.cluster.config import options
 from syrinx_operator.cluster.former_leases import FormerLeases
 from syrinx_operator.cluster.kinds import PIPELINE
@@ -65,6 +66,7 @@ class World:
             objects=Objects(self.api, self.cache, secrets, telemetry, leases.fence),
             stages=stages,
             tuning=TuningRunner(MetricsReader(), Tuner(audit=lambda line: None), telemetry.tuning, stages.scrape),
+            canaries=CanaryRunner(stages.scrape),
             conditions=telemetry.conditions,
             options=settings,
         )

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from syrinx_operator.cluster.names import COMPONENT_LABEL
+from syrinx_operator.commands.inspect import rollout
+from syrinx_operator.commands.inspect.cluster import ClusterError
 from syrinx_operator.commands.inspect.logs import Choice, choose
 from syrinx_operator.commands.inspect.status import NOT_READ, lines
 
@@ -141,3 +143,43 @@ HEALTHY = [pod("g", "gateway", RUNNING), pod("t", "talker", RUNNING), pod("c", "
 )
 def test_the_log_that_explains_a_pipeline(pods: list[dict[str, Any]], expected: Choice | None) -> None:
     assert choose(pods) == expected
+
+
+def canary(phase: str, **fields: Any) -> dict[str, Any]:
+    known = {"target": "t", "image": "registry/stages:2", "message": "step 1 of 2", "startTime": "2026-01-01T11:00:00Z"}
+    return pipeline(canary={**known, "phase": phase, **fields})
+
+
+def test_a_canary_is_shown_with_the_requests_of_both_versions() -> None:
+    counts = {"canary": {"requests": 20, "good": 15, "errors": 5}}
+    assert list(rollout.lines(canary("Running", weight=10, paused=True, **counts))) == [
+        "demo: canary of registry/stages:2: Running, paused",
+        "  step 1 of 2",
+        "  weight           10 %",
+        "  canary           20 requests, 75.0 % good, 5 failed",
+        "  running version  no requests counted yet (registry/stages:1)",
+    ]
+
+
+def test_without_a_canary_the_rollout_is_shown() -> None:
+    assert list(rollout.lines(pipeline(condition("Progressing", "False", "Complete")))) == [
+        "demo has no canary; roll-out: Complete: all is well"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("live", "action", "possible"),
+    [
+        (pipeline(), "promote", "no canary"),
+        (canary("Running"), "retry", "promote, abort, pause, resume"),
+        (canary("RolledBack"), "abort", "promote, retry"),
+    ],
+)
+def test_a_command_without_effect_is_refused(live: dict[str, Any], action: str, possible: str) -> None:
+    with pytest.raises(ClusterError, match=possible):
+        rollout.check(live, action)
+
+
+def test_a_possible_command_is_accepted() -> None:
+    for phase, action in (("Starting", "abort"), ("Running", "promote"), ("RolledBack", "retry")):
+        rollout.check(canary(phase), action)

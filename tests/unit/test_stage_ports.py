@@ -131,6 +131,14 @@ async def test_every_series_names_its_pipeline(accept):
     assert ('trace_id="abc"' in text) == (accept == "application/openmetrics-text")
 
 
+async def test_the_series_of_a_canary_have_a_track():
+    metrics = Metrics(CollectorRegistry())
+    metrics[m.LIVE_STREAMS].set(1)
+    async with client_of(create_admin([], PipelineSeries(metrics.registry, "demo", "canary"))) as http:
+        text = (await http.get("/metrics")).text
+    assert 'syrinx_live_streams{pipeline="demo",track="canary"} 1.0' in text.splitlines()
+
+
 async def test_a_scrape_does_not_delay_the_event_loop():
     """The collector waits until the event loop has run, which it never would if the loop itself collected."""
     ran = threading.Event()

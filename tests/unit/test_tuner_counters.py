@@ -96,6 +96,19 @@ def test_without_an_objective_all_requests_are_within_it():
     assert (served.requests, served.within_objective) == (1, 1)
 
 
+def test_completed_requests_and_those_that_a_canary_lost_are_counted():
+    gateway = Gateway()
+    past = Past(gateway)
+    past.read(0)
+    for outcome, count in (("stop", 3), ("length", 1), ("cancelled", 5), ("error", 7)):
+        gateway.metrics[contract.REQUESTS].labels("CustomVoice", outcome).inc(count)
+    for outcome, count in (("answered", 9), ("fallback", 2), ("failed", 1)):
+        gateway.metrics[contract.CANARY_FORWARDS].labels(outcome).inc(count)
+    past.read(30)
+    found = past.evidence(0, 30)
+    assert (found.completed, found.lost_forwards) == (4, 3)
+
+
 def test_failed_requests_are_grouped_by_task_type():
     gateway = Gateway()
     past = Past(gateway)

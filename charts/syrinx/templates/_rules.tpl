@@ -2,7 +2,8 @@
 {{- define "syrinx.rules" -}}
 - apiGroups: [syrinx.dev]
   resources: [ttspipelines]
-  verbs: [list, watch]
+  # patch: to remove the annotation syrinx.dev/rollout once its command was followed.
+  verbs: [list, watch, patch]
 - apiGroups: [syrinx.dev]
   resources: [ttspipelines/status]
   verbs: [patch]

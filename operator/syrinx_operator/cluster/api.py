@@ -31,6 +31,7 @@ METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;
 
 _UNAVAILABLE = frozenset({0, 401, 429, 500, 502, 503, 504})
 _JSON = "application/json"
+_MERGE = "application/merge-patch+json"
 _APPLY = "application/apply-patch+yaml"
 
 
@@ -172,6 +173,11 @@ class Api:
         path = kind.path(namespace, manifest["metadata"]["name"], subresource)
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         return await self.json("PATCH", path, query=query, body=manifest, content_type=_APPLY)
+
+    async def merge(self, kind: Kind, namespace: str, name: str, body: Manifest) -> Manifest:
+        """Changes the given fields of an object (JSON merge patch). `metadata.uid` acts as a precondition."""
+        query = {"fieldManager": FIELD_MANAGER}
+        return await self.json("PATCH", kind.path(namespace, name), query=query, body=body, content_type=_MERGE)
 
     async def create(self, kind: Kind, namespace: str, manifest: Manifest) -> Manifest:
         """Creates an object and returns it. Raises ApiError with status 409 if it exists."""

@@ -9,13 +9,15 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.cluster.names import (
+    CANARY_PREFIX,
     CODEC_CONFIG_ANNOTATION,
     COMPONENT_LABEL,
     CONFIG_ANNOTATION,
     SETTINGS_PORT_NAME,
     TEMPLATE_LABEL,
+    canary,
 )
-from syrinx_operator.cluster.state import Component, Manifest, Problem, Replica
+from syrinx_operator.cluster.state import STAGES, Component, Manifest, Problem, Replica
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_operator.resource.stage_config import codec_process
 
@@ -55,7 +57,7 @@ class _StartConfig(Struct):
 
 def replicas(pods: Iterable[Manifest], now: datetime) -> tuple[Replica, ...]:
     """Returns the replicas in a pipeline's pods; finished pods, such as evicted ones, are skipped."""
-    components = set(Component)
+    components = {*Component, *map(canary, STAGES)}
     return tuple(
         replica
         for pod in pods
@@ -165,7 +167,8 @@ def _pod_replicas(pod: Manifest, now: datetime) -> Iterator[Replica]:
     replica = Replica(
         name=metadata["name"],
         uid=metadata.get("uid") or "",
-        component=Component(labels[COMPONENT_LABEL]),
+        component=Component(labels[COMPONENT_LABEL].removeprefix(CANARY_PREFIX)),
+        canary=labels[COMPONENT_LABEL].startswith(CANARY_PREFIX),
         template=labels.get(TEMPLATE_LABEL, ""),
         has_settings_port=any(port.get("name") == SETTINGS_PORT_NAME for port in ports),
         model_generation=start_config.generation,

@@ -49,7 +49,8 @@ def _manifest(owner: Owner, identity: str, previous: Mapping[str, Any], event: E
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     message = event.message[:MAX_MESSAGE]
     # An operator that was killed before it wrote the new status creates the same Event again and gets a conflict.
-    change = [owner.uid, previous.get("conditions"), previous.get("tuning"), event.kind, event.reason, message]
+    known = [previous.get(part) for part in ("conditions", "tuning", "canary")]
+    change = [owner.uid, *known, event.kind, event.reason, message]
     digest = hashlib.sha256(json.dumps(change, sort_keys=True).encode()).hexdigest()[:16]
     pipeline = {"apiVersion": API_VERSION, "kind": KIND, "name": owner.name, "uid": owner.uid}
     return {

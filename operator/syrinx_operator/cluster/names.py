@@ -26,6 +26,10 @@ PASSWORD_ANNOTATION: Final = "syrinx.dev/password-secret"
 """On pods: UID of the managed Redis's Secret, so that a new password restarts them."""
 TOKEN_ANNOTATION: Final = "syrinx.dev/token-secret"
 """On stage pods: UID of the Secret with the token of their settings ports, so that a new token restarts them."""
+ROLLOUT_ANNOTATION: Final = "syrinx.dev/rollout"
+"""On a pipeline: a command about its canary, which the operator removes once it has followed it."""
+CANARY_PREFIX: Final = "canary-"
+"""Precedes the component's name in the labels and names of a canary's pods and workloads."""
 APPLIED_ANNOTATION: Final = "syrinx.dev/applied"
 """On every applied object: hash of its manifest."""
 
@@ -68,6 +72,16 @@ def workload_key(pipeline: str, component: Component) -> ObjectKey:
     return ObjectKey(kind, workload(pipeline, component))
 
 
+def canary(component: Component) -> str:
+    """Returns the value of the component label of a canary's pods and workloads."""
+    return f"{CANARY_PREFIX}{component}"
+
+
+def canary_key(pipeline: str, component: Component) -> ObjectKey:
+    """Returns the key of a workload of a canary."""
+    return ObjectKey("Deployment", f"{pipeline}-{canary(component)}")
+
+
 def password_secret(pipeline: str) -> str:
     """Returns the name of the managed Redis's Secret."""
     return workload(pipeline, Component.REDIS)
@@ -88,9 +102,9 @@ def former_lease(pipeline: str) -> str:
     return f"{pipeline}-operator"
 
 
-def selector(pipeline: str, component: Component) -> dict[str, str]:
+def selector(pipeline: str, component: str) -> dict[str, str]:
     """Returns the labels that select a component's pods. They never change: a workload's selector is immutable."""
-    return {PIPELINE_LABEL: pipeline, COMPONENT_LABEL: component.value}
+    return {PIPELINE_LABEL: pipeline, COMPONENT_LABEL: str(component)}
 
 
 def labels(pipeline: str, component: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from typing import Any
 
@@ -65,9 +66,11 @@ class Objects:
         await cache.require_current(namespace)
         served = [kind for kind in OPTIONAL if cache.serves(kind, namespace)]
         found = (each for kind in (*PLANNED, *served) for each in cache.of_pipeline(kind, namespace, owner.name))
+        pods = replicas(cache.of_pipeline(POD, namespace, owner.name), datetime.now(UTC))
         return Observed(
             objects={key_of(each): each for each in found},
-            replicas=replicas(cache.of_pipeline(POD, namespace, owner.name), datetime.now(UTC)),
+            replicas=tuple(each for each in pods if not each.canary),
+            canary=tuple(each for each in pods if each.canary),
             autoscaled=frozenset(autoscaler_targets(cache.all(AUTOSCALER, namespace))),
             password_uid=await self._password_uid(owner),
             served_kinds=frozenset(kind.kind for kind in served),
@@ -112,15 +115,17 @@ class Objects:
                     break
         return result
 
-    async def prune(self, owner: Owner, manifests: Iterable[Manifest], applied: Applied) -> Applied:
-        """Deletes the pipeline's objects that are not planned. Raises LeaseLost.
+    async def prune(
+        self, owner: Owner, manifests: Iterable[Manifest], applied: Applied, keep: AbstractSet[ObjectKey] = frozenset()
+    ) -> Applied:
+        """Deletes the pipeline's objects that are neither planned nor in `keep`. Raises LeaseLost.
 
         While a planned object is missing that others need to run, an object that is no longer planned may still serve
         in its place. Then only objects that nothing needs are deleted.
         """
         if applied.failure is not None and applied.failure.unavailable:
             return applied
-        planned = {key_of(manifest) for manifest in manifests}
+        planned = keep | {key_of(manifest) for manifest in manifests}
         is_complete = all(key.kind in _DISPENSABLE for key in applied.missing)
         pruned = _PRUNED if is_complete else _DISPENSABLE
         for key, manifest in list(applied.objects.items()):

@@ -10,6 +10,7 @@ from syrinx_operator.cluster.diagnosis import parse_time
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.progress import STALLED, incomplete, is_stalled
 from syrinx_operator.cluster.state import Component, Metrics, Observed, Owner, Problem
+from syrinx_operator.resource.canary_status import CanaryStatus
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import progress_deadline
 from syrinx_operator.resource.status import Condition, PipelineStatus
@@ -31,6 +32,8 @@ class StatusInputs(Struct, frozen=True, kw_only=True):
     """The state after the tuner's decision."""
     unknown_fields: str = ""
     """Fields of the resource that this operator does not know, as text."""
+    canary: CanaryStatus | None = None
+    """The canary after the decision about it; None without one."""
     now: datetime
 
     @property

@@ -15,6 +15,7 @@ from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api, load_configuration
 from syrinx_operator.cluster.backoff import backoff
 from syrinx_operator.cluster.cache import Cache
+from syrinx_operator.cluster.canary_runner import CanaryRunner, command_of
 from syrinx_operator.cluster.config import ConfigError, Options, config_line
 from syrinx_operator.cluster.former_leases import FormerLeases
 from syrinx_operator.cluster.kinds import CHILDREN, PIPELINE, Kind
@@ -82,6 +83,7 @@ class Operator:
             objects=Objects(api, cache, secrets, telemetry, leases.fence),
             stages=stages,
             tuning=TuningRunner(MetricsReader(options.prometheus), Tuner(), telemetry.tuning, stages.scrape),
+            canaries=CanaryRunner(stages.scrape),
             conditions=telemetry.conditions,
             options=options,
         )
@@ -108,8 +110,8 @@ class Operator:
         if kind == PIPELINE:
             key = NamespacedName(metadata["namespace"], metadata["name"])
             if change == "MODIFIED" and "deletionTimestamp" not in metadata:
-                # Our own status updates are changes too; only a new generation is an edit.
-                self._queue.add_version(key, (metadata["uid"], metadata.get("generation")))
+                # Our own status updates are changes too; only a new generation or a command is an edit.
+                self._queue.add_version(key, (metadata["uid"], metadata.get("generation"), command_of(live)))
             else:
                 self._queue.add(key)
         elif kind in CHILDREN:

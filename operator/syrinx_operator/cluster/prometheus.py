@@ -100,12 +100,15 @@ def counters_query(owner: Owner, seconds: int, split_by: frozenset[Stage]) -> st
     return f"{total}[{seconds}s:{max(seconds // _STEPS, 1)}s]"
 
 
-def selector(owner: Owner) -> str:
+def selector(owner: Owner, *, with_canary: bool = False) -> str:
     """Returns label matchers for a pipeline's stages by pod and namespace, labels of all common scrape configs."""
+    patterns = list(_pod_patterns(owner).values())
+    if with_canary:
+        patterns.append(f"{re.escape(owner.name)}-{names.CANARY_PREFIX}(gateway|talker|codec)-[a-z0-9]+(-[a-z0-9]+)?")
     namespace, pods = (
         # Escaped for a PromQL string literal.
         text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        for text in (owner.namespace, "|".join(_pod_patterns(owner).values()))
+        for text in (owner.namespace, "|".join(patterns))
     )
     return f'namespace="{namespace}",pod=~"{pods}"'
 

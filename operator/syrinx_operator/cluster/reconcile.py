@@ -12,6 +12,7 @@ from msgspec import structs
 from syrinx_operator.cluster import names, state
 from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.cache import Cache
+from syrinx_operator.cluster.canary_runner import CanaryRunner, command_of, route_overrides
 from syrinx_operator.cluster.config import Options
 from syrinx_operator.cluster.former_leases import FormerLeases
 from syrinx_operator.cluster.kinds import PIPELINE, SECRET
@@ -67,6 +68,7 @@ class Reconciler:
         objects: Objects,
         stages: StageApi,
         tuning: TuningRunner,
+        canaries: CanaryRunner,
         conditions: ConditionTelemetry,
         options: Options,
     ) -> None:
@@ -78,12 +80,14 @@ class Reconciler:
         self._objects = objects
         self._stages = stages
         self._tuning = tuning
+        self._canaries = canaries
         self._reports = Reports(api, cache, leases, objects, conditions, options.identity)
         self._options = options
 
     def forget(self, key: NamespacedName) -> None:
         """Drops what is kept in memory for a deleted pipeline."""
         self._tuning.forget(key.namespace, key.name)
+        self._canaries.forget(key.namespace, key.name)
         self._former_leases.forget(key.namespace, key.name)
         self._secrets.forget(key.namespace, names.password_secret(key.name))
         self._secrets.forget(key.namespace, names.token_secret(key.name))
@@ -127,7 +131,7 @@ class Reconciler:
             pipeline, unknown = state.parse_pipeline(live), state.unknown_fields(live)
             if pipeline.spec.paused:
                 return await self._report_paused(pipeline, owner, previous, unknown)
-            return await self._reconcile_valid(pipeline, owner, previous, unknown, failures)
+            return await self._reconcile_valid(pipeline, owner, previous, unknown, failures, command_of(live))
         except state.InvalidSpec as invalid:
             message = f"the pipeline keeps running unchanged until this is corrected: {invalid}"
             outcome, problem = Outcome.INVALID, Problem("Invalid", message)
@@ -149,11 +153,17 @@ class Reconciler:
         return _result(outcome, new, problem.message, failure)
 
     async def _reconcile_valid(
-        self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any], unknown: str, failures: int
+        self,
+        pipeline: TTSPipeline,
+        owner: Owner,
+        previous: Mapping[str, Any],
+        unknown: str,
+        failures: int,
+        command: str,
     ) -> Result:
         token = await self._token(owner)
         before, tuning, lost, planned, applied = await self._apply_plan(pipeline, owner, previous, token)
-        applied = await self._objects.prune(owner, planned.manifests, applied)
+        applied = await self._objects.prune(owner, planned.manifests, applied, planned.keep)
         if not applied.problems and applied.failure is None:
             await self._objects.delete_pods(owner, planned.delete, applied)
         problems, failure = applied.problems, applied.failure
@@ -161,11 +171,14 @@ class Reconciler:
             raise failure
         if failure is not None and not problems:
             problems.append(Problem("ApiUnavailable", f"The API server is unavailable: {failure}"))
-        replicas = await self._push_settings(owner, tuning, planned, before, applied.objects, token)
-        observed = _without_foreign(owner, structs.replace(before, objects=applied.objects, replicas=replicas))
+        pushed = await self._push_settings(pipeline, owner, tuning, planned, before, applied.objects, token)
+        observed = _without_foreign(owner, structs.replace(pushed, objects=applied.objects))
         disruption = disruption_of(planned, observed, problems, previous.get("observedGeneration"), owner)
         decision, metrics = await self._tuning.decide(
             pipeline, owner, tuning, planned, before, observed, disruption, _now
+        )
+        canary = await self._canaries.decide(
+            pipeline, owner, planned, observed, read(previous).canary, decision.state, command, _now
         )
         new = status(
             StatusInputs(
@@ -177,19 +190,25 @@ class Reconciler:
                 problems=problems,
                 metrics=metrics,
                 tuning=decision.state,
+                canary=canary.status,
                 unknown_fields=unknown,
                 now=_now(),
             )
         )
         is_recorded = key_of(tuning_record(owner, tuning.state)) not in applied.missing
-        events = [*([lost_event(owner, lost)] if lost and is_recorded else ()), *decision.events]
+        lost_events = [lost_event(owner, lost)] if lost and is_recorded else []
         tuner = decision.state if is_recorded else None
+        events = [*lost_events, *decision.events, *canary.events]
         await self._reports.write(owner, previous, new, events, tuner, applied.objects)
+        if command:
+            await self._remove_command(owner)
         message = "; ".join(problem.message for problem in problems)
         outcome = Outcome.BLOCKED if problems else Outcome.SUCCEEDED
         if failure is not None and failure.unavailable:
             outcome = Outcome.FAILED
         seconds = requeue_after(pipeline, tuning, decision, self._options.resync_seconds)
+        if canary.requeue_after is not None:
+            seconds = min(seconds, canary.requeue_after)
         return _result(outcome, new, message, failure, seconds)
 
     async def _report_paused(
@@ -204,7 +223,8 @@ class Reconciler:
         replicas = await self._stages.read_settings(owner.namespace, observed.replicas, token.value)
         observed = _without_foreign(owner, structs.replace(observed, replicas=replicas, token_uid=token.uid))
         tuning, now = tuning_of(pipeline, tuner_state(previous, owner, observed)[0]), _now()
-        planned = plan(tuning.applied_to(pipeline), owner, observed, self._options.pipelines, tuning.state)
+        canary = read(previous).canary
+        planned = plan(tuning.applied_to(pipeline), owner, observed, self._options.pipelines, tuning.state, canary)
         new = status(
             StatusInputs(
                 pipeline=pipeline,
@@ -216,6 +236,7 @@ class Reconciler:
                 metrics=paused_metrics(now),
                 tuning=tuning.state,
                 unknown_fields=unknown,
+                canary=canary,
                 now=now,
             )
         )
@@ -234,12 +255,12 @@ class Reconciler:
             observed = _without_foreign(owner, everything)
             tuner, lost = tuner_state(previous, owner, observed)
             tuning = tuning_of(pipeline, tuner)
-            tuned = tuning.applied_to(pipeline)
-            planned = plan(tuned, owner, observed, self._options.pipelines, tuning.state)
+            tuned, canary = tuning.applied_to(pipeline), read(previous).canary
+            planned = plan(tuned, owner, observed, self._options.pipelines, tuning.state, canary)
             with_conflicts = await self._objects.with_conflicts(owner, everything, map(key_of, planned.manifests))
             if with_conflicts is not everything:
                 everything, observed = with_conflicts, _without_foreign(owner, with_conflicts)
-                planned = plan(tuned, owner, observed, self._options.pipelines, tuning.state)
+                planned = plan(tuned, owner, observed, self._options.pipelines, tuning.state, canary)
             applied = await self._objects.apply(owner, planned.manifests, everything.objects)
             if applied.failure is None or applied.failure.status != 409:
                 break
@@ -250,10 +271,12 @@ class Reconciler:
     ) -> Observed:
         observed = await self._objects.observe(owner, previous)
         replicas = await self._stages.read_settings(owner.namespace, observed.replicas, token.value)
+        canary = await self._stages.read_settings(owner.namespace, observed.canary, token.value)
         password = observed.password_uid
         if pipeline.spec.connector.managed and password is None:
             password = await self._create_secret(owner, password_secret(owner, secrets.token_urlsafe(32)))
-        return structs.replace(observed, replicas=replicas, password_uid=password, token_uid=token.uid)
+        found = structs.replace(observed, replicas=replicas, canary=canary)
+        return structs.replace(found, password_uid=password, token_uid=token.uid)
 
     async def _token(self, owner: Owner) -> SettingsToken:
         """Returns the token of the settings ports, a new one if there is none. Raises Blocked."""
@@ -286,26 +309,39 @@ class Reconciler:
         uid: str = created["metadata"]["uid"]
         return uid
 
+    async def _remove_command(self, owner: Owner) -> None:
+        """Removes the command about the canary from the pipeline, once the status shows that it was followed."""
+        self._leases.fence(owner)
+        annotations = {names.ROLLOUT_ANNOTATION: None}
+        body = {"metadata": {"uid": owner.uid, "annotations": annotations}}
+        self._cache.put(PIPELINE, await self._api.merge(PIPELINE, owner.namespace, owner.name, body))
+
     async def _push_settings(
         self,
+        pipeline: TTSPipeline,
         owner: Owner,
         tuning: Tuning,
         planned: Plan,
         before: Observed,
         objects: Mapping[ObjectKey, Manifest],
         token: SettingsToken,
-    ) -> tuple[Replica, ...]:
-        """Sends settings to replicas of stages whose ConfigMap is up to date; returns all replicas."""
+    ) -> Observed:
+        """Sends settings to replicas of stages whose ConfigMap is up to date; returns `before` with their reports."""
         manifests = {key_of(manifest): manifest for manifest in planned.manifests}
 
         def desired(replica: Replica) -> DesiredSettings | None:
             key = ObjectKey("ConfigMap", names.workload(owner.name, replica.component))
             if replica.component not in planned.settings or key not in objects or differs(manifests[key], objects[key]):
                 return None
-            return DesiredSettings(planned.settings[replica.component], tuning.overrides_for(replica))
+            route = route_overrides(planned, pipeline, before, replica)
+            return DesiredSettings(planned.settings[replica.component], route or tuning.overrides_for(replica))
 
         fence = partial(self._leases.fence, owner)
-        return await self._stages.push_settings(owner.namespace, before.replicas, desired, fence, token.value)
+        found = await self._stages.push_settings(
+            owner.namespace, (*before.replicas, *before.canary), desired, fence, token.value
+        )
+        replicas, canary = found[: len(before.replicas)], found[len(before.replicas) :]
+        return structs.replace(before, replicas=replicas, canary=canary)
 
 
 def _without_foreign(owner: Owner, observed: Observed) -> Observed:

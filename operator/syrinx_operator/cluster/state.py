@@ -59,6 +59,8 @@ class Replica(Struct, frozen=True, kw_only=True):
     uid: str = ""
     """UID of its pod."""
     component: Component
+    canary: bool = False
+    """Whether it belongs to a canary."""
     colocated: bool = False
     """Whether it runs in a pod of another stage's workload."""
     has_settings_port: bool = True
@@ -106,6 +108,9 @@ class Observed(Struct, frozen=True, kw_only=True):
     objects: Mapping[ObjectKey, Manifest]
     """Objects with the pipeline's label, and objects whose names conflict with planned ones."""
     replicas: tuple[Replica, ...] = ()
+    """Without those of a canary."""
+    canary: tuple[Replica, ...] = ()
+    """The replicas of a canary."""
     autoscaled: frozenset[ObjectKey] = frozenset()
     """Workloads that a HorizontalPodAutoscaler (also one created by KEDA) targets."""
     password_uid: str | None = None

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from syrinx_operator.cluster import names
+from syrinx_operator.cluster.canary import WAY_OUT
 from syrinx_operator.cluster.obstacles import StatusInputs, blocking, diagnoses, missing, stalled
 from syrinx_operator.cluster.plan.optional import unserved
 from syrinx_operator.cluster.plan.records import recorded_settings
@@ -67,13 +68,14 @@ def status(inputs: StatusInputs) -> dict[str, Any]:
         endpoint=f"{scheme}://{host}:{spec.gateway.port}",
         model=inputs.pipeline.model_name,
         model_generation=plan.generation,
-        image=spec.image or plan.release.image,
+        image=plan.image,
         conditions=conditions(inputs),
         gateway=report.GatewayStatus(**_stage_report(inputs, Component.GATEWAY, report.GatewayValues)),
         talker=report.TalkerStatus(**_stage_report(inputs, Component.TALKER, report.TalkerValues)),
         codec=report.CodecStatus(**_stage_report(inputs, Component.CODEC, report.CodecValues)),
         redis=redis,
         tuning=_tuning(inputs.tuning, owner),
+        canary=inputs.canary,
         slo=slo,
         underrun_ratio=truncated_ratio(underruns, evidence.live_streams) if has_metrics else None,
         ttfa_p95=None if p95 is None else f">{_MAX_TTFA_MS:.0f}ms" if p95 >= _MAX_TTFA_MS else f"{p95}ms",
@@ -294,14 +296,20 @@ def _progressing(inputs: StatusInputs) -> ConditionValue:
         if (difference := incomplete(inputs.plan, inputs.observed, component)) is not None:
             obstacles = [problem.message for problem, _ in diagnoses(inputs, component)]
             pending.append(Problem(difference.reason, "; ".join([difference.message, *obstacles])))
+    if inputs.canary is not None and inputs.canary.phase in ("Starting", "Running"):
+        pending.append(Problem("Canary", f"canary of {inputs.canary.image}: {inputs.canary.message}"))
     if not pending:
-        return ConditionValue("False", "Complete", "all components match the spec")
-    order = ("NotApplied", "RollingOut", "Scaling", "Starting", "ConfirmingSettings")
+        is_held = inputs.canary is not None and inputs.canary.phase == "RolledBack"
+        message = (
+            "all components are of the version before the failed canary" if is_held else "all components match the spec"
+        )
+        return ConditionValue("False", "Complete", message)
+    order = ("NotApplied", "RollingOut", "Scaling", "Starting", "ConfirmingSettings", "Canary")
     return _joined(sorted(pending, key=lambda each: order.index(each.reason)))
 
 
 def _degraded(inputs: StatusInputs) -> ConditionValue:
-    found = [*inputs.problems]
+    found = [*inputs.problems, *canary_problems(inputs)]
     for component in (Component.REDIS, Component.TALKER, Component.CODEC, Component.GATEWAY):
         problems = blocking(inputs, component) or missing(inputs, component)
         if not problems and component in inputs.plan.templates and (too_late := stalled(inputs, component)):
@@ -312,6 +320,15 @@ def _degraded(inputs: StatusInputs) -> ConditionValue:
     # Stages in one pod share its problem.
     found = list(dict.fromkeys(found))
     return _joined(found) if found else ConditionValue("False", "AsExpected", "no problem needs intervention")
+
+
+def canary_problems(inputs: StatusInputs) -> list[Problem]:
+    """Returns the problem of a canary that was rolled back: the pipeline is not as its spec says."""
+    canary = inputs.canary
+    if canary is None or canary.phase != "RolledBack":
+        return []
+    advice = f"the running version was kept; {WAY_OUT}"
+    return [Problem(f"Canary{canary.reason}", f"canary of {canary.image} rolled back: {canary.message}; {advice}")]
 
 
 def _joined(problems: Sequence[Problem]) -> ConditionValue:

@@ -121,6 +121,8 @@ def disruption_of(
         return problems[0].message
     if applied_generation != owner.generation:
         return "the resource was edited"
+    if plan.canary is not None and plan.canary.is_running:
+        return "a canary is in progress"
     for component in plan.templates:
         if terminating := [pod.name for pod in observed.replicas_of(component) if pod.terminating]:
             return f"{component}: {', '.join(terminating)} terminating"
@@ -137,7 +139,7 @@ def identity(
     `devices` has the device that each replica reports, by name. While some replicas have not reported theirs, the
     identity `before` stays valid for the same image and model; without one the device is empty.
     """
-    image = pipeline.spec.image or plan.release.image
+    image = plan.image
     reported = {component: {devices.get(pod.name, "") for pod in observed.live(component)} for component in TUNED}
     device = ""
     if all(found and "" not in found for found in reported.values()):
@@ -225,7 +227,7 @@ class MetricsReader:
         targets = [replica for replica in replicas if replica.address]
         if not any(replica.component is Component.GATEWAY for replica in targets):
             return Reading(source="gateways", reason="Missing", problem="no gateway is running")
-        answers = await asyncio.gather(*(_scrape(replica, scrape, now) for replica in targets))
+        answers = await asyncio.gather(*(scrape_snapshot(replica, scrape, now) for replica in targets))
         found = tuple(answer for answer in answers if isinstance(answer, Snapshot))
         if any(each.stage == Component.GATEWAY for each in found):
             return Reading(source="gateways", snapshots=found)
@@ -268,7 +270,7 @@ def window(policy: Policy) -> float:
     return max(WINDOW, 2 * policy.interval)
 
 
-async def _scrape(replica: Replica, scrape: Scrape, at: datetime) -> Snapshot | str:
+async def scrape_snapshot(replica: Replica, scrape: Scrape, at: datetime) -> Snapshot | str:
     """Returns a replica's counters at time `at`, which all scrapes of a reading share; or an error message."""
     try:
         async with asyncio.timeout(SCRAPE_SECONDS):

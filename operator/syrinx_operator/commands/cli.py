@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     options = make_parser(__version__, program).parse_args(given)
     options.program = program
     commands = {"up": _up, "say": _say, "check": _check, "key": _key, "bench": _bench}
-    commands |= {"status": _status, "logs": _logs, "tune": _tune}
+    commands |= {"status": _status, "logs": _logs, "rollout": _rollout, "tune": _tune}
     try:
         return commands[options.command](options, given)
     except _EXPECTED as error:
@@ -179,6 +179,11 @@ def _logs(options: argparse.Namespace, given: list[str]) -> int:
     which, text = asyncio.run(inspect.logs(options.name, options.namespace, options.tail))
     print(f"{which}:", file=sys.stderr)
     print(text)
+    return 0
+
+
+def _rollout(options: argparse.Namespace, given: list[str]) -> int:
+    print(asyncio.run(inspect.rollout(options.action, options.name, options.namespace)))
     return 0
 
 

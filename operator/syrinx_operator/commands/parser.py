@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from syrinx_operator.commands.inspect.rollout import ACTIONS
 from syrinx_operator.commands.say import FORMATS
 from syrinx_stages.contract import logs
 
@@ -118,6 +119,16 @@ def make_parser(version: str, program: str) -> argparse.ArgumentParser:
     )
     _add_pipeline(log)
     log.add_argument("--tail", type=_positive(int), default=100, metavar="N", help="lines; default 100")
+
+    rollout = command(
+        "rollout",
+        "show or command the canary of a pipeline on Kubernetes",
+        "Shows the canary of a new version (spec.rollout.canary), or gives the operator a command about it:\n"
+        + "\n".join(f"  {action:8} {text}" for action, text in ACTIONS.items()),
+        epilog=f"example:  {program} rollout status -n speech demo",
+    )
+    rollout.add_argument("action", metavar="ACTION", choices=ACTIONS, help=", ".join(ACTIONS))
+    _add_pipeline(rollout)
 
     tune = command(
         "tune",

@@ -13,6 +13,7 @@ from syrinx_operator.resource.autoscaling import StageAutoscalingSpec
 from syrinx_operator.resource.connector import ConnectorSpec
 from syrinx_operator.resource.gateway import GatewaySpec
 from syrinx_operator.resource.pods import KUBERNETES, Object, list_map
+from syrinx_operator.resource.rollout import RolloutSpec
 from syrinx_operator.resource.tuning import Ratio, SloSpec, TuningSpec
 from syrinx_stages.contract import settings
 from syrinx_stages.contract.settings import Frames, Ramp, Rows, Seconds
@@ -225,6 +226,8 @@ class PipelineSpec(Object, frozen=True, kw_only=True):
     progress_deadline_seconds: Annotated[Annotated[int, Meta(ge=60, le=172_800)] | None, KUBERNETES] = None
     """Seconds without progress after which a roll-out or scaling is reported as failed. It then still continues as soon
     as it can. Default: 600 for a download of the checkpoint, plus the largest startupSeconds."""
+    rollout: Annotated[RolloutSpec, KUBERNETES] = RolloutSpec()
+    """How a new version replaces the running one."""
     paused: Annotated[bool, KUBERNETES] = False
     """Leave the pipeline's objects, settings and tuning as they are. The status is still updated."""
     service_account: Annotated[ServiceAccountSpec, KUBERNETES] = ServiceAccountSpec()

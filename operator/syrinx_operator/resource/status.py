@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from syrinx_operator.resource.canary_status import CanaryStatus
 from syrinx_operator.resource.knobs import Knob, Setting, StatusStruct
 from syrinx_operator.resource.pods import list_map
 from syrinx_operator.resource.spec import CaptureShape
@@ -242,6 +243,8 @@ class PipelineStatus(StatusStruct, frozen=True, kw_only=True):
     # Applied as a whole, so that no fields of other writers remain.
     tuning: Annotated[TuningStatus | None, Meta(extra_json_schema={"x-kubernetes-map-type": "atomic"})] = None
     """State of tuning."""
+    canary: Annotated[CanaryStatus | None, Meta(extra_json_schema={"x-kubernetes-map-type": "atomic"})] = None
+    """The canary in progress, or the one that has failed. Absent without one."""
     slo: Annotated[tuple[SloStatus, ...], Meta(max_length=3), list_map("taskType")] = ()
     """Recent latency of each task type."""
     underrun_ratio: Ratio | None = None

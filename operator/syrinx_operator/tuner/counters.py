@@ -153,6 +153,8 @@ class CounterHistory:
             until=end,
             routes=_route_stats(total, policy.objectives),
             failed=_failed_requests(total),
+            completed=_completed_requests(total),
+            lost_forwards=_lost_forwards(total),
             live_streams=sum(deltas[0].live_streams for deltas in windows) + started,
         )
 
@@ -215,6 +217,16 @@ def _failed_requests(sums: Sums) -> dict[str, FailedRequests]:
         )
         for task_type in {task_type: None for task_type, outcome in counts if outcome in ("refused", "error")}
     }
+
+
+def _completed_requests(sums: Sums) -> int:
+    counts = values_of(sums, m.REQUESTS.name)
+    return round(sum(value for (_, outcome), value in counts.items() if outcome in ("stop", "length")))
+
+
+def _lost_forwards(sums: Sums) -> int:
+    counts = values_of(sums, m.CANARY_FORWARDS.name)
+    return round(sum(value for (outcome,), value in counts.items() if outcome in ("fallback", "failed")))
 
 
 def _steps(sums: Sums) -> dict[int, StepStats]:

@@ -121,6 +121,10 @@ class Evidence(Struct, frozen=True, kw_only=True):
     routes: Mapping[Route, RouteStats] = {}
     failed: Mapping[str, FailedRequests] = {}
     """By task type."""
+    completed: int = 0
+    """Requests whose audio is complete."""
+    lost_forwards: int = 0
+    """Requests that a canary failed to answer, or that another gateway served because it could not be reached."""
     live_streams: int = 0
     """Streams that were live at some point of the window: the population of `underruns`."""
     queue_age: float | None = None

@@ -31,6 +31,7 @@ _GATEWAY: Mapping[str, tuple[str, ...]] = {
     STARTED: (),
     m.UNDERRUNS.name: Route._fields,
     m.REQUESTS.name: ("task_type", "outcome"),
+    m.CANARY_FORWARDS.name: ("outcome",),
     m.LIVE_STREAMS.name: (),
     m.QUEUE_AGE.name: (),
 }

@@ -29,6 +29,8 @@ SETTINGS_PORT = 9091
 """Default port of the settings of a process's stages."""
 TOKEN_VARIABLE = "SYRINX_SETTINGS_TOKEN"
 """Environment variable with the token of the settings port."""
+TRACK_VARIABLE = "SYRINX_TRACK"
+"""Environment variable with the label `track` of a process's metrics: `canary`, or unset."""
 TOKEN_HEADER = "X-Syrinx-Token"
 """Header with the token. Not `Authorization`, which the API server's pod proxy uses itself and removes."""
 
@@ -59,6 +61,15 @@ class CodecSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """(rows, frames) shapes to capture. A call is padded to the cheapest one that fits, or runs at its own shape."""
 
 
+class CanaryRoute(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The share of speech requests that a gateway forwards to the gateways of a canary."""
+
+    weight: Annotated[float, Meta(ge=0, le=1)]
+    """Share of the requests."""
+    urls: Annotated[tuple[Annotated[str, Meta(pattern="^https?://[^/?#@ ]+$")], ...], Meta(min_length=1, max_length=64)]
+    """Where the gateways of the canary listen."""
+
+
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Live settings of a gateway."""
 
@@ -67,6 +78,9 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_queue_seconds: Seconds = 2.0
     """How long a request may wait for a talker. One that is expected to wait longer, or has waited longer, is refused
     with 503."""
+    # Absent in the encoded settings, so that gateways of earlier versions accept them.
+    canary: CanaryRoute | msgspec.UnsetType = msgspec.UNSET
+    """Where a share of the requests goes. Only ever a temporary setting: without an operator nothing is forwarded."""
 
 
 StageSettings = TalkerSettings | CodecSettings | GatewaySettings

@@ -19,6 +19,7 @@ from syrinx_stages.gateway import openapi
 from syrinx_stages.gateway.access import RequireKey
 from syrinx_stages.gateway.batch import BatchResponse, parse_batch, prepare
 from syrinx_stages.gateway.body import Body, read_body
+from syrinx_stages.gateway.canary import CanaryForwarder
 from syrinx_stages.gateway.client import client_key
 from syrinx_stages.gateway.delivery import SpeechResponse
 from syrinx_stages.gateway.errors import ApiError, error_response, internal_error, quoted, unavailable
@@ -70,7 +71,7 @@ _ERROR_HANDLERS: dict[int | type[Exception], Any] = {
 
 def create_app(service: GatewayService) -> ASGIApp:
     """Creates the application. The caller starts and closes the service."""
-    app: ASGIApp = RefuseEarly(_routes, service)
+    app: ASGIApp = CanaryForwarder(RefuseEarly(_routes, service), service)
     if service.api_keys is not None:
         app = RequireKey(app, service.api_keys)
     app = Exchanges(app, service)

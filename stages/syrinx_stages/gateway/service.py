@@ -93,6 +93,7 @@ class GatewayService:
         self._stall_seconds = stall_seconds
         self.api_keys = None if config.api_keys_file is None else ApiKeys(config.api_keys_file, metrics)
         self.cors_origins = config.cors_origins
+        self.tls = config.tls
         self.refusals = Refusals()
         self.monitor = PipelineMonitor(connector, metrics, self.live)
         self._storage = StorageMonitor(connector, metrics[m.REDIS_FULL].labels("gateway").set)
@@ -123,6 +124,8 @@ class GatewayService:
         # Both series must exist from the start: `rate` ignores the first value of a series.
         for outcome in (EndReason.ERROR, EndReason.REFUSED):
             self._metrics[m.REQUESTS].labels(self.checkpoint.task_type, outcome)
+        for forwarded in ("answered", "fallback", "failed"):
+            self._metrics[m.CANARY_FORWARDS].labels(forwarded)
         self.settings_changed()
         await self.monitor.measure()
         for background in (self._fanout, self._playback_reporter, self.monitor, self._storage, self.api_keys):
@@ -172,6 +175,10 @@ class GatewayService:
     def count_refusal(self, task_type: str = "unknown") -> None:
         """Counts a request that was refused before it reached the stages."""
         count_request(self._metrics, task_type, EndReason.REFUSED)
+
+    def count_forward(self, outcome: str) -> None:
+        """Counts a request that was forwarded to a canary: answered, fallback or failed."""
+        self._metrics[m.CANARY_FORWARDS].labels(outcome).inc()
 
     async def decode_reference(self, ref_audio: str) -> bytes:
         """Returns the PCM of a reference. Raises 400 or 413."""

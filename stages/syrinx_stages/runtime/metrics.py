@@ -48,11 +48,14 @@ class Metrics:
 
 
 class PipelineSeries(Collector):
-    """The series of a registry with the label `pipeline`, by which dashboards and alerts select them."""
+    """The series of a registry with the label `pipeline`, by which dashboards and alerts select them.
 
-    def __init__(self, registry: CollectorRegistry, pipeline: str) -> None:
+    Those of a canary also have the label `track`.
+    """
+
+    def __init__(self, registry: CollectorRegistry, pipeline: str, track: str = "") -> None:
         self._registry = registry
-        self._label = {"pipeline": pipeline}
+        self._label = {"pipeline": pipeline, **({"track": track} if track else {})}
 
     def collect(self) -> Iterator[Family]:
         """Yields the metric families."""

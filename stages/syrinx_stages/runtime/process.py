@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from syrinx_stages.contract import logs
 from syrinx_stages.contract import metrics as m
-from syrinx_stages.contract.settings import TOKEN_VARIABLE, StageConfig, resolved_config_line
+from syrinx_stages.contract.settings import TOKEN_VARIABLE, TRACK_VARIABLE, StageConfig, resolved_config_line
 from syrinx_stages.model.config import CheckpointError
 from syrinx_stages.runtime.admin import Service, create_admin
 from syrinx_stages.runtime.errors import SettingsError, StartError
@@ -113,7 +113,8 @@ async def _serve(name: str, configs: Mapping[str, StageConfig], build: str) -> i
             return server
 
         first = next(iter(configs.values()))
-        admin = create_admin(service.admin_targets, PipelineSeries(metrics.registry, first.pipeline))
+        series = PipelineSeries(metrics.registry, first.pipeline, os.environ.get(TRACK_VARIABLE, ""))
+        admin = create_admin(service.admin_targets, series)
         admin_url = listen(admin, first, first.admin_port, MAX_ADMIN_CONNECTIONS).url
         settings_url = ""
         if token := os.environ.get(TOKEN_VARIABLE):

@@ -28,8 +28,9 @@ class SettingsUpdate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def merge(settings: S, update: SettingsUpdate, max_resident: int | None = None) -> S:
     """Returns `settings` with the values of an update. Raises `SettingsError` that names the invalid field."""
+    known = {name: value for name, value in msgspec.structs.asdict(settings).items() if value is not msgspec.UNSET}
     try:
-        merged = msgspec.convert({**msgspec.structs.asdict(settings), **update.settings}, type(settings))
+        merged = msgspec.convert({**known, **update.settings}, type(settings))
     except msgspec.ValidationError as error:
         raise SettingsError(f"settings: {error}") from None
     _check(merged, max_resident)

@@ -65,14 +65,16 @@ class Process:
 
     async def ended(self) -> int:
         """Waits for the end; returns the exit status, 128 + N after signal N."""
-        descriptor, event = os.pidfd_open(self.pid), asyncio.Event()
-        loop = asyncio.get_running_loop()
-        loop.add_reader(descriptor, event.set)
-        try:
-            await event.wait()
-        finally:
-            loop.remove_reader(descriptor)
-            os.close(descriptor)
+        # `terminate` may have found it ended: then its PID is free.
+        if self._process.poll() is None:
+            descriptor, event = os.pidfd_open(self.pid), asyncio.Event()
+            loop = asyncio.get_running_loop()
+            loop.add_reader(descriptor, event.set)
+            try:
+                await event.wait()
+            finally:
+                loop.remove_reader(descriptor)
+                os.close(descriptor)
         code = self._process.wait()
         self.kill()
         return code if code >= 0 else 128 - code

@@ -6,13 +6,24 @@ from functools import partial
 from msgspec import Struct, structs
 
 from syrinx_operator.cluster import names, state
-from syrinx_operator.cluster.plan import autoscaling, network, optional, pods, records, redis, route, workloads
+from syrinx_operator.cluster.plan import autoscaling, canary, network, optional, pods, records, redis, route, workloads
+from syrinx_operator.cluster.plan.canary import CanaryPlan
 from syrinx_operator.cluster.plan.objects import record, with_applied_hash
-from syrinx_operator.cluster.plan.records import Release, Settings
+from syrinx_operator.cluster.plan.records import Release, RenderContext, Settings
 from syrinx_operator.cluster.plan.rollout import Rollout, stage_rollout
 from syrinx_operator.cluster.plan.tuning_record import tuning_record
 from syrinx_operator.cluster.plan.workloads import ReplicaCount
-from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner, Replica
+from syrinx_operator.cluster.state import (
+    STAGES,
+    Component,
+    Manifest,
+    ObjectKey,
+    Observed,
+    OperatorConfig,
+    Owner,
+    Replica,
+)
+from syrinx_operator.resource.canary_status import CanaryStatus
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.tuning_status import State
 
@@ -29,6 +40,12 @@ class Plan(Struct, frozen=True, kw_only=True):
     settings: Mapping[Component, Settings]
     replicas: Mapping[Component, int]
     """Desired number of replicas; during a roll-out a workload may have more pods."""
+    canary: CanaryPlan | None
+    """The version that does not replace the running one; None if the release is the desired one."""
+    keep: frozenset[ObjectKey]
+    """Objects that are not planned, but not deleted yet."""
+    image: str
+    """Image of the running version."""
 
     @property
     def generation(self) -> str:
@@ -43,20 +60,29 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def plan(
-    pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig, tuning: State | None = None
+    pipeline: TTSPipeline,
+    owner: Owner,
+    observed: Observed,
+    config: OperatorConfig,
+    tuning: State | None = None,
+    canary_status: CanaryStatus | None = None,
 ) -> Plan:
     """Returns the plan of a valid pipeline. `tuning` is the tuner's state.
 
     Raises ValueError if the Secret of the settings ports, or of a managed Redis, does not exist yet.
     """
     spec = pipeline.spec
-    release = _release(pipeline, owner, observed, config)
+    release, context = _release(pipeline, owner, observed, config)
     live = {stage: records.settings(spec, stage, owner, observed) for stage in STAGES}
     own_workload = state.workload_stages(spec)
     counts = {
         stage: workloads.replica_count(owner, stage, records.stage_spec(spec, stage), observed)
         for stage in own_workload
     }
+    before = records.recorded_release(owner, observed)
+    desired_counts = {stage: count.count for stage, count in counts.items()}
+    tested = canary.canary_plan(pipeline, before, release, context, desired_counts, canary_status)
+    release = tested.stable if tested else structs.replace(release, candidate=None)
     manifests: list[Manifest] = [
         record(owner, "release", release),
         *([tuning_record(owner, tuning)] if tuning is not None else ()),
@@ -84,6 +110,7 @@ def plan(
         manifests.append(workloads.stage_workload(owner, stage, template, count, rollout.partition))
     gateway = release.templates[Component.GATEWAY]
     manifests.append(workloads.gateway_workload(owner, spec, gateway, counts[Component.GATEWAY]))
+    manifests += canary.canary_workloads(owner, spec, tested) if tested else []
     return Plan(
         manifests=tuple(with_applied_hash(manifest) for manifest in manifests),
         release=release,
@@ -93,6 +120,9 @@ def plan(
             **{stage: counts.get(stage, counts[Component.TALKER]).count for stage in STAGES},
             **({Component.REDIS: 1} if redis_template else {}),
         },
+        canary=tested,
+        keep=canary.kept_workloads(owner, tested, observed),
+        image=stage_image(release) if tested else context.image,
     )
 
 
@@ -116,8 +146,16 @@ def _rollout(
     )
 
 
-def _release(pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig) -> Release:
-    """Returns the release with its current templates."""
+def stage_image(release: Release) -> str:
+    """Returns the image in the pod templates of a release."""
+    image: str = release.templates[Component.GATEWAY].template["spec"]["containers"][0]["image"]
+    return image
+
+
+def _release(
+    pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig
+) -> tuple[Release, RenderContext]:
+    """Returns the desired release with its current templates, and what they were rendered from."""
     release = records.resolve_release(pipeline, owner, observed, config)
     context = records.render_context(pipeline.spec, release, observed)
     templates = {}
@@ -129,4 +167,4 @@ def _release(pipeline: TTSPipeline, owner: Owner, observed: Observed, config: Op
         inputs = redis.redis_inputs(pipeline, context)
         render = partial(redis.redis_template, pipeline, context)
         templates[Component.REDIS] = records.freeze(release, Component.REDIS, inputs, context.token_uid, render)
-    return structs.replace(release, templates=templates)
+    return structs.replace(release, templates=templates, shared=canary.shared_inputs(pipeline.spec)), context

@@ -67,7 +67,7 @@ def _scaled_object(
             "metadata": {
                 "serverAddress": spec.tuning.prometheus.url,
                 # A pod that two jobs scrape must count once.
-                "query": f"{target.aggregation}(max by (pod) ({target.metric}{{{selector(owner)}}}))",
+                "query": f"{target.aggregation}(max by (pod) ({target.metric}{{{selector(owner, with_canary=True)}}}))",
                 "threshold": f"{target.value:g}",
                 # Without samples the count stays as it is.
                 "ignoreNullValues": "false",

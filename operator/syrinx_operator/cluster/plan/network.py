@@ -93,7 +93,9 @@ def _port(name: str, port: int) -> Manifest:
 
 
 def _policy(owner: Owner, component: Component, ingress: list[Manifest]) -> Manifest:
-    pods = {"matchLabels": names.selector(owner.name, component)}
+    pods: Manifest = {"matchLabels": names.selector(owner.name, component)}
+    if component in STAGES:
+        pods = _pods(owner, component)
     spec = {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": ingress}
     return manifest(owner, "networking.k8s.io/v1", "NetworkPolicy", component, spec=spec)
 
@@ -104,8 +106,14 @@ def _rule(port: int, peers: Sequence[Manifest] = ()) -> Manifest:
 
 
 def _stage_pods(owner: Owner) -> Manifest:
-    stages = {"key": names.COMPONENT_LABEL, "operator": "In", "values": [stage.value for stage in STAGES]}
-    return {"matchLabels": {names.PIPELINE_LABEL: owner.name}, "matchExpressions": [stages]}
+    return _pods(owner, *STAGES)
+
+
+def _pods(owner: Owner, *stages: Component) -> Manifest:
+    """Returns a selector of the pods of stages, those of a canary included."""
+    values = [value for stage in stages for value in (stage.value, names.canary(stage))]
+    expression = {"key": names.COMPONENT_LABEL, "operator": "In", "values": values}
+    return {"matchLabels": {names.PIPELINE_LABEL: owner.name}, "matchExpressions": [expression]}
 
 
 def _peer(peer: Peer) -> Manifest:

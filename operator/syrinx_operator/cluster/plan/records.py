@@ -59,6 +59,17 @@ class FrozenTemplate(Struct, frozen=True):
             return False
 
 
+class Candidate(Struct, frozen=True, kw_only=True):
+    """A version that a canary tests, recorded so that an upgrade of the operator does not change it."""
+
+    target: str
+    """Hash of `templates`."""
+    templates: dict[Component, FrozenTemplate]
+    """The pod templates once it is promoted."""
+    pods: dict[Component, FrozenTemplate]
+    """The pod templates of the canary."""
+
+
 class Release(Struct, frozen=True, kw_only=True):
     """The release record (ConfigMap NAME-release)."""
 
@@ -70,6 +81,16 @@ class Release(Struct, frozen=True, kw_only=True):
     generation_inputs: dict[str, Any]
     """The inputs of `generation`, which is kept while these are equal."""
     templates: dict[Component, FrozenTemplate] = {}
+    shared: str = ""
+    """Hash of what two versions share; empty if an earlier version of the operator wrote the record."""
+    candidate: Candidate | None = None
+    """The version that a canary tests, or whose canary has failed."""
+
+    def recorded(self, component: Component, inputs: str) -> FrozenTemplate | None:
+        """Returns the recorded template with these inputs, of the release or of its candidate."""
+        candidates = self.candidate.templates if self.candidate else {}
+        known = (self.templates.get(component), candidates.get(component))
+        return next((each for each in known if each is not None and each.inputs == inputs), None)
 
 
 class RenderContext(Struct, frozen=True):
@@ -87,7 +108,7 @@ class RenderContext(Struct, frozen=True):
 def resolve_release(pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig) -> Release:
     """Returns the release with recorded images and templates, and a new generation only if its inputs changed."""
     # Without a readable record all templates are rendered.
-    before = read_record(owner, observed, "release", Release)
+    before = recorded_release(owner, observed)
     image = before.image if before else _live_image(owner, observed, STAGES) or config.stages_image
     redis = before.redis_image if before else _live_image(owner, observed, (Component.REDIS,)) or config.redis_image
     inputs = _generation_inputs(pipeline.spec, owner, pipeline.spec.image or image)
@@ -97,7 +118,13 @@ def resolve_release(pipeline: TTSPipeline, owner: Owner, observed: Observed, con
         generation=before.generation if before and before.generation_inputs == inputs else short_hash(inputs),
         generation_inputs=inputs,
         templates=before.templates if before else {},
+        candidate=before.candidate if before else None,
     )
+
+
+def recorded_release(owner: Owner, observed: Observed) -> Release | None:
+    """Returns the release in the record; None if there is no readable one."""
+    return read_record(owner, observed, "release", Release)
 
 
 def render_context(spec: PipelineSpec, release: Release, observed: Observed) -> RenderContext:
@@ -120,11 +147,10 @@ def freeze(
 ) -> FrozenTemplate:
     """Returns the recorded template if its inputs and the token in it are unchanged, otherwise a newly rendered one."""
     inputs_hash = short_hash(inputs)
-    before = release.templates.get(component)
+    before = release.recorded(component, inputs_hash)
     # Templates of Redis, and those recorded by versions without settings ports, have no token.
     if (
         before is not None
-        and before.inputs == inputs_hash
         and before.intact
         and before.template["metadata"].get("annotations", {}).get(names.TOKEN_ANNOTATION, token_uid) == token_uid
     ):

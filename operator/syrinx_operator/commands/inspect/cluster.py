@@ -1,4 +1,4 @@
-"""Reads pipelines of a Kubernetes cluster, with the configuration of kubectl. Needs the operator extra."""
+"""Reads and commands pipelines of a Kubernetes cluster, with the configuration of kubectl. Needs the operator extra."""
 
 import contextlib
 import os
@@ -79,6 +79,18 @@ class Cluster:
         query = {"container": container, "tailLines": str(lines)} | ({"previous": "true"} if previous else {})
         try:
             return await self._api.text(POD.path(self.namespace, pod, "log"), query)
+        except ApiError as error:
+            raise _refused(error) from None
+
+    async def command(self, pipeline: str, action: str) -> None:
+        """Gives a command about the canary of a pipeline. Raises ClusterError."""
+        from syrinx_operator.cluster.api import ApiError
+        from syrinx_operator.cluster.kinds import PIPELINE
+        from syrinx_operator.cluster.names import ROLLOUT_ANNOTATION
+
+        body: Manifest = {"metadata": {"annotations": {ROLLOUT_ANNOTATION: action}}}
+        try:
+            await self._api.merge(PIPELINE, self.namespace, pipeline, body)
         except ApiError as error:
             raise _refused(error) from None
 

@@ -1,7 +1,8 @@
-"""`syrinx status` and `syrinx logs`: read a pipeline on a Kubernetes cluster and print it."""
+"""`syrinx status`, `logs` and `rollout`: read a pipeline on a Kubernetes cluster, and command its canary."""
 
 from datetime import UTC, datetime
 
+from syrinx_operator.commands.inspect import rollout as canary
 from syrinx_operator.commands.inspect.cluster import ClusterError, connect
 from syrinx_operator.commands.inspect.logs import choose
 from syrinx_operator.commands.inspect.status import lines
@@ -25,3 +26,15 @@ async def logs(name: str | None, namespace: str | None, tail: int) -> tuple[str,
         text = await cluster.log(choice.pod, choice.container, previous=choice.previous, lines=tail)
     which = "the log before its last restart" if choice.previous else "the log"
     return f"{which} of {choice.container} in {choice.pod}, because {choice.reason}", text.rstrip("\n")
+
+
+async def rollout(action: str, name: str | None, namespace: str | None) -> str:
+    """Returns the state of a pipeline's canary, or gives a command about it. Raises ClusterError."""
+    async with connect(namespace) as cluster:
+        pipeline = await cluster.pipeline(name)
+        if action == "status":
+            return "\n".join(canary.lines(pipeline))
+        canary.check(pipeline, action)
+        found: str = pipeline["metadata"]["name"]
+        await cluster.command(found, action)
+    return f"{found}: {action}: the operator follows in a moment"

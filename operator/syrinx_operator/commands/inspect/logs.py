@@ -58,4 +58,4 @@ def _candidates(pod: Manifest) -> Iterator[tuple[tuple[int, int, str], Choice]]:
         elif restarts >= _MANY_RESTARTS:
             yield (2, order, name), choice(True, f"it has restarted {restarts} times")
         else:
-            yield (3, -order, name), choice(False, "all containers are ready")
+            yield (3, -order if component in ORDER else 1, name), choice(False, "all containers are ready")

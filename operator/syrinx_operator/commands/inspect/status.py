@@ -57,6 +57,8 @@ def _facts(status: PipelineStatus, conditions: Mapping[str, Condition]) -> Itera
         yield _fact("redis", "ready" if status.redis.ready else "not ready")
     if (rollout := conditions.get("Progressing")) is not None:
         yield _fact("rollout", f"{rollout.reason}: {rollout.message}")
+    if (canary := status.canary) is not None:
+        yield _fact("canary", f"{canary.image}: {canary.phase}")
     for each in status.slo:
         yield _fact("latency", _latency(each))
     if status.tuning is not None:

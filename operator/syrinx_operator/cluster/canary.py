@@ -1,0 +1,285 @@
+"""The course of a canary: (status, observed, now) -> (new status, events). Pure.
+
+Requests are counted in periods. In each one the ratios of good requests of both versions, which serve side by side,
+give one difference for the tuner's test by betting (`tuner.stats`), which may be evaluated after every period.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from syrinx_operator.resource.canary_status import CanaryStatus
+from syrinx_operator.resource.rollout import CanarySpec
+from syrinx_operator.resource.tuning_status import Counts
+from syrinx_operator.tuner.builder import Event
+from syrinx_operator.tuner.evidence import Evidence, count_requests
+from syrinx_operator.tuner.stats import format_effect, threshold, update_test
+
+COMMANDS: Final[Mapping[str, str]] = {
+    "promote": "replace the running version now",
+    "abort": "roll the canary back",
+    "pause": "stay at the current step; a harmful canary is still rolled back",
+    "resume": "continue after a pause",
+    "retry": "test a version again that was rolled back",
+}
+"""The values of the annotation `syrinx.dev/rollout`."""
+
+PERIOD_SECONDS: Final = 10.0
+"""Minimum length of a period."""
+PERIOD_REQUESTS: Final = 5
+"""Requests of each version that a period needs."""
+PROBLEM_SECONDS: Final = 20.0
+"""How long a problem of the pods must last: a registry or a node may recover."""
+ROUTE_SECONDS: Final = 120.0
+"""How long the gateways may take to forward the canary's share."""
+MAX_RESTARTS: Final = 2
+"""Restarts of the pods that are tolerated."""
+IDLE_SECONDS: Final = 60.0
+"""Length of a period without enough requests after which the status says so."""
+MIN_ERRORS: Final = 3
+"""Failed requests that roll a canary back before the test has a verdict, if they are at least half of its requests."""
+WAY_OUT: Final = "correct the resource, or set the annotation syrinx.dev/rollout to retry or promote"
+
+
+class Comparison(Struct, frozen=True, kw_only=True):
+    """The requests of both versions in a period."""
+
+    stable: Counts = Counts()
+    canary: Counts = Counts()
+    until: datetime
+    """End of the period that the counters cover."""
+
+
+class CanaryInputs(Struct, frozen=True, kw_only=True):
+    """What is observed of a canary."""
+
+    spec: CanarySpec
+    target: str
+    image: str
+    unready: str = ""
+    """What its pods wait for; empty if all are ready."""
+    can_serve: bool = True
+    """Whether a pod of each of its stages is ready."""
+    problem: str = ""
+    """A problem of its pods that waiting does not help; empty without one."""
+    restarts: int = 0
+    """Restarts of its pods."""
+    is_routed: bool = True
+    """Whether all ready gateways of the running version forward its share."""
+    is_serving: bool = True
+    """Whether the running version has a ready replica of each stage."""
+    waits_for: str = ""
+    """Another change in progress; empty without one."""
+    deadline: timedelta
+    """How long its pods may take to become ready."""
+    comparison: Comparison
+    command: str = ""
+    """One of COMMANDS; empty without one."""
+
+
+def decide(before: CanaryStatus | None, inputs: CanaryInputs, now: datetime) -> tuple[CanaryStatus, list[Event]]:
+    """Returns the next status of the canary of a target, and the events that led there."""
+    events = []
+    if before is None or before.target != inputs.target or _is_retried(before, inputs):
+        status = _started(inputs, now)
+        if not inputs.is_serving:
+            return _promoted(status, "promoted without a test: the running version serves nothing to compare it with")
+        events = [Event(reason="CanaryStarted", message=status.message)]
+    else:
+        status = before
+    status = replace(status, paused=_is_paused(status, inputs))
+    if status.phase in ("Starting", "Running"):
+        if inputs.command == "promote":
+            status, found = _promoted(status, f"promoted by the user; {_figures(status)}")
+        elif inputs.command == "abort":
+            status, found = _rolled_back(status, "Aborted", f"aborted by the user; {_figures(status)}")
+        else:
+            status, found = _advance(status, inputs, now)
+        events += found
+    elif status.phase == "RolledBack" and inputs.command == "promote":
+        status, found = _promoted(status, f"promoted by the user; before, {status.message}")
+        events += found
+    return status, events
+
+
+def compare(stable: Evidence, canary: Evidence) -> Comparison:
+    """Returns the requests of both versions. One that could not be forwarded, or was lost so, is the canary's error."""
+    counts = _counts(canary)
+    lost = stable.lost_forwards
+    until = max(stable.since, min(stable.until, canary.until))
+    return Comparison(stable=_counts(stable), canary=counts + Counts(requests=lost, errors=lost), until=until)
+
+
+def _counts(evidence: Evidence) -> Counts:
+    """Returns the requests that ended, and those of them that were good. Refused ones are errors too.
+
+    A request is good if it was served, met the TTFA objective of its task type and did not underrun.
+    """
+    # Of an unknown task type are those that were invalid in themselves.
+    failed = {name: each for name, each in evidence.failed.items() if name != "unknown"}
+    counted = sum(count_requests(evidence.routes, failed).values(), Counts())
+    lost = sum(each.refused + each.errors for each in failed.values())
+    late = sum(stats.requests - stats.within_objective for stats in evidence.routes.values())
+    requests = evidence.completed + lost
+    good = max(0, evidence.completed - late - counted.underruns)
+    return Counts(requests=requests, good=good, underruns=counted.underruns, errors=lost)
+
+
+def _started(inputs: CanaryInputs, now: datetime) -> CanaryStatus:
+    message = f"{inputs.image} is tested on a share of the requests"
+    return CanaryStatus(
+        target=inputs.target,
+        image=inputs.image,
+        phase="Starting",
+        message=message[:512],
+        start_time=now,
+        unready_time=now,
+    )
+
+
+def _is_retried(before: CanaryStatus, inputs: CanaryInputs) -> bool:
+    return before.phase == "RolledBack" and inputs.command == "retry"
+
+
+def _is_paused(status: CanaryStatus, inputs: CanaryInputs) -> bool:
+    return {"pause": True, "resume": False}.get(inputs.command, status.paused)
+
+
+def _advance(status: CanaryStatus, inputs: CanaryInputs, now: datetime) -> tuple[CanaryStatus, list[Event]]:
+    status = _with_times(status, inputs, now)
+    if failure := _pod_failure(status, inputs, now):
+        return _rolled_back(status, "Failed", failure)
+    if status.period_time is not None and _fails_requests(inputs.comparison):
+        status = _with_counts(status, inputs.comparison)
+        return _rolled_back(status, "Failed", f"it fails requests; {_figures(status)}")
+    if status.step >= len(inputs.spec.steps):
+        # The list of steps has become shorter.
+        return _promoted(status, f"promoted after its last step; {_figures(status)}")
+    if not inputs.can_serve and status.weight:
+        status = replace(_with_counts(status, inputs.comparison), weight=0, period_time=None)
+    if obstacle := inputs.unready or inputs.waits_for:
+        return replace(status, message=_step(status, inputs, f"waits for {obstacle}")), []
+    weight = inputs.spec.steps[status.step].weight
+    if status.weight != weight:
+        status = replace(status, phase="Running", weight=weight, period_time=None, unrouted_time=now)
+        status = replace(status, message=_step(status, inputs, f"serves {weight} % of the requests"))
+        return status, [Event(reason="CanaryStep", message=f"{inputs.image}: {status.message}")]
+    if not inputs.is_routed:
+        return replace(status, message=_step(status, inputs, "waits for the gateways to forward its share")), []
+    return (
+        (_count(status, status.period_time, inputs, now))
+        if status.period_time
+        else (replace(status, period_time=now), [])
+    )
+
+
+def _with_times(status: CanaryStatus, inputs: CanaryInputs, now: datetime) -> CanaryStatus:
+    has_route = inputs.is_routed or not status.weight
+    return replace(
+        status,
+        unready_time=(status.unready_time or now) if inputs.unready else None,
+        unrouted_time=None if has_route else status.unrouted_time or now,
+        problem_time=(status.problem_time or now) if inputs.problem else None,
+    )
+
+
+def _pod_failure(status: CanaryStatus, inputs: CanaryInputs, now: datetime) -> str:
+    """Returns why the pods of a canary, or the gateways, cannot go on; empty if they can."""
+    if inputs.restarts > MAX_RESTARTS:
+        return inputs.problem or f"its pods have restarted {inputs.restarts} times"
+    if status.problem_time is not None and now - status.problem_time >= timedelta(seconds=PROBLEM_SECONDS):
+        return inputs.problem
+    if status.unready_time is not None and now - status.unready_time > inputs.deadline:
+        return f"it is not ready after {inputs.deadline.total_seconds() / 60:g} minutes: {inputs.unready}"
+    if status.unrouted_time is not None and now - status.unrouted_time > timedelta(seconds=ROUTE_SECONDS):
+        return "the gateways do not forward its share: the image of the running version is too old for a canary"
+    return ""
+
+
+def _fails_requests(seen: Comparison) -> bool:
+    """Returns whether a canary fails requests that the running version does not fail."""
+    stable, canary = seen.stable, seen.canary
+    is_failing = canary.errors >= MIN_ERRORS and 2 * canary.errors >= canary.requests
+    return is_failing and 10 * stable.errors <= stable.requests
+
+
+def _count(
+    status: CanaryStatus, since: datetime, inputs: CanaryInputs, now: datetime
+) -> tuple[CanaryStatus, list[Event]]:
+    """Ends the period that began at `since` if it has enough requests, and evaluates the test."""
+    seen = inputs.comparison
+    seconds = (seen.until - since).total_seconds()
+    if seconds < PERIOD_SECONDS or min(seen.stable.requests, seen.canary.requests) < PERIOD_REQUESTS:
+        is_idle = now - since > timedelta(seconds=IDLE_SECONDS)
+        return replace(status, message=_step(status, inputs, "waits for requests")) if is_idle else status, []
+    difference = seen.canary.good_ratio - seen.stable.good_ratio
+    status = replace(
+        _with_counts(status, seen),
+        period_time=seen.until,
+        step_seconds=status.step_seconds + seconds,
+        step_requests=status.step_requests + seen.canary.requests,
+        test=update_test(status.test, difference),
+    )
+    if status.test.worse.log_wealth >= threshold(1):
+        effect = format_effect(status.test, "GoodRequests")
+        return _rolled_back(status, "Failed", f"it has fewer good requests by {effect}; {_figures(status)}")
+    return _next_step(replace(status, message=_step(status, inputs, _figures(status))), inputs)
+
+
+def _with_counts(status: CanaryStatus, seen: Comparison) -> CanaryStatus:
+    return replace(status, stable=status.stable + seen.stable, canary=status.canary + seen.canary)
+
+
+def _next_step(status: CanaryStatus, inputs: CanaryInputs) -> tuple[CanaryStatus, list[Event]]:
+    spec = inputs.spec
+    has_passed = status.step_seconds >= spec.steps[status.step].pause_seconds
+    if status.paused or not has_passed or status.step_requests < spec.min_requests:
+        return status, []
+    if status.step + 1 >= len(spec.steps):
+        return _promoted(status, f"no harm found; {_figures(status)}")
+    return replace(status, step=status.step + 1, step_seconds=0.0, step_requests=0), []
+
+
+def _promoted(status: CanaryStatus, message: str) -> tuple[CanaryStatus, list[Event]]:
+    status = replace(status, phase="Promoted", message=message[:512], period_time=None, paused=False)
+    return status, [Event(reason="CanaryPromoted", message=f"{status.image}: {message}")]
+
+
+def _rolled_back(
+    status: CanaryStatus, reason: Literal["Failed", "Aborted"], message: str
+) -> tuple[CanaryStatus, list[Event]]:
+    status = replace(
+        status,
+        phase="RolledBack",
+        reason=reason,
+        message=message[:512],
+        weight=0,
+        period_time=None,
+        paused=False,
+    )
+    event = Event(
+        kind="Warning" if reason == "Failed" else "Normal",
+        reason=f"Canary{reason}",
+        message=f"{status.image}: {message}",
+    )
+    return status, [event]
+
+
+def _step(status: CanaryStatus, inputs: CanaryInputs, details: str) -> str:
+    """Returns a message about the current step."""
+    paused = ", paused by the user" if status.paused else ""
+    return f"step {status.step + 1} of {len(inputs.spec.steps)} at {status.weight} %{paused}: {details}"[:512]
+
+
+def _figures(status: CanaryStatus) -> str:
+    """Returns the counts of both versions."""
+    found = []
+    for name, counts in (("canary", status.canary), ("running version", status.stable)):
+        ratio = f"{100 * counts.good_ratio:.1f} % good" if counts.requests else "none counted"
+        errors = f", {counts.errors} failed" if counts.errors else ""
+        underruns = f", {counts.underruns} underran" if counts.underruns else ""
+        found.append(f"{name}: {counts.requests} requests, {ratio}{errors}{underruns}")
+    return "; ".join(found)

@@ -1,0 +1,226 @@
+"""Runs canaries: observes their pods and requests, decides, and derives the gateways' route from the decision."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, structs
+
+from syrinx_operator.cluster import diagnosis, names
+from syrinx_operator.cluster.canary import COMMANDS, CanaryInputs, Comparison, compare, decide
+from syrinx_operator.cluster.plan import Plan
+from syrinx_operator.cluster.plan.canary import CanaryPlan, canary_route
+from syrinx_operator.cluster.plan.records import recorded_release
+from syrinx_operator.cluster.progress import incomplete
+from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, Owner, Replica
+from syrinx_operator.cluster.tuning import scrape_snapshot
+from syrinx_operator.resource.canary_status import CanaryStatus
+from syrinx_operator.resource.knobs import Identity
+from syrinx_operator.resource.spec import TTSPipeline
+from syrinx_operator.resource.stage_config import progress_deadline
+from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.tuner.counters import CounterHistory, Observation
+from syrinx_operator.tuner.decide import Event
+from syrinx_operator.tuner.evidence import Evidence
+from syrinx_operator.tuner.policy import policy_of
+from syrinx_operator.tuner.snapshot import Snapshot
+
+EVALUATION_SECONDS: Final = 5.0
+"""Maximum seconds between two reconciles while a canary has pods."""
+_NOBODY = Identity(model="", image="", device="")
+
+
+class CanaryDecision(Struct, frozen=True, kw_only=True):
+    """The canary's status to store and the events to emit."""
+
+    status: CanaryStatus | None = None
+    events: tuple[Event, ...] = ()
+    requeue_after: float | None = None
+    """Seconds until the next reconcile; None if the canary needs none."""
+
+
+class _Counters:
+    """The counters of the gateways of both versions."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.stable = CounterHistory()
+        self.canary = CounterHistory()
+
+
+class CanaryRunner:
+    """Decides about the canaries of any number of pipelines. It keeps counters only."""
+
+    def __init__(self, scrape: Callable[[str, Replica], Awaitable[str]]) -> None:
+        """`scrape` returns the /metrics of a replica in a namespace, and may raise."""
+        self._scrape = scrape
+        self._counters: dict[str, _Counters] = {}
+        """By namespace and name of the pipeline."""
+
+    async def decide(
+        self,
+        pipeline: TTSPipeline,
+        owner: Owner,
+        plan: Plan,
+        observed: Observed,
+        before: CanaryStatus | None,
+        tuning: State,
+        command: str,
+        clock: Callable[[], datetime],
+    ) -> CanaryDecision:
+        """Returns the decision about the canary of a plan; an empty one without a canary."""
+        name = f"{owner.namespace}/{owner.name}"
+        unknown = _unknown_command(command)
+        if plan.canary is None:
+            self._counters.pop(name, None)
+            # Until the release is recorded, the status is what knows that it was promoted.
+            is_over = before is None or _is_recorded(owner, plan, observed)
+            return CanaryDecision(status=None if is_over else before, events=unknown)
+        is_followed = before is not None and before.target == plan.canary.candidate.target
+        comparison = await self._compare(pipeline, owner, plan.canary, observed, before if is_followed else None, clock)
+        now = clock()
+        inputs = _inputs(pipeline, plan, plan.canary, observed, tuning, comparison, now)
+        inputs = structs.replace(inputs, command="" if unknown else command)
+        status, events = decide(before, inputs, now)
+        course = (status.target, status.phase, status.step, status.weight)
+        if before is None or course != (before.target, before.phase, before.step, before.weight):
+            requeue_after: float | None = 0.0
+        else:
+            requeue_after = EVALUATION_SECONDS if plan.canary.is_running else None
+        return CanaryDecision(status=status, events=(*unknown, *events), requeue_after=requeue_after)
+
+    def forget(self, namespace: str, name: str) -> None:
+        """Drops a deleted pipeline."""
+        self._counters.pop(f"{namespace}/{name}", None)
+
+    async def _compare(
+        self,
+        pipeline: TTSPipeline,
+        owner: Owner,
+        canary: CanaryPlan,
+        observed: Observed,
+        status: CanaryStatus | None,
+        clock: Callable[[], datetime],
+    ) -> Comparison:
+        """Reads the gateways' counters. Returns the requests since the start of the canary's current period."""
+        if not canary.is_running:
+            return Comparison(until=clock())
+        name, target = f"{owner.namespace}/{owner.name}", canary.candidate.target
+        if name not in self._counters or self._counters[name].target != target:
+            self._counters[name] = _Counters(target)
+        counters, now = self._counters[name], clock()
+        for history, replicas in ((counters.stable, observed.replicas), (counters.canary, observed.canary)):
+            gateways = [each for each in replicas if each.component is Component.GATEWAY and each.address]
+            scrapes = (scrape_snapshot(each, lambda one: self._scrape(owner.namespace, one), now) for each in gateways)
+            answers = await asyncio.gather(*scrapes)
+            found = tuple(each for each in answers if isinstance(each, Snapshot))
+            history.observe(Observation(snapshots=found, identity=_NOBODY))
+        since = status.period_time if status is not None and status.period_time is not None else now
+        policy = policy_of(pipeline.spec)
+
+        def evidence(history: CounterHistory) -> Evidence:
+            return history.evidence(policy, since, now)
+
+        return compare(evidence(counters.stable), evidence(counters.canary))
+
+
+def command_of(live: Manifest) -> str:
+    """Returns the command about the canary in the annotation of a pipeline; empty without one."""
+    found: str = (live["metadata"].get("annotations") or {}).get(names.ROLLOUT_ANNOTATION, "")
+    return found
+
+
+def route_overrides(plan: Plan, pipeline: TTSPipeline, observed: Observed, replica: Replica) -> dict[str, Any] | None:
+    """Returns the temporary settings of a gateway while a canary has a share; None for other replicas."""
+    if replica.component is not Component.GATEWAY or replica.canary:
+        return None
+    route = canary_route(pipeline.spec, plan.canary, observed)
+    return None if route is None else {"canary": msgspec.to_builtins(route)}
+
+
+def _is_recorded(owner: Owner, plan: Plan, observed: Observed) -> bool:
+    recorded = recorded_release(owner, observed)
+    return recorded is not None and all(
+        component in recorded.templates and recorded.templates[component].hash == template.hash
+        for component, template in plan.release.templates.items()
+    )
+
+
+def _unknown_command(command: str) -> tuple[Event, ...]:
+    if not command or command in COMMANDS:
+        return ()
+    message = f"annotation {names.ROLLOUT_ANNOTATION}: {command[:60]!r} is none of {', '.join(COMMANDS)}"
+    return (Event(kind="Warning", reason="UnknownCommand", message=message),)
+
+
+def _inputs(
+    pipeline: TTSPipeline,
+    plan: Plan,
+    canary: CanaryPlan,
+    observed: Observed,
+    tuning: State,
+    comparison: Comparison,
+    now: datetime,
+) -> CanaryInputs:
+    pods = [pod for pod in observed.canary if not pod.terminating and not pod.colocated]
+    current = [pod for pod in pods if pod.template == canary.candidate.pods[pod.component].hash]
+    problem = _problem(pipeline, current, now)
+    route = canary_route(pipeline.spec, canary, observed)
+    return CanaryInputs(
+        spec=canary.spec,
+        target=canary.candidate.target,
+        image=canary.image,
+        unready=_unready(canary, current),
+        can_serve=all(any(pod.ready for pod in current if pod.component is stage) for stage in canary.replicas),
+        problem=problem,
+        restarts=sum(pod.restarts for pod in current),
+        is_routed=route is not None and all(_forwards(pod, canary) for pod in _ready_gateways(observed)),
+        is_serving=all(any(pod.ready for pod in observed.live(stage)) for stage in STAGES),
+        waits_for=_other_change(plan, observed, tuning),
+        deadline=timedelta(seconds=progress_deadline(pipeline.spec)),
+        comparison=comparison,
+    )
+
+
+def _unready(canary: CanaryPlan, pods: list[Replica]) -> str:
+    for stage, count in canary.replicas.items():
+        own = [pod for pod in pods if pod.component is stage]
+        if sum(pod.ready for pod in own) < count:
+            problems = [f"{pod.name}: {pod.problem}" for pod in own if pod.problem]
+            ready = f"{sum(pod.ready for pod in own)} of {count} pods of its {stage} are ready"
+            return "; ".join([ready, *problems])
+    return ""
+
+
+def _problem(pipeline: TTSPipeline, pods: list[Replica], now: datetime) -> str:
+    """Returns the first problem of the pods that waiting does not help; for a node they wait until the deadline."""
+    limit = timedelta(seconds=progress_deadline(pipeline.spec))
+    for pod in pods:
+        found = diagnosis.diagnose(pod, limit, now)
+        if found is not None and found[1] and found[0].reason != "Unschedulable":
+            return found[0].message
+    return ""
+
+
+def _ready_gateways(observed: Observed) -> list[Replica]:
+    return [pod for pod in observed.live(Component.GATEWAY) if pod.ready]
+
+
+def _forwards(gateway: Replica, canary: CanaryPlan) -> bool:
+    route = gateway.reported.settings.get("canary") if gateway.reported is not None else None
+    return isinstance(route, dict) and route.get("weight") == canary.weight / 100
+
+
+def _other_change(plan: Plan, observed: Observed, tuning: State) -> str:
+    """Returns what must end before the canary gets requests; empty if nothing."""
+    if tuning.trial is not None:
+        return f"the end of the tuner's trial {tuning.trial.id}"
+    if tuning.promotion is not None:
+        return f"the end of the tuner's promotion {tuning.promotion.id}"
+    for stage in STAGES:
+        difference = incomplete(plan, observed, stage)
+        if difference is not None and difference.reason == "RollingOut":
+            return f"the roll-out of the running version: {difference.message}"
+    return ""

@@ -1,0 +1,179 @@
+"""The workloads of a canary, and the release that the running version keeps meanwhile. Pure.
+
+A canary is a small pipeline of its own with one gateway, talker and codec or more: another model generation on the same
+Redis, in Deployments of its own. The workloads of the running version are not touched until it is promoted.
+"""
+
+import math
+from collections.abc import Mapping
+from copy import deepcopy
+
+from msgspec import Struct, structs
+
+from syrinx_operator.cluster import names
+from syrinx_operator.cluster.plan import pods
+from syrinx_operator.cluster.plan.objects import manifest, non_defaults, short_hash
+from syrinx_operator.cluster.plan.records import Candidate, FrozenTemplate, Release, RenderContext, with_template_label
+from syrinx_operator.cluster.state import STAGES, Component, Manifest, ObjectKey, Observed, Owner
+from syrinx_operator.resource.canary_status import CanaryStatus
+from syrinx_operator.resource.rollout import CanarySpec
+from syrinx_operator.resource.spec import PipelineSpec, TTSPipeline
+from syrinx_operator.resource.stage_config import progress_deadline
+from syrinx_stages.contract.settings import TRACK_VARIABLE, CanaryRoute
+
+MAX_URLS = 64
+"""Maximum number of gateways of a canary that requests are forwarded to."""
+
+
+class CanaryPlan(Struct, frozen=True, kw_only=True):
+    """A version that does not replace the running one, because it is tested or has failed."""
+
+    spec: CanarySpec
+    stable: Release
+    """The release of the running version, with the record of this one."""
+    candidate: Candidate
+    image: str
+    replicas: Mapping[Component, int]
+    """Number of pods of the canary by workload; empty once it has failed."""
+    weight: int
+    """Percentage of the requests that it serves."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the canary has pods."""
+        return bool(self.replicas)
+
+
+def canary_plan(
+    pipeline: TTSPipeline,
+    before: Release | None,
+    desired: Release,
+    context: RenderContext,
+    counts: Mapping[Component, int],
+    status: CanaryStatus | None,
+) -> CanaryPlan | None:
+    """Returns the plan of a canary of the `desired` release; None if that is simply rolled out.
+
+    `before` is the recorded release, `counts` has the desired replicas of the running version by workload. There is no
+    canary without a running version, after its promotion, and for changes that both versions would have to share.
+    """
+    spec = pipeline.spec.rollout.canary
+    if spec is None or before is None or not _is_comparable(before, desired, context):
+        return None
+    templates = {stage: desired.templates[stage] for stage in counts}
+    if all(before.templates[stage].hash == template.hash for stage, template in templates.items()):
+        return None
+    target = short_hash({stage.value: template.hash for stage, template in templates.items()})
+    known = status if status is not None and status.target == target else None
+    if known is not None and known.phase == "Promoted":
+        return None
+    candidate = before.candidate
+    if candidate is None or candidate.target != target:
+        own = structs.replace(context, generation=target)
+        rendered = {stage: canary_template(pipeline, stage, own) for stage in counts}
+        candidate = Candidate(target=target, templates=templates, pods=rendered)
+    stable = structs.replace(
+        before,
+        redis_image=desired.redis_image,
+        shared=desired.shared,
+        templates={**desired.templates, **{stage: before.templates[stage] for stage in counts}},
+        candidate=candidate,
+    )
+    step = spec.steps[min(known.step if known else 0, len(spec.steps) - 1)]
+    has_failed = known is not None and known.phase == "RolledBack"
+    return CanaryPlan(
+        spec=spec,
+        stable=stable,
+        candidate=candidate,
+        image=context.image,
+        # As many as its share of the requests, so that it is not slower for lack of replicas.
+        replicas={}
+        if has_failed
+        else {stage: max(1, math.ceil(count * step.weight / 100)) for stage, count in counts.items()},
+        weight=0 if has_failed or known is None else known.weight,
+    )
+
+
+def shared_inputs(spec: PipelineSpec) -> str:
+    """Returns a hash of what the pods of both versions would share, and a canary therefore cannot change."""
+    return short_hash(
+        {
+            "connector": non_defaults(spec.connector),
+            "topology": spec.topology,
+            "port": spec.gateway.port,
+            "tls": non_defaults(spec.gateway.tls) if spec.gateway.tls else None,
+            "cache": non_defaults(spec.model.cache) if spec.model.cache else None,
+        }
+    )
+
+
+def _is_comparable(before: Release, desired: Release, context: RenderContext) -> bool:
+    """Returns whether both versions can run side by side: with the same Secrets and shared objects."""
+    if before.shared != desired.shared or before.templates.keys() != desired.templates.keys():
+        return False
+    annotations = [
+        template.template["metadata"].get("annotations", {})
+        for component, template in before.templates.items()
+        if component in STAGES
+    ]
+    return all(
+        each.get(names.TOKEN_ANNOTATION) == context.token_uid
+        and each.get(names.PASSWORD_ANNOTATION) == context.password_uid
+        for each in annotations
+    )
+
+
+def canary_template(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> FrozenTemplate:
+    """Returns the pod template of a stage of the canary: that of the stage, with labels of its own."""
+    template = deepcopy(pods.stage_template(pipeline, stage, context))
+    labels = names.labels(pipeline.name, names.canary(stage))
+    template["metadata"]["labels"] |= labels
+    own, selector = names.selector(pipeline.name, stage), names.selector(pipeline.name, names.canary(stage))
+    for constraint in template["spec"].get("topologySpreadConstraints", ()):
+        if constraint.get("labelSelector", {}).get("matchLabels") == own:
+            constraint["labelSelector"] = {"matchLabels": selector}
+    template["spec"]["containers"][0]["env"].append({"name": TRACK_VARIABLE, "value": "canary"})
+    return FrozenTemplate("", with_template_label(template))
+
+
+def canary_workloads(owner: Owner, spec: PipelineSpec, canary: CanaryPlan) -> list[Manifest]:
+    """Returns the Deployments of a canary. A newer canary replaces the pods of the one before at once."""
+    found = []
+    for stage, replicas in canary.replicas.items():
+        body = {
+            "replicas": replicas,
+            "revisionHistoryLimit": 0,
+            "progressDeadlineSeconds": progress_deadline(spec),
+            "selector": {"matchLabels": names.selector(owner.name, names.canary(stage))},
+            "strategy": {"type": "Recreate"},
+            "template": canary.candidate.pods[stage].template,
+        }
+        found.append(manifest(owner, "apps/v1", "Deployment", names.canary(stage), spec=body))
+    return found
+
+
+def kept_workloads(owner: Owner, canary: CanaryPlan | None, observed: Observed) -> frozenset[ObjectKey]:
+    """Returns the workloads that serve the last requests of a canary that has ended: while it has a gateway."""
+    gateways = (pod for pod in observed.canary if pod.component is Component.GATEWAY and not pod.stuck)
+    if (canary is not None and canary.is_running) or not any(gateways):
+        return frozenset()
+    return frozenset(names.canary_key(owner.name, stage) for stage in (Component.TALKER, Component.CODEC))
+
+
+def canary_route(spec: PipelineSpec, canary: CanaryPlan | None, observed: Observed) -> CanaryRoute | None:
+    """Returns where the gateways of the running version forward the canary's share; None while it has no share."""
+    if canary is None or not canary.weight:
+        return None
+    scheme, port = "https" if spec.gateway.tls else "http", spec.gateway.port
+    ready = [
+        pod
+        for pod in observed.canary
+        if pod.component is Component.GATEWAY and pod.ready and not pod.terminating and pod.address
+    ]
+    current = [pod for pod in ready if pod.template == canary.candidate.pods[Component.GATEWAY].hash]
+    hosts = [f"[{pod.address}]" if ":" in pod.address else pod.address for pod in current[:MAX_URLS]]
+    return (
+        CanaryRoute(weight=canary.weight / 100, urls=tuple(f"{scheme}://{host}:{port}" for host in hosts))
+        if hosts
+        else None
+    )

@@ -1,0 +1,47 @@
+"""Formats the canary of a pipeline for `syrinx rollout status`, and checks commands about it. Pure."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from syrinx_operator.cluster.canary import COMMANDS
+from syrinx_operator.commands.inspect.cluster import ClusterError
+from syrinx_operator.resource.canary_status import CanaryStatus
+from syrinx_operator.resource.status import read
+from syrinx_operator.resource.tuning_status import Counts
+
+ACTIONS: Mapping[str, str] = {"status": "show the canary", **COMMANDS}
+
+
+def lines(pipeline: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what a canary does, or why there is none."""
+    status, name = read(pipeline.get("status")), pipeline["metadata"]["name"]
+    canary = status.canary
+    if canary is None:
+        condition = next((each for each in status.conditions if each.type == "Progressing"), None)
+        rollout = f"; roll-out: {condition.reason}: {condition.message}" if condition is not None else ""
+        yield f"{name} has no canary{rollout}"
+        return
+    yield f"{name}: canary of {canary.image}: {canary.phase}{', paused' if canary.paused else ''}"
+    yield f"  {canary.message}"
+    yield f"  weight           {canary.weight} %"
+    yield f"  canary           {_counts(canary.canary)}"
+    yield f"  running version  {_counts(canary.stable)} ({status.image})"
+
+
+def check(pipeline: Mapping[str, Any], action: str) -> None:
+    """Raises ClusterError if a command would have no effect."""
+    name, canary = pipeline["metadata"]["name"], read(pipeline.get("status")).canary
+    if canary is None:
+        raise ClusterError(f"{name} has no canary")
+    if action not in _possible(canary):
+        raise ClusterError(f"the canary of {name} is {canary.phase}: possible are {', '.join(_possible(canary))}")
+
+
+def _possible(canary: CanaryStatus) -> tuple[str, ...]:
+    return ("promote", "retry") if canary.phase == "RolledBack" else ("promote", "abort", "pause", "resume")
+
+
+def _counts(counts: Counts) -> str:
+    if not counts.requests:
+        return "no requests counted yet"
+    return f"{counts.requests} requests, {100 * counts.good_ratio:.1f} % good, {counts.errors} failed"

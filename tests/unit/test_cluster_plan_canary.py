@@ -1,0 +1,210 @@
+"""The plan of a canary: workloads beside those of the running version, which stay as they are."""
+
+import os
+
+import kubernetes_validate
+import msgspec
+import pytest
+import yaml
+from msgspec.structs import replace
+
+from support.cluster_plan import CONFIG, EMPTY, GOLDEN, after, document, objects, owner_of, parsed, pipeline
+from syrinx_operator.cluster.plan import plan, pods
+from syrinx_operator.cluster.plan.canary import canary_route
+from syrinx_operator.cluster.state import Component, ObjectKey, Replica
+from syrinx_operator.resource.canary_status import CanaryStatus
+
+GATEWAY, TALKER, CODEC = Component.GATEWAY, Component.TALKER, Component.CODEC
+CANARY = {"rollout": {"canary": {}}, "talker": {"replicas": 4}}
+NEW = {**CANARY, "image": "syrinx/stages:2.0.0"}
+WORKLOADS = {ObjectKey("Deployment", f"demo-canary-{stage}") for stage in (GATEWAY, TALKER, CODEC)}
+STABLE = (
+    ObjectKey("Deployment", "demo-gateway"),
+    ObjectKey("StatefulSet", "demo-talker"),
+    ObjectKey("StatefulSet", "demo-codec"),
+)
+
+
+def planned(spec, observed, status=None, name="demo"):
+    resource = pipeline(spec, name)
+    return plan(resource, owner_of(resource), observed, CONFIG, None, status)
+
+
+def of_spec(spec):
+    """Returns the plan of a spec in an empty cluster, and the cluster once it was applied."""
+    first = planned(spec, EMPTY)
+    return first, after(first)
+
+
+def status_of(found, phase="Running", **fields):
+    known = {"target": found.canary.candidate.target, "image": "i", "message": "", "startTime": "2026-11-24T12:00:00Z"}
+    return msgspec.convert({**known, "phase": phase, **fields}, CanaryStatus)
+
+
+def gateway(found, **fields):
+    template = found.canary.candidate.pods[GATEWAY].hash
+    known = {"name": "demo-canary-gateway-1-a", "component": GATEWAY, "canary": True, "template": template}
+    return Replica(**{**known, "ready": True, "address": "10.0.0.7", **fields})
+
+
+def test_a_new_image_starts_a_canary_and_leaves_the_running_version_alone():
+    first, cluster = of_spec(CANARY)
+    found = planned(NEW, cluster)
+    assert objects(found).keys() - objects(first).keys() == WORKLOADS
+    for key in STABLE:
+        assert objects(found)[key] == objects(first)[key]
+    assert found.image == "syrinx/stages:1.0.0" and found.generation == first.generation
+    images = {
+        each["spec"]["template"]["spec"]["containers"][0]["image"]
+        for key, each in objects(found).items()
+        if key in WORKLOADS
+    }
+    assert images == {"syrinx/stages:2.0.0"}
+
+
+def test_the_canary_is_a_pipeline_of_its_own_generation():
+    _, cluster = of_spec(CANARY)
+    found = planned(NEW, cluster)
+    generations = {
+        each["metadata"]["annotations"]["syrinx.dev/config"]
+        for each in (template.template for template in found.canary.candidate.pods.values())
+    }
+    assert all(f'"generation":"{found.canary.candidate.target}"' in text.replace(" ", "") for text in generations)
+    for stage, template in found.canary.candidate.pods.items():
+        labels = template.template["metadata"]["labels"]
+        assert labels["syrinx.dev/component"] == f"canary-{stage}" and labels["syrinx.dev/pipeline"] == "demo"
+        environment = template.template["spec"]["containers"][0]["env"]
+        assert {"name": "SYRINX_TRACK", "value": "canary"} in environment
+
+
+@pytest.mark.parametrize(("step", "talkers"), [(0, 1), (1, 2)], ids=["10 %", "50 %"])
+def test_it_has_replicas_for_its_share(step, talkers):
+    _, cluster = of_spec(CANARY)
+    found = planned(NEW, cluster)
+    found = planned(NEW, cluster, status_of(found, step=step))
+    assert found.canary.replicas == {GATEWAY: 1, TALKER: talkers, CODEC: 1}
+
+
+def test_live_fields_and_the_count_of_the_running_version_follow_the_spec():
+    _, cluster = of_spec(CANARY)
+    found = planned({**NEW, "talker": {"replicas": 6, "maxNumSeqs": 4}}, cluster)
+    assert objects(found)[STABLE[1]]["spec"]["replicas"] == 6
+    assert found.settings[TALKER].settings["max_num_seqs"] == 4
+    assert found.canary.candidate.target == planned(NEW, cluster).canary.candidate.target
+
+
+def test_a_promoted_version_is_rolled_out_and_recorded():
+    _, cluster = of_spec(CANARY)
+    found = planned(NEW, cluster)
+    cluster = after(found, cluster)
+    promoted = planned(NEW, cluster, status_of(found, "Promoted"))
+    assert promoted.canary is None and promoted.image == "syrinx/stages:2.0.0"
+    templates = {stage: template.hash for stage, template in promoted.release.templates.items()}
+    assert templates.items() >= {stage: each.hash for stage, each in found.canary.candidate.templates.items()}.items()
+    cluster = after(promoted, cluster)
+    assert planned(NEW, cluster).canary is None, "it is the running version now"
+
+
+def test_a_failed_version_has_no_pods_and_the_running_one_stays():
+    first, cluster = of_spec(CANARY)
+    found = planned(NEW, cluster)
+    failed = planned(NEW, after(found, cluster), status_of(found, "RolledBack"))
+    assert objects(failed).keys() == objects(first).keys() and not failed.canary.is_running
+    for key in STABLE:
+        assert objects(failed)[key] == objects(first)[key]
+
+
+def test_an_edit_makes_another_canary_and_a_revert_none():
+    _, cluster = of_spec(CANARY)
+    found = planned(NEW, cluster)
+    cluster = after(found, cluster)
+    other = planned({**NEW, "image": "syrinx/stages:3.0.0"}, cluster, status_of(found, weight=10))
+    assert other.canary.candidate.target != found.canary.candidate.target and other.canary.weight == 0
+    assert planned(CANARY, cluster, status_of(found)).canary is None
+
+
+def test_another_version_of_the_operator_does_not_change_a_canary(monkeypatch):
+    _, cluster = of_spec(CANARY)
+    found = planned(NEW, cluster)
+    cluster = after(found, cluster)
+    monkeypatch.setattr(pods, "GRACE_SECONDS", 99)
+    assert planned(NEW, cluster).canary == found.canary
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rollout": {}},
+        {"connector": {"url": "redis://other:6379"}},
+        {"gateway": {"port": 8001}},
+        {"topology": "Colocated", "codec": {}},
+    ],
+    ids=["no canary", "connector", "port", "topology"],
+)
+def test_changes_that_both_versions_would_share_are_rolled_out(change):
+    _, cluster = of_spec(CANARY)
+    assert planned({**NEW, **change}, cluster).canary is None
+
+
+def test_new_tokens_and_passwords_are_rolled_out():
+    _, cluster = of_spec(CANARY)
+    for secret in ("token_uid", "password_uid"):
+        assert planned(CANARY, replace(cluster, **{secret: "other"})).canary is None
+        assert planned(NEW, replace(cluster, **{secret: "other"})).canary is None
+
+
+def test_talkers_and_codecs_of_an_ended_canary_stay_for_its_last_gateway():
+    _, cluster = of_spec(CANARY)
+    found = planned(NEW, cluster)
+    cluster = after(found, cluster, canary=(gateway(found, terminating=True),))
+    failed = planned(NEW, cluster, status_of(found, "RolledBack"))
+    assert failed.keep == {key for key in WORKLOADS if "gateway" not in key.name}
+    assert planned(NEW, replace(cluster, canary=()), status_of(found, "RolledBack")).keep == frozenset()
+    assert (
+        planned(NEW, replace(cluster, canary=(gateway(found, stuck=True),)), status_of(found, "RolledBack")).keep
+        == frozenset()
+    )
+
+
+def test_the_route_has_the_ready_gateways_of_the_canary_and_its_weight():
+    resource, (_, cluster) = pipeline(NEW), of_spec(CANARY)
+    found = planned(NEW, cluster)
+    running = planned(NEW, cluster, status_of(found, weight=10))
+    gateways = (
+        gateway(found),
+        gateway(found, ready=False, address="10.0.0.8"),
+        gateway(found, template="old", address="10.0.0.9"),
+    )
+    observed = replace(cluster, canary=gateways)
+    route = canary_route(resource.spec, running.canary, observed)
+    assert (route.weight, route.urls) == (0.1, ("http://10.0.0.7:8000",))
+    assert canary_route(resource.spec, found.canary, observed) is None, "it has no share yet"
+    assert canary_route(resource.spec, running.canary, cluster) is None, "it has no gateway"
+
+
+@pytest.mark.parametrize("name", ["everything", "autoscaled-gpu", "colocated", "vllm", "longest-name"])
+def test_every_kind_of_pipeline_can_have_a_canary(name):
+    resource = document(name)
+    resource["spec"] = {**resource.get("spec", {}), "rollout": {"canary": {}}}
+    first = parsed(resource)
+    cluster = after(plan(first, owner_of(first), EMPTY, CONFIG))
+    resource["spec"]["image"] = "syrinx/stages:2.0.0"
+    second = parsed(resource)
+    found = plan(second, owner_of(second), cluster, CONFIG)
+    assert found.canary is not None and found.canary.is_running
+    for manifest in found.manifests:
+        if manifest["kind"] == "Deployment":
+            kubernetes_validate.validate(manifest, "1.28", strict=True)
+            labels = manifest["spec"]["template"]["metadata"]["labels"]
+            assert manifest["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_golden():
+    """The Deployments of a canary of the default pipeline."""
+    _, cluster = of_spec({"rollout": {"canary": {}}})
+    found = planned({"rollout": {"canary": {}}, "image": "syrinx/stages:2.0.0"}, cluster)
+    text = yaml.safe_dump_all([objects(found)[key] for key in sorted(WORKLOADS)], sort_keys=False, width=120)
+    path = GOLDEN / "canary.yaml"
+    if os.environ.get("GOLDEN") == "write":
+        path.write_text(text)
+    assert text == path.read_text()
