@@ -117,7 +117,8 @@ async def test_the_lifecycle_of_a_pipeline(harness, cluster):
         changed = {
             name for name, obj in manifests(cluster).items() if obj["metadata"]["resourceVersion"] != version[name]
         }
-        assert changed == {"ConfigMap/demo-gateway"}
+        # The tuner's state follows the traffic.
+        assert changed - {"ConfigMap/demo-tuning"} == {"ConfigMap/demo-gateway"}
 
         # A deleted pod comes back with the settings that are in force.
         cluster.delete("pod", "demo-codec-0")

@@ -12,7 +12,7 @@ import pytest
 
 from syrinx_operator.cluster.api import ApiError
 from syrinx_operator.cluster.config import ConfigError, options
-from syrinx_operator.cluster.kinds import AUTOSCALER, PIPELINE, PLANNED
+from syrinx_operator.cluster.kinds import AUTOSCALER, BY_KIND, PIPELINE, PLANNED
 from syrinx_operator.cluster.operator import Operator, configure, scope
 from syrinx_operator.cluster.selftest import INVALID_SPECS, SelftestFailed, selftest
 from syrinx_operator.cluster.workqueue import NamespacedName
@@ -74,6 +74,14 @@ def test_changes_of_objects_enqueue_the_pipeline_in_their_label(operator):
     operator._changed(PLANNED[0], "MODIFIED", live(name="demo-talker", labels={"syrinx.dev/pipeline": "demo"}))
     operator._changed(PLANNED[0], "MODIFIED", live(name="other", labels={}))
     operator._changed(AUTOSCALER, "MODIFIED", live(name="other"))
+    assert operator._queue.calls == [("add_known", DEMO)]
+
+
+def test_of_the_tuners_state_only_the_loss_enqueues_the_pipeline(operator):
+    record = live(name="demo-tuning", labels={"syrinx.dev/pipeline": "demo", "syrinx.dev/component": "tuning"})
+    operator._changed(BY_KIND["ConfigMap"], "MODIFIED", record)
+    assert operator._queue.calls == []
+    operator._changed(BY_KIND["ConfigMap"], "DELETED", record)
     assert operator._queue.calls == [("add_known", DEMO)]
 
 
