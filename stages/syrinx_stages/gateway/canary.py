@@ -38,21 +38,19 @@ _NOT_FORWARDED = frozenset(
 class CanaryForwarder:
     """Wraps the application, which serves all other requests."""
 
-    def __init__(self, app: ASGIApp, service: GatewayService, draw: random.Random | None = None) -> None:
-        """`draw` decides which requests are forwarded; by default it is seeded by the system."""
+    def __init__(self, app: ASGIApp, service: GatewayService) -> None:
         self._app = app
         self._service = service
-        self._draw = draw or random.Random()
         self._client: httpx.AsyncClient | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs one request."""
         route = self._service.live.current.canary
-        if route is UNSET or not is_speech(scope) or self._draw.random() >= route.weight:
+        if route is UNSET or not is_speech(scope) or random.random() >= route.weight:
             return await self._app(scope, receive, send)
         forward = _Forward(scope, receive, send, self._service.requests)
         try:
-            await forward.run(self._connections(), self._draw.choice(route.urls))
+            await forward.run(self._connections(), random.choice(route.urls))
             self._service.count_forward("answered")
         except (httpx.ConnectError, httpx.ConnectTimeout, CertificateError) as error:
             log.warning("a request could not be forwarded to the canary: %s", error)
