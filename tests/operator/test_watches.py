@@ -107,7 +107,9 @@ class Two:
             self.edit(name)
 
     def grant(self, *namespaces: str) -> None:
-        self.harness.cluster.rights.rules = [(name, rule) for name in namespaces for rule in self.rules]
+        """Grants the operator its rights in namespaces, and that to its Lease in its own."""
+        own = [("default", rule) for rule in self.rules if "leases" in rule["resources"]]
+        self.harness.cluster.rights.rules = [*own, *((name, rule) for name in namespaces for rule in self.rules)]
 
     def edit(self, namespace: str, **spec: object) -> None:
         self.harness.cluster.apply({**DEMO, "spec": spec}, namespace=namespace)
