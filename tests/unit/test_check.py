@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from support.admission import admit
 from syrinx_operator.cluster.names import workload_key
-from syrinx_operator.cluster.plan.redis import acl
+from syrinx_operator.cluster.plan.redis import stage_user
 from syrinx_operator.cluster.state import Component
 from syrinx_operator.resource.check import InvalidPipeline, check, load_one
 from syrinx_operator.resource.generate import custom_resource
@@ -62,7 +62,7 @@ def test_the_autoscaler_of_the_example_scales_the_codecs():
 
 
 def test_the_example_lists_the_required_redis_permissions():
-    rights = acl("speech", "x").partition("resetchannels ")[2].strip()
+    rights = stage_user("speech", "x").partition("resetchannels ")[2].strip()
     assert rights in (EXAMPLES / "existing-redis-tls.yaml").read_text()
 
 

@@ -12,7 +12,8 @@ from syrinx_operator.cluster.state import Component
 from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import PipelineSpec, TTSPipeline
 
-REDIS, GATEWAY, TALKER, CODEC = Component.REDIS, Component.GATEWAY, Component.TALKER, Component.CODEC
+REDIS, REDIS_HA = Component.REDIS, Component.REDIS_HA
+GATEWAY, TALKER, CODEC = Component.GATEWAY, Component.TALKER, Component.CODEC
 STAGES = {GATEWAY, TALKER, CODEC}
 NOBODY = set()
 
@@ -39,7 +40,8 @@ RESTARTED = [
     (r"spec\.talker\.", {TALKER}),
     (r"spec\.codec\.", {CODEC}),
     (r"spec\.connector\.storage\.", NOBODY),
-    (r"spec\.connector\.(image|podTemplate\..*|resources\..*)$", {REDIS}),
+    (r"spec\.connector\.(image|podTemplate\..*|resources\..*)$", {REDIS, REDIS_HA}),
+    (r"spec\.connector\.replicas$", STAGES | {REDIS_HA}),
     (r"spec\.connector\.", STAGES),
     (r"spec\.monitoring\.(scrapeAnnotations$|tracing\.)", STAGES),
     (r"spec\.(monitoring|tuning)\.", NOBODY),
@@ -69,7 +71,7 @@ def others(value):
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int | float):
-        return [value + 1, value - 1, value + 200, value / 2]
+        return [value + 1, value - 1, value + 200, value / 2, value - 2]
     return [value + "x", "1" + value, value + "1", *(choice for choice in CHOICES if choice != value)]
 
 
@@ -130,7 +132,9 @@ def test_an_edit_changes_the_plan_and_restarts_the_right_pods(name, path, change
 def expected(path, workloads):
     """Returns the components whose pods restart; a colocated codec is in the talkers' pods."""
     parts = next(components for pattern, components in RESTARTED if re.match(pattern, dotted(path)))
-    return {part if part in workloads else TALKER for part in parts}
+    return {
+        part if part in workloads else TALKER for part in parts if part not in (REDIS, REDIS_HA) or part in workloads
+    }
 
 
 def test_the_edits_cover_every_field_of_the_resource():
@@ -164,7 +168,7 @@ def test_every_edit_keeps_one_generation_for_all_stages():
         configs = [
             msgspec.json.decode(text)
             for component, template in templates(plan, changed).items()
-            if component is not REDIS
+            if component in STAGES
             for name, text in template["metadata"]["annotations"].items()
             if name in ("syrinx.dev/config", "syrinx.dev/codec-config")
         ]

@@ -100,7 +100,9 @@ def test_names_and_labels_fit_kubernetes_limits(name):
             assert label.fullmatch(f"{manifest['metadata']['name']}-{'x' * 10}"), "controller-revision-hash"
             assert label.fullmatch(f"{manifest['metadata']['name']}-63"), "a pod's name, a label too"
     assert len({key(manifest) for manifest in plan.manifests}) == len(plan.manifests)
-    assert all(manifest["metadata"]["name"].startswith(pipeline.name) for manifest in plan.manifests)
+    claim = "syrinx-data-"  # A StatefulSet names the claims of its pods after the volume.
+    names = [manifest["metadata"]["name"].removeprefix(claim) for manifest in plan.manifests]
+    assert all(name.startswith(pipeline.name) for name in names)
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -119,7 +121,8 @@ def test_every_pod_meets_the_restricted_profile_and_has_no_token(name):
                 "capabilities": {"drop": ["ALL"]},
             }
             mounted = {mount["name"] for mount in container["volumeMounts"]}
-            assert mounted <= {volume["name"] for volume in pod["volumes"]}
+            claims = {claim["metadata"]["name"] for claim in manifest["spec"].get("volumeClaimTemplates", ())}
+            assert mounted <= {volume["name"] for volume in pod["volumes"]} | claims
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -128,7 +131,9 @@ def test_manifests_are_in_dependency_order(name):
     assert kinds[0] == ("ConfigMap", "release")
     assert [kind for kind, _ in kinds[1:4]] == ["ConfigMap"] * 3
     workloads = [component for kind, component in kinds if kind in WORKLOADS]
-    assert workloads == [c for c in ("redis", "talker", "codec", "gateway") if c in plan_of(name).release.templates]
+    assert workloads == [
+        c for c in ("redis", "redis-ha", "talker", "codec", "gateway") if c in plan_of(name).release.templates
+    ]
     assert [kind for kind, _ in kinds[-len(workloads) :]] == ["StatefulSet"] * (len(workloads) - 1) + ["Deployment"]
 
 
@@ -154,7 +159,8 @@ def test_services_disruption_budgets_and_policies_select_existing_pods_and_ports
         selector = spec.get("podSelector", spec.get("selector"))
         selector = selector.get("matchLabels", selector)
         assert selector.items() <= template["metadata"]["labels"].items()
-        ports = {port["name"]: port["containerPort"] for port in template["spec"]["containers"][0]["ports"]}
+        containers = template["spec"]["containers"]
+        ports = {port["name"]: port["containerPort"] for container in containers for port in container["ports"]}
         if manifest["kind"] == "Service":
             assert {port["targetPort"] for port in spec["ports"]} <= set(ports)
         if manifest["kind"] == "NetworkPolicy":

@@ -73,7 +73,7 @@ def test_a_ready_pipeline():
     assert report["observedGeneration"] == 4
     assert report["endpoint"] == "http://demo-gateway.voices.svc:8000"
     assert (report["model"], report["image"]) == ("syrinx-us", "syrinx/stages:1")
-    assert report["redis"] == {"ready": True}
+    assert report["redis"] == {"ready": True, "summary": "1/1"}
 
 
 def test_a_stage_report_has_desired_and_confirmed_settings():

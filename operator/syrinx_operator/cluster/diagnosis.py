@@ -13,6 +13,7 @@ from syrinx_operator.cluster.names import (
     CODEC_CONFIG_ANNOTATION,
     COMPONENT_LABEL,
     CONFIG_ANNOTATION,
+    PASSWORD_ANNOTATION,
     SETTINGS_PORT_NAME,
     TEMPLATE_LABEL,
     canary,
@@ -31,7 +32,7 @@ STUCK_AFTER = timedelta(seconds=60)
 _MAX_PROBLEM = 300
 """Characters of a pod's or workload's own message that are repeated."""
 
-_STARTUP_SECONDS = {Component.GATEWAY: 300, Component.REDIS: 120}
+_STARTUP_SECONDS = {Component.GATEWAY: 300, Component.REDIS: 120, Component.REDIS_HA: 120}
 
 _STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 _FINISHED = frozenset({"Failed", "Succeeded"})
@@ -172,6 +173,7 @@ def _pod_replicas(pod: Manifest, now: datetime) -> Iterator[Replica]:
         template=labels.get(TEMPLATE_LABEL, ""),
         has_settings_port=any(port.get("name") == SETTINGS_PORT_NAME for port in ports),
         model_generation=start_config.generation,
+        password_uid=annotations.get(PASSWORD_ANNOTATION, ""),
         ready=is_ready,
         started=bool(own) and all(each.get("started") and "running" in (each.get("state") or {}) for each in own),
         initializing=bool(init) and not is_initialized,

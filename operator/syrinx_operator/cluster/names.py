@@ -38,6 +38,12 @@ ADMIN_PORT_NAME: Final = "admin"
 SETTINGS_PORT_NAME: Final = "settings"
 REDIS_PORT_NAME: Final = "redis"
 REDIS_PORT: Final = 6379
+SENTINEL_PORT_NAME: Final = "sentinel"
+SENTINEL_PORT: Final = 26379
+REDIS_SERVERS: Final = 3
+"""Number of servers of a replicated Redis: the sentinels of two are a majority if one is lost."""
+PRIMARY: Final = "primary"
+"""The name of the primary at the sentinels."""
 
 START_DIRECTORY: Final = "/etc/syrinx/start"
 START_FILE: Final = f"{START_DIRECTORY}/config.json"
@@ -58,7 +64,11 @@ MODELS_DIRECTORY: Final = "/models"
 
 TOKEN_KEY: Final = "token"
 PASSWORD_KEY: Final = "password"
+"""The stages' password."""
+SYSTEM_PASSWORD_KEY: Final = "system-password"
+"""The password with which servers and sentinels of a replicated Redis connect to each other."""
 ACL_KEY: Final = "users.acl"
+SENTINEL_ACL_KEY: Final = "sentinel-users.acl"
 
 
 def workload(pipeline: str, component: Component) -> str:
@@ -82,9 +92,15 @@ def canary_key(pipeline: str, component: Component) -> ObjectKey:
     return ObjectKey("Deployment", f"{pipeline}-{canary(component)}")
 
 
-def password_secret(pipeline: str) -> str:
-    """Returns the name of the managed Redis's Secret."""
-    return workload(pipeline, Component.REDIS)
+def password_secret(pipeline: str, redis: Component) -> str:
+    """Returns the name of the Secret of the managed Redis in one of its forms."""
+    return workload(pipeline, redis)
+
+
+def redis_hosts(pipeline: str) -> list[str]:
+    """Returns the host names of the servers of a replicated Redis, each of which has a sentinel."""
+    workload_name = workload(pipeline, Component.REDIS_HA)
+    return [f"{workload_name}-{ordinal}.{workload_name}" for ordinal in range(REDIS_SERVERS)]
 
 
 def token_secret(pipeline: str) -> str:

@@ -16,7 +16,17 @@ from syrinx_operator.cluster.diagnosis import replicas
 from syrinx_operator.cluster.kinds import AUTOSCALER, BY_KIND, OPTIONAL, PLANNED, POD
 from syrinx_operator.cluster.plan.objects import differs
 from syrinx_operator.cluster.secrets import Secrets
-from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner, Problem, Replica, is_owned, key_of
+from syrinx_operator.cluster.state import (
+    Component,
+    Manifest,
+    ObjectKey,
+    Observed,
+    Owner,
+    Problem,
+    Replica,
+    is_owned,
+    key_of,
+)
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.resource.spec import KIND
 
@@ -45,6 +55,8 @@ class Applied(Struct, kw_only=True):
             self.failure = error
         if not error.unavailable and error.status != 409:
             message = f"{key.kind} {key.name} cannot be {action}: {error} ({error.reason})"
+            if key.kind == "PersistentVolumeClaim" and action == "applied":
+                message += "; if its StorageClass cannot expand volumes, set the size back"
             self.problems.append(Problem("ApplyFailed", message))
 
 
@@ -72,7 +84,6 @@ class Objects:
             replicas=tuple(each for each in pods if not each.canary),
             canary=tuple(each for each in pods if each.canary),
             autoscaled=frozenset(autoscaler_targets(cache.all(AUTOSCALER, namespace))),
-            password_uid=await self._password_uid(owner),
             served_kinds=frozenset(kind.kind for kind in served),
             status_generations=Observed.settings_generations(status),
         )
@@ -85,9 +96,9 @@ class Objects:
         conflicts = {key: each for key, each in zip(unseen, found, strict=True) if each is not None}
         return structs.replace(observed, objects={**observed.objects, **conflicts}) if conflicts else observed
 
-    async def _password_uid(self, owner: Owner) -> str | None:
+    async def password_uid(self, owner: Owner, redis: Component) -> str | None:
         """Returns the UID of the password Secret, whose data is never read."""
-        name = names.password_secret(owner.name)
+        name = names.password_secret(owner.name, redis)
         found = await self._secrets.get_metadata(owner.namespace, name)
         return found["metadata"]["uid"] if found and is_owned(found, owner) else None
 

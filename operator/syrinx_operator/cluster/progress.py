@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from syrinx_operator.cluster.diagnosis import parse_time
 from syrinx_operator.cluster.plan import Plan
-from syrinx_operator.cluster.state import Component, Observed, Problem
+from syrinx_operator.cluster.state import REDIS, Component, Observed, Problem
 
 STALLED = "ProgressDeadlineExceeded"
 
@@ -20,7 +20,7 @@ def incomplete(plan: Plan, observed: Observed, component: Component) -> Problem 
         return Problem("Scaling", f"{component}: {len(live)} of {desired} pods")
     if unready := [pod.name for pod in updated if not pod.ready]:
         return Problem("Starting", f"{component}: {', '.join(unready)} not ready")
-    if component is Component.REDIS:
+    if component in REDIS:
         return None
     generation = plan.settings[component].generation
     if unconfirmed := [pod.name for pod in updated if not pod.has_confirmed(generation)]:

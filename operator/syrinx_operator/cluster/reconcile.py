@@ -19,7 +19,7 @@ from syrinx_operator.cluster.kinds import PIPELINE, SECRET
 from syrinx_operator.cluster.lease import LeaseLost, Leases, LeaseTaken
 from syrinx_operator.cluster.objects import Applied, Objects, name_conflict
 from syrinx_operator.cluster.obstacles import StatusInputs
-from syrinx_operator.cluster.plan import Plan, plan
+from syrinx_operator.cluster.plan import Plan, plan, replicated_redis
 from syrinx_operator.cluster.plan.objects import differs
 from syrinx_operator.cluster.plan.redis import password_secret
 from syrinx_operator.cluster.plan.settings_token import SettingsToken, token_in, token_secret
@@ -27,7 +27,17 @@ from syrinx_operator.cluster.plan.tuning_record import tuning_record
 from syrinx_operator.cluster.reports import Reports
 from syrinx_operator.cluster.secrets import Secrets
 from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi
-from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner, Problem, Replica, is_owned, key_of
+from syrinx_operator.cluster.state import (
+    Component,
+    Manifest,
+    ObjectKey,
+    Observed,
+    Owner,
+    Problem,
+    Replica,
+    is_owned,
+    key_of,
+)
 from syrinx_operator.cluster.status import failed, status
 from syrinx_operator.cluster.telemetry import ConditionTelemetry
 from syrinx_operator.cluster.tuning import (
@@ -89,7 +99,8 @@ class Reconciler:
         self._tuning.forget(key.namespace, key.name)
         self._canaries.forget(key.namespace, key.name)
         self._former_leases.forget(key.namespace, key.name)
-        self._secrets.forget(key.namespace, names.password_secret(key.name))
+        for redis in state.REDIS:
+            self._secrets.forget(key.namespace, names.password_secret(key.name, redis))
         self._secrets.forget(key.namespace, names.token_secret(key.name))
         if not any(True for _ in self._cache.all(PIPELINE, key.namespace)):
             self._leases.forget(key.namespace)
@@ -218,10 +229,13 @@ class Reconciler:
         secret = await self._secrets.get(owner.namespace, names.token_secret(owner.name))
         token = token_in(secret) if secret is not None and is_owned(secret, owner) else None
         observed = await self._objects.observe(owner, previous)
-        if token is None or (pipeline.spec.connector.managed and observed.password_uid is None):
+        redis = state.redis_component(pipeline.spec)
+        password = await self._objects.password_uid(owner, redis) if redis else None
+        if token is None or (redis and password is None):
             raise Blocked(Problem("Paused", "spec.paused is set: the pipeline is created once it is removed"))
         replicas = await self._stages.read_settings(owner.namespace, observed.replicas, token.value)
-        observed = _without_foreign(owner, structs.replace(observed, replicas=replicas, token_uid=token.uid))
+        found = structs.replace(observed, replicas=replicas, password_uid=password, token_uid=token.uid)
+        observed = _without_foreign(owner, found)
         tuning, now = tuning_of(pipeline, tuner_state(previous, owner, observed)[0]), _now()
         canary = read(previous).canary
         planned = plan(tuning.applied_to(pipeline), owner, observed, self._options.pipelines, tuning.state, canary)
@@ -272,9 +286,10 @@ class Reconciler:
         observed = await self._objects.observe(owner, previous)
         replicas = await self._stages.read_settings(owner.namespace, observed.replicas, token.value)
         canary = await self._stages.read_settings(owner.namespace, observed.canary, token.value)
-        password = observed.password_uid
-        if pipeline.spec.connector.managed and password is None:
-            password = await self._create_secret(owner, password_secret(owner, secrets.token_urlsafe(32)))
+        redis = state.redis_component(pipeline.spec)
+        password = await self._objects.password_uid(owner, redis) if redis else None
+        if redis and password is None:
+            password = await self._create_secret(owner, _new_password_secret(owner, redis))
         found = structs.replace(observed, replicas=replicas, canary=canary)
         return structs.replace(found, password_uid=password, token_uid=token.uid)
 
@@ -342,6 +357,13 @@ class Reconciler:
         )
         replicas, canary = found[: len(before.replicas)], found[len(before.replicas) :]
         return structs.replace(before, replicas=replicas, canary=canary)
+
+
+def _new_password_secret(owner: Owner, redis: Component) -> Manifest:
+    """Returns the Secret of the managed Redis with new passwords."""
+    if redis is Component.REDIS:
+        return password_secret(owner, secrets.token_urlsafe(32))
+    return replicated_redis.password_secret(owner, secrets.token_urlsafe(32), secrets.token_urlsafe(32))
 
 
 def _without_foreign(owner: Owner, observed: Observed) -> Observed:

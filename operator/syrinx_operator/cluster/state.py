@@ -23,20 +23,31 @@ MAX_LISTED: Final = 10
 
 
 class Component(StrEnum):
-    """The parts of a pipeline. All but Redis are stages."""
+    """The parts of a pipeline. All but the managed Redis, which has one of two forms, are stages."""
 
     GATEWAY = "gateway"
     TALKER = "talker"
     CODEC = "codec"
     REDIS = "redis"
+    """One server."""
+    REDIS_HA = "redis-ha"
+    """Three servers with sentinels."""
 
 
 STAGES = (Component.GATEWAY, Component.TALKER, Component.CODEC)
+REDIS = (Component.REDIS, Component.REDIS_HA)
 
 
 def workload_stages(spec: PipelineSpec) -> tuple[Component, ...]:
     """Returns the stages that have a workload of their own. A colocated codec runs in the talker's pods."""
     return STAGES if spec.topology == "Separate" else (Component.GATEWAY, Component.TALKER)
+
+
+def redis_component(spec: PipelineSpec) -> Component | None:
+    """Returns the form of the managed Redis; None if the pipeline uses another Redis."""
+    if not spec.connector.managed:
+        return None
+    return Component.REDIS if spec.connector.replicas == 1 else Component.REDIS_HA
 
 
 def stages_in_pod(spec: PipelineSpec, stage: Component) -> tuple[Component, ...]:
@@ -69,6 +80,8 @@ class Replica(Struct, frozen=True, kw_only=True):
     """Hash of the pod template (label `syrinx.dev/template`)."""
     model_generation: str = ""
     """Model generation in its start configuration; empty for Redis or if unknown."""
+    password_uid: str = ""
+    """UID of the managed Redis's Secret that it was created with; empty if it has none."""
     ready: bool = False
     started: bool = False
     """Whether it has been ready since its container started."""
@@ -114,7 +127,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     autoscaled: frozenset[ObjectKey] = frozenset()
     """Workloads that a HorizontalPodAutoscaler (also one created by KEDA) targets."""
     password_uid: str | None = None
-    """UID of the managed Redis's password Secret; None if it does not exist."""
+    """UID of the password Secret of the managed Redis in its current form; None if it does not exist."""
     token_uid: str | None = None
     """UID of the Secret with the token of the settings ports; None if it does not exist."""
     served_kinds: frozenset[str] = frozenset()

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from syrinx_operator.cluster import names
+from syrinx_operator.cluster import names, state
 from syrinx_operator.cluster.canary import WAY_OUT
 from syrinx_operator.cluster.obstacles import StatusInputs, blocking, diagnoses, missing, stalled
 from syrinx_operator.cluster.plan.optional import unserved
@@ -59,10 +59,12 @@ def status(inputs: StatusInputs) -> dict[str, Any]:
     scheme = "https" if spec.gateway.tls else "http"
     host = f"{names.workload(owner.name, Component.GATEWAY)}.{owner.namespace}.svc"
     redis = None
-    if Component.REDIS in plan.templates:
-        pods = inputs.observed.live(Component.REDIS)
-        restarts = sum(pod.restarts for pod in pods)
-        redis = report.RedisStatus(ready=any(pod.ready for pod in pods), restarts=restarts or None)
+    if (component := state.redis_component(spec)) is not None:
+        pods, desired = inputs.observed.live(component), plan.replicas[component]
+        ready, restarts = sum(pod.ready for pod in pods), sum(pod.restarts for pod in pods)
+        redis = report.RedisStatus(
+            ready=ready >= _needed(desired), summary=f"{ready}/{desired}", restarts=restarts or None
+        )
     found = PipelineStatus(
         observed_generation=inputs.before.observed_generation if inputs.problems or spec.paused else owner.generation,
         endpoint=f"{scheme}://{host}:{spec.gateway.port}",
@@ -267,13 +269,24 @@ def _unready(inputs: StatusInputs, component: Component) -> ConditionValue:
 def _connector(inputs: StatusInputs) -> ConditionValue:
     """An external Redis is inferred from talkers and codecs, which are ready only once they read from it."""
     url = inputs.pipeline.spec.connector.url
-    if url is None:
-        ready = [pod.name for pod in inputs.observed.live(Component.REDIS) if pod.ready]
-        return ConditionValue("True", "Serving", f"{ready[0]} is ready") if ready else _unready(inputs, Component.REDIS)
+    if (component := state.redis_component(inputs.pipeline.spec)) is not None:
+        ready, desired = sum(pod.ready for pod in inputs.observed.live(component)), inputs.plan.replicas[component]
+        if ready >= (needed := _needed(desired)):
+            return ConditionValue("True", "Serving", f"{ready} of {desired} servers are ready")
+        if not ready:
+            return _unready(inputs, component)
+        obstacles = [problem.message for problem, _ in diagnoses(inputs, component)]
+        message = f"{ready} of {desired} servers are ready, and {needed} are needed to have a primary"
+        return ConditionValue("False", "NoQuorum", "; ".join([message, *obstacles]))
     if any(pod.ready for stage in (Component.TALKER, Component.CODEC) for pod in inputs.observed.live(stage)):
         return ConditionValue("True", "Reachable", f"the stages are connected to {url}")
     message = f"no talker or codec is ready; their logs show whether they can connect to {url}"
     return ConditionValue("Unknown", "NotVerified", message)
+
+
+def _needed(servers: int) -> int:
+    """Returns how many servers of the managed Redis must be ready: the majority."""
+    return servers // 2 + 1
 
 
 def _tuning_ready(inputs: StatusInputs) -> ConditionValue:
@@ -310,7 +323,8 @@ def _progressing(inputs: StatusInputs) -> ConditionValue:
 
 def _degraded(inputs: StatusInputs) -> ConditionValue:
     found = [*inputs.problems, *canary_problems(inputs)]
-    for component in (Component.REDIS, Component.TALKER, Component.CODEC, Component.GATEWAY):
+    redis = state.redis_component(inputs.pipeline.spec)
+    for component in (*([redis] if redis else []), Component.TALKER, Component.CODEC, Component.GATEWAY):
         problems = blocking(inputs, component) or missing(inputs, component)
         if not problems and component in inputs.plan.templates and (too_late := stalled(inputs, component)):
             problems = [too_late]

@@ -1,6 +1,6 @@
 """Fields of the Redis between the stages."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -15,13 +15,16 @@ class ConnectorSpec(Object, frozen=True, kw_only=True):
     """Run a dedicated Redis for this pipeline."""
     image: Annotated[pods.Image | None, KUBERNETES] = None
     """Image of the managed Redis (6.2 or newer). Default: configured in the operator."""
+    replicas: Annotated[Literal[1, 3], KUBERNETES] = 1
+    """Number of servers of the managed Redis. 3: a primary and two replicas, each with a sentinel, so that streams
+    continue within seconds if a server or its node is lost. A change is a roll-out of all stages."""
     resources: Annotated[pods.Resources, KUBERNETES] = pods.Resources(
         requests={"cpu": "50m", "memory": "64Mi"}, limits={"memory": "512Mi"}
     )
     """CPU and memory of the managed Redis. Its maxmemory is three quarters of the memory limit."""
     storage: Annotated[pods.Storage | None, KUBERNETES] = None
-    """A volume for the managed Redis, so that streams survive a restart of its pod. Default: none; active streams end
-    with an error if Redis restarts."""
+    """A volume for each server of the managed Redis, so that streams survive a restart of all of them. It can grow if
+    its StorageClass allows it. Default: none."""
     pod_template: Annotated[dict[str, Any] | None, KUBERNETES] = None
     """Changes of the managed Redis's pod template, with metadata and spec, for example its placement. Containers,
     volumes and variables are merged by name. Default: none."""

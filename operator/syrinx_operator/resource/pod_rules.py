@@ -35,6 +35,7 @@ RESERVED_ENV = frozenset(
     | {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONUNBUFFERED"}
 )
 """Environment variables that Syrinx sets in its pods."""
+_RESERVED_REDIS_ENV = frozenset({"REDISCLI_AUTH", "SELF", "HOSTS"})
 RESERVED_PATHS = ("/etc/syrinx", "/models", "/tmp")
 """Directories on which Syrinx mounts its own volumes."""
 RESERVED_VOLUME_PREFIX = "syrinx-"
@@ -58,17 +59,17 @@ _OUTSIDE_RESERVED_PATHS = Condition(
 )
 
 
-def pod_template(container: str, port: int = 0) -> Rule:
-    """The rule of `podTemplate`, which only the operator evaluates. `port`: of a container without a field for it."""
+def pod_template(container: str, *own_ports: int) -> Rule:
+    """The rule of `podTemplate`, which only the operator evaluates. `own_ports`: those without a field."""
 
     def failures(value: Any) -> Iterator[tuple[Path, str]]:
         if value.pod_template is not None:
             yield from problems(
                 value.pod_template,
-                container,
-                ports={pods.ADMIN_PORT, SETTINGS_PORT, getattr(value, "port", port)},
-                port_names=("http", "admin", "settings", "redis"),
-                env=RESERVED_ENV | {"REDISCLI_AUTH"},
+                (container, "sentinel") if container == "redis" else (container,),
+                ports={pods.ADMIN_PORT, SETTINGS_PORT, getattr(value, "port", 0), *own_ports},
+                port_names=("http", "admin", "settings", "redis", "sentinel"),
+                env=RESERVED_ENV | _RESERVED_REDIS_ENV,
                 directories=RESERVED_PATHS if container != "redis" else ("/data", *RESERVED_PATHS),
                 key_prefixes=RESERVED_LABEL_PREFIXES,
                 volume_prefix=RESERVED_VOLUME_PREFIX,
@@ -78,8 +79,8 @@ def pod_template(container: str, port: int = 0) -> Rule:
 
 
 def _amount(cel: str) -> str:
-    """CEL for: a quantity in thousandths."""
-    return f"double(string({cel}).find('^[0-9.]+')) * {_THOUSANDTHS}[string({cel}).find('[A-Za-z]*$')]"
+    """CEL for: a quantity, as text, in thousandths."""
+    return f"double({cel}.find('^[0-9.]+')) * {_THOUSANDTHS}[{cel}.find('[A-Za-z]*$')]"
 
 
 def _is_within_limit(name: str, resources: pods.Resources) -> bool:
@@ -119,7 +120,7 @@ def _whole_devices(field: str) -> Rule:
 
 
 def _within_limit(name: str) -> Rule:
-    request, limit = (f"self.{field}['{name}']" for field in ("requests", "limits"))
+    request, limit = (f"string(self.{field}['{name}'])" for field in ("requests", "limits"))
     condition = Condition(
         "!has(self.requests) || !has(self.limits) || "
         f"!('{name}' in self.requests && '{name}' in self.limits) || "
@@ -174,7 +175,21 @@ POD_RULES: Final[Mapping[type[Struct], tuple[Rule, ...]]] = {
         requires("value", equals("operator", "Equal"), "must not be set with operator Exists"),
         requires("tolerationSeconds", has("effect") & equals("effect", "NoExecute"), "needs effect NoExecute"),
     ),
-    pods.Storage: (immutable("self == oldSelf", "is immutable once the volume exists"),),
+    pods.Storage: (
+        immutable(
+            f"{_amount('self.size')} >= {_amount('oldSelf.size')}",
+            "a volume cannot shrink",
+            "size",
+            advice="create a new pipeline, or remove the volume first if it may be lost",
+        ),
+        immutable("self.accessMode == oldSelf.accessMode", "is immutable once the volume exists", "accessMode"),
+        immutable(
+            "has(self.storageClassName) == has(oldSelf.storageClassName) && "
+            "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",
+            "is immutable once the volume exists",
+            "storageClassName",
+        ),
+    ),
     pods.Peer: (
         requires(
             "cidr", ~has("namespace") & is_empty("podLabels"), "must not be combined with `namespace` or `podLabels`"

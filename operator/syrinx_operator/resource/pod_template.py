@@ -24,7 +24,7 @@ _OWN_INIT_CONTAINERS: Final = frozenset({"fetch", "fetch-codec"})
 
 def problems(
     template: dict[str, Any],
-    own: str,
+    own: Collection[str],
     *,
     ports: Collection[int],
     port_names: Collection[str],
@@ -33,7 +33,7 @@ def problems(
     key_prefixes: tuple[str, ...],
     volume_prefix: str,
 ) -> Iterator[Finding]:
-    """Yields what a template must not contain; `own` is the container of Syrinx, the rest what it reserves."""
+    """Yields what a template must not contain; `own` are the containers of Syrinx, the rest what it reserves."""
     for name in template.keys() - {"metadata", "spec"}:
         yield (name,), "unknown field; accepted here: metadata, spec"
     metadata, spec = template.get("metadata", {}), template.get("spec", {})
@@ -49,7 +49,7 @@ def problems(
         elif path[1] == "volumes":
             if name.startswith(volume_prefix):
                 yield (*path, "name"), f"names that start with {volume_prefix} are reserved"
-        elif name == own or (path[1] == "initContainers" and name in _OWN_INIT_CONTAINERS):
+        elif name in own or (path[1] == "initContainers" and name in _OWN_INIT_CONTAINERS):
             yield from _own(each, path, env, directories)
         else:
             yield from _other(each, path, ports, port_names)

@@ -223,11 +223,6 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         ),
         requires("claim", has("path"), "needs `path`, the checkpoint's directory in the volume"),
         requires("cache", has("huggingFace"), "needs `huggingFace`: only downloads are cached"),
-        immutable(
-            "self.bundled == oldSelf.bundled && has(self.path) == has(oldSelf.path) && "
-            "has(self.huggingFace) == has(oldSelf.huggingFace)",
-            "the choice of bundled, path or huggingFace is immutable",
-        ),
     ),
     spec.ModelCache: (exactly_one("claim", "storage"),),
     spec.TalkerSpec: (
@@ -275,12 +270,13 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
     ),
     ConnectorSpec: (
         exactly_one("url", flag="managed"),
-        pod_template("redis", 6379),
+        pod_template("redis", 6379, 26379),
         *(
             requires(field, ~is_true("managed"), "must not be set for a managed Redis")
             for field in ("passwordSecret", "passwordEnv", "caSecret")
         ),
         *(requires(field, ~has("url"), "must not be set with `url`") for field in ("image", "storage", "podTemplate")),
+        Rule("replicas", equals("replicas", 1) | ~has("url"), "must not be set with `url`"),
         requires("caSecret", ~has("url") | starts_with("url", "rediss"), "needs a rediss:// URL"),
         requires("passwordEnv", has("passwordSecret"), "is for `syrinx up`: set passwordSecret", cluster_only=True),
         requires(
@@ -298,7 +294,12 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
             "redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB, or rediss… for TLS",
         ),
         immutable("self.managed == oldSelf.managed", "the choice of managed or url is immutable"),
-        immutable("has(self.storage) == has(oldSelf.storage)", "cannot be added or removed once Redis runs", "storage"),
+        immutable(
+            "has(self.storage) == has(oldSelf.storage) || self.replicas == 1 || oldSelf.replicas == 1",
+            "cannot be added or removed while there are replicas",
+            "storage",
+            advice="set replicas to 1, wait until the roll-out is complete, and set replicas and storage",
+        ),
     ),
     tuning.TuningBounds: (unique("chunkRamps", "a ramp is listed twice"),),
     AutoscalingSpec: (

@@ -139,7 +139,9 @@ class RedisStatus(StatusStruct, frozen=True, kw_only=True):
     """The managed Redis."""
 
     ready: bool
-    """Whether it is ready."""
+    """Whether it serves: with replicas, whether the majority is ready."""
+    summary: Annotated[str, Meta(max_length=32)] | None = None
+    """Ready and desired servers, for example 3/3."""
     restarts: Count | None = None
     """Number of restarts. Absent if 0."""
 

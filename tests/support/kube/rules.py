@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from support.kube.errors import invalid
@@ -81,12 +82,14 @@ def _workload(spec: Object) -> list[Cause]:
         causes.append(("spec.template.metadata.labels", "Invalid value: `selector` does not match template `labels`"))
     if spec["template"]["spec"].get("restartPolicy") != "Always":
         causes.append(("spec.template.spec.restartPolicy", 'Unsupported value: supported values: "Always"'))
-    return causes + _pod_spec("spec.template.spec", spec["template"]["spec"])
+    claims = [claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates", ())]
+    return causes + _pod_spec("spec.template.spec", spec["template"]["spec"], claims)
 
 
-def _pod_spec(path: str, spec: Object) -> list[Cause]:
+def _pod_spec(path: str, spec: Object, claims: Sequence[str] = ()) -> list[Cause]:
+    """`claims`: names of volumes that a StatefulSet adds."""
     causes: list[Cause] = []
-    volumes = [volume["name"] for volume in spec.get("volumes", ())]
+    volumes = [*(volume["name"] for volume in spec.get("volumes", ())), *claims]
     for index, name in enumerate(volumes):
         if not _LABEL.match(name):
             causes.append((f"{path}.volumes[{index}].name", f'Invalid value: "{name}"'))

@@ -6,7 +6,19 @@ from functools import partial
 from msgspec import Struct, structs
 
 from syrinx_operator.cluster import names, state
-from syrinx_operator.cluster.plan import autoscaling, canary, network, optional, pods, records, redis, route, workloads
+from syrinx_operator.cluster.plan import (
+    autoscaling,
+    canary,
+    network,
+    optional,
+    pods,
+    records,
+    redis,
+    replicated_redis,
+    retained,
+    route,
+    workloads,
+)
 from syrinx_operator.cluster.plan.canary import CanaryPlan
 from syrinx_operator.cluster.plan.objects import record, with_applied_hash
 from syrinx_operator.cluster.plan.records import Release, RenderContext, Settings
@@ -22,9 +34,10 @@ from syrinx_operator.cluster.state import (
     OperatorConfig,
     Owner,
     Replica,
+    redis_component,
 )
 from syrinx_operator.resource.canary_status import CanaryStatus
-from syrinx_operator.resource.spec import TTSPipeline
+from syrinx_operator.resource.spec import PipelineSpec, TTSPipeline
 from syrinx_operator.resource.tuning_status import State
 
 
@@ -90,19 +103,23 @@ def plan(
         *(record(owner, stage, live[stage], names.SETTINGS_KEY) for stage in STAGES),
         *network.service_accounts(owner, spec),
         *pods.claims(owner, "models", spec.model.cache.storage if spec.model.cache else None),
-        # Not a volumeClaimTemplate, which could not be added later.
-        *pods.claims(owner, Component.REDIS, spec.connector.storage),
+        *_redis_claims(owner, spec),
         *network.services(owner, spec),
         *route.routes(owner, spec.gateway),
         *network.network_policies(owner, spec, config),
         *(workloads.disruption_budget(owner, stage) for stage in own_workload if counts[stage].count > 1),
+        *([workloads.disruption_budget(owner, Component.REDIS_HA)] if spec.connector.replicas > 1 else []),
         *network.pod_monitors(owner, spec),
         *autoscaling.autoscalers(owner, spec, observed),
     ]
     manifests = optional.without_unserved(manifests, observed.served_kinds)
     # In dependency order: Redis, talker and codec, gateway.
-    if redis_template := release.templates.get(Component.REDIS):
-        manifests.append(workloads.stage_workload(owner, Component.REDIS, redis_template, ReplicaCount(1), None))
+    redis_form, redis_count = redis_component(spec), ReplicaCount(spec.connector.replicas)
+    if redis_form is not None:
+        is_replicated, storage = redis_form is Component.REDIS_HA, spec.connector.storage
+        claims = replicated_redis.claim_templates(owner, storage, observed) if is_replicated else ()
+        template = release.templates[redis_form]
+        manifests.append(workloads.stage_workload(owner, redis_form, template, redis_count, None, claims))
     rollouts = {stage: _rollout(pipeline, stage, release, live, counts[stage], observed) for stage in own_workload[1:]}
     for stage, rollout in rollouts.items():
         count = structs.replace(counts[stage], count=rollout.replicas)
@@ -114,16 +131,26 @@ def plan(
     return Plan(
         manifests=tuple(with_applied_hash(manifest) for manifest in manifests),
         release=release,
-        delete=tuple(pod for rollout in rollouts.values() for pod in rollout.delete),
+        delete=(
+            *(pod for rollout in rollouts.values() for pod in rollout.delete),
+            *(replicated_redis.with_old_password(observed) if redis_form is Component.REDIS_HA else ()),
+        ),
         settings=live,
         replicas={
             **{stage: counts.get(stage, counts[Component.TALKER]).count for stage in STAGES},
-            **({Component.REDIS: 1} if redis_template else {}),
+            **({redis_form: redis_count.count} if redis_form else {}),
         },
         canary=tested,
-        keep=canary.kept_workloads(owner, tested, observed),
+        keep=canary.kept_workloads(owner, tested, observed) | retained.keys(release, spec, observed),
         image=stage_image(release) if tested else context.image,
     )
+
+
+def _redis_claims(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
+    if redis_component(spec) is Component.REDIS_HA:
+        return replicated_redis.claims(owner, spec.connector.storage)
+    # Not a volumeClaimTemplate, which could not be added later.
+    return pods.claims(owner, Component.REDIS, spec.connector.storage)
 
 
 def _rollout(
@@ -163,8 +190,9 @@ def _release(
         inputs = pods.stage_inputs(pipeline, stage, context)
         render = partial(pods.stage_template, pipeline, stage, context)
         templates[stage] = records.freeze(release, stage, inputs, context.token_uid, render)
-    if pipeline.spec.connector.managed:
+    if (redis_form := redis_component(pipeline.spec)) is not None:
         inputs = redis.redis_inputs(pipeline, context)
-        render = partial(redis.redis_template, pipeline, context)
-        templates[Component.REDIS] = records.freeze(release, Component.REDIS, inputs, context.token_uid, render)
+        form = redis if redis_form is Component.REDIS else replicated_redis
+        render = partial(form.redis_template, pipeline, context)
+        templates[redis_form] = records.freeze(release, redis_form, inputs, context.token_uid, render)
     return structs.replace(release, templates=templates, shared=canary.shared_inputs(pipeline.spec)), context

@@ -6,7 +6,15 @@ from typing import Any
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.kinds import POD_MONITOR
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
-from syrinx_operator.cluster.state import STAGES, Component, Manifest, OperatorConfig, Owner, workload_stages
+from syrinx_operator.cluster.state import (
+    STAGES,
+    Component,
+    Manifest,
+    OperatorConfig,
+    Owner,
+    redis_component,
+    workload_stages,
+)
 from syrinx_operator.resource.pods import ADMIN_PORT, Peer
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_stages.contract.settings import SETTINGS_PORT
@@ -23,17 +31,22 @@ def services(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
     headless: dict[str, Any] = {"type": "ClusterIP", "clusterIP": "None", "publishNotReadyAddresses": True}
     for stage in workload_stages(spec)[1:]:
         found.append(_service(owner, stage, [_port(names.ADMIN_PORT_NAME, ADMIN_PORT)], **headless))
-    if spec.connector.managed:
-        port = _port(names.REDIS_PORT_NAME, names.REDIS_PORT)
-        found.append(_service(owner, Component.REDIS, [port], type="ClusterIP"))
+    redis = _port(names.REDIS_PORT_NAME, names.REDIS_PORT)
+    match redis_component(spec):
+        case Component.REDIS:
+            found.append(_service(owner, Component.REDIS, [redis], type="ClusterIP"))
+        case Component.REDIS_HA:
+            # Servers find each other before they are ready.
+            sentinel = _port(names.SENTINEL_PORT_NAME, names.SENTINEL_PORT)
+            found.append(_service(owner, Component.REDIS_HA, [redis, sentinel], **headless))
     return found
 
 
 def service_accounts(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
     """Returns the pods' ServiceAccounts, without a token: pods do not call the Kubernetes API."""
     accounts = {"stages": spec.service_account.annotations}
-    if spec.connector.managed:
-        accounts[Component.REDIS.value] = {}
+    if (redis := redis_component(spec)) is not None:
+        accounts[redis.value] = {}
     return [
         manifest(owner, "v1", "ServiceAccount", each, annotations=annotations, automountServiceAccountToken=False)
         for each, annotations in accounts.items()
@@ -51,9 +64,14 @@ def network_policies(owner: Owner, spec: PipelineSpec, config: OperatorConfig) -
         public = [_rule(spec.gateway.port)] if stage is Component.GATEWAY else []
         private = [_rule(ADMIN_PORT, admin_peers), _rule(SETTINGS_PORT, settings_peers)]
         policies.append(_policy(owner, stage, public + private))
-    if spec.connector.managed:
-        peers = [{"podSelector": _stage_pods(owner)}]
-        policies.append(_policy(owner, Component.REDIS, [_rule(names.REDIS_PORT, peers)]))
+    stages = {"podSelector": _stage_pods(owner)}
+    match redis_component(spec):
+        case Component.REDIS:
+            policies.append(_policy(owner, Component.REDIS, [_rule(names.REDIS_PORT, [stages])]))
+        case Component.REDIS_HA:
+            peers = [stages, {"podSelector": {"matchLabels": names.selector(owner.name, Component.REDIS_HA)}}]
+            ports = (names.REDIS_PORT, names.SENTINEL_PORT)
+            policies.append(_policy(owner, Component.REDIS_HA, [_rule(port, peers) for port in ports]))
     return policies
 
 

@@ -11,7 +11,15 @@ from syrinx_operator.cluster.plan import records
 from syrinx_operator.cluster.plan.objects import manifest, non_defaults, omit_empty, secret_ref
 from syrinx_operator.cluster.plan.pod_template import with_patch
 from syrinx_operator.cluster.plan.records import RenderContext
-from syrinx_operator.cluster.state import Component, Manifest, Owner, stages_in_pod, workload_stages
+from syrinx_operator.cluster.state import (
+    REDIS,
+    Component,
+    Manifest,
+    Owner,
+    redis_component,
+    stages_in_pod,
+    workload_stages,
+)
 from syrinx_operator.resource.gateway import GatewaySpec
 from syrinx_operator.resource.pods import ADMIN_PORT, EnvVar, ExtraVolume, PodFields, Resources, SecretKey, Storage
 from syrinx_operator.resource.spec import HuggingFace, ModelSpec, PipelineSpec, StageSpec, TTSPipeline
@@ -128,7 +136,7 @@ def stage_template(pipeline: TTSPipeline, stage: Component, context: RenderConte
 def pod_base(pipeline: TTSPipeline, component: Component, user: int) -> Manifest:
     """Returns the fields common to every pod of the pipeline, with the security context of the restricted profile."""
     return {
-        "serviceAccountName": f"{pipeline.name}-{component if component is Component.REDIS else 'stages'}",
+        "serviceAccountName": f"{pipeline.name}-{component if component in REDIS else 'stages'}",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {
@@ -172,9 +180,19 @@ def container(
     }
 
 
-def managed_password(pipeline: str) -> SecretKey:
-    """Returns the Secret key of the managed Redis's password."""
-    return SecretKey(name=names.password_secret(pipeline), key=names.PASSWORD_KEY)
+def managed_password(pipeline: TTSPipeline) -> SecretKey:
+    """Returns the Secret key of the stages' password for the managed Redis."""
+    redis = redis_component(pipeline.spec)
+    assert redis is not None
+    return SecretKey(name=names.password_secret(pipeline.name, redis), key=names.PASSWORD_KEY)
+
+
+def _managed_url(pipeline: TTSPipeline) -> str:
+    """Returns the URL of the managed Redis."""
+    if redis_component(pipeline.spec) is Component.REDIS:
+        return f"redis://{names.workload(pipeline.name, Component.REDIS)}:{names.REDIS_PORT}/0"
+    sentinels = ",".join(f"{host}:{names.SENTINEL_PORT}" for host in names.redis_hosts(pipeline.name))
+    return f"redis+sentinel://{sentinels}/{names.PRIMARY}/0"
 
 
 def _metadata(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> Manifest:
@@ -218,11 +236,9 @@ def _environment(pipeline: TTSPipeline, user: Sequence[EnvVar]) -> list[Manifest
     The user's variables replace those of logs and traces; the resource's rules refuse the other names used here.
     """
     connector = pipeline.spec.connector
-    if connector.url is None:
-        url = f"redis://{names.workload(pipeline.name, Component.REDIS)}:{names.REDIS_PORT}/0"
-        password: SecretKey | None = managed_password(pipeline.name)
-    else:
-        url, password = connector.url, connector.password_secret
+    url, password = connector.url or _managed_url(pipeline), connector.password_secret
+    if connector.managed:
+        password = managed_password(pipeline)
     environment: list[Manifest] = [{"name": "REDIS_URL", "value": url}]
     if password is not None:
         environment.append({"name": "REDIS_PASSWORD", "valueFrom": secret_ref(password)})
@@ -273,12 +289,17 @@ def probe(action: Manifest, *, period: int, failures: int) -> Manifest:
     return {**action, "periodSeconds": period, "timeoutSeconds": 5, "failureThreshold": failures}
 
 
+def spread_over_nodes(pipeline: str, component: Component) -> list[Manifest]:
+    """Returns the constraint that spreads a component's pods over nodes, as far as there is room."""
+    nodes = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+    return [{**nodes, "labelSelector": {"matchLabels": names.selector(pipeline, component)}}]
+
+
 def _placement(pipeline: str, stage: Component, part: PodFields) -> Manifest:
     selector = {"matchLabels": names.selector(pipeline, stage)}
     spread = [{"labelSelector": selector, **constraint} for constraint in part.topology_spread_constraints]
-    nodes = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
     return {
-        "topologySpreadConstraints": spread or [{**nodes, "labelSelector": selector}],
+        "topologySpreadConstraints": spread or spread_over_nodes(pipeline, stage),
         **omit_empty(
             nodeSelector=dict(part.node_selector),
             tolerations=[{"operator": each.operator, **non_defaults(each)} for each in part.tolerations],

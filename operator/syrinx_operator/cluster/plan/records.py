@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from syrinx_operator.cluster import names, state
 from syrinx_operator.cluster.plan.objects import non_defaults, read_record, short_hash
-from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner, is_owned
+from syrinx_operator.cluster.state import REDIS, STAGES, Component, Manifest, Observed, OperatorConfig, Owner, is_owned
 from syrinx_operator.resource import stage_config as process
 from syrinx_operator.resource.gateway import GatewaySpec
 from syrinx_operator.resource.pods import ADMIN_PORT
@@ -110,7 +110,7 @@ def resolve_release(pipeline: TTSPipeline, owner: Owner, observed: Observed, con
     # Without a readable record all templates are rendered.
     before = recorded_release(owner, observed)
     image = before.image if before else _live_image(owner, observed, STAGES) or config.stages_image
-    redis = before.redis_image if before else _live_image(owner, observed, (Component.REDIS,)) or config.redis_image
+    redis = before.redis_image if before else _live_image(owner, observed, REDIS) or config.redis_image
     inputs = _generation_inputs(pipeline.spec, owner, pipeline.spec.image or image)
     return Release(
         image=image,
@@ -167,7 +167,7 @@ def with_template_label(template: Manifest) -> Manifest:
 
 
 def _generation_inputs(spec: PipelineSpec, owner: Owner, image: str) -> dict[str, Any]:
-    """Returns what determines the weights and the code of stages that exchange data."""
+    """Returns what determines the weights and the code of stages that exchange data, and the Redis between them."""
     model = non_defaults(spec.model)
     weights: dict[str, Any] = {field: value for field, value in model.items() if field in ("bundled", "path", "claim")}
     if spec.model.hugging_face is not None:
@@ -184,8 +184,10 @@ def _generation_inputs(spec: PipelineSpec, owner: Owner, image: str) -> dict[str
         weights |= {"volumes": volumes} if volumes else {}
     # Omitted for the default, so that an operator upgrade creates no new generation.
     topology = {} if spec.topology == "Separate" else {"topology": spec.topology}
+    # Streams of before stay in the Redis of before.
+    redis = {} if spec.connector.replicas == 1 else {"redisReplicas": spec.connector.replicas}
     # The owner's UID, because pipelines of the same name, in two namespaces or clusters, may share a Redis.
-    return {"owner": owner.uid, "image": image, "model": weights, **topology}
+    return {"owner": owner.uid, "image": image, "model": weights, **topology, **redis}
 
 
 def _live_image(owner: Owner, observed: Observed, components: tuple[Component, ...]) -> str | None:

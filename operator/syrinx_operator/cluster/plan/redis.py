@@ -1,7 +1,8 @@
-"""The managed Redis: its password Secret with ACL, pod template and volume."""
+"""The managed Redis with one server: its password Secret with ACL and its pod template."""
 
 import base64
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 from syrinx_operator.cluster import names
@@ -13,12 +14,14 @@ from syrinx_operator.cluster.state import Component, Manifest, Owner
 from syrinx_operator.resource.connector import ConnectorSpec
 from syrinx_operator.resource.spec import TTSPipeline
 
+DATA = "syrinx-data"
+"""The volume with the append-only file."""
 USER = 999
 """The user `redis` of the official Redis and Valkey images."""
 _DATA_COMMANDS = (
     "-@all +@read +@write +@connection +eval +evalsha +time -@dangerous +info +wait +client|id +client|unblock"
 )
-"""ACL rules of a pipeline's only user: data commands, no administration. INFO shows how much memory is left.
+"""ACL rules of the stages' user: data commands, no administration. INFO shows how much memory is left.
 
 Whole categories, because the Secret is created once and later versions may use more commands. Redis 6.2 accepts all of
 these rules; it does not list subcommands under categories.
@@ -29,15 +32,24 @@ _PING = f'exec "$(command -v redis-cli || command -v valkey-cli)" -p {names.REDI
 
 def password_secret(owner: Owner, password: str) -> Manifest:
     """Returns the Secret that Redis and the stages share. Deleting it creates a new password and restarts the pods."""
-    data = {names.PASSWORD_KEY: password, names.ACL_KEY: acl(owner.name, password)}
+    data = {names.PASSWORD_KEY: password, names.ACL_KEY: stage_user(owner.name, password)}
+    return secret(owner, Component.REDIS, data)
+
+
+def secret(owner: Owner, component: Component, data: Mapping[str, str]) -> Manifest:
+    """Returns a Secret with texts."""
     encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
-    return manifest(owner, "v1", "Secret", Component.REDIS, type="Opaque", immutable=True, data=encoded)
+    return manifest(owner, "v1", "Secret", component, type="Opaque", immutable=True, data=encoded)
 
 
-def acl(pipeline: str, password: str) -> str:
-    """Returns the ACL file: one user with data commands on this pipeline's keys."""
-    password_hash = hashlib.sha256(password.encode()).hexdigest()
-    return f"user default on #{password_hash} resetchannels ~{{{pipeline}:* {_DATA_COMMANDS}\n"
+def stage_user(pipeline: str, password: str) -> str:
+    """Returns a line of an ACL file: a user with data commands on this pipeline's keys."""
+    return f"user default on {password_hash(password)} resetchannels ~{{{pipeline}:* {_DATA_COMMANDS}\n"
+
+
+def password_hash(password: str) -> str:
+    """Returns the ACL rule that accepts a password."""
+    return f"#{hashlib.sha256(password.encode()).hexdigest()}"
 
 
 def arguments(connector: ConnectorSpec) -> list[str]:
@@ -64,6 +76,8 @@ def redis_inputs(pipeline: TTSPipeline, context: RenderContext) -> dict[str, Any
         "password": context.password_uid,
         "resources": non_defaults(connector.resources),
         "durable": connector.storage is not None,
+        # Omitted for the default, so that an upgrade of the operator does not restart Redis.
+        **({} if connector.replicas == 1 else {"replicas": connector.replicas}),
         **omit_empty(podTemplate=connector.pod_template),
         **pods.pull_inputs(pipeline.spec),
     }
@@ -74,13 +88,13 @@ def redis_template(pipeline: TTSPipeline, context: RenderContext) -> Manifest:
     connector = pipeline.spec.connector
     claim = {"persistentVolumeClaim": {"claimName": names.workload(pipeline.name, Component.REDIS)}}
     items = [{"key": names.ACL_KEY, "path": names.ACL_KEY}]
-    secret = {"secret": {"secretName": names.password_secret(pipeline.name), "items": items, "defaultMode": 0o440}}
+    acl = {"secretName": names.password_secret(pipeline.name, Component.REDIS), "items": items, "defaultMode": 0o440}
     volumes = [
-        pods.mounted("syrinx-data", {"emptyDir": {}} if connector.storage is None else claim, "/data", read_only=False),
-        pods.mounted("syrinx-acl", secret, names.REDIS_DIRECTORY),
+        pods.mounted(DATA, {"emptyDir": {}} if connector.storage is None else claim, "/data", read_only=False),
+        pods.mounted("syrinx-acl", {"secret": acl}, names.REDIS_DIRECTORY),
         pods.TMP,
     ]
-    password = {"name": "REDISCLI_AUTH", "valueFrom": secret_ref(pods.managed_password(pipeline.name))}
+    password = {"name": "REDISCLI_AUTH", "valueFrom": secret_ref(pods.managed_password(pipeline))}
     container = pods.container(
         pipeline.spec,
         Component.REDIS.value,
@@ -93,8 +107,8 @@ def redis_template(pipeline: TTSPipeline, context: RenderContext) -> Manifest:
     )
     # Alive while it answers at all (LOADING too), ready once it answers PONG.
     probes = {
-        "livenessProbe": pods.probe(_run(_PING), period=10, failures=6),
-        "readinessProbe": pods.probe(_run(f"{_PING} | grep -q PONG"), period=5, failures=2),
+        "livenessProbe": pods.probe(run(_PING), period=10, failures=6),
+        "readinessProbe": pods.probe(run(f"{_PING} | grep -q PONG"), period=5, failures=2),
     }
     pod = {
         **pods.pod_base(pipeline, Component.REDIS, USER),
@@ -107,5 +121,6 @@ def redis_template(pipeline: TTSPipeline, context: RenderContext) -> Manifest:
     return with_patch({"metadata": metadata, "spec": pod}, connector.pod_template)
 
 
-def _run(command: str) -> Manifest:
+def run(command: str) -> Manifest:
+    """Returns the action of a probe or hook that runs a shell command."""
     return {"exec": {"command": ["sh", "-c", command]}}

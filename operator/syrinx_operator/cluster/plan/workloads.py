@@ -1,9 +1,11 @@
 """Workloads of the stages, their replica counts, and PodDisruptionBudgets."""
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.plan.objects import manifest
+from syrinx_operator.cluster.plan.objects import manifest, omit_empty
 from syrinx_operator.cluster.plan.records import AnyStage, FrozenTemplate
 from syrinx_operator.cluster.state import Component, Manifest, Observed, Owner
 from syrinx_operator.resource.spec import PipelineSpec
@@ -49,9 +51,17 @@ def replica_count(owner: Owner, stage: Component, part: AnyStage, observed: Obse
 
 
 def stage_workload(
-    owner: Owner, stage: Component, template: FrozenTemplate, replicas: ReplicaCount, partition: int | None
+    owner: Owner,
+    stage: Component,
+    template: FrozenTemplate,
+    replicas: ReplicaCount,
+    partition: int | None,
+    claims: Sequence[Manifest] = (),
 ) -> Manifest:
-    """Returns the StatefulSet of a talker, codec or Redis; pods of ordinals below `partition` keep their template."""
+    """Returns the StatefulSet of a talker, codec or Redis; pods of ordinals below `partition` keep their template.
+
+    `claims`: its volumeClaimTemplates.
+    """
     rolling_update = {} if partition is None else {"rollingUpdate": {"partition": partition}}
     spec = {
         "serviceName": names.workload(owner.name, stage),
@@ -60,6 +70,7 @@ def stage_workload(
         "selector": {"matchLabels": names.selector(owner.name, stage)},
         "updateStrategy": {"type": "RollingUpdate", **rolling_update},
         "template": template.template,
+        **omit_empty(volumeClaimTemplates=list(claims)),
     }
     return _workload(owner, stage, replicas, spec)
 

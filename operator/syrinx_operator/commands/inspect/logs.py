@@ -9,7 +9,7 @@ from syrinx_operator.cluster.names import COMPONENT_LABEL
 
 Manifest = Mapping[str, Any]
 
-ORDER = ("redis", "talker", "codec", "gateway")
+ORDER = ("redis", "redis-ha", "talker", "codec", "gateway")
 """Components in the order in which they need each other: the first that fails explains the others."""
 _MANY_RESTARTS = 3
 """Of a container that has restarted this often, the log before the last restart is the telling one."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from syrinx_operator.resource.status import Condition, PipelineStatus, SloStatus, StageStatus, read
+from syrinx_operator.resource.status import Condition, PipelineStatus, RedisStatus, SloStatus, StageStatus, read
 
 _WIDTH = 10
 _HEALTHY = {"Ready": "True", "Degraded": "False", "MetricsAvailable": "True", "UnknownFields": "False"} | {
@@ -54,7 +54,7 @@ def _facts(status: PipelineStatus, conditions: Mapping[str, Condition]) -> Itera
         if stage is not None:
             yield _fact(title, _stage(stage))
     if status.redis is not None:
-        yield _fact("redis", "ready" if status.redis.ready else "not ready")
+        yield _fact("redis", _redis(status.redis))
     if (rollout := conditions.get("Progressing")) is not None:
         yield _fact("rollout", f"{rollout.reason}: {rollout.message}")
     if (canary := status.canary) is not None:
@@ -67,6 +67,11 @@ def _facts(status: PipelineStatus, conditions: Mapping[str, Condition]) -> Itera
 
 def _fact(title: str, text: str | None) -> str:
     return f"{title:<{_WIDTH}}{text or '-'}"
+
+
+def _redis(redis: RedisStatus) -> str:
+    state = "ready" if redis.ready else "not ready"
+    return f"{state}, {redis.summary}" if redis.summary else state
 
 
 def _stage(stage: StageStatus) -> str:

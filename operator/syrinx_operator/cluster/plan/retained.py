@@ -1,0 +1,22 @@
+"""Objects that are no longer planned and stay until a roll-out has replaced the pods that use them. Pure."""
+
+from syrinx_operator.cluster import names
+from syrinx_operator.cluster.plan.records import Release
+from syrinx_operator.cluster.state import REDIS, ObjectKey, Observed, redis_component, workload_stages
+from syrinx_operator.resource.spec import PipelineSpec
+
+
+def keys(release: Release, spec: PipelineSpec, observed: Observed) -> frozenset[ObjectKey]:
+    """Returns the Redis of another form and the cache of checkpoints while a stage's pod from before exists."""
+    outdated = [
+        pod
+        for stage in workload_stages(spec)
+        for pod in observed.replicas_of(stage)
+        if pod.template != release.templates[stage].hash and not pod.stuck
+    ]
+    purposes = {"models", *REDIS} - {redis_component(spec)}
+    return frozenset(
+        key
+        for key, found in observed.objects.items()
+        if outdated and found["metadata"].get("labels", {}).get(names.COMPONENT_LABEL) in purposes
+    )

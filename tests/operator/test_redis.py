@@ -1,0 +1,107 @@
+"""Changes of the managed Redis, its volumes and the checkpoint of a running pipeline."""
+
+import asyncio
+
+THREE = [f"demo-redis-ha-{number}" for number in range(3)]
+
+
+def uids(harness):
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in harness.cluster.list("pod")}
+
+
+def names_of(harness, kind):
+    return [each["metadata"]["name"] for each in harness.cluster.list(kind)]
+
+
+def urls(harness):
+    """Returns the Redis that each stage's pod uses."""
+    return {
+        variable["value"].partition("://")[0]
+        for pod in harness.cluster.list("pod")
+        for container in pod["spec"]["containers"]
+        for variable in container.get("env", ())
+        if variable["name"] == "REDIS_URL"
+    }
+
+
+async def until_only(harness, scheme, pods):
+    """Waits until all stages use another Redis. Until then both exist."""
+    while urls(harness) != {scheme}:
+        statefulsets = names_of(harness, "statefulset")
+        # Read before: a pod may end in between.
+        assert {"demo-redis", "demo-redis-ha"} <= set(statefulsets) or urls(harness) != {"redis", "redis+sentinel"}
+        await asyncio.sleep(0.05)
+    await harness.wait(
+        lambda: {name for name in uids(harness) if "redis" in name} == set(pods), "the other one is gone"
+    )
+    await harness.settled()
+
+
+async def test_replicas_come_and_go_as_a_roll_out(harness):
+    async with harness.operator():
+        harness.apply()
+        await harness.settled()
+        before = uids(harness)
+        harness.apply(connector={"managed": True, "replicas": 3})
+        await until_only(harness, "redis+sentinel", THREE)
+        assert not set(before.values()) & set(uids(harness).values())
+        assert "demo-redis-ha" in names_of(harness, "poddisruptionbudget")
+        for kind in ("service", "networkpolicy", "serviceaccount"):
+            await harness.wait(lambda kind=kind: "demo-redis" not in names_of(harness, kind), f"its {kind} is gone")
+        assert harness.condition("ConnectorReady")["message"] == "3 of 3 servers are ready"
+        harness.apply(connector={"managed": True, "replicas": 1})
+        await until_only(harness, "redis", ["demo-redis-0"])
+        await harness.wait(lambda: names_of(harness, "poddisruptionbudget") == [], "the budget is gone")
+
+
+async def test_new_passwords_replace_all_servers_at_once(harness):
+    async with harness.operator():
+        harness.apply(connector={"managed": True, "replicas": 3})
+        await harness.settled()
+        before = uids(harness)
+        harness.cluster.delete("secret", "demo-redis-ha")
+        await harness.wait(lambda: not set(before.values()) & set(uids(harness).values()), "all pods are new")
+        await harness.settled()
+
+
+async def test_volumes_grow_without_a_restart(harness):
+    async with harness.operator():
+        harness.apply(connector={"managed": True, "replicas": 3, "storage": {"size": "1Gi"}})
+        await harness.settled()
+        before, statefulset = uids(harness), harness.cluster.get("statefulset", "demo-redis-ha")
+        assert names_of(harness, "persistentvolumeclaim") == [f"syrinx-data-{pod}" for pod in THREE]
+        harness.apply(connector={"managed": True, "replicas": 3, "storage": {"size": "2Gi"}})
+        await harness.settled()
+        sizes = [
+            claim["spec"]["resources"]["requests"]["storage"] for claim in harness.cluster.list("persistentvolumeclaim")
+        ]
+        assert sizes == ["2Gi"] * 3
+        assert uids(harness) == before
+        assert harness.cluster.get("statefulset", "demo-redis-ha")["spec"] == statefulset["spec"]
+
+
+def downloading(harness):
+    """Returns whether each stage's pod downloads its checkpoint."""
+    pods = harness.cluster.list("pod")
+    return {bool(pod["spec"].get("initContainers")) for pod in pods if "redis" not in pod["metadata"]["name"]}
+
+
+async def test_another_kind_of_checkpoint_is_a_roll_out(harness):
+    # The bundled voice is the default of the stored resource.
+    hub = {"bundled": False, "huggingFace": {"id": "a/b", "revision": "v1"}, "cache": {"storage": {"size": "1Gi"}}}
+    bundled = {"bundled": True, "huggingFace": None, "cache": None}
+    async with harness.operator():
+        harness.apply()
+        await harness.settled()
+        redis = uids(harness)["demo-redis-0"]
+        harness.apply(model=hub)
+        await harness.wait(lambda: downloading(harness) == {True}, "all stages have the checkpoint of the hub")
+        assert names_of(harness, "persistentvolumeclaim") == ["demo-models"]
+        harness.cluster.patch("ttspipeline", "demo", {"spec": {"model": bundled}})
+        while True in downloading(harness):
+            claims = names_of(harness, "persistentvolumeclaim")
+            assert claims == ["demo-models"] or True not in downloading(harness), "a pod may need it again"
+            await asyncio.sleep(0.05)
+        await harness.wait(lambda: names_of(harness, "persistentvolumeclaim") == [], "the cache is gone")
+        await harness.settled()
+        assert uids(harness)["demo-redis-0"] == redis
