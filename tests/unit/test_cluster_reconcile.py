@@ -130,6 +130,22 @@ async def test_an_edit_deletes_objects_that_are_no_longer_planned():
     assert world.api.names("Secret") == ["demo-redis", "demo-stages"], "Secrets are never deleted"
 
 
+@pytest.mark.parametrize("server", ["dropped", "refused"])
+async def test_no_workload_is_applied_on_a_server_without_image_volumes(server):
+    world = World(api=FakeApi())
+    world.api.add(pipeline_object({"model": {"image": {"reference": "voices/qwen:1"}}}))
+    world.api.image_volumes = server
+    result = await world.reconcile()
+    assert result.outcome is Outcome.BLOCKED
+    assert world.api.names("StatefulSet") == ["demo-redis"] and world.api.names("Deployment") == []
+    assert world.condition("Degraded") == ("True", "ImageVolumesNotSupported")
+    assert world.message("Degraded").count("Kubernetes 1.35") == 1
+    world.api.image_volumes = "supported"
+    assert (await world.reconcile()).outcome is Outcome.SUCCEEDED
+    assert world.api.names("StatefulSet") == ["demo-codec", "demo-redis", "demo-talker"]
+    assert world.condition("Degraded") == ("False", "AsExpected")
+
+
 async def test_an_invalid_resource_changes_only_the_status():
     world = World()
     await world.reconcile()

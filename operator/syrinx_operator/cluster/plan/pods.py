@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.plan import records
+from syrinx_operator.cluster.plan import models, records
 from syrinx_operator.cluster.plan.objects import manifest, non_defaults, omit_empty, secret_ref
 from syrinx_operator.cluster.plan.pod_template import with_patch
 from syrinx_operator.cluster.plan.records import RenderContext
 from syrinx_operator.cluster.state import Component, Manifest, Owner, stages_in_pod, workload_stages
 from syrinx_operator.resource.gateway import GatewaySpec
 from syrinx_operator.resource.pods import ADMIN_PORT, EnvVar, ExtraVolume, PodFields, Resources, SecretKey, Storage
-from syrinx_operator.resource.spec import HuggingFace, ModelSpec, PipelineSpec, StageSpec, TTSPipeline
+from syrinx_operator.resource.spec import PipelineSpec, StageSpec, TTSPipeline
 from syrinx_operator.resource.stage_config import tracing_environment
 from syrinx_stages.contract.settings import SETTINGS_PORT, TOKEN_VARIABLE
 
@@ -120,8 +120,8 @@ def stage_template(pipeline: TTSPipeline, stage: Component, context: RenderConte
         wait = ["python", "-c", f"import time; time.sleep({ENDPOINT_SECONDS})"]
         pod["containers"][0]["lifecycle"] = {"preStop": {"exec": {"command": wait}}}
         pod["terminationGracePeriodSeconds"] += ENDPOINT_SECONDS
-    if (hub := spec.model.hugging_face) is not None:
-        pod["initContainers"] = [_fetch_container(pipeline, hub, each, context) for each in stages_in_pod(spec, stage)]
+    if spec.model.is_downloaded:
+        pod["initContainers"] = [_fetch_container(pipeline, each, context) for each in stages_in_pod(spec, stage)]
     return with_patch({"metadata": _metadata(pipeline, stage, context), "spec": pod}, part.pod_template)
 
 
@@ -193,21 +193,14 @@ def _metadata(pipeline: TTSPipeline, stage: Component, context: RenderContext) -
     return {"labels": {**part.pod_labels, **names.labels(pipeline.name, stage)}, "annotations": annotations}
 
 
-def _fetch_container(pipeline: TTSPipeline, hub: HuggingFace, stage: Component, context: RenderContext) -> Manifest:
+def _fetch_container(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> Manifest:
     part = records.stage_spec(pipeline.spec, stage)
     # Extended resources such as GPUs are left out; the rest stays for a quota that requires limits on all containers.
     resources = Resources(
         requests={name: amount for name, amount in part.resources.requests.items() if "/" not in name},
         limits={name: amount for name, amount in part.resources.limits.items() if "/" not in name},
     )
-    files = ["--id", hub.id, "--revision", hub.revision, "--parts", stage.value, "--cache", names.MODELS_DIRECTORY]
-    environment: list[Manifest] = [{"name": "HF_ENDPOINT", "value": hub.endpoint}] if hub.endpoint is not None else []
-    if hub.token_secret is not None:
-        environment.append({"name": "HF_TOKEN", "valueFrom": secret_ref(hub.token_secret)})
-    process = {
-        "command": ["python", "-m", "syrinx_stages.fetch", *files],
-        "env": [*environment, *_BASE_ENVIRONMENT, *map(_variable, part.env)],
-    }
+    process = models.fetch_process(pipeline.spec.model, [stage], [*_BASE_ENVIRONMENT, *map(_variable, part.env)])
     name = "fetch" if stage in workload_stages(pipeline.spec) else f"fetch-{stage}"
     return container(pipeline.spec, name, context.image, resources, process, mounts=fetch_mounts(part.extra_volumes))
 
@@ -300,7 +293,7 @@ def volumes(pipeline: str, stage: Component, spec: PipelineSpec, extra: Sequence
     for name, each, path in settings:
         result.append(mounted(name, {"configMap": {"name": names.workload(pipeline, each)}}, path))
     result.append(TMP)
-    if (source := models_source(pipeline, spec.model)) is not None:
+    if (source := models.volume_source(pipeline, spec)) is not None:
         result.append(mounted(_MODELS, source, names.MODELS_DIRECTORY))
     if (ca := spec.connector.ca_secret) is not None:
         result.append(mounted("syrinx-redis-ca", _secret_file(ca, names.CA_FILE), names.REDIS_DIRECTORY))
@@ -328,17 +321,6 @@ def fetch_mounts(extra: Sequence[ExtraVolume]) -> list[Manifest]:
     """Returns the mounts of the container that downloads the checkpoint."""
     models = mounted(_MODELS, {}, names.MODELS_DIRECTORY, read_only=False)
     return [mount for _, mount in (TMP, models, *_extra(extra))]
-
-
-def models_source(pipeline: str, model: ModelSpec) -> Manifest | None:
-    """Returns the volume at /models; None if the checkpoint is in the image or in one of the user's volumes."""
-    if model.claim is not None:
-        return {"persistentVolumeClaim": {"claimName": model.claim, "readOnly": True}}
-    if model.hugging_face is None:
-        return None
-    if model.cache is None:
-        return {"emptyDir": {}}
-    return {"persistentVolumeClaim": {"claimName": model.cache.claim or f"{pipeline}-models"}}
 
 
 def claims(owner: Owner, purpose: str, storage: Storage | None) -> list[Manifest]:
