@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api, ApiError, if_found
 from syrinx_operator.cluster.cache import Cache
-from syrinx_operator.cluster.diagnosis import replicas
+from syrinx_operator.cluster.diagnosis import job_problems, replicas
 from syrinx_operator.cluster.kinds import AUTOSCALER, BY_KIND, OPTIONAL, PLANNED, POD, Kind
 from syrinx_operator.cluster.plan.objects import differs
 from syrinx_operator.cluster.secrets import Secrets
@@ -79,11 +79,13 @@ class Objects:
         await cache.require_current(namespace)
         served = [kind for kind in OPTIONAL if cache.serves(kind, namespace)]
         found = (each for kind in (*PLANNED, *served) for each in cache.of_pipeline(kind, namespace, owner.name))
-        pods = replicas(cache.of_pipeline(POD, namespace, owner.name), datetime.now(UTC))
+        pods = list(cache.of_pipeline(POD, namespace, owner.name))
+        found_replicas = replicas(pods, datetime.now(UTC))
         return Observed(
             objects={key_of(each): each for each in found},
-            replicas=tuple(each for each in pods if not each.canary),
-            canary=tuple(each for each in pods if each.canary),
+            replicas=tuple(each for each in found_replicas if not each.canary),
+            canary=tuple(each for each in found_replicas if each.canary),
+            download_problems=job_problems(pods),
             autoscaled=frozenset(autoscaler_targets(cache.all(AUTOSCALER, namespace))),
             password_uid=await self._password_uid(owner),
             served_kinds=frozenset(kind.kind for kind in served),

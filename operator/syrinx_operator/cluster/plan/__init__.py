@@ -8,6 +8,7 @@ from msgspec import Struct, structs
 from syrinx_operator.cluster import names, state
 from syrinx_operator.cluster.plan import autoscaling, canary, network, optional, pods, records, redis, route, workloads
 from syrinx_operator.cluster.plan.canary import CanaryPlan
+from syrinx_operator.cluster.plan.download import Download, required_download
 from syrinx_operator.cluster.plan.objects import record, with_applied_hash
 from syrinx_operator.cluster.plan.records import Release, RenderContext, Settings
 from syrinx_operator.cluster.plan.rollout import Rollout, stage_rollout
@@ -46,6 +47,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Objects that are not planned, but not deleted yet."""
     image: str
     """Image of the running version."""
+    download: Download | None = None
+    """The download for which the pods keep their former checkpoint."""
 
     @property
     def generation(self) -> str:
@@ -72,7 +75,7 @@ def plan(
     Raises ValueError if the Secret of the settings ports, or of a managed Redis, does not exist yet.
     """
     spec = pipeline.spec
-    release, context = _release(pipeline, owner, observed, config)
+    release, context, download = _release(pipeline, owner, observed, config)
     live = {stage: records.settings(spec, stage, owner, observed) for stage in STAGES}
     own_workload = state.workload_stages(spec)
     counts = {
@@ -92,6 +95,7 @@ def plan(
         *pods.claims(owner, "models", spec.model.cache.storage if spec.model.cache else None),
         # Not a volumeClaimTemplate, which could not be added later.
         *pods.claims(owner, Component.REDIS, spec.connector.storage),
+        *((download.policy, download.job) if download is not None else ()),
         *network.services(owner, spec),
         *route.routes(owner, spec.gateway),
         *network.network_policies(owner, spec, config),
@@ -116,6 +120,7 @@ def plan(
         release=release,
         delete=tuple(pod for rollout in rollouts.values() for pod in rollout.delete),
         settings=live,
+        download=download,
         replicas={
             **{stage: counts.get(stage, counts[Component.TALKER]).count for stage in STAGES},
             **({Component.REDIS: 1} if redis_template else {}),
@@ -154,12 +159,17 @@ def stage_image(release: Release) -> str:
 
 def _release(
     pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig
-) -> tuple[Release, RenderContext]:
-    """Returns the desired release with its current templates, and what they were rendered from."""
+) -> tuple[Release, RenderContext, Download | None]:
+    """Returns the release with its current templates, what they were rendered from, and what it waits for.
+
+    While it waits for a download, it is the recorded release with the recorded templates of the stages.
+    """
+    before = records.recorded_release(owner, observed)
     release = records.resolve_release(pipeline, owner, observed, config)
     context = records.render_context(pipeline.spec, release, observed)
+    download = required_download(pipeline, owner, before, release, context, observed)
     templates = {}
-    for stage in state.workload_stages(pipeline.spec):
+    for stage in state.workload_stages(pipeline.spec) if download is None else ():
         inputs = pods.stage_inputs(pipeline, stage, context)
         render = partial(pods.stage_template, pipeline, stage, context)
         templates[stage] = records.freeze(release, stage, inputs, context.token_uid, render)
@@ -167,4 +177,6 @@ def _release(
         inputs = redis.redis_inputs(pipeline, context)
         render = partial(redis.redis_template, pipeline, context)
         templates[Component.REDIS] = records.freeze(release, Component.REDIS, inputs, context.token_uid, render)
-    return structs.replace(release, templates=templates, shared=canary.shared_inputs(pipeline.spec)), context
+    if download is not None and before is not None:
+        return structs.replace(before, templates={**before.templates, **templates}), context, download
+    return structs.replace(release, templates=templates, shared=canary.shared_inputs(pipeline.spec)), context, None

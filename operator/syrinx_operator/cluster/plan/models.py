@@ -29,6 +29,14 @@ def volume_source(pipeline: str, spec: PipelineSpec) -> Manifest | None:
     return {"persistentVolumeClaim": {"claimName": model.cache.claim or f"{pipeline}-models"}}
 
 
+def source_name(model: ModelSpec) -> str:
+    """Returns the place that a checkpoint is downloaded from."""
+    if (hub := model.hugging_face) is not None:
+        return f"{hub.id} at {hub.revision}"
+    assert model.s3 is not None
+    return model.s3.uri
+
+
 def fetch_process(model: ModelSpec, stages: Sequence[Component], environment: Sequence[Manifest]) -> Manifest:
     """Returns command and environment that download the files of stages; `environment` replaces variables by name."""
     arguments = ["--parts", *(stage.value for stage in stages), "--cache", names.MODELS_DIRECTORY]

@@ -13,7 +13,16 @@ from syrinx_operator.cluster.plan.pod_template import with_patch
 from syrinx_operator.cluster.plan.records import RenderContext
 from syrinx_operator.cluster.state import Component, Manifest, Owner, stages_in_pod, workload_stages
 from syrinx_operator.resource.gateway import GatewaySpec
-from syrinx_operator.resource.pods import ADMIN_PORT, EnvVar, ExtraVolume, PodFields, Resources, SecretKey, Storage
+from syrinx_operator.resource.pods import (
+    ADMIN_PORT,
+    EnvVar,
+    ExtraVolume,
+    PodFields,
+    Resources,
+    SecretKey,
+    Storage,
+    Toleration,
+)
 from syrinx_operator.resource.spec import PipelineSpec, StageSpec, TTSPipeline
 from syrinx_operator.resource.stage_config import tracing_environment
 from syrinx_stages.contract.settings import SETTINGS_PORT, TOKEN_VARIABLE
@@ -33,7 +42,8 @@ _SCRAPE_ANNOTATIONS = {
     "prometheus.io/port": str(ADMIN_PORT),
     "prometheus.io/path": "/metrics",
 }
-_MODELS = "syrinx-models"
+MODELS = "syrinx-models"
+"""Name of the volume with the checkpoint."""
 _BASE_ENVIRONMENT: list[Manifest] = [
     {"name": "HOME", "value": "/tmp"},
     # With several threads BLAS splits by shape, and results would depend on the batch.
@@ -200,7 +210,7 @@ def _fetch_container(pipeline: TTSPipeline, stage: Component, context: RenderCon
         requests={name: amount for name, amount in part.resources.requests.items() if "/" not in name},
         limits={name: amount for name, amount in part.resources.limits.items() if "/" not in name},
     )
-    process = models.fetch_process(pipeline.spec.model, [stage], [*_BASE_ENVIRONMENT, *map(_variable, part.env)])
+    process = models.fetch_process(pipeline.spec.model, [stage], fetch_environment(part.env))
     name = "fetch" if stage in workload_stages(pipeline.spec) else f"fetch-{stage}"
     return container(pipeline.spec, name, context.image, resources, process, mounts=fetch_mounts(part.extra_volumes))
 
@@ -229,6 +239,11 @@ def _environment(pipeline: TTSPipeline, user: Sequence[EnvVar]) -> list[Manifest
         defaults.pop(variable.name, None)
     environment += [{"name": name, "value": value} for name, value in defaults.items()]
     return [*environment, *_BASE_ENVIRONMENT, *map(_variable, user)]
+
+
+def fetch_environment(user: Sequence[EnvVar]) -> list[Manifest]:
+    """Returns the environment of a download besides that of its source."""
+    return [*_BASE_ENVIRONMENT, *map(_variable, user)]
 
 
 def _variable(variable: EnvVar) -> Manifest:
@@ -274,12 +289,17 @@ def _placement(pipeline: str, stage: Component, part: PodFields) -> Manifest:
         "topologySpreadConstraints": spread or [{**nodes, "labelSelector": selector}],
         **omit_empty(
             nodeSelector=dict(part.node_selector),
-            tolerations=[{"operator": each.operator, **non_defaults(each)} for each in part.tolerations],
+            tolerations=tolerations(part.tolerations),
             affinity=part.affinity,
             priorityClassName=part.priority_class_name,
             runtimeClassName=part.runtime_class_name,
         ),
     }
+
+
+def tolerations(wanted: Sequence[Toleration]) -> list[Manifest]:
+    """Returns the tolerations of a pod."""
+    return [{"operator": each.operator, **non_defaults(each)} for each in wanted]
 
 
 def volumes(pipeline: str, stage: Component, spec: PipelineSpec, extra: Sequence[ExtraVolume]) -> list[Mounted]:
@@ -294,12 +314,12 @@ def volumes(pipeline: str, stage: Component, spec: PipelineSpec, extra: Sequence
         result.append(mounted(name, {"configMap": {"name": names.workload(pipeline, each)}}, path))
     result.append(TMP)
     if (source := models.volume_source(pipeline, spec)) is not None:
-        result.append(mounted(_MODELS, source, names.MODELS_DIRECTORY))
+        result.append(mounted(MODELS, source, names.MODELS_DIRECTORY))
     if (ca := spec.connector.ca_secret) is not None:
         result.append(mounted("syrinx-redis-ca", _secret_file(ca, names.CA_FILE), names.REDIS_DIRECTORY))
     if stage is Component.GATEWAY:
         result += _access_volumes(spec.gateway)
-    return result + _extra(extra)
+    return result + extra_mounts(extra)
 
 
 def _access_volumes(gateway: GatewaySpec) -> list[Mounted]:
@@ -319,8 +339,8 @@ def _secret_file(secret: SecretKey, path: str) -> Manifest:
 
 def fetch_mounts(extra: Sequence[ExtraVolume]) -> list[Manifest]:
     """Returns the mounts of the container that downloads the checkpoint."""
-    models = mounted(_MODELS, {}, names.MODELS_DIRECTORY, read_only=False)
-    return [mount for _, mount in (TMP, models, *_extra(extra))]
+    models = mounted(MODELS, {}, names.MODELS_DIRECTORY, read_only=False)
+    return [mount for _, mount in (TMP, models, *extra_mounts(extra))]
 
 
 def claims(owner: Owner, purpose: str, storage: Storage | None) -> list[Manifest]:
@@ -339,7 +359,8 @@ def _start_file(path: str, annotation: str) -> Manifest:
     return {"path": path.rpartition("/")[2], "fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}
 
 
-def _extra(extra: Sequence[ExtraVolume]) -> list[Mounted]:
+def extra_mounts(extra: Sequence[ExtraVolume]) -> list[Mounted]:
+    """Returns the additional volumes of a stage."""
     return [
         mounted(each.name, _source(each), each.mount_path, read_only=each.read_only, sub_path=each.sub_path)
         for each in extra
