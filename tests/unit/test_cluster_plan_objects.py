@@ -97,6 +97,23 @@ def keys(plan):
     return {key(each) for each in plan.manifests}
 
 
+def test_keda_authenticates_as_configured():
+    def triggers(**prometheus):
+        tuning = {"prometheus": {"url": "https://prometheus", **prometheus}}
+        spec = {"talker": {"autoscaling": {"by": "Keda", "maxReplicas": 8}}, "tuning": tuning}
+        (scaled,) = (each for each in planned(pipeline(spec)).manifests if each["kind"] == "ScaledObject")
+        assert len(scaled["spec"]["triggers"]) == 2
+        return scaled["spec"]["triggers"]
+
+    for trigger in triggers():
+        assert "authenticationRef" not in trigger and "authModes" not in trigger["metadata"]
+    for trigger in triggers(kedaAuthentication={"name": "prometheus", "modes": ["tls", "bearer"]}):
+        assert trigger["authenticationRef"] == {"name": "prometheus", "kind": "TriggerAuthentication"}
+        assert trigger["metadata"]["authModes"] == "tls,bearer"
+    for trigger in triggers(kedaAuthentication={"name": "cloud", "modes": []}):
+        assert trigger["authenticationRef"]["name"] == "cloud" and "authModes" not in trigger["metadata"]
+
+
 def test_another_autoscaler_is_created_once_the_former_is_gone():
     prometheus = {"prometheus": {"url": "http://prometheus"}}
     spec = {"talker": {"autoscaling": {"by": "Hpa", "maxReplicas": 8}}, "tuning": prometheus}
