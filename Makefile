@@ -67,7 +67,7 @@ test-gpu: $(VENV)/.develops ## Test the engines of a GPU on this machine's
 	$(VENV)/bin/pytest -m gpu tests/gpu
 
 # Downloads 3 GB into .clients/ the first time. SYRINX_TEST_TTS_BENCH names a checkout of tts-bench.
-test-clients: $(VENV)/.develops ## Try people's programs with the bundled voice, and write docs/clients.md
+test-clients: $(VENV)/.develops ## Try people's programs with the bundled voice, write docs/clients.md, and check the dashboards
 	$(VENV)/bin/pytest -m clients -v tests/clients
 
 # Parameters are environment variables, SYRINX_TEST_…: tests/cluster/parameters.py.
