@@ -1,5 +1,6 @@
 """Fetching a checkpoint from a real S3 server: resumed, verified, refused, and by whom."""
 
+import asyncio
 import filecmp
 import os
 import re
@@ -15,6 +16,7 @@ import pytest
 from support import s3, small_checkpoint
 from support.s3 import S3
 from support.stages import DEADLINE
+from support.tls import Authority, tls_front
 from syrinx_stages.contract.checkpoints import s3_directory
 
 BUCKET, PREFIX = "models", "qwen/v1"
@@ -190,7 +192,7 @@ def test_errors_say_what_is_missing_or_refused(server: S3, tmp_path: Path) -> No
     unreachable = "http://127.0.0.1:9"
     status, _, errors = fetch(unreachable, tmp_path)
     assert (status, errors.count("retrying in")) == (1, 3)
-    assert errors.splitlines()[-1].startswith(f"syrinx fetch: {unreachable} cannot be reached: ")
+    assert errors.splitlines()[-1] == f"syrinx fetch: {unreachable} cannot be reached: Connection refused"
 
 
 def test_without_an_identity_requests_are_anonymous(server: S3, checkpoint: Path, tmp_path: Path) -> None:
@@ -209,3 +211,16 @@ def test_other_uris_are_refused(tmp_path: Path, uri: str) -> None:
     status, _, errors = fetch("http://127.0.0.1:9", tmp_path / "models", uri=uri)
     assert status == 2 and re.search("argument --s3: .* is not of the form s3://BUCKET/PREFIX", errors)
     assert not (tmp_path / "models").exists()
+
+
+async def test_a_certificate_needs_a_known_authority(server: S3, checkpoint: Path, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "tls")
+    port = int(server.direct.rpartition(":")[2])
+    async with tls_front(port, *authority.server("DNS:localhost")) as front:
+        url = f"https://localhost:{front}"
+        status, _, errors = await asyncio.to_thread(fetch, url, tmp_path, "gateway")
+        assert status == 1 and "a certificate that is not trusted (UnknownIssuer)" in errors, errors
+        trusted = {"SSL_CERT_FILE": str(authority.ca_file)}
+        status, output, errors = await asyncio.to_thread(fetch, url, tmp_path, "gateway", **trusted)
+    assert status == 0, errors
+    assert same(checkpoint, Path(output.strip()), "config.json")

@@ -29,6 +29,8 @@ _CHUNK = 1 << 18
 _PART = 1 << 20
 """Bytes of which the parts of a multipart upload are multiples."""
 _STATUS = re.compile(r"status code: (\d{3})")
+_CAUSE = re.compile(r'(?:message|error): "([^"]+)"')
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
 _CODE = re.compile(r"<Code>(\w{1,100})</Code>")
 
 
@@ -132,9 +134,14 @@ class Bucket:
             return FetchError(f"{self._endpoint} returns {described} for {name}")
         if status:
             return SourceUnavailable(f"{self._endpoint} returns {described}")
-        # The rest of the text is of several lines, and may quote a request.
-        reason = text.partition("\n")[0].rpartition(" - ")[2].removeprefix("HTTP error: ")
-        return SourceUnavailable(f"{self._endpoint} cannot be reached: {reason}")
+        if found := _CERTIFICATE.search(text):
+            return FetchError(
+                f"{self._endpoint} has a certificate that is not trusted ({found[1]}); for a CA of your own set "
+                "SSL_CERT_FILE to its file"
+            )
+        # The first line names no cause; the rest is the library's debug output.
+        cause = found[1] if (found := _CAUSE.search(text)) else text.partition("\n")[0].rpartition(" - ")[2]
+        return SourceUnavailable(f"{self._endpoint} cannot be reached: {cause}")
 
 
 class _Parts:
