@@ -40,7 +40,7 @@ demo: $(if $(filter vllm,$(ENGINE)),$(VLLM_VENV),$(VENV))/.runs ## Start a pipel
 unit: $(VENV)/.develops ## Run the unit tests: no service, under a minute
 	$(VENV)/bin/pytest -q -m "$(USUAL)" -n 2 tests/unit
 
-test: $(VENV)/.develops $(VENV)/.prometheus ## Run all tests except those below
+test: $(VENV)/.develops $(VENV)/.prometheus $(VENV)/.s3-server ## Run all tests except those below
 	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 tests/unit tests/engines tests/simulation tests/charts
 	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 --dist loadfile --no-loadscope-reorder $(PROCESSES)
 
@@ -67,7 +67,7 @@ test-gpu: $(VENV)/.develops ## Test the engines of a GPU on this machine's
 	$(VENV)/bin/pytest -m gpu tests/gpu
 
 # Downloads 3 GB into .clients/ the first time. SYRINX_TEST_TTS_BENCH names a checkout of tts-bench.
-test-clients: $(VENV)/.develops ## Try people's programs with the bundled voice, and write docs/clients.md
+test-clients: $(VENV)/.develops ## Try people's programs with the bundled voice, write docs/clients.md, and check the dashboards
 	$(VENV)/bin/pytest -m clients -v tests/clients
 
 # Parameters are environment variables, SYRINX_TEST_…: tests/cluster/parameters.py.
@@ -90,7 +90,7 @@ docs: $(VENV)/.documents ## Build the documentation into site/; a broken link is
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 # Everything but the GPU, vLLM (make test-vllm) and a real cluster. The table lists the least covered modules first.
-coverage: $(VENV)/.develops $(VENV)/.prometheus ## Measure the line coverage of `make test`, with the processes that it starts
+coverage: $(VENV)/.develops $(VENV)/.prometheus $(VENV)/.s3-server ## Measure the line coverage of `make test`, with the processes that it starts
 	rm -f .coverage .coverage.*
 	$(VENV)/bin/coverage run -m pytest -q -m "$(USUAL)" tests/unit tests/engines tests/simulation tests/charts
 	$(VENV)/bin/coverage run -m pytest -q -m "$(USUAL)" $(PROCESSES)
@@ -165,3 +165,8 @@ $(VENV)/.prometheus: | $(VENV)/bin/python
 	@if { command -v prometheus && command -v promtool; } >/dev/null || \
 		timeout 120 tests/support/fetch_prometheus.sh "$(CURDIR)/$(VENV)/prometheus"; \
 		then touch $@; else echo "Prometheus is not available: the tests that need it are skipped" >&2; fi
+
+# moto's S3 server, in an environment of its own: its dependencies conflict with the operator's.
+$(VENV)/.s3-server: tests/support/s3.txt | $(VENV)/bin/python
+	@if $(PYTHON) -m venv $(VENV)/s3-server && $(VENV)/s3-server/bin/pip install --quiet --requirement $<; \
+		then touch $@; else echo "moto is not available: the tests that need an S3 server are skipped" >&2; fi

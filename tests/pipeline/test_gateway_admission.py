@@ -151,6 +151,19 @@ async def test_a_request_that_waits_while_redis_is_unreachable_is_a_503(monkeypa
         pool.address = address
 
 
+async def test_the_expected_wait_is_exported():
+    async with gateway() as running:
+        await until(lambda: running.service.ready() is None, "both stages were seen")
+        assert running.metric("syrinx_expected_wait_seconds") == 0
+        await running.stages.leave()
+        talker = running.streams.connector().consumer(Group.TALKERS, "busy")
+        await talker.take_over(1)
+        await talker.report(Capacity(free=0, requests_per_second=2.0))
+        await until(
+            lambda: running.metric("syrinx_expected_wait_seconds") == 0.5, "the next one waits for one of 2 a second"
+        )
+
+
 async def test_a_client_with_many_requests_makes_room_for_another(tmp_path: Path):
     keys = Keys(tmp_path, greedy={}, modest={})
     async with gateway(gateway=GatewaySettings(max_queue_seconds=60.0), api_keys_file=str(keys.file)) as running:

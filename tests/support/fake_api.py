@@ -20,6 +20,8 @@ class FakeApi:
         self.writes: list[tuple[str, str, str]] = []
         """Verb, kind and name of every write."""
         self.fail: Callable[[str, str, str], ApiError | None] = lambda verb, kind, name: None
+        self.image_volumes = "supported"
+        """Whether volumes of images are `supported`, `dropped` or, as by older servers, `refused`."""
         self._versions = itertools.count(1)
 
     def add(self, manifest: Manifest) -> Manifest:
@@ -47,8 +49,14 @@ class FakeApi:
         ]
         return Listing(found, str(next(self._versions)))
 
-    async def apply(self, kind: Kind, namespace: str, manifest: Manifest, subresource: str | None = None) -> Manifest:
+    async def apply(
+        self, kind: Kind, namespace: str, manifest: Manifest, subresource: str | None = None, *, dry_run: bool = False
+    ) -> Manifest:
         name = manifest["metadata"]["name"]
+        if self.image_volumes != "supported":
+            manifest = self._without_image_volumes(manifest)
+        if dry_run:
+            return copy.deepcopy(manifest)
         self._write("apply", f"{kind.kind}/{subresource}" if subresource else kind.kind, name)
         live = self.objects.get((kind.kind, name), {})
         uid = manifest["metadata"].get("uid")
@@ -62,6 +70,19 @@ class FakeApi:
                 "metadata": {"namespace": namespace, **live.get("metadata", {}), **manifest["metadata"]},
             }
         )
+
+    def _without_image_volumes(self, manifest: Manifest) -> Manifest:
+        copied = copy.deepcopy(manifest)
+        pod = copied.get("spec", {}).get("template", {}).get("spec", {})
+        kept = [volume for volume in pod.get("volumes", ()) if "image" not in volume]
+        if self.image_volumes == "refused" and len(kept) < len(pod.get("volumes", ())):
+            path = '.spec.template.spec.volumes[name="syrinx-models"].image'
+            raise ApiError(
+                500, "InternalError", f"failed to create typed patch object: {path}: field not declared in schema"
+            )
+        if "volumes" in pod:
+            pod["volumes"] = kept
+        return copied
 
     async def create(self, kind: Kind, namespace: str, manifest: Manifest) -> Manifest:
         name = manifest["metadata"]["name"]

@@ -71,6 +71,6 @@ def variables(board: Object) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
     """A dashboard's variables that are asked of Prometheus: name, series selector, label, and all there is to one."""
     for variable in board["templating"]["list"]:
         if variable["type"] == "query":
-            match = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["definition"])
-            assert match, variable["definition"]
+            match = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
+            assert match, variable["query"]["query"]
             yield variable["name"], match[1], match[2], variable

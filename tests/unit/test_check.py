@@ -200,7 +200,7 @@ def test_violations_on_kubernetes_only_are_notes():
     assert len(checked.pipelines) == 1
     assert [str(note) for note in checked.on_kubernetes] == [
         "p.yaml:7:5: spec.gateway.port: on Kubernetes: must be at least 1024: the gateway does not run as root",
-        "p.yaml:8:11: spec.model.path: on Kubernetes: a relative path needs `claim`, the volume that contains it",
+        "p.yaml:8:11: spec.model.path: on Kubernetes: a relative path needs `claim` or `volume`, which contains it",
     ]
 
 

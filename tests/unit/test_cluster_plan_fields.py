@@ -18,7 +18,7 @@ STAGES = {GATEWAY, TALKER, CODEC}
 NOBODY = set()
 
 ELSEWHERE = (
-    r"spec\.(slo|paused|updateStrategy|rollout)\b|spec\.tuning(?!\.prometheus\.url)\b|"
+    r"spec\.(slo|paused|updateStrategy|rollout)\b|spec\.tuning(?!\.prometheus\.)\b|"
     r"spec\.connector\.passwordEnv$|spec\.gateway\.(apiKeys|tls)\.\w*[fF]ile$"
 )
 """Fields that only tuning, a roll-out or `syrinx up` uses."""
@@ -52,7 +52,7 @@ RESTARTED = [
 CHOICES = [
     *("Separate", "Colocated", "vllm", "Surge", "Replace"),
     *("CustomVoice", "Base", "cpu", "cuda", "Always", "Never", "ClusterIP", "NodePort", "LoadBalancer", "Ignore"),
-    *("Issuer", "ClusterIssuer", "Hpa", "Keda"),
+    *("Issuer", "ClusterIssuer", "Hpa", "Keda", "TriggerAuthentication", "basic"),
     *("ReadWriteOnce", "ReadWriteMany", "Exists", "Equal", "NoSchedule", "PreferNoSchedule", "Memory", ""),
 ]
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from support.cluster_plan import CONFIG, EMPTY, after, key, owner_of, pipeline, planned
+from syrinx_operator.cluster.plan.models import volume_source
 from syrinx_operator.cluster.plan.network import network_policies
 from syrinx_operator.cluster.plan.objects import (
     manifest,
@@ -16,7 +17,7 @@ from syrinx_operator.cluster.plan.objects import (
     short_hash,
     with_applied_hash,
 )
-from syrinx_operator.cluster.plan.pods import models_source, volumes
+from syrinx_operator.cluster.plan.pods import volumes
 from syrinx_operator.cluster.plan.records import model_directory
 from syrinx_operator.cluster.plan.workloads import ReplicaCount, replica_count
 from syrinx_operator.cluster.state import Component, ObjectKey
@@ -96,6 +97,23 @@ def keys(plan):
     return {key(each) for each in plan.manifests}
 
 
+def test_keda_authenticates_as_configured():
+    def triggers(**prometheus):
+        tuning = {"prometheus": {"url": "https://prometheus", **prometheus}}
+        spec = {"talker": {"autoscaling": {"by": "Keda", "maxReplicas": 8}}, "tuning": tuning}
+        (scaled,) = (each for each in planned(pipeline(spec)).manifests if each["kind"] == "ScaledObject")
+        assert len(scaled["spec"]["triggers"]) == 2
+        return scaled["spec"]["triggers"]
+
+    for trigger in triggers():
+        assert "authenticationRef" not in trigger and "authModes" not in trigger["metadata"]
+    for trigger in triggers(kedaAuthentication={"name": "prometheus", "modes": ["tls", "bearer"]}):
+        assert trigger["authenticationRef"] == {"name": "prometheus", "kind": "TriggerAuthentication"}
+        assert trigger["metadata"]["authModes"] == "tls,bearer"
+    for trigger in triggers(kedaAuthentication={"name": "cloud", "modes": []}):
+        assert trigger["authenticationRef"]["name"] == "cloud" and "authModes" not in trigger["metadata"]
+
+
 def test_another_autoscaler_is_created_once_the_former_is_gone():
     prometheus = {"prometheus": {"url": "http://prometheus"}}
     spec = {"talker": {"autoscaling": {"by": "Hpa", "maxReplicas": 8}}, "tuning": prometheus}
@@ -112,19 +130,55 @@ def test_another_autoscaler_is_created_once_the_former_is_gone():
 
 
 @pytest.mark.parametrize(
-    ("spec", "directory", "volume"),
+    ("model", "directory", "volume"),
     [
         ({}, "bundled", None),
         ({"path": "/weights"}, "/weights", None),
         ({"path": "a/b", "claim": "c"}, "/models/a/b", {"persistentVolumeClaim": {"claimName": "c", "readOnly": True}}),
         ({"huggingFace": {"id": "org/name", "revision": "r1"}}, "/models/org--name/r1", {"emptyDir": {}}),
+        ({"s3": {"uri": "s3://voices/qwen/1.0/"}}, "/models/s3--voices/qwen/1.0", {"emptyDir": {}}),
+        (
+            {"s3": {"uri": "s3://voices", "endpoint": "http://minio:9000"}, "cache": {"claim": "c"}},
+            "/models/s3--voices--52500c8a",
+            {"persistentVolumeClaim": {"claimName": "c"}},
+        ),
+        (
+            {"image": {"reference": "voices/qwen:1", "path": "/v1"}},
+            "/models/v1",
+            {"image": {"reference": "voices/qwen:1", "pullPolicy": "Always"}},
+        ),
+        (
+            {"path": "a", "volume": {"nfs": {"server": "files", "path": "/voices"}}},
+            "/models/a",
+            {"nfs": {"server": "files", "path": "/voices", "readOnly": True}},
+        ),
+        (
+            {"path": "a", "volume": {"csi": {"driver": "d.example", "nodePublishSecret": "s"}}},
+            "/models/a",
+            {"csi": {"driver": "d.example", "readOnly": True, "nodePublishSecretRef": {"name": "s"}}},
+        ),
     ],
-    ids=["bundled", "path", "claim", "hub"],
+    ids=["bundled", "path", "claim", "hub", "s3", "s3 elsewhere", "image", "nfs", "csi"],
 )
-def test_the_directory_and_volume_of_a_checkpoint(spec, directory, volume):
-    found = msgspec.convert(spec, type(pipeline().spec.model))
-    assert model_directory(found) == directory
-    assert models_source("demo", found) == volume
+def test_the_directory_and_volume_of_a_checkpoint(model, directory, volume):
+    spec = pipeline({"model": model or {"bundled": True}, "imagePullPolicy": "Always"}).spec
+    assert model_directory(spec.model) == directory
+    assert volume_source("demo", spec) == volume
+
+
+def test_a_bucket_is_read_with_the_credentials_of_the_secret_unless_the_user_sets_them():
+    s3 = {"uri": "s3://voices/1", "endpoint": "http://minio:9000", "region": "r", "credentialsSecret": "keys"}
+    user = {"env": [{"name": "AWS_REGION", "value": "mine"}]}
+    plan = planned(pipeline({"model": {"s3": s3}, "codec": user}))
+    for component, region in ((Component.TALKER, "r"), (Component.CODEC, "mine")):
+        (fetch,) = plan.release.templates[component].template["spec"]["initContainers"]
+        assert fetch["command"][3:7] == ["--s3", "s3://voices/1", "--endpoint", "http://minio:9000"]
+        environment = {each["name"]: each.get("value", each.get("valueFrom")) for each in fetch["env"]}
+        assert len(environment) == len(fetch["env"]), "each variable once"
+        assert environment["AWS_REGION"] == region
+        secret = environment["AWS_SECRET_ACCESS_KEY"]["secretKeyRef"]
+        assert secret == {"name": "keys", "key": "AWS_SECRET_ACCESS_KEY"}
+        assert environment["AWS_SESSION_TOKEN"]["secretKeyRef"]["optional"]
 
 
 def test_containers_mount_only_existing_volumes():

@@ -202,6 +202,11 @@ def test_switching_to_an_external_redis_removes_the_managed_one():
         HUB,
         {"huggingFace": {"id": "Qwen/voice", "revision": "v2"}},
         {"huggingFace": {"id": "Qwen/other", "revision": "main"}},
+        {"s3": {"uri": "s3://voices/1"}},
+        {"s3": {"uri": "s3://voices/1", "endpoint": "http://minio:9000"}},
+        {"image": {"reference": "voices/qwen:1"}},
+        {"image": {"reference": "voices/qwen:1", "path": "v2"}},
+        {"path": "a", "volume": {"nfs": {"server": "files", "path": "/voices"}}},
     ],
 )
 def test_another_model_changes_the_generation(model):
@@ -295,7 +300,8 @@ def test_users_may_not_set_what_the_plan_sets_in_pods():
                 spec = template["spec"]
                 for container in (*spec["containers"], *spec.get("initContainers", ())):
                     found |= {variable["name"] for variable in container["env"]} - theirs
-    assert found == RESERVED_ENV | {"LOG_FORMAT"} | set(tracing_environment(parsed(document("everything")).spec))
+    theirs_first = {"LOG_FORMAT", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}
+    assert found == RESERVED_ENV | theirs_first | set(tracing_environment(parsed(document("everything")).spec))
 
 
 def variables(subject, component):

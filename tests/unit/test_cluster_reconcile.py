@@ -130,6 +130,67 @@ async def test_an_edit_deletes_objects_that_are_no_longer_planned():
     assert world.api.names("Secret") == ["demo-redis", "demo-stages"], "Secrets are never deleted"
 
 
+@pytest.mark.parametrize("server", ["dropped", "refused"])
+async def test_no_workload_is_applied_on_a_server_without_image_volumes(server):
+    world = World(api=FakeApi())
+    world.api.add(pipeline_object({"model": {"image": {"reference": "voices/qwen:1"}}}))
+    world.api.image_volumes = server
+    result = await world.reconcile()
+    assert result.outcome is Outcome.BLOCKED
+    assert world.api.names("StatefulSet") == ["demo-redis"] and world.api.names("Deployment") == []
+    assert world.condition("Degraded") == ("True", "ImageVolumesNotSupported")
+    assert world.message("Degraded").count("Kubernetes 1.35") == 1
+    world.api.image_volumes = "supported"
+    assert (await world.reconcile()).outcome is Outcome.SUCCEEDED
+    assert world.api.names("StatefulSet") == ["demo-codec", "demo-redis", "demo-talker"]
+    assert world.condition("Degraded") == ("False", "AsExpected")
+
+
+def from_bucket(version):
+    return {"s3": {"uri": f"s3://voices/{version}"}, "cache": {"claim": "c"}}
+
+
+async def test_the_status_shows_the_download_and_its_failure():
+    world = World(api=FakeApi())
+    world.api.add(pipeline_object({"model": from_bucket(1)}))
+    assert (await world.reconcile()).outcome is Outcome.SUCCEEDED and world.api.names("Job") == []
+    served = world.api.objects["StatefulSet", "demo-talker"]["spec"]["template"]
+    world.edit(model=from_bucket(2))
+    await world.reconcile()
+    (name,) = world.api.names("Job")
+    assert world.api.objects["StatefulSet", "demo-talker"]["spec"]["template"] == served
+    assert world.condition("Progressing") == ("True", "Downloading")
+    assert f"Job {name} downloads s3://voices/2" in world.message("Progressing")
+    assert world.condition("Degraded") == ("False", "AsExpected")
+
+    job = world.api.objects["Job", name]
+    labels = {"batch.kubernetes.io/job-name": name, "syrinx.dev/pipeline": "demo"}
+
+    def set_pod(**state: Any) -> None:
+        status = {"containerStatuses": [{"name": "fetch", "state": state}]}
+        metadata = {"name": "p", "namespace": "voices", "labels": labels}
+        world.api.add({"kind": "Pod", "metadata": metadata, "spec": {}, "status": status})
+
+    set_pod(waiting={"reason": "CreateContainerConfigError", "message": 'secret "voices" not found'})
+    await world.reconcile()
+    assert world.condition("Degraded") == ("True", "DownloadFailed") and 'secret "voices"' in world.message("Degraded")
+
+    world.api.add(
+        {**job, "status": {"conditions": [{"type": "Failed", "status": "True", "reason": "R", "message": "m"}]}}
+    )
+    error = {"exitCode": 1, "reason": "Error", "message": "syrinx fetch: no s3://voices/2 (404 NoSuchBucket)"}
+    set_pod(terminated=error)
+    await world.reconcile()
+    assert world.condition("Degraded") == ("True", "DownloadFailed")
+    assert "404 NoSuchBucket" in world.message("Degraded") and "10 minutes" in world.message("Degraded")
+
+    world.api.add({**job, "status": {"conditions": [{"type": "Complete", "status": "True"}]}})
+    await world.reconcile()
+    assert world.api.objects["StatefulSet", "demo-talker"]["spec"]["template"] != served
+    await world.reconcile()
+    assert world.api.names("Job") == [] and world.condition("Degraded") == ("False", "AsExpected")
+
+
 async def test_an_invalid_resource_changes_only_the_status():
     world = World()
     await world.reconcile()

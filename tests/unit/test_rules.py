@@ -5,12 +5,21 @@ import pytest
 
 from syrinx_operator.resource.connector import ConnectorSpec
 from syrinx_operator.resource.gateway import ApiKeysSpec, GatewaySpec, TlsSpec
+from syrinx_operator.resource.model import (
+    S3,
+    CsiVolume,
+    HuggingFace,
+    ModelCache,
+    ModelImage,
+    ModelSpec,
+    ModelVolume,
+    NfsVolume,
+)
 from syrinx_operator.resource.pods import ConfigMapKey, EnvVar, ExtraVolume, Resources, SecretKey, Toleration
 from syrinx_operator.resource.rules import cluster_violations, violations
 from syrinx_operator.resource.spec import (
     CaptureShape,
     CodecSpec,
-    ModelSpec,
     PipelineSpec,
     TalkerSpec,
     VllmSpec,
@@ -79,6 +88,33 @@ def test_the_message_does_not_contain_the_password():
     (violation,) = violations(pipeline(connector=ConnectorSpec(url="redis://u:hunter2@h")))
     assert "hunter2" not in violation.message
     assert "passwordEnv" in violation.message
+
+
+NFS = ModelVolume(nfs=NfsVolume(server="files", path="/voices"))
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (ModelSpec(s3=S3(uri="s3://a/b"), cache=ModelCache(claim="c")), []),
+        (ModelSpec(s3=S3(uri="s3://a/b"), hugging_face=HuggingFace(id="a/b", revision="c")), ["spec.model"]),
+        (ModelSpec(s3=S3(uri="s3://a/b"), image=ModelImage(reference="a:1")), ["spec.model"]),
+        (ModelSpec(image=ModelImage(reference="a:1", path="x"), path="/y"), ["spec.model"]),
+        (ModelSpec(image=ModelImage(reference="a:1", path="a/../b")), ["spec.model.image.path"]),
+        (ModelSpec(image=ModelImage(reference="a:1"), cache=ModelCache(claim="c")), ["spec.model.cache"]),
+        (ModelSpec(path="a", volume=NFS), []),
+        (ModelSpec(path="a/..", volume=NFS), ["spec.model.path"]),
+        (ModelSpec(path="a", volume=NFS, claim="c"), ["spec.model.volume"]),
+        (ModelSpec(bundled=True, volume=NFS), ["spec.model.volume"]),
+        (ModelSpec(path="a", volume=ModelVolume()), ["spec.model.volume"]),
+        (ModelSpec(path="a", volume=ModelVolume(nfs=NFS.nfs, csi=CsiVolume(driver="d"))), ["spec.model.volume"]),
+        (ModelSpec(s3=S3(uri="s3://a", endpoint="http://169.254.169.254")), ["spec.model.s3.endpoint"]),
+        (ModelSpec(s3=S3(uri="s3://a", endpoint="https://[fd00:ec2::254]/")), ["spec.model.s3.endpoint"]),
+        (ModelSpec(s3=S3(uri="s3://a", endpoint="https://minio.storage:9000")), []),
+    ],
+)
+def test_sources_of_the_checkpoint(model, expected):
+    assert violated_paths(model=model) == expected
 
 
 SECRET = SecretKey(name="s", key="k")

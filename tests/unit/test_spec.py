@@ -7,14 +7,13 @@ from syrinx_operator.local.machine import publishable_pipeline
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource.connector import ConnectorSpec
 from syrinx_operator.resource.gateway import ApiKeysSpec, ApiSpec, CorsSpec, GatewaySpec, ServiceSpec, TlsSpec
+from syrinx_operator.resource.model import S3, HuggingFace, ModelImage, ModelSpec, ModelVolume, NfsVolume
 from syrinx_operator.resource.pods import EnvVar, Resources, SecretKey, fields_of
 from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import (
     CaptureShape,
     CodecSpec,
-    HuggingFace,
     Metadata,
-    ModelSpec,
     PipelineSpec,
     TalkerSpec,
     TTSPipeline,
@@ -219,6 +218,15 @@ def test_local_tensor_parallelism_needs_a_device():
             ModelSpec(hugging_face=HuggingFace(id="a/b", revision="v1")),
             "spec.model.huggingFace is supported only on Kubernetes: .*hf download a/b --revision v1.* spec.model.path",
         ),
+        (ModelSpec(s3=S3(uri="s3://a/b")), "spec.model.s3 is supported only on Kubernetes: download s3://a/b and "),
+        (
+            ModelSpec(image=ModelImage(reference="a/b:1")),
+            "spec.model.image is supported only on Kubernetes: copy .* a/b:1",
+        ),
+        (
+            ModelSpec(path="qwen", volume=ModelVolume(nfs=NfsVolume(server="files", path="/"))),
+            "spec.model.volume is supported only on Kubernetes: .* spec.model.path",
+        ),
         (
             ModelSpec(path="qwen", claim="weights"),
             "spec.model.claim is supported only on Kubernetes: .* spec.model.path",
@@ -300,6 +308,10 @@ def test_colocated_talker_processes_have_a_codec():
         (ModelSpec(bundled=True), "syrinx-us"),
         (ModelSpec(path="/models/Qwen3-TTS/"), "Qwen3-TTS"),
         (ModelSpec(path="qwen"), "qwen"),
+        (ModelSpec(s3=S3(uri="s3://models/qwen/1.0/")), "1.0"),
+        (ModelSpec(image=ModelImage(reference="registry.example:5000/voices/qwen:1.0")), "qwen"),
+        (ModelSpec(image=ModelImage(reference="voices/qwen@sha256:" + "0" * 64)), "qwen"),
+        (ModelSpec(image=ModelImage(reference="voices/all:1", path="models/small/")), "small"),
         (ModelSpec(path="/models/x", name="mine"), "mine"),
     ],
 )

@@ -168,10 +168,15 @@ class Api:
         finally:
             answer.close()
 
-    async def apply(self, kind: Kind, namespace: str, manifest: Manifest, subresource: str | None = None) -> Manifest:
-        """Server-side apply with force; returns the live object. `metadata.uid` acts as a precondition."""
+    async def apply(
+        self, kind: Kind, namespace: str, manifest: Manifest, subresource: str | None = None, *, dry_run: bool = False
+    ) -> Manifest:
+        """Server-side apply with force; returns the live object. `metadata.uid` acts as a precondition.
+
+        With `dry_run` nothing is stored, and the returned object is what would be.
+        """
         path = kind.path(namespace, manifest["metadata"]["name"], subresource)
-        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        query = {"fieldManager": FIELD_MANAGER, "force": "true", **({"dryRun": "All"} if dry_run else {})}
         return await self.json("PATCH", path, query=query, body=manifest, content_type=_APPLY)
 
     async def merge(self, kind: Kind, namespace: str, name: str, body: Manifest) -> Manifest:

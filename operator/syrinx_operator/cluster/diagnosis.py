@@ -22,6 +22,7 @@ from syrinx_operator.cluster.state import STAGES, Component, Manifest, Problem, 
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_operator.resource.stage_config import codec_process
 
+JOB_LABEL = "batch.kubernetes.io/job-name"
 CRASH_LOOP = "CrashLoopBackOff"
 MISSING_AFTER = timedelta(seconds=60)
 """How long a workload may be short of pods before it is reported; Kubernetes creates pods within seconds."""
@@ -38,11 +39,15 @@ _STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 _FINISHED = frozenset({"Failed", "Succeeded"})
 _ALIASES = {"ErrImagePull": "ImagePullBackOff", "RegistryUnavailable": "ImagePullBackOff"}
 """Reasons that the kubelet alternates between for the same problem."""
-_ADVICE = {
+START_ADVICE = {
     "ImagePullBackOff": "check the image name and, for a private registry, spec.imagePullSecrets",
     "InvalidImageName": "correct the image name",
     "ErrImageNeverPull": "spec.imagePullPolicy is Never: the image must already be on the node",
     "CreateContainerConfigError": "a Secret or ConfigMap that it references, or a key in it, does not exist",
+}
+"""What helps against each reason for which a container does not start."""
+_ADVICE = {
+    **START_ADVICE,
     CRASH_LOOP: "see `kubectl logs {pod} --previous --all-containers`",
     "Unschedulable": "no node fits: compare its resources, node selector, tolerations and volumes with the nodes",
     "NodeLost": "repair the node, or if it is gone for good delete it: `kubectl delete node {node}`",
@@ -66,6 +71,17 @@ def replicas(pods: Iterable[Manifest], now: datetime) -> tuple[Replica, ...]:
         and pod["metadata"].get("labels", {}).get(COMPONENT_LABEL) in components
         for replica in _pod_replicas(pod, now)
     )
+
+
+def job_problems(pods: Iterable[Manifest]) -> dict[str, str]:
+    """Returns why the newest pod of each Job does not run or has failed, by the Job's name."""
+    newest = sorted(pods, key=lambda pod: pod["metadata"].get("creationTimestamp") or "")
+    jobs = {name: pod for pod in newest if (name := pod["metadata"].get("labels", {}).get(JOB_LABEL))}
+    found = {
+        name: next(_problems(pod, (pod.get("status") or {}).get("containerStatuses") or ()), "")
+        for name, pod in jobs.items()
+    }
+    return {name: problem.removeprefix("Terminated: ")[:_MAX_PROBLEM] for name, problem in found.items() if problem}
 
 
 def diagnose(

@@ -46,6 +46,7 @@ POD_MONITOR = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
 PLANNED = (
     Kind("apps/v1", "StatefulSet", "statefulsets"),
     Kind("apps/v1", "Deployment", "deployments"),
+    Kind("batch/v1", "Job", "jobs"),
     Kind("v1", "Service", "services"),
     Kind("v1", "ConfigMap", "configmaps"),
     Kind("v1", "ServiceAccount", "serviceaccounts"),

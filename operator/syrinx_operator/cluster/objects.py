@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
@@ -12,8 +13,8 @@ from msgspec import Struct, structs
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api, ApiError, if_found
 from syrinx_operator.cluster.cache import Cache
-from syrinx_operator.cluster.diagnosis import replicas
-from syrinx_operator.cluster.kinds import AUTOSCALER, BY_KIND, OPTIONAL, PLANNED, POD
+from syrinx_operator.cluster.diagnosis import job_problems, replicas
+from syrinx_operator.cluster.kinds import AUTOSCALER, BY_KIND, OPTIONAL, PLANNED, POD, Kind
 from syrinx_operator.cluster.plan.objects import differs
 from syrinx_operator.cluster.secrets import Secrets
 from syrinx_operator.cluster.state import (
@@ -35,6 +36,18 @@ log = logging.getLogger(__name__)
 _PRUNED = frozenset(kind.kind for kind in (*PLANNED, *OPTIONAL))
 _DISPENSABLE = frozenset({"PodDisruptionBudget", "PodMonitor"})
 """Kinds that nothing else needs to run."""
+
+
+_UNKNOWN_FIELD = re.compile(r"\.image: field not declared in schema")
+_IMAGE_VOLUMES = Problem(
+    "ImageVolumesNotSupported",
+    "spec.model.image: this cluster has no image volumes, so the workloads are not changed. They need Kubernetes 1.35, "
+    "or 1.33 with the feature gate ImageVolume. Otherwise create a pipeline with spec.model.s3, huggingFace or claim.",
+)
+
+
+class _Unsupported(Exception):
+    """The cluster does not support what a manifest needs; the argument is the Problem."""
 
 
 class Applied(Struct, kw_only=True):
@@ -78,11 +91,13 @@ class Objects:
         await cache.require_current(namespace)
         served = [kind for kind in OPTIONAL if cache.serves(kind, namespace)]
         found = (each for kind in (*PLANNED, *served) for each in cache.of_pipeline(kind, namespace, owner.name))
-        pods = replicas(cache.of_pipeline(POD, namespace, owner.name), datetime.now(UTC))
+        pods = list(cache.of_pipeline(POD, namespace, owner.name))
+        found_replicas = replicas(pods, datetime.now(UTC))
         return Observed(
             objects={key_of(each): each for each in found},
-            replicas=tuple(each for each in pods if not each.canary),
-            canary=tuple(each for each in pods if each.canary),
+            replicas=tuple(each for each in found_replicas if not each.canary),
+            canary=tuple(each for each in found_replicas if each.canary),
+            download_problems=job_problems(pods),
             autoscaled=frozenset(autoscaler_targets(cache.all(AUTOSCALER, namespace))),
             served_kinds=frozenset(kind.kind for kind in served),
             status_generations=Observed.settings_generations(status),
@@ -119,6 +134,9 @@ class Objects:
                 continue
             try:
                 result.objects[key] = await self._apply_one(owner, manifest, before)
+            except _Unsupported as unsupported:
+                result.problems = list(dict.fromkeys([*result.problems, unsupported.args[0]]))
+                result.missing.append(key)
             except ApiError as error:
                 result.add_error(key, error, "applied")
                 result.missing.append(key)
@@ -170,6 +188,8 @@ class Objects:
         if live is not None:
             # With its UID the apply fails if another object has taken the name meanwhile.
             manifest = {**manifest, "metadata": {**manifest["metadata"], "uid": live["metadata"]["uid"]}}
+        if has_image_volume(manifest) and not (live is not None and has_image_volume(live)):
+            await self._require_image_volumes(kind, owner, manifest)
         try:
             answer = await self._api.apply(kind, owner.namespace, manifest)
         except ApiError as error:
@@ -185,6 +205,17 @@ class Objects:
         values = owner.namespace, owner.name, kind.kind, manifest["metadata"]["name"]
         log.log(level, "%s/%s: applied %s %s", *values, extra=owner.log_fields)
         return {**answer, "apiVersion": kind.api_version, "kind": kind.kind}
+
+    async def _require_image_volumes(self, kind: Kind, owner: Owner, manifest: Manifest) -> None:
+        """Raises _Unsupported if the API server would refuse or drop an image volume: the pods could only crash."""
+        try:
+            answer = await self._api.apply(kind, owner.namespace, manifest, dry_run=True)
+        except ApiError as error:
+            if _UNKNOWN_FIELD.search(str(error)):
+                raise _Unsupported(_IMAGE_VOLUMES) from None
+            raise
+        if not has_image_volume(answer):
+            raise _Unsupported(_IMAGE_VOLUMES)
 
     async def _reread(self, owner: Owner, key: ObjectKey, known: Manifest | None) -> None:
         """Puts the live object into the cache, which a conflict has shown to be outdated."""
@@ -208,6 +239,12 @@ class Objects:
         self._telemetry.object_writes.labels(key.kind, "deleted").inc()
         values = owner.namespace, owner.name, key.kind, key.name
         log.info("%s/%s: deleted %s %s", *values, extra=owner.log_fields)
+
+
+def has_image_volume(workload: Manifest) -> bool:
+    """Returns whether an object is a workload whose pods have a volume with the content of an image."""
+    template = (workload.get("spec") or {}).get("template") or {}
+    return any("image" in volume for volume in (template.get("spec") or {}).get("volumes") or ())
 
 
 def autoscaler_targets(autoscalers: Iterable[Manifest]) -> Iterable[ObjectKey]:

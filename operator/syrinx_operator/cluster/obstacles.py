@@ -8,6 +8,7 @@ from msgspec import Struct
 from syrinx_operator.cluster import diagnosis, names
 from syrinx_operator.cluster.diagnosis import parse_time
 from syrinx_operator.cluster.plan import Plan
+from syrinx_operator.cluster.plan.download import RETRY_SECONDS
 from syrinx_operator.cluster.progress import STALLED, incomplete, is_stalled
 from syrinx_operator.cluster.state import Component, Metrics, Observed, Owner, Problem
 from syrinx_operator.resource.canary_status import CanaryStatus
@@ -104,6 +105,32 @@ def diagnoses(inputs: StatusInputs, component: Component) -> list[tuple[Problem,
     if _is_surging(inputs, component):
         problems = [(_with_surge_advice(problem), is_blocking) for problem, is_blocking in problems]
     return sorted(problems, key=lambda each: not each[1])
+
+
+def download_progress(inputs: StatusInputs) -> Problem | None:
+    """Returns the download that a roll-out waits for, with what hinders it."""
+    if (download := inputs.plan.download) is None:
+        return None
+    message = f"Job {download.name} downloads {download.source}; until then the pods keep the former checkpoint"
+    hindrance = inputs.observed.download_problems.get(download.name)
+    return Problem("Downloading", f"{message}; its pod: {hindrance}" if hindrance else message)
+
+
+def failed_download(inputs: StatusInputs) -> list[Problem]:
+    """Returns the problem of a download that has failed or cannot start."""
+    download = inputs.plan.download
+    if download is None:
+        return []
+    hindrance = inputs.observed.download_problems.get(download.name, "")
+    if not download.failure:
+        advice = diagnosis.START_ADVICE.get(hindrance.partition(":")[0])
+        return [Problem("DownloadFailed", f"Job {download.name}: {hindrance}; {advice}")] if advice else []
+    reason = hindrance or download.failure
+    advice = (
+        f"the pods keep the former checkpoint; correct spec.model or its Secret; it is tried again after "
+        f"{RETRY_SECONDS // 60} minutes, or at once after `kubectl delete job {download.name}`"
+    )
+    return [Problem("DownloadFailed", f"Job {download.name} cannot download {download.source}: {reason}; {advice}")]
 
 
 def _is_surging(inputs: StatusInputs, component: Component) -> bool:

@@ -124,6 +124,8 @@ class Observed(Struct, frozen=True, kw_only=True):
     """Without those of a canary."""
     canary: tuple[Replica, ...] = ()
     """The replicas of a canary."""
+    download_problems: Mapping[str, str] = {}
+    """Why the newest pod of a Job does not run or has failed, by the Job's name."""
     autoscaled: frozenset[ObjectKey] = frozenset()
     """Workloads that a HorizontalPodAutoscaler (also one created by KEDA) targets."""
     password_uid: str | None = None

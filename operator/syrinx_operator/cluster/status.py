@@ -8,7 +8,15 @@ import msgspec
 
 from syrinx_operator.cluster import names, state
 from syrinx_operator.cluster.canary import WAY_OUT
-from syrinx_operator.cluster.obstacles import StatusInputs, blocking, diagnoses, missing, stalled
+from syrinx_operator.cluster.obstacles import (
+    StatusInputs,
+    blocking,
+    diagnoses,
+    download_progress,
+    failed_download,
+    missing,
+    stalled,
+)
 from syrinx_operator.cluster.plan.optional import unserved
 from syrinx_operator.cluster.plan.records import recorded_settings
 from syrinx_operator.cluster.plan.route import route_problems
@@ -305,6 +313,8 @@ def _progressing(inputs: StatusInputs) -> ConditionValue:
     if too_late := [problem for component in inputs.plan.templates if (problem := stalled(inputs, component))]:
         return _joined(too_late)._replace(status="False")
     pending = [Problem("NotApplied", problem.message) for problem in inputs.problems]
+    if (download := download_progress(inputs)) is not None:
+        pending.append(download)
     for component in inputs.plan.templates:
         if (difference := incomplete(inputs.plan, inputs.observed, component)) is not None:
             obstacles = [problem.message for problem, _ in diagnoses(inputs, component)]
@@ -317,12 +327,12 @@ def _progressing(inputs: StatusInputs) -> ConditionValue:
             "all components are of the version before the failed canary" if is_held else "all components match the spec"
         )
         return ConditionValue("False", "Complete", message)
-    order = ("NotApplied", "RollingOut", "Scaling", "Starting", "ConfirmingSettings", "Canary")
+    order = ("NotApplied", "Downloading", "RollingOut", "Scaling", "Starting", "ConfirmingSettings", "Canary")
     return _joined(sorted(pending, key=lambda each: order.index(each.reason)))
 
 
 def _degraded(inputs: StatusInputs) -> ConditionValue:
-    found = [*inputs.problems, *canary_problems(inputs)]
+    found = [*inputs.problems, *failed_download(inputs), *canary_problems(inputs)]
     redis = state.redis_component(inputs.pipeline.spec)
     for component in (*([redis] if redis else []), Component.TALKER, Component.CODEC, Component.GATEWAY):
         problems = blocking(inputs, component) or missing(inputs, component)

@@ -24,5 +24,6 @@ class AutoscalingSpec(Object, frozen=True, kw_only=True):
 class StageAutoscalingSpec(AutoscalingSpec, frozen=True, kw_only=True):
     """An autoscaler of talkers or codecs. The larger of the counts for streams and for the wait applies."""
 
-    max_wait_seconds: Annotated[float, Meta(ge=0.1, le=600)] = 1.0
-    """Replicas are added in proportion while the oldest request has waited longer than this for a talker."""
+    max_wait_seconds: Annotated[float, Meta(ge=0.05, le=600)] = 0.1
+    """Replicas are added in proportion while a request is expected to wait longer than this for a talker and a codec.
+    In an overload requests are refused once the wait exceeds a tenth of gateway.maxQueueSeconds, so choose less."""

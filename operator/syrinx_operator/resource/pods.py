@@ -53,13 +53,16 @@ Port = Annotated[int, Meta(ge=1, le=65_535)]
 Replicas = Annotated[int, Meta(ge=1, le=64)]
 DrainSeconds = Annotated[int, Meta(ge=0, le=3600)]
 _COMPONENT = "[a-z0-9]+(([.]|_|__|-+)[a-z0-9]+)*"
+IMAGE: Final = (
+    r"^(([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(:[0-9]+)?/)?"
+    rf"{_COMPONENT}(/{_COMPONENT})*(:[A-Za-z0-9_][-A-Za-z0-9_.]*)?(@[a-z0-9]+:[0-9a-f]{{32,128}})?$"
+)
 Image = Annotated[
     str,
     Meta(
         min_length=1,
         max_length=512,
-        pattern=r"^(([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(:[0-9]+)?/)?"
-        rf"{_COMPONENT}(/{_COMPONENT})*(:[A-Za-z0-9_][-A-Za-z0-9_.]*)?(@[a-z0-9]+:[0-9a-f]{{32,128}})?$",
+        pattern=IMAGE,
         description="a repository in lower case with a tag or digest, for example registry.example/syrinx/stages:1.0",
     ),
 ]

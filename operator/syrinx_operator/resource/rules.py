@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from syrinx_operator.resource import pods, spec, tuning
+from syrinx_operator.resource import model, pods, spec, tuning
 from syrinx_operator.resource.autoscaling import AutoscalingSpec
 from syrinx_operator.resource.conditions import (
     FORBIDDEN,
@@ -49,6 +49,8 @@ REDIS_URL: Final = (
 )
 """SCHEME://[USER@]HOST[:PORT][/DB], or SCHEME+sentinel://[USER@]HOST[:PORT],…/SERVICE[/DB]; a host is a name, an IPv4
 address, or an IPv6 address in brackets."""
+_PARENT: Final = "(^|/)[.][.](/|$)"
+_LINK_LOCAL: Final = r"^https?://(169[.]254[.]|\[[Ff][Ee]80:|\[[Ff][Dd]00:[Ee][Cc]2:)"
 PASSWORD_IN_URL: Final = "^[^/]*//[^/?#]*:[^/?#]*@"
 
 PROCESS_FIELDS: Final = tuple((field.name, field.encode_name) for field in structs.fields(spec.StageSpec))
@@ -207,24 +209,36 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         *(_keda_needs_prometheus(stage) for stage in ("gateway", "talker", "codec")),
         immutable("self.topology == oldSelf.topology", "is immutable", "topology"),
     ),
-    spec.ModelSpec: (
-        exactly_one("path", "huggingFace", flag="bundled"),
+    model.ModelSpec: (
+        exactly_one("path", "huggingFace", "s3", "image", flag="bundled"),
         requires("path", matches("path", "[^/]"), "names no directory"),
         requires(
             "path",
-            has("claim") | starts_with("path", "/"),
-            "a relative path needs `claim`, the volume that contains it",
+            has("claim") | has("volume") | starts_with("path", "/"),
+            "a relative path needs `claim` or `volume`, which contains it",
             cluster_only=True,
         ),
         requires(
             "path",
-            ~has("claim") | ~matches("path", "(^|/)[.][.](/|$)"),
-            "must not contain `..`: it is a directory in `claim`",
+            (~has("claim") & ~has("volume")) | ~matches("path", _PARENT),
+            "must not contain `..`: it is a directory in the volume",
         ),
         requires("claim", has("path"), "needs `path`, the checkpoint's directory in the volume"),
-        requires("cache", has("huggingFace"), "needs `huggingFace`: only downloads are cached"),
+        requires("volume", has("path") & ~has("claim"), "needs `path`, its directory in the volume, and no `claim`"),
+        requires("cache", has("huggingFace") | has("s3"), "needs `huggingFace` or `s3`: only downloads are cached"),
     ),
-    spec.ModelCache: (exactly_one("claim", "storage"),),
+    model.ModelCache: (exactly_one("claim", "storage"),),
+    model.ModelVolume: (exactly_one("nfs", "csi"),),
+    model.ModelImage: (
+        requires("path", ~matches("path", _PARENT), "must not contain `..`: it is a directory in the image"),
+    ),
+    model.S3: (
+        requires(
+            "endpoint",
+            ~matches("endpoint", _LINK_LOCAL),
+            "must not be a link-local address, at which clouds give nodes their credentials",
+        ),
+    ),
     spec.TalkerSpec: (
         pod_template("talker"),
         _RESIDENT_ROWS,

@@ -1,7 +1,7 @@
 """The TTSPipeline resource: its fields with their bounds, defaults and descriptions.
 
-The CRD is generated from it. `gateway`, `connector`, `tuning` and `pods` have the fields of these subjects. Unknown
-fields are refused. Rules between fields are in `rules`.
+The CRD is generated from it. `gateway`, `model`, `connector`, `tuning` and `pods` have the fields of these subjects.
+Unknown fields are refused. Rules between fields are in `rules`.
 """
 
 from typing import Annotated, Final, Literal
@@ -12,6 +12,7 @@ from syrinx_operator.resource import pods
 from syrinx_operator.resource.autoscaling import StageAutoscalingSpec
 from syrinx_operator.resource.connector import ConnectorSpec
 from syrinx_operator.resource.gateway import GatewaySpec
+from syrinx_operator.resource.model import ModelSpec
 from syrinx_operator.resource.pods import KUBERNETES, Object, list_map
 from syrinx_operator.resource.rollout import RolloutSpec
 from syrinx_operator.resource.tuning import Ratio, SloSpec, TuningSpec
@@ -42,49 +43,6 @@ class Metadata(Object, frozen=True, kw_only=True):
     """Labels of the resource."""
     annotations: dict[str, str] = {}
     """Annotations of the resource."""
-
-
-class HuggingFace(Object, frozen=True, kw_only=True):
-    """A checkpoint on a Hugging Face hub, downloaded before a stage starts."""
-
-    id: Annotated[str, Meta(pattern="^[A-Za-z0-9][-A-Za-z0-9._]*/[A-Za-z0-9][-A-Za-z0-9._]*$", max_length=200)]
-    """Repository, for example Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice."""
-    revision: Annotated[str, Meta(min_length=1, max_length=200, pattern="^[A-Za-z0-9][-A-Za-z0-9._/]*$")]
-    """Commit, tag or branch. Only a commit (40 hex digits) pins the weights."""
-    token_secret: pods.SecretKey | None = None
-    """Access token, for gated or private repositories. Default: none."""
-    endpoint: Annotated[str, Meta(pattern="^https?://[^ ]+$", max_length=512)] | None = None
-    """URL of another hub, for example a mirror. Default: the public hub."""
-
-
-class ModelCache(Object, frozen=True, kw_only=True):
-    """Cache of downloaded checkpoints, shared by all pods. Exactly one of `claim` and `storage`."""
-
-    claim: pods.Name | None = None
-    """Name of an existing PersistentVolumeClaim. It is kept when the pipeline is deleted."""
-    storage: pods.Storage | None = None
-    """A volume that is created for the pipeline and deleted with it."""
-
-
-class ModelSpec(Object, frozen=True, kw_only=True):
-    """The Qwen3-TTS checkpoint to serve: exactly one of `bundled`, `path` and `huggingFace`."""
-
-    bundled: bool = False
-    """Serve the small voice that is included in Syrinx."""
-    path: Annotated[pods.Line, Meta(max_length=1024)] | None = None
-    """Directory of a checkpoint in the official layout (config.json, model.safetensors, speech_tokenizer/). `syrinx up`
-    resolves a relative path from the directory of the resource's file. On Kubernetes it is a directory in `claim`, or
-    an absolute path in the container."""
-    claim: Annotated[pods.Name | None, KUBERNETES] = None
-    """PersistentVolumeClaim that contains `path`. It is mounted read-only."""
-    hugging_face: Annotated[HuggingFace | None, KUBERNETES] = None
-    """A checkpoint on a Hugging Face hub, downloaded before a stage starts."""
-    cache: Annotated[ModelCache | None, KUBERNETES] = None
-    """Cache of downloaded checkpoints: exactly one of `claim` and `storage`. Default: none; each new pod downloads the
-    checkpoint."""
-    name: Annotated[pods.Line, Meta(max_length=128)] | None = None
-    """Name that clients send as `model`. Default: syrinx-us for the bundled voice, otherwise the last component of the
-    path or of the repository."""
 
 
 class StageSpec(pods.PodFields, frozen=True, kw_only=True):
@@ -235,7 +193,8 @@ class PipelineSpec(Object, frozen=True, kw_only=True):
     fixed_user: Annotated[bool, KUBERNETES] = True
     """Run the pods as users 65532 and, of Redis, 999. false: the cluster chooses the users, as on OpenShift."""
     model: ModelSpec = ModelSpec(bundled=True)
-    """The checkpoint to serve: exactly one of `bundled`, `path` and `huggingFace`. Default: the bundled voice."""
+    """The checkpoint to serve: exactly one of `bundled`, `path`, `huggingFace`, `s3` and `image`. Default: the bundled
+    voice."""
     gateway: GatewaySpec = GatewaySpec()
     """The public HTTP API."""
     topology: Literal["Separate", "Colocated"] = "Separate"
@@ -278,9 +237,7 @@ class TTSPipeline(Object, frozen=True, kw_only=True):
         model = self.spec.model
         if model.name:
             return model.name
-        if model.hugging_face is not None:
-            return model.hugging_face.id.rpartition("/")[2]
-        return BUNDLED_MODEL_NAME if model.path is None else model.path.rstrip("/").rpartition("/")[2]
+        return model.default_name or BUNDLED_MODEL_NAME
 
 
 def default_pipeline(name: str = "demo") -> TTSPipeline:

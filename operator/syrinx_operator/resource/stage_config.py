@@ -137,6 +137,19 @@ def _require_local(spec: PipelineSpec) -> None:
             f"(hf download {hub.id} --revision {hub.revision} --local-dir DIRECTORY) "
             "and set spec.model.path to its directory"
         )
+    if (s3 := spec.model.s3) is not None:
+        raise LocalError(
+            f"spec.model.s3 is supported only on Kubernetes: download {s3.uri} and set spec.model.path to its directory"
+        )
+    if (image := spec.model.image) is not None:
+        raise LocalError(
+            "spec.model.image is supported only on Kubernetes: copy the checkpoint out of "
+            f"{image.reference} and set spec.model.path to its directory"
+        )
+    if spec.model.volume is not None:
+        raise LocalError(
+            "spec.model.volume is supported only on Kubernetes: remove it and set spec.model.path to a local directory"
+        )
     if spec.model.claim is not None:
         raise LocalError(
             "spec.model.claim is supported only on Kubernetes: remove it and set spec.model.path to a local directory"

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from syrinx_operator.resource.pods import KUBERNETES, Object, list_map
+from syrinx_operator.resource.pods import KUBERNETES, Name, Object, list_map
 from syrinx_stages.contract.family import TaskName
 from syrinx_stages.contract.settings import Ramp, Rows
 
@@ -67,11 +67,24 @@ class TuningBounds(Object, frozen=True, kw_only=True):
     """Limits on codec.capturePairs."""
 
 
+class KedaAuthentication(Object, frozen=True, kw_only=True):
+    """Credentials and CA in an object of KEDA that you create."""
+
+    name: Name
+    """Name of the TriggerAuthentication or ClusterTriggerAuthentication."""
+    kind: Literal["TriggerAuthentication", "ClusterTriggerAuthentication"] = "TriggerAuthentication"
+    """Kind of the object."""
+    modes: Annotated[tuple[Literal["bearer", "basic", "tls", "custom"], ...], Meta(max_length=4)] = ("bearer",)
+    """How KEDA authenticates, its authModes. Empty for the identity of a cloud. A CA in the object applies with any."""
+
+
 class PrometheusSpec(Object, frozen=True, kw_only=True):
-    """The Prometheus that scrapes this pipeline. Its token and CA are configured in the operator."""
+    """The Prometheus that scrapes this pipeline. The token and CA for tuning are configured in the operator."""
 
     url: Annotated[str, Meta(pattern=r"^https?://[^\s/@?#\\][^\s@?#\\]*$", max_length=512)]
     """URL, for example http://prometheus.monitoring:9090, optionally with a path before /api/v1."""
+    keda_authentication: KedaAuthentication | None = None
+    """How KEDA authenticates, for stages with autoscaling by Keda. Default: not at all."""
 
 
 class TuningSpec(Object, frozen=True, kw_only=True):

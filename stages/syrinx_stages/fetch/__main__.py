@@ -1,10 +1,9 @@
-"""`python -m syrinx_stages.fetch --id ORG/NAME --revision REV --parts gateway|talker|codec --cache DIR`.
+"""`python -m syrinx_stages.fetch (--id ORG/NAME --revision REV | --s3 URI) --parts STAGE [STAGE ...] --cache DIR`.
 
-Downloads the files of a checkpoint that a stage needs to DIR/ORG--NAME/REV and prints that directory.
+Downloads the files of a checkpoint that stages need to a directory below DIR and prints that directory.
 """
 
 import argparse
-import fnmatch
 import re
 import signal
 import sys
@@ -12,16 +11,16 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from syrinx_stages.contract.checkpoints import hub_directory, s3_directory
+from syrinx_stages.fetch.download import Source, download, retry
+from syrinx_stages.fetch.parts import CONFIGS, WEIGHTS, select
 from syrinx_stages.fetch.store import FetchError, Store
 from syrinx_stages.model.config import CheckpointError, ModelType, read_model_config
 
-CONFIGS = ("*.json", "*.txt", "speech_tokenizer/*.json")
-"""Configuration and tokenizer files, which every stage reads."""
-WEIGHTS = {"gateway": (), "talker": ("model*.safetensors",), "codec": ("speech_tokenizer/model*.safetensors",)}
-"""The other files that each stage reads."""
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-_SAFE = re.compile(rf"(speech_tokenizer/)?{_NAME}")
+_S3_NAME = r"[A-Za-z0-9][A-Za-z0-9._=+-]*"
 _REPOSITORY = (rf"{_NAME}/{_NAME}", "of the form ORG/NAME")
+_URI = (rf"s3://[a-z0-9][a-z0-9.-]+(/{_S3_NAME})*/?", "of the form s3://BUCKET/PREFIX")
 _REVISION = (rf"{_NAME}(/(?!\.\.?(/|$))[A-Za-z0-9._-]+)*", "a commit, tag or branch")
 
 
@@ -30,20 +29,41 @@ def main() -> int:
     # PID 1 of a container ignores SIGTERM without a handler. Partial files are kept for the next attempt.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     parser = argparse.ArgumentParser(prog="python -m syrinx_stages.fetch", description=__doc__)
-    parser.add_argument("--id", required=True, type=partial(_checked, *_REPOSITORY), help="repository, as ORG/NAME")
-    parser.add_argument("--revision", required=True, type=partial(_checked, *_REVISION), help="commit, tag or branch")
-    parser.add_argument("--parts", required=True, choices=sorted(WEIGHTS), help="stage that needs the files")
+    parser.add_argument("--id", type=partial(_checked, *_REPOSITORY), help="repository of a hub, as ORG/NAME")
+    parser.add_argument("--revision", type=partial(_checked, *_REVISION), help="commit, tag or branch")
+    parser.add_argument("--s3", type=partial(_checked, *_URI), help="bucket and prefix, as s3://BUCKET/PREFIX")
+    parser.add_argument("--endpoint", default="", help="URL of the S3 server; AWS without it")
+    parser.add_argument("--parts", required=True, nargs="+", choices=sorted(WEIGHTS), help="stages that need the files")
     parser.add_argument("--cache", required=True, help="directory of all checkpoints")
     arguments = parser.parse_args()
-    store = Store(Path(arguments.cache), arguments.id, arguments.revision)
+    if bool(arguments.s3) == bool(arguments.id and arguments.revision):
+        parser.error("give --id and --revision, or --s3")
+    store = Store(Path(arguments.cache, _directory(arguments)))
     try:
-        if not store.complete(arguments.parts):
-            _fetch(store, arguments.id, arguments.revision, arguments.parts)
+        if parts := [part for part in arguments.parts if not store.complete(part)]:
+            _fetch(_source(arguments), store, parts)
     except (FetchError, CheckpointError) as error:
         _log(str(error))
         return 1
     print(store.directory)
     return 0
+
+
+def _directory(arguments: argparse.Namespace) -> str:
+    if arguments.s3:
+        return s3_directory(arguments.s3, arguments.endpoint)
+    return hub_directory(arguments.id, arguments.revision)
+
+
+def _source(arguments: argparse.Namespace) -> Source:
+    # Imported late because they are slow to import and not needed if the files are present.
+    if arguments.s3:
+        from syrinx_stages.fetch.s3 import Bucket
+
+        return Bucket(arguments.s3, arguments.endpoint)
+    from syrinx_stages.fetch.hub import Repository
+
+    return Repository(arguments.id, arguments.revision)
 
 
 def _checked(pattern: str, description: str, text: str) -> str:
@@ -52,36 +72,30 @@ def _checked(pattern: str, description: str, text: str) -> str:
     return text
 
 
-def _fetch(store: Store, name: str, revision: str, part: str) -> None:
-    # Imported late because they are slow to import and not needed if the files are present.
-    from syrinx_stages.fetch.download import Repository, download, retry
+def _fetch(source: Source, store: Store, parts: Sequence[str]) -> None:
+    version = ""
 
-    commit, files = retry(Repository(name, revision).list, lambda: None, _log)
-    if (pinned := store.pin(commit)) != commit:
-        commit, files = retry(Repository(name, pinned).list, lambda: None, _log)
-    repository = Repository(name, commit)
+    def pin(newest: str) -> str:
+        nonlocal version
+        version = store.pin(newest)
+        return version
+
+    files = retry(lambda: source.files(pin), lambda: None, _log)
 
     def fetch(patterns: Sequence[str]) -> dict[str, int]:
         """Downloads the files that match; returns their sizes by path."""
-        selected = [file for file in files if _SAFE.fullmatch(file.path) and _matches(file.path, patterns)]
-        for pattern in patterns:
-            if not any(_matches(file.path, [pattern]) for file in selected):
-                raise FetchError(f"{name} at {revision} is not a Qwen3-TTS checkpoint: it has no {pattern}")
+        selected = select(source, files, patterns)
         for file in selected:
-            download(repository, commit, file, store, _log)
+            download(source, file, store, _log)
         return {file.path: file.size for file in selected}
 
     sizes = fetch(CONFIGS)
-    weights = WEIGHTS[part]
-    if part == "talker" and read_model_config(store.directory).tts_model_type is ModelType.BASE:
-        # The talker of a Base checkpoint also encodes reference audio.
-        weights = (*weights, *WEIGHTS["codec"])
-    store.mark_complete(part, commit, sizes | fetch(weights))
-
-
-def _matches(path: str, patterns: Sequence[str]) -> bool:
-    """Matches shell patterns in which `*` does not match a slash."""
-    return any(path.count("/") == pattern.count("/") and fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
+    for part in parts:
+        weights = WEIGHTS[part]
+        if part == "talker" and read_model_config(store.directory).tts_model_type is ModelType.BASE:
+            # The talker of a Base checkpoint also encodes reference audio.
+            weights = (*weights, *WEIGHTS["codec"])
+        store.mark_complete(part, version, sizes | fetch(weights))
 
 
 def _log(message: str) -> None:

@@ -18,8 +18,8 @@ class FetchError(Exception):
     """The files cannot be fetched; the one-line message says what to do."""
 
 
-class HubUnavailable(FetchError):
-    """The hub cannot be reached or cannot respond now; a retry may succeed."""
+class SourceUnavailable(FetchError):
+    """The server cannot be reached or cannot respond now; a retry may succeed."""
 
 
 class Marker(msgspec.Struct, frozen=True):
@@ -31,10 +31,10 @@ class Marker(msgspec.Struct, frozen=True):
 
 
 class Store:
-    """The directory of one revision of one repository."""
+    """The directory of one checkpoint."""
 
-    def __init__(self, cache: Path, repository: str, revision: str) -> None:
-        self.directory = cache / repository.replace("/", "--") / revision
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
 
     def complete(self, part: str) -> bool:
         """Whether all files of a part are present."""

@@ -58,6 +58,7 @@ class PipelineMonitor:
         self.expected_wait = queue.expected_seconds
         self._metrics[m.QUEUE_LENGTH].set(queue.length)
         self._metrics[m.QUEUE_AGE].set(queue.oldest_seconds)
+        self._metrics[m.EXPECTED_WAIT].set(queue.expected_seconds)
         if missing is None:
             self._was_complete, self._missing_since = True, None
         elif self._missing_since is None:

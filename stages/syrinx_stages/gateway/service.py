@@ -119,7 +119,7 @@ class GatewayService:
 
     async def start(self) -> None:
         """Starts the background tasks. If Redis cannot be reached yet, the gateway is not ready."""
-        for gauge in (m.LIVE_STREAMS, m.QUEUE_LENGTH, m.QUEUE_AGE):
+        for gauge in (m.LIVE_STREAMS, m.QUEUE_LENGTH, m.QUEUE_AGE, m.EXPECTED_WAIT):
             self._metrics[gauge].set(0)
         # Both series must exist from the start: `rate` ignores the first value of a series.
         for outcome in (EndReason.ERROR, EndReason.REFUSED):

@@ -102,6 +102,7 @@ BUILTIN = (
     _of("apps", "replicasets", "ReplicaSet", "status", "scale"),
     _of("apps", "statefulsets", "StatefulSet", "status", "scale"),
     _of("apps", "controllerrevisions", "ControllerRevision"),
+    _of("batch", "jobs", "Job", "status"),
     _of("autoscaling", "horizontalpodautoscalers", "HorizontalPodAutoscaler", "status", version="v2"),
     _of("policy", "poddisruptionbudgets", "PodDisruptionBudget", "status"),
     _of("networking.k8s.io", "networkpolicies", "NetworkPolicy"),

@@ -20,6 +20,7 @@ from syrinx_operator.cluster.plan import (
     workloads,
 )
 from syrinx_operator.cluster.plan.canary import CanaryPlan
+from syrinx_operator.cluster.plan.download import Download, required_download
 from syrinx_operator.cluster.plan.objects import record, with_applied_hash
 from syrinx_operator.cluster.plan.records import Release, RenderContext, Settings
 from syrinx_operator.cluster.plan.rollout import Rollout, stage_rollout
@@ -59,6 +60,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Objects that are not planned, but not deleted yet."""
     image: str
     """Image of the running version."""
+    download: Download | None = None
+    """The download for which the pods keep their former checkpoint."""
 
     @property
     def generation(self) -> str:
@@ -85,7 +88,7 @@ def plan(
     Raises ValueError if the Secret of the settings ports, or of a managed Redis, does not exist yet.
     """
     spec = pipeline.spec
-    release, context = _release(pipeline, owner, observed, config)
+    release, context, download = _release(pipeline, owner, observed, config)
     live = {stage: records.settings(spec, stage, owner, observed) for stage in STAGES}
     own_workload = state.workload_stages(spec)
     counts = {
@@ -104,6 +107,7 @@ def plan(
         *network.service_accounts(owner, spec),
         *pods.claims(owner, "models", spec.model.cache.storage if spec.model.cache else None),
         *_redis_claims(owner, spec),
+        *((download.policy, download.job) if download is not None else ()),
         *network.services(owner, spec),
         *route.routes(owner, spec.gateway),
         *network.network_policies(owner, spec, config),
@@ -136,6 +140,7 @@ def plan(
             *(replicated_redis.with_old_password(observed) if redis_form is Component.REDIS_HA else ()),
         ),
         settings=live,
+        download=download,
         replicas={
             **{stage: counts.get(stage, counts[Component.TALKER]).count for stage in STAGES},
             **({redis_form: redis_count.count} if redis_form else {}),
@@ -181,12 +186,17 @@ def stage_image(release: Release) -> str:
 
 def _release(
     pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig
-) -> tuple[Release, RenderContext]:
-    """Returns the desired release with its current templates, and what they were rendered from."""
+) -> tuple[Release, RenderContext, Download | None]:
+    """Returns the release with its current templates, what they were rendered from, and what it waits for.
+
+    While it waits for a download, it is the recorded release with the recorded templates of the stages.
+    """
+    before = records.recorded_release(owner, observed)
     release = records.resolve_release(pipeline, owner, observed, config)
     context = records.render_context(pipeline.spec, release, observed)
+    download = required_download(pipeline, owner, before, release, context, observed)
     templates = {}
-    for stage in state.workload_stages(pipeline.spec):
+    for stage in state.workload_stages(pipeline.spec) if download is None else ():
         inputs = pods.stage_inputs(pipeline, stage, context)
         render = partial(pods.stage_template, pipeline, stage, context)
         templates[stage] = records.freeze(release, stage, inputs, context.token_uid, render)
@@ -195,4 +205,6 @@ def _release(
         form = redis if redis_form is Component.REDIS else replicated_redis
         render = partial(form.redis_template, pipeline, context)
         templates[redis_form] = records.freeze(release, redis_form, inputs, context.token_uid, render)
-    return structs.replace(release, templates=templates, shared=canary.shared_inputs(pipeline.spec)), context
+    if download is not None and before is not None:
+        return structs.replace(before, templates={**before.templates, **templates}), context, download
+    return structs.replace(release, templates=templates, shared=canary.shared_inputs(pipeline.spec)), context, None

@@ -1,4 +1,4 @@
-"""Autoscalers of the stages: KEDA's ScaledObjects or HorizontalPodAutoscalers, on live streams and waiting requests."""
+"""Autoscalers of the stages: ScaledObjects of KEDA or HorizontalPodAutoscalers, on streams and the expected wait."""
 
 from typing import Any, Final
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.kinds import AUTOSCALER, SCALED_OBJECT
-from syrinx_operator.cluster.plan.objects import manifest
+from syrinx_operator.cluster.plan.objects import manifest, omit_empty
 from syrinx_operator.cluster.prometheus import selector
 from syrinx_operator.cluster.state import Component, Manifest, ObjectKey, Observed, Owner, is_owned, workload_stages
 from syrinx_operator.resource.autoscaling import AutoscalingSpec, StageAutoscalingSpec
@@ -14,7 +14,11 @@ from syrinx_operator.resource.gateway import GatewaySpec
 from syrinx_operator.resource.spec import PipelineSpec
 
 STREAMS_METRIC: Final = "syrinx_live_streams"
-WAIT_METRIC: Final = "syrinx_queue_oldest_age_seconds"
+WAIT_METRIC: Final = "syrinx_expected_wait_seconds"
+_FORMER_WAIT_METRIC: Final = "syrinx_queue_oldest_age_seconds"
+"""What gateways of earlier versions export instead."""
+_WAIT_WINDOW: Final = "2m"
+"""The wait is averaged, so that one burst adds no replicas."""
 _STREAMS_PER_GATEWAY: Final = 100
 _POLLING_SECONDS: Final = 15
 
@@ -23,8 +27,8 @@ class _Target(Struct, frozen=True):
     """A metric and its target: for each replica, or as a whole."""
 
     metric: str
-    aggregation: str
-    """PromQL's function over all gateways."""
+    query: str
+    """PromQL, in which SELECTOR is that of the pipeline's series."""
     value: float
     per_replica: bool
 
@@ -50,28 +54,40 @@ def autoscalers(owner: Owner, spec: PipelineSpec, observed: Observed) -> list[Ma
 
 def _targets(part: Any, autoscaling: AutoscalingSpec) -> list[_Target]:
     default = _STREAMS_PER_GATEWAY if isinstance(part, GatewaySpec) else part.max_num_seqs
-    found = [_Target(STREAMS_METRIC, "sum", autoscaling.streams_per_replica or default, per_replica=True)]
+    # A pod that two jobs scrape must count once.
+    streams = f"sum(max by (pod) ({STREAMS_METRIC}{{SELECTOR}}))"
+    found = [_Target(STREAMS_METRIC, streams, autoscaling.streams_per_replica or default, per_replica=True)]
     if isinstance(autoscaling, StageAutoscalingSpec):
-        found.append(_Target(WAIT_METRIC, "max", autoscaling.max_wait_seconds, per_replica=False))
+        waits = (
+            f"max(avg_over_time({name}{{SELECTOR}}[{_WAIT_WINDOW}]))" for name in (WAIT_METRIC, _FORMER_WAIT_METRIC)
+        )
+        found.append(_Target(WAIT_METRIC, " or ".join(waits), autoscaling.max_wait_seconds, per_replica=False))
     return found
 
 
 def _scaled_object(
     owner: Owner, spec: PipelineSpec, stage: Component, autoscaling: AutoscalingSpec, targets: list[_Target]
 ) -> Manifest:
-    assert spec.tuning.prometheus is not None
+    prometheus = spec.tuning.prometheus
+    assert prometheus is not None
+    authentication = prometheus.keda_authentication
     triggers = [
         {
             "type": "prometheus",
             "metricType": "AverageValue" if target.per_replica else "Value",
             "metadata": {
-                "serverAddress": spec.tuning.prometheus.url,
-                # A pod that two jobs scrape must count once.
-                "query": f"{target.aggregation}(max by (pod) ({target.metric}{{{selector(owner, with_canary=True)}}}))",
+                "serverAddress": prometheus.url,
+                "query": target.query.replace("SELECTOR", selector(owner, with_canary=True)),
                 "threshold": f"{target.value:g}",
                 # Without samples the count stays as it is.
                 "ignoreNullValues": "false",
+                **omit_empty(authModes=",".join(authentication.modes) if authentication is not None else ""),
             },
+            **omit_empty(
+                authenticationRef={"name": authentication.name, "kind": authentication.kind}
+                if authentication is not None
+                else None
+            ),
         }
         for target in targets
     ]

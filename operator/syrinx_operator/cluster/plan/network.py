@@ -75,6 +75,11 @@ def network_policies(owner: Owner, spec: PipelineSpec, config: OperatorConfig) -
     return policies
 
 
+def closed_policy(owner: Owner, purpose: str) -> Manifest:
+    """Returns the policy of pods that serve nothing."""
+    return _policy(owner, purpose, [])
+
+
 def pod_monitors(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
     """Returns the PodMonitor of all stages, if the spec requests one."""
     requested = spec.monitoring.pod_monitor
@@ -110,9 +115,9 @@ def _port(name: str, port: int) -> Manifest:
     return {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
 
 
-def _policy(owner: Owner, component: Component, ingress: list[Manifest]) -> Manifest:
+def _policy(owner: Owner, component: str, ingress: list[Manifest]) -> Manifest:
     pods: Manifest = {"matchLabels": names.selector(owner.name, component)}
-    if component in STAGES:
+    if isinstance(component, Component) and component in STAGES:
         pods = _pods(owner, component)
     spec = {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": ingress}
     return manifest(owner, "networking.k8s.io/v1", "NetworkPolicy", component, spec=spec)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.plan import records
+from syrinx_operator.cluster.plan import models, records
 from syrinx_operator.cluster.plan.objects import manifest, non_defaults, omit_empty, secret_ref
 from syrinx_operator.cluster.plan.pod_template import with_patch
 from syrinx_operator.cluster.plan.records import RenderContext
@@ -21,8 +21,17 @@ from syrinx_operator.cluster.state import (
     workload_stages,
 )
 from syrinx_operator.resource.gateway import GatewaySpec
-from syrinx_operator.resource.pods import ADMIN_PORT, EnvVar, ExtraVolume, PodFields, Resources, SecretKey, Storage
-from syrinx_operator.resource.spec import HuggingFace, ModelSpec, PipelineSpec, StageSpec, TTSPipeline
+from syrinx_operator.resource.pods import (
+    ADMIN_PORT,
+    EnvVar,
+    ExtraVolume,
+    PodFields,
+    Resources,
+    SecretKey,
+    Storage,
+    Toleration,
+)
+from syrinx_operator.resource.spec import PipelineSpec, StageSpec, TTSPipeline
 from syrinx_operator.resource.stage_config import tracing_environment
 from syrinx_stages.contract.settings import SETTINGS_PORT, TOKEN_VARIABLE
 
@@ -41,7 +50,8 @@ _SCRAPE_ANNOTATIONS = {
     "prometheus.io/port": str(ADMIN_PORT),
     "prometheus.io/path": "/metrics",
 }
-_MODELS = "syrinx-models"
+MODELS = "syrinx-models"
+"""Name of the volume with the checkpoint."""
 _BASE_ENVIRONMENT: list[Manifest] = [
     {"name": "HOME", "value": "/tmp"},
     # With several threads BLAS splits by shape, and results would depend on the batch.
@@ -128,8 +138,8 @@ def stage_template(pipeline: TTSPipeline, stage: Component, context: RenderConte
         wait = ["python", "-c", f"import time; time.sleep({ENDPOINT_SECONDS})"]
         pod["containers"][0]["lifecycle"] = {"preStop": {"exec": {"command": wait}}}
         pod["terminationGracePeriodSeconds"] += ENDPOINT_SECONDS
-    if (hub := spec.model.hugging_face) is not None:
-        pod["initContainers"] = [_fetch_container(pipeline, hub, each, context) for each in stages_in_pod(spec, stage)]
+    if spec.model.is_downloaded:
+        pod["initContainers"] = [_fetch_container(pipeline, each, context) for each in stages_in_pod(spec, stage)]
     return with_patch({"metadata": _metadata(pipeline, stage, context), "spec": pod}, part.pod_template)
 
 
@@ -211,21 +221,14 @@ def _metadata(pipeline: TTSPipeline, stage: Component, context: RenderContext) -
     return {"labels": {**part.pod_labels, **names.labels(pipeline.name, stage)}, "annotations": annotations}
 
 
-def _fetch_container(pipeline: TTSPipeline, hub: HuggingFace, stage: Component, context: RenderContext) -> Manifest:
+def _fetch_container(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> Manifest:
     part = records.stage_spec(pipeline.spec, stage)
     # Extended resources such as GPUs are left out; the rest stays for a quota that requires limits on all containers.
     resources = Resources(
         requests={name: amount for name, amount in part.resources.requests.items() if "/" not in name},
         limits={name: amount for name, amount in part.resources.limits.items() if "/" not in name},
     )
-    files = ["--id", hub.id, "--revision", hub.revision, "--parts", stage.value, "--cache", names.MODELS_DIRECTORY]
-    environment: list[Manifest] = [{"name": "HF_ENDPOINT", "value": hub.endpoint}] if hub.endpoint is not None else []
-    if hub.token_secret is not None:
-        environment.append({"name": "HF_TOKEN", "valueFrom": secret_ref(hub.token_secret)})
-    process = {
-        "command": ["python", "-m", "syrinx_stages.fetch", *files],
-        "env": [*environment, *_BASE_ENVIRONMENT, *map(_variable, part.env)],
-    }
+    process = models.fetch_process(pipeline.spec.model, [stage], fetch_environment(part.env))
     name = "fetch" if stage in workload_stages(pipeline.spec) else f"fetch-{stage}"
     return container(pipeline.spec, name, context.image, resources, process, mounts=fetch_mounts(part.extra_volumes))
 
@@ -252,6 +255,11 @@ def _environment(pipeline: TTSPipeline, user: Sequence[EnvVar]) -> list[Manifest
         defaults.pop(variable.name, None)
     environment += [{"name": name, "value": value} for name, value in defaults.items()]
     return [*environment, *_BASE_ENVIRONMENT, *map(_variable, user)]
+
+
+def fetch_environment(user: Sequence[EnvVar]) -> list[Manifest]:
+    """Returns the environment of a download besides that of its source."""
+    return [*_BASE_ENVIRONMENT, *map(_variable, user)]
 
 
 def _variable(variable: EnvVar) -> Manifest:
@@ -302,12 +310,17 @@ def _placement(pipeline: str, stage: Component, part: PodFields) -> Manifest:
         "topologySpreadConstraints": spread or spread_over_nodes(pipeline, stage),
         **omit_empty(
             nodeSelector=dict(part.node_selector),
-            tolerations=[{"operator": each.operator, **non_defaults(each)} for each in part.tolerations],
+            tolerations=tolerations(part.tolerations),
             affinity=part.affinity,
             priorityClassName=part.priority_class_name,
             runtimeClassName=part.runtime_class_name,
         ),
     }
+
+
+def tolerations(wanted: Sequence[Toleration]) -> list[Manifest]:
+    """Returns the tolerations of a pod."""
+    return [{"operator": each.operator, **non_defaults(each)} for each in wanted]
 
 
 def volumes(pipeline: str, stage: Component, spec: PipelineSpec, extra: Sequence[ExtraVolume]) -> list[Mounted]:
@@ -321,13 +334,13 @@ def volumes(pipeline: str, stage: Component, spec: PipelineSpec, extra: Sequence
     for name, each, path in settings:
         result.append(mounted(name, {"configMap": {"name": names.workload(pipeline, each)}}, path))
     result.append(TMP)
-    if (source := models_source(pipeline, spec.model)) is not None:
-        result.append(mounted(_MODELS, source, names.MODELS_DIRECTORY))
+    if (source := models.volume_source(pipeline, spec)) is not None:
+        result.append(mounted(MODELS, source, names.MODELS_DIRECTORY))
     if (ca := spec.connector.ca_secret) is not None:
         result.append(mounted("syrinx-redis-ca", _secret_file(ca, names.CA_FILE), names.REDIS_DIRECTORY))
     if stage is Component.GATEWAY:
         result += _access_volumes(spec.gateway)
-    return result + _extra(extra)
+    return result + extra_mounts(extra)
 
 
 def _access_volumes(gateway: GatewaySpec) -> list[Mounted]:
@@ -347,19 +360,8 @@ def _secret_file(secret: SecretKey, path: str) -> Manifest:
 
 def fetch_mounts(extra: Sequence[ExtraVolume]) -> list[Manifest]:
     """Returns the mounts of the container that downloads the checkpoint."""
-    models = mounted(_MODELS, {}, names.MODELS_DIRECTORY, read_only=False)
-    return [mount for _, mount in (TMP, models, *_extra(extra))]
-
-
-def models_source(pipeline: str, model: ModelSpec) -> Manifest | None:
-    """Returns the volume at /models; None if the checkpoint is in the image or in one of the user's volumes."""
-    if model.claim is not None:
-        return {"persistentVolumeClaim": {"claimName": model.claim, "readOnly": True}}
-    if model.hugging_face is None:
-        return None
-    if model.cache is None:
-        return {"emptyDir": {}}
-    return {"persistentVolumeClaim": {"claimName": model.cache.claim or f"{pipeline}-models"}}
+    models = mounted(MODELS, {}, names.MODELS_DIRECTORY, read_only=False)
+    return [mount for _, mount in (TMP, models, *extra_mounts(extra))]
 
 
 def claims(owner: Owner, purpose: str, storage: Storage | None) -> list[Manifest]:
@@ -378,7 +380,8 @@ def _start_file(path: str, annotation: str) -> Manifest:
     return {"path": path.rpartition("/")[2], "fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}
 
 
-def _extra(extra: Sequence[ExtraVolume]) -> list[Mounted]:
+def extra_mounts(extra: Sequence[ExtraVolume]) -> list[Mounted]:
+    """Returns the additional volumes of a stage."""
     return [
         mounted(each.name, _source(each), each.mount_path, read_only=each.read_only, sub_path=each.sub_path)
         for each in extra

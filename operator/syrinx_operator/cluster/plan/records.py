@@ -17,8 +17,10 @@ from syrinx_operator.cluster.plan.objects import non_defaults, read_record, shor
 from syrinx_operator.cluster.state import REDIS, STAGES, Component, Manifest, Observed, OperatorConfig, Owner, is_owned
 from syrinx_operator.resource import stage_config as process
 from syrinx_operator.resource.gateway import GatewaySpec
+from syrinx_operator.resource.model import ModelSpec
 from syrinx_operator.resource.pods import ADMIN_PORT
-from syrinx_operator.resource.spec import CodecSpec, ModelSpec, PipelineSpec, TalkerSpec, TTSPipeline
+from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, TTSPipeline
+from syrinx_stages.contract.checkpoints import hub_directory, s3_directory
 from syrinx_stages.contract.settings import (
     SETTINGS_PORT,
     CodecSettings,
@@ -169,7 +171,11 @@ def with_template_label(template: Manifest) -> Manifest:
 def _generation_inputs(spec: PipelineSpec, owner: Owner, image: str) -> dict[str, Any]:
     """Returns what determines the weights and the code of stages that exchange data, and the Redis between them."""
     model = non_defaults(spec.model)
-    weights: dict[str, Any] = {field: value for field, value in model.items() if field in ("bundled", "path", "claim")}
+    sources = ("bundled", "path", "claim", "volume", "image")
+    weights: dict[str, Any] = {field: value for field, value in model.items() if field in sources}
+    if spec.model.s3 is not None:
+        bucket = non_defaults(spec.model.s3)
+        weights["s3"] = {field: value for field, value in bucket.items() if field != "credentialsSecret"}
     if spec.model.hugging_face is not None:
         hub = non_defaults(spec.model.hugging_face)
         weights["huggingFace"] = {field: value for field, value in hub.items() if field != "tokenSecret"}
@@ -245,10 +251,12 @@ def start_config(pipeline: TTSPipeline, stage: Component, generation: str) -> st
 def model_directory(model: ModelSpec) -> str:
     """Returns the checkpoint in a stage's start configuration: a path, or `bundled`."""
     if (hub := model.hugging_face) is not None:
-        # The layout of `syrinx_stages.fetch`.
-        return posixpath.join(names.MODELS_DIRECTORY, hub.id.replace("/", "--"), hub.revision)
-    if model.path is not None and model.claim is not None:
-        return posixpath.normpath(posixpath.join(names.MODELS_DIRECTORY, model.path.lstrip("/")))
+        return posixpath.join(names.MODELS_DIRECTORY, hub_directory(hub.id, hub.revision))
+    if (s3 := model.s3) is not None:
+        return posixpath.join(names.MODELS_DIRECTORY, s3_directory(s3.uri, s3.endpoint or ""))
+    path = model.image.path or "" if model.image is not None else model.path
+    if path is not None and (model.claim, model.volume, model.image) != (None, None, None):
+        return posixpath.normpath(posixpath.join(names.MODELS_DIRECTORY, path.lstrip("/")))
     return "bundled" if model.path is None else model.path
 
 

@@ -1,0 +1,154 @@
+"""A real S3 server, moto's, with buckets in memory, behind a relay that can hold responses back."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+FETCHED = Path(sys.prefix) / "s3-server" / "bin" / "moto_server"
+"""Where `make test` installs it: its dependencies conflict with the operator's."""
+START_SECONDS = 60.0
+PIECE = 65_536
+OWNER = "AWS4-HMAC-SHA256 Credential=known/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
+
+
+@dataclass
+class S3:
+    """The server. Requests through `url` pass the relay, and those through `direct` do not."""
+
+    direct: str
+    url: str = ""
+    sent: int = 0
+    """Bytes that the relay has sent to clients."""
+    hold_after: int | None = None
+    """Bytes of a connection after which the relay holds it until `release` is set."""
+    cut_after: int | None = None
+    """Bytes of a connection after which the relay closes it."""
+    release: threading.Event = field(default_factory=threading.Event)
+    requests: list[bytes] = field(default_factory=list)
+    """The heads of all requests through the relay."""
+
+    def create(self, bucket: str) -> None:
+        """Creates a bucket."""
+        self._request("PUT", bucket)
+
+    def put(self, path: str, data: bytes, acl: str = "private") -> str:
+        """Uploads an object in one part and returns its ETag; `path` is BUCKET/KEY."""
+        return self._request("PUT", path, content=data, headers={"x-amz-acl": acl}).headers["ETag"].strip('"')
+
+    def put_parts(self, path: str, data: bytes, part_size: int) -> None:
+        """Uploads an object in parts, as other clients do by default."""
+        upload = re.search("<UploadId>(.*)</UploadId>", self._request("POST", f"{path}?uploads").text)
+        assert upload is not None
+        listed = ""
+        for number, start in enumerate(range(0, len(data), part_size), 1):
+            part = data[start : start + part_size]
+            self._request("PUT", f"{path}?partNumber={number}&uploadId={upload[1]}", content=part)
+            etag = hashlib.md5(part).hexdigest()
+            listed += f"<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>"
+        body = f"<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>"
+        self._request("POST", f"{path}?uploadId={upload[1]}", content=body.encode())
+
+    def upload(self, directory: Path, prefix: str, acl: str = "private") -> None:
+        """Uploads all files of a directory; `prefix` is BUCKET/PREFIX."""
+        for path in directory.rglob("*"):
+            if path.is_file():
+                self.put(f"{prefix}/{path.relative_to(directory).as_posix()}", path.read_bytes(), acl)
+
+    def _request(
+        self, method: str, path: str, *, content: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> httpx.Response:
+        """Sends a request of the owner, whose signature is not checked."""
+        signed = {"Authorization": OWNER, **(headers or {})}
+        response = httpx.request(method, f"{self.direct}/{path}", content=content, headers=signed, timeout=60)
+        return response.raise_for_status()
+
+    def authenticate(self, enabled: bool) -> None:
+        """Sets whether requests need an access key that the server knows."""
+        httpx.post(f"{self.direct}/moto-api/reset-auth", content="0" if enabled else "inf").raise_for_status()
+
+    def ranges(self, name: str) -> list[str]:
+        """Returns the first byte of each request for an object whose name ends with `name`."""
+        heads = (head.decode() for head in self.requests if f"{name} HTTP/1.1" in head.decode())
+        return [found[1] if (found := re.search(r"(?i)range: bytes=(\d+)-", head)) else "0" for head in heads]
+
+
+@contextlib.contextmanager
+def serve() -> Iterator[S3]:
+    """Runs the server for the duration of the block."""
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    command = [str(FETCHED), "--host", "127.0.0.1", "--port", str(port)]
+    environment = {**os.environ, "S3_UPLOAD_PART_MIN_SIZE": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = S3(f"http://127.0.0.1:{port}")
+    try:
+        _await_start(server, process)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            threading.Thread(target=_accept, args=(server, listener, port), daemon=True).start()
+            yield server
+    finally:
+        server.release.set()
+        process.kill()
+        process.wait()
+
+
+def is_available() -> bool:
+    """Returns whether the server is installed."""
+    return shutil.which(FETCHED) is not None
+
+
+def _await_start(server: S3, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        assert process.poll() is None and time.monotonic() < deadline, "the S3 server does not start"
+        with contextlib.suppress(httpx.TransportError):
+            httpx.get(server.direct)
+            return
+        time.sleep(0.05)
+
+
+def _accept(server: S3, listener: socket.socket, port: int) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            client, _ = listener.accept()
+            upstream = socket.create_connection(("127.0.0.1", port))
+            threading.Thread(target=_requests, args=(server, client, upstream), daemon=True).start()
+            threading.Thread(target=_responses, args=(server, upstream, client), daemon=True).start()
+
+
+def _requests(server: S3, client: socket.socket, upstream: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := client.recv(PIECE):
+            server.requests.append(data)
+            upstream.sendall(data)
+        upstream.shutdown(socket.SHUT_WR)
+
+
+def _responses(server: S3, upstream: socket.socket, client: socket.socket) -> None:
+    sent = 0
+    with contextlib.suppress(OSError), contextlib.ExitStack() as closing:
+        closing.callback(client.shutdown, socket.SHUT_RDWR)
+        while data := upstream.recv(PIECE):
+            if server.cut_after is not None and sent + len(data) > server.cut_after:
+                client.sendall(data[: server.cut_after - sent])
+                return
+            client.sendall(data)
+            sent += len(data)
+            server.sent += len(data)
+            if server.hold_after is not None and sent > server.hold_after:
+                server.release.wait()

@@ -1,0 +1,133 @@
+"""A Job fills the cache with another checkpoint before its pods replace those that serve."""
+
+from __future__ import annotations
+
+import kubernetes_validate
+import msgspec
+import pytest
+
+from support.cluster_plan import after, document, key, objects, parsed, pipeline, planned, templates
+from syrinx_operator.cluster.diagnosis import job_problems
+from syrinx_operator.cluster.state import STAGES, Component, ObjectKey
+
+OLD, NEW = ({"s3": {"uri": f"s3://voices/{version}"}, "cache": {"claim": "c"}} for version in (1, 2))
+BUCKET_3 = {**NEW, "s3": {"uri": "s3://voices/3"}}
+
+
+def rolled_out(model, **spec):
+    """A cluster in which a pipeline with this model serves."""
+    return after(planned(pipeline({"model": model, **spec})))
+
+
+def finished(live, plan, kind="Complete", **status):
+    """The cluster once the plan has been applied and its Job has ended."""
+    live = after(plan, live)
+    job = {**plan.download.job, "status": {"conditions": [{"type": kind, "status": "True", **status}]}}
+    return msgspec.structs.replace(live, objects={**live.objects, key(job): job})
+
+
+def test_pods_keep_their_template_until_the_job_has_finished():
+    before = planned(pipeline({"model": OLD}))
+    subject, live = pipeline({"model": NEW}), after(before)
+    waiting = planned(subject, live)
+    assert waiting.download.source == "s3://voices/2"
+    assert waiting.generation == before.generation and templates(waiting, subject) == templates(before, subject)
+    assert planned(subject, after(waiting, live)) == waiting
+    done = planned(subject, finished(live, waiting))
+    assert done.download is None and done.generation == planned(subject).generation
+    assert {stage: done.templates[stage] for stage in STAGES} == {
+        stage: planned(subject).templates[stage] for stage in STAGES
+    }
+    assert done.templates[Component.REDIS] == before.templates[Component.REDIS]
+    assert not any(each.kind == "Job" for each in objects(planned(subject, after(done, live)))), "no Job remains"
+
+
+def test_the_job_downloads_the_files_of_all_stages_beside_the_pods_that_serve():
+    talker = {
+        "nodeSelector": {"disk": "fast"},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "env": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+        "resources": {"limits": {"nvidia.com/gpu": 1}},
+    }
+    waiting = planned(pipeline({"model": NEW, "talker": talker}), rolled_out(OLD, talker=talker))
+    pod = waiting.download.job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    expected = ["--s3", "s3://voices/2", "--parts", "gateway", "talker", "codec", "--cache", "/models"]
+    assert container["command"] == ["python", "-m", "syrinx_stages.fetch", *expected]
+    assert {"name": "HTTPS_PROXY", "value": "http://proxy:3128"} in container["env"]
+    assert container["resources"] == {"requests": {"cpu": "50m", "memory": "128Mi"}}
+    assert pod["nodeSelector"] == {"disk": "fast"} and pod["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
+    assert pod["restartPolicy"] == "Never" and pod["automountServiceAccountToken"] is False
+    assert {mount["name"] for mount in container["volumeMounts"]} <= {volume["name"] for volume in pod["volumes"]}
+    policy = waiting.download.policy["spec"]
+    assert policy["ingress"] == [] and policy["podSelector"]["matchLabels"]["syrinx.dev/component"] == "models"
+    assert (
+        policy["podSelector"]["matchLabels"].items()
+        <= waiting.download.job["spec"]["template"]["metadata"]["labels"].items()
+    )
+
+
+@pytest.mark.parametrize("version", ["1.28", "1.33", "1.37"])
+def test_the_job_matches_the_kubernetes_schema_and_its_name_fits(version):
+    subject = document("longest-name") | {"spec": {"model": OLD}}
+    live = after(planned(parsed(subject)))
+    job = planned(parsed(subject | {"spec": {"model": NEW}}), live).download.job
+    kubernetes_validate.validate(job, version, strict=True)
+    assert len(job["metadata"]["name"]) <= 63, "it is a label of its pods"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (OLD, {**OLD, "name": "renamed"}),
+        (OLD, {**OLD, "s3": {**OLD["s3"], "credentialsSecret": "other"}}),
+        ({"s3": OLD["s3"]}, {"s3": NEW["s3"]}),
+        ({"path": "/a"}, {"path": "/b"}),
+    ],
+    ids=["the same", "credentials", "no cache", "no download"],
+)
+def test_no_job_without_another_checkpoint_in_a_shared_cache(old, new):
+    assert planned(pipeline({"model": new}), rolled_out(old)).download is None
+
+
+def test_the_pods_of_a_canary_download_the_checkpoint_themselves():
+    canary = {"rollout": {"canary": {}}}
+    assert planned(pipeline({"model": NEW, **canary}), rolled_out(OLD, **canary)).download is None
+
+
+def test_a_new_pipeline_and_another_image_need_no_job():
+    assert planned(pipeline({"model": OLD})).download is None
+    assert planned(pipeline({"model": OLD, "image": "stages:2"}), rolled_out(OLD)).download is None
+
+
+def test_another_edit_replaces_the_job_and_the_former_model_cancels_it():
+    live = rolled_out(OLD)
+    first = planned(pipeline({"model": NEW}), live)
+    second = planned(pipeline({"model": BUCKET_3}), after(first, live))
+    assert first.download.name != second.download.name
+    assert ObjectKey("Job", first.download.name) not in objects(second)
+    assert planned(pipeline({"model": OLD}), after(second, live)).download is None
+
+
+def test_a_failed_job_keeps_the_pods_and_says_why():
+    live = rolled_out(OLD)
+    waiting = planned(pipeline({"model": NEW}), live)
+    failed = planned(
+        pipeline({"model": NEW}), finished(live, waiting, "Failed", reason="BackoffLimitExceeded", message="x")
+    )
+    assert failed.download.failure == "BackoffLimitExceeded: x" and failed.generation == waiting.generation
+
+
+def pod(name, created, **state):
+    labels = {"batch.kubernetes.io/job-name": "demo-models-1", "syrinx.dev/component": "models"}
+    metadata = {"name": name, "labels": labels, "creationTimestamp": created}
+    return {"metadata": metadata, "spec": {}, "status": {"containerStatuses": [{"name": "fetch", "state": state}]}}
+
+
+def test_the_reason_is_that_of_the_newest_pod():
+    error = "syrinx fetch: downloading\nsyrinx fetch: no s3://voices/2 (404 NoSuchBucket)\n"
+    old = pod("a", "2026-11-21T11:00:00Z", terminated={"exitCode": 1, "reason": "Error", "message": "another"})
+    new = pod("b", "2026-11-21T12:00:00Z", terminated={"exitCode": 1, "reason": "Error", "message": error})
+    found = {"demo-models-1": "exit code 1 (Error): syrinx fetch: no s3://voices/2 (404 NoSuchBucket)"}
+    assert job_problems([new, old]) == found
+    assert job_problems([pod("b", "2026-11-21T12:00:00Z", running={})]) == {}
