@@ -56,7 +56,7 @@ def test_a_file_keeps_its_strict_check():
     [
         ({"topology": "Ring"}, "spec.topology: 'Ring' is not accepted; expected", True),
         ({"talker": {"replicas": 1000}}, "spec.talker.replicas: 1000 is not accepted", True),
-        ({"model": {"s3": "x"}}, "spec.model: set exactly one of", False),
+        ({"model": {"tape": "x"}}, "spec.model: set exactly one of", False),
         ({"codec": {"maxNumSeqs": 99, "maxResident": 9}}, "spec.codec.maxNumSeqs", False),
     ],
 )
