@@ -35,7 +35,7 @@ def newer(spec: Schema, status: Schema) -> None:
     talker = spec["properties"]["talker"]["properties"]
     talker["pitch"] = {"type": "integer", "default": 3}
     talker["sampling"] = {"type": "object", "default": {}, "properties": {"mode": {"type": "string", "default": "A"}}}
-    spec["properties"]["model"]["properties"]["s3"] = {"type": "string"}
+    spec["properties"]["model"]["properties"]["tape"] = {"type": "string"}
     spec["properties"]["model"].pop("x-kubernetes-validations")
     spec["properties"]["updateStrategy"]["enum"].append("Canary")
     status["properties"]["canary"] = {"type": "object", "properties": {"weight": {"type": "integer"}}}
@@ -138,10 +138,10 @@ async def test_an_unknown_enum_value_is_named_and_what_runs_keeps_running(tmp_pa
 
 async def test_a_model_source_of_a_newer_crd_does_not_start_another_model(tmp_path):
     async with with_crd(newer, tmp_path) as harness, harness.operator():
-        harness.apply(model={"s3": "s3://voices/us"})
+        harness.apply(model={"tape": "voices/us"})
         await harness.wait(lambda: harness.condition("Degraded")["reason"] == "Invalid", "it is reported")
         message = harness.condition("Degraded")["message"]
-        assert "spec.model: set exactly one of" in message and "does not know and ignores spec.model.s3" in message
+        assert "spec.model: set exactly one of" in message and "does not know and ignores spec.model.tape" in message
         assert pods(harness) == {}
 
 

@@ -65,7 +65,7 @@ def test_a_value_that_this_operator_does_not_know_is_named(spec, named, hinted):
         parse_pipeline(live(spec))
     message = str(invalid.value)
     assert named in message and ("a newer operator may know it" in message) is hinted
-    assert ("ignores spec.model.s3" in message) is ("model" in spec)
+    assert ("ignores spec.model.tape" in message) is ("model" in spec)
 
 
 @pytest.mark.parametrize("version", ["syrinx.dev/v1beta1", "syrinx.dev/v1alpha1"])
