@@ -140,7 +140,16 @@ class Kubernetes:
 
     def replace(self, manifest: Object, dry_run: bool = False) -> Object:
         """Replaces an object like `kubectl replace`, whatever its version; unknown fields are rejected."""
-        return self._write("PUT", self.path(manifest["kind"], manifest["metadata"]["name"]), manifest, dry_run)
+        path = self.path(manifest["kind"], manifest["metadata"]["name"])
+        deadline = time.monotonic() + CALL_SECONDS
+        while True:
+            try:
+                return self._write("PUT", path, manifest, dry_run)
+            except ApiError as error:
+                # A loaded server compares the version with a copy from before the object was created again.
+                if error.status != 409 or time.monotonic() > deadline:
+                    raise
+                time.sleep(POLL_SECONDS)
 
     def _write(self, method: str, path: str, manifest: Object, dry_run: bool) -> Object:
         parameters = {"fieldManager": "syrinx-tests", "fieldValidation": "Strict"} | (
