@@ -95,6 +95,10 @@ async def test_another_kind_of_checkpoint_is_a_roll_out(harness):
         await harness.settled()
         redis = uids(harness)["demo-redis-0"]
         harness.apply(model=hub)
+        job = await harness.wait(lambda: names_of(harness, "job"), "a Job downloads the checkpoint")
+        assert downloading(harness) == {False}, "the pods serve meanwhile"
+        done = {"conditions": [{"type": "Complete", "status": "True"}]}
+        harness.cluster.patch("job", job[0], {"status": done}, subresource="status")
         await harness.wait(lambda: downloading(harness) == {True}, "all stages have the checkpoint of the hub")
         assert names_of(harness, "persistentvolumeclaim") == ["demo-models"]
         harness.cluster.patch("ttspipeline", "demo", {"spec": {"model": bundled}})

@@ -25,17 +25,21 @@ field() {
   sed -n "/^$1\$/{n;p;q;}"
 }
 
-# Sets `primary` to the newest primary that a sentinel names, `own` to the one that this server's sentinel names, and
-# `unaware` to the number of sentinels that know none.
+# Sets `primary` to the newest primary that a sentinel names, `own` to the one that this server's sentinel names,
+# `answers` to the number of sentinels that reply, and `unaware` to the number of those that know none.
 ask_sentinels() {
-  primary='' own='' newest=-1 unaware=0
+  primary='' own='' newest=-1 answers=0 unaware=0
   for each in $HOSTS; do
     # During a fail-over only the second reply names the new primary.
-    reply=$(printf 'SENTINEL MASTER primary\nSENTINEL GET-MASTER-ADDR-BY-NAME primary\n' | call "$each" 26379 2>/dev/null) ||
-      continue
+    # The exit status of redis-cli does not tell that it could not connect.
+    reply=$(printf 'SENTINEL MASTER primary\nSENTINEL GET-MASTER-ADDR-BY-NAME primary\n' | call "$each" 26379 2>/dev/null) || :
     epoch=$(printf '%s\n' "$reply" | field config-epoch)
     named=$(printf '%s\n' "$reply" | tail -n 2 | head -n 1)
-    case $reply in "ERR No such "*) unaware=$((unaware + 1)) named='' ;; esac
+    case $reply in
+      "ERR No such "*) unaware=$((unaware + 1)) named='' ;;
+      *) [ -n "$epoch" ] || continue ;;
+    esac
+    answers=$((answers + 1))
     if [ "$each" = "$SELF" ]; then own=$named; fi
     if [ "${epoch:--1}" -gt "$newest" ]; then primary=$named newest=$epoch; fi
   done
@@ -56,7 +60,7 @@ watch() {
     printf 'SENTINEL MONITOR primary %s 6379 %s\n' "$primary" "$quorum"
     printf 'SENTINEL SET primary down-after-milliseconds 1000 failover-timeout 5000 auth-user syrinx auth-pass %s\n' \
       "$REDISCLI_AUTH"
-  } | call "$SELF" 26379 >/dev/null
+  } | call "$SELF" 26379 | grep '^OK' >/dev/null
 }
 
 # Whether another server may have received data, so that it is to be promoted.
@@ -75,7 +79,7 @@ rediscover() {
     if call "$SELF" 6379 INFO replication | grep -Eq "^(master_link_status:up|connected_slaves:$((servers - 1)))"; then
       known=$(call "$SELF" 26379 SENTINEL MASTER primary | field num-slaves)
       ask_sentinels
-      if [ "$known" != $((servers - 1)) ]; then watch; fi
+      if [ "$known" != $((servers - 1)) ] && [ "$answers" -ge "$quorum" ]; then watch; fi
       return
     fi
     sleep 1
@@ -87,7 +91,8 @@ while :; do
   ask_sentinels
   waited=$(($(date +%s) - started))
   if [ -z "$primary" ] && is_first; then primary=$SELF; fi
-  if [ -n "$primary" ] && { [ "$own" = "$primary" ] || watch; }; then
+  # A minority may name a primary from before the last fail-over.
+  if [ -n "$primary" ] && [ "$answers" -ge "$quorum" ] && { [ "$own" = "$primary" ] || watch; }; then
     # An empty primary would empty its replicas: the sentinels must promote one of them first.
     if [ "$primary" != "$SELF" ] || [ "$waited" -ge "$FAILOVER_SECONDS" ] || ! may_have_successor; then break; fi
   fi
