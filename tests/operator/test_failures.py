@@ -23,7 +23,7 @@ def ours(harness: Harness) -> list:
 async def becomes_ready(harness: Harness) -> None:
     # Failures in a row are half a minute apart in the end.
     await harness.settled(seconds=120)
-    assert len(harness.objects()) == 20
+    assert len(harness.objects()) == 21
     assert harness.cluster.rights.denied == []
 
 
@@ -50,7 +50,7 @@ async def test_every_kind_of_read_is_retried(harness, code):
         harness.apply()
         await harness.settled()
         assert [fault.hit for fault in faults] == [1] * len(faults)
-        assert len(harness.objects()) == 20
+        assert len(harness.objects()) == 21
         assert "Traceback" not in operator.log.read_text()
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import random
 import re
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -16,7 +19,6 @@ import httpx
 
 from support.kube import KubeCluster
 from syrinx_operator.local import die_with_parent
-from syrinx_stages.connector.server import free_port
 
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "ttspipelines.syrinx.dev.yaml"
@@ -38,6 +40,15 @@ OBJECTS = (
 )
 
 
+def _service_port() -> int:
+    """Returns a free port below those that the system gives to outgoing connections before the operator binds it."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
+
+
 class OperatorProcess:
     """`kopf run` as in the operator's image, with short periods. Leaving `async with` sends SIGTERM."""
 
@@ -47,7 +58,7 @@ class OperatorProcess:
         self.cluster = cluster
         self.scope = scope
         self.name = name
-        self.port = free_port()
+        self.port = _service_port()
         self.log = directory / f"{name}-{time.monotonic_ns()}.log"
         self._process: asyncio.subprocess.Process | None = None
         self._environment = {
