@@ -150,7 +150,7 @@ async def test_a_rejected_object_is_reported_and_the_others_are_applied(harness)
         await harness.wait(reported, "the rejection is reported")
         assert harness.condition("Degraded")["reason"] == "ApplyFailed"
         assert "Deployment demo-gateway" in harness.condition("Degraded")["message"]
-        assert len(harness.objects()) == 19
+        assert len(harness.objects()) == 20
         assert any(message in event["message"] for event in harness.events() if event["type"] == "Warning")
         fault.release()
         await becomes_ready(harness)
