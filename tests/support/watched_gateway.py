@@ -43,13 +43,17 @@ class LoopWatch:
         asyncio.Handle._run = measured  # type: ignore[method-assign]
 
     def watch_gil(self) -> None:
-        """Measures until the process ends how long the GIL is held, except while no processor was free."""
+        """Measures until the process ends how long the GIL is held.
+
+        No longer than the process computed meanwhile, and not while no processor was free.
+        """
         while True:
-            waited, began = _waited(), time.perf_counter()
+            waited, computed, began = _waited(), time.process_time(), time.perf_counter()
             time.sleep(PAUSE)
             late = time.perf_counter() - began - PAUSE
             if late > self._gil:
-                self._gil = max(self._gil, late - (_waited() - waited))
+                late = min(late - (_waited() - waited), time.process_time() - computed)
+                self._gil = max(self._gil, late)
 
     def report(self, *_: object) -> None:
         """Logs the longest ones, in milliseconds, and forgets them."""

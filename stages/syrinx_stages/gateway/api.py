@@ -24,7 +24,7 @@ from syrinx_stages.gateway.client import client_key
 from syrinx_stages.gateway.delivery import SpeechResponse
 from syrinx_stages.gateway.errors import ApiError, error_response, internal_error, quoted, unavailable
 from syrinx_stages.gateway.exchange import Exchanges
-from syrinx_stages.gateway.fields import parse_fields
+from syrinx_stages.gateway.fields import RawBody, parse_fields
 from syrinx_stages.gateway.page import page
 from syrinx_stages.gateway.refusals import BATCH_PATH, SPEECH_PATH, RefuseEarly
 from syrinx_stages.gateway.request import model_not_found, parse_request, traced
@@ -136,7 +136,7 @@ async def _receive(http: Request, holding: contextlib.ExitStack) -> Body:
     return body
 
 
-async def _parse(parse: Callable[[bytes | bytearray], _Parsed], body: Body) -> _Parsed:
+async def _parse(parse: Callable[[RawBody], _Parsed], body: Body) -> _Parsed:
     """Parses a body, a large one outside the event loop."""
     return parse(body.take()) if len(body) <= SMALL_BODY else await asyncio.to_thread(lambda: parse(body.take()))
 

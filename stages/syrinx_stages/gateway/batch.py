@@ -21,7 +21,7 @@ from syrinx_stages.gateway.client import charge_requests, reserve_streams
 from syrinx_stages.gateway.delivery import ClientConnection, usage
 from syrinx_stages.gateway.encoders import encode
 from syrinx_stages.gateway.errors import ApiError, bad_request
-from syrinx_stages.gateway.fields import decoding, parse_fields, put_back, take_out_references
+from syrinx_stages.gateway.fields import RawBody, decoding, parse_fields, put_back, take_out_references
 from syrinx_stages.gateway.request import ParsedRequest, model_not_found, parse_request
 from syrinx_stages.gateway.service import GatewayService
 
@@ -74,7 +74,7 @@ class ItemResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds after which the same item may succeed."""
 
 
-def parse_batch(body: bytes | bytearray) -> list[tuple[SpeechFields, list[str]]]:
+def parse_batch(body: RawBody) -> list[tuple[SpeechFields, list[str]]]:
     """Returns the fields of each item, with those that all items share, and warnings about both.
 
     Raises `ApiError`: 400 if anything has the wrong type, or there is too much of it; it names `items[INDEX].FIELD`.

@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+import mmap
 import time
 from collections.abc import Iterator
 
 from starlette.requests import ClientDisconnect, Request
 
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, too_large, unavailable
-from syrinx_stages.gateway.fields import MAX_BODY
+from syrinx_stages.gateway.fields import MAX_BODY, RawBody
 
 MAX_REFERENCE_BODY = 24 * 2**20
 """Bytes of a body with reference audio: enough for the largest one as base64."""
@@ -46,9 +47,11 @@ class Body:
         else:
             self._pieces.append(bytearray(chunk))
 
-    def take(self) -> bytearray:
+    def take(self) -> RawBody:
         """Returns the bytes, and leaves the body empty. Runs in a thread if the body is large."""
-        whole, end = bytearray(self._size), self._size
+        # The pages of a mapping come with each piece; a bytearray fills all of them at once, holding the GIL.
+        whole = mmap.mmap(-1, self._size) if self._size > _PIECE else bytearray(self._size)
+        end = self._size
         self._size = 0
         while self._pieces:
             piece = self._pieces.pop()

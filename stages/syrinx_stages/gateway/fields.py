@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import itertools
+import mmap
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -36,6 +37,8 @@ _AT = " - at `$"
 """What separates a problem from its location in an error of msgspec."""
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(.*)`$")
+
+RawBody = bytes | bytearray | mmap.mmap
 
 MAX_BODY = 2**20
 """Bytes of a body without its reference audio: its texts, even if each character is escaped."""
@@ -72,7 +75,7 @@ def decoding() -> Iterator[None]:
         raise bad_request(None, f"the body is not JSON in UTF-8: {error}", "invalid_json") from None
 
 
-def parse_fields(body: bytes | bytearray) -> tuple[SpeechFields, list[str]]:
+def parse_fields(body: RawBody) -> tuple[SpeechFields, list[str]]:
     """Parses a request body. Returns its fields, and warnings that name those without effect.
 
     Raises `ApiError`: 400, naming the field if there is one; 413 for a body above `MAX_BODY` without its reference.
@@ -82,7 +85,7 @@ def parse_fields(body: bytes | bytearray) -> tuple[SpeechFields, list[str]]:
     return put_back(fields, references), warnings
 
 
-def take_out_references(body: bytes | bytearray) -> tuple[bytes | bytearray, dict[str, str]]:
+def take_out_references(body: RawBody) -> tuple[RawBody, dict[str, str]]:
     """Returns the JSON with placeholders for the values of `ref_audio` in a body above `MAX_BODY`, and these values.
 
     Decoding all at once would take too long. Raises `ApiError` 413 if the rest is larger than `MAX_BODY`.
@@ -100,7 +103,7 @@ def take_out_references(body: bytes | bytearray) -> tuple[bytes | bytearray, dic
     return (rest + body[position:], references) if left < len(body) else (body, references)
 
 
-def _string(body: bytes | bytearray, start: int, end: int) -> str:
+def _string(body: RawBody, start: int, end: int) -> str:
     """Returns a JSON string. Of escapes only that of a slash is resolved: base64 has no other."""
     pieces = []
     while start < end:
@@ -118,7 +121,7 @@ def put_back(fields: SpeechFields, references: dict[str, str]) -> SpeechFields:
     return msgspec.structs.replace(fields, ref_audio=references[fields.ref_audio])
 
 
-def _decode(body: bytes | bytearray) -> tuple[SpeechFields, list[str]]:
+def _decode(body: RawBody) -> tuple[SpeechFields, list[str]]:
     with decoding():
         fields: Any = msgspec.json.decode(body, type=_Body)
         warnings = [f"{name} is ignored: {why}" for name, why in _IGNORED.items() if getattr(fields, name) != _ABSENT]
