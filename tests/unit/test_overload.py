@@ -8,7 +8,7 @@ from msgspec import structs
 from support.http_server import serve
 from support.timed_gateway import LOUD, SECOND, TimedGateway
 from syrinx_operator.commands.bench import overload
-from syrinx_operator.commands.bench.overload import OverloadReport, Run, completed, merge, served, summarize
+from syrinx_operator.commands.bench.overload import OverloadReport, Part, Run, completed, merge, served, summarize
 from syrinx_operator.commands.bench.report import load, save
 from syrinx_operator.commands.bench.stats import Arrival, Outcome, simulate
 from syrinx_stages.contract.family import FAMILY
@@ -45,7 +45,7 @@ def test_a_summary_separates_refused_failed_and_served_requests():
         Outcome(error="http 503", due=10.0, seconds=0.02),
         Outcome(error="cut off", due=10.0, seconds=3.0),
     ]
-    result = summarize(RUN, 5.0, outcomes, window=4.0, peak=2.0)
+    result = summarize(RUN, 5.0, [Part(outcomes, 4.0, 2.0, 0.5)])
     assert (result.requests, result.refused, result.failed, result.rate) == (4, 1, 1, 5.0)
     assert result.throughput_share == pytest.approx(served(outcomes, 12.0, 14.0) / 2.0)
     assert result.ttfa_p50_ms == pytest.approx(200.0)
@@ -53,9 +53,18 @@ def test_a_summary_separates_refused_failed_and_served_requests():
     assert result.underruns == 0.5, "the second half of one stream is 1 s late"
 
 
+def test_the_parts_of_a_load_count_together_and_the_longest_recovery():
+    first, second = [stream(10.0, 0.1, 4.0)], [stream(50.0, 0.1, 2.0), stream(50.0, 0.1, 4.0)]
+    result = summarize(RUN, 2.0, [Part(first, 4.0, 1.0, 0.2), Part(second, 4.0, 3.0, 0.7)])
+    audio = served(first, 12.0, 14.0) + served(second, 52.0, 54.0)
+    assert (result.requests, result.recovery_seconds) == (3, 0.7)
+    assert result.throughput_share == pytest.approx(audio / (1.0 + 3.0))
+    assert summarize(RUN, 2.0, [Part(first, 4.0, 1.0, 0.2), Part(second, 4.0, 3.0, None)]).recovery_seconds is None
+
+
 def test_a_report_is_merged_with_those_of_other_machines(tmp_path):
     file = tmp_path / "overload.json"
-    first = OverloadReport([RUN], [summarize(RUN, 1.0, [stream(0.0, 0.1, 0.2)], window=3.0, peak=2.0)])
+    first = OverloadReport([RUN], [summarize(RUN, 1.0, [Part([stream(0.0, 0.1, 0.2)], 3.0, 2.0, None)])])
     other = structs.replace(RUN, machine="other")
     save(merge(first, file), file)
     merged = merge(OverloadReport([other], []), file)
@@ -75,6 +84,6 @@ async def test_a_gateway_is_measured(monkeypatch):
     assert run.clients == 2 and run.capacity > 10
     assert measured.requests > 0 and measured.failed == measured.refused == 0
     assert measured.recovery_seconds is not None
-    assert len(lines) == 6, "the best number of clients is measured again before and after the load"
+    assert len(lines) == 8, "the best number of clients is measured again before the load and after each of its parts"
     assert 0.5 < measured.throughput_share < 2
     assert run.machine in overload.describe_report(report)

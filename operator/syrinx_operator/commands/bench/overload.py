@@ -1,6 +1,7 @@
 """`syrinx bench --overload`: throughput and latency at multiples of a pipeline's capacity, and the time to recover."""
 
 import asyncio
+import contextlib
 import datetime
 import time
 from collections.abc import Callable, Sequence
@@ -10,16 +11,20 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from syrinx_operator.commands.bench.load import Limit, LoadGenerator, Script, corpus, make_sender
+from syrinx_operator.commands.bench.load import Limit, LoadGenerator, Script, corpus
 from syrinx_operator.commands.bench.report import ReportError, load, markdown
-from syrinx_operator.commands.bench.stats import Outcome
-from syrinx_operator.commands.client import SpeechClient
+from syrinx_operator.commands.bench.stats import PREROLL_SECONDS, Outcome, PlaybackRecorder
+from syrinx_operator.commands.client import SpeechClient, SpeechError
 from syrinx_operator.local.machine import describe, revision
 
 MULTIPLES = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Loads in multiples of the capacity."""
 CLIENTS = (4, 8, 12, 16, 24)
 """Numbers of clients of the closed loops that measure the capacity."""
+PARTS = 3
+"""Times that a load and a closed loop take turns: the speed of a shared machine drifts within seconds."""
+SEED_STEP = 10_000
+"""Difference of the seeds of two parts: more than the requests of one."""
 RAMP_SECONDS = 2.0
 """Excluded from throughput at the start of a load, while the first streams start."""
 NORMAL = 2.0
@@ -41,7 +46,7 @@ class Load(Struct, frozen=True, kw_only=True):
     failed: int
     """Requests that ended in an error other than a refusal."""
     throughput_share: float
-    """Served audio per second, as a share of that of the closed loops before and after the load."""
+    """Served audio per second, as a share of that of the closed loops around its parts."""
     ttfa_p50_ms: float | None
     ttfa_p95_ms: float | None
     underruns: float | None
@@ -49,7 +54,17 @@ class Load(Struct, frozen=True, kw_only=True):
     refusal_p50_ms: float | None
     refusal_p95_ms: float | None
     recovery_seconds: float | None
-    """From the end of the load to the first request with a normal TTFA; None if there was none."""
+    """From the end of a part to the first request with a normal TTFA, the longest; None if there was none."""
+
+
+class Part(Struct, frozen=True):
+    """A part of a load."""
+
+    outcomes: Sequence[Outcome]
+    seconds: float
+    peak: float
+    """Seconds of audio served per second by the closed loops before and after it."""
+    recovery_seconds: float | None
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -99,15 +114,13 @@ def completed(outcomes: Sequence[Outcome], begin: float, end: float) -> float:
     return sum(begin <= at < end for at in ends) / (end - begin)
 
 
-def summarize(run: Run, multiple: float, outcomes: Sequence[Outcome], window: float, peak: float) -> Load:
-    """Returns the measurements of an open loop of `multiple` times the capacity for `window` seconds.
-
-    peak: audio seconds per second around it. The recovery time is not among the measurements.
-    """
-    begin = min((outcome.due for outcome in outcomes), default=0.0)
+def summarize(run: Run, multiple: float, parts: Sequence[Part]) -> Load:
+    """Returns the measurements of an open loop of `multiple` times the capacity."""
+    outcomes = [outcome for part in parts for outcome in part.outcomes]
     playbacks = [outcome.playback for outcome in outcomes if outcome.playback is not None]
     refusals = [1000 * outcome.seconds for outcome in outcomes if outcome.error == "http 503"]
     ttfas = [1000 * playback.ttfa for playback in playbacks if playback.ttfa is not None]
+    recoveries = [part.recovery_seconds for part in parts if part.recovery_seconds is not None]
     return Load(
         machine=run.machine,
         over_capacity=multiple,
@@ -115,14 +128,19 @@ def summarize(run: Run, multiple: float, outcomes: Sequence[Outcome], window: fl
         requests=len(outcomes),
         refused=len(refusals),
         failed=len(outcomes) - len(playbacks) - len(refusals),
-        throughput_share=served(outcomes, begin + RAMP_SECONDS, begin + window) / peak,
+        throughput_share=sum(map(_throughput, parts)) / sum(part.peak for part in parts),
         ttfa_p50_ms=_quantile(ttfas, 0.5),
         ttfa_p95_ms=_quantile(ttfas, 0.95),
         underruns=sum(playback.underruns > 0 for playback in playbacks) / len(playbacks) if playbacks else None,
         refusal_p50_ms=_quantile(refusals, 0.5),
         refusal_p95_ms=_quantile(refusals, 0.95),
-        recovery_seconds=None,
+        recovery_seconds=max(recoveries) if len(recoveries) == len(parts) else None,
     )
+
+
+def _throughput(part: Part) -> float:
+    begin = min((outcome.due for outcome in part.outcomes), default=0.0)
+    return served(part.outcomes, begin + RAMP_SECONDS, begin + part.seconds)
 
 
 def _quantile(values: Sequence[float], share: float) -> float | None:
@@ -151,18 +169,21 @@ async def measure(url: str, command: str, *, seconds: float, seed: int, done: Ca
             )
             done(f"one at a time: TTFA {run.ttfa_alone_ms:.0f} ms")
             run, peak = await _with_capacity(run, generator, seconds, done)
-            peaks, loads = [peak], []
-            for multiple in MULTIPLES:
-                rate = multiple * run.capacity
-                result = asyncio.create_task(generator.open(rate, Limit(seconds=seconds), awake=0.0))
-                await asyncio.sleep(seconds)
-                recovery = await _recovery(client, script, NORMAL * run.ttfa_alone_ms / 1000)
-                outcomes = (await result).outcomes
-                peaks.append((await _closed(generator, run.clients, seconds, done))[0])
-                # The speed of a shared machine drifts within minutes: a load is compared with what surrounds it.
-                load = summarize(run, multiple, outcomes, seconds, peak=(peaks[-2] + peaks[-1]) / 2)
-                loads.append(msgspec.structs.replace(load, recovery_seconds=recovery))
-                done(line(loads[-1]))
+        peaks, loads, seconds = [peak], list[Load](), seconds / PARTS
+        for multiple in MULTIPLES:
+            parts = []
+            for _ in range(PARTS):
+                script = msgspec.structs.replace(script, seed=script.seed + SEED_STEP)
+                async with LoadGenerator([url], script) as generator:
+                    open_loop = generator.open(multiple * run.capacity, Limit(seconds=seconds), awake=0.0)
+                    load = asyncio.create_task(open_loop)
+                    await asyncio.sleep(seconds)
+                    recovery = await _recovery(client, script, NORMAL * run.ttfa_alone_ms / 1000)
+                    outcomes = (await load).outcomes
+                    peaks.append((await _closed(generator, run.clients, seconds, done))[0])
+                parts.append(Part(outcomes, seconds, (peaks[-2] + peaks[-1]) / 2, recovery))
+            loads.append(summarize(run, multiple, parts))
+            done(line(loads[-1]))
     return OverloadReport([msgspec.structs.replace(run, peak_audio_seconds=float(np.mean(peaks)))], loads)
 
 
@@ -196,14 +217,30 @@ def _ttfas(outcomes: Sequence[Outcome]) -> list[float]:
 
 
 async def _recovery(client: SpeechClient, script: Script, limit: float) -> float | None:
-    """Sends one request after another until one has a TTFA within `limit` seconds; returns when that one was sent."""
-    send, begin, number = make_sender(client, script), time.monotonic(), 0
+    """Sends one request after another until one has a TTFA within `limit` seconds; returns when that one was sent.
+
+    Stops each when its first audio has arrived.
+    """
+    begin, number = time.monotonic(), 0
     while (due := time.monotonic()) - begin < RECOVERY_SECONDS:
-        outcome = await send(number, due)
-        if any(ttfa <= limit for ttfa in _ttfas([outcome])):
+        ttfa = await _first_audio(client, script.body(number), due)
+        if ttfa is not None and ttfa <= limit:
             return due - begin
         number += 1
         await asyncio.sleep(0.05)
+    return None
+
+
+async def _first_audio(client: SpeechClient, body: dict[str, object], due: float) -> float | None:
+    """Returns the TTFA of a request that is stopped then; None if it is refused or silent."""
+    recorder = PlaybackRecorder()
+    with contextlib.suppress(SpeechError):
+        async with client.speech(body) as pieces:
+            async for piece in pieces:
+                recorder.add(time.monotonic() - due, piece)
+                playback = recorder.playback()
+                if playback is not None and playback.ttfa is not None and playback.duration >= PREROLL_SECONDS:
+                    return playback.ttfa
     return None
 
 
@@ -253,8 +290,9 @@ def describe_report(report: OverloadReport) -> str:
         )
         parts.append(f"{about}\n\n{markdown(_HEAD, rows)}")
     caption = (
-        "Open loop at multiples of the capacity. Throughput: served audio as a share of that of the closed loops "
-        "before and after the load. Times are p50/p95. TTFA and underruns: of the admitted requests. "
-        f"Recovery: from the end of the load to a request with a TTFA within {NORMAL:g} times that of one alone."
+        f"Open loop at multiples of the capacity, in {PARTS} parts, each between two closed loops. Throughput: served "
+        "audio as a share of that of these closed loops. Times are p50/p95. TTFA and underruns: of the admitted "
+        "requests. Recovery: from the end of a part to a request with a TTFA within "
+        f"{NORMAL:g} times that of one alone; the longest of the parts."
     )
     return "\n\n".join([*parts, caption])
