@@ -23,7 +23,8 @@ pytestmark = pytest.mark.faults
 OLD, NEW = "syrinx/stages:1", "syrinx/stages:2"
 QUICK = {"steps": [{"weight": 10, "pauseSeconds": 0}], "minRequests": 5}
 ENDLESS = {"steps": [{"weight": 10, "pauseSeconds": 3600}]}
-PODS = re.compile(r"demo-(gateway|talker|codec|redis)-.*")
+PODS = re.compile(r"demo-(gateway|talker|codec|redis)-(?!canary-).*")
+CANARY = re.compile(r"demo-(gateway|talker|codec)-canary")
 
 
 class Traffic:
@@ -38,7 +39,7 @@ class Traffic:
         """Whether the canary's streams underrun."""
 
     def text(self, pod: str) -> str:
-        is_canary = "canary" in pod
+        is_canary = CANARY.match(pod) is not None
         if "gateway" not in pod:
             return "ok\n"
         requests = int((time.monotonic() - self._since) * (10 if is_canary else 90))
@@ -89,7 +90,7 @@ class Pipeline:
         return {pod["name"]: pod["uid"] for pod in pods if PODS.fullmatch(pod["name"])}
 
     def canary(self) -> list[dict[str, Any]]:
-        return [pod for pod in self.harness.cluster.list("pod") if "canary" in pod["metadata"]["name"]]
+        return [pod for pod in self.harness.cluster.list("pod") if CANARY.match(pod["metadata"]["name"])]
 
     def weight(self) -> float:
         """Returns the share that the gateway of the running version forwards."""
@@ -114,7 +115,7 @@ class Pipeline:
         degraded = self.harness.condition("Degraded")
         assert (degraded["status"], degraded["reason"]) == ("True", reason) and "retry" in degraded["message"]
         assert self.harness.condition("Ready")["status"] == "True"
-        assert {name for name in self.harness.objects() if "canary" in name} == set()
+        assert {name for name in self.harness.objects() if CANARY.search(name)} == set()
 
 
 @pytest.fixture
@@ -139,6 +140,27 @@ async def test_a_good_canary_is_promoted(pipeline):
         assert pipeline.resource["status"]["image"] == NEW and not pipeline.canary()
         assert not pipeline.running().keys() & pipeline.before.keys() or pipeline.running() != pipeline.before
     assert {"CanaryStarted", "CanaryStep", "CanaryPromoted", "ImageChanged"} <= pipeline.reasons()
+
+
+async def test_a_canary_and_a_pipeline_that_is_called_like_it_share_nothing(pipeline):
+    cluster = pipeline.harness.cluster
+
+    def others() -> dict[tuple[str, str], str]:
+        kinds = ("deployment", "statefulset", "service", "configmap", "secret", "pod")
+        found = (each for kind in kinds for each in cluster.list(kind, "syrinx.dev/pipeline=demo-canary"))
+        return {(each["kind"], each["metadata"]["name"]): each["metadata"]["uid"] for each in found}
+
+    async with pipeline.harness.operator():
+        pipeline.harness.apply("demo-canary", image=OLD)
+        await pipeline.harness.settled("demo-canary")
+        before = others()
+        await pipeline.start(ENDLESS)
+        await pipeline.forwarded()
+        assert pipeline.harness.condition("Degraded")["status"] == "False"
+        pipeline.command("abort")
+        await pipeline.rolled_back("CanaryAborted")
+        assert others() == before
+        assert pipeline.harness.condition("Ready", "demo-canary")["status"] == "True"
 
 
 async def test_a_canary_that_fails_requests_is_rolled_back(pipeline):

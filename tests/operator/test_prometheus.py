@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import time
 from datetime import UTC, datetime, timedelta
@@ -286,8 +287,30 @@ async def test_a_second_reading_queries_only_new_samples():
 
 
 def test_stages_are_selected_by_common_labels():
-    pods = r"demo\\-gateway-[a-z0-9]+(-[a-z0-9]+)?|demo\\-talker-[0-9]+|demo\\-codec-[0-9]+"
+    generated = "[b-df-hj-np-tv-z0-9]+(-[b-df-hj-np-tv-z0-9]+)?"
+    pods = rf"demo\\-gateway-{generated}|demo\\-talker-[0-9]+|demo\\-codec-[0-9]+"
     assert selector(OWNER) == f'namespace="voices",pod=~"{pods}"'
+
+
+@pytest.mark.parametrize("with_canary", [False, True])
+@pytest.mark.parametrize(
+    ("pod", "is_canary"),
+    [
+        ("demo-gateway-7c5b6d8f4-x2k9p", False),
+        ("demo-talker-0", False),
+        ("demo-gateway-canary-7c5b6d8f4-x2k9p", True),
+        ("demo-gateway-canary-7cx2k9p", True),  # Of a long name, truncated at the hash.
+        ("demo-talker-canary-7c5b6d8f4-x2k9p", True),
+        ("demo-gateway-talker-0", None),  # Those of pipelines `demo-gateway` and `demo-canary`.
+        ("demo-gateway-gateway-7cx2k9p", None),
+        ("demo-gateway-gateway-canary-7cx2k9p", None),
+        ("demo-canary-gateway-7c5b6d8f4-x2k9p", None),
+        ("demo-canary-talker-0", None),
+    ],
+)
+def test_pods_of_a_canary_and_of_pipelines_with_similar_names_are_not_selected(pod, is_canary, with_canary):
+    pattern = selector(OWNER, with_canary=with_canary).partition('pod=~"')[2].removesuffix('"').replace("\\\\", "\\")
+    assert (re.fullmatch(pattern, pod) is not None) == (is_canary is False or (with_canary and is_canary is True))
 
 
 def test_names_are_escaped_in_promql():

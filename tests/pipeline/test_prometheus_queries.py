@@ -48,7 +48,7 @@ SECONDS = 60.0
 NAMESPACE = "speech"
 """Namespace of the pipeline and the operator, for which the chart is rendered."""
 OWNER = Owner("demo", NAMESPACE, "u-1", generation=1)
-PODS = {"gateway": "demo-gateway-5f7c9-aaaaa", "talker": "demo-talker-0", "codec": "demo-codec-0"}
+PODS = {"gateway": "demo-gateway-5f7c9-x2k9p", "talker": "demo-talker-0", "codec": "demo-codec-0"}
 """The stages' only pods, with names as on Kubernetes."""
 RESOURCE = {
     "apiVersion": "syrinx.dev/v1beta1",

@@ -50,8 +50,8 @@ def history(until: float) -> str:
     a talker and a codec work, and there are other pipelines and namespaces.
     """
     talker, codec = Worker("demo-talker-0", "talker"), Worker("demo-codec-0", "codec")
-    busy, restarting, removed = (Gateway(f"demo-gateway-5f7c9-{suffix}") for suffix in ("aaaaa", "bbbbb", "ccccc"))
-    stranger, namesake = Gateway("demo-gateway-b-gateway-5f7c9-ddddd"), Gateway("demo-gateway-5f7c9-aaaaa")
+    busy, restarting, removed = (Gateway(f"demo-gateway-5f7c9-{suffix}") for suffix in ("bbbbb", "ccccc", "ddddd"))
+    stranger, namesake = Gateway("demo-gateway-b-gateway-5f7c9-fffff"), Gateway("demo-gateway-5f7c9-bbbbb")
     busy.serve(*[9.0] * 40, underruns=9)
     restarting.serve(*[9.0] * 50)
     lines: list[str] = []

@@ -17,7 +17,7 @@ from syrinx_operator.resource.canary_status import CanaryStatus
 GATEWAY, TALKER, CODEC = Component.GATEWAY, Component.TALKER, Component.CODEC
 CANARY = {"rollout": {"canary": {}}, "talker": {"replicas": 4}}
 NEW = {**CANARY, "image": "syrinx/stages:2.0.0"}
-WORKLOADS = {ObjectKey("Deployment", f"demo-canary-{stage}") for stage in (GATEWAY, TALKER, CODEC)}
+WORKLOADS = {ObjectKey("Deployment", f"demo-{stage}-canary") for stage in (GATEWAY, TALKER, CODEC)}
 STABLE = (
     ObjectKey("Deployment", "demo-gateway"),
     ObjectKey("StatefulSet", "demo-talker"),
@@ -43,7 +43,7 @@ def status_of(found, phase="Running", **fields):
 
 def gateway(found, **fields):
     template = found.canary.candidate.pods[GATEWAY].hash
-    known = {"name": "demo-canary-gateway-1-a", "component": GATEWAY, "canary": True, "template": template}
+    known = {"name": "demo-gateway-canary-1-b", "component": GATEWAY, "canary": True, "template": template}
     return Replica(**{**known, "ready": True, "address": "10.0.0.7", **fields})
 
 

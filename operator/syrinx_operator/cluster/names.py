@@ -29,7 +29,7 @@ TOKEN_ANNOTATION: Final = "syrinx.dev/token-secret"
 ROLLOUT_ANNOTATION: Final = "syrinx.dev/rollout"
 """On a pipeline: a command about its canary, which the operator removes once it has followed it."""
 CANARY_PREFIX: Final = "canary-"
-"""Precedes the component's name in the labels and names of a canary's pods and workloads."""
+"""Precedes the component's name in the labels of a canary's pods and workloads."""
 APPLIED_ANNOTATION: Final = "syrinx.dev/applied"
 """On every applied object: hash of its manifest."""
 
@@ -89,7 +89,8 @@ def canary(component: Component) -> str:
 
 def canary_key(pipeline: str, component: Component) -> ObjectKey:
     """Returns the key of a workload of a canary."""
-    return ObjectKey("Deployment", f"{pipeline}-{canary(component)}")
+    # No other pipeline's workload ends with `-canary`, also not that of a pipeline `NAME-canary`.
+    return ObjectKey("Deployment", f"{workload(pipeline, component)}-canary")
 
 
 def password_secret(pipeline: str, redis: Component) -> str:

@@ -37,6 +37,12 @@ _STEPS = 10
 """Evaluation points of a subquery's range."""
 _METRIC_LABELS = LABELS | {"__name__", "pod", "namespace", "stage", "version"}
 """Labels that do not identify a scrape target."""
+_GENERATED = "[b-df-hj-np-tv-z0-9]+(-[b-df-hj-np-tv-z0-9]+)?"
+"""How the name of a Deployment's pod ends: with a hash and a suffix; Kubernetes truncates long names at the hash.
+
+Both have no vowels, so `canary` and names of stages, which pods of a canary or of another pipeline have there, do not
+match.
+"""
 _Target = tuple[tuple[str, str], ...]
 _ERROR_TYPES = frozenset({"timeout", "canceled", "execution", "bad_data", "internal", "unavailable", "not_found"})
 
@@ -104,7 +110,7 @@ def selector(owner: Owner, *, with_canary: bool = False) -> str:
     """Returns label matchers for a pipeline's stages by pod and namespace, labels of all common scrape configs."""
     patterns = list(_pod_patterns(owner).values())
     if with_canary:
-        patterns.append(f"{re.escape(owner.name)}-{names.CANARY_PREFIX}(gateway|talker|codec)-[a-z0-9]+(-[a-z0-9]+)?")
+        patterns += (f"{re.escape(names.canary_key(owner.name, stage).name)}-{_GENERATED}" for stage in STAGES)
     namespace, pods = (
         # Escaped for a PromQL string literal.
         text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
@@ -114,8 +120,7 @@ def selector(owner: Owner, *, with_canary: bool = False) -> str:
 
 
 def _pod_patterns(owner: Owner) -> dict[Component, str]:
-    # A gateway pod's name ends with the Deployment's hash and a suffix; Kubernetes truncates long names at the hash.
-    suffixes = dict.fromkeys(STAGES, "[0-9]+") | {Component.GATEWAY: "[a-z0-9]+(-[a-z0-9]+)?"}
+    suffixes = dict.fromkeys(STAGES, "[0-9]+") | {Component.GATEWAY: _GENERATED}
     return {stage: f"{re.escape(names.workload(owner.name, stage))}-{suffixes[stage]}" for stage in STAGES}
 
 

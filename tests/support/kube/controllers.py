@@ -127,7 +127,9 @@ def owner_reference(owner: Object) -> Object:
 
 
 def digest(value: Any, length: int = 10) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:length]
+    """Returns a hash without vowels, as Kubernetes encodes it."""
+    digits = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:length]
+    return digits.translate(str.maketrans("ae013", "xz245"))
 
 
 def condition(obj: Object, kind: str) -> Object:

@@ -148,7 +148,9 @@ def canary_workloads(owner: Owner, spec: PipelineSpec, canary: CanaryPlan) -> li
             "strategy": {"type": "Recreate"},
             "template": canary.candidate.pods[stage].template,
         }
-        found.append(manifest(owner, "apps/v1", "Deployment", names.canary(stage), spec=body))
+        workload = manifest(owner, "apps/v1", "Deployment", names.canary(stage), spec=body)
+        workload["metadata"]["name"] = names.canary_key(owner.name, stage).name
+        found.append(workload)
     return found
 
 
