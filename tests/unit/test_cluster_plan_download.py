@@ -6,9 +6,11 @@ import kubernetes_validate
 import msgspec
 import pytest
 
-from support.cluster_plan import after, document, key, objects, parsed, pipeline, planned, templates
+from support.cluster_plan import CONFIG, after, document, key, objects, owner_of, parsed, pipeline, planned, templates
 from syrinx_operator.cluster.diagnosis import job_problems
+from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.state import STAGES, Component, ObjectKey
+from syrinx_operator.resource.canary_status import CanaryStatus
 
 OLD, NEW = ({"s3": {"uri": f"s3://voices/{version}"}, "cache": {"claim": "c"}} for version in (1, 2))
 BUCKET_3 = {**NEW, "s3": {"uri": "s3://voices/3"}}
@@ -90,9 +92,42 @@ def test_no_job_without_another_checkpoint_in_a_shared_cache(old, new):
     assert planned(pipeline({"model": new}), rolled_out(old)).download is None
 
 
-def test_the_pods_of_a_canary_download_the_checkpoint_themselves():
-    canary = {"rollout": {"canary": {}}}
-    assert planned(pipeline({"model": NEW, **canary}), rolled_out(OLD, **canary)).download is None
+CANARY = {"rollout": {"canary": {}}}
+
+
+def test_the_pods_of_a_canary_start_once_the_job_has_finished():
+    live = rolled_out(OLD, **CANARY)
+    subject = pipeline({"model": NEW, **CANARY})
+    waiting = planned(subject, live)
+    assert waiting.download.source == "s3://voices/2" and waiting.canary is None
+    assert templates(waiting, subject) == templates(planned(pipeline({"model": OLD, **CANARY})), subject)
+    live = finished(live, waiting)
+    testing = planned(subject, live)
+    assert testing.download is None and testing.canary.is_running
+    assert ObjectKey("Job", waiting.download.name) not in objects(testing), "it is deleted"
+    again = planned(subject, after(testing, without_jobs(live)))
+    assert again.download is None and again.canary == testing.canary, "nor does it come back"
+
+
+@pytest.mark.parametrize("phase", ["RolledBack", "Promoted"])
+def test_a_tested_checkpoint_is_not_downloaded_again(phase):
+    live = rolled_out(OLD, **CANARY)
+    subject = pipeline({"model": NEW, **CANARY})
+    live = finished(live, planned(subject, live))
+    testing = planned(subject, live)
+    target, time = testing.canary.candidate.target, "2026-11-24T12:00:00Z"
+    known = {"target": target, "image": "i", "message": "", "startTime": time, "phase": phase}
+    status = msgspec.convert(known, CanaryStatus)
+    ended = plan(subject, owner_of(subject), after(testing, without_jobs(live)), CONFIG, None, status)
+    assert ended.download is None and (ended.canary is None) == (phase == "Promoted")
+    if phase == "Promoted":
+        assert templates(ended, subject) == templates(planned(subject), subject)
+
+
+def without_jobs(live):
+    return msgspec.structs.replace(
+        live, objects={each: found for each, found in live.objects.items() if each.kind != "Job"}
+    )
 
 
 def test_a_new_pipeline_and_another_image_need_no_job():

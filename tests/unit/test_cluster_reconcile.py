@@ -150,6 +150,29 @@ def from_bucket(version):
     return {"s3": {"uri": f"s3://voices/{version}"}, "cache": {"claim": "c"}}
 
 
+async def test_the_job_of_a_canary_ends_before_its_pods_start_and_leaves_nothing():
+    world, canary = World(api=FakeApi()), {"rollout": {"canary": {}}}
+    world.api.add(pipeline_object({"model": from_bucket(1), **canary}))
+    await world.reconcile()
+    world.edit(model=from_bucket(2), **canary)
+    await world.reconcile()
+    (name,) = world.api.names("Job")
+    assert world.condition("Progressing") == ("True", "Downloading") and world.api.names("Deployment") == [
+        "demo-gateway"
+    ]
+    job = world.api.objects["Job", name]
+    world.api.add({**job, "status": {"conditions": [{"type": "Complete", "status": "True"}]}})
+    await world.reconcile()
+    canaries = [f"demo-{stage}-canary" for stage in ("codec", "gateway", "talker")]
+    assert set(canaries) < set(world.api.names("Deployment"))
+    for _ in range(3):  # Nothing serves, so it is promoted at once.
+        assert world.api.names("Job") == []
+        await world.reconcile()
+    assert world.pipeline["status"]["observedGeneration"] == 2
+    container = world.api.objects["StatefulSet", "demo-talker"]["spec"]["template"]["spec"]["initContainers"][0]
+    assert "s3://voices/2" in container["command"]
+
+
 async def test_the_status_shows_the_download_and_its_failure():
     world = World(api=FakeApi())
     world.api.add(pipeline_object({"model": from_bucket(1)}))

@@ -52,9 +52,9 @@ def required_download(
     spec = pipeline.spec
     if spec.model.cache is None or before is None or not _is_serving(pipeline, before):
         return None
-    if spec.rollout.canary is not None:  # Its pods download while those of the running version serve.
-        return None
     if before.generation_inputs.get("model") == release.generation_inputs["model"]:
+        return None
+    if _is_recorded(pipeline, before, context):  # As a canary, whose pods have waited for the download.
         return None
     job = _job(pipeline, owner, context)
     status = (live.objects.get(key_of(job)) or {}).get("status") or {}
@@ -70,6 +70,13 @@ def _is_serving(pipeline: TTSPipeline, before: Release) -> bool:
     """Returns whether there are templates of all stages that can be kept."""
     kept = [before.templates.get(stage) for stage in workload_stages(pipeline.spec)]
     return all(template is not None and template.intact for template in kept)
+
+
+def _is_recorded(pipeline: TTSPipeline, before: Release, context: RenderContext) -> bool:
+    """Returns whether there are templates of all stages with these inputs, of the release or of its candidate."""
+    stages = workload_stages(pipeline.spec)
+    inputs = ((stage, short_hash(pods.stage_inputs(pipeline, stage, context))) for stage in stages)
+    return all(before.recorded(stage, each) is not None for stage, each in inputs)
 
 
 def _job(pipeline: TTSPipeline, owner: Owner, context: RenderContext) -> Manifest:
