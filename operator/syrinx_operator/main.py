@@ -8,15 +8,17 @@ import os
 import kopf
 
 from syrinx_operator.cluster.config import ConfigError, options
-from syrinx_operator.cluster.operator import Operator, connection, scope
+from syrinx_operator.cluster.login import Login
+from syrinx_operator.cluster.operator import Operator, scope
 from syrinx_stages.contract import logs
 
 try:
     logs.configure(os.environ)
-    OPERATOR = Operator(options(os.environ), scope())
+    OPTIONS = options(os.environ)
+    OPERATOR = Operator(OPTIONS, scope())
 except (ConfigError, ValueError) as error:
     raise SystemExit(f"syrinx-operator: {error}") from None
 
 kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT)(OPERATOR.start)
 kopf.on.cleanup()(OPERATOR.stop)
-kopf.on.login()(connection)
+kopf.on.login()(Login(OPTIONS.max_backoff_seconds).connect)

@@ -94,6 +94,25 @@ async def test_it_starts_before_the_api_server(harness):
         await harness.settled()
 
 
+async def test_it_starts_although_its_credentials_are_refused(harness):
+    """As while a token is rotated, or before the API server has loaded its keys."""
+    fault = harness.cluster.faults.fail(401, times=None)
+    async with harness.operator(**SHORT) as operator:
+        await operator.until(lambda: "Unauthorized on purpose" in operator.get("/readyz").text, "it says what is wrong")
+        await lives(operator, 8)
+        assert operator.get("/readyz").status_code == 503
+        assert (
+            'syrinx_operator_watch_up{kind="StatefulSet",pipeline_namespace="default"} 0.0' in await operator.metrics()
+        )
+        assert "the API server refuses the operator's credentials" in operator.log.read_text()
+        assert len([each for each in harness.cluster.requests if each.path == "/api"]) < 15, "it backs off"
+        fault.release()
+        await operator.ready()
+        harness.apply()
+        await harness.settled()
+        await operator.until(lambda: operator.get("/readyz").text == "ready\n", "everything is watched")
+
+
 class Two:
     """Two namespaces with a pipeline each."""
 

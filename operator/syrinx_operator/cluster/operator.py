@@ -12,7 +12,7 @@ import click
 import kopf
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.api import Api, load_configuration
+from syrinx_operator.cluster.api import Api
 from syrinx_operator.cluster.backoff import backoff
 from syrinx_operator.cluster.cache import Cache
 from syrinx_operator.cluster.canary_runner import CanaryRunner, command_of
@@ -192,22 +192,3 @@ def scope() -> tuple[str, ...] | None:
     if patterns := [each for each in namespaces if not re.fullmatch("[a-z0-9]([-a-z0-9]*[a-z0-9])?", each)]:
         raise ConfigError(f"--namespace: {', '.join(patterns)} is no name of a namespace; patterns are not accepted")
     return namespaces
-
-
-async def connection(**_: Any) -> kopf.ConnectionInfo:
-    """Returns kopf's connection to the API server, with the same configuration as `Api`."""
-    found = await load_configuration()
-    scheme, token = (found.api_key.get("BearerToken") or "").partition(" ")[::2]
-    return kopf.ConnectionInfo(
-        server=found.host,
-        ca_path=found.ssl_ca_cert,
-        insecure=not found.verify_ssl,
-        username=found.username or None,
-        password=found.password or None,
-        scheme=scheme or None,
-        token=token.strip() or None,
-        certificate_path=found.cert_file,
-        private_key_path=found.key_file,
-        proxy_url=found.proxy,
-        trust_env=True,
-    )
