@@ -10,21 +10,15 @@ from support.kube.api import Write
 from support.kube.errors import ApiError as Refusal
 from syrinx_operator.cluster.api import Api, ApiError, WatchEvent
 from syrinx_operator.cluster.cache import Cache
-from syrinx_operator.cluster.canary_runner import CanaryRunner
 from syrinx_operator.cluster.config import options
-from syrinx_operator.cluster.former_leases import FormerLeases
 from syrinx_operator.cluster.kinds import Kind
 from syrinx_operator.cluster.lease import Leases
 from syrinx_operator.cluster.names import FIELD_MANAGER
-from syrinx_operator.cluster.objects import Objects
 from syrinx_operator.cluster.reconcile import Reconciler
-from syrinx_operator.cluster.secrets import Secrets
 from syrinx_operator.cluster.stage_api import StageApi
 from syrinx_operator.cluster.state import Manifest
 from syrinx_operator.cluster.telemetry import Telemetry
-from syrinx_operator.cluster.tuning import MetricsReader, TuningRunner
 from syrinx_operator.cluster.workqueue import NamespacedName, Outcome
-from syrinx_operator.tuner.runner import Tuner
 
 ENVIRONMENT = {"SYRINX_STAGE_ACCESS": "direct", "SYRINX_STAGES_IMAGE": "syrinx/stages:1"}
 """Of the operator, also when it runs as a process."""
@@ -90,26 +84,15 @@ async def _never() -> AsyncIterator[WatchEvent]:
 
 async def reconcile(cluster: KubeCluster, pipelines: Iterable[NamespacedName]) -> None:
     """Creates the objects of pipelines."""
-    settings = options(ENVIRONMENT | {"POD_NAME": "seed"})
+    settings = options(ENVIRONMENT | {"POD_NAME": "seed", "SYRINX_RELIST_SECONDS": "3600"})
     telemetry = Telemetry()
     api = DirectApi(cluster, telemetry)
-    cache = Cache(api, None, lambda *_: None, relist_seconds=3600.0, max_backoff_seconds=60.0)
+    cache = Cache(api, None, lambda *_: None, relist_seconds=settings.relist_seconds, max_backoff_seconds=60.0)
     lease = NamespacedName("default", settings.lease_name)
     leases = Leases(api, settings.identity, lease, 3600.0, cache.outdate)
-    secrets = Secrets(api, seconds=3600.0)
     async with StageApi(api, settings.access, telemetry) as stages:
         reconciler = Reconciler(
-            api=api,
-            cache=cache,
-            secrets=secrets,
-            leases=leases,
-            former_leases=FormerLeases(api, settings.identity, settings.lease_seconds),
-            objects=Objects(api, cache, secrets, telemetry, leases.fence),
-            stages=stages,
-            canaries=CanaryRunner(stages.scrape),
-            tuning=TuningRunner(MetricsReader(), Tuner(audit=lambda line: None), telemetry.tuning, stages.scrape),
-            conditions=telemetry.conditions,
-            options=settings,
+            api=api, cache=cache, leases=leases, stages=stages, telemetry=telemetry, options=settings
         )
         cache.start()
         try:

@@ -11,18 +11,12 @@ import pytest
 from support.fake_api import FakeApi, forbidden, pipeline_object, unavailable
 from syrinx_operator.cluster.api import ApiError
 from syrinx_operator.cluster.cache import Cache
-from syrinx_operator.cluster.canary_runner import CanaryRunner
 from syrinx_operator.cluster.config import options
-from syrinx_operator.cluster.former_leases import FormerLeases
 from syrinx_operator.cluster.kinds import PIPELINE
 from syrinx_operator.cluster.lease import Leases
-from syrinx_operator.cluster.objects import Objects
 from syrinx_operator.cluster.reconcile import Reconciler
-from syrinx_operator.cluster.secrets import Secrets
 from syrinx_operator.cluster.telemetry import Telemetry
-from syrinx_operator.cluster.tuning import MetricsReader, TuningRunner
 from syrinx_operator.cluster.workqueue import NamespacedName, Outcome, Result
-from syrinx_operator.tuner.runner import Tuner
 from syrinx_stages.contract.settings import ReportedSettings
 
 DEMO = NamespacedName("voices", "demo")
@@ -52,23 +46,13 @@ class World:
             self.api.add(pipeline_object())
         telemetry, stages = Telemetry(), NoStages()
         self.stages = stages
-        settings = options({"POD_NAME": identity, "SYRINX_STAGES_IMAGE": "stages:1"})
+        found = options({"POD_NAME": identity, "SYRINX_STAGES_IMAGE": "stages:1"})
+        settings = msgspec.structs.replace(found, relist_seconds=secret_seconds)
         self.cache = Cache(self.api, (DEMO.namespace,), lambda *_: None, relist_seconds=300.0, max_backoff_seconds=60.0)
-        secrets = Secrets(self.api, secret_seconds)
         lease = NamespacedName("operators", settings.lease_name)
         leases = Leases(self.api, identity, lease, settings.lease_seconds, self.cache.outdate)
         self.reconciler = Reconciler(
-            api=self.api,
-            cache=self.cache,
-            secrets=secrets,
-            leases=leases,
-            former_leases=FormerLeases(self.api, identity, settings.lease_seconds),
-            objects=Objects(self.api, self.cache, secrets, telemetry, leases.fence),
-            stages=stages,
-            tuning=TuningRunner(MetricsReader(), Tuner(audit=lambda line: None), telemetry.tuning, stages.scrape),
-            canaries=CanaryRunner(stages.scrape),
-            conditions=telemetry.conditions,
-            options=settings,
+            api=self.api, cache=self.cache, leases=leases, stages=stages, telemetry=telemetry, options=settings
         )
         self.registry = telemetry.registry
 

@@ -10,15 +10,12 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api, ApiError, if_found
 from syrinx_operator.cluster.cache import Cache
 from syrinx_operator.cluster.diagnosis import job_problems, replicas
 from syrinx_operator.cluster.kinds import AUTOSCALER, BY_KIND, OPTIONAL, PLANNED, POD, Kind
 from syrinx_operator.cluster.plan.objects import differs
-from syrinx_operator.cluster.secrets import Secrets
 from syrinx_operator.cluster.state import (
-    Component,
     Manifest,
     ObjectKey,
     Observed,
@@ -76,12 +73,9 @@ class Applied(Struct, kw_only=True):
 class Objects:
     """Reads objects from the cache, and writes them while the fence permits it."""
 
-    def __init__(
-        self, api: Api, cache: Cache, secrets: Secrets, telemetry: Telemetry, fence: Callable[[Owner], None]
-    ) -> None:
+    def __init__(self, api: Api, cache: Cache, telemetry: Telemetry, fence: Callable[[Owner], None]) -> None:
         self._api = api
         self._cache = cache
-        self._secrets = secrets
         self._telemetry = telemetry
         self._fence = fence
 
@@ -110,12 +104,6 @@ class Objects:
         found = await asyncio.gather(*map(if_found, requests))
         conflicts = {key: each for key, each in zip(unseen, found, strict=True) if each is not None}
         return structs.replace(observed, objects={**observed.objects, **conflicts}) if conflicts else observed
-
-    async def password_uid(self, owner: Owner, redis: Component) -> str | None:
-        """Returns the UID of the password Secret, whose data is never read."""
-        name = names.password_secret(owner.name, redis)
-        found = await self._secrets.get_metadata(owner.namespace, name)
-        return found["metadata"]["uid"] if found and is_owned(found, owner) else None
 
     async def apply(self, owner: Owner, manifests: Iterable[Manifest], live: Mapping[ObjectKey, Manifest]) -> Applied:
         """Applies the manifests that differ from the live objects until the server is unavailable. Raises LeaseLost."""

@@ -15,20 +15,15 @@ from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api
 from syrinx_operator.cluster.backoff import backoff
 from syrinx_operator.cluster.cache import Cache
-from syrinx_operator.cluster.canary_runner import CanaryRunner, command_of
+from syrinx_operator.cluster.canary_runner import command_of
 from syrinx_operator.cluster.config import ConfigError, Options, config_line
-from syrinx_operator.cluster.former_leases import FormerLeases
 from syrinx_operator.cluster.kinds import CHILDREN, PIPELINE, Kind
 from syrinx_operator.cluster.lease import Leases
-from syrinx_operator.cluster.objects import Objects
 from syrinx_operator.cluster.reconcile import Reconciler
-from syrinx_operator.cluster.secrets import Secrets
 from syrinx_operator.cluster.stage_api import StageApi
 from syrinx_operator.cluster.state import Manifest
 from syrinx_operator.cluster.telemetry import Health, HealthServer, Telemetry
-from syrinx_operator.cluster.tuning import MetricsReader, TuningRunner
 from syrinx_operator.cluster.workqueue import NamespacedName, WorkQueue
-from syrinx_operator.tuner.runner import Tuner
 
 log = logging.getLogger(__name__)
 
@@ -73,19 +68,8 @@ class Operator:
         self._cleanup.push_async_callback(leases.release)
         self._lease_keeper = asyncio.create_task(leases.keep(), name="leases")
         self._cleanup.callback(self._lease_keeper.cancel)
-        secrets = Secrets(api, options.relist_seconds)
         reconciler = Reconciler(
-            api=api,
-            cache=cache,
-            secrets=secrets,
-            leases=leases,
-            former_leases=FormerLeases(api, options.identity, options.lease_seconds),
-            objects=Objects(api, cache, secrets, telemetry, leases.fence),
-            stages=stages,
-            tuning=TuningRunner(MetricsReader(options.prometheus), Tuner(), telemetry.tuning, stages.scrape),
-            canaries=CanaryRunner(stages.scrape),
-            conditions=telemetry.conditions,
-            options=options,
+            api=api, cache=cache, leases=leases, stages=stages, telemetry=telemetry, options=options
         )
         self._queue = WorkQueue(
             reconciler.reconcile,

@@ -1,13 +1,12 @@
 """Reconciles one pipeline: reads its state, applies the plan, writes the status. Level-based and stateless."""
 
 import logging
-import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from syrinx_operator.cluster import names, state
 from syrinx_operator.cluster.api import Api, ApiError
@@ -15,21 +14,21 @@ from syrinx_operator.cluster.cache import Cache
 from syrinx_operator.cluster.canary_runner import CanaryRunner, command_of, route_overrides
 from syrinx_operator.cluster.config import Options
 from syrinx_operator.cluster.former_leases import FormerLeases
-from syrinx_operator.cluster.kinds import PIPELINE, SECRET
+from syrinx_operator.cluster.kinds import PIPELINE
 from syrinx_operator.cluster.lease import LeaseLost, Leases, LeaseTaken
-from syrinx_operator.cluster.objects import Applied, Objects, name_conflict
+from syrinx_operator.cluster.objects import Applied, Objects
 from syrinx_operator.cluster.obstacles import StatusInputs
-from syrinx_operator.cluster.plan import Plan, plan, replicated_redis
+from syrinx_operator.cluster.plan import Plan, plan
 from syrinx_operator.cluster.plan.objects import differs
-from syrinx_operator.cluster.plan.redis import password_secret
-from syrinx_operator.cluster.plan.settings_token import SettingsToken, token_in, token_secret
+from syrinx_operator.cluster.plan.settings_token import SettingsToken
 from syrinx_operator.cluster.plan.tuning_record import tuning_record
 from syrinx_operator.cluster.reports import Reports
-from syrinx_operator.cluster.secrets import Secrets
+from syrinx_operator.cluster.secrets import PipelineSecrets
 from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi
 from syrinx_operator.cluster.state import (
-    Component,
+    Blocked,
     Manifest,
+    Metrics,
     ObjectKey,
     Observed,
     Owner,
@@ -39,8 +38,9 @@ from syrinx_operator.cluster.state import (
     key_of,
 )
 from syrinx_operator.cluster.status import failed, status
-from syrinx_operator.cluster.telemetry import ConditionTelemetry
+from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.cluster.tuning import (
+    MetricsReader,
     Tuning,
     TuningRunner,
     disruption_of,
@@ -51,8 +51,11 @@ from syrinx_operator.cluster.tuning import (
     tuning_of,
 )
 from syrinx_operator.cluster.workqueue import NamespacedName, Outcome, Result
+from syrinx_operator.resource.canary_status import CanaryStatus
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.status import read
+from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.tuner.runner import Tuner
 
 log = logging.getLogger(__name__)
 
@@ -60,48 +63,67 @@ MAX_PLANS: Final = 3
 """Plans per reconcile while others change the objects that it is made from (409)."""
 
 
-class Blocked(Exception):
-    """No plan can be made; its argument is the Problem."""
+class Subject(Struct, frozen=True):
+    """The pipeline of a reconcile, as it was read."""
+
+    pipeline: TTSPipeline
+    owner: Owner
+    previous: Mapping[str, Any]
+    """Its status."""
+    unknown_fields: str
+    """Fields of the resource that this operator does not know, as text."""
+
+    def status_inputs(
+        self,
+        planned: Plan,
+        observed: Observed,
+        tuning: State,
+        canary: CanaryStatus | None,
+        metrics: Metrics,
+        now: datetime,
+        problems: Sequence[Problem] = (),
+    ) -> StatusInputs:
+        """Returns the inputs of its new status."""
+        return StatusInputs(
+            pipeline=self.pipeline,
+            owner=self.owner,
+            before=read(self.previous),
+            plan=planned,
+            observed=observed,
+            problems=problems,
+            metrics=metrics,
+            tuning=tuning,
+            canary=canary,
+            unknown_fields=self.unknown_fields,
+            now=now,
+        )
 
 
 class Reconciler:
     """Reconciles pipelines. `reconcile` returns a `Result` for every outcome."""
 
     def __init__(
-        self,
-        *,
-        api: Api,
-        cache: Cache,
-        secrets: Secrets,
-        leases: Leases,
-        former_leases: FormerLeases,
-        objects: Objects,
-        stages: StageApi,
-        tuning: TuningRunner,
-        canaries: CanaryRunner,
-        conditions: ConditionTelemetry,
-        options: Options,
+        self, *, api: Api, cache: Cache, leases: Leases, stages: StageApi, telemetry: Telemetry, options: Options
     ) -> None:
         self._api = api
         self._cache = cache
-        self._secrets = secrets
         self._leases = leases
-        self._former_leases = former_leases
-        self._objects = objects
         self._stages = stages
-        self._tuning = tuning
-        self._canaries = canaries
-        self._reports = Reports(api, cache, leases, objects, conditions, options.identity)
         self._options = options
+        self._secrets = PipelineSecrets(api, options.relist_seconds, leases.fence)
+        self._former_leases = FormerLeases(api, options.identity, options.lease_seconds)
+        self._objects = Objects(api, cache, telemetry, leases.fence)
+        reader = MetricsReader(options.prometheus)
+        self._tuning = TuningRunner(reader, Tuner(), telemetry.tuning, stages.scrape)
+        self._canaries = CanaryRunner(stages.scrape)
+        self._reports = Reports(api, cache, leases, self._objects, telemetry.conditions, options.identity)
 
     def forget(self, key: NamespacedName) -> None:
         """Drops what is kept in memory for a deleted pipeline."""
         self._tuning.forget(key.namespace, key.name)
         self._canaries.forget(key.namespace, key.name)
         self._former_leases.forget(key.namespace, key.name)
-        for redis in state.REDIS:
-            self._secrets.forget(key.namespace, names.password_secret(key.name, redis))
-        self._secrets.forget(key.namespace, names.token_secret(key.name))
+        self._secrets.forget(key.namespace, key.name)
         if not any(True for _ in self._cache.all(PIPELINE, key.namespace)):
             self._leases.forget(key.namespace)
         self._reports.forget(key.namespace, key.name)
@@ -139,10 +161,10 @@ class Reconciler:
         """Reconciles with the Lease held, and writes errors to the status."""
         outcome, failure = Outcome.BLOCKED, None
         try:
-            pipeline, unknown = state.parse_pipeline(live), state.unknown_fields(live)
-            if pipeline.spec.paused:
-                return await self._report_paused(pipeline, owner, previous, unknown)
-            return await self._reconcile_valid(pipeline, owner, previous, unknown, failures, command_of(live))
+            subject = Subject(state.parse_pipeline(live), owner, previous, state.unknown_fields(live))
+            if subject.pipeline.spec.paused:
+                return await self._report_paused(subject)
+            return await self._reconcile_valid(subject, failures, command_of(live))
         except state.InvalidSpec as invalid:
             message = f"the pipeline keeps running unchanged until this is corrected: {invalid}"
             outcome, problem = Outcome.INVALID, Problem("Invalid", message)
@@ -163,17 +185,10 @@ class Reconciler:
         await self._reports.write(owner, previous, new)
         return _result(outcome, new, problem.message, failure)
 
-    async def _reconcile_valid(
-        self,
-        pipeline: TTSPipeline,
-        owner: Owner,
-        previous: Mapping[str, Any],
-        unknown: str,
-        failures: int,
-        command: str,
-    ) -> Result:
-        token = await self._token(owner)
-        before, tuning, lost, planned, applied = await self._apply_plan(pipeline, owner, previous, token)
+    async def _reconcile_valid(self, subject: Subject, failures: int, command: str) -> Result:
+        pipeline, owner, previous = subject.pipeline, subject.owner, subject.previous
+        token = await self._secrets.token(owner)
+        before, tuning, lost, planned, applied = await self._apply_plan(subject, token)
         applied = await self._objects.prune(owner, planned.manifests, applied, planned.keep)
         if not applied.problems and applied.failure is None:
             await self._objects.delete_pods(owner, planned.delete, applied)
@@ -191,21 +206,8 @@ class Reconciler:
         canary = await self._canaries.decide(
             pipeline, owner, planned, observed, read(previous).canary, decision.state, command, _now
         )
-        new = status(
-            StatusInputs(
-                pipeline=pipeline,
-                owner=owner,
-                before=read(previous),
-                plan=planned,
-                observed=observed,
-                problems=problems,
-                metrics=metrics,
-                tuning=decision.state,
-                canary=canary.status,
-                unknown_fields=unknown,
-                now=_now(),
-            )
-        )
+        inputs = subject.status_inputs(planned, observed, decision.state, canary.status, metrics, _now(), problems)
+        new = status(inputs)
         is_recorded = key_of(tuning_record(owner, tuning.state)) not in applied.missing
         lost_events = [lost_event(owner, lost)] if lost and is_recorded else []
         tuner = decision.state if is_recorded else None
@@ -222,15 +224,13 @@ class Reconciler:
             seconds = min(seconds, canary.requeue_after)
         return _result(outcome, new, message, failure, seconds)
 
-    async def _report_paused(
-        self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any], unknown: str
-    ) -> Result:
+    async def _report_paused(self, subject: Subject) -> Result:
         """Writes the status of a paused pipeline, and nothing else. Raises Blocked if it has no objects yet."""
-        secret = await self._secrets.get(owner.namespace, names.token_secret(owner.name))
-        token = token_in(secret) if secret is not None and is_owned(secret, owner) else None
+        pipeline, owner, previous = subject.pipeline, subject.owner, subject.previous
+        token = await self._secrets.find_token(owner)
         observed = await self._objects.observe(owner, previous)
         redis = state.redis_component(pipeline.spec)
-        password = await self._objects.password_uid(owner, redis) if redis else None
+        password = await self._secrets.find_password(owner, redis)
         if token is None or (redis and password is None):
             raise Blocked(Problem("Paused", "spec.paused is set: the pipeline is created once it is removed"))
         replicas = await self._stages.read_settings(owner.namespace, observed.replicas, token.value)
@@ -239,31 +239,16 @@ class Reconciler:
         tuning, now = tuning_of(pipeline, tuner_state(previous, owner, observed)[0]), _now()
         canary = read(previous).canary
         planned = plan(tuning.applied_to(pipeline), owner, observed, self._options.pipelines, tuning.state, canary)
-        new = status(
-            StatusInputs(
-                pipeline=pipeline,
-                owner=owner,
-                before=read(previous),
-                plan=planned,
-                observed=observed,
-                problems=[],
-                metrics=paused_metrics(now),
-                tuning=tuning.state,
-                unknown_fields=unknown,
-                canary=canary,
-                now=now,
-            )
-        )
+        new = status(subject.status_inputs(planned, observed, tuning.state, canary, paused_metrics(now), now))
         if "tuning" in previous:
             # It may hold the state of an earlier version, which is recorded once the pipeline goes on.
             new["tuning"] = previous["tuning"]
         await self._reports.write(owner, previous, new)
         return _result(Outcome.SUCCEEDED, new, "", None, self._options.resync_seconds)
 
-    async def _apply_plan(
-        self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any], token: SettingsToken
-    ) -> tuple[Observed, Tuning, str, Plan, Applied]:
+    async def _apply_plan(self, subject: Subject, token: SettingsToken) -> tuple[Observed, Tuning, str, Plan, Applied]:
         """Applies the plan. Also returns the tuning that it contains, and what is lost of its state."""
+        pipeline, owner, previous = subject.pipeline, subject.owner, subject.previous
         for _ in range(MAX_PLANS):
             everything = await self._observe(pipeline, owner, previous, token)
             observed = _without_foreign(owner, everything)
@@ -287,42 +272,9 @@ class Reconciler:
         replicas = await self._stages.read_settings(owner.namespace, observed.replicas, token.value)
         canary = await self._stages.read_settings(owner.namespace, observed.canary, token.value)
         redis = state.redis_component(pipeline.spec)
-        password = await self._objects.password_uid(owner, redis) if redis else None
-        if redis and password is None:
-            password = await self._create_secret(owner, _new_password_secret(owner, redis))
+        password = await self._secrets.password(owner, redis)
         found = structs.replace(observed, replicas=replicas, canary=canary)
         return structs.replace(found, password_uid=password, token_uid=token.uid)
-
-    async def _token(self, owner: Owner) -> SettingsToken:
-        """Returns the token of the settings ports, a new one if there is none. Raises Blocked."""
-        name = names.token_secret(owner.name)
-        secret = await self._secrets.get(owner.namespace, name)
-        if secret is None or not is_owned(secret, owner):
-            await self._create_secret(owner, token_secret(owner, secrets.token_urlsafe(32)))
-            secret = await self._api.get(SECRET, owner.namespace, name)
-        if (token := token_in(secret)) is None:
-            self._secrets.forget(owner.namespace, name)
-            message = f"Secret {name} has no key {names.TOKEN_KEY}: delete it, and the pods restart with a new one."
-            raise Blocked(Problem("InvalidSecret", message))
-        return token
-
-    async def _create_secret(self, owner: Owner, manifest: Manifest) -> str:
-        """Creates a Secret, unless another operator has meanwhile, and returns its UID. Raises Blocked."""
-        self._leases.fence(owner)
-        name = manifest["metadata"]["name"]
-        self._secrets.forget(owner.namespace, name)
-        try:
-            created = await self._api.create(SECRET, owner.namespace, manifest)
-        except ApiError as error:
-            if error.status != 409:
-                raise
-            created = await self._api.get_metadata(SECRET, owner.namespace, name)
-            if not is_owned(created, owner):
-                raise Blocked(name_conflict(owner, {**created, "kind": SECRET.kind})) from None
-        message = "%s/%s: created the Secret %s"
-        log.info(message, owner.namespace, owner.name, name, extra=owner.log_fields)
-        uid: str = created["metadata"]["uid"]
-        return uid
 
     async def _remove_command(self, owner: Owner) -> None:
         """Removes the command about the canary from the pipeline, once the status shows that it was followed."""
@@ -357,13 +309,6 @@ class Reconciler:
         )
         replicas, canary = found[: len(before.replicas)], found[len(before.replicas) :]
         return structs.replace(before, replicas=replicas, canary=canary)
-
-
-def _new_password_secret(owner: Owner, redis: Component) -> Manifest:
-    """Returns the Secret of the managed Redis with new passwords."""
-    if redis is Component.REDIS:
-        return password_secret(owner, secrets.token_urlsafe(32))
-    return replicated_redis.password_secret(owner, secrets.token_urlsafe(32), secrets.token_urlsafe(32))
 
 
 def _without_foreign(owner: Owner, observed: Observed) -> Observed:

@@ -1,13 +1,21 @@
 """Secrets of pipelines. The operator may read them only by name, so they cannot be watched."""
 
+import logging
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
-from syrinx_operator.cluster.api import Api, if_found
+from syrinx_operator.cluster import names
+from syrinx_operator.cluster.api import Api, ApiError, if_found
 from syrinx_operator.cluster.kinds import SECRET
-from syrinx_operator.cluster.state import Manifest
+from syrinx_operator.cluster.objects import name_conflict
+from syrinx_operator.cluster.plan import redis, replicated_redis
+from syrinx_operator.cluster.plan.settings_token import SettingsToken, token_in, token_secret
+from syrinx_operator.cluster.state import REDIS, Blocked, Component, Manifest, Owner, Problem, is_owned
+
+log = logging.getLogger(__name__)
 
 
 class _Read(Struct, frozen=True):
@@ -41,3 +49,70 @@ class Secrets:
         if known is None or known.found is None or self._clock() - known.at >= self._seconds:
             known = self._read[namespace, name] = _Read(await if_found(request()), self._clock())
         return known.found
+
+
+class PipelineSecrets:
+    """The Secrets that the operator creates for a pipeline, once, while the fence permits it."""
+
+    def __init__(self, api: Api, seconds: float, fence: Callable[[Owner], None]) -> None:
+        self._api = api
+        self._secrets = Secrets(api, seconds)
+        self._fence = fence
+
+    def forget(self, namespace: str, name: str) -> None:
+        """Drops what is kept in memory for a deleted pipeline."""
+        for secret in (names.token_secret(name), *(names.password_secret(name, form) for form in REDIS)):
+            self._secrets.forget(namespace, secret)
+
+    async def find_token(self, owner: Owner) -> SettingsToken | None:
+        """Returns the token of the settings ports; None if there is none. Raises ApiError."""
+        secret = await self._secrets.get(owner.namespace, names.token_secret(owner.name))
+        return token_in(secret) if secret is not None and is_owned(secret, owner) else None
+
+    async def token(self, owner: Owner) -> SettingsToken:
+        """Returns the token of the settings ports, a new one if it has no Secret. Raises Blocked or ApiError."""
+        name = names.token_secret(owner.name)
+        secret = await self._secrets.get(owner.namespace, name)
+        if secret is None or not is_owned(secret, owner):
+            await self._create(owner, token_secret(owner, secrets.token_urlsafe(32)))
+            secret = await self._api.get(SECRET, owner.namespace, name)
+        if (token := token_in(secret)) is None:
+            self._secrets.forget(owner.namespace, name)
+            message = f"Secret {name} has no key {names.TOKEN_KEY}: delete it, and the pods restart with a new one."
+            raise Blocked(Problem("InvalidSecret", message))
+        return token
+
+    async def find_password(self, owner: Owner, form: Component | None) -> str | None:
+        """Returns the UID of the password Secret of a managed Redis, whose data is never read; None without one."""
+        if form is None:
+            return None
+        found = await self._secrets.get_metadata(owner.namespace, names.password_secret(owner.name, form))
+        return found["metadata"]["uid"] if found and is_owned(found, owner) else None
+
+    async def password(self, owner: Owner, form: Component | None) -> str | None:
+        """Returns the UID of the password Secret of a managed Redis, a new one if there is none. Raises Blocked."""
+        found = await self.find_password(owner, form)
+        if found is not None or form is None:
+            return found
+        new = secrets.token_urlsafe
+        if form is Component.REDIS:
+            return await self._create(owner, redis.password_secret(owner, new(32)))
+        return await self._create(owner, replicated_redis.password_secret(owner, new(32), new(32)))
+
+    async def _create(self, owner: Owner, manifest: Manifest) -> str:
+        """Creates a Secret, unless another operator has meanwhile, and returns its UID. Raises Blocked."""
+        self._fence(owner)
+        name = manifest["metadata"]["name"]
+        self._secrets.forget(owner.namespace, name)
+        try:
+            created = await self._api.create(SECRET, owner.namespace, manifest)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            created = await self._api.get_metadata(SECRET, owner.namespace, name)
+            if not is_owned(created, owner):
+                raise Blocked(name_conflict(owner, {**created, "kind": SECRET.kind})) from None
+        message = "%s/%s: created the Secret %s"
+        log.info(message, owner.namespace, owner.name, name, extra=owner.log_fields)
+        uid: str = created["metadata"]["uid"]
+        return uid

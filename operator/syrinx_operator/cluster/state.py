@@ -196,6 +196,10 @@ class Problem(Struct, frozen=True):
     message: str
 
 
+class Blocked(Exception):
+    """No plan can be made; its argument is the Problem."""
+
+
 class InvalidSpec(Exception):
     """The resource violates its schema or its rules; the message names each field."""
 
