@@ -198,6 +198,31 @@ async def test_the_status_shows_the_download_and_its_failure():
     assert world.api.names("Job") == [] and world.condition("Degraded") == ("False", "AsExpected")
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "is_advised"),
+    [
+        (None, {"size": "1Gi"}, False),
+        ({"size": "1Gi"}, {"size": "2Gi"}, True),
+        ({"size": "1Gi"}, {"size": "512Mi"}, False),
+    ],
+    ids=["new", "grown", "shrunk"],
+)
+async def test_only_growth_that_is_refused_gets_advice_about_it(before, after, is_advised):
+    world = World()
+    if before:
+        world.edit(connector={"managed": True, "storage": before})
+        assert (await world.reconcile()).outcome is Outcome.SUCCEEDED
+    world.edit(connector={"managed": True, "storage": after})
+    world.api.fail = lambda verb, kind, name: (
+        forbidden() if (verb, kind) == ("apply", "PersistentVolumeClaim") else None
+    )
+    await world.reconcile()
+    assert world.condition("Degraded") == ("True", "ApplyFailed")
+    message = world.message("Degraded")
+    assert message.startswith("PersistentVolumeClaim demo-redis cannot be applied: not allowed (Forbidden)")
+    assert ("set the size back" in message) == is_advised
+
+
 async def test_an_invalid_resource_changes_only_the_status():
     world = World()
     await world.reconcile()

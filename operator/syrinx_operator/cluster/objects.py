@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from msgspec import Struct, structs
@@ -14,7 +15,7 @@ from syrinx_operator.cluster.api import Api, ApiError, if_found
 from syrinx_operator.cluster.cache import Cache
 from syrinx_operator.cluster.diagnosis import job_problems, replicas
 from syrinx_operator.cluster.kinds import AUTOSCALER, BY_KIND, OPTIONAL, PLANNED, POD, Kind
-from syrinx_operator.cluster.plan.objects import differs
+from syrinx_operator.cluster.plan.objects import differs, quantity
 from syrinx_operator.cluster.state import (
     Manifest,
     ObjectKey,
@@ -34,13 +35,13 @@ _PRUNED = frozenset(kind.kind for kind in (*PLANNED, *OPTIONAL))
 _DISPENSABLE = frozenset({"PodDisruptionBudget", "PodMonitor"})
 """Kinds that nothing else needs to run."""
 
-
 _UNKNOWN_FIELD = re.compile(r"\.image: field not declared in schema")
 _IMAGE_VOLUMES = Problem(
     "ImageVolumesNotSupported",
     "spec.model.image: this cluster has no image volumes, so the workloads are not changed. They need Kubernetes 1.35, "
     "or 1.33 with the feature gate ImageVolume. Otherwise create a pipeline with spec.model.s3, huggingFace or claim.",
 )
+_GROWTH_ADVICE = "; if its StorageClass cannot expand volumes, set the size back"
 
 
 class _Unsupported(Exception):
@@ -59,14 +60,12 @@ class Applied(Struct, kw_only=True):
     failure: ApiError | None = None
     """The most severe API error that is worth a retry."""
 
-    def add_error(self, key: ObjectKey, error: ApiError, action: str) -> None:
+    def add_error(self, key: ObjectKey, error: ApiError, action: str, advice: str = "") -> None:
         """Adds an API error. A conflict (409) is no problem: the next reconcile sees the new version."""
         if self.failure is None or error.unavailable:
             self.failure = error
         if not error.unavailable and error.status != 409:
-            message = f"{key.kind} {key.name} cannot be {action}: {error} ({error.reason})"
-            if key.kind == "PersistentVolumeClaim" and action == "applied":
-                message += "; if its StorageClass cannot expand volumes, set the size back"
+            message = f"{key.kind} {key.name} cannot be {action}: {error} ({error.reason}){advice}"
             self.problems.append(Problem("ApplyFailed", message))
 
 
@@ -126,7 +125,8 @@ class Objects:
                 result.problems = list(dict.fromkeys([*result.problems, unsupported.args[0]]))
                 result.missing.append(key)
             except ApiError as error:
-                result.add_error(key, error, "applied")
+                grows = before is not None and _claim_size(manifest) > _claim_size(before)
+                result.add_error(key, error, "applied", _GROWTH_ADVICE if grows else "")
                 result.missing.append(key)
                 if error.unavailable:
                     break
@@ -233,6 +233,12 @@ def has_image_volume(workload: Manifest) -> bool:
     """Returns whether an object is a workload whose pods have a volume with the content of an image."""
     template = (workload.get("spec") or {}).get("template") or {}
     return any("image" in volume for volume in (template.get("spec") or {}).get("volumes") or ())
+
+
+def _claim_size(manifest: Manifest) -> Decimal:
+    """Returns the bytes that a PersistentVolumeClaim requests; 0 of other objects."""
+    is_claim = manifest["kind"] == "PersistentVolumeClaim"
+    return quantity(manifest["spec"]["resources"]["requests"]["storage"]) if is_claim else Decimal(0)
 
 
 def autoscaler_targets(autoscalers: Iterable[Manifest]) -> Iterable[ObjectKey]:
