@@ -231,6 +231,29 @@ async def test_an_upgrade_from_v1alpha1_restarts_and_recreates_nothing(harness):
     assert harness.cluster.rights.denied == []
 
 
+async def test_a_setting_that_the_stages_do_not_know_keeps_no_other_from_taking_effect(harness):
+    """As after an upgrade of the operator, whose pipelines keep their image."""
+    admins = harness.cluster.kubelet.admins
+    admins.unknown = {"lead_limit_seconds"}
+    async with harness.operator() as operator:
+        harness.apply()
+        await harness.settled()
+        await harness.wait(lambda: harness.condition("Progressing")["reason"] == "Complete", "it is complete")
+        types = [each["type"] for each in harness.cluster.get("ttspipeline", "demo")["status"]["conditions"]]
+        assert "UnknownFields" not in types, "its default is no problem"
+        harness.apply(talker={"maxNumSeqs": 4, "leadLimitSeconds": 5})
+        await harness.settled()
+        await harness.wait(lambda: admins.report("demo-talker-0")["base"] == {"max_num_seqs": 4}, "it takes effect")
+        await harness.wait(lambda: harness.condition("Progressing")["reason"] == "Complete", "it is confirmed")
+        found = harness.condition("UnknownFields")
+        assert found["message"].startswith("the image of demo-talker-0 does not know lead_limit_seconds")
+        count = len(admins.puts)
+        await operator.reconciled(3)
+        assert len(admins.puts) == count, "nothing is sent again"
+        harness.cluster.delete("pod", "demo-talker-0")
+        await harness.settled()
+
+
 async def test_both_versions_are_served(harness):
     harness.apply()
     async with aiohttp.ClientSession() as session:

@@ -186,6 +186,18 @@ async def test_older_and_different_settings_are_replaced(stages, replica, stage,
     assert (pushed.reported.generation, pushed.reported.settings) == (wanted.generation, wanted.settings)
 
 
+async def test_settings_that_an_earlier_or_later_image_does_not_know_are_left_alone(stages, replica, stage):
+    newer = Settings(2, {"rows": 1, "pitch": 3})
+    earlier = ReportedSettings(1, {"rows": 1}, {"rows": 1})
+    pushed = await push(stages, replica, earlier, DesiredSettings(newer))
+    assert stage.put == [{"generation": 2, "settings": {"rows": 1}}] and pushed.has_confirmed(2)
+    await push(stages, replica, pushed.reported, DesiredSettings(newer))
+    assert len(stage.put) == 1, "it has what it can have"
+    later = ReportedSettings(1, {}, {"rows": 1, "mode": "fast"})
+    await push(stages, replica, later, DesiredSettings(base(1, 1)))
+    assert len(stage.put) == 1
+
+
 OVERRIDES = {"rows": 8}
 OVERRIDE_BODY = {"generation": 1, "settings": OVERRIDES, "seconds": OVERRIDE_TTL_SECONDS}
 

@@ -568,6 +568,21 @@ def test_fields_that_the_operator_does_not_know_are_named():
     assert cluster.events() == [], "once"
 
 
+def test_a_setting_that_an_earlier_image_does_not_know_is_named():
+    cluster = Cluster(talker=TalkerSpec(lead_limit_seconds=5.0))
+    cluster.set(TALKER, 0, reported=ReportedSettings(1, {"max_num_seqs": 8}, {"max_num_seqs": 8}))
+    report = cluster.update()
+    assert condition(report, "UnknownFields") == ("True", "Ignored")
+    assert "demo-talker-0 does not know lead_limit_seconds" in message(report, "UnknownFields")
+    assert condition(report, "Degraded") == ("False", "AsExpected")
+
+
+def test_an_unknown_setting_with_its_default_is_none():
+    cluster = Cluster()
+    cluster.set(TALKER, 0, reported=ReportedSettings(1, {"max_num_seqs": 8}, {"max_num_seqs": 8}))
+    assert "UnknownFields" not in conditions(cluster.update())
+
+
 def test_a_failure_keeps_what_another_version_wrote():
     before = Cluster().update() | {"canary": {"weight": 5}}
     assert invalid(before, OWNER, "spec.codec: no", NOW)["canary"] == {"weight": 5}

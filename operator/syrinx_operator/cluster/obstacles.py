@@ -1,8 +1,10 @@
 """What keeps a pipeline from being as specified, and whether it needs intervention. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from syrinx_operator.cluster import diagnosis, names
@@ -16,6 +18,17 @@ from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import progress_deadline
 from syrinx_operator.resource.status import Condition, PipelineStatus
 from syrinx_operator.resource.tuning_status import State
+from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, TalkerSettings
+
+_DEFAULTS: Mapping[Component, Mapping[str, Any]] = {
+    stage: msgspec.json.decode(msgspec.json.encode(defaults))
+    for stage, defaults in (
+        (Component.GATEWAY, GatewaySettings()),
+        (Component.TALKER, TalkerSettings()),
+        (Component.CODEC, CodecSettings()),
+    )
+}
+"""The live settings that a stage has by default, as JSON."""
 
 
 class StatusInputs(Struct, frozen=True, kw_only=True):
@@ -131,6 +144,19 @@ def failed_download(inputs: StatusInputs) -> list[Problem]:
         f"{RETRY_SECONDS // 60} minutes, or at once after `kubectl delete job {download.name}`"
     )
     return [Problem("DownloadFailed", f"Job {download.name} cannot download {download.source}: {reason}; {advice}")]
+
+
+def unknown_fields(inputs: StatusInputs) -> list[str]:
+    """Returns what has no effect because the operator, or the image of a replica, is of an earlier version."""
+    found = []
+    if inputs.unknown_fields:
+        found.append(f"this operator does not know and ignores {inputs.unknown_fields}: upgrade it to use them")
+    for stage, desired in inputs.plan.settings.items():
+        changed = [name for name, value in desired.settings.items() if value != _DEFAULTS[stage].get(name)]
+        for pod in inputs.observed.live(stage):
+            if pod.reported and (unknown := [name for name in changed if name not in pod.reported.base]):
+                found.append(f"the image of {pod.name} does not know {', '.join(unknown)}: it keeps its own value")
+    return found
 
 
 def _is_surging(inputs: StatusInputs, component: Component) -> bool:

@@ -100,8 +100,9 @@ class StageApi:
         if desired is None or replica.reported is None:
             return replica
         generation = desired.base.generation
-        if not _has_base(replica.reported, desired):
-            body = {"generation": generation, "settings": desired.base.settings}
+        settings = _known_settings(replica.reported, desired.base)
+        if not _has_base(replica.reported, desired, settings):
+            body = {"generation": generation, "settings": settings}
             replica = await self._put(namespace, replica, body, fence, token)
         if desired.overrides is not None and replica.reported and replica.reported.generation == generation:
             body = {"generation": generation, "settings": desired.overrides, "seconds": OVERRIDE_TTL_SECONDS}
@@ -199,11 +200,16 @@ def _log_fields(namespace: str, replica: Replica) -> dict[str, str]:
     return {"namespace": namespace, "object": replica.name}
 
 
-def _has_base(reported: ReportedSettings, desired: DesiredSettings) -> bool:
-    """Returns whether the base settings need not be sent."""
+def _known_settings(reported: ReportedSettings, base: Settings) -> dict[str, Any]:
+    """Returns the base settings that a replica knows, whose image may be of an earlier version."""
+    return {name: value for name, value in base.settings.items() if name in reported.base}
+
+
+def _has_base(reported: ReportedSettings, desired: DesiredSettings, settings: Mapping[str, Any]) -> bool:
+    """Returns whether the base settings need not be sent. `settings` are those that the replica knows."""
     # A newer generation than the desired one is left alone: the next plan continues counting from it.
     if reported.generation != desired.base.generation:
         return reported.generation > desired.base.generation
     # Sending the base again ends overrides that are no longer desired.
     must_end_overrides = reported.seconds is not None and desired.overrides is None
-    return not must_end_overrides and reported.base == desired.base.settings
+    return not must_end_overrides and all(reported.base[name] == value for name, value in settings.items())

@@ -16,6 +16,7 @@ from syrinx_operator.cluster.obstacles import (
     failed_download,
     missing,
     stalled,
+    unknown_fields,
 )
 from syrinx_operator.cluster.plan.optional import unserved
 from syrinx_operator.cluster.plan.records import recorded_settings
@@ -204,9 +205,8 @@ def conditions(inputs: StatusInputs) -> tuple[Condition, ...]:
     if inputs.pipeline.spec.paused:
         found["TuningReady"] = found["Progressing"] = ConditionValue("False", "Paused", _PAUSED)
     found["Degraded"] = _degraded(inputs)
-    if inputs.unknown_fields:
-        message = f"this operator does not know and ignores {inputs.unknown_fields}: upgrade it to use them"
-        found["UnknownFields"] = ConditionValue("True", "Ignored", message)
+    if unknown := unknown_fields(inputs):
+        found["UnknownFields"] = ConditionValue("True", "Ignored", "; ".join(unknown))
     previous, generation = inputs.previous, inputs.owner.generation
     return tuple(to_condition(previous.get(kind), kind, value, generation, inputs.now) for kind, value in found.items())
 

@@ -94,7 +94,7 @@ class ReportedSettings(msgspec.Struct, frozen=True):
     settings: dict[str, Any]
     """Settings in force now."""
     base: dict[str, Any]
-    """Settings in force once temporary settings expire."""
+    """Settings in force once temporary settings expire: all that the stage knows, but for only temporary ones."""
     seconds: float | None = None
     """Seconds until the temporary settings expire; None without any."""
 

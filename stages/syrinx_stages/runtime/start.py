@@ -1,5 +1,6 @@
 """The inputs of a stage process: its configuration file, its settings file and its environment."""
 
+import logging
 import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,6 +12,8 @@ from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.settings import StageConfig, StageSettings
 from syrinx_stages.runtime.errors import SettingsError, StartError
 from syrinx_stages.runtime.settings import SettingsUpdate, merge
+
+log = logging.getLogger(__name__)
 
 
 def load_start_config(stage: str, path: str, environment: Mapping[str, str]) -> StageConfig:
@@ -34,7 +37,7 @@ def _with_settings_file(stage: str, config: StageConfig) -> StageConfig:
     try:
         update = msgspec.json.decode(Path(path).read_bytes(), type=SettingsUpdate)
         own: StageSettings = getattr(config, stage)
-        settings = merge(own, update, config.max_resident)
+        settings = merge(own, _without_unknown(path, own, update), config.max_resident)
     except FileNotFoundError:
         return config
     except OSError as error:
@@ -45,6 +48,14 @@ def _with_settings_file(stage: str, config: StageConfig) -> StageConfig:
         raise StartError(f"{path}: seconds: the settings at the start have no time limit")
     generation = config.settings_generation if update.generation is None else update.generation
     return msgspec.structs.replace(config, settings_generation=generation, **{stage: settings})
+
+
+def _without_unknown(path: str, own: StageSettings, update: SettingsUpdate) -> SettingsUpdate:
+    """Returns the update without settings of newer versions, which the operator gives to all replicas of a stage."""
+    known = {name: value for name, value in update.settings.items() if name in own.__struct_fields__}
+    if unknown := sorted(update.settings.keys() - known.keys()):
+        log.warning("%s: this version ignores the unknown settings %s", path, ", ".join(unknown))
+    return msgspec.structs.replace(update, settings=known)
 
 
 def connect_redis(

@@ -161,6 +161,8 @@ class Admins:
         """Response to /metrics by pod name."""
         self.puts: list[tuple[str, dict[str, Any]]] = []
         """Accepted settings with the pod's name, oldest first."""
+        self.unknown: set[str] = set()
+        """Settings that the stages, of an earlier image, refuse and do not report."""
         self.tokenless: set[str] = set()
         """Pods of which settings were read or changed without a token."""
 
@@ -247,6 +249,8 @@ class Admins:
             asked = await request.json()
             if name in self.deaf:
                 return web.json_response({"error": {"message": "not now"}}, status=500)
+            if unknown := self.unknown & asked["settings"].keys():
+                return web.json_response({"error": {"message": f"unknown field {min(unknown)}"}}, status=422)
             if refusal := self._live_of(uid, pod).put(asked):
                 return web.json_response({"error": {"message": refusal}}, status=409)
             self.puts.append((name, asked))
@@ -258,7 +262,8 @@ class Admins:
     def _live_of(self, uid: str, pod: Object) -> Live:
         if uid not in self._live:
             mounted = self._kubelet.mounted_settings(pod)
-            self._live[uid] = Live(mounted["generation"], mounted["settings"])
+            known = {key: value for key, value in mounted["settings"].items() if key not in self.unknown}
+            self._live[uid] = Live(mounted["generation"], known)
         return self._live[uid]
 
 
