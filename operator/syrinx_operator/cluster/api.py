@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from typing import Any, Final, Self
 from urllib.parse import urlencode
 
@@ -218,8 +218,7 @@ class Api:
             headers={"Accept": accept, "Content-Type": content_type},
             seconds=seconds,
         )
-        if not 200 <= status < 300:
-            raise _error(status, data, headers)
+        _check(status, data, headers)
         try:
             return msgspec.json.decode(data, type=Manifest)
         except msgspec.MsgspecError:
@@ -229,8 +228,7 @@ class Api:
     async def text(self, path: str, query: Mapping[str, str]) -> str:
         """Returns the text of a GET request. Raises ApiError unless the status is 2xx."""
         status, data, headers = await self.request("GET", path, query=query)
-        if not 200 <= status < 300:
-            raise _error(status, data, headers)
+        _check(status, data, headers)
         return data.decode(errors="replace")
 
     async def request(
@@ -254,15 +252,10 @@ class Api:
     async def _send(
         self, method: str, url: str, body: Any, headers: Mapping[str, str] | None, seconds: float
     ) -> tuple[int, bytes, Mapping[str, str]]:
-        path = url.partition("?")[0]
-        try:
+        with _answered(method, url, seconds):
             async with asyncio.timeout(seconds):
                 answer = await self._open(method, url, body, headers, aiohttp.ClientTimeout(total=seconds))
                 return answer.status, await answer.read(), answer.headers
-        except TimeoutError:
-            raise ApiError(0, "Timeout", f"the API server did not answer {method} {path} in {seconds:g} s") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise _unreachable(method, path, error) from None
 
     async def _open(
         self,
@@ -275,23 +268,19 @@ class Api:
     ) -> aiohttp.ClientResponse:
         """Sends a request and returns the response, whose body is still to be read. Raises ApiError without one."""
         assert self._client is not None, "used outside `async with`"
-        path, status = url.partition("?")[0], 0
+        status = 0
         try:
-            async with asyncio.timeout(TIMEOUT):
-                call = await self._client.param_serialize(
-                    method, url, header_params=dict(headers or {}), body=body, auth_settings=["BearerToken"]
-                )
-                answer = await self._client.rest_client.request(  # type: ignore[no-untyped-call]
-                    method, call[1], headers=call[2], body=call[3], _request_timeout=limits
-                )
+            with _answered(method, url, min(TIMEOUT, limits.total or TIMEOUT)):
+                async with asyncio.timeout(TIMEOUT):
+                    call = await self._client.param_serialize(
+                        method, url, header_params=dict(headers or {}), body=body, auth_settings=["BearerToken"]
+                    )
+                    answer = await self._client.rest_client.request(  # type: ignore[no-untyped-call]
+                        method, call[1], headers=call[2], body=call[3], _request_timeout=limits
+                    )
             status = answer.status
             response: aiohttp.ClientResponse = answer.response
             return response
-        except TimeoutError:
-            seconds = min(TIMEOUT, limits.total or TIMEOUT)
-            raise ApiError(0, "Timeout", f"the API server did not answer {method} {path} in {seconds:g} s") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise _unreachable(method, path, error) from None
         finally:
             self._telemetry.api_requests.labels(verb or method, str(status)).inc()
 
@@ -355,9 +344,23 @@ def _event(line: bytes) -> WatchEvent:
     return event
 
 
-def _unreachable(method: str, path: str, error: Exception) -> ApiError:
-    cause = str(error) or type(error).__name__
-    return ApiError(0, UNREACHABLE, f"the API server is unreachable ({method} {path}): {cause}")
+@contextlib.contextmanager
+def _answered(method: str, url: str, seconds: float) -> Iterator[None]:
+    """Raises ApiError if a request is not answered, for which it had `seconds`."""
+    path = url.partition("?")[0]
+    try:
+        yield
+    except TimeoutError:
+        raise ApiError(0, "Timeout", f"the API server did not answer {method} {path} in {seconds:g} s") from None
+    except (aiohttp.ClientError, OSError) as error:
+        cause = str(error) or type(error).__name__
+        raise ApiError(0, UNREACHABLE, f"the API server is unreachable ({method} {path}): {cause}") from None
+
+
+def _check(status: int, data: bytes, headers: Mapping[str, str]) -> None:
+    """Raises ApiError unless the status is 2xx."""
+    if not 200 <= status < 300:
+        raise _error(status, data, headers)
 
 
 def _error(status: int, data: bytes, headers: Mapping[str, str]) -> ApiError:
