@@ -83,14 +83,15 @@ class CanaryInputs(Struct, frozen=True, kw_only=True):
 def decide(before: CanaryStatus | None, inputs: CanaryInputs, now: datetime) -> tuple[CanaryStatus, list[Event]]:
     """Returns the next status of the canary of a target, and the events that led there."""
     events = []
-    if before is None or before.target != inputs.target or _is_retried(before, inputs):
+    is_retried = before is not None and before.phase == "RolledBack" and inputs.command == "retry"
+    if before is None or before.target != inputs.target or is_retried:
         status = _started(inputs, now)
         if not inputs.is_serving:
             return _promoted(status, "promoted without a test: the running version serves nothing to compare it with")
         events = [Event(reason="CanaryStarted", message=status.message)]
     else:
         status = before
-    status = replace(status, paused=_is_paused(status, inputs))
+    status = replace(status, paused={"pause": True, "resume": False}.get(inputs.command, status.paused))
     if status.phase in ("Starting", "Running"):
         if inputs.command == "promote":
             status, found = _promoted(status, f"promoted by the user; {_figures(status)}")
@@ -138,14 +139,6 @@ def _started(inputs: CanaryInputs, now: datetime) -> CanaryStatus:
         start_time=now,
         unready_time=now,
     )
-
-
-def _is_retried(before: CanaryStatus, inputs: CanaryInputs) -> bool:
-    return before.phase == "RolledBack" and inputs.command == "retry"
-
-
-def _is_paused(status: CanaryStatus, inputs: CanaryInputs) -> bool:
-    return {"pause": True, "resume": False}.get(inputs.command, status.paused)
 
 
 def _advance(status: CanaryStatus, inputs: CanaryInputs, now: datetime) -> tuple[CanaryStatus, list[Event]]:

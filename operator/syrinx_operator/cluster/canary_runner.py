@@ -168,6 +168,7 @@ def _inputs(
     current = [pod for pod in pods if pod.template == canary.candidate.pods[pod.component].hash]
     problem = _problem(pipeline, current, now)
     route = canary_route(pipeline.spec, canary, observed)
+    gateways = [pod for pod in observed.live(Component.GATEWAY) if pod.ready]
     return CanaryInputs(
         spec=canary.spec,
         target=canary.candidate.target,
@@ -176,7 +177,7 @@ def _inputs(
         can_serve=all(any(pod.ready for pod in current if pod.component is stage) for stage in canary.replicas),
         problem=problem,
         restarts=sum(pod.restarts for pod in current),
-        is_routed=route is not None and all(_forwards(pod, canary) for pod in _ready_gateways(observed)),
+        is_routed=route is not None and all(_forwards(pod, canary) for pod in gateways),
         is_serving=all(any(pod.ready for pod in observed.live(stage)) for stage in STAGES),
         waits_for=_other_change(plan, observed, tuning),
         deadline=timedelta(seconds=progress_deadline(pipeline.spec)),
@@ -202,10 +203,6 @@ def _problem(pipeline: TTSPipeline, pods: list[Replica], now: datetime) -> str:
         if found is not None and found[1] and found[0].reason != "Unschedulable":
             return found[0].message
     return ""
-
-
-def _ready_gateways(observed: Observed) -> list[Replica]:
-    return [pod for pod in observed.live(Component.GATEWAY) if pod.ready]
 
 
 def _forwards(gateway: Replica, canary: CanaryPlan) -> bool:

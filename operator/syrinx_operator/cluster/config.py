@@ -50,21 +50,21 @@ class Options(Struct, frozen=True, kw_only=True):
     port: int = 8080
 
 
+def _seconds(name: str, least: float = 1) -> tuple[str, Any, str]:
+    return name, Annotated[float, Meta(ge=least, le=3600)], f"a number from {least:g} to 3600"
+
+
 _VARIABLES: Mapping[str, tuple[str, Any, str]] = {
     "access": ("SYRINX_STAGE_ACCESS", StageAccess, "direct or proxy"),
-    "resync_seconds": ("SYRINX_RESYNC_SECONDS", Annotated[float, Meta(ge=0.1, le=3600)], "a number from 0.1 to 3600"),
+    "resync_seconds": _seconds("SYRINX_RESYNC_SECONDS", 0.1),
     "lease_name": (
         "SYRINX_LEASE",
         Annotated[str, Meta(pattern=r"^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$")],
         "a name of lowercase letters, digits, - and .",
     ),
-    "lease_seconds": ("SYRINX_LEASE_SECONDS", Annotated[float, Meta(ge=1, le=3600)], "a number from 1 to 3600"),
-    "relist_seconds": ("SYRINX_RELIST_SECONDS", Annotated[float, Meta(ge=1, le=3600)], "a number from 1 to 3600"),
-    "max_backoff_seconds": (
-        "SYRINX_MAX_BACKOFF_SECONDS",
-        Annotated[float, Meta(ge=1, le=3600)],
-        "a number from 1 to 3600",
-    ),
+    "lease_seconds": _seconds("SYRINX_LEASE_SECONDS"),
+    "relist_seconds": _seconds("SYRINX_RELIST_SECONDS"),
+    "max_backoff_seconds": _seconds("SYRINX_MAX_BACKOFF_SECONDS"),
     "port": ("SYRINX_PORT", Annotated[int, Meta(ge=0, le=65_535)], "a port from 0 to 65535"),
 }
 """Variable, type and description of options with a default."""

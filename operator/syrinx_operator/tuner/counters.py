@@ -153,8 +153,8 @@ class CounterHistory:
             until=end,
             routes=_route_stats(total, policy.objectives),
             failed=_failed_requests(total),
-            completed=_completed_requests(total),
-            lost_forwards=_lost_forwards(total),
+            completed=_requests(total, m.REQUESTS.name, "stop", "length"),
+            lost_forwards=_requests(total, m.CANARY_FORWARDS.name, "fallback", "failed"),
             live_streams=sum(deltas[0].live_streams for deltas in windows) + started,
         )
 
@@ -219,14 +219,9 @@ def _failed_requests(sums: Sums) -> dict[str, FailedRequests]:
     }
 
 
-def _completed_requests(sums: Sums) -> int:
-    counts = values_of(sums, m.REQUESTS.name)
-    return round(sum(value for (_, outcome), value in counts.items() if outcome in ("stop", "length")))
-
-
-def _lost_forwards(sums: Sums) -> int:
-    counts = values_of(sums, m.CANARY_FORWARDS.name)
-    return round(sum(value for (outcome,), value in counts.items() if outcome in ("fallback", "failed")))
+def _requests(sums: Sums, name: str, *outcomes: str) -> int:
+    """Returns how many requests had one of the outcomes, which are the last label of the metric."""
+    return round(sum(value for labels, value in values_of(sums, name).items() if labels[-1] in outcomes))
 
 
 def _steps(sums: Sums) -> dict[int, StepStats]:

@@ -147,7 +147,9 @@ def plan(
         },
         canary=tested,
         keep=canary.kept_workloads(owner, tested, observed) | retained.keys(release, spec, observed),
-        image=stage_image(release) if tested else context.image,
+        image=release.templates[Component.GATEWAY].template["spec"]["containers"][0]["image"]
+        if tested
+        else context.image,
     )
 
 
@@ -176,12 +178,6 @@ def _rollout(
         surge=spec.update_strategy == "Surge",
         fixed=desired.is_autoscaled,
     )
-
-
-def stage_image(release: Release) -> str:
-    """Returns the image in the pod templates of a release."""
-    image: str = release.templates[Component.GATEWAY].template["spec"]["containers"][0]["image"]
-    return image
 
 
 def _release(

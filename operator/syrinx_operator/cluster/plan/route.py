@@ -6,7 +6,7 @@ from syrinx_operator.cluster import names
 from syrinx_operator.cluster.kinds import HTTP_ROUTE, INGRESS
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
 from syrinx_operator.cluster.state import Component, Manifest, ObjectKey, Observed, Owner, Problem
-from syrinx_operator.resource.gateway import GatewaySpec, HttpRouteSpec, IngressSpec, IngressTls
+from syrinx_operator.resource.gateway import GatewaySpec, HttpRouteSpec, IngressSpec
 
 _NGINX: Final = "nginx.ingress.kubernetes.io"
 _NGINX_SECONDS: Final = "3600"
@@ -79,15 +79,12 @@ def _ingress(owner: Owner, gateway: GatewaySpec, ingress: IngressSpec) -> Manife
     if ingress.class_name == "nginx":
         annotations |= _nginx_annotations(gateway)
     if ingress.tls is not None:
-        body["tls"] = [{"hosts": [ingress.host], "secretName": _tls_secret(owner, ingress.tls)}]
+        secret = ingress.tls.secret or f"{names.workload(owner.name, Component.GATEWAY)}-tls"
+        body["tls"] = [{"hosts": [ingress.host], "secretName": secret}]
         if (issuer := ingress.tls.issuer) is not None:
             annotations[_ISSUER_ANNOTATIONS[issuer.kind]] = issuer.name
     annotations |= ingress.annotations
     return manifest(owner, INGRESS.api_version, INGRESS.kind, Component.GATEWAY, annotations=annotations, spec=body)
-
-
-def _tls_secret(owner: Owner, tls: IngressTls) -> str:
-    return tls.secret or f"{names.workload(owner.name, Component.GATEWAY)}-tls"
 
 
 def _nginx_annotations(gateway: GatewaySpec) -> dict[str, str]:
