@@ -5,6 +5,9 @@ import os
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
+from syrinx_operator.cluster import names
+from syrinx_operator.cluster.kinds import BY_KIND, PIPELINE, POD
+
 if TYPE_CHECKING:
     from syrinx_operator.cluster.api import Api
 
@@ -16,7 +19,7 @@ class ClusterError(Exception):
 
 
 class Cluster:
-    """The pipelines of one namespace."""
+    """The pipelines of one namespace. Errors of requests end `connect`."""
 
     def __init__(self, api: "Api", namespace: str) -> None:
         self._api = api
@@ -25,7 +28,6 @@ class Cluster:
     async def pipeline(self, name: str | None) -> Manifest:
         """Returns a pipeline, by default the only one. Raises ClusterError."""
         from syrinx_operator.cluster.api import ApiError
-        from syrinx_operator.cluster.kinds import PIPELINE
 
         where = f"in namespace {self.namespace}"
         try:
@@ -33,75 +35,51 @@ class Cluster:
                 return await self._api.get(PIPELINE, self.namespace, name)
             found = (await self._api.list_objects(PIPELINE, self.namespace)).items
         except ApiError as error:
-            if error.not_found:
-                which = "TTSPipeline" if name is None else f"TTSPipeline {name}"
-                raise ClusterError(f"there is no {which} {where}") from None
-            raise _refused(error) from None
+            if not error.not_found:
+                raise
+            which = "TTSPipeline" if name is None else f"TTSPipeline {name}"
+            raise ClusterError(f"there is no {which} {where}") from None
         if not found:
             raise ClusterError(f"there is no TTSPipeline {where}; -n NAMESPACE selects another one")
         if len(found) > 1:
-            names = ", ".join(each["metadata"]["name"] for each in found)
-            raise ClusterError(f"name one of the pipelines {where}: {names}")
+            several = ", ".join(each["metadata"]["name"] for each in found)
+            raise ClusterError(f"name one of the pipelines {where}: {several}")
         return found[0]
 
     async def pods(self, pipeline: str) -> list[Manifest]:
-        """Returns the pods of a pipeline. Raises ClusterError."""
-        from syrinx_operator.cluster.api import ApiError
-        from syrinx_operator.cluster.kinds import POD
-        from syrinx_operator.cluster.names import PIPELINE_LABEL
-
-        try:
-            return (await self._api.list_objects(POD, self.namespace, f"{PIPELINE_LABEL}={pipeline}")).items
-        except ApiError as error:
-            raise _refused(error) from None
+        """Returns the pods of a pipeline."""
+        return (await self._api.list_objects(POD, self.namespace, f"{names.PIPELINE_LABEL}={pipeline}")).items
 
     async def tuning_record(self, pipeline: str) -> str | None:
-        """Returns the text in the ConfigMap of a pipeline's tuner state; None without one. Raises ClusterError."""
-        from syrinx_operator.cluster.api import ApiError, if_found
-        from syrinx_operator.cluster.kinds import BY_KIND
-        from syrinx_operator.cluster.names import tuning_record
+        """Returns the text in the ConfigMap of a pipeline's tuner state; None without one."""
+        from syrinx_operator.cluster.api import if_found
         from syrinx_operator.cluster.plan.tuning_record import tuning_text
 
-        try:
-            found = await if_found(self._api.get(BY_KIND["ConfigMap"], self.namespace, tuning_record(pipeline)))
-        except ApiError as error:
-            raise _refused(error) from None
+        request = self._api.get(BY_KIND["ConfigMap"], self.namespace, names.tuning_record(pipeline))
+        found = await if_found(request)
         return None if found is None else tuning_text(found)
 
     async def log(self, pod: str, container: str, *, previous: bool, lines: int) -> str:
-        """Returns the end of a container's log; of the one before its last restart with `previous`.
-
-        Raises ClusterError.
-        """
-        from syrinx_operator.cluster.api import ApiError
-        from syrinx_operator.cluster.kinds import POD
-
+        """Returns the end of a container's log; of the one before its last restart with `previous`."""
         query = {"container": container, "tailLines": str(lines)} | ({"previous": "true"} if previous else {})
-        try:
-            return await self._api.text(POD.path(self.namespace, pod, "log"), query)
-        except ApiError as error:
-            raise _refused(error) from None
+        return await self._api.text(POD.path(self.namespace, pod, "log"), query)
 
     async def command(self, pipeline: str, action: str) -> None:
-        """Gives a command about the canary of a pipeline. Raises ClusterError."""
-        from syrinx_operator.cluster.api import ApiError
-        from syrinx_operator.cluster.kinds import PIPELINE
-        from syrinx_operator.cluster.names import ROLLOUT_ANNOTATION
-
-        body: Manifest = {"metadata": {"annotations": {ROLLOUT_ANNOTATION: action}}}
-        try:
-            await self._api.merge(PIPELINE, self.namespace, pipeline, body)
-        except ApiError as error:
-            raise _refused(error) from None
+        """Gives a command about the canary of a pipeline."""
+        body: Manifest = {"metadata": {"annotations": {names.ROLLOUT_ANNOTATION: action}}}
+        await self._api.merge(PIPELINE, self.namespace, pipeline, body)
 
 
 @contextlib.asynccontextmanager
 async def connect(namespace: str | None) -> AsyncIterator[Cluster]:
-    """Yields the pipelines of a namespace, by default that of kubectl's current context. Raises ClusterError."""
+    """Yields the pipelines of a namespace, by default that of kubectl's current context.
+
+    Raises ClusterError, also for requests in its body.
+    """
     try:
         from kubernetes.aio.config import ConfigException
 
-        from syrinx_operator.cluster.api import Api
+        from syrinx_operator.cluster.api import Api, ApiError
         from syrinx_operator.cluster.telemetry import Telemetry
     except ImportError:
         raise ClusterError(
@@ -112,6 +90,8 @@ async def connect(namespace: str | None) -> AsyncIterator[Cluster]:
             yield Cluster(api, namespace or current_namespace())
     except ConfigException as error:
         raise _unconfigured(error) from None
+    except ApiError as error:
+        raise ClusterError(f"the API server refused the request: {error}") from None
 
 
 def current_namespace() -> str:
@@ -130,7 +110,3 @@ def current_namespace() -> str:
 
 def _unconfigured(error: Exception) -> ClusterError:
     return ClusterError(f"no cluster configuration: {error}; set KUBECONFIG to a kubeconfig file")
-
-
-def _refused(error: Exception) -> ClusterError:
-    return ClusterError(f"the API server refused the request: {error}")
