@@ -20,7 +20,7 @@ EDITS = [
 def keys_of(name):
     """Returns the keys of all objects that a pipeline of this name may have."""
     found = {ObjectKey("Lease", names.former_lease(name)), ObjectKey("ConfigMap", names.tuning_record(name))}
-    secrets = [names.token_secret(name), *(names.password_secret(name, redis) for redis in REDIS)]
+    secrets = [names.token_secret(name), *(names.workload(name, redis) for redis in REDIS)]
     found |= {ObjectKey("Secret", secret) for secret in secrets}
     observed = EMPTY
     for spec, edit in EDITS:

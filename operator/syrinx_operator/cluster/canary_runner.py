@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct, structs
@@ -41,13 +41,12 @@ class CanaryDecision(Struct, frozen=True, kw_only=True):
     """Seconds until the next reconcile; None if the canary needs none."""
 
 
-class _Counters:
+class _Counters(NamedTuple):
     """The counters of the gateways of both versions."""
 
-    def __init__(self, target: str) -> None:
-        self.target = target
-        self.stable = CounterHistory()
-        self.canary = CounterHistory()
+    target: str
+    stable: CounterHistory
+    canary: CounterHistory
 
 
 class CanaryRunner:
@@ -109,7 +108,7 @@ class CanaryRunner:
             return Comparison(until=clock())
         name, target = f"{owner.namespace}/{owner.name}", canary.candidate.target
         if name not in self._counters or self._counters[name].target != target:
-            self._counters[name] = _Counters(target)
+            self._counters[name] = _Counters(target, CounterHistory(), CounterHistory())
         counters, now = self._counters[name], clock()
         for history, replicas in ((counters.stable, observed.replicas), (counters.canary, observed.canary)):
             gateways = [each for each in replicas if each.component is Component.GATEWAY and each.address]

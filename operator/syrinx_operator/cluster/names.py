@@ -72,7 +72,7 @@ SENTINEL_ACL_KEY: Final = "sentinel-users.acl"
 
 
 def workload(pipeline: str, component: Component) -> str:
-    """Returns the name of a component's workload, Service, settings ConfigMap, PDB and NetworkPolicy."""
+    """Returns the name of a component's workload and Service, and of most other objects of it."""
     return f"{pipeline}-{component}"
 
 
@@ -91,11 +91,6 @@ def canary_key(pipeline: str, component: Component) -> ObjectKey:
     """Returns the key of a workload of a canary."""
     # No other pipeline's workload ends with `-canary`, also not that of a pipeline `NAME-canary`.
     return ObjectKey("Deployment", f"{workload(pipeline, component)}-canary")
-
-
-def password_secret(pipeline: str, redis: Component) -> str:
-    """Returns the name of the Secret of the managed Redis in one of its forms."""
-    return workload(pipeline, redis)
 
 
 def redis_hosts(pipeline: str) -> list[str]:

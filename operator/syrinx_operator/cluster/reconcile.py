@@ -227,15 +227,11 @@ class Reconciler:
     async def _report_paused(self, subject: Subject) -> Result:
         """Writes the status of a paused pipeline, and nothing else. Raises Blocked if it has no objects yet."""
         pipeline, owner, previous = subject.pipeline, subject.owner, subject.previous
-        token = await self._secrets.find_token(owner)
-        observed = await self._objects.observe(owner, previous)
-        redis = state.redis_component(pipeline.spec)
+        token, redis = await self._secrets.find_token(owner), state.redis_component(pipeline.spec)
         password = await self._secrets.find_password(owner, redis)
         if token is None or (redis and password is None):
             raise Blocked(Problem("Paused", "spec.paused is set: the pipeline is created once it is removed"))
-        replicas = await self._stages.read_settings(owner.namespace, observed.replicas, token.value)
-        found = structs.replace(observed, replicas=replicas, password_uid=password, token_uid=token.uid)
-        observed = _without_foreign(owner, found)
+        observed = _without_foreign(owner, await self._observe(subject, token, password))
         tuning, now = tuning_of(pipeline, tuner_state(previous, owner, observed)[0]), _now()
         canary = read(previous).canary
         planned = plan(tuning.applied_to(pipeline), owner, observed, self._options.pipelines, tuning.state, canary)
@@ -250,7 +246,8 @@ class Reconciler:
         """Applies the plan. Also returns the tuning that it contains, and what is lost of its state."""
         pipeline, owner, previous = subject.pipeline, subject.owner, subject.previous
         for _ in range(MAX_PLANS):
-            everything = await self._observe(pipeline, owner, previous, token)
+            password = await self._secrets.password(owner, state.redis_component(pipeline.spec))
+            everything = await self._observe(subject, token, password)
             observed = _without_foreign(owner, everything)
             tuner, lost = tuner_state(previous, owner, observed)
             tuning = tuning_of(pipeline, tuner)
@@ -265,16 +262,12 @@ class Reconciler:
                 break
         return observed, tuning, lost, planned, applied
 
-    async def _observe(
-        self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any], token: SettingsToken
-    ) -> Observed:
-        observed = await self._objects.observe(owner, previous)
+    async def _observe(self, subject: Subject, token: SettingsToken, password: str | None) -> Observed:
+        owner = subject.owner
+        observed = await self._objects.observe(owner, subject.previous)
         replicas = await self._stages.read_settings(owner.namespace, observed.replicas, token.value)
         canary = await self._stages.read_settings(owner.namespace, observed.canary, token.value)
-        redis = state.redis_component(pipeline.spec)
-        password = await self._secrets.password(owner, redis)
-        found = structs.replace(observed, replicas=replicas, canary=canary)
-        return structs.replace(found, password_uid=password, token_uid=token.uid)
+        return structs.replace(observed, replicas=replicas, canary=canary, password_uid=password, token_uid=token.uid)
 
     async def _remove_command(self, owner: Owner) -> None:
         """Removes the command about the canary from the pipeline, once the status shows that it was followed."""

@@ -61,7 +61,7 @@ class PipelineSecrets:
 
     def forget(self, namespace: str, name: str) -> None:
         """Drops what is kept in memory for a deleted pipeline."""
-        for secret in (names.token_secret(name), *(names.password_secret(name, form) for form in REDIS)):
+        for secret in (names.token_secret(name), *(names.workload(name, form) for form in REDIS)):
             self._secrets.forget(namespace, secret)
 
     async def find_token(self, owner: Owner) -> SettingsToken | None:
@@ -86,7 +86,7 @@ class PipelineSecrets:
         """Returns the UID of the password Secret of a managed Redis, whose data is never read; None without one."""
         if form is None:
             return None
-        found = await self._secrets.get_metadata(owner.namespace, names.password_secret(owner.name, form))
+        found = await self._secrets.get_metadata(owner.namespace, names.workload(owner.name, form))
         return found["metadata"]["uid"] if found and is_owned(found, owner) else None
 
     async def password(self, owner: Owner, form: Component | None) -> str | None:

@@ -194,7 +194,7 @@ def managed_password(pipeline: TTSPipeline) -> SecretKey:
     """Returns the Secret key of the stages' password for the managed Redis."""
     redis = redis_component(pipeline.spec)
     assert redis is not None
-    return SecretKey(name=names.password_secret(pipeline.name, redis), key=names.PASSWORD_KEY)
+    return SecretKey(name=names.workload(pipeline.name, redis), key=names.PASSWORD_KEY)
 
 
 def _managed_url(pipeline: TTSPipeline) -> str:

@@ -88,7 +88,7 @@ def redis_template(pipeline: TTSPipeline, context: RenderContext) -> Manifest:
     connector = pipeline.spec.connector
     claim = {"persistentVolumeClaim": {"claimName": names.workload(pipeline.name, Component.REDIS)}}
     items = [{"key": names.ACL_KEY, "path": names.ACL_KEY}]
-    acl = {"secretName": names.password_secret(pipeline.name, Component.REDIS), "items": items, "defaultMode": 0o440}
+    acl = {"secretName": names.workload(pipeline.name, Component.REDIS), "items": items, "defaultMode": 0o440}
     volumes = [
         pods.mounted(DATA, {"emptyDir": {}} if connector.storage is None else claim, "/data", read_only=False),
         pods.mounted("syrinx-acl", {"secret": acl}, names.REDIS_DIRECTORY),

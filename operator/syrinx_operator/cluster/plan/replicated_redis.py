@@ -93,7 +93,7 @@ def redis_template(pipeline: TTSPipeline, context: RenderContext) -> Manifest:
     """Returns the pod template: a server and a sentinel. The StatefulSet adds the volume of a claim."""
     connector = pipeline.spec.connector
     keys = (names.ACL_KEY, names.SENTINEL_ACL_KEY)
-    secret = names.password_secret(pipeline.name, Component.REDIS_HA)
+    secret = names.workload(pipeline.name, Component.REDIS_HA)
     acl = {"secretName": secret, "items": [{"key": key, "path": key} for key in keys], "defaultMode": 0o440}
     data, mount = pods.mounted(redis.DATA, {"emptyDir": {}}, "/data", read_only=False)
     mounted = [pods.mounted("syrinx-acl", {"secret": acl}, names.REDIS_DIRECTORY), pods.TMP]
@@ -185,7 +185,7 @@ def _script(name: str, arguments: list[str]) -> dict[str, Any]:
 
 def _environment(pipeline: TTSPipeline) -> list[Manifest]:
     hosts = names.redis_hosts(pipeline.name)
-    secret = names.password_secret(pipeline.name, Component.REDIS_HA)
+    secret = names.workload(pipeline.name, Component.REDIS_HA)
     password = SecretKey(name=secret, key=names.SYSTEM_PASSWORD_KEY)
     return [
         {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
