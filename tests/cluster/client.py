@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import httpx
 from kubernetes import client, config
+from kubernetes.stream import stream as attach
 
 from syrinx_operator.commands.client import SpeechClient
 
@@ -31,13 +32,17 @@ _CORE = (
     "Event",
     "Namespace",
     "Node",
+    "ResourceQuota",
 )
 _GROUPS = {
     "StatefulSet": "apps/v1",
     "Deployment": "apps/v1",
     "ReplicaSet": "apps/v1",
     "ControllerRevision": "apps/v1",
+    "Job": "batch/v1",
     "NetworkPolicy": "networking.k8s.io/v1",
+    "Ingress": "networking.k8s.io/v1",
+    "HTTPRoute": "gateway.networking.k8s.io/v1",
     "PodDisruptionBudget": "policy/v1",
     "Lease": "coordination.k8s.io/v1",
     "EndpointSlice": "discovery.k8s.io/v1",
@@ -203,10 +208,20 @@ class Kubernetes:
             if error.status != 404:
                 raise
 
-    def logs(self, pod: str, lines: int = 60) -> str:
-        """Returns the last lines of a pod's logs, or why there are none."""
+    def execute(self, pod: str, container: str, script: str) -> str:
+        """Returns what a shell script prints in a container, like `kubectl exec`. Raises ApiError."""
+        core = client.CoreV1Api(client.ApiClient(self.configuration))
+        options = {"container": container, "command": ["sh", "-c", script], "_request_timeout": CALL_SECONDS}
         try:
-            return self.call("GET", self.path("Pod", pod, "log"), params={"tailLines": str(lines)}).text
+            return str(attach(core.connect_get_namespaced_pod_exec, pod, self.namespace, stdout=True, **options))
+        except client.ApiException as error:
+            raise ApiError(error.status, str(error.reason)) from None
+
+    def logs(self, pod: str, container: str | None = None, lines: int = 60) -> str:
+        """Returns the last lines of a container's log, by default of the pod's only one, or why there are none."""
+        parameters = {"tailLines": str(lines)} | ({"container": container} if container else {})
+        try:
+            return self.call("GET", self.path("Pod", pod, "log"), params=parameters).text
         except (ApiError, httpx.HTTPError) as error:
             return f"(no logs: {error})"
 

@@ -9,6 +9,7 @@ import pytest
 
 from cluster.installation import Installation
 from cluster.parameters import Parameters
+from cluster.pipeline import Pipeline
 
 HERE = Path(__file__).parent
 
@@ -40,4 +41,4 @@ def explained(request: pytest.FixtureRequest, installed: Installation) -> Iterat
     yield
     if request.session.testsfailed > failed_before:
         for pipeline in installed.cluster.list("TTSPipeline"):
-            print(installed.describe(pipeline["metadata"]["name"]))
+            print(Pipeline(installed, pipeline["metadata"]["name"]).describe())

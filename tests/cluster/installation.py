@@ -1,9 +1,9 @@
-"""Installs CRD, RBAC and operator from the charts, creates pipelines, and uninstalls everything."""
+"""Installs CRD, RBAC and operator from the charts, and uninstalls everything."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import helm_python
@@ -12,16 +12,12 @@ import yaml
 from cluster.client import ApiError, Kubernetes, Object, wait_until
 from cluster.operators import Operator, OperatorPod, OperatorProcess
 from cluster.parameters import Parameters
-from cluster.speech import condition
 from syrinx_operator import __version__
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 RELEASE = "syrinx"
 REMOVED_SECONDS = 180.0
-ANYWHERE = {"cidr": "0.0.0.0/0"}
-"""Peers of admin and settings ports if the operator runs outside: the API server's proxy has a node's address."""
-SHOWN = ("Ready", "GatewayReady", "TalkerReady", "CodecReady", "ConnectorReady", "Progressing", "Degraded")
 
 
 class Installation:
@@ -30,16 +26,17 @@ class Installation:
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
         self.cluster = Kubernetes(parameters.namespace)
+        self.other = Kubernetes(f"{parameters.namespace}-other")
+        """Another namespace that the operator watches."""
         self.made: list[Object] = []
         """Objects to delete at the end, in creation order."""
-        self.operator: Operator = OperatorProcess(self.cluster, "", parameters)
+        self.operator: Operator = OperatorProcess(self.cluster, "", parameters, self.namespaces)
 
     def install(self) -> None:
-        """Creates namespace, CRD, chart objects and operator; existing objects are kept at uninstall."""
-        self._make({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.parameters.namespace}})
-        for manifest in self._rendered("syrinx-crds", {}):
-            self._make(manifest)
-        wait_until("the CRD to be established", 60, self._established)
+        """Creates namespaces, CRD, chart objects and operator; existing objects are kept at uninstall."""
+        for namespace in self.namespaces:
+            self._make({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        self.define()
         account, deployment = "", None
         for manifest in self._rendered("syrinx", self._values()):
             if manifest["kind"] == "Deployment":
@@ -53,75 +50,45 @@ class Installation:
             self.made.append(deployment)
             self.operator = OperatorPod(self.cluster, deployment, self.parameters)
         else:
-            self.operator = OperatorProcess(self.cluster, account, self.parameters)
+            self.operator = OperatorProcess(self.cluster, account, self.parameters, self.namespaces)
         self.operator.start()
+
+    def define(self) -> None:
+        """Installs the CRD, and waits until it is served."""
+        for manifest in self._rendered("syrinx-crds", {}):
+            self._make(manifest)
+        wait_until("the CRD to be established", 60, self._established)
 
     def uninstall(self) -> None:
         """Deletes what `install` has created, newest first."""
         self.operator.kill()
         for manifest in reversed(self.made):
-            self.cluster.delete(manifest["kind"], manifest["metadata"]["name"])
+            self._cluster_of(manifest).delete(manifest["kind"], manifest["metadata"]["name"])
         for manifest in self.made:
-            kind, name = manifest["kind"], manifest["metadata"]["name"]
-            wait_until(f"{kind} {name} to be gone", REMOVED_SECONDS, lambda k=kind, n=name: not self.cluster.get(k, n))
+            cluster, kind, name = self._cluster_of(manifest), manifest["kind"], manifest["metadata"]["name"]
+            wait_until(f"{kind} {name} to be gone", REMOVED_SECONDS, partial(is_gone, cluster, kind, name))
 
-    def create(self, name: str, **spec: object) -> None:
-        """Applies `examples/pipeline.yaml` with a name and this cluster's images and storage."""
-        pipeline = yaml.safe_load((EXAMPLES / "pipeline.yaml").read_text())
-        pipeline["metadata"] = {"name": name}
-        pipeline["spec"]["imagePullPolicy"] = self.parameters.pull_policy
-        if self.parameters.pull_secret:
-            pipeline["spec"]["imagePullSecrets"] = [{"name": self.parameters.pull_secret}]
-        if not self.parameters.operator_image:
-            pipeline["spec"]["monitoring"] = {"allowFrom": [ANYWHERE]}
-        merge(pipeline["spec"], spec)
-        self.cluster.apply(pipeline)
+    def permit(self) -> None:
+        """Creates the objects of the chart that give the operator its rights, where they are missing."""
+        for manifest in self._rendered("syrinx", self._values()):
+            if manifest["kind"] in ("Role", "RoleBinding"):
+                self._cluster_of(manifest).apply(manifest)
 
-    def edit(self, name: str, spec: Object) -> None:
-        """`kubectl patch ttsp NAME --type merge`."""
-        self.cluster.patch("TTSPipeline", name, {"spec": spec})
-
-    def wait_ready(self, name: str) -> Object:
-        """Waits until the newest generation is Ready and not Progressing."""
-
-        def ready() -> Object | None:
-            body = self.cluster.get("TTSPipeline", name) or {}
-            seen = body.get("status", {}).get("observedGeneration") == body.get("metadata", {}).get("generation")
-            settled = condition(body, "Progressing").get("status") != "True"
-            return body if seen and settled and condition(body, "Ready").get("status") == "True" else None
-
-        try:
-            body: Object = wait_until(f"{name} to be Ready", self.parameters.ready_seconds, ready)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.describe(name)}") from None
-        return body
-
-    def remove(self, name: str) -> None:
-        """Deletes a pipeline and waits until it is gone."""
-        if self.parameters.keep:
-            return
-        self.cluster.delete("TTSPipeline", name)
-        wait_until(f"{name} to be gone", REMOVED_SECONDS, lambda: self.cluster.get("TTSPipeline", name) is None)
-
-    def describe(self, name: str) -> str:
-        """Returns conditions, pods, Events and logs as text."""
-        lines = [f"=== {name} in {self.cluster.namespace}"]
-        body = self.cluster.get("TTSPipeline", name)
-        lines += [f"{kind}: {condition(body, kind)}" for kind in SHOWN]
-        for pod in self.cluster.list("Pod", f"syrinx.dev/pipeline={name}"):
-            lines.append(f"--- pod {pod['metadata']['name']}: {json.dumps(pod.get('status', {}))[:1500]}")
-            lines.append(self.cluster.logs(pod["metadata"]["name"]))
-        for event in self.cluster.list("Event")[-40:]:
-            about = event["involvedObject"]
-            lines.append(f"event {about['kind']}/{about.get('name')}: {event.get('reason')}: {event.get('message')}")
-        lines += ["--- operator", self.operator.logs()]
-        return "\n".join(lines)
+    @property
+    def namespaces(self) -> tuple[str, str]:
+        """The namespaces that the operator watches."""
+        return self.cluster.namespace, self.other.namespace
 
     def _make(self, manifest: Object) -> None:
-        kind, name = manifest["kind"], manifest["metadata"]["name"]
-        if self.cluster.get(kind, name) is None:
+        cluster, kind, name = self._cluster_of(manifest), manifest["kind"], manifest["metadata"]["name"]
+        if cluster.get(kind, name) is None:
             self.made.append(manifest)
-        self.cluster.apply(manifest)
+        cluster.apply(manifest)
+
+    def _cluster_of(self, manifest: Object) -> Kubernetes:
+        """Returns the client for the namespace of an object."""
+        is_other = manifest["metadata"].get("namespace") == self.other.namespace
+        return self.other if is_other else self.cluster
 
     def _established(self) -> bool:
         try:
@@ -139,6 +106,7 @@ class Installation:
             "image": {**image(operator_image), "pullPolicy": self.parameters.pull_policy},
             "stagesImage": image(self.parameters.stages_image),
             "redisImage": image(self.parameters.redis_image),
+            "watchNamespaces": list(self.namespaces),
             "stageAccess": "direct" if self.parameters.operator_image else "proxy",
         }
         if self.parameters.pull_secret:
@@ -160,6 +128,11 @@ class Installation:
         yield from sorted(manifests, key=lambda manifest: order.get(manifest["kind"], 3))
 
 
+def is_gone(cluster: Kubernetes, kind: str, name: str) -> bool:
+    """Returns whether an object does not exist."""
+    return cluster.get(kind, name) is None
+
+
 def image(reference: str) -> Object:
     """Returns an image reference in the format of the charts' values."""
     repository, _, digest = reference.partition("@")
@@ -168,12 +141,3 @@ def image(reference: str) -> Object:
     path, slash, last = repository.rpartition("/")
     name, _, tag = last.partition(":")
     return {"repository": f"{path}{slash}{name}", "tag": tag or "latest"}
-
-
-def merge(into: Object, change: Object) -> None:
-    """Applies a merge patch in place."""
-    for key, value in change.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            merge(into[key], value)
-        else:
-            into[key] = value

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +17,8 @@ from cluster.client import Kubernetes, Object, wait_until
 from cluster.parameters import Parameters
 
 GONE_SECONDS = 60.0
+TOKEN_SECONDS = 4 * 3600
+"""Validity of a token: all tests take less."""
 
 
 class Operator(Protocol):
@@ -79,10 +82,11 @@ class OperatorPod:
 class OperatorProcess:
     """`kopf run` of this checkout as the chart's ServiceAccount, with stages reached through the API server."""
 
-    def __init__(self, cluster: Kubernetes, account: str, parameters: Parameters) -> None:
+    def __init__(self, cluster: Kubernetes, account: str, parameters: Parameters, namespaces: Sequence[str]) -> None:
         self._cluster = cluster
         self._account = account
         self._parameters = parameters
+        self._scope = [f"--namespace={namespace}" for namespace in namespaces]
         self._directory = tempfile.TemporaryDirectory(prefix="syrinx-cluster-test-")
         self._log = Path(self._directory.name) / "operator.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -91,7 +95,7 @@ class OperatorProcess:
         """Starts the process."""
         environment = {
             **os.environ,
-            "KUBECONFIG": str(self._kubeconfig()),
+            "KUBECONFIG": str(write_kubeconfig(self._cluster, self._account, Path(self._directory.name))),
             "SYRINX_STAGES_IMAGE": stages_image or self._parameters.stages_image,
             "SYRINX_REDIS_IMAGE": self._parameters.redis_image,
             "SYRINX_OPERATOR_NAMESPACE": self._cluster.namespace,
@@ -100,9 +104,7 @@ class OperatorProcess:
         }
         command = [sys.executable, "-m", "kopf", "run", "--standalone", "-m", "syrinx_operator.main"]
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command, "--namespace", self._cluster.namespace], env=environment, stdout=log, stderr=log
-            )
+            self._process = subprocess.Popen([*command, *self._scope], env=environment, stdout=log, stderr=log)
         if self._process.poll() is not None:
             raise AssertionError(f"the operator did not start:\n{self.logs()}")
 
@@ -117,35 +119,32 @@ class OperatorProcess:
         """Returns the end of its log."""
         return self._log.read_text(errors="replace")[-8000:] if self._log.exists() else "(it has written nothing)"
 
-    def _kubeconfig(self) -> Path:
-        """Writes a kubeconfig with a token of the chart's ServiceAccount, so that its rights are tested too."""
-        request = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": {"expirationSeconds": 7200},
-        }
-        path = self._cluster.path("ServiceAccount", self._account, "token")
-        token = self._cluster.call("POST", path, json=request).json()["status"]["token"]
-        configuration = self._cluster.configuration
-        server: Object = {"server": configuration.host}
-        if configuration.verify_ssl:
-            server["certificate-authority"] = configuration.ssl_ca_cert
-        else:
-            server["insecure-skip-tls-verify"] = True
-        body = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "test", "cluster": server}],
-            "users": [{"name": "operator", "user": {"token": token}}],
-            "contexts": [
-                {
-                    "name": "test",
-                    "context": {"cluster": "test", "user": "operator", "namespace": self._cluster.namespace},
-                }
-            ],
-            "current-context": "test",
-        }
-        file = Path(self._directory.name) / "kubeconfig"
-        file.touch(mode=0o600)
-        file.write_text(yaml.safe_dump(body))
-        return file
+
+def write_kubeconfig(cluster: Kubernetes, account: str, directory: Path) -> Path:
+    """Returns a new kubeconfig in a directory with a token of a ServiceAccount, so that its rights are tested too."""
+    request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": TOKEN_SECONDS},
+    }
+    path = cluster.path("ServiceAccount", account, "token")
+    token = cluster.call("POST", path, json=request).json()["status"]["token"]
+    configuration = cluster.configuration
+    server: Object = {"server": configuration.host}
+    if configuration.verify_ssl:
+        server["certificate-authority"] = configuration.ssl_ca_cert
+    else:
+        server["insecure-skip-tls-verify"] = True
+    context = {"cluster": "test", "user": account, "namespace": cluster.namespace}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "test", "cluster": server}],
+        "users": [{"name": account, "user": {"token": token}}],
+        "contexts": [{"name": "test", "context": context}],
+        "current-context": "test",
+    }
+    file = directory / "kubeconfig"
+    file.touch(mode=0o600)
+    file.write_text(yaml.safe_dump(body))
+    return file

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import io
 import json
+import math
+import threading
 import wave
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import numpy as np
 
-from cluster.client import ApiError, Kubernetes
+from cluster.client import ApiError, Kubernetes, wait_until
 
 SENTENCE = "The old teacher found two heavy bags near the river."
 LONG = " ".join([SENTENCE, "Her brother bought seven green apples.", "The farmer opened the garden gate."] * 2)
+STREAMS = 4
+"""Number of simultaneous streams."""
 SPEAK_SECONDS = 120.0
 """Timeout for an utterance on a slow CPU."""
 QUIET = 0.01
@@ -40,7 +45,7 @@ def speak(cluster: Kubernetes, pipeline: str, text: str = SENTENCE, seed: int = 
     return samples(response.content)
 
 
-def stream(cluster: Kubernetes, pipeline: str, text: str, on_audio: Callable[[], None], seed: int = 7) -> bytes:
+def stream(cluster: Kubernetes, pipeline: str, text: str, on_audio: Callable[[], object], seed: int = 7) -> bytes:
     """Returns the PCM of a live stream; `on_audio` is called once, after the first chunk."""
     body = {"input": text, "voice": "us", "seed": seed, "response_format": "pcm", "stream": True}
     pcm = bytearray()
@@ -58,6 +63,32 @@ def stream(cluster: Kubernetes, pipeline: str, text: str, on_audio: Callable[[],
                 on_audio()
             pcm += chunk
     return bytes(pcm)
+
+
+def together(cluster: Kubernetes, pipeline: str, disturb: Callable[[], object] = lambda: None) -> list[bytes]:
+    """Returns the PCM of several long streams; `disturb` is called while all of them are in progress.
+
+    Raises what a stream raises.
+    """
+    audible = [threading.Event() for _ in range(STREAMS)]
+    with ThreadPoolExecutor(STREAMS) as listeners:
+        streams = [
+            listeners.submit(stream, cluster, pipeline, LONG, each.set, seed) for seed, each in enumerate(audible)
+        ]
+        wait_until(
+            "all streams to have audio",
+            SPEAK_SECONDS,
+            lambda: all(each.is_set() for each in audible) or any(each.done() for each in streams),
+        )
+        disturb()
+        return [each.result() for each in streams]
+
+
+def difference(pcm: bytes, expected: bytes) -> float:
+    """Returns the maximum difference of the samples (of 32768); infinity for PCM of different lengths."""
+    if len(pcm) != len(expected):
+        return math.inf
+    return float(np.abs(np.frombuffer(pcm, "<i2").astype(int) - np.frombuffer(expected, "<i2")).max())
 
 
 def samples(wav: bytes) -> np.ndarray:

@@ -6,15 +6,13 @@ One pipeline serves the whole file because it takes minutes to start; each test 
 import base64
 import threading
 
-import numpy as np
 import pytest
 
 from cluster import speech
 from cluster.client import ApiError, wait_until
+from cluster.pipeline import CONVERGES, running
 
 PIPELINE = "demo"
-CONVERGES = 120.0
-"""Timeout in seconds for changes that start no pod."""
 OWNED = (
     "StatefulSet",
     "Deployment",
@@ -26,59 +24,28 @@ OWNED = (
     "PodDisruptionBudget",
     "NetworkPolicy",
 )
-SELECTOR = f"syrinx.dev/pipeline={PIPELINE}"
 
 
 @pytest.fixture(scope="module")
 def demo(installed):
-    """The Ready pipeline of this file; deleted at the end."""
-    installed.create(PIPELINE)
-    installed.wait_ready(PIPELINE)
-    yield installed
-    installed.remove(PIPELINE)
+    """The Ready pipeline of this file."""
+    with running(installed, PIPELINE) as pipeline:
+        yield pipeline
 
 
-def pods(installed, component=None):
-    """Returns pods by name, without terminating ones."""
-    selector = SELECTOR + (f",syrinx.dev/component={component}" if component else "")
-    found = installed.cluster.list("Pod", selector)
-    return {pod["metadata"]["name"]: pod for pod in found if "deletionTimestamp" not in pod["metadata"]}
-
-
-def uids(installed, component=None):
-    return {name: pod["metadata"]["uid"] for name, pod in pods(installed, component).items()}
-
-
-def owned(installed):
+def owned(demo):
     return {
-        f"{kind}/{item['metadata']['name']}": item["metadata"]["uid"]
-        for kind in OWNED
-        for item in listed(installed, kind)
+        f"{kind}/{item['metadata']['name']}": item["metadata"]["uid"] for kind in OWNED for item in listed(demo, kind)
     }
 
 
-def listed(installed, kind):
+def listed(demo, kind):
     try:
-        return installed.cluster.list(kind, SELECTOR)
+        return demo.cluster.list(kind, demo.selector)
     except ApiError as error:
         if error.status == 403:
             pytest.fail(f"the tests need the right to list {kind}: {error}")
         raise
-
-
-def status(installed):
-    return installed.cluster.get("TTSPipeline", PIPELINE).get("status", {})
-
-
-def confirmed(installed, component, **settings):
-    """Returns whether every replica of a stage has confirmed the newest settings with these values."""
-    stage = status(installed).get(component, {})
-    replicas = stage.get("confirmed", [])
-    return (
-        replicas
-        and all(each.get("generation") == stage.get("settingsGeneration") for each in replicas)
-        and all(stage.get("settings", {}).get(key) == value for key, value in settings.items())
-    )
 
 
 def test_it_generates_speech(demo):
@@ -120,7 +87,7 @@ def test_events_report_the_start(demo):
 
 
 def test_pods_meet_the_restricted_profile_and_have_no_token(demo):
-    for name, pod in pods(demo).items():
+    for name, pod in demo.pods().items():
         spec = pod["spec"]
         assert spec.get("automountServiceAccountToken") is False, name
         assert not any("projected" in volume and "token" in str(volume) for volume in spec["volumes"]), name
@@ -134,14 +101,14 @@ def test_pods_meet_the_restricted_profile_and_have_no_token(demo):
 
 
 def test_a_live_setting_changes_without_a_restart(demo):
-    before = uids(demo)
-    demo.edit(PIPELINE, {"talker": {"maxNumSeqs": 3}, "codec": {"chunkRamp": [1, 2, 6]}})
-    wait_until("talkers to confirm maxNumSeqs 3", CONVERGES, lambda: confirmed(demo, "talker", maxNumSeqs=3))
-    wait_until("codecs to confirm the ramp", CONVERGES, lambda: confirmed(demo, "codec", chunkRamp=[1, 2, 6]))
-    demo.wait_ready(PIPELINE)
-    assert uids(demo) == before
-    demo.edit(PIPELINE, {"talker": {"maxNumSeqs": 8}, "codec": {"chunkRamp": [2, 2, 4, 8, 12]}})
-    wait_until("talkers to confirm maxNumSeqs 8", CONVERGES, lambda: confirmed(demo, "talker", maxNumSeqs=8))
+    before = demo.uids()
+    demo.edit({"talker": {"maxNumSeqs": 3}, "codec": {"chunkRamp": [1, 2, 6]}})
+    wait_until("talkers to confirm maxNumSeqs 3", CONVERGES, lambda: demo.confirmed("talker", maxNumSeqs=3))
+    wait_until("codecs to confirm the ramp", CONVERGES, lambda: demo.confirmed("codec", chunkRamp=[1, 2, 6]))
+    demo.wait_ready()
+    assert demo.uids() == before
+    demo.edit({"talker": {"maxNumSeqs": 8}, "codec": {"chunkRamp": [2, 2, 4, 8, 12]}})
+    wait_until("talkers to confirm maxNumSeqs 8", CONVERGES, lambda: demo.confirmed("talker", maxNumSeqs=8))
 
 
 def test_killing_a_talker_during_a_stream_does_not_change_the_audio(demo):
@@ -154,10 +121,8 @@ def test_killing_a_talker_during_a_stream_does_not_change_the_audio(demo):
 
     disturbed = speech.stream(demo.cluster, PIPELINE, speech.LONG, on_audio=kill)
     assert killed.is_set()
-    assert len(disturbed) == len(quiet)
-    difference = np.frombuffer(disturbed, "<i2").astype(int) - np.frombuffer(quiet, "<i2")
-    assert np.abs(difference).max() <= demo.parameters.pcm_tolerance
-    demo.wait_ready(PIPELINE)
+    assert speech.difference(disturbed, quiet) <= demo.parameters.pcm_tolerance
+    demo.wait_ready()
 
 
 def test_killing_a_codec_during_a_stream_does_not_change_the_audio(demo):
@@ -169,34 +134,33 @@ def test_killing_a_codec_during_a_stream_does_not_change_the_audio(demo):
         on_audio=lambda: demo.cluster.delete("Pod", f"{PIPELINE}-codec-0", grace=0),
         seed=11,
     )
-    difference = np.frombuffer(disturbed, "<i2").astype(int) - np.frombuffer(quiet, "<i2")
-    assert np.abs(difference).max() <= demo.parameters.pcm_tolerance
-    demo.wait_ready(PIPELINE)
+    assert speech.difference(disturbed, quiet) <= demo.parameters.pcm_tolerance
+    demo.wait_ready()
 
 
 def test_a_stage_scales_out_and_back(demo):
-    demo.edit(PIPELINE, {"codec": {"replicas": 2}})
-    demo.wait_ready(PIPELINE)
-    wait_until("two codecs", demo.parameters.ready_seconds, lambda: status(demo)["codec"]["summary"] == "2/2")
+    demo.edit({"codec": {"replicas": 2}})
+    demo.wait_ready()
+    wait_until("two codecs", demo.parameters.ready_seconds, lambda: demo.status["codec"]["summary"] == "2/2")
     wait_until("a disruption budget", CONVERGES, lambda: demo.cluster.get("PodDisruptionBudget", f"{PIPELINE}-codec"))
     assert speech.is_speech(speech.speak(demo.cluster, PIPELINE))
-    demo.edit(PIPELINE, {"codec": {"replicas": 1}})
-    wait_until("one codec", CONVERGES, lambda: len(pods(demo, "codec")) == 1)
+    demo.edit({"codec": {"replicas": 1}})
+    wait_until("one codec", CONVERGES, lambda: len(demo.pods("codec")) == 1)
     wait_until(
         "no disruption budget", CONVERGES, lambda: not demo.cluster.get("PodDisruptionBudget", f"{PIPELINE}-codec")
     )
-    demo.wait_ready(PIPELINE)
+    demo.wait_ready()
 
 
 def test_kubectl_scale_scales_the_talkers(demo):
     demo.cluster.patch("TTSPipeline", PIPELINE, {"spec": {"replicas": 2}}, subresource="scale")
-    wait_until("two talkers", demo.parameters.ready_seconds, lambda: status(demo)["talker"]["summary"] == "2/2")
+    wait_until("two talkers", demo.parameters.ready_seconds, lambda: demo.status["talker"]["summary"] == "2/2")
     scale = demo.cluster.call("GET", demo.cluster.path("TTSPipeline", PIPELINE, "scale")).json()
     assert scale["status"]["replicas"] == 2
     assert len(demo.cluster.list("Pod", scale["status"]["selector"])) == 2
     demo.cluster.patch("TTSPipeline", PIPELINE, {"spec": {"replicas": 1}}, subresource="scale")
-    wait_until("one talker", CONVERGES, lambda: len(pods(demo, "talker")) == 1)
-    demo.wait_ready(PIPELINE)
+    wait_until("one talker", CONVERGES, lambda: len(demo.pods("talker")) == 1)
+    demo.wait_ready()
 
 
 def test_an_autoscalers_replicas_are_kept(demo):
@@ -221,15 +185,15 @@ def test_an_autoscalers_replicas_are_kept(demo):
         }
     )
     try:
-        wait_until("the autoscaler's two codecs", demo.parameters.ready_seconds, lambda: len(pods(demo, "codec")) == 2)
-        demo.edit(PIPELINE, {"codec": {"maxNumSeqs": 5}})
-        wait_until("codecs to confirm maxNumSeqs 5", CONVERGES, lambda: confirmed(demo, "codec", maxNumSeqs=5))
+        wait_until("the autoscaler's two codecs", demo.parameters.ready_seconds, lambda: len(demo.pods("codec")) == 2)
+        demo.edit({"codec": {"maxNumSeqs": 5}})
+        wait_until("codecs to confirm maxNumSeqs 5", CONVERGES, lambda: demo.confirmed("codec", maxNumSeqs=5))
         assert demo.cluster.get("StatefulSet", f"{PIPELINE}-codec")["spec"]["replicas"] == 2
     finally:
         demo.cluster.delete("HorizontalPodAutoscaler", "codec-scaler")
-    demo.edit(PIPELINE, {"codec": {"maxNumSeqs": 8}})
-    wait_until("one codec again", CONVERGES, lambda: len(pods(demo, "codec")) == 1)
-    demo.wait_ready(PIPELINE)
+    demo.edit({"codec": {"maxNumSeqs": 8}})
+    wait_until("one codec again", CONVERGES, lambda: len(demo.pods("codec")) == 1)
+    demo.wait_ready()
 
 
 @pytest.mark.parametrize(
@@ -252,7 +216,7 @@ def test_a_deleted_object_is_recreated(demo, kind, name):
         return found and found["metadata"]["uid"] != uid
 
     wait_until(f"{kind} {name} to come back", CONVERGES, back)
-    demo.wait_ready(PIPELINE)
+    demo.wait_ready()
 
 
 def test_a_deleted_password_is_replaced_and_used_by_all(demo):
@@ -265,7 +229,7 @@ def test_a_deleted_password_is_replaced_and_used_by_all(demo):
         return speech.is_speech(speech.speak(demo.cluster, PIPELINE))
 
     wait_until("the pipeline to generate speech with the new password", demo.parameters.ready_seconds, generates_speech)
-    demo.wait_ready(PIPELINE)
+    demo.wait_ready()
 
 
 def secret(demo):
@@ -283,20 +247,20 @@ def test_drift_is_reverted(demo):
         return right and talkers["spec"]["replicas"] == 1
 
     wait_until("the drift to be reverted", CONVERGES, reverted)
-    demo.wait_ready(PIPELINE)
+    demo.wait_ready()
 
 
 def test_a_pod_template_edit_rolls_only_its_stage(demo):
-    before = uids(demo)
-    demo.edit(PIPELINE, {"talker": {"podAnnotations": {"example.org/edition": "2"}}})
+    before = demo.uids()
+    demo.edit({"talker": {"podAnnotations": {"example.org/edition": "2"}}})
 
     def rolled():
-        pod = pods(demo, "talker").get(f"{PIPELINE}-talker-0")
+        pod = demo.pods("talker").get(f"{PIPELINE}-talker-0")
         return pod and pod["metadata"].get("annotations", {}).get("example.org/edition") == "2"
 
     wait_until("the talker to be rolled", demo.parameters.ready_seconds, rolled)
-    demo.wait_ready(PIPELINE)
-    after = uids(demo)
+    demo.wait_ready()
+    after = demo.uids()
     assert after[f"{PIPELINE}-talker-0"] != before[f"{PIPELINE}-talker-0"]
     assert {n: u for n, u in after.items() if "talker" not in n} == {
         n: u for n, u in before.items() if "talker" not in n
@@ -307,51 +271,48 @@ def test_twenty_edits_in_a_row_converge_without_orphans(demo):
     expected = owned(demo)
     for number in range(20):
         demo.edit(
-            PIPELINE,
             {
                 "talker": {"maxNumSeqs": 2 + number % 7},
                 "codec": {"replicas": 1 + number % 2, "maxNumSeqs": 1 + number % 5},
                 "gateway": {"maxQueue": 100 + number},
             },
         )
-    demo.edit(
-        PIPELINE, {"talker": {"maxNumSeqs": 8}, "codec": {"replicas": 1, "maxNumSeqs": 8}, "gateway": {"maxQueue": 256}}
-    )
-    demo.wait_ready(PIPELINE)
-    wait_until("talkers to confirm the last edit", CONVERGES, lambda: confirmed(demo, "talker", maxNumSeqs=8))
-    wait_until("one codec", CONVERGES, lambda: len(pods(demo, "codec")) == 1)
+    demo.edit({"talker": {"maxNumSeqs": 8}, "codec": {"replicas": 1, "maxNumSeqs": 8}, "gateway": {"maxQueue": 256}})
+    demo.wait_ready()
+    wait_until("talkers to confirm the last edit", CONVERGES, lambda: demo.confirmed("talker", maxNumSeqs=8))
+    wait_until("one codec", CONVERGES, lambda: len(demo.pods("codec")) == 1)
     wait_until("no orphan and nothing missing", CONVERGES, lambda: owned(demo) == expected)
 
 
 def test_killing_the_operator_at_any_time_loses_nothing(demo):
-    before = uids(demo)
+    before = demo.uids()
     for number in range(3):
-        demo.edit(PIPELINE, {"talker": {"maxNumSeqs": 4 + number}})
-        demo.operator.kill()
-        demo.operator.start()
-    wait_until("talkers to confirm the last edit", CONVERGES, lambda: confirmed(demo, "talker", maxNumSeqs=6))
-    demo.wait_ready(PIPELINE)
-    assert uids(demo) == before
-    demo.edit(PIPELINE, {"talker": {"maxNumSeqs": 8}})
-    wait_until("talkers to confirm maxNumSeqs 8", CONVERGES, lambda: confirmed(demo, "talker", maxNumSeqs=8))
+        demo.edit({"talker": {"maxNumSeqs": 4 + number}})
+        demo.installed.operator.kill()
+        demo.installed.operator.start()
+    wait_until("talkers to confirm the last edit", CONVERGES, lambda: demo.confirmed("talker", maxNumSeqs=6))
+    demo.wait_ready()
+    assert demo.uids() == before
+    demo.edit({"talker": {"maxNumSeqs": 8}})
+    wait_until("talkers to confirm maxNumSeqs 8", CONVERGES, lambda: demo.confirmed("talker", maxNumSeqs=8))
 
 
 def test_an_operator_with_other_default_images_restarts_no_pod(demo):
-    before = uids(demo)
-    demo.operator.kill()
-    demo.operator.start(stages_image="syrinx/stages:some-later-version")
-    demo.edit(PIPELINE, {"talker": {"maxNumSeqs": 7}})
-    wait_until("talkers to confirm maxNumSeqs 7", CONVERGES, lambda: confirmed(demo, "talker", maxNumSeqs=7))
-    assert uids(demo) == before
-    demo.operator.kill()
-    demo.operator.start()
-    demo.edit(PIPELINE, {"talker": {"maxNumSeqs": 8}})
-    wait_until("talkers to confirm maxNumSeqs 8", CONVERGES, lambda: confirmed(demo, "talker", maxNumSeqs=8))
+    before = demo.uids()
+    demo.installed.operator.kill()
+    demo.installed.operator.start(stages_image="syrinx/stages:some-later-version")
+    demo.edit({"talker": {"maxNumSeqs": 7}})
+    wait_until("talkers to confirm maxNumSeqs 7", CONVERGES, lambda: demo.confirmed("talker", maxNumSeqs=7))
+    assert demo.uids() == before
+    demo.installed.operator.kill()
+    demo.installed.operator.start()
+    demo.edit({"talker": {"maxNumSeqs": 8}})
+    wait_until("talkers to confirm maxNumSeqs 8", CONVERGES, lambda: demo.confirmed("talker", maxNumSeqs=8))
 
 
 def test_a_failing_rollout_is_reported_and_the_next_edit_fixes_it(demo):
-    before = uids(demo)
-    demo.edit(PIPELINE, {"talker": {"nodeSelector": {"example.org/no-such-node": "true"}}})
+    before = demo.uids()
+    demo.edit({"talker": {"nodeSelector": {"example.org/no-such-node": "true"}}})
 
     def reported():
         body = demo.cluster.get("TTSPipeline", PIPELINE)
@@ -362,9 +323,9 @@ def test_a_failing_rollout_is_reported_and_the_next_edit_fixes_it(demo):
 
     wait_until("Progressing to report the unschedulable pod", demo.parameters.ready_seconds, reported)
     assert speech.is_speech(speech.speak(demo.cluster, PIPELINE)), "the running talker is kept"
-    demo.edit(PIPELINE, {"talker": {"nodeSelector": None}})
+    demo.edit({"talker": {"nodeSelector": None}})
     wait_until("the second talker to end", demo.parameters.ready_seconds, is_complete)
-    assert before.items() <= uids(demo).items()
+    assert before.items() <= demo.uids().items()
     assert speech.is_speech(speech.speak(demo.cluster, PIPELINE))
 
 
@@ -372,7 +333,7 @@ def test_deleting_it_removes_all_objects(demo):
     demo.cluster.delete("TTSPipeline", PIPELINE)
 
     def nothing_is_left():
-        return not owned(demo) and not demo.cluster.list("Pod", SELECTOR)
+        return not owned(demo) and not demo.cluster.list("Pod", demo.selector)
 
     wait_until("all objects to be deleted", demo.parameters.ready_seconds, nothing_is_left)
     assert demo.cluster.get("TTSPipeline", PIPELINE) is None

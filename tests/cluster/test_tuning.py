@@ -11,8 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from cluster.client import wait_until
-from cluster.installation import ANYWHERE, Installation
 from cluster.load import Load, measure
+from cluster.pipeline import ANYWHERE, Pipeline, running
 
 PIPELINE = "tuned"
 SHARE_OF_CAPACITY = 0.8
@@ -33,32 +33,31 @@ TRIAL_ENDS = 420.0
 
 
 class Tuned(NamedTuple):
-    installed: Installation
+    pipeline: Pipeline
     load: Load
 
 
 @pytest.fixture(scope="module")
 def tuned(installed):
-    """A pipeline with bad settings under load; deleted at the end."""
-    installed.create(PIPELINE, tuning={"mode": "Off"}, monitoring={"allowFrom": [ANYWHERE]})
-    installed.wait_ready(PIPELINE)
-    audio, capacity = asyncio.run(measure(installed.cluster, PIPELINE))
-    print(f"\n{capacity:.2f} requests a second untuned")
-    installed.edit(PIPELINE, BADLY_SET)
-    with Load(installed.cluster, PIPELINE, SHARE_OF_CAPACITY * capacity, audio) as load:
-        yield Tuned(installed, load)
-    installed.remove(PIPELINE)
+    """A pipeline with bad settings under load."""
+    spec = {"tuning": {"mode": "Off"}, "monitoring": {"allowFrom": [ANYWHERE]}}
+    with running(installed, PIPELINE, **spec) as pipeline:
+        audio, capacity = asyncio.run(measure(installed.cluster, PIPELINE))
+        print(f"\n{capacity:.2f} requests a second untuned")
+        pipeline.edit(BADLY_SET)
+        with Load(installed.cluster, PIPELINE, SHARE_OF_CAPACITY * capacity, audio) as load:
+            yield Tuned(pipeline, load)
 
 
 def tuning(tuned):
     """Returns the tuner's state."""
-    found = tuned.installed.cluster.get("ConfigMap", f"{PIPELINE}-tuning")
+    found = tuned.pipeline.cluster.get("ConfigMap", f"{PIPELINE}-tuning")
     return json.loads(found["data"]["tuning.json"]) if found else {}
 
 
 def report(tuned, stage):
     """Returns what a stage's only replica reports of its settings."""
-    cluster = tuned.installed.cluster
+    cluster = tuned.pipeline.cluster
     token = base64.b64decode(cluster.get("Secret", f"{PIPELINE}-stages")["data"]["token"]).decode()
     path = cluster.path("Pod", f"{PIPELINE}-{stage}-0:9091", "proxy") + f"/settings/{stage}"
     return cluster.call("GET", path, headers={"X-Syrinx-Token": token}).json()
@@ -66,13 +65,13 @@ def report(tuned, stage):
 
 def configured(tuned, stage):
     """Returns the settings with which a new replica starts."""
-    data = tuned.installed.cluster.get("ConfigMap", f"{PIPELINE}-{stage}")["data"]
+    data = tuned.pipeline.cluster.get("ConfigMap", f"{PIPELINE}-{stage}")["data"]
     return json.loads(data["settings.json"])["settings"]
 
 
 def trial_events(tuned, reason, trial):
     """Returns the Events of a trial."""
-    events = [each for each in tuned.installed.cluster.list("Event") if each["involvedObject"].get("name") == PIPELINE]
+    events = [each for each in tuned.pipeline.cluster.list("Event") if each["involvedObject"].get("name") == PIPELINE]
     return [each for each in events if each["reason"] == reason and f"trial {trial}," in each["message"]]
 
 
@@ -101,7 +100,7 @@ def pods(tuned):
     """Returns UIDs and restarts by pod name."""
     return {
         pod["metadata"]["name"]: (pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"])
-        for pod in tuned.installed.cluster.list("Pod", f"syrinx.dev/pipeline={PIPELINE}")
+        for pod in tuned.pipeline.cluster.list("Pod", f"syrinx.dev/pipeline={PIPELINE}")
     }
 
 
@@ -112,7 +111,7 @@ def test_a_trials_settings_are_overrides_that_expire(tuned):
     assert 0 < seen["seconds"] <= LIMIT_SECONDS
     assert seen["settings"] != seen["base"] == configured(tuned, stage)
     assert seen["base"]["max_num_seqs"] == 1
-    body = tuned.installed.cluster.get("TTSPipeline", PIPELINE)
+    body = tuned.pipeline.cluster.get("TTSPipeline", PIPELINE)
     assert seen["generation"] == body["status"][stage]["settingsGeneration"]
     assert len(trial_events(tuned, "TrialStarted", trial["id"])) == 1
 
@@ -120,7 +119,7 @@ def test_a_trials_settings_are_overrides_that_expire(tuned):
 def test_switching_off_tuning_during_a_trial_ends_its_overrides(tuned):
     before = pods(tuned)
     trial, _ = tried(tuned)
-    tuned.installed.edit(PIPELINE, {"tuning": {"mode": "Off"}})
+    tuned.pipeline.edit({"tuning": {"mode": "Off"}})
     wait_until("the trial to end", CONVERGES, lambda: runs_the_spec(tuned))
     wait_until("the trial to be over", CONVERGES, lambda: tuning(tuned)["phase"] == "Off")
     left = tuning(tuned)
@@ -131,14 +130,14 @@ def test_switching_off_tuning_during_a_trial_ends_its_overrides(tuned):
 
 
 def test_a_trial_survives_the_operator_but_its_overrides_expire(tuned):
-    installed, before = tuned.installed, pods(tuned)
-    installed.edit(PIPELINE, {"tuning": {"mode": "Auto"}})
+    pipeline, before = tuned.pipeline, pods(tuned)
+    pipeline.edit({"tuning": {"mode": "Auto"}})
     tried(tuned)
-    installed.operator.kill()
+    pipeline.installed.operator.kill()
     left = tuning(tuned)
     wait_until("the overrides to expire", LIMIT_SECONDS + CONVERGES, lambda: runs_the_spec(tuned))
     assert tuning(tuned) == left, "without an operator"
-    installed.operator.start()
+    pipeline.installed.operator.start()
 
     def over():
         return [each for each in tuning(tuned).get("history", []) if each["id"] == left["trial"]["id"]]
@@ -156,7 +155,7 @@ def test_a_trial_survives_the_operator_but_its_overrides_expire(tuned):
 
 
 def test_with_tuning_off_the_specs_settings_are_in_force(tuned):
-    tuned.installed.edit(PIPELINE, {"tuning": {"mode": "Off"}})
+    tuned.pipeline.edit({"tuning": {"mode": "Off"}})
     wait_until("the spec's settings", CONVERGES, lambda: tuning(tuned)["phase"] == "Off" and runs_the_spec(tuned))
     assert [configured(tuned, stage)["max_num_seqs"] for stage in STAGES] == [1, 1]
 
