@@ -225,7 +225,8 @@ async def test_a_canary_costs_no_request(harness, cluster):
             edit(cluster, image="example/stages:2", talker={"env": [{"name": "PYTHONHOME", "value": "/nowhere"}]})
             await harness.wait(lambda: phase() == "RolledBack", "the version is rolled back", 2 * SECONDS)
             await harness.wait(lambda: pods(cluster) == before, "no pod was touched, and none is left", SECONDS)
-            assert harness.condition("Degraded")["reason"] == "CanaryFailed"
+            degraded = harness.condition("Degraded")
+            assert degraded["reason"] == "CanaryFailed" and "exit code 1" in degraded["message"]
 
             edit(cluster, talker={"env": []})
             await harness.wait(lambda: phase() == "Running", "the canary serves", 2 * SECONDS)

@@ -147,7 +147,7 @@ def test_few_requests_make_longer_periods():
     ("inputs", "seconds", "message"),
     [
         ({"problem": "x: ImagePullBackOff", "unready": "0 of 1"}, PROBLEM_SECONDS + 10, "ImagePullBackOff"),
-        ({"restarts": MAX_RESTARTS + 1}, 0, "restarted 3 times"),
+        ({"restarts": MAX_RESTARTS + 1, "last_exit": "x: exit code 1"}, 0, "restarted 3 times: x: exit code 1"),
         ({"unready": "0 of 1 pods of its codec are ready"}, 620, "not ready after 10 minutes: 0 of 1"),
     ],
     ids=["image", "crashes", "never ready"],

@@ -144,6 +144,14 @@ def test_long_messages_are_truncated():
     assert len(problem(waiting("ErrImagePull", "x" * 5000))) == 300
 
 
+def test_how_a_container_ended_is_known_while_it_runs_again():
+    last = {"terminated": {"exitCode": 137, "reason": "OOMKilled", "message": "loading\nout of memory"}}
+    crashed = {"restartCount": 2, "state": {"running": {}}, "lastState": last}
+    (found,) = replicas([pod(containerStatuses=[{"restartCount": 0, "state": {"running": {}}}, crashed])])
+    assert (found.last_exit, found.problem) == ("exit code 137 (OOMKilled): out of memory", "")
+    assert replicas([pod(containerStatuses=[{**crashed, "restartCount": 0}])])[0].last_exit == ""
+
+
 def test_restarts_include_init_containers():
     (found,) = replicas([pod(initContainerStatuses=[{"restartCount": 3}], containerStatuses=[{"restartCount": 1}])])
     assert found.restarts == 4

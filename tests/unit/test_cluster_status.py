@@ -311,6 +311,17 @@ def test_a_failing_new_replica_degrades_the_pipeline_which_keeps_serving():
     assert "the rollout of talker is blocked" in message(report, "Degraded")
 
 
+def test_a_pod_that_serves_meanwhile_is_not_the_end_of_a_roll_out():
+    """The pod that it stands in for may take minutes to end, and has a successor then."""
+    cluster = Cluster().set(CODEC, 1).set(CODEC, 0, template="old", terminating=True)
+    assert condition(cluster.update(), "Progressing") == ("True", "RollingOut")
+    assert message(cluster.update(), "Progressing") == "codec: demo-codec-1 serves while another pod is replaced"
+    cluster.set(CODEC, 0, stuck=True)
+    assert condition(cluster.update(), "Progressing") == ("False", "Complete"), "it serves until the node is back"
+    cluster.drop(CODEC, 1).set(CODEC, 0, template=cluster.plan.templates[CODEC], terminating=False, stuck=False)
+    assert condition(cluster.update(), "Progressing") == ("False", "Complete")
+
+
 def test_progressing_lists_differences_in_order():
     cluster = Cluster(talker=TalkerSpec(replicas=2)).drop(TALKER, 1).set(CODEC, 0, ready=False)
     assert condition(cluster.update(), "Progressing") == ("True", "Scaling")

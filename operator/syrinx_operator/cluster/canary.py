@@ -67,6 +67,8 @@ class CanaryInputs(Struct, frozen=True, kw_only=True):
     """A problem of its pods that waiting does not help; empty without one."""
     restarts: int = 0
     """Restarts of its pods."""
+    last_exit: str = ""
+    """How a container of them ended before it restarted; empty if unknown."""
     is_routed: bool = True
     """Whether all ready gateways of the running version forward its share."""
     is_serving: bool = True
@@ -182,7 +184,8 @@ def _with_times(status: CanaryStatus, inputs: CanaryInputs, now: datetime) -> Ca
 def _pod_failure(status: CanaryStatus, inputs: CanaryInputs, now: datetime) -> str:
     """Returns why the pods of a canary, or the gateways, cannot go on; empty if they can."""
     if inputs.restarts > MAX_RESTARTS:
-        return inputs.problem or f"its pods have restarted {inputs.restarts} times"
+        reason = f": {inputs.last_exit}" if inputs.last_exit else ""
+        return inputs.problem or f"its pods have restarted {inputs.restarts} times{reason}"
     if status.problem_time is not None and now - status.problem_time >= timedelta(seconds=PROBLEM_SECONDS):
         return inputs.problem
     if status.unready_time is not None and now - status.unready_time > inputs.deadline:

@@ -176,6 +176,7 @@ def _inputs(
         can_serve=all(any(pod.ready for pod in current if pod.component is stage) for stage in canary.replicas),
         problem=problem,
         restarts=sum(pod.restarts for pod in current),
+        last_exit=_last_exit(current),
         is_routed=route is not None and all(_forwards(pod, canary) for pod in gateways),
         is_serving=all(any(pod.ready for pod in observed.live(stage)) for stage in STAGES),
         waits_for=_other_change(plan, observed, tuning),
@@ -202,6 +203,12 @@ def _problem(pipeline: TTSPipeline, pods: list[Replica], now: datetime) -> str:
         if found is not None and found[1] and found[0].reason != "Unschedulable":
             return found[0].message
     return ""
+
+
+def _last_exit(pods: list[Replica]) -> str:
+    """Returns how a container of the pod with the most restarts ended; empty if none has, or it is unknown."""
+    pod = max(pods, key=lambda each: each.restarts, default=None)
+    return f"{pod.name}: {pod.last_exit}" if pod is not None and pod.last_exit else ""
 
 
 def _forwards(gateway: Replica, canary: CanaryPlan) -> bool:

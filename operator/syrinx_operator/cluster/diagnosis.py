@@ -202,6 +202,7 @@ def _pod_replicas(pod: Manifest, now: datetime) -> Iterator[Replica]:
         node_lost=_is_node_lost(pod),
         address=status.get("podIP") or "",
         restarts=sum(container.get("restartCount", 0) for container in containers),
+        last_exit=_last_exit(containers)[:_MAX_PROBLEM],
         problem=next(_problems(pod, containers), "")[:_MAX_PROBLEM],
         waits_for="" if is_ready else _waits_for(status, init, own),
     )
@@ -262,6 +263,13 @@ def _problems(pod: Manifest, containers: Iterable[Manifest]) -> Iterator[str]:
             yield _problem(waiting["reason"], message)
         if terminated is not None and terminated.get("exitCode"):
             yield _problem("Terminated", _exit_message(terminated))
+
+
+def _last_exit(containers: Sequence[Manifest]) -> str:
+    """Returns how the container with the most restarts ended before the last one; empty without restarts."""
+    most = max(containers, key=lambda each: each.get("restartCount", 0), default={})
+    terminated = (most.get("lastState") or {}).get("terminated") if most.get("restartCount") else None
+    return _exit_message(terminated) if terminated else ""
 
 
 def _exit_message(terminated: dict[str, Any]) -> str:

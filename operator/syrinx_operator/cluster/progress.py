@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 
 from syrinx_operator.cluster.diagnosis import parse_time
 from syrinx_operator.cluster.plan import Plan
+from syrinx_operator.cluster.plan.rollout import ordinal
 from syrinx_operator.cluster.state import REDIS, Component, Observed, Problem
 
 STALLED = "ProgressDeadlineExceeded"
@@ -18,6 +19,8 @@ def incomplete(plan: Plan, observed: Observed, component: Component) -> Problem 
         return Problem("RollingOut", f"{component}: {len(updated)} of {pods} replicas are updated")
     if len(live) != desired:
         return Problem("Scaling", f"{component}: {len(live)} of {desired} pods")
+    if component in (Component.TALKER, Component.CODEC) and (name := _serves_meanwhile(plan, observed, component)):
+        return Problem("RollingOut", f"{component}: {name} serves while another pod is replaced")
     if unready := [pod.name for pod in updated if not pod.ready]:
         return Problem("Starting", f"{component}: {', '.join(unready)} not ready")
     if component in REDIS:
@@ -27,6 +30,13 @@ def incomplete(plan: Plan, observed: Observed, component: Component) -> Problem 
         message = f"{component}: {', '.join(unconfirmed)} has not confirmed settings generation {generation}"
         return Problem("ConfirmingSettings", message)
     return None
+
+
+def _serves_meanwhile(plan: Plan, observed: Observed, component: Component) -> str:
+    """Returns the name of a pod beyond the desired ones that no stuck pod needs; empty without one."""
+    pods = observed.replicas_of(component)
+    count = plan.replicas[component] + sum(pod.stuck for pod in pods)
+    return next((pod.name for pod in observed.live(component) if ordinal(pod) >= count), "")
 
 
 def is_stalled(

@@ -103,6 +103,8 @@ class Replica(Struct, frozen=True, kw_only=True):
     address: str = ""
     """Pod IP; empty until assigned."""
     restarts: int = 0
+    last_exit: str = ""
+    """How the container that has restarted most often ended: exit code and last line of its log; empty if none has."""
     problem: str = ""
     """Why it does not run, as the cluster reports it (`ImagePullBackOff: …`, `Unschedulable: …`); empty if it runs."""
     waits_for: str = ""

@@ -90,7 +90,7 @@ def rollout(
     pod is passed over once another pod stands in for it. If the count is `fixed`, because an autoscaler owns it,
     neither is possible.
     """
-    by_ordinal = {number: pod for pod in pods if (number := _ordinal(pod)) >= 0}
+    by_ordinal = {number: pod for pod in pods if (number := ordinal(pod)) >= 0}
     stuck = frozenset() if fixed else frozenset(number for number, pod in by_ordinal.items() if pod.stuck)
     live = {number: pod for number, pod in by_ordinal.items() if not pod.terminating}
     settled = {
@@ -154,6 +154,7 @@ def _is_serving(pod: Replica) -> bool:
     return pod.ready or pod.started
 
 
-def _ordinal(pod: Replica) -> int:
+def ordinal(pod: Replica) -> int:
+    """Returns the number of a StatefulSet's pod; -1 for other pods."""
     digits = pod.name.rpartition("-")[2]
     return int(digits) if digits.isascii() and digits.isdecimal() else -1
