@@ -111,6 +111,16 @@ class Pipeline:
         """Returns the UIDs of pods by name, without terminating ones."""
         return {name: pod["metadata"]["uid"] for name, pod in self.pods(component).items()}
 
+    def lose(self, pod: str, grace: int | None = None) -> None:
+        """Deletes a pod, and waits until it has ended."""
+        uid = self.uids()[pod]
+        self.cluster.delete("Pod", pod, grace=grace)
+
+        def has_ended() -> bool:
+            return all(each["metadata"]["uid"] != uid for each in self.cluster.list("Pod", self.selector))
+
+        self.wait(f"to be without {pod} of before", has_ended)
+
     def confirmed(self, component: str, **settings: object) -> bool:
         """Returns whether every replica of a stage has confirmed the newest settings with these values."""
         stage = self.status.get(component, {})

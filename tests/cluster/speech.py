@@ -20,6 +20,7 @@ SENTENCE = "The old teacher found two heavy bags near the river."
 LONG = " ".join([SENTENCE, "Her brother bought seven green apples.", "The farmer opened the garden gate."] * 2)
 STREAMS = 4
 """Number of simultaneous streams."""
+HALF_A_MINUTE = " ".join([LONG] * 2)
 SPEAK_SECONDS = 120.0
 """Timeout for an utterance on a slow CPU."""
 QUIET = 0.01
@@ -66,14 +67,15 @@ def stream(cluster: Kubernetes, pipeline: str, text: str, on_audio: Callable[[],
 
 
 def together(cluster: Kubernetes, pipeline: str, disturb: Callable[[], object] = lambda: None) -> list[bytes]:
-    """Returns the PCM of several long streams; `disturb` is called while all of them are in progress.
+    """Returns the PCM of several streams of half a minute, which are all in progress until `disturb` returns.
 
     Raises what a stream raises.
     """
     audible = [threading.Event() for _ in range(STREAMS)]
     with ThreadPoolExecutor(STREAMS) as listeners:
         streams = [
-            listeners.submit(stream, cluster, pipeline, LONG, each.set, seed) for seed, each in enumerate(audible)
+            listeners.submit(stream, cluster, pipeline, HALF_A_MINUTE, each.set, seed)
+            for seed, each in enumerate(audible)
         ]
         wait_until(
             "all streams to have audio",
@@ -81,6 +83,7 @@ def together(cluster: Kubernetes, pipeline: str, disturb: Callable[[], object] =
             lambda: all(each.is_set() for each in audible) or any(each.done() for each in streams),
         )
         disturb()
+        assert not any(each.done() and not each.exception() for each in streams), "a stream was over too early"
         return [each.result() for each in streams]
 
 

@@ -61,7 +61,7 @@ def test_three_servers_come_up(demo):
 @pytest.mark.parametrize("grace", [None, 0], ids=["deleted", "killed"])
 def test_the_loss_of_the_primary_costs_no_stream(demo, quiet, grace):
     before, lost = demo.uids("redis-ha"), primary(demo)
-    disturbed = speech.together(demo.cluster, PIPELINE, lambda: demo.cluster.delete("Pod", lost, grace=grace))
+    disturbed = speech.together(demo.cluster, PIPELINE, lambda: demo.lose(lost, grace))
     for pcm, expected in zip(disturbed, quiet, strict=True):
         assert speech.difference(pcm, expected) <= demo.parameters.pcm_tolerance
     converged(demo, before)

@@ -22,7 +22,7 @@ def demo(installed):
 
 def test_streams_survive_the_deletion_of_redis(demo):
     quiet, before = speech.together(demo.cluster, PIPELINE), demo.uids("redis")
-    disturbed = speech.together(demo.cluster, PIPELINE, lambda: demo.cluster.delete("Pod", f"{PIPELINE}-redis-0"))
+    disturbed = speech.together(demo.cluster, PIPELINE, lambda: demo.lose(f"{PIPELINE}-redis-0"))
     for pcm, expected in zip(disturbed, quiet, strict=True):
         assert speech.difference(pcm, expected) <= demo.parameters.pcm_tolerance
     demo.wait_ready()
