@@ -65,8 +65,9 @@ def test_a_viewer_sees_the_log_that_explains_a_crash(demo, run):
     code, output = run("view", "logs", PIPELINE)
     assert code == 0 and f"codec in {PIPELINE}-codec-1" in output and "exit code 1" in output, output
     assert "PYTHONHOME = '/nowhere'" in output
-    demo.edit({"rollout": CANARY, "codec": {"env": None}})
+    demo.edit({"codec": {"env": None}})
     demo.wait_ready()
+    demo.edit({"rollout": CANARY})
 
 
 def test_an_editor_commands_a_canary_and_a_viewer_may_not(demo, run):
