@@ -13,7 +13,7 @@ from cluster.listeners import Listeners
 from cluster.pipeline import running
 
 PIPELINE = "canaried"
-QUICK = {"steps": [{"weight": 50, "pauseSeconds": 10}, {"weight": 90, "pauseSeconds": 10}], "minRequests": 5}
+QUICK = {"steps": [{"weight": 50, "pauseSeconds": 10}, {"weight": 75, "pauseSeconds": 10}], "minRequests": 5}
 ENDLESS = {"steps": [{"weight": 50, "pauseSeconds": 3600}], "minRequests": 5}
 CLIENTS = 4
 """Enough for the requests that each version needs in a period."""
@@ -121,6 +121,6 @@ def test_a_good_version_is_promoted_through_its_steps(demo):
         demo.edit({"image": image_next})
         demo.wait("to run the other image", is_promoted, slow=True)
     assert not listeners.failures
-    assert {50, 90} <= weights
+    assert {50, 75} <= weights
     assert "no harm found" in demo.events()["CanaryPromoted"]
     assert speech.is_speech(speech.speak(demo.cluster, PIPELINE))
