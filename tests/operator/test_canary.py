@@ -311,3 +311,22 @@ async def test_a_first_version_that_serves_nothing_is_replaced_without_a_canary(
         pipeline.edit(image=NEW)
         await pipeline.harness.settled()
         await pipeline.harness.wait(lambda: pipeline.resource["status"]["image"] == NEW, "the new image is rolled out")
+
+
+async def test_a_blocked_rollout_that_is_mended_together_with_a_first_canary_ends(pipeline):
+    """The version that is rolled out never runs, so there is nothing to compare its repair with."""
+    broken = "syrinx/stages:broken"
+    pipeline.harness.cluster.kubelet.break_image(broken)
+    async with pipeline.harness.operator():
+        pipeline.harness.apply(image=OLD)
+        await pipeline.harness.settled()
+        pipeline.edit(image=broken)
+        await pipeline.harness.wait(
+            lambda: pipeline.harness.condition("Degraded")["status"] == "True", "the roll-out is blocked"
+        )
+        pipeline.edit(image=NEW, rollout={"canary": ENDLESS})
+        await pipeline.harness.wait(lambda: pipeline.status.get("phase") == "Promoted", "the repair is rolled out")
+        message = pipeline.status["message"]
+        assert "promoted without a test" in message and "ImagePullBackOff" in message
+        await pipeline.harness.settled()
+        await pipeline.harness.wait(lambda: pipeline.resource["status"]["image"] == NEW, "the new image is rolled out")

@@ -291,3 +291,16 @@ def test_what_could_not_be_forwarded_is_an_error_of_the_canary():
 def test_a_period_ends_where_both_counters_end():
     late = evidence(1, until=START + timedelta(seconds=4))
     assert compare(evidence(1), late).until == START + timedelta(seconds=4)
+
+
+def test_a_canary_of_a_version_that_cannot_roll_out_is_promoted_without_a_test():
+    course = Course(unready="its pods start", blocked="demo-talker-0: image syrinx:1 cannot be pulled")
+    course.step(unready="its pods start", blocked="demo-talker-0: image syrinx:1 cannot be pulled")
+    assert course.status.phase == "Promoted" and "without a test" in course.status.message
+    assert "syrinx:1 cannot be pulled" in course.status.message
+
+
+def test_a_pod_of_the_running_version_that_breaks_during_a_test_does_not_promote_the_canary():
+    course = Course().steps(3)
+    assert course.status.weight
+    assert course.step(blocked="demo-talker-0: it is restarting").status.phase == "Running"

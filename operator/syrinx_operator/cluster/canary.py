@@ -75,6 +75,8 @@ class CanaryInputs(Struct, frozen=True, kw_only=True):
     """Whether the running version has a ready replica of each stage."""
     waits_for: str = ""
     """Another change in progress; empty without one."""
+    blocked: str = ""
+    """Why the roll-out of the running version cannot end; empty if it can."""
     deadline: timedelta
     """How long its pods may take to become ready."""
     comparison: Comparison
@@ -155,6 +157,9 @@ def _advance(status: CanaryStatus, inputs: CanaryInputs, now: datetime) -> tuple
         return _promoted(status, f"promoted after its last step; {_figures(status)}")
     if not inputs.can_serve and status.weight:
         status = replace(_with_counts(status, inputs.comparison), weight=0, period_time=None)
+    if inputs.blocked and not status.weight:
+        # The new version may be what mends it.
+        return _promoted(status, f"promoted without a test: the running version cannot roll out: {inputs.blocked}")
     if obstacle := inputs.unready or inputs.waits_for:
         return replace(status, message=_step(status, inputs, f"waits for {obstacle}")), []
     weight = inputs.spec.steps[status.step].weight

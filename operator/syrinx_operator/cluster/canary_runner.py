@@ -180,6 +180,7 @@ def _inputs(
         is_routed=route is not None and all(_forwards(pod, canary) for pod in gateways),
         is_serving=all(any(pod.ready for pod in observed.live(stage)) for stage in STAGES),
         waits_for=_other_change(plan, observed, tuning),
+        blocked=_problem(pipeline, _starting(plan, observed), now),
         deadline=timedelta(seconds=progress_deadline(pipeline.spec)),
         comparison=comparison,
     )
@@ -193,6 +194,12 @@ def _unready(canary: CanaryPlan, pods: list[Replica]) -> str:
             ready = f"{sum(pod.ready for pod in own)} of {count} pods of its {stage} are ready"
             return "; ".join([ready, *problems])
     return ""
+
+
+def _starting(plan: Plan, observed: Observed) -> list[Replica]:
+    """Returns the pods to which the running version rolls out, and which are not ready."""
+    live = (pod for stage in STAGES for pod in observed.live(stage))
+    return [pod for pod in live if pod.template == plan.templates[pod.component] and not pod.ready]
 
 
 def _problem(pipeline: TTSPipeline, pods: list[Replica], now: datetime) -> str:
