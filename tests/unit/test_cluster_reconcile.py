@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from support.fake_api import FakeApi, forbidden, pipeline_object, unavailable
+from syrinx_operator.cluster import reconcile
 from syrinx_operator.cluster.api import ApiError
 from syrinx_operator.cluster.cache import Cache
 from syrinx_operator.cluster.config import options
@@ -390,6 +391,22 @@ async def test_a_deleted_token_is_replaced_and_the_stages_restart():
     assert world.api.objects["Secret", "demo-stages"]["data"] != first["data"]
     changed = {name for name, template in templates().items() if template != before[name]}
     assert changed == {"demo-talker", "demo-codec", "demo-gateway"}
+
+
+@pytest.mark.parametrize("is_ready", [False, True])
+async def test_a_deleted_secret_is_noticed_early_only_while_the_pipeline_is_not_ready(monkeypatch, is_ready):
+    """A pod that waits for it makes the pipeline unready."""
+    monkeypatch.setattr(reconcile, "UNREADY_SECONDS", 0.0)
+    world = World(secret_seconds=300.0)
+    for _ in range(2):
+        await world.reconcile()
+    del world.api.objects["Secret", "demo-stages"]
+    if is_ready:
+        [ready] = [each for each in world.pipeline["status"]["conditions"] if each["type"] == "Ready"]
+        ready["status"] = "True"
+        world.api.add(world.pipeline)
+    await world.reconcile()
+    assert (("Secret", "demo-stages") in world.api.objects) is not is_ready
 
 
 @pytest.mark.parametrize("data", [{}, {"token": "?"}, {"token": ""}, {"token": "YQpi"}])

@@ -53,6 +53,18 @@ async def test_a_forgotten_secret_is_read_again():
     assert len(world.requests) == 2
 
 
+async def test_a_secret_that_was_just_read_is_kept_if_only_older_ones_are_forgotten():
+    world = World()
+    world.create(token="a")
+    await world.data()
+    world.now += 9
+    world.secrets.forget("voices", "demo-stages", 10.0)
+    assert await world.data() and len(world.requests) == 1
+    world.now += 1
+    world.secrets.forget("voices", "demo-stages", 10.0)
+    assert await world.data() and len(world.requests) == 2
+
+
 async def test_an_error_is_not_remembered():
     world = World()
     world.create(token="a")

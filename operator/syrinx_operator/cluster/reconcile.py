@@ -23,7 +23,7 @@ from syrinx_operator.cluster.plan.objects import differs
 from syrinx_operator.cluster.plan.settings_token import SettingsToken
 from syrinx_operator.cluster.plan.tuning_record import tuning_record
 from syrinx_operator.cluster.reports import Reports
-from syrinx_operator.cluster.secrets import PipelineSecrets
+from syrinx_operator.cluster.secrets import UNREADY_SECONDS, PipelineSecrets
 from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi
 from syrinx_operator.cluster.state import (
     Blocked,
@@ -72,6 +72,11 @@ class Subject(Struct, frozen=True):
     """Its status."""
     unknown_fields: str
     """Fields of the resource that this operator does not know, as text."""
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether it was ready at the last reconcile."""
+        return any(each["type"] == "Ready" and each["status"] == "True" for each in self.previous.get("conditions", ()))
 
     def status_inputs(
         self,
@@ -187,6 +192,8 @@ class Reconciler:
 
     async def _reconcile_valid(self, subject: Subject, failures: int, command: str) -> Result:
         pipeline, owner, previous = subject.pipeline, subject.owner, subject.previous
+        if not subject.was_ready:
+            self._secrets.forget(owner.namespace, owner.name, UNREADY_SECONDS)
         token = await self._secrets.token(owner)
         before, tuning, lost, planned, applied = await self._apply_plan(subject, token)
         applied = await self._objects.prune(owner, planned.manifests, applied, planned.keep)

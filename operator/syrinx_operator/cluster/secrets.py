@@ -18,6 +18,10 @@ from syrinx_operator.cluster.state import REDIS, Blocked, Component, Manifest, O
 log = logging.getLogger(__name__)
 
 
+UNREADY_SECONDS = 10.0
+"""The Secrets of a pipeline that is not ready are read this often: a pod cannot start without one that was deleted."""
+
+
 class _Read(Struct, frozen=True):
     found: Manifest | None
     at: float
@@ -40,9 +44,11 @@ class Secrets:
         """Returns a Secret without its data. Raises ApiError."""
         return await self._once(namespace, name, lambda: self._api.get_metadata(SECRET, namespace, name))
 
-    def forget(self, namespace: str, name: str) -> None:
-        """Makes the next call read a Secret again."""
-        self._read.pop((namespace, name), None)
+    def forget(self, namespace: str, name: str, age: float = 0.0) -> None:
+        """Makes the next call read a Secret again, if it was read at least `age` seconds ago."""
+        known = self._read.get((namespace, name))
+        if known is not None and self._clock() - known.at >= age:
+            del self._read[namespace, name]
 
     async def _once(self, namespace: str, name: str, request: Callable[[], Awaitable[Manifest]]) -> Manifest | None:
         known = self._read.get((namespace, name))
@@ -59,10 +65,10 @@ class PipelineSecrets:
         self._secrets = Secrets(api, seconds)
         self._fence = fence
 
-    def forget(self, namespace: str, name: str) -> None:
-        """Drops what is kept in memory for a deleted pipeline."""
+    def forget(self, namespace: str, name: str, age: float = 0.0) -> None:
+        """Drops the Secrets of a pipeline that were read at least `age` seconds ago."""
         for secret in (names.token_secret(name), *(names.workload(name, form) for form in REDIS)):
-            self._secrets.forget(namespace, secret)
+            self._secrets.forget(namespace, secret, age)
 
     async def find_token(self, owner: Owner) -> SettingsToken | None:
         """Returns the token of the settings ports; None if there is none. Raises ApiError."""
