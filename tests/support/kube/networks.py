@@ -19,8 +19,9 @@ class Addresses:
     def __init__(self) -> None:
         self._ports = itertools.count(30_000)
         self._services: dict[tuple[str, str], str] = {}
-        # Other test processes start in other networks.
-        self._own = os.getpid() % 32_000
+        # Other test processes have other networks; the workers of one run have 64 each.
+        worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+        self._own = os.getppid() % 32_000 + 64 * int(worker) if worker else os.getpid() % 32_000
 
     def pod(self) -> str:
         return self._next(1 + self._own // 256)
