@@ -196,9 +196,15 @@ def _unready(canary: CanaryPlan, pods: list[Replica]) -> str:
     return ""
 
 
+def _rollouts(plan: Plan, observed: Observed) -> dict[Component, str]:
+    """Returns the stages of the running version that are being rolled out, with what is missing."""
+    found = {stage: incomplete(plan, observed, stage) for stage in STAGES}
+    return {stage: each.message for stage, each in found.items() if each is not None and each.reason == "RollingOut"}
+
+
 def _starting(plan: Plan, observed: Observed) -> list[Replica]:
-    """Returns the pods to which the running version rolls out, and which are not ready."""
-    live = (pod for stage in STAGES for pod in observed.live(stage))
+    """Returns the pods to which the running version is being rolled out, and which are not ready."""
+    live = (pod for stage in _rollouts(plan, observed) for pod in observed.live(stage))
     return [pod for pod in live if pod.template == plan.templates[pod.component] and not pod.ready]
 
 
@@ -229,8 +235,5 @@ def _other_change(plan: Plan, observed: Observed, tuning: State) -> str:
         return f"the end of the tuner's trial {tuning.trial.id}"
     if tuning.promotion is not None:
         return f"the end of the tuner's promotion {tuning.promotion.id}"
-    for stage in STAGES:
-        difference = incomplete(plan, observed, stage)
-        if difference is not None and difference.reason == "RollingOut":
-            return f"the roll-out of the running version: {difference.message}"
-    return ""
+    missing = next(iter(_rollouts(plan, observed).values()), "")
+    return f"the roll-out of the running version: {missing}" if missing else ""
