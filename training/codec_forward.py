@@ -18,7 +18,6 @@ from syrinx_stages.model.codec_layers import (
     DecoderBlock,
     ResidualUnit,
     SnakeBeta,
-    WaveConv,
 )
 from syrinx_stages.model.codec_transformer import Layer, PreTransformer, rotate
 
@@ -55,11 +54,10 @@ def hidden_states(decoder: CodecDecoder, vectors: Tensor) -> Tensor:
 def waveform(decoder: CodecDecoder, states: Tensor) -> Tensor:
     """Returns samples [B, 1,920 F] of states [B, latent, 4 F]."""
     first, *blocks, snake, last = decoder.decoder
-    assert isinstance(last, WaveConv)
     x = _conv(first, states)
     for block in blocks:
         x = _decoder_block(block, x)
-    return _causal(last.conv, _snake(snake, x)).squeeze(1)
+    return _conv(last, _snake(snake, x)).squeeze(1)
 
 
 def _causal(weights: ConvWeights, x: Tensor, dilation: int = 1, groups: int = 1) -> Tensor:

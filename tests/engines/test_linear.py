@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from syrinx_stages.model.linear import BLOCK_ROWS, MAX_ROWS, HalfWeight, add_product, column_major, half_weight, linear
+from syrinx_stages.model.linear import MAX_ROWS, HalfWeight, column_major, convolve, half_weight, linear
 
 
 @pytest.mark.parametrize(
     ("inner", "outer"),
-    [(320, 448), (512, 320), (192, 768), (1024, 3072), (2048, 6144), (33, 7), (24, 50), (7, 33)],
+    [(320, 448), (512, 320), (192, 768), (1024, 3072), (2048, 6144), (7168, 1536), (33, 7), (24, 50), (7, 33)],
 )
 def test_linear_is_bit_identical_for_any_batch(inner: int, outer: int) -> None:
     generator = torch.Generator().manual_seed(inner * outer)
@@ -34,7 +34,8 @@ def packed(weight: torch.Tensor) -> HalfWeight:
 
 @needs_half_kernels
 @pytest.mark.parametrize(
-    ("inner", "outer"), [(320, 448), (512, 320), (192, 768), (2048, 2048), (33, 7), (24, 50), (7, 33), (300, 301)]
+    ("inner", "outer"),
+    [(320, 448), (512, 320), (192, 768), (2048, 2048), (7168, 1536), (33, 7), (24, 50), (7, 33), (300, 301)],
 )
 def test_linear_with_float16_weights_is_bit_identical_for_any_batch(inner: int, outer: int) -> None:
     generator = torch.Generator().manual_seed(inner * outer)
@@ -71,23 +72,48 @@ def test_weights_that_float16_changes_are_not_packed(weight: torch.Tensor) -> No
 
 
 @pytest.mark.parametrize(
-    ("inner", "outer"), [(16, 1), (16, 7), (16, 16), (17, 11), (32, 96), (128, 128), (256, 2048), (768, 192)]
+    ("inputs", "outputs", "taps", "dilation", "positions"),
+    # Those of the bundled voice, whose frames have 32, 160, 640 and 1,920 positions,
+    [(channels, channels, 7, dilation, 4096 // channels) for channels in (128, 64, 32, 16) for dilation in (1, 3, 9)]
+    + [(128, 640, 1, 1, 32), (64, 256, 1, 1, 160), (32, 96, 1, 1, 640), (16, 16, 1, 1, 1920), (16, 1, 7, 1, 1920)]
+    # those of the published checkpoints,
+    + [(768, 768, 7, 9, 32), (768, 3840, 1, 1, 32), (384, 384, 7, 3, 160), (192, 192, 1, 1, 640), (96, 1, 7, 1, 1920)]
+    # and odd ones.
+    + [(17, 11, 3, 2, 24), (24, 7, 1, 1, 40), (48, 33, 7, 1, 18)],
 )
-def test_add_product_is_bit_identical_for_any_batch(inner: int, outer: int) -> None:
-    generator = torch.Generator().manual_seed(inner * outer)
-    weight = torch.randn(inner, outer, generator=generator)
-    x = torch.randn(1940, inner, generator=generator)
-    start = torch.randn(1940, outer, generator=generator)
-    whole = add_product(start.clone(), x, weight)
-    for rows in (1, 2, 3, 7, BLOCK_ROWS - 1, BLOCK_ROWS, BLOCK_ROWS + 1, 160, 1920):
-        for offset in (0, 1, 5, 13):
-            some = slice(offset, offset + rows)
-            assert torch.equal(add_product(start[some].clone(), x[some], weight), whole[some]), (rows, offset)
+def test_convolve_is_bit_identical_for_any_call(
+    inputs: int, outputs: int, taps: int, dilation: int, positions: int
+) -> None:
+    generator = torch.Generator().manual_seed(inputs * outputs)
+    weight = torch.randn(outputs, taps * inputs, generator=generator)
+    bias = torch.randn(outputs, generator=generator)
+    history, frames = (taps - 1) * dilation, 14
+    x = torch.randn(1, history + frames * positions, inputs, generator=generator)
+    whole = convolve(x, weight, bias, dilation)
+
+    def inputs_of(first: int, count: int) -> torch.Tensor:
+        return x[:, first * positions : (first + count) * positions + history]
+
+    for count in (1, 2, 3, 4, 5, 7, 9, 12):
+        for first in (0, 1, frames - count):
+            part = convolve(inputs_of(first, count).contiguous(), weight, bias, dilation)
+            assert torch.equal(part, whole[:, first * positions : (first + count) * positions]), (count, first)
+    for rows in (2, 3, 8):
+        batch = convolve(torch.cat([inputs_of(first, 2) for first in range(rows)]), weight, bias, dilation)
+        for first in range(rows):
+            assert torch.equal(batch[first], whole[0, first * positions : (first + 2) * positions]), (rows, first)
 
 
-def test_both_equal_the_product() -> None:
+def test_linear_equals_the_product() -> None:
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(6, 4, generator=generator)
     x = torch.randn(50, 4, generator=generator)
     torch.testing.assert_close(linear(x, column_major(6, 4).copy_(weight)), x @ weight.T)
-    torch.testing.assert_close(add_product(torch.ones(50, 6), x, weight.T), 1 + x @ weight.T)
+
+
+def test_convolve_equals_the_convolution() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight, bias = torch.randn(5, 4, 3, generator=generator), torch.randn(5, generator=generator)
+    x = torch.randn(2, 20, 4, generator=generator)
+    expected = torch.nn.functional.conv1d(x.mT, weight, bias, dilation=2).mT
+    torch.testing.assert_close(convolve(x, weight.mT.flatten(1), bias, dilation=2), expected)

@@ -211,7 +211,7 @@ class CodecWeights:
     def _snake(self, snake: SnakeBeta | None, upsampling: int = 1) -> tuple[Tensor, Tensor] | None:
         if snake is None:
             return None
-        frequency, magnitude = (self._vector(value).repeat(upsampling) for value in snake.derive())
+        frequency, magnitude = (self._vector(value).repeat(upsampling) for value in snake.channel_values())
         return frequency, magnitude
 
 

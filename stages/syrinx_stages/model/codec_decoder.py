@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from .codec_layers import CausalConv, CausalTransposedConv, ConvNeXtBlock, DecoderBlock, Derived, SnakeBeta, WaveConv
+from .codec_layers import CausalConv, CausalTransposedConv, ConvNeXtBlock, DecoderBlock, Derived, SnakeBeta
 from .codec_state import Carry, DecoderState, StateLayout
 from .codec_transformer import PreTransformer
 
@@ -101,7 +101,7 @@ class CodecDecoder(nn.Module):
         for rate in config.upsample_rates:
             self.decoder.append(DecoderBlock(layout, channels, rate))
             channels //= 2
-        self.decoder.extend([SnakeBeta(channels), WaveConv(layout, channels, taps=7)])
+        self.decoder.extend([SnakeBeta(layout, channels), CausalConv(layout, channels, 1, taps=7)])
         self.context_frames = math.ceil(layout.history - transformer_history)
         """Frames that `forward` must decode after a `prefill` for its state, and what follows, to be exact."""
 
@@ -130,7 +130,7 @@ class CodecDecoder(nn.Module):
         x = first(x, carry)
         for block in blocks:
             x = block(x, carry)
-        pcm = last(snake(x), carry).clamp_(-1, 1)
+        pcm = last(x, carry, activation=snake).squeeze(2).clamp_(-1, 1)
         return pcm, carry.state()
 
     @torch.no_grad()

@@ -46,19 +46,24 @@ def checkpoint_tensors(module: nn.Module, prefix: str = "") -> Iterator[tuple[st
 
 
 class Product(nn.Module):
-    """A module with the `weight` of a product: [outer, inner]."""
+    """A module with the `weight` of a product."""
 
     weight: nn.Parameter
     _half: HalfWeight | None = None
 
     @property
+    def matrix(self) -> Tensor:
+        """The weight as a matrix [outer, inner]."""
+        return self.weight
+
+    @property
     def operand(self) -> Weight:
         """The weight as `linear` takes it."""
-        return self.weight if self._half is None else self._half
+        return self.matrix if self._half is None else self._half
 
     def pack(self) -> None:
         """Holds the weight as a `HalfWeight`, if it can be one, and frees `weight`."""
-        self._half = half_weight(self.weight.detach())
+        self._half = half_weight(self.matrix.detach())
         if self._half is not None:
             self.weight.data = self.weight.new_empty(0)
 

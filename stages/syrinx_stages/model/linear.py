@@ -1,4 +1,4 @@
-"""Batch-invariant matrix products: a row of the result does not depend on the number of rows.
+"""Batch-invariant products and convolutions: a row of the result does not depend on the number of rows.
 
 BLAS libraries choose their kernel, and so the order of summation, by the number of rows. The last bits of a request's
 activations would then depend on the other requests in the batch. Three methods keep the order of summation fixed on one
@@ -8,8 +8,8 @@ thread (tests/engines/test_linear.py checks this on the machine it runs on; meas
   a multiple of `HALF_ROW_GROUP`.
 - `linear` with a float32 weight, column-major: MKL's kernels, which process six rows at a time. Rows are padded to a
   multiple of `ROW_GROUP` and split into blocks of at most `MAX_ROWS`, columns padded to a multiple of `COLUMN_GROUP`.
-- `add_product`, for the many rows of the codec's convolutions: every kernel call has exactly `BLOCK_ROWS` rows and a
-  multiple of `COLUMN_GROUP` columns.
+- `convolve`, for the many positions of the codec's convolutions: oneDNN's channels-last kernels, which sum every
+  position in one order.
 """
 
 import functools
@@ -30,9 +30,6 @@ ROW_GROUP = 6
 MAX_ROWS = 48
 """Maximum rows of a column-major product: from 192 rows (AVX2: 96) MKL splits the inner axis differently."""
 
-BLOCK_ROWS = 24
-"""Rows of each kernel call of `add_product`: a third slower than one call for all rows."""
-
 COLUMN_GROUP = 8
 """Columns of each kernel call are padded to a multiple of this: on AMD with AVX-512, sums over 5, 7 or 11 columns, for
 example, depend on the row's index."""
@@ -52,6 +49,8 @@ class HalfWeight(NamedTuple):
 
 
 Weight = Tensor | HalfWeight
+
+_HAS_ONEDNN = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 
 
 def half_weight(weight: Tensor) -> HalfWeight | None:
@@ -119,25 +118,16 @@ def pad_rows(rows: Tensor, weight: Weight) -> Tensor:
     return F.pad(rows, (0, 0) * (rows.dim() - 1) + (0, short)) if short else rows
 
 
-def add_product(out: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
-    """Computes `out += rows @ weight` in place; on a CPU each row's result is independent of the other rows.
+def convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None, dilation: int = 1) -> Tensor:
+    """Returns a convolution without padding; on a CPU each position's result is independent of the other positions.
 
-    out: [count, outer], contiguous; rows: [count, inner]; weight: [inner, outer].
+    x: [batch, length, in], contiguous; weight: [out, taps * in], contiguous, the oldest tap first; bias: [out]; result:
+    [batch, length - (taps - 1) * dilation, out].
     """
-    if out.device.type != "cpu":
-        return out.addmm_(rows, weight)
-    count, outer = out.shape
-    if outer % COLUMN_GROUP:
-        return out.copy_(add_product(pad_columns(out), rows, pad_columns(weight))[:, :outer])
-    whole = count - count % BLOCK_ROWS
-    if whole:
-        _blocks(out[:whole].view(-1, BLOCK_ROWS, outer), rows[:whole].view(-1, BLOCK_ROWS, rows.shape[1]), weight)
-    if whole < count:
-        rest = F.pad(out[whole:], (0, 0, 0, BLOCK_ROWS - count + whole))
-        _blocks(rest[None], F.pad(rows[whole:], (0, 0, 0, BLOCK_ROWS - count + whole))[None], weight)
-        out[whole:] = rest[: count - whole]
-    return out
-
-
-def _blocks(out: Tensor, rows: Tensor, weight: Tensor) -> None:
-    out.baddbmm_(rows, weight.expand(len(rows), -1, -1))
+    images, kernels = x.mT[:, :, None], weight.view(len(weight), -1, x.shape[2]).mT[:, :, None]
+    if x.device.type == "cpu" and _HAS_ONEDNN:
+        # `conv2d` would choose another library by the number of positions.
+        y = torch.mkldnn_convolution(images, kernels, bias, (0, 0), (1, 1), (1, dilation), 1)
+    else:
+        y = F.conv2d(images, kernels, bias, dilation=(1, dilation))
+    return y[:, :, 0].mT
