@@ -3,6 +3,7 @@
 The engines sleep for about the times of an H200, and return zeros (codes) and noise (audio).
 """
 
+import math
 import random
 import sys
 import time
@@ -61,6 +62,7 @@ class _Talker(_Device):
     """A `TalkerEngine` in which every request has `max_frames` frames. A step is known when its codes are available."""
 
     depth = 1
+    ahead_frames = math.inf
     prefill_rows = 8
 
     def __init__(self) -> None:

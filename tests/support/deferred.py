@@ -3,6 +3,7 @@
 They have the properties of an accelerator's engine (depth 2, no isolation of rows) and check their callers.
 """
 
+import math
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -54,6 +55,7 @@ class DeferredTalkerEngine(Queue, EagerTalkerEngine):
 
     depth = 2
     isolates_rows = False
+    ahead_frames = math.inf
     prefill_rows = 4
 
     def __init__(self, checkpoint: object) -> None:

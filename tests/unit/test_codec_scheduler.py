@@ -134,6 +134,25 @@ def test_the_most_urgent_row_sets_the_frames_and_rows_with_as_many_join() -> Non
     assert call(rows) == Call(("new", "also new"), (2, 2), (2, 2), "eager")
 
 
+def test_a_call_takes_all_complete_chunks_for_which_there_is_time() -> None:
+    def frames(pending: int, *others: Row, settings: CodecSettings = SETTINGS) -> int:
+        ahead = row("ahead", pending=pending, decoded=4, age=-10.0)
+        pairs = settings.capture_pairs
+        chosen = schedule([ahead, *others], NOW, settings, pairs, 0, seconds_per_frame=0.01).call
+        assert chosen is not None and chosen.ids[0] == "ahead"
+        return chosen.frames[0]
+
+    assert [frames(pending) for pending in (4, 11, 12, 30)] == [4, 4, 12, 12], "at most the longest chunk"
+    soon = row("soon", pending=0, decoded=10, age=10 * 0.08 - 0.2)
+    assert frames(12, soon) == 4, "another stream underruns in 0.2 s, and needs a call of its own until then"
+    captured = CodecSettings(max_num_seqs=4, chunk_ramp=RAMP, capture_pairs=((1, 4),))
+    assert frames(12, settings=captured) == 4
+
+
+def test_a_stream_that_does_not_play_yet_decodes_one_chunk() -> None:
+    assert call([row("new", pending=12)]) == Call(("new",), (2,), (1, 2), "eager")
+
+
 def test_max_num_seqs_limits_the_rows_of_a_call() -> None:
     rows = [row(str(index), pending=2, age=1 - 0.1 * index) for index in range(9)]
     assert call(rows) == Call(("0", "1", "2", "3"), (2, 2, 2, 2), (4, 2), "eager")

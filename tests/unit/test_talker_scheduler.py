@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.runtime.speed import HEADROOM
 from syrinx_stages.talker.scheduler import (
+    AHEAD_SECONDS,
     LATE_MARGIN_SECONDS,
     Row,
+    Step,
     abandoned,
     demands,
     is_overloaded,
@@ -44,6 +46,25 @@ def test_a_new_stream_is_already_late_and_goes_first() -> None:
 def test_playing_streams_are_ordered_by_underrun_time() -> None:
     rows = [row("far ahead", produced=50), row("close", produced=13), row("middle", produced=20)]
     assert ids(rows) == ("close", "middle", "far ahead")
+
+
+def test_a_stream_that_is_ahead_waits_for_steps_of_others() -> None:
+    """It has 16 frames to deliver, and 2 s until it underruns."""
+    ahead = row("ahead", produced=25, age=0.0, delivered=9)
+    step = schedule([ahead], NOW, 8, 8.0, ahead_frames=16)
+    assert step == Step((), NOW + 25 * FAMILY.frame_seconds - AHEAD_SECONDS)
+    assert schedule([ahead, row("new")], NOW, 8, 8.0, ahead_frames=16).ids == ("new", "ahead")
+
+
+def test_a_stream_needs_frames_if_few_are_to_be_delivered_or_it_underruns_soon_or_is_not_live() -> None:
+    def is_due(stream: Row) -> bool:
+        return bool(schedule([stream], NOW, 8, 8.0, ahead_frames=16).ids)
+
+    assert is_due(row("delivered", produced=25, age=0.0, delivered=10))
+    assert is_due(row("slow codec", produced=25, age=0.6))
+    file = row("file", produced=25, age=0.0)
+    file.live = False
+    assert is_due(file)
 
 
 def test_new_streams_are_ordered_by_age() -> None:

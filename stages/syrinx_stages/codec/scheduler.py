@@ -2,8 +2,9 @@
 
 A row is ready when the next chunk of its ramp is complete, or its input has ended or stalled before the first chunk. A
 row that is about to underrun is ready with half a chunk, or with less if no row is ready. The most urgent ready row
-sets the call's number of frames. Other rows that are ready for the same number join the call; on an engine where
-padding is cheaper than another call, so do rows with fewer.
+sets the call's number of frames: without captured shapes, those of all its complete chunks for which there is time.
+Other rows that are ready for the same number join the call; on an engine where padding is cheaper than another call, so
+do rows with fewer.
 """
 
 import math
@@ -268,6 +269,10 @@ def schedule(
     if prefilled := prefill_frames(first, context_frames):
         return Plan(Call((first.id,), (prefilled,), (1, prefilled), "eager", prefill=True))
     ready = [(row, count) for row, count in ready if not prefill_frames(row, context_frames)]
+    if not captured:
+        limit = min(_frames_in_time(rows, now, seconds_per_frame), max(settings.chunk_ramp))
+        ready = [(row, complete_frames(row, count, settings.chunk_ramp, limit)) for row, count in ready]
+        frames = ready[0][1]
     same = [row for row, count in ready if count == frames][: settings.max_num_seqs]
     batch = [(row.id, frames) for row in same[: _rows_in_time(rows, same, frames, now, seconds_per_frame)]]
     if overhead:
@@ -278,6 +283,26 @@ def schedule(
     shape = cheapest_shape(captured, *min_shape)
     result = "eager" if shape is None else "hit" if shape == min_shape else "padded"
     return Plan(call=Call(ids=ids, frames=call_frames, shape=shape or min_shape, result=result))
+
+
+def complete_frames(row: Row, frames: int, ramp: Sequence[int], limit: float) -> int:
+    """Returns `frames` and those of the complete chunks that follow, at most `limit` in total.
+
+    Fewer calls cost less, and a stream without audio does not wait for more than it needs.
+    """
+    while row.live and row.decoded and not row.context and row.pending > frames:
+        longer = frames + frames_to_chunk_end(ramp, row.decoded + frames)
+        if longer > min(row.pending, limit):
+            break
+        frames = longer
+    return frames
+
+
+def _frames_in_time(rows: Iterable[Row], now: float, seconds_per_frame: float) -> float:
+    """Returns the frames of a call during which no playing stream underruns, with as much time for its own call."""
+    playing = (row for row in rows if row.live and row.first_audio_at is not None)
+    slack = min((row.underrun_at() - now for row in playing if row.pending or not row.input_ended), default=math.inf)
+    return slack / 2 / seconds_per_frame if seconds_per_frame else 0.0
 
 
 def _rows_in_time(rows: Sequence[Row], same: Sequence[Row], frames: int, now: float, seconds_per_frame: float) -> int:

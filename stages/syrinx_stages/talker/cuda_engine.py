@@ -5,6 +5,7 @@ the second feeds them to the talker, and gives the host time to enqueue the next
 `Allocator` assigns the device memory, and the engine keeps each request's state.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -53,6 +54,7 @@ class CudaTalkerEngine:
     depth = 1
     """A frame's codes are ready before its step ends: more depth would make new requests wait for a second step."""
     isolates_rows = False
+    ahead_frames = math.inf
     prefill_rows = PREFILL_ROWS[-1]
 
     def __init__(self, checkpoint: Checkpoint, max_resident: int) -> None:

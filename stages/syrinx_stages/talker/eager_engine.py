@@ -43,6 +43,7 @@ class EagerTalkerEngine:
 
     depth = 1
     isolates_rows = True
+    ahead_frames = 16.0
     prefill_rows = 1
 
     def __init__(self, checkpoint: Checkpoint) -> None:

@@ -32,6 +32,10 @@ class EngineFull(Exception):
 class TalkerEngine(Engine, Protocol):
     """Holds the state of all resident requests and advances them in steps."""
 
+    ahead_frames: float
+    """Generated frames that the client has not got, from which on a live stream waits for the steps of others; inf: it
+    never waits. Steps of more rows leave more time to a codec on the same processor."""
+
     prefill_rows: int
     """Maximum requests per `admit` call. It is above 1 only where a batch costs little more than one request."""
 

@@ -1,7 +1,8 @@
 """Chooses the rows of the talker's next step. Pure functions over what is known of each stream's playback.
 
 Rows are ordered by deadline: the stream that underruns first goes first, and a stream without a frame is already late.
-A row whose stream is further ahead of its listener than the lead limit waits.
+A row whose stream is further ahead of its listener than the lead limit waits. On an engine that shares its processor, a
+row that is far enough ahead joins the steps that others need, but causes none.
 """
 
 import math
@@ -17,6 +18,9 @@ LATE_MARGIN_SECONDS = 0.25
 
 LATE_MARGIN_STEPS = 15
 """Upper bound of the same margin in steps: with short steps, a stream recovers before the lack is audible."""
+
+AHEAD_SECONDS = 1.5
+"""A live stream that underruns within this time needs a step, however many of its frames are to be delivered."""
 
 FILE_BUFFER_SECONDS = 1.0
 """How much later than a live stream's the deadlines of a whole-file request are."""
@@ -65,6 +69,12 @@ class Row(Struct, kw_only=True):
             played = min(self.delivered * FAMILY.frame_seconds, now - self.first_delivered_at)
         return self.frames * FAMILY.frame_seconds - played
 
+    def needs_frames_at(self, ahead_frames: float) -> float:
+        """Returns the time from which on a step is due for this row: -inf for now, see `TalkerEngine.ahead_frames`."""
+        if not self.live or self.frames - self.delivered < ahead_frames:
+            return -math.inf
+        return self.underrun_at() - AHEAD_SECONDS
+
     def is_playing(self, now: float) -> bool:
         """Returns whether playback has not reached the last delivered frame, so that the lead shrinks with time."""
         delivered_seconds = self.delivered * FAMILY.frame_seconds
@@ -78,20 +88,28 @@ class Step(Struct, frozen=True):
     wake_at: float | None = None
 
 
-def schedule(rows: Iterable[Row], now: float, max_num_seqs: int, lead_limit: float) -> Step:
-    """Returns at most `max_num_seqs` rows by deadline, without live rows whose lead reaches `lead_limit` seconds."""
+def schedule(
+    rows: Iterable[Row], now: float, max_num_seqs: int, lead_limit: float, ahead_frames: float = math.inf
+) -> Step:
+    """Returns at most `max_num_seqs` rows by deadline, without live rows whose lead reaches `lead_limit` seconds.
+
+    No rows if none needs a frame. ahead_frames: see `TalkerEngine.ahead_frames`.
+    """
     due = []
-    wake_at = math.inf
+    wake_at = needed_at = math.inf
     for row in rows:
         excess = row.lead(now) - lead_limit if row.live else -math.inf
         if excess < 0:
             due.append(row)
+            needed_at = min(needed_at, row.needs_frames_at(ahead_frames))
         elif row.is_playing(now):
             wake_at = min(wake_at, now + max(excess, 0.001))
+    if needed_at > now:
+        wake_at = min(wake_at, needed_at)
+        return Step(ids=(), wake_at=None if wake_at == math.inf else wake_at)
     # Among rows without a frame, those whose first frame is not in flight go first.
     due.sort(key=lambda row: (row.underrun_at(), row.in_flight, row.accepted_at, row.id))
-    ids = tuple(row.id for row in due[:max_num_seqs])
-    return Step(ids=ids, wake_at=None if ids or wake_at == math.inf else wake_at)
+    return Step(ids=tuple(row.id for row in due[:max_num_seqs]))
 
 
 def late_margin(step_seconds: float) -> float:

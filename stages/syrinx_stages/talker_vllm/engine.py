@@ -5,6 +5,7 @@ not requested yet are buffered here. At most `max_num_seqs` requests are started
 """
 
 import logging
+import math
 import os
 import tempfile
 from collections import deque
@@ -86,6 +87,7 @@ class VllmTalkerEngine:
 
     depth = 1
     isolates_rows = False
+    ahead_frames = math.inf
     prefill_rows = 8
 
     def __init__(

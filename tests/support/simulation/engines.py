@@ -137,6 +137,7 @@ class _Engine(Generic[R]):
 class SimulatedTalkerEngine(_Engine[_Row]):
     """A `TalkerEngine`."""
 
+    ahead_frames: float = 6
     prefill_rows: int = 1
 
     def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
