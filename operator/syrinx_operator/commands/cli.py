@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,11 +25,12 @@ from syrinx_operator.commands.say import SayError, Utterance, say, summary
 from syrinx_operator.commands.tune.view import TuneError
 from syrinx_operator.commands.up import up
 from syrinx_operator.local.console import JsonView, PipelineView, make_console
-from syrinx_operator.local.machine import publishable_command
+from syrinx_operator.local.machine import memory_gib, publishable_command, usable_cores
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.running import find_running, state_directory
+from syrinx_operator.local.sizing import sized_pipeline
 from syrinx_operator.resource.check import InvalidPipeline, check, load_file, read_file
-from syrinx_operator.resource.spec import TTSPipeline, default_pipeline
+from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import LocalError
 
 PROGRAM = "syrinx"
@@ -94,7 +95,17 @@ def _up(options: argparse.Namespace, given: list[str]) -> int:
         view = JsonView(logs=not options.quiet)
     else:
         view = PipelineView(make_console(), logs=not options.quiet)
-    return asyncio.run(up(load_file(options.file, notify=view.note), view, port=options.port))
+    pipeline = load_file(options.file, notify=view.note) if options.file else _default_pipeline(view.note)
+    return asyncio.run(up(pipeline, view, port=options.port))
+
+
+def _default_pipeline(notify: Callable[[str], None]) -> TTSPipeline:
+    """Returns a pipeline of the bundled voice that uses this machine's cores."""
+    cores = usable_cores()
+    pipeline = sized_pipeline(cores, memory_gib())
+    talkers, codecs = pipeline.spec.talker.replicas, pipeline.spec.codec.replicas
+    notify(f"bundled voice, for {cores} cores: talkers {talkers}, codecs {codecs}; a FILE sets other values")
+    return pipeline
 
 
 def _say(options: argparse.Namespace, given: list[str]) -> int:
@@ -210,7 +221,8 @@ async def _gateway(url: str | None, file: str | None, *, reuse: bool) -> AsyncIt
     if existing:
         yield existing, None
         return
-    pipeline = load_file(file) if file else default_pipeline()
-    with PipelineView(make_console(stderr=True), logs=False) as view:
+    view = PipelineView(make_console(stderr=True), logs=False)
+    pipeline = load_file(file) if file else _default_pipeline(view.note)
+    with view:
         async with LocalPipeline(pipeline, port=0, observe=view) as running:
             yield running.gateway_url, pipeline

@@ -34,7 +34,8 @@ def make_parser(version: str, program: str) -> argparse.ArgumentParser:
         "The first Ctrl-C drains active streams, the second kills. Stages that exit are restarted.\n"
         "spec.tuning enables automatic tuning; `syrinx tune` shows its state.",
     )
-    up.add_argument("file", metavar="FILE", help="YAML file with one TTSPipeline; - reads standard input")
+    file_help = "YAML file with one TTSPipeline; - reads standard input; without it, the bundled voice on all cores"
+    up.add_argument("file", metavar="FILE", nargs="?", help=file_help)
     up.add_argument(
         "--port",
         type=_checked(int, range(65_536).__contains__, " is not a port; expected 0 to 65535"),

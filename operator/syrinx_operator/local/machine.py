@@ -1,5 +1,6 @@
 """Describes the machine of a measurement without host names and paths."""
 
+import math
 import os
 import platform
 import re
@@ -35,12 +36,28 @@ def describe() -> Machine:
     model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)
     return Machine(
         cpu=model[1] if model else platform.machine(),
-        cores=len(os.sched_getaffinity(0)),
-        memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        cores=usable_cores(),
+        memory_gib=round(memory_gib(), 1),
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
         packages={"syrinx": __version__, **{name: version(name) for name in _PACKAGES if find_spec(name)}},
     )
+
+
+def usable_cores(quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Returns the number of cores that this process may use, by its affinity and its container's quota."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = quota_file.read_text("ascii").split()
+        return max(1, min(cores, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):
+        # No cgroup, or no quota ("max").
+        return cores
+
+
+def memory_gib() -> float:
+    """Returns the memory of the machine in GiB."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 
 def revision() -> str | None:
