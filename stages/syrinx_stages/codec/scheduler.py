@@ -167,7 +167,7 @@ class _Playing:
         for row in rows:
             if row.live and row.decoded and not row.input_ended:
                 frames = frames_to_chunk_end(ramp, row.decoded)
-                self.longest = max(self.longest, frames)
+                self.longest = max(self.longest, complete_frames(row, frames, ramp, max(ramp)))
                 if (underrun_at := row.underrun_at()) < now + MAX_START_SECONDS:
                     self._urgent.append((underrun_at, frames))
 
@@ -183,7 +183,7 @@ def start_frames(row: Row, playing: _Playing, ramp: Sequence[int], now: float, s
     codec may first finish a chunk of any other row, and decodes the chunks of rows that underrun earlier.
     """
     buffered = row.pending * FAMILY.frame_seconds
-    others = seconds_per_frame * (playing.longest + playing.frames_before(now + buffered))
+    others = DECODE_TIME_MARGIN * seconds_per_frame * (playing.longest + playing.frames_before(now + buffered))
     own = ramp[min(1, len(ramp) - 1)] * (row.codes_at - row.first_codes_at) / max(row.pending - 1, 1)
     wait = min(own + others + START_MARGIN_SECONDS, MAX_START_SECONDS)
     if buffered < wait:

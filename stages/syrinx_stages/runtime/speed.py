@@ -21,6 +21,8 @@ TYPICAL_SECONDS = 4.0
 HEADROOM = 2.0
 """Seconds of audio per second that a live stream needs until it has a comfortable lead: its chunks become longer, and
 each is decoded only when it is complete."""
+UTILIZATION = 0.92
+"""Part of the capacity that live streams may need: at more, chance alone makes some of them late."""
 COMFORTABLE_SECONDS = 1.5
 """A live stream with this lead needs only real time: more than the longest chunk of the default ramp."""
 
@@ -87,7 +89,7 @@ class EngineSpeed:
         """
         if not self.real_time:
             return self.max_num_seqs - len(demands)
-        capacity = self.capacity
+        capacity = UTILIZATION * self.capacity
         if math.isinf(capacity):
             return self.max_num_seqs
         return (capacity - sum(demands)) / HEADROOM if demands else max(capacity / HEADROOM, 1.0)
