@@ -330,3 +330,36 @@ async def test_a_blocked_rollout_that_is_mended_together_with_a_first_canary_end
         assert "promoted without a test" in message and "ImagePullBackOff" in message
         await pipeline.harness.settled()
         await pipeline.harness.wait(lambda: pipeline.resource["status"]["image"] == NEW, "the new image is rolled out")
+
+
+async def test_a_broken_pod_without_a_rollout_does_not_spare_a_canary_its_test(pipeline):
+    """The running version lacks a pod, but serves: a new version is compared with it like any other."""
+    cluster = pipeline.harness.cluster
+
+    def promotion() -> str:
+        """Returns the message with which the canary was promoted; empty before."""
+        found = (event for event in pipeline.harness.events() if event["reason"] == "CanaryPromoted")
+        return next((event["message"] for event in found), "")
+
+    async with pipeline.harness.operator():
+        pipeline.harness.apply(image=OLD, rollout={"canary": QUICK}, talker={"replicas": 2})
+        await pipeline.harness.settled()
+        await pipeline.harness.wait(lambda: len(pipeline.harness.talkers()) == 2, "both talkers run")
+        cluster.kubelet.break_image(OLD)
+        cluster.delete("pod", "demo-talker-1")
+        await pipeline.harness.wait(
+            lambda: pipeline.harness.condition("Degraded")["reason"] == "ImagePullBackOff", "the new talker-1 is broken"
+        )
+        assert pipeline.harness.condition("Progressing")["reason"] != "RollingOut"
+        before = pipeline.running()
+        pipeline.edit(image=NEW)
+        await pipeline.harness.wait(lambda: pipeline.status.get("phase") == "Running" or promotion(), "it is decided")
+        assert not promotion() and pipeline.running() == before
+        await pipeline.forwarded()
+        await pipeline.harness.wait(promotion, "the canary is promoted", 120)
+        assert "no harm found" in promotion()
+        await pipeline.harness.settled()
+        await pipeline.harness.wait(
+            lambda: pipeline.harness.condition("Degraded")["status"] == "False", "the new image mends talker-1"
+        )
+        assert pipeline.resource["status"]["image"] == NEW

@@ -45,7 +45,7 @@ class IdleKubelet(Controller):
     def break_image(
         self, image: str, reason: str = "ImagePullBackOff", message: str = "Back-off pulling image"
     ) -> None:
-        """Makes containers with a matching image fail to start."""
+        """Makes containers with a matching image fail to start; those that already run keep running."""
         self._broken[image] = (reason, message)
         self.sync()
 
@@ -88,8 +88,9 @@ class IdleKubelet(Controller):
     def _container(self, container: Object, status: Object, pod: str, held: bool) -> ContainerState:
         previous = next((old for old in status.get("containerStatuses", ()) if old["name"] == container["name"]), {})
         restarts = self._restarts.get(pod, 0)
+        is_running = "running" in previous.get("state", {}) and previous.get("restartCount") == restarts
         for expression, (reason, message) in self._broken.items():
-            if re.fullmatch(expression, container["image"]):
+            if not is_running and re.fullmatch(expression, container["image"]):
                 return ContainerState(container["name"], container["image"], waiting(reason, message))
         since = previous.get("state", {}).get("running", {}).get("startedAt", now())
         return ContainerState(container["name"], container["image"], running(since), not held, not held, restarts)
