@@ -68,7 +68,7 @@ def test_pods_that_a_quota_forbids_are_reported(demo):
 def test_a_cordoned_node_keeps_its_pods_and_gets_no_new_ones(demo, cordon):
     before = demo.uids()
     demo.edit({"codec": {"replicas": 2}})
-    demo.wait_condition("Progressing", "Scaling", "unschedulable")
+    demo.wait_condition("Progressing", "Starting", "unschedulable")
     assert before.items() < demo.uids().items()
     assert speech.is_speech(speech.speak(demo.cluster, PIPELINE))
     cordon()

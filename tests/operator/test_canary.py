@@ -190,6 +190,16 @@ async def test_a_canary_that_does_not_run_is_rolled_back(pipeline, reason):
     assert reason in pipeline.status["message"]
 
 
+async def test_a_canary_names_the_stage_that_it_waits_for(pipeline):
+    """Not its gateway, which becomes ready once a talker and a codec are."""
+    pipeline.harness.cluster.kubelet.hold("demo-(gateway|talker)-canary-.*")
+    async with pipeline.harness.operator():
+        await pipeline.start(ENDLESS)
+        await pipeline.harness.wait(lambda: pipeline.status.get("message"), "it has a canary")
+        waits = "waits for its talker: 0 of 1 pods are ready"
+        await pipeline.harness.wait(lambda: waits in pipeline.status["message"], "it names the talker")
+
+
 async def test_a_failed_canary_is_not_tried_again_before_an_edit(pipeline):
     pipeline.traffic.outcome = "error"
     async with pipeline.harness.operator() as operator:

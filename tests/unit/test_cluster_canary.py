@@ -74,7 +74,7 @@ def running(**spec: object) -> Course:
 
 
 def test_a_good_canary_goes_through_its_steps_and_is_promoted():
-    course = Course(unready="0 of 1 pods of its talker are ready")
+    course = Course(unready="its talker: 0 of 1 pods are ready")
     assert (course.status.phase, course.status.weight) == ("Starting", 0)
     course.step()
     assert (course.status.phase, course.status.weight) == ("Running", 10)
@@ -148,7 +148,7 @@ def test_few_requests_make_longer_periods():
     [
         ({"problem": "x: ImagePullBackOff", "unready": "0 of 1"}, PROBLEM_SECONDS + 10, "ImagePullBackOff"),
         ({"restarts": MAX_RESTARTS + 1, "last_exit": "x: exit code 1"}, 0, "restarted 3 times: x: exit code 1"),
-        ({"unready": "0 of 1 pods of its codec are ready"}, 620, "not ready after 10 minutes: 0 of 1"),
+        ({"unready": "its codec: 0 of 1 pods are ready"}, 620, "not ready after 10 minutes: its codec: 0 of 1"),
     ],
     ids=["image", "crashes", "never ready"],
 )
@@ -175,13 +175,13 @@ def test_gateways_that_do_not_forward_roll_back():
 
 
 def test_pods_that_were_not_ready_for_long_leave_the_gateways_their_time():
-    course = Course().step(500, unready="1 of 2 pods of its talker are ready").step(is_routed=False)
+    course = Course().step(500, unready="its talker: 1 of 2 pods are ready").step(is_routed=False)
     assert course.step(60, is_routed=False).status.phase == "Running"
 
 
 def test_a_canary_that_cannot_serve_gets_no_requests_until_it_can():
     course = running()
-    course.step(unready="0 of 1 pods of its codec are ready", can_serve=False)
+    course.step(unready="its codec: 0 of 1 pods are ready", can_serve=False)
     assert (course.status.phase, course.status.weight) == ("Running", 0)
     course.step()
     assert course.status.weight == 10
@@ -190,7 +190,7 @@ def test_a_canary_that_cannot_serve_gets_no_requests_until_it_can():
 def test_more_pods_start_before_the_next_step():
     course = running().steps(3)
     assert (course.status.step, course.status.weight) == (1, 10)
-    course.step(unready="1 of 2 pods of its talker are ready")
+    course.step(unready="its talker: 1 of 2 pods are ready")
     assert course.status.weight == 10
     course.step()
     assert course.status.weight == 50

@@ -187,11 +187,12 @@ def _inputs(
 
 
 def _unready(canary: CanaryPlan, pods: list[Replica]) -> str:
-    for stage, count in canary.replicas.items():
+    """Returns the stage that the canary waits for; talkers and codecs come first because gateways wait for both."""
+    for stage, count in sorted(canary.replicas.items(), key=lambda each: each[0] is Component.GATEWAY):
         own = [pod for pod in pods if pod.component is stage]
         if sum(pod.ready for pod in own) < count:
             problems = [f"{pod.name}: {pod.problem}" for pod in own if pod.problem]
-            ready = f"{sum(pod.ready for pod in own)} of {count} pods of its {stage} are ready"
+            ready = f"its {stage}: {sum(pod.ready for pod in own)} of {count} pods are ready"
             return "; ".join([ready, *problems])
     return ""
 
