@@ -50,7 +50,13 @@ def resource(name: str) -> dict[str, Any]:
 
 
 def talker(pipeline: str, script: str) -> dict[str, Any]:
-    container = {"name": "talker", "image": "python", "command": [sys.executable, "-c", script]}
+    probe = {"exec": {"command": ["false"]}}
+    container = {
+        "name": "talker",
+        "image": "python",
+        "command": [sys.executable, "-c", script],
+        "readinessProbe": probe,
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -21,11 +21,19 @@ def options(audio_format: AudioFormat, rate: int | None = None, speed: float = 1
     return AudioOptions(audio_format, rate or default_rate(audio_format), speed)
 
 
+def pieces(pcm: bytes, frames: int) -> list[bytes]:
+    step = frames * FAMILY.frame_bytes
+    return [pcm[start : start + step] for start in range(0, len(pcm), step)]
+
+
 def streamed(audio: AudioOptions, pcm: bytes = PCM, frames: int = 1) -> list[bytes]:
     """Returns what is sent for each piece of `frames` frames, and at the end."""
-    encoder, step = Encoder(audio), frames * FAMILY.frame_bytes
-    pieces = [encoder.feed(pcm[start : start + step]) for start in range(0, len(pcm), step)]
-    return [*pieces, encoder.finish()]
+    encoder = Encoder(audio)
+    return [*map(encoder.feed, pieces(pcm, frames)), encoder.finish()]
+
+
+def file(audio: AudioOptions, frames: int = 1) -> bytes:
+    return b"".join(encode(pieces(PCM, frames), audio)[0])
 
 
 def decoded(data: bytes) -> tuple[np.ndarray, int]:
@@ -44,7 +52,7 @@ def pitch(samples: np.ndarray, rate: int) -> float:
 @pytest.mark.parametrize("audio_format", CONTAINERS)
 @pytest.mark.parametrize("whole", [True, False], ids=["file", "stream"])
 def test_containers_are_read_by_other_programs(audio_format: AudioFormat, whole: bool):
-    data = encode(PCM, options(audio_format))[0] if whole else b"".join(streamed(options(audio_format)))
+    data = file(options(audio_format)) if whole else b"".join(streamed(options(audio_format)))
     samples, rate = decoded(data)
     assert pitch(samples, rate) == pytest.approx(300, abs=1)
     assert SECONDS <= len(samples) / rate <= SECONDS + DELAYS.get(audio_format, 0.0)
@@ -53,7 +61,7 @@ def test_containers_are_read_by_other_programs(audio_format: AudioFormat, whole:
 
 @pytest.mark.parametrize("audio_format", [AudioFormat.WAV, AudioFormat.FLAC])
 def test_lossless_files_preserve_the_samples(audio_format: AudioFormat):
-    samples, rate = soundfile.read(io.BytesIO(encode(PCM, options(audio_format))[0]), dtype="int16")
+    samples, rate = soundfile.read(io.BytesIO(file(options(audio_format))), dtype="int16")
     assert (samples.tobytes(), rate) == (PCM, FAMILY.sample_rate)
 
 
@@ -66,7 +74,7 @@ def test_a_streamed_wav_of_unknown_length_is_readable():
 
 
 def test_pcm_has_no_header():
-    assert encode(PCM, options(AudioFormat.PCM)) == (PCM, SECONDS)
+    assert encode([PCM], options(AudioFormat.PCM)) == ([PCM, b""], SECONDS)
     assert b"".join(streamed(options(AudioFormat.PCM))) == PCM
 
 
@@ -83,30 +91,31 @@ def test_telephony_formats_are_8_bits_at_8_khz(audio_format: AudioFormat, law: s
 def test_bytes_do_not_depend_on_the_chunks(audio_format: AudioFormat, rate: int | None, speed: float):
     audio = options(audio_format, rate, speed)
     assert b"".join(streamed(audio)) == b"".join(streamed(audio, frames=7))
+    assert file(audio) == file(audio, frames=7)
 
 
 @pytest.mark.parametrize("audio_format", AudioFormat)
 @pytest.mark.parametrize("speed", [1.0, 1.5])
 def test_a_stream_is_not_delayed(audio_format: AudioFormat, speed: float):
     """Half of the bytes are sent when 0.4 s more than half of the input is there."""
-    pieces = streamed(options(audio_format, speed=speed))
-    half = round(len(pieces) * (0.5 + 0.4 / SECONDS))
-    assert sum(map(len, pieces[:half])) >= 0.5 * sum(map(len, pieces))
+    sent = streamed(options(audio_format, speed=speed))
+    half = round(len(sent) * (0.5 + 0.4 / SECONDS))
+    assert sum(map(len, sent[:half])) >= 0.5 * sum(map(len, sent))
 
 
 @pytest.mark.parametrize("audio_format", [AudioFormat.WAV, AudioFormat.FLAC, AudioFormat.OPUS])
 def test_a_header_is_sent_with_the_first_audio(audio_format: AudioFormat):
     """A client that has a byte has audio."""
-    pieces = streamed(options(audio_format, speed=4.0))
-    assert pieces[0] == b""
-    first = next(piece for piece in pieces if piece)
+    sent = streamed(options(audio_format, speed=4.0))
+    assert sent[0] == b""
+    first = next(each for each in sent if each)
     assert len(decoded(first)[0])
 
 
 @pytest.mark.parametrize("rate", [8_000, 11_025, 22_050, 44_100, 47_999])
 def test_rate_and_speed_change_the_duration_and_not_the_pitch(rate: int):
-    data, seconds = encode(PCM, options(AudioFormat.WAV, rate, 2.0))
-    samples, found = soundfile.read(io.BytesIO(data))
+    parts, seconds = encode([PCM], options(AudioFormat.WAV, rate, 2.0))
+    samples, found = soundfile.read(io.BytesIO(b"".join(parts)))
     assert found == rate
     assert seconds == pytest.approx(SECONDS / 2, abs=0.001)
     assert len(samples) == pytest.approx(seconds * rate, abs=1)

@@ -124,6 +124,11 @@ HEALTHY = [pod("g", "gateway", RUNNING), pod("t", "talker", RUNNING), pod("c", "
             id="crash loop",
         ),
         pytest.param(
+            [pod("t", "talker", {"ready": False, "restartCount": 1, **RUNNING, "lastState": CRASHED})],
+            Choice("t", "talker", True, "it ended with exit code 1, 1 restarts"),
+            id="crash loop between two failures",
+        ),
+        pytest.param(
             [pod("t", "talker", {"ready": False, "state": {"waiting": {}}}, init=({"state": CRASHED},))],
             Choice("t", "fetch", False, "it ended with exit code 1, 0 restarts"),
             id="init container",

@@ -244,12 +244,12 @@ class BatchResponse(Response):
             tokens = usage(await asyncio.to_thread(self._service.input_tokens, request), stream.frames)
 
             def encoded() -> bytes:
-                data, seconds = encode(pcm, audio)
+                parts, seconds = encode(pcm, audio)
                 return msgspec.json.encode(
                     ItemResult(
                         index=index,
                         status="success",
-                        audio_data=data,
+                        audio_data=b"".join(parts),
                         media_type=audio.media_type,
                         sample_rate=audio.rate,
                         audio_seconds=round(seconds, 3),

@@ -122,17 +122,19 @@ class SpeechResponse(Response):
             await client.run(deliver(stream, client))
 
     async def _whole(self, stream: SpeechStream, client: ClientConnection) -> None:
-        body, seconds = await asyncio.to_thread(encode, await stream.collect(), self._parsed.audio)
+        parts, seconds = await asyncio.to_thread(encode, await stream.collect(), self._parsed.audio)
+        size = sum(map(len, parts))
         assert stream.reason is not None
         headers = {
             **self._fixed_headers,
             "X-Finish-Reason": stream.reason,
             "X-Audio-Seconds": f"{seconds:.3f}",
             "Content-Type": self._parsed.audio.media_type,
-            "Content-Length": str(len(body)),
+            "Content-Length": str(size),
         }
         await client.start(headers)
-        await client.send(body, seconds)
+        for part in parts:
+            await client.send(part, seconds * len(part) / size)
         await client.finish(b"")
         stream.complete()
 

@@ -2,6 +2,7 @@
 
 import io
 import struct
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -124,7 +125,7 @@ def accepted_rates(audio_format: AudioFormat) -> tuple[int, ...] | None:
 class Encoder:
     """Encodes the audio of one response. The bytes do not depend on how the input is divided.
 
-    whole: the output is a complete file, whose header has the length. Otherwise it can be played as it is returned.
+    whole: the output is a complete file, except for the header of WAV. Otherwise it can be played as it is returned.
     """
 
     def __init__(self, options: AudioOptions, *, whole: bool = False) -> None:
@@ -134,7 +135,7 @@ class Encoder:
         self.samples = 0
         """Samples encoded so far, at the rate of the response."""
 
-    def feed(self, pcm: bytes | bytearray) -> bytes:
+    def feed(self, pcm: bytes) -> bytes:
         """Returns what can be sent after more PCM; empty if that is nothing yet.
 
         A header is returned with the first audio.
@@ -158,11 +159,16 @@ class Encoder:
         return self._writer.feed(samples) + self._writer.finish()
 
 
-def encode(pcm: bytes | bytearray, options: AudioOptions) -> tuple[bytes, float]:
-    """Returns a complete file of PCM that is not empty, and its duration in seconds."""
+def encode(pcm: Iterable[bytes], options: AudioOptions) -> tuple[list[bytes], float]:
+    """Returns the parts of a complete file of PCM that is not empty, and its duration in seconds.
+
+    The parts are not joined: copying minutes of audio at once would keep other threads waiting.
+    """
     encoder = Encoder(options, whole=True)
-    data = encoder.feed(pcm) + encoder.finish()
-    return data, encoder.samples / options.rate
+    parts = [*map(encoder.feed, pcm), encoder.finish()]
+    if options.format is AudioFormat.WAV:
+        parts.insert(0, wav_header(sum(map(len, parts)), options.rate))
+    return parts, encoder.samples / options.rate
 
 
 def wav_header(data_bytes: int | None, rate: int = FAMILY.sample_rate) -> bytes:
@@ -198,9 +204,8 @@ class _Writer(Protocol):
 def _writer(options: AudioOptions, whole: bool) -> _Writer:
     if (codec := _CODECS.get(options.format)) is not None:
         return _ContainerWriter(codec, options.rate, whole)
-    if options.format is AudioFormat.WAV:
-        return _WholeWav(options.rate) if whole else _Raw(wav_header(None, options.rate))
-    return _Raw(b"")
+    streamed_wav = options.format is AudioFormat.WAV and not whole
+    return _Raw(wav_header(None, options.rate) if streamed_wav else b"")
 
 
 class _Raw:
@@ -217,21 +222,6 @@ class _Raw:
 
     def finish(self) -> bytes:
         return self._header
-
-
-class _WholeWav:
-    """A WAV file whose header has its length."""
-
-    def __init__(self, rate: int) -> None:
-        self._rate = rate
-        self._data = b""
-
-    def feed(self, samples: Samples) -> bytes:
-        self._data += samples.tobytes()
-        return b""
-
-    def finish(self) -> bytes:
-        return wav_header(len(self._data), self._rate) + self._data
 
 
 class _Sink:

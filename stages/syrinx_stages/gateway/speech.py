@@ -118,7 +118,7 @@ class SpeechStream:
         self._trimmer = LeadingSilenceTrimmer()
         self._digests = bytearray()
         """Of the frames that were passed to the trimmer."""
-        self._collected = bytearray()
+        self._collected: list[bytes] = []
         self._playback = Playback(accepted, speed)
         self._withheld = bytearray()
         """PCM of which the client has nothing yet: an encoder returns some input late."""
@@ -138,10 +138,10 @@ class SpeechStream:
         """Whether the client may have received audio. A whole response is sent when it is complete."""
         return self.request.live and self.frames > 0
 
-    async def collect(self) -> bytearray:
-        """Returns the audio of a whole response. Raises as `audio`."""
+    async def collect(self) -> list[bytes]:
+        """Returns the PCM of a whole response, chunk by chunk. Raises as `audio`."""
         async for chunk in self.audio():
-            self._collected += chunk.pcm
+            self._collected.append(chunk.pcm)
             self.delivered(chunk)
             # Chunks that have arrived together would otherwise hold the event loop.
             await asyncio.sleep(0)

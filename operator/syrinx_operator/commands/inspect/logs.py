@@ -43,7 +43,8 @@ def _candidates(pod: Manifest) -> Iterator[tuple[tuple[int, int, str], Choice]]:
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         state, restarts = container.get("state") or {}, container.get("restartCount", 0)
         last = (container.get("lastState") or {}).get("terminated")
-        ended = state.get("terminated") or (None if "running" in state else last)
+        # A container in a crash loop runs for a while, without being ready, between two failures.
+        ended = state.get("terminated") or (None if container.get("ready") else last)
 
         def choice(previous: bool, reason: str, container: Manifest = container) -> Choice:
             return Choice(name, container["name"], previous, reason)
