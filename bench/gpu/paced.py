@@ -18,6 +18,7 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.contract.settings import CapturePair, StageConfig
 from syrinx_stages.model.config import CODE_GROUPS
+from syrinx_stages.runtime.engine import Limits
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.process import run
 from syrinx_stages.runtime.settings import LiveSettings
@@ -41,6 +42,7 @@ class _Device:
     """A simulated device that runs queued work sequentially and asynchronously."""
 
     isolates_rows = False
+    limits = Limits()
 
     def __init__(self) -> None:
         self._free = 0.0

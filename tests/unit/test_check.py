@@ -7,6 +7,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from support.admission import admit
 from syrinx_operator.cluster.names import workload_key
@@ -15,6 +16,7 @@ from syrinx_operator.cluster.state import Component
 from syrinx_operator.resource.check import InvalidPipeline, check, load_one
 from syrinx_operator.resource.generate import custom_resource
 from syrinx_operator.resource.spec import default_pipeline
+from syrinx_operator.resource.stage_config import plan_local
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HEAD = "apiVersion: syrinx.dev/v1beta1\nkind: TTSPipeline\nmetadata:\n  name: demo\n"
@@ -38,7 +40,9 @@ def test_the_examples_are_valid(file):
 
 
 def test_the_example_contains_the_defaults():
-    assert load_one("pipeline.yaml", (EXAMPLES / "pipeline.yaml").read_bytes()) == default_pipeline()
+    example, default = load_one("pipeline.yaml", (EXAMPLES / "pipeline.yaml").read_bytes()), default_pipeline()
+    assert plan_local(example, "1") == plan_local(default, "1")
+    assert structs.replace(example.spec, talker=default.spec.talker, codec=default.spec.codec) == default.spec
 
 
 def test_only_the_name_is_required():
@@ -109,7 +113,10 @@ def test_all_problems_are_reported_in_file_order():
             "connector: {url: 'http://h'}",
             "spec.connector.url: 'http://h' is not accepted; expected redis://HOST:PORT/DB",
         ),
-        ("talker: {maxNumSeqs: 64}", "spec.talker.maxNumSeqs: 64 rows per step need as many resident requests"),
+        (
+            "talker: {maxNumSeqs: 64, maxResident: 32}",
+            "spec.talker.maxNumSeqs: 64 rows per step need as many resident requests",
+        ),
     ],
 )
 def test_messages_name_the_field_and_the_accepted_values(line, message):

@@ -163,7 +163,7 @@ def test_an_almost_empty_resource_is_stored_with_defaults(spec):
     stored = admit(CRD, resource if spec is None else resource | {"spec": spec})
     assert stored["spec"]["model"] == {"bundled": True}
     assert stored["spec"]["connector"]["managed"] is True
-    assert stored["spec"]["talker"]["maxNumSeqs"] == 8
+    assert stored["spec"]["talker"]["leadLimitSeconds"] == 8.0
     assert as_typed(stored) == default_pipeline()
 
 

@@ -61,7 +61,7 @@ def test_rows_per_step_need_resident_state(stage):
 )
 def test_capture_pairs_must_be_sorted_unique_and_usable(shapes, expected):
     pairs = tuple(CaptureShape(rows=rows, frames=frames) for rows, frames in shapes)
-    assert violated_paths(codec=CodecSpec(capture_pairs=pairs)) == expected
+    assert violated_paths(codec=CodecSpec(max_resident=32, capture_pairs=pairs)) == expected
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,8 @@ def test_reserved_labels_are_refused():
 )
 def test_tuning_bounds_must_include_the_starting_point(bounds, expected):
     tuning = TuningSpec(bounds=TuningBounds(talker_max_num_seqs=bounds))
-    assert violated_paths(tuning=tuning) == [f"spec.tuning.bounds.{field}" for field in expected]
+    started = violated_paths(talker=TalkerSpec(max_num_seqs=8), tuning=tuning)
+    assert started == [f"spec.tuning.bounds.{field}" for field in expected]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +221,8 @@ def test_tuning_bounds_must_include_the_starting_point(bounds, expected):
 )
 def test_chunk_ramps_must_be_unique(ramps, expected):
     tuning = TuningSpec(bounds=TuningBounds(chunk_ramps=ramps))
-    assert violated_paths(tuning=tuning) == [f"spec.tuning.bounds.{field}" for field in expected]
+    started = violated_paths(talker=TalkerSpec(max_num_seqs=8), tuning=tuning)
+    assert started == [f"spec.tuning.bounds.{field}" for field in expected]
 
 
 @pytest.mark.parametrize(("most", "expected"), [(2, []), (1, ["capturePairs.max"]), (0, [])])

@@ -121,7 +121,7 @@ def test_device_and_drain_reach_the_stages():
     processes = plan_local(msgspec.structs.replace(default_pipeline(), spec=spec), "1")
     assert [(process.stage, process.config.device, process.config.drain_seconds) for process in processes] == [
         (Stage.TALKER, "cuda", 0),
-        (Stage.CODEC, "cpu", 9),
+        (Stage.CODEC, "cuda", 9),
         (Stage.GATEWAY, "cpu", 7),
     ]
 
@@ -205,7 +205,7 @@ def test_local_tensor_parallelism_needs_a_device():
     def spec(device):
         return TalkerSpec(engine="vllm", device=device, vllm=VllmSpec(tensor_parallel_size=2))
 
-    message = "spec.talker.vllm.tensorParallelSize needs GPUs, .* set spec.talker.device: cuda"
+    message = "spec.talker.vllm.tensorParallelSize needs GPUs: set spec.talker.device: cuda"
     with pytest.raises(LocalError, match=message):
         plan_local(pipeline(talker=spec(None)), "1")
     assert plan_local(pipeline(talker=spec("cuda")), "1")[0].config.device == "cuda"

@@ -19,8 +19,8 @@ from syrinx_operator.cluster.names import (
     canary,
 )
 from syrinx_operator.cluster.state import STAGES, Component, Manifest, Problem, Replica
+from syrinx_operator.resource.sizes import codec_process
 from syrinx_operator.resource.spec import PipelineSpec
-from syrinx_operator.resource.stage_config import codec_process
 
 JOB_LABEL = "batch.kubernetes.io/job-name"
 CRASH_LOOP = "CrashLoopBackOff"

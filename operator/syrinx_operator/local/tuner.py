@@ -18,6 +18,7 @@ from syrinx_operator.local.machine import describe
 from syrinx_operator.local.supervisor import Member
 from syrinx_operator.resource.knobs import Identity, live_settings, with_setting
 from syrinx_operator.resource.rules import violations
+from syrinx_operator.resource.sizes import codec_process, device_of
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import Stage, engine_suffix, model_generation
 from syrinx_operator.resource.tuning_status import State
@@ -141,7 +142,7 @@ class LocalTuner:
 def identity_of(pipeline: TTSPipeline) -> Identity:
     """Returns the model, version and device that settings are valid for."""
     spec, machine = pipeline.spec, describe()
-    devices = f"talker {spec.talker.device or 'cpu'}, codec {spec.codec.device or 'cpu'}"
+    devices = f"talker {device_of(spec.talker)}, codec {device_of(codec_process(spec))}"
     return Identity(
         model=model_generation(spec, __version__),
         image=f"syrinx {__version__}",

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, structs
 
+from syrinx_operator.resource.sizes import codec_settings, talker_settings
 from syrinx_operator.resource.spec import CaptureShape, PipelineSpec
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_stages.contract.settings import Frames, Rows
@@ -80,11 +81,12 @@ RAMP_LADDER = ((1, 2, 4, 8, 12), (2, 2, 3, 4, 5, 7, 9, 12), (4, 4, 8, 12), (8, 8
 
 def setting_of(spec: PipelineSpec) -> Setting:
     """Returns the setting that a spec requests."""
+    codec = codec_settings(spec)
     return Setting(
-        talker_max_num_seqs=spec.talker.max_num_seqs,
-        codec_max_num_seqs=spec.codec.max_num_seqs,
-        chunk_ramp=spec.codec.chunk_ramp,
-        capture_pairs=spec.codec.capture_pairs,
+        talker_max_num_seqs=talker_settings(spec).max_num_seqs,
+        codec_max_num_seqs=codec.max_num_seqs,
+        chunk_ramp=codec.chunk_ramp,
+        capture_pairs=tuple(CaptureShape(rows=rows, frames=frames) for rows, frames in codec.capture_pairs),
     )
 
 

@@ -98,7 +98,7 @@ def _bounds_include_start(stage: str) -> Rule:
     return Rule(
         bounds,
         # If min is greater than max, the rule of RowBounds reports it.
-        ~at_most(minimum, maximum) | (at_most(minimum, start) & at_most(start, maximum)),
+        ~has(start) | ~at_most(minimum, maximum) | (at_most(minimum, start) & at_most(start, maximum)),
         f"{start}, the starting point of tuning, is outside these bounds",
         detail=f"{start}, the starting point of tuning, is {{self.{stage}.max_num_seqs}}: outside "
         f"{{{values}.min}} to {{{values}.max}}",
@@ -136,10 +136,13 @@ def _keda_needs_prometheus(stage: str) -> Rule:
 _SEPARATE = equals("topology", "Separate")
 _RESIDENT_ROWS = Rule(
     "maxNumSeqs",
-    at_most("maxNumSeqs", "maxResident"),
+    ~has("maxNumSeqs") | ~has("maxResident") | at_most("maxNumSeqs", "maxResident"),
     "every row of a step needs resident state: must be at most maxResident",
     detail="{self.max_num_seqs} rows per step need as many resident requests: must be at most maxResident, which is "
     "{self.max_resident}",
+)
+_FRACTION_OF_A_GPU = requires(
+    "memoryFraction", ~has("device") | equals("device", "cuda"), "is that of a GPU: set device cuda, or leave it out"
 )
 _ONE_GPU = ~has("vllm") | equals("vllm.tensorParallelSize", 1)
 
@@ -158,7 +161,7 @@ _ENOUGH_GPUS = Condition(
 
 
 def _pairs_out_of_order(codec: spec.CodecSpec) -> Iterator[tuple[Path, str]]:
-    for index, (before, pair) in enumerate(itertools.pairwise(codec.capture_pairs), 1):
+    for index, (before, pair) in enumerate(itertools.pairwise(codec.capture_pairs or ()), 1):
         if (pair.rows, pair.frames) < (before.rows, before.frames):
             yield (index,), f"rows {pair.rows}, frames {pair.frames}"
 
@@ -189,14 +192,17 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
             | Condition(
                 "!has(self.codec.capturePairs) || "
                 "self.codec.capturePairs.size() <= self.tuning.bounds.capturePairs.max",
-                lambda value: len(value.codec.capture_pairs) <= value.tuning.bounds.capture_pairs.max,
+                lambda value: len(value.codec.capture_pairs or ()) <= value.tuning.bounds.capture_pairs.max,
             ),
             "must be 0 or at least the number of codec.capturePairs, the starting point of tuning",
         ),
         *(_colocated_codec_has_default(name, field) for name, field in PROCESS_FIELDS),
         Rule(
             "codec.maxResident",
-            _SEPARATE | at_most("talker.maxResident", "codec.maxResident"),
+            _SEPARATE
+            | ~has("talker.maxResident")
+            | ~has("codec.maxResident")
+            | at_most("talker.maxResident", "codec.maxResident"),
             "with topology Colocated it must be at least talker.maxResident",
             detail="{self.codec.max_resident} is less than talker.maxResident, {self.talker.max_resident}: with "
             "topology Colocated the codec serves all requests of its talker",
@@ -243,6 +249,8 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         pod_template("talker"),
         _RESIDENT_ROWS,
         requires("vllm", equals("engine", "vllm"), "needs `engine: vllm`"),
+        requires("memoryFraction", equals("engine", "torch"), "is for engine torch: set vllm.gpuMemoryUtilization"),
+        _FRACTION_OF_A_GPU,
         Rule(
             "vllm.tensorParallelSize",
             _ONE_GPU | ~has("device") | equals("device", "cuda"),
@@ -261,14 +269,16 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
     spec.CodecSpec: (
         pod_template("codec"),
         _RESIDENT_ROWS,
+        _FRACTION_OF_A_GPU,
         Rule(
             "capturePairs",
             ItemsCondition(
-                "!has(self.capturePairs) || self.capturePairs.all(item, item.rows <= self.maxResident)",
+                "!has(self.capturePairs) || !has(self.maxResident) || "
+                "self.capturePairs.all(item, item.rows <= self.maxResident)",
                 lambda codec: (
                     ((index, "rows"), shape.rows)
-                    for index, shape in enumerate(codec.capture_pairs)
-                    if shape.rows > codec.max_resident
+                    for index, shape in enumerate(codec.capture_pairs or ())
+                    if codec.max_resident and shape.rows > codec.max_resident
                 ),
             ),
             "rows above maxResident are never used",

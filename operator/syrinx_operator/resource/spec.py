@@ -25,10 +25,10 @@ KIND: Final = "TTSPipeline"
 BUNDLED_MODEL_NAME = "syrinx-us"
 """The default of `spec.model.name` for the bundled voice."""
 
-_TALKER = settings.TalkerSettings()
-_CODEC = settings.CodecSettings()
 _VLLM = settings.VllmOptions()
-_MAX_RESIDENT = settings.StageConfig(pipeline="p", generation="g", replica="r", model="bundled").max_resident
+
+
+MemoryFraction = Annotated[float, Meta(gt=0, le=1)]
 
 
 class Metadata(Object, frozen=True, kw_only=True):
@@ -90,12 +90,15 @@ class TalkerSpec(StageSpec, frozen=True, kw_only=True):
     with VARIANT=vllm."""
     vllm: VllmSpec | None = None
     """Options of engine vllm. Default: the defaults of its fields."""
-    max_num_seqs: Rows = _TALKER.max_num_seqs
-    """Maximum number of requests per step (batch size). At most maxResident."""
-    max_resident: Rows = _MAX_RESIDENT
+    max_num_seqs: Rows | None = None
+    """Maximum number of requests per step (batch size). At most maxResident. Default: 8 on a CPU, 128 on a GPU."""
+    max_resident: Rows | None = None
     """Maximum number of requests with resident state. Requests that are not in the current step wait for their
-    deadline."""
-    lead_limit_seconds: Seconds = _TALKER.lead_limit_seconds
+    deadline. Default: 32 on a CPU, 1024 on a GPU; fewer if memoryFraction has no room for them."""
+    memory_fraction: MemoryFraction | None = None
+    """Fraction of a GPU's memory that the talker uses at most, including weights. Default: 0.6, so that a codec fits on
+    the same GPU. For engine vllm see vllm.gpuMemoryUtilization."""
+    lead_limit_seconds: Seconds = settings.TalkerSettings().lead_limit_seconds
     """A live stream releases its row when its codes are this many seconds ahead of playback."""
 
 
@@ -113,16 +116,23 @@ class CodecSpec(StageSpec, frozen=True, kw_only=True):
 
     engine: Literal["torch"] = "torch"
     """Inference engine: torch is Syrinx's own engine for CPUs and NVIDIA GPUs."""
-    max_num_seqs: Rows = _CODEC.max_num_seqs
-    """Maximum number of requests per decoder call (batch size). At most maxResident."""
-    max_resident: Rows = _MAX_RESIDENT
-    """Maximum number of requests with decoder state."""
-    chunk_ramp: Ramp = _CODEC.chunk_ramp
+    max_num_seqs: Rows | None = None
+    """Maximum number of requests per decoder call (batch size). At most maxResident. Default: 8 on a CPU, 32 on a
+    GPU."""
+    max_resident: Rows | None = None
+    """Maximum number of requests with decoder state. Default: 32 on a CPU, 1024 on a GPU; fewer if memoryFraction has
+    no room for them."""
+    memory_fraction: MemoryFraction | None = None
+    """Fraction of a GPU's memory that the codec uses at most, including weights. Default: 0.3, so that a talker fits on
+    the same GPU."""
+    chunk_ramp: Ramp | None = None
     """Frames (80 ms each) of a stream's first, second, ... audio chunk. The last value repeats. Small first chunks
-    reduce time to first audio, large later chunks are more efficient."""
-    capture_pairs: Annotated[tuple[CaptureShape, ...], Meta(max_length=64)] = ()
+    reduce time to first audio, large later chunks are more efficient. Default: [2, 2, 3, 4, 5, 7, 9, 12] on a CPU,
+    [2, 2, 4, 8, 12] on a GPU."""
+    capture_pairs: Annotated[tuple[CaptureShape, ...], Meta(max_length=64)] | None = None
     """Decoder shapes to capture, sorted by rows, then frames. A call is padded to the cheapest captured shape that
-    fits; without one it runs eagerly. Default: none."""
+    fits; without one it runs eagerly. Default: none on a CPU; on a GPU each size of the chunk ramp for 1, 2, 4, ...
+    up to maxNumSeqs rows."""
 
 
 class PodMonitorSpec(Object, frozen=True, kw_only=True):

@@ -9,14 +9,20 @@ from msgspec import Struct, structs
 
 from syrinx_operator.resource.gateway import GatewaySpec
 from syrinx_operator.resource.pods import is_kubernetes_only
-from syrinx_operator.resource.rules import PROCESS_FIELDS
+from syrinx_operator.resource.sizes import (
+    codec_process,
+    codec_resident,
+    codec_settings,
+    device_of,
+    memory_fraction,
+    talker_resident,
+    talker_settings,
+)
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, TTSPipeline
 from syrinx_stages.contract.settings import (
     ApiConfig,
-    CodecSettings,
     GatewaySettings,
     StageConfig,
-    TalkerSettings,
     TlsFiles,
     VllmOptions,
 )
@@ -71,17 +77,21 @@ def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
         settings_port=0,
         model="bundled" if spec.model.path is None else spec.model.path,
         model_name=pipeline.model_name,
-        talker=talker_settings(spec.talker),
-        codec=codec_settings(spec.codec),
+        talker=talker_settings(spec),
+        codec=codec_settings(spec),
         gateway=gateway_settings(spec.gateway),
     )
 
     def replicas(stage: Stage, count: int, **fields: object) -> list[StageConfig]:
         return [structs.replace(base, replica=f"{stage}-{n}", **fields) for n in range(count)]
 
-    def compute(stage: TalkerSpec | CodecSpec) -> dict[str, object]:
-        device = stage.device or "cpu"
-        return {"device": device, "max_resident": stage.max_resident, "drain_seconds": stage.drain_seconds}
+    def compute(stage: TalkerSpec | CodecSpec, max_resident: int) -> dict[str, object]:
+        return {
+            "device": device_of(stage),
+            "max_resident": max_resident,
+            "memory_fraction": memory_fraction(stage),
+            "drain_seconds": stage.drain_seconds,
+        }
 
     codec = codec_process(spec)
     engine = {"engine": spec.talker.engine, "vllm": vllm_options(spec.talker)}
@@ -90,20 +100,13 @@ def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
     }
     public["api"] = api_config(spec.gateway)
     public |= {"cors_origins": spec.gateway.cors.allow_origins, **_local_access(spec.gateway)}
-    talkers = replicas(Stage.TALKER, spec.talker.replicas, **engine, **compute(spec.talker))
-    codecs = replicas(Stage.CODEC, codec.replicas, **compute(codec))
+    talkers = replicas(Stage.TALKER, spec.talker.replicas, **engine, **compute(spec.talker, talker_resident(spec)))
+    codecs = replicas(Stage.CODEC, codec.replicas, **compute(codec, codec_resident(spec)))
     gateways = [StageProcess(Stage.GATEWAY, config) for config in replicas(Stage.GATEWAY, 1, **public)]
     if spec.topology == "Colocated":
         return [StageProcess(Stage.TALKER, *both) for both in zip(talkers, codecs, strict=True)] + gateways
     workers = [StageProcess(Stage.TALKER, config) for config in talkers]
     return workers + [StageProcess(Stage.CODEC, config) for config in codecs] + gateways
-
-
-def codec_process(spec: PipelineSpec) -> CodecSpec:
-    """Returns the codec with the fields of its process. If it is colocated, these are the talker's."""
-    if spec.topology == "Separate":
-        return spec.codec
-    return structs.replace(spec.codec, **{name: getattr(spec.talker, name) for name, _ in PROCESS_FIELDS})
 
 
 def progress_deadline(spec: PipelineSpec) -> int:
@@ -154,11 +157,8 @@ def _require_local(spec: PipelineSpec) -> None:
         raise LocalError(
             "spec.model.claim is supported only on Kubernetes: remove it and set spec.model.path to a local directory"
         )
-    if vllm_options(spec.talker).tensor_parallel_size > 1 and spec.talker.device is None:
-        raise LocalError(
-            "spec.talker.vllm.tensorParallelSize needs GPUs, and spec.talker.resources applies only on Kubernetes: "
-            "set spec.talker.device: cuda"
-        )
+    if vllm_options(spec.talker).tensor_parallel_size > 1 and device_of(spec.talker) == "cpu":
+        raise LocalError("spec.talker.vllm.tensorParallelSize needs GPUs: set spec.talker.device: cuda")
 
 
 def _local_access(gateway: GatewaySpec) -> dict[str, object]:
@@ -193,11 +193,6 @@ def model_generation(spec: PipelineSpec, version: str) -> str:
     return hashlib.sha256(identity.encode()).hexdigest()[:10]
 
 
-def talker_settings(spec: TalkerSpec) -> TalkerSettings:
-    """Returns the initial live settings of a talker."""
-    return TalkerSettings(max_num_seqs=spec.max_num_seqs, lead_limit_seconds=spec.lead_limit_seconds)
-
-
 def vllm_options(spec: TalkerSpec) -> VllmOptions:
     """Returns the engine options of vLLM."""
     return VllmOptions() if spec.vllm is None else VllmOptions(**structs.asdict(spec.vllm))
@@ -206,15 +201,6 @@ def vllm_options(spec: TalkerSpec) -> VllmOptions:
 def api_config(spec: GatewaySpec) -> ApiConfig:
     """Returns what the public API accepts besides the names of the checkpoint."""
     return ApiConfig(**structs.asdict(spec.api))
-
-
-def codec_settings(spec: CodecSpec) -> CodecSettings:
-    """Returns the initial live settings of a codec."""
-    return CodecSettings(
-        max_num_seqs=spec.max_num_seqs,
-        chunk_ramp=spec.chunk_ramp,
-        capture_pairs=tuple((shape.rows, shape.frames) for shape in spec.capture_pairs),
-    )
 
 
 def tracing_environment(spec: PipelineSpec) -> dict[str, str]:

@@ -45,7 +45,7 @@ class RowBounds(Object, frozen=True, kw_only=True):
 class CaptureBounds(Object, frozen=True, kw_only=True):
     """Limits on the captured decoder shapes of one codec."""
 
-    max: Annotated[int, Meta(ge=0, le=64)] = 16
+    max: Annotated[int, Meta(ge=0, le=64)] = 32
     """Maximum number of shapes. 0 disables their tuning."""
     seconds: Annotated[int, Meta(ge=1, le=3600)] = 60
     """Maximum time in seconds to capture all shapes."""

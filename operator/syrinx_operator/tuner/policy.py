@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from syrinx_operator.resource.knobs import RAMP_LADDER, ROWS_LADDER, Knob, Mode, Setting, setting_of
+from syrinx_operator.resource.sizes import codec_resident, talker_resident
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_operator.resource.tuning import RowBounds
 
@@ -65,8 +66,8 @@ def policy_of(spec: PipelineSpec) -> Policy:
         objectives={each.task_type: Objective(each.ttfa_p95_ms / 1000, each.target) for each in spec.slo.ttfa},
         max_underrun_ratio=spec.slo.underrun_ratio,
         rows={
-            Knob.TALKER_ROWS: _rows(bounds.talker_max_num_seqs, spec.talker.max_resident, spec.talker.max_num_seqs),
-            Knob.CODEC_ROWS: _rows(bounds.codec_max_num_seqs, spec.codec.max_resident, spec.codec.max_num_seqs),
+            Knob.TALKER_ROWS: _rows(bounds.talker_max_num_seqs, talker_resident(spec), requested.talker_max_num_seqs),
+            Knob.CODEC_ROWS: _rows(bounds.codec_max_num_seqs, codec_resident(spec), requested.codec_max_num_seqs),
         },
         # An empty list fixes the ramp; None is the default ladder.
         ramps=tuple(sorted({*ramps, requested.chunk_ramp}, key=lambda ramp: (ramp[0], sum(ramp) / len(ramp), ramp))),

@@ -19,14 +19,18 @@ from syrinx_stages.codec.memory import (
     StreamStates,
     Workspace,
     WorkspaceSize,
+    buffer_layout,
     split_k_workspace,
+    stream_elements,
     workspace_size,
 )
 from syrinx_stages.codec.weights import CodecWeights
-from syrinx_stages.contract.settings import CapturePair
+from syrinx_stages.contract.settings import MAX_ROWS, CapturePair
 from syrinx_stages.kernels.codec_frames import ROW_NEW_FRAMES, ROW_PAST_FRAMES, ROW_SLOT
 from syrinx_stages.kernels.recorder import GraphRecorder, Work
 from syrinx_stages.model.codec_decoder import CodecDecoder
+from syrinx_stages.runtime.engine import Limits
+from syrinx_stages.runtime.gpu_memory import free_share
 
 MAX_FRAMES = 64
 """Maximum frames of one row in a call, as in the settings."""
@@ -69,19 +73,29 @@ class CudaCodecEngine:
     """On an H200 a call takes 0.45 ms, plus 0.0125 ms per frame."""
 
     def __init__(
-        self, decoder: CodecDecoder, max_resident: int, device: torch.device, dtype: torch.dtype = torch.float16
+        self,
+        decoder: CodecDecoder,
+        max_resident: int,
+        device: torch.device,
+        dtype: torch.dtype = torch.float16,
+        memory_fraction: float = 1.0,
     ) -> None:
-        """Copies the decoder's weights to `device` in `dtype`."""
+        """Copies the decoder's weights to `device` in `dtype`. Raises `StartError` if its memory does not suffice.
+
+        Holds fewer than `max_resident` streams if half of a fraction of the device's memory has no room for them.
+        """
         # Higher priority than a talker in the same process: calls are short, and a listener waits for the audio.
         self._recorder = GraphRecorder(device, priority=-1)
         with self._recorder.on_stream():
             self._weights = CodecWeights(decoder, device, dtype)
+            max_resident = min(max_resident, _streams_in(memory_fraction, self._weights))
             self.states = StreamStates(self._weights, max_resident, MAX_FRAMES)
             self.split_k = split_k_workspace(device)
         self.workspace: Workspace | None = None
         self._graphs: dict[CapturePair, tuple[Work, ForwardPass]] = {}
         self._uncaptured: OrderedDict[CapturePair, ForwardPass] = OrderedDict()
         self._max_resident = max_resident
+        self.limits = Limits(max_resident=max_resident)
         self._codebooks, self.codebook_size = decoder.config.num_quantizers, decoder.config.codebook_size
         self._samples = decoder.config.samples_per_frame
         self._idle_buffers: deque[_HostBuffers] = deque()
@@ -217,6 +231,18 @@ class CudaCodecEngine:
         return _HostBuffers(
             zeros(max(upload, size.upload), dtype=torch.int32), zeros(max(pcm, size.pcm), dtype=torch.int16)
         )
+
+
+def _streams_in(memory_fraction: float, weights: CodecWeights) -> int:
+    """Returns how many streams half of an engine's share of the memory holds; calls need the other half.
+
+    Raises `StartError` if the share is too small for any call.
+    """
+    if weights.device.type != "cuda":
+        return MAX_ROWS
+    stream = stream_elements(weights, MAX_FRAMES) * weights.dtype.itemsize
+    call = workspace_size(weights, buffer_layout(weights), 1, MAX_FRAMES).bytes(weights.dtype)
+    return free_share(weights.device, memory_fraction, 2 * max(stream, call), "the codec's streams") // 2 // stream
 
 
 def _warm_up_rows(max_rows: int) -> list[int]:

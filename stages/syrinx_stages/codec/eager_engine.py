@@ -10,6 +10,7 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.model.codec_decoder import CodecDecoder
 from syrinx_stages.model.layers import pack_weights
+from syrinx_stages.runtime.engine import Limits
 
 
 class EagerCodecEngine:
@@ -21,6 +22,7 @@ class EagerCodecEngine:
     depth = 1
     isolates_rows = True
     overhead_frames = 0
+    limits = Limits()
 
     def __init__(self, decoder: CodecDecoder, max_resident: int) -> None:
         self._decoder = decoder.eval()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -68,18 +69,30 @@ def buffer_layout(weights: CodecWeights) -> dict[str, Buffer]:
     return layout
 
 
+def stream_elements(weights: CodecWeights, max_frames: int) -> int:
+    """Returns the size of a stream's state, in elements. max_frames: of one row in a call."""
+    tails = sum(buffer.tail * buffer.channels for buffer in buffer_layout(weights).values())
+    _, _, *cache = _cache_shape(weights, 1, max_frames)
+    return tails + weights.config.num_hidden_layers * math.prod(cache)
+
+
+def _cache_shape(weights: CodecWeights, max_streams: int, max_frames: int) -> tuple[int, ...]:
+    """Returns [layers, slots, key or value, ring buffer length, key heads * head size]."""
+    config = weights.config
+    length = config.sliding_window - 1 + max_frames
+    return config.num_hidden_layers, max_streams, 2, length, config.num_key_value_heads * config.head_size
+
+
 class StreamStates:
     """Allocates a slot to each stream and holds all slots' state. Slots are never cleared: see ROW_PAST_FRAMES."""
 
     def __init__(self, weights: CodecWeights, max_streams: int, max_frames: int) -> None:
         """max_frames: of one row in a call."""
-        config = weights.config
         self.layout = buffer_layout(weights)
         width = sum(buffer.tail * buffer.channels for buffer in self.layout.values())
         self.tails = torch.empty(max_streams, width, dtype=weights.dtype, device=weights.device)
         """[slots, width]: the tails of all buffers."""
-        length = config.sliding_window - 1 + max_frames
-        shape = config.num_hidden_layers, max_streams, 2, length, config.num_key_value_heads * config.head_size
+        shape = _cache_shape(weights, max_streams, max_frames)
         self.kv_caches = torch.empty(shape, dtype=weights.dtype, device=weights.device)
         """[layers, slots, key or value, ring buffer length, key heads * head size]."""
         self._free = list(range(max_streams))

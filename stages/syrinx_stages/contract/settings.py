@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-Rows = Annotated[int, Meta(ge=1, le=1024)]
+MAX_ROWS = 1024
+Rows = Annotated[int, Meta(ge=1, le=MAX_ROWS)]
 Frames = Annotated[int, Meta(ge=1, le=64)]
 Ramp = Annotated[tuple[Frames, ...], Meta(min_length=1, max_length=16)]
 CapturePair = tuple[Rows, Frames]
@@ -39,6 +40,10 @@ DEFAULT_RAMP = (2, 2, 3, 4, 5, 7, 9, 12)
 
 Chunk k is played without a gap if its frames and those of the chunks 2 to k-1 are generated while the chunks 1 to k-1
 are played. This ramp allows that from 1.31 times real time on."""
+
+
+DEFAULT_RESIDENT = 32
+"""Requests that hold state at the same time, on a CPU."""
 
 
 class TalkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,6 +102,9 @@ class ReportedSettings(msgspec.Struct, frozen=True):
     """Settings in force once temporary settings expire: all that the stage knows, but for only temporary ones."""
     seconds: float | None = None
     """Seconds until the temporary settings expire; None without any."""
+    limits: dict[str, int] = {}
+    """What the engine can do on its device: `max_num_seqs` and `max_resident`, if that is limited. Settings beyond it
+    have no effect."""
 
 
 class VllmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -164,8 +172,10 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Engine of the talker."""
     vllm: VllmOptions = VllmOptions()
     """Options for `engine: vllm`."""
-    max_resident: Rows = 32
+    max_resident: Rows = DEFAULT_RESIDENT
     """Maximum number of requests that hold state at the same time. Cannot change after the start."""
+    memory_fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """Fraction of a GPU's memory that this stage uses at most."""
     drain_seconds: Annotated[float, Meta(ge=0, le=3600)] = 30.0
     """Time after SIGTERM to finish claimed requests; the remaining ones are handed over to other replicas."""
     settings_file: str | None = None

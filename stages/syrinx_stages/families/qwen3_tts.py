@@ -32,7 +32,10 @@ def load_tokenizer(model: str) -> Tokenizer:
 def load_talker_engine(
     config: StageConfig, device: torch.device, settings: LiveSettings[TalkerSettings]
 ) -> TalkerEngine:
-    """Raises `StartError` if the engine is not installed, `CheckpointError` if the checkpoint is invalid."""
+    """Raises `CheckpointError` if the checkpoint is invalid.
+
+    Raises `StartError` if the engine is not installed, or a GPU has too little memory.
+    """
     import torch
 
     from syrinx_stages.model.checkpoint import Checkpoint
@@ -51,21 +54,22 @@ def load_talker_engine(
         # The kernels need Triton, which CPU images do not have.
         from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
 
-        return CudaTalkerEngine(Checkpoint(config.model, device, dtype), config.max_resident)
+        return CudaTalkerEngine(Checkpoint(config.model, device, dtype), config.max_resident, config.memory_fraction)
     from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 
     return EagerTalkerEngine(Checkpoint(config.model, device, dtype))
 
 
 def load_codec_engine(config: StageConfig, device: torch.device) -> CodecEngine:
-    """Raises `CheckpointError` if the checkpoint is invalid."""
+    """Raises `CheckpointError` if the checkpoint is invalid, `StartError` if a GPU has too little memory."""
     from syrinx_stages.model.checkpoint import Checkpoint
 
     if device.type == "cuda":
         # The kernels need Triton, which CPU images do not have.
         from syrinx_stages.codec.cuda_engine import CudaCodecEngine
 
-        return CudaCodecEngine(Checkpoint(config.model).load_codec_decoder(), config.max_resident, device)
+        decoder = Checkpoint(config.model).load_codec_decoder()
+        return CudaCodecEngine(decoder, config.max_resident, device, memory_fraction=config.memory_fraction)
     from syrinx_stages.codec.eager_engine import EagerCodecEngine
 
     return EagerCodecEngine(Checkpoint(config.model, device).load_codec_decoder(), config.max_resident)

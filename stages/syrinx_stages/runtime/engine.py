@@ -7,6 +7,17 @@ unless the interface of a stage says otherwise.
 
 from typing import Any, Protocol
 
+from msgspec import Struct
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What an engine can do on its device. None: anything."""
+
+    max_num_seqs: int | None = None
+    """Maximum number of rows per step."""
+    max_resident: int | None = None
+    """Maximum number of resident requests."""
+
 
 class Engine(Protocol):
     """The part of the interface that both stages have in common."""
@@ -17,6 +28,9 @@ class Engine(Protocol):
     isolates_rows: bool
     """True: an exception in `admit` or `launch` changes nothing and concerns one row only. False: any exception ends
     the process, as errors of an accelerator are permanent."""
+
+    limits: Limits
+    """Known after `warm_up`."""
 
     def warm_up(self) -> None:
         """Prepares the engine so that the first request is as fast as later ones."""

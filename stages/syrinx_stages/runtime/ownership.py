@@ -42,7 +42,8 @@ class Ownership:
         self._failing: set[str] = set()
         """Which of the loops failed in its last iteration."""
         self._consumer = consumer
-        self._capacity = capacity
+        self.capacity = capacity
+        """Maximum number of claims."""
         self._admit = admit
         self._lost = lost
         self._can_admit = can_admit
@@ -63,7 +64,7 @@ class Ownership:
     @property
     def free(self) -> int:
         """Number of requests that can still be claimed."""
-        return self._capacity - len(self.claims)
+        return self.capacity - len(self.claims)
 
     def forget(self, request_id: str) -> None:
         """Removes a claim that was finished, lost, or left to expire."""

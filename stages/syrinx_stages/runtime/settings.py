@@ -47,6 +47,8 @@ class LiveSettings(Generic[S]):
         """The settings in force when no temporary settings are."""
         self.generation = generation
         """Generation of the base settings."""
+        self.limits: dict[str, int] = {}
+        """What the engine can do, by setting; empty before it is loaded, or if it can do anything."""
         self._max_resident = max_resident
         self._clock = clock
         self._temporary = settings
@@ -63,6 +65,12 @@ class LiveSettings(Generic[S]):
     def current(self) -> S:
         """The settings in force."""
         return self.base if self.seconds_left is None else self._temporary
+
+    @property
+    def max_num_seqs(self) -> int:
+        """The rows of a step in force, as far as the engine has them. For the settings of a talker or codec."""
+        rows: int = getattr(self.current, "max_num_seqs")  # noqa: B009
+        return min(rows, self.limits.get("max_num_seqs", rows))
 
     def apply(self, update: SettingsUpdate) -> None:
         """Applies an update. Raises `SettingsError` and then changes nothing."""

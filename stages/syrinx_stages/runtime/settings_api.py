@@ -45,6 +45,7 @@ class _LiveStage:
             "generation": live.generation,
             "settings": msgspec.to_builtins(live.current),
             "base": msgspec.to_builtins(live.base),
+            "limits": live.limits,
         }
         left = live.seconds_left
         return report if left is None else {**report, "seconds": left}

@@ -12,10 +12,12 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from msgspec import structs
+
 from syrinx_stages.connector.base import StageConnector
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
-from syrinx_stages.runtime.engine import Engine
+from syrinx_stages.runtime.engine import Engine, Limits
 from syrinx_stages.runtime.in_flight import InFlightSteps
 from syrinx_stages.runtime.metrics import Metrics, export_settings, rows_label
 from syrinx_stages.runtime.owned_requests import OwnedRequests
@@ -92,6 +94,7 @@ class Worker(OwnedRequests[R], Generic[R, S, E]):
         self.engine = await self.engine_thread.run(self._load)
         self._unready = "warming up"
         await self.warm_up()
+        self._apply(self.engine.limits)
         for run in (self.publisher.run, self._read_loop, self._step_loop, self._storage.run):
             self._tasks.spawn(run())
         for run in (self.ownership.claim_loop, self.ownership.lease_loop, self.ownership.report_loop):
@@ -109,9 +112,15 @@ class Worker(OwnedRequests[R], Generic[R, S, E]):
         not_reading = None if self.ownership.is_consuming else "not reading the request stream"
         return self._unready or self._tasks.failure or self._storage.full or not_reading
 
+    def _apply(self, limits: Limits) -> None:
+        self.live.limits = {name: value for name, value in structs.asdict(limits).items() if value is not None}
+        if limits.max_resident is not None:
+            self.ownership.capacity = min(self.ownership.capacity, limits.max_resident)
+        self.settings_changed()
+
     def settings_changed(self) -> None:
         """Exports the settings in force and schedules again."""
-        self.speed.max_num_seqs = self.live.current.max_num_seqs
+        self.speed.max_num_seqs = self.live.max_num_seqs
         self.metrics[m.MAX_NUM_SEQS].labels(self.stage).set(self.speed.max_num_seqs)
         export_settings(self.metrics, self.stage, self.live)
         self.wake.set()

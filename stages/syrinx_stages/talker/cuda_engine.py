@@ -5,23 +5,37 @@ the second feeds them to the talker, and gives the host time to enqueue the next
 `Allocator` assigns the device memory, and the engine keeps each request's state.
 """
 
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from msgspec import Struct
 from torch import Tensor
 
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.kernels.recorder import GraphRecorder, Work
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import TalkerConfig
+from syrinx_stages.runtime.engine import Limits
 from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation, Allocator
 from syrinx_stages.talker.engine import EngineFull, frame_results
-from syrinx_stages.talker.model_runner import MAX_PAGES, ModelRunner, NewRequest
+from syrinx_stages.talker.model_runner import MAX_PAGES, RESIDENT_PAGES, RESIDENT_SECONDS, ModelRunner, NewRequest
 from syrinx_stages.talker.packed import pack
 from syrinx_stages.talker.prefill import PREFILL_ROWS
 from syrinx_stages.talker.prompt import Prepared, Prompter
+
+log = logging.getLogger(__name__)
+
+
+def max_useful_rows(step_seconds: Mapping[int, float]) -> int:
+    """Returns the rows from which on a step lasts longer than the audio that it generates, or the most measured ones.
+
+    step_seconds: measured, by rows. If even one row takes longer, streams share a step of any size.
+    """
+    useful = [rows for rows, seconds in step_seconds.items() if seconds <= FAMILY.frame_seconds]
+    return max(useful or step_seconds)
 
 
 class _Row(Struct, kw_only=True):
@@ -57,8 +71,11 @@ class CudaTalkerEngine:
     ahead_frames = math.inf
     prefill_rows = PREFILL_ROWS[-1]
 
-    def __init__(self, checkpoint: Checkpoint, max_resident: int) -> None:
-        """Computes in the dtype of `checkpoint`. Raises `CheckpointError` if its weights do not match its config."""
+    def __init__(self, checkpoint: Checkpoint, max_resident: int, memory_fraction: float = 1.0) -> None:
+        """Computes in the dtype of `checkpoint`, with at most a fraction of the device's memory.
+
+        Raises `CheckpointError` if its weights do not match its config, `StartError` if the memory does not suffice.
+        """
         self._device = checkpoint.device
         self._recorder, self._prepare_recorder = GraphRecorder(self._device), GraphRecorder(self._device)
         with self._recorder.on_stream():
@@ -67,7 +84,7 @@ class CudaTalkerEngine:
             self._config: TalkerConfig = talker.config
             # Reference voices are encoded in float32: it happens once per request and improves quality.
             self._prompter = Prompter(checkpoint.as_float32(), talker, MAX_PAGES * PAGE_SIZE)
-            self.runner = ModelRunner(pack(talker), talker.config, self._recorder, max_resident)
+            self.runner = ModelRunner(pack(talker), talker.config, self._recorder, max_resident, memory_fraction)
         state = self.runner.state
         self.allocator = Allocator(
             slots=max_resident,
@@ -76,11 +93,21 @@ class CudaTalkerEngine:
             max_pages=MAX_PAGES,
         )
         self._rows: dict[str, _Row] = {}
+        self.limits = Limits()
         self._recorder.record_event()()
 
     @torch.inference_mode()
     def warm_up(self) -> None:
         self.runner.warm_up()
+        if self._device.type == "cuda":
+            self.limits = self._measured_limits()
+
+    def _measured_limits(self) -> Limits:
+        seconds = self.runner.step_seconds()
+        steps = ", ".join(f"{rows}: {1000 * each:.2f} ms" for rows, each in seconds.items())
+        max_resident = max(1, min(self.allocator.slots.capacity, self.allocator.pages.capacity // RESIDENT_PAGES))
+        log.info("memory for %d requests of %d s; steps by rows: %s", max_resident, RESIDENT_SECONDS, steps)
+        return Limits(max_num_seqs=max_useful_rows(seconds), max_resident=max_resident)
 
     @torch.inference_mode()
     def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:

@@ -16,6 +16,7 @@ from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.model.layers import pack_weights
 from syrinx_stages.model.sampling import FrameSampler
 from syrinx_stages.model.talker import KVCache
+from syrinx_stages.runtime.engine import Limits
 from syrinx_stages.talker.engine import frame_results
 from syrinx_stages.talker.prompt import Prepared, Prompt, Prompter
 
@@ -45,6 +46,7 @@ class EagerTalkerEngine:
     isolates_rows = True
     ahead_frames = 16.0
     prefill_rows = 1
+    limits = Limits()
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Loads the model. Raises CheckpointError if the checkpoint is invalid."""

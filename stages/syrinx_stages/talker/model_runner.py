@@ -1,5 +1,6 @@
 """Runs the talker on one device: owns its memory, captures its steps as CUDA graphs, and uploads their metadata."""
 
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from syrinx_stages.contract.messages import Sampling
 from syrinx_stages.kernels.metadata import NUM_COLUMNS
 from syrinx_stages.kernels.recorder import GraphRecorder, Work
 from syrinx_stages.model.config import TalkerConfig
+from syrinx_stages.runtime.gpu_memory import free_share
 from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation, batch_sizes, bucket_for, num_pages
 from syrinx_stages.talker.frame import DeviceState, FrameStep, PrefillStep
 from syrinx_stages.talker.packed import PackedTalker
@@ -19,10 +21,9 @@ from syrinx_stages.talker.prompt import Prompt
 
 MAX_PAGES = 64
 """Cache pages of one request: 4,096 positions, five minutes."""
-RESIDENT_SECONDS = 48
+RESIDENT_SECONDS = 16
 """Cache for each resident request, on average: most utterances have about five seconds, a few have a minute."""
-MAX_CACHE_SHARE = 0.6
-"""Share of the free device memory that the cache may take: the codec may use the same device."""
+RESIDENT_PAGES = num_pages(int(RESIDENT_SECONDS * FAMILY.frames_per_second))
 RESIDENT_TEXT_ROWS = 256
 """Text rows for each resident request, on average."""
 RING = 4
@@ -40,11 +41,21 @@ class NewRequest(NamedTuple):
 class ModelRunner:
     """Enqueues frames and prefills on the recorder's stream; never waits for the device."""
 
-    def __init__(self, weights: PackedTalker, config: TalkerConfig, recorder: GraphRecorder, max_resident: int) -> None:
-        """Allocates memory for `max_resident` requests; must be called on the recorder's stream."""
+    def __init__(
+        self,
+        weights: PackedTalker,
+        config: TalkerConfig,
+        recorder: GraphRecorder,
+        max_resident: int,
+        memory_fraction: float = 1.0,
+    ) -> None:
+        """Allocates memory for `max_resident` requests, as far as a fraction of the device's memory goes.
+
+        Must be called on the recorder's stream. Raises `StartError` if it does not suffice for one long request.
+        """
         self.weights, self.config, self.recorder = weights, config, recorder
         self.batch_sizes = batch_sizes(max_resident)
-        self.state = self._new_state(max_resident)
+        self.state = self._new_state(max_resident, memory_fraction)
         self.frames: dict[int, tuple[FrameStep, Work, Work]] = {}
         """By number of rows: a step, and the graphs of its `sample_codes` and `decode`."""
         self.prefills: dict[tuple[int, int], tuple[PrefillStep, Work]] = {}
@@ -69,6 +80,21 @@ class ModelRunner:
             for prefill in prefills:
                 self.capture_prefill(prefill)
         self.recorder.record_event()()
+
+    def step_seconds(self) -> dict[int, float]:
+        """Returns the time of a frame of padding rows, by rows: the shortest of a few, in seconds."""
+        return {
+            rows: min(self._timed(sample, decode) for _ in range(3))
+            for rows, (_, sample, decode) in self.frames.items()
+        }
+
+    def _timed(self, *works: Work) -> float:
+        started = time.perf_counter()
+        with self.recorder.on_stream():
+            for work in works:
+                work()
+        self.recorder.record_event()()
+        return time.perf_counter() - started
 
     def new_frame(self, rows: int) -> FrameStep:
         """Returns a frame step of `rows` rows, not captured."""
@@ -146,14 +172,14 @@ class ModelRunner:
         metadata.copy_(staged, non_blocking=True)
         self.staging_free[self.next_staging] = self.recorder.record_event()
 
-    def _new_state(self, max_resident: int) -> DeviceState:
+    def _new_state(self, max_resident: int, memory_fraction: float) -> DeviceState:
         config, like = self.config, self.weights.norm
         position_bytes = config.num_hidden_layers * 2 * config.num_key_value_heads * config.head_size
         page_bytes = PAGE_SIZE * position_bytes * like.element_size()
-        pages = max(max_resident * num_pages(int(RESIDENT_SECONDS * FAMILY.frames_per_second)), MAX_PAGES)
+        pages = max(max_resident * RESIDENT_PAGES, MAX_PAGES)
         if like.is_cuda:
-            free_bytes = torch.cuda.mem_get_info(like.device)[0]
-            pages = min(pages, int(free_bytes * MAX_CACHE_SHARE) // page_bytes)
+            left = free_share(like.device, memory_fraction, MAX_PAGES * page_bytes, "the talker's KV cache")
+            pages = min(pages, left // page_bytes)
         return DeviceState(
             config,
             like,

@@ -175,7 +175,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
             message = f"the client has not read for {LISTENER_TIMEOUT:.0f} s"
             self.end(request_id, self.rows[request_id].produced, End(EndReason.CANCELLED, message))
         admitted = self._next_prefills(now)
-        limits = settings.max_num_seqs, settings.lead_limit_seconds, self.engine.ahead_frames
+        limits = self.live.max_num_seqs, settings.lead_limit_seconds, self.engine.ahead_frames
         step = schedule(self.rows.values(), now, *limits)
         self.rows_running.set(len(step.ids))
         if not (admitted or step.ids or self.steps):

@@ -22,6 +22,7 @@ from syrinx_stages.contract.settings import VllmOptions
 from syrinx_stages.kernels.recorder import GraphRecorder
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
+from syrinx_stages.runtime.engine import Limits
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.talker.allocation import batch_sizes
 from syrinx_stages.talker.engine import EngineFull, frame_results
@@ -89,6 +90,7 @@ class VllmTalkerEngine:
     isolates_rows = False
     ahead_frames = math.inf
     prefill_rows = 8
+    limits = Limits()
 
     def __init__(
         self, checkpoint: Checkpoint, max_resident: int, max_num_seqs: Callable[[], int], options: VllmOptions

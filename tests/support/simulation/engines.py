@@ -16,6 +16,7 @@ from syrinx_stages.codec.engine import CaptureCost, Prefill
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.contract.settings import CapturePair
+from syrinx_stages.runtime.engine import Limits
 
 CODEBOOK_SIZE = 1 << 15
 _FRAME = struct.Struct("<16H")
@@ -122,6 +123,7 @@ class _Engine(Generic[R]):
     depth: int
     rows: dict[str, R] = field(default_factory=dict)
     isolates_rows: bool = True
+    limits: Limits = field(default_factory=Limits)
 
     def warm_up(self) -> None:
         self.loop.spend(self.pace.prefill)

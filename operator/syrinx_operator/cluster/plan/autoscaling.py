@@ -1,6 +1,6 @@
 """Autoscalers of the stages: ScaledObjects of KEDA or HorizontalPodAutoscalers, on streams and the expected wait."""
 
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -10,7 +10,7 @@ from syrinx_operator.cluster.plan.objects import manifest, omit_empty
 from syrinx_operator.cluster.prometheus import selector
 from syrinx_operator.cluster.state import Component, Manifest, ObjectKey, Observed, Owner, is_owned, workload_stages
 from syrinx_operator.resource.autoscaling import AutoscalingSpec, StageAutoscalingSpec
-from syrinx_operator.resource.gateway import GatewaySpec
+from syrinx_operator.resource.sizes import codec_settings, talker_settings
 from syrinx_operator.resource.spec import PipelineSpec
 
 STREAMS_METRIC: Final = "syrinx_live_streams"
@@ -40,7 +40,7 @@ def autoscalers(owner: Owner, spec: PipelineSpec, observed: Observed) -> list[Ma
         part = getattr(spec, stage.value)
         if part.autoscaling is None:
             continue
-        targets = _targets(part, part.autoscaling)
+        targets = _targets(spec, stage, part.autoscaling)
         kind, other = (SCALED_OBJECT, AUTOSCALER) if part.autoscaling.by == "Keda" else (AUTOSCALER, SCALED_OBJECT)
         former = observed.objects.get(ObjectKey(other.kind, names.workload(owner.name, stage)))
         if former is not None and is_owned(former, owner):
@@ -52,8 +52,9 @@ def autoscalers(owner: Owner, spec: PipelineSpec, observed: Observed) -> list[Ma
     return found
 
 
-def _targets(part: Any, autoscaling: AutoscalingSpec) -> list[_Target]:
-    default = _STREAMS_PER_GATEWAY if isinstance(part, GatewaySpec) else part.max_num_seqs
+def _targets(spec: PipelineSpec, stage: Component, autoscaling: AutoscalingSpec) -> list[_Target]:
+    rows = {Component.TALKER: talker_settings(spec).max_num_seqs, Component.CODEC: codec_settings(spec).max_num_seqs}
+    default = rows.get(stage, _STREAMS_PER_GATEWAY)
     # A pod that two jobs scrape must count once.
     streams = f"sum(max by (pod) ({STREAMS_METRIC}{{SELECTOR}}))"
     found = [_Target(STREAMS_METRIC, streams, autoscaling.streams_per_replica or default, per_replica=True)]

@@ -33,7 +33,7 @@ from syrinx_operator.resource.pods import (
 )
 from syrinx_operator.resource.spec import PipelineSpec, StageSpec, TTSPipeline
 from syrinx_operator.resource.stage_config import tracing_environment
-from syrinx_stages.contract.settings import SETTINGS_PORT, TOKEN_VARIABLE
+from syrinx_stages.contract.settings import DEFAULT_RESIDENT, SETTINGS_PORT, TOKEN_VARIABLE
 
 USER = 65_532
 """An unprivileged UID that owns no file in the image."""
@@ -77,8 +77,6 @@ TMP = mounted("syrinx-tmp", {"emptyDir": {}}, "/tmp", read_only=False)
 def stage_inputs(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> dict[str, Any]:
     """Returns the inputs of a stage's pod template, without live settings and fields of other stages."""
     spec = pipeline.spec
-    part = records.stage_spec(spec, stage)
-    live = {field.encode_name for field in msgspec.structs.fields(part) if field.name in records.LIVE_FIELDS[stage]}
     model = non_defaults(spec.model)
     if stage is not Component.GATEWAY:
         model.pop("name", None)
@@ -86,8 +84,8 @@ def stage_inputs(pipeline: TTSPipeline, stage: Component, context: RenderContext
         # Not its size.
         model["cache"] = {"claim": spec.model.cache.claim}
     return {
-        "stage": {field: value for field, value in non_defaults(part).items() if field not in live},
-        **{colocated.value: spec.codec.max_resident for colocated in stages_in_pod(spec, stage)[1:]},
+        "stage": _stage_inputs(spec, stage),
+        **{colocated.value: records.max_resident(spec, colocated) for colocated in stages_in_pod(spec, stage)[1:]},
         "running": [context.image, context.generation, context.password_uid],
         "model": model,
         "connector": {} if spec.connector.managed else non_defaults(spec.connector),
@@ -96,6 +94,18 @@ def stage_inputs(pipeline: TTSPipeline, stage: Component, context: RenderContext
         **omit_empty(tracing=tracing_environment(spec)),
         **pull_inputs(spec),
     }
+
+
+def _stage_inputs(spec: PipelineSpec, stage: Component) -> dict[str, Any]:
+    part = records.stage_spec(spec, stage)
+    live = {field.encode_name for field in msgspec.structs.fields(part) if field.name in records.LIVE_FIELDS[stage]}
+    inputs = {field: value for field, value in non_defaults(part).items() if field not in live}
+    if stage is not Component.GATEWAY:
+        # Resources that were stored when every one had this value name it, and others do not: both mean the same pods.
+        inputs.pop("maxResident", None)
+        resident = records.max_resident(spec, stage)
+        inputs |= {} if resident == DEFAULT_RESIDENT else {"maxResident": resident}
+    return inputs
 
 
 def pull_inputs(spec: PipelineSpec) -> dict[str, Any]:

@@ -19,6 +19,15 @@ from syrinx_operator.resource import stage_config as process
 from syrinx_operator.resource.gateway import GatewaySpec
 from syrinx_operator.resource.model import ModelSpec
 from syrinx_operator.resource.pods import ADMIN_PORT
+from syrinx_operator.resource.sizes import (
+    codec_process,
+    codec_resident,
+    codec_settings,
+    device_of,
+    memory_fraction,
+    talker_resident,
+    talker_settings,
+)
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, TTSPipeline
 from syrinx_stages.contract.checkpoints import hub_directory, s3_directory
 from syrinx_stages.contract.settings import (
@@ -212,8 +221,13 @@ class Settings(Struct, frozen=True):
 
 def stage_spec(spec: PipelineSpec, stage: Component) -> AnyStage:
     """Returns the spec of a stage and its process."""
-    part: AnyStage = process.codec_process(spec) if stage is Component.CODEC else getattr(spec, stage.value)
+    part: AnyStage = codec_process(spec) if stage is Component.CODEC else getattr(spec, stage.value)
     return part
+
+
+def max_resident(spec: PipelineSpec, stage: Component) -> int:
+    """Returns the number of requests with state in a talker or codec."""
+    return talker_resident(spec) if stage is Component.TALKER else codec_resident(spec)
 
 
 def start_config(pipeline: TTSPipeline, stage: Component, generation: str) -> str:
@@ -230,8 +244,8 @@ def start_config(pipeline: TTSPipeline, stage: Component, generation: str) -> st
         if part.tls is not None:
             own["tls"] = TlsFiles(certificate=f"{names.TLS_DIRECTORY}/tls.crt", key=f"{names.TLS_DIRECTORY}/tls.key")
     else:
-        has_gpu = any(name.startswith(("nvidia.com/", "amd.com/")) for name in part.resources.limits)
-        own = {"device": part.device or ("cuda" if has_gpu else "cpu"), "max_resident": part.max_resident}
+        own = {"device": device_of(part), "max_resident": max_resident(pipeline.spec, stage)}
+        own["memory_fraction"] = memory_fraction(part)
         if isinstance(part, TalkerSpec):
             own |= {"engine": part.engine, "vllm": process.vllm_options(part)}
     config = StageConfig(
@@ -264,8 +278,8 @@ def settings(spec: PipelineSpec, stage: Component, owner: Owner, observed: Obser
     """Returns a stage's live settings. Their generation increases on a change and exceeds all known generations."""
     live: dict[Component, GatewaySettings | TalkerSettings | CodecSettings] = {
         Component.GATEWAY: process.gateway_settings(spec.gateway),
-        Component.TALKER: process.talker_settings(spec.talker),
-        Component.CODEC: process.codec_settings(spec.codec),
+        Component.TALKER: talker_settings(spec),
+        Component.CODEC: codec_settings(spec),
     }
     desired = msgspec.json.decode(msgspec.json.encode(live[stage]))
     recorded = recorded_settings(owner, stage, observed)
