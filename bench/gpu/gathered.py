@@ -149,6 +149,29 @@ def figures(run: ServiceRun) -> dict[str, Any]:
     }
 
 
+def defaults_over_best(runs: Mapping[str, ServiceRun]) -> dict[str, float]:
+    """Returns by load what the defaults reach of the best run on as many GPUs: 1 is as good; empty without both.
+
+    Closed loops: audio seconds per second. Open loops: the best TTFA p95 over that of the defaults.
+    """
+    measured = {name: figures(run) for name, run in runs.items() if run.complete and "two_gpus" not in name}
+    default = next((each for name, each in measured.items() if name.endswith("defaults")), None)
+    others = [
+        each for each in measured.values() if each is not default and default and each["model"] == default["model"]
+    ]
+    if default is None:
+        return {}
+    audio, ttfa = "closed_loop_audio_s_per_s", "open_loop_ttfa_p95_ms"
+    found = {}
+    for clients, value in default[audio].items():
+        if known := [each[audio][clients] for each in others if clients in each[audio]]:
+            found[f"{clients} at once"] = value / max(known)
+    for rate, value in default[ttfa].items():
+        if known := [each[ttfa][rate] for each in others if rate in each[ttfa]]:
+            found[f"{rate} requests/s"] = min(known) / value
+    return found
+
+
 def _milliseconds(points: Mapping[str, Point], times: str, quantile: str) -> dict[str, float]:
     spreads = {load: getattr(point, times) for load, point in points.items()}
     return {load: 1000 * getattr(spread, quantile) for load, spread in spreads.items() if spread is not None}
@@ -169,6 +192,8 @@ def summary(gathered: Gathered) -> dict[str, Any]:
     }
     if run is not None:
         result |= figures(run) | {"revision": run.revision, "driver": run.driver, "created": run.created}
+    if ratios := defaults_over_best(gathered.runs):
+        result |= {"defaults_over_best": min(ratios.values()), "defaults_over_best_by_load": ratios}
     result["variants"] = {name: figures(other) for name, other in gathered.runs.items() if other is not run}
     result["targets"] = [_target(target, result) for target in TARGETS]
     rounded: dict[str, Any] = _rounded(result)

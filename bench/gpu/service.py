@@ -120,7 +120,7 @@ class Bench:
 
     async def _point(self, loop: Loop, amount: float, seconds: float, load: Awaitable[LoadResult]) -> Point:
         ramp: tuple[int, ...] = ()
-        if self.system is not None:
+        if self.system is not None and self.run.setup is not None and self.run.setup.variant != "defaults":
             ramp = plan.chunk_ramp(loop, amount)
             await self.system.set_ramp(ramp)
         await asyncio.sleep(SETTLE_SECONDS)

@@ -2,11 +2,9 @@
 
 import contextlib
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +13,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from syrinx_operator import __version__
+from syrinx_operator.local import mps
 from syrinx_operator.local.console import PipelineView, make_console
 from syrinx_operator.local.events import Event, describe_exit
 from syrinx_operator.local.pipeline import LocalPipeline
@@ -28,12 +27,13 @@ LEAD_LIMIT_SECONDS = 8
 PASSWORD = "SYRINX_BENCH_REDIS_PASSWORD"
 TAIL_LINES = 30
 
-Variant = Literal["separate", "colocated", "two-gpus", "mps", "paced"]
+Variant = Literal["separate", "colocated", "two-gpus", "mps", "defaults", "paced"]
 VARIANTS: Mapping[Variant, tuple[str, str]] = {
     "separate": ("talker and codec as processes on one GPU", "run talker and codec in a process each (default)"),
     "colocated": ("talker and codec in one process on one GPU", "run talker and codec in one process"),
     "two-gpus": ("talker and codec on one GPU each", "run the talker on GPU 0 and the codec on GPU 1"),
     "mps": ("talker and codec as processes on one GPU under MPS", "run both under CUDA's multi-process service"),
+    "defaults": ("as `syrinx up` runs them with only the device set", "set the device and nothing else"),
     "paced": ("engines with simulated timing", "simulate the engines' timing, without a GPU: see gpu.paced"),
 }
 """Description and help text of the ways in which talker and codec run."""
@@ -66,11 +66,16 @@ class Setup(Struct, frozen=True, kw_only=True):
 
     def pipeline(self, redis_url: str) -> TTSPipeline:
         """Returns the resource."""
+        model = {"path": self.model} if self.model else {"bundled": True}
+        connector = {"url": redis_url, "passwordEnv": PASSWORD}
+        if self.variant == "defaults":
+            on_device = {"device": self.device}
+            return _resource({"model": model, "talker": on_device, "codec": on_device, "connector": connector})
         # A colocated codec takes the device and the drain time from the talker.
         stage = {} if self.variant == "colocated" else {"device": self.device, "drainSeconds": DRAIN_SECONDS}
         pairs = [{"rows": rows, "frames": frames} for rows in self.capture_rows for frames in self.capture_frames]
         spec = {
-            "model": {"path": self.model} if self.model else {"bundled": True},
+            "model": model,
             "gateway": {"port": 0, "maxQueue": 10_000, "maxQueueSeconds": 60, "drainSeconds": DRAIN_SECONDS},
             "talker": {
                 **{"device": self.device, "drainSeconds": DRAIN_SECONDS, "engine": self.engine},
@@ -82,11 +87,15 @@ class Setup(Struct, frozen=True, kw_only=True):
                 "capturePairs": pairs if self.device == "cuda" or self.variant == "paced" else [],
             },
             "topology": "Colocated" if self.variant == "colocated" else "Separate",
-            "connector": {"url": redis_url, "passwordEnv": PASSWORD},
+            "connector": connector,
             "tuning": {"mode": "Off", "bounds": {"capturePairs": {"max": 0}}},
         }
-        resource = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "bench"}, "spec": spec}
-        return msgspec.convert(resource, TTSPipeline)
+        return _resource(spec)
+
+
+def _resource(spec: Mapping[str, object]) -> TTSPipeline:
+    resource = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "bench"}, "spec": spec}
+    return msgspec.convert(resource, TTSPipeline)
 
 
 class System:
@@ -102,8 +111,9 @@ class System:
         with contextlib.ExitStack() as stack:
             self._view = stack.enter_context(PipelineView(make_console(stderr=True), logs=False))
             self._directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="syrinx-bench-")))
-            if setup.variant == "mps":
-                stack.enter_context(_mps_daemon(self._directory))
+            if setup.variant not in ("mps", "defaults"):
+                # Where there is no daemon, so that none is used.
+                os.environ[mps.DIRECTORY] = str(self._directory)
             self._redis = stack.enter_context(RedisServer())
             os.environ[PASSWORD] = self._redis.password
             pipeline = setup.pipeline(self._redis.url)
@@ -112,7 +122,8 @@ class System:
                 directory=self._directory,
                 observe=self._on_event,
                 commands=_commands(setup.variant),
-                additional=_additional_gateways(pipeline, setup.gateways - 1),
+                port=0,
+                additional=() if setup.variant == "defaults" else _additional_gateways(pipeline, setup.gateways - 1),
             )
             async with self._local:
                 yield
@@ -167,19 +178,3 @@ def _commands(variant: Variant) -> dict[Stage, Sequence[str]]:
             for gpu, stage in enumerate(stages)
         }
     return {}
-
-
-@contextlib.contextmanager
-def _mps_daemon(directory: Path) -> Iterator[None]:
-    """Runs a private daemon of CUDA's multi-process service for processes started within the context."""
-    control = shutil.which("nvidia-cuda-mps-control")
-    if control is None:
-        raise FileNotFoundError("--mps needs nvidia-cuda-mps-control")
-    (directory / "mps").mkdir()
-    os.environ |= {"CUDA_MPS_PIPE_DIRECTORY": str(directory / "mps"), "CUDA_MPS_LOG_DIRECTORY": str(directory)}
-    try:
-        subprocess.run([control, "-d"], check=True, timeout=20)
-        yield
-    finally:
-        with contextlib.suppress(subprocess.SubprocessError):
-            subprocess.run([control], input=b"quit\n", check=False, timeout=20)

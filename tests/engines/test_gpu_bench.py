@@ -6,9 +6,10 @@ import statistics
 import msgspec
 import pytest
 from aiohttp.test_utils import TestServer
+from msgspec import structs
 
 from gpu import checkpoint, plan, plots, report
-from gpu.gathered import EngineResult, Gathered, Kernel, figures, summary
+from gpu.gathered import EngineResult, Gathered, Kernel, defaults_over_best, figures, summary
 from gpu.mock import application
 from gpu.monitor import Usage
 from gpu.plan import MEAN_SECONDS, length_seconds, make_script
@@ -19,6 +20,7 @@ from syrinx_operator.commands.bench.load import GeneratorStats, Limit, LoadGener
 from syrinx_operator.commands.bench.stats import Outcome, Playback, summarize
 from syrinx_operator.local.machine import Machine
 from syrinx_operator.resource.rules import violations
+from syrinx_operator.resource.sizes import codec_settings
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.model.codec_decoder import CodecDecoder
@@ -151,9 +153,26 @@ def test_setup_gives_a_valid_resource_with_the_captured_calls(variant):
     pipeline = Setup(model="/models/1b7", variant=variant).pipeline("redis://127.0.0.1:1/0")
     decoded = msgspec.convert(msgspec.to_builtins(pipeline), TTSPipeline)
     assert decoded == pipeline and not violations(pipeline)
-    shapes = pipeline.spec.codec.capture_pairs
-    assert max(shape.rows for shape in shapes) == pipeline.spec.codec.max_num_seqs
-    assert {shape.frames for shape in shapes} >= set(plan.EARLY_RAMP) | set(plan.BUSY_RAMP)
+    codec = codec_settings(pipeline.spec)
+    assert max(rows for rows, _ in codec.capture_pairs) == codec.max_num_seqs
+    assert {frames for _, frames in codec.capture_pairs} >= set(plan.EARLY_RAMP) | set(plan.BUSY_RAMP)
+
+
+def test_the_defaults_are_compared_with_the_best_run_of_each_load():
+    def with_ttfa(ttfa: float, outcomes: int) -> ServiceRun:
+        timed = point("open", 20, [outcome(ttfa)] * 100)
+        return structs.replace(run(timed, point("closed", 64, [outcome(0.1)] * outcomes)), complete=True)
+
+    runs = {
+        "1b7": with_ttfa(0.02, 100),
+        "1b7_mps": with_ttfa(0.03, 200),
+        "1b7_two_gpus": with_ttfa(0.001, 900),
+        "0b6": structs.replace(with_ttfa(0.001, 900), model="0.6B, random weights"),
+        "1b7_defaults": with_ttfa(0.025, 180),
+    }
+    found = defaults_over_best(runs)
+    assert found == {"64 at once": pytest.approx(0.9), "20 requests/s": pytest.approx(0.8)}
+    assert defaults_over_best({"1b7": runs["1b7"]}) == {}
 
 
 @pytest.mark.parametrize(("size", "parameters"), [("1b7", 1.917e9), ("0b6", 0.906e9)])

@@ -17,6 +17,7 @@ from msgspec import structs
 from syrinx_operator import __version__
 from syrinx_operator.local.backoff import Backoff
 from syrinx_operator.local.events import Event, Observer, exited, ready, stopped
+from syrinx_operator.local.mps import shared_gpu
 from syrinx_operator.local.supervisor import Child, Member
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import LocalError, Stage, StageProcess, plan_local, tracing_environment
@@ -107,6 +108,7 @@ class LocalPipeline:
         inherited = tracing_environment(self.pipeline.spec) | os.environ
         environment = stage_environment(inherited) | await self._redis_environment()
         environment[TOKEN_VARIABLE] = self.settings_headers[TOKEN_HEADER]
+        environment |= await self._cleanup.enter_async_context(shared_gpu(self._plan, environment, self._observe))
         self.processes = [
             Child(
                 process,

@@ -4,6 +4,7 @@ A step samples code 0 of each row, runs the code predictor and returns the frame
 of the row's next step, so a frame is returned as early as possible.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -45,6 +46,7 @@ class EagerTalkerEngine:
     depth = 1
     isolates_rows = True
     ahead_frames = 16.0
+    prompt_rows = math.inf
     prefill_rows = 1
     limits = Limits()
 

@@ -36,6 +36,10 @@ class TalkerEngine(Engine, Protocol):
     """Generated frames that the client has not got, from which on a live stream waits for the steps of others; inf: it
     never waits. Steps of more rows leave more time to a codec on the same processor."""
 
+    prompt_rows: float
+    """Results of a step of more rows are published while the next step runs. Those of others are before it is launched,
+    which is earlier, but leaves a device idle meanwhile."""
+
     prefill_rows: int
     """Maximum requests per `admit` call. It is above 1 only where a batch costs little more than one request."""
 

@@ -1,5 +1,6 @@
 """The talker service: reads requests from the connector, runs the engine and publishes code frames."""
 
+import asyncio
 import logging
 import math
 import time
@@ -53,10 +54,13 @@ class Waiting(Struct, frozen=True):
         return self.claim.request.id
 
 
-class _EngineResult(Struct, frozen=True):
-    """What the engine did in one iteration."""
+_Completed = CompletedStep[Sequence[Row], Mapping[str, bytes | End]]
 
-    completed: CompletedStep[Sequence[Row], Mapping[str, bytes | End]] | None
+
+class _Launched(Struct, frozen=True):
+    """What the engine has begun in one iteration."""
+
+    is_step: bool
     failed: Sequence[Waiting]
     rejected: Sequence[Waiting]
     """Requests for which the engine has no memory now."""
@@ -81,6 +85,8 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         self._engine_full = False
         """The engine rejected a request, and no row has been evicted since."""
         self._empty_steps = 0
+        self._unpublished: _Completed | None = None
+        """Results that are published while the next step runs."""
         self._step_seconds = math.inf
         self._prefill_seconds = self.metrics[m.PREFILL_SECONDS].labels(self.stage)
 
@@ -179,28 +185,53 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         step = schedule(self.rows.values(), now, *limits)
         self.rows_running.set(len(step.ids))
         if not (admitted or step.ids or self.steps):
+            if self._unpublished:
+                self._publish_unpublished()
+                return 0.0
             return min(filter(None, (step.wake_at, self._next_abandoned_at())), default=None)
         rows = [self.rows[request_id] for request_id in step.ids]
         for row in rows:
             row.in_flight += 1
-        result = await self.engine_thread.run(self._run_engine_step, admitted, rows)
-        if admitted:
-            rejected = {waiting.id for waiting in result.rejected}
-            # Requests that were evicted in the meantime have no row any more.
-            resident = {waiting.id for waiting in admitted} & self.rows.keys() - rejected
-            for request_id in resident:
-                self.traces.begin(request_id, "first_frame")
-            self._resident |= resident
-            self._prefill_seconds.observe(result.prefill_seconds)
-        if result.completed:
-            self._publish(result.completed)
-        for waiting in result.failed:
+        launched, completed = await self._run_step(admitted, rows)
+        self._count_prefill(admitted, launched)
+        if completed and len(completed.context) <= self.engine.prompt_rows:
+            self._publish(completed)
+        else:
+            self._unpublished = completed
+        for waiting in launched.failed:
             self.rows.pop(waiting.id, None)
             self.fail(waiting.claim, _FAILED)
-        for waiting in result.rejected:
+        for waiting in launched.rejected:
             self._requeue(waiting)
         self.ownership.recheck_admission()
         return 0.0
+
+    async def _run_step(self, admitted: Sequence[Waiting], rows: Sequence[Row]) -> tuple[_Launched, _Completed | None]:
+        """Launches a step and reads the oldest one, meanwhile publishing results that are left."""
+        if self._unpublished is None:
+            return await self.engine_thread.run(self._launch_and_read, admitted, rows)
+        launched = await self.engine_thread.run(self._launch_step, admitted, rows)
+        reading = asyncio.ensure_future(self.engine_thread.run(self.steps.read_oldest, launched.is_step))
+        # The thread begins to wait for the device first.
+        await asyncio.sleep(0)
+        self._publish_unpublished()
+        return launched, await reading
+
+    def _publish_unpublished(self) -> None:
+        completed, self._unpublished = self._unpublished, None
+        if completed:
+            self._publish(completed)
+
+    def _count_prefill(self, admitted: Sequence[Waiting], launched: _Launched) -> None:
+        if not admitted:
+            return
+        rejected = {waiting.id for waiting in launched.rejected}
+        # Requests that were evicted in the meantime have no row any more.
+        resident = {waiting.id for waiting in admitted} & self.rows.keys() - rejected
+        for request_id in resident:
+            self.traces.begin(request_id, "first_frame")
+        self._resident |= resident
+        self._prefill_seconds.observe(launched.prefill_seconds)
 
     def _next_abandoned_at(self) -> float | None:
         """Returns when the first listener has been inactive for too long (monotonic seconds)."""
@@ -233,7 +264,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         # Queued calls release evicted rows. Then an immediate retry may succeed.
         self._engine_full = not self.engine_thread.has_queued
 
-    def _publish(self, completed: CompletedStep[Sequence[Row], Mapping[str, bytes | End]]) -> None:
+    def _publish(self, completed: _Completed) -> None:
         """Publishes a step's results. Ignores rows that were evicted or claimed again in the meantime."""
         now = time.monotonic()
         self._evict_if_starved([row for row in completed.context if self.rows.get(row.id) is row], completed.result)
@@ -274,7 +305,11 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
 
     # On the engine's thread ------------------------------------------------------------------------------------
 
-    def _run_engine_step(self, admitted: Sequence[Waiting], rows: Sequence[Row]) -> _EngineResult:
+    def _launch_and_read(self, admitted: Sequence[Waiting], rows: Sequence[Row]) -> tuple[_Launched, _Completed | None]:
+        launched = self._launch_step(admitted, rows)
+        return launched, self.steps.read_oldest(launched.is_step)
+
+    def _launch_step(self, admitted: Sequence[Waiting], rows: Sequence[Row]) -> _Launched:
         start = time.monotonic()
         failed: list[Waiting] = []
         rejected: list[Waiting] = []
@@ -284,7 +319,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         due = [row for row in rows if row.id not in without_state]
         if due:
             self.steps.launch(due, lambda: self._launch([row.id for row in due]))
-        return _EngineResult(self.steps.read_oldest(bool(due)), failed, rejected, prefill_seconds)
+        return _Launched(bool(due), failed, rejected, prefill_seconds)
 
     def _prefill(self, admitted: Sequence[Waiting], failed: list[Waiting], rejected: list[Waiting]) -> None:
         """Prefills requests as a batch or, if that fails, one by one."""

@@ -89,6 +89,7 @@ class VllmTalkerEngine:
     depth = 1
     isolates_rows = False
     ahead_frames = math.inf
+    prompt_rows = math.inf
     prefill_rows = 8
     limits = Limits()
 

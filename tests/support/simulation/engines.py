@@ -4,6 +4,7 @@ A frame holds the checksum of everything before it in its stream, and the number
 of a request sample different frames, as two GPUs do, so a stream that was joined of two trajectories is visible.
 """
 
+import math
 import random
 import struct
 import zlib
@@ -141,6 +142,11 @@ class SimulatedTalkerEngine(_Engine[_Row]):
 
     ahead_frames: float = 6
     prefill_rows: int = 1
+
+    @property
+    def prompt_rows(self) -> float:
+        """Half of the engines publish the results of a step while the next one runs."""
+        return math.inf if self.depth == 1 else 0
 
     def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
         self.loop.spend(self.pace.jittered(self.pace.prefill))
