@@ -65,7 +65,7 @@ class _Talker(_Device):
 
     depth = 1
     ahead_frames = math.inf
-    prompt_rows = 16
+    prompt_rows = 16.0
     prefill_rows = 8
 
     def __init__(self) -> None:

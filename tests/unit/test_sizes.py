@@ -11,7 +11,6 @@ from syrinx_operator.resource.sizes import (
     codec_resident,
     codec_settings,
     device_of,
-    memory_fraction,
     talker_resident,
     talker_settings,
 )
@@ -44,7 +43,6 @@ def test_a_gpu_has_the_best_sizes_of_a_large_one(fields: dict[str, Any]) -> None
     codec = codec_settings(spec)
     assert (codec.max_num_seqs, codec.chunk_ramp) == (32, (2, 2, 4, 8, 12))
     assert codec.capture_pairs == tuple((rows, frames) for rows in (1, 2, 4, 8, 16, 32) for frames in (2, 4, 8, 12))
-    assert memory_fraction(spec.talker) + memory_fraction(spec.codec) < 1
 
 
 def test_a_stated_device_wins() -> None:

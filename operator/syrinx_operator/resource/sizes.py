@@ -10,15 +10,11 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, StageSpec, TalkerSpec
+from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, StageSpec
 from syrinx_operator.resource.tuning import RowBounds
 from syrinx_stages.contract.settings import DEFAULT_RAMP, DEFAULT_RESIDENT, CapturePair, CodecSettings, TalkerSettings
 
 _GPU_RESOURCES = ("nvidia.com/", "amd.com/")
-
-
-TALKER_MEMORY, CODEC_MEMORY = 0.6, 0.3
-"""Default fractions of a GPU's memory: both stages fit on one GPU beside what else uses it a little."""
 
 
 class _Defaults(Struct, frozen=True, kw_only=True):
@@ -67,12 +63,6 @@ def codec_resident(spec: PipelineSpec) -> int:
         needed.append(talker_resident(spec))
     default = _DEFAULTS[device_of(codec_process(spec))].max_resident
     return spec.codec.max_resident or max(default, *needed)
-
-
-def memory_fraction(stage: TalkerSpec | CodecSpec) -> float:
-    """Returns the fraction of a GPU's memory for a stage; 1 on a CPU, where it has no meaning."""
-    default = TALKER_MEMORY if isinstance(stage, TalkerSpec) else CODEC_MEMORY
-    return (stage.memory_fraction or default) if device_of(stage) == "cuda" else 1.0
 
 
 def talker_settings(spec: PipelineSpec) -> TalkerSettings:

@@ -14,7 +14,6 @@ from syrinx_operator.resource.sizes import (
     codec_resident,
     codec_settings,
     device_of,
-    memory_fraction,
     talker_resident,
     talker_settings,
 )
@@ -89,7 +88,7 @@ def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
         return {
             "device": device_of(stage),
             "max_resident": max_resident,
-            "memory_fraction": memory_fraction(stage),
+            "memory_fraction": stage.memory_fraction,
             "drain_seconds": stage.drain_seconds,
         }
 

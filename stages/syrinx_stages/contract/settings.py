@@ -42,6 +42,8 @@ Chunk k is played without a gap if its frames and those of the chunks 2 to k-1 a
 are played. This ramp allows that from 1.31 times real time on."""
 
 
+TALKER_MEMORY, CODEC_MEMORY = 0.6, 0.3
+"""Fractions of a GPU's memory: both stages fit on one GPU, beside a little else."""
 DEFAULT_RESIDENT = 32
 """Requests that hold state at the same time, on a CPU."""
 
@@ -174,8 +176,8 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Options for `engine: vllm`."""
     max_resident: Rows = DEFAULT_RESIDENT
     """Maximum number of requests that hold state at the same time. Cannot change after the start."""
-    memory_fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    """Fraction of a GPU's memory that this stage uses at most."""
+    memory_fraction: Annotated[float, Meta(gt=0, le=1)] | None = None
+    """Fraction of a GPU's memory that this stage uses at most. None: `TALKER_MEMORY` or `CODEC_MEMORY`."""
     drain_seconds: Annotated[float, Meta(ge=0, le=3600)] = 30.0
     """Time after SIGTERM to finish claimed requests; the remaining ones are handed over to other replicas."""
     settings_file: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from syrinx_stages.contract.settings import CODEC_MEMORY, TALKER_MEMORY
 from syrinx_stages.model.config import read_model_config
 from syrinx_stages.model.describe import checkpoint_directory, describe
 from syrinx_stages.runtime.errors import StartError
@@ -54,7 +55,8 @@ def load_talker_engine(
         # The kernels need Triton, which CPU images do not have.
         from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
 
-        return CudaTalkerEngine(Checkpoint(config.model, device, dtype), config.max_resident, config.memory_fraction)
+        checkpoint = Checkpoint(config.model, device, dtype)
+        return CudaTalkerEngine(checkpoint, config.max_resident, config.memory_fraction or TALKER_MEMORY)
     from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 
     return EagerTalkerEngine(Checkpoint(config.model, device, dtype))
@@ -69,7 +71,8 @@ def load_codec_engine(config: StageConfig, device: torch.device) -> CodecEngine:
         from syrinx_stages.codec.cuda_engine import CudaCodecEngine
 
         decoder = Checkpoint(config.model).load_codec_decoder()
-        return CudaCodecEngine(decoder, config.max_resident, device, memory_fraction=config.memory_fraction)
+        fraction = config.memory_fraction or CODEC_MEMORY
+        return CudaCodecEngine(decoder, config.max_resident, device, memory_fraction=fraction)
     from syrinx_stages.codec.eager_engine import EagerCodecEngine
 
     return EagerCodecEngine(Checkpoint(config.model, device).load_codec_decoder(), config.max_resident)

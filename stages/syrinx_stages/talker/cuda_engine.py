@@ -69,7 +69,7 @@ class CudaTalkerEngine:
     """A frame's codes are ready before its step ends: more depth would make new requests wait for a second step."""
     isolates_rows = False
     ahead_frames = math.inf
-    prompt_rows = 16
+    prompt_rows = 16.0
     prefill_rows = PREFILL_ROWS[-1]
 
     def __init__(self, checkpoint: Checkpoint, max_resident: int, memory_fraction: float = 1.0) -> None:

@@ -24,7 +24,6 @@ from syrinx_operator.resource.sizes import (
     codec_resident,
     codec_settings,
     device_of,
-    memory_fraction,
     talker_resident,
     talker_settings,
 )
@@ -245,7 +244,7 @@ def start_config(pipeline: TTSPipeline, stage: Component, generation: str) -> st
             own["tls"] = TlsFiles(certificate=f"{names.TLS_DIRECTORY}/tls.crt", key=f"{names.TLS_DIRECTORY}/tls.key")
     else:
         own = {"device": device_of(part), "max_resident": max_resident(pipeline.spec, stage)}
-        own["memory_fraction"] = memory_fraction(part)
+        own["memory_fraction"] = part.memory_fraction
         if isinstance(part, TalkerSpec):
             own |= {"engine": part.engine, "vllm": process.vllm_options(part)}
     config = StageConfig(
