@@ -176,12 +176,6 @@ POD_RULES: Final[Mapping[type[Struct], tuple[Rule, ...]]] = {
         requires("tolerationSeconds", has("effect") & equals("effect", "NoExecute"), "needs effect NoExecute"),
     ),
     pods.Storage: (
-        immutable(
-            f"{_amount('self.size')} >= {_amount('oldSelf.size')}",
-            "a volume cannot shrink",
-            "size",
-            advice="create a new pipeline, or remove the volume first if it may be lost",
-        ),
         immutable("self.accessMode == oldSelf.accessMode", "is immutable once the volume exists", "accessMode"),
         immutable(
             "has(self.storageClassName) == has(oldSelf.storageClassName) && "
