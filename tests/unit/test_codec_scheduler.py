@@ -57,10 +57,10 @@ def test_a_row_waits_for_a_complete_chunk() -> None:
 
 
 def test_the_first_audio_waits_until_it_lasts_to_the_second_chunk() -> None:
-    """The talker needs 50 ms a frame, and the codec 5 ms: the second chunk takes 100 ms, and 50 ms are silence."""
+    """The talker needs 20 ms a frame, and the codec 5 ms: the second chunk takes 40 ms, and the margin is 100 ms."""
 
     def started(pending: int, *others: Row) -> tuple[int, ...] | None:
-        new = row("new", pending=pending, first_codes_at=NOW - 0.05 * (pending - 1), codes_at=NOW)
+        new = row("new", pending=pending, first_codes_at=NOW - 0.02 * (pending - 1), codes_at=NOW)
         chosen = schedule([new, *others], NOW, SETTINGS, (), 0, seconds_per_frame=0.005).call
         return chosen and chosen.frames
 

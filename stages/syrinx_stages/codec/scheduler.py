@@ -27,8 +27,8 @@ STALLED_SECONDS = 0.5
 """A stream without audio whose codes stop for this long gets a partial first chunk. Its talker may have reached a lead
 limit that is shorter than the chunk, and then waits for playback."""
 
-START_MARGIN_SECONDS = 0.05
-"""Leading silence that is not played, in seconds: typical of the bundled voice."""
+START_MARGIN_SECONDS = 0.1
+"""Leading silence that is not played, 0.05 s of the bundled voice, and as much for streams that start meanwhile."""
 MAX_START_SECONDS = 0.8
 """The first audio waits for at most this many seconds of codes."""
 
