@@ -125,7 +125,7 @@ def gather(directory: Path, prefix: str, named: str = PRIMARY) -> Gathered:
 
 def figures(run: ServiceRun) -> dict[str, Any]:
     """Returns the figures of a service run."""
-    opened, closed, live = (
+    opened, closed, live, burst = (
         {f"{point.amount:g}": point.stats for point in run.points if point.load == loop} for loop in LOOPS
     )
     one, four = (closed[clients].ttfa if clients in closed else None for clients in ("1", "4"))
@@ -145,6 +145,7 @@ def figures(run: ServiceRun) -> dict[str, Any]:
         "live_streams_under_1_percent": max(
             (int(count) for count, point in live.items() if is_nearly_gap_free(point)), default=None
         ),
+        "burst128_p99_ms": _milliseconds(burst, "first_byte", "p99").get("128"),
         "ttfa_c4_over_c1": four.p50 / one.p50 if one and four else None,
     }
 
@@ -154,7 +155,7 @@ def defaults_over_best(runs: Mapping[str, ServiceRun]) -> dict[str, float]:
 
     Closed loops: audio seconds per second. Open loops: the best TTFA p95 over that of the defaults.
     """
-    measured = {name: figures(run) for name, run in runs.items() if run.complete and "two_gpus" not in name}
+    measured = {name: figures(run) for name, run in runs.items() if run.complete and not (run.setup and run.setup.quiet) and "two_gpus" not in name}
     default = next((each for name, each in measured.items() if name.endswith("defaults")), None)
     others = [
         each for each in measured.values() if each is not default and default and each["model"] == default["model"]
@@ -192,6 +193,8 @@ def summary(gathered: Gathered) -> dict[str, Any]:
     }
     if run is not None:
         result |= figures(run) | {"revision": run.revision, "driver": run.driver, "created": run.created}
+    if quiet := gathered.runs.get(f"{gathered.named}_quiet"):
+        result["quiet_ttfa_p95_ms"] = figures(quiet)["open_loop_ttfa_p95_ms"]
     if ratios := defaults_over_best(gathered.runs):
         result |= {"defaults_over_best": min(ratios.values()), "defaults_over_best_by_load": ratios}
     result["variants"] = {name: figures(other) for name, other in gathered.runs.items() if other is not run}

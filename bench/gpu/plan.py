@@ -12,7 +12,7 @@ from syrinx_operator.commands.bench.load import Script, corpus
 from syrinx_operator.commands.bench.stats import Point
 from syrinx_stages.contract.family import FAMILY
 
-LOOPS = ("open", "closed", "live")
+LOOPS = ("open", "closed", "live", "burst")
 MAX_TTFA_SECONDS = 0.5
 """Limit of the TTFA p95 at a number of listeners that counts as served."""
 SEARCH_PRECISION = 16
@@ -21,8 +21,10 @@ EARLY_RAMP = (2, 2, 4, 8, 12)
 """Chunk ramp of points with few streams, for the lowest latency."""
 BUSY_RAMP = (2, 4, 8, 12)
 """Chunk ramp of points with many streams: fewer, larger calls."""
-BUSY_FROM = {"open": 20.0, "closed": 32.0, "live": 0.0}
+BUSY_FROM = {"open": 20.0, "closed": 32.0, "live": 0.0, "burst": 32.0}
 """The loads from which on a point has many streams."""
+BURST_SECONDS = 4.0
+"""Time for a burst to end before the next one."""
 DEFAULT_SECONDS = 10.0
 """For loads that are not in the plan."""
 MEAN_SECONDS = 38.0 / 9.1
@@ -41,6 +43,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Seconds by requests per second."""
     closed: Mapping[float, float]
     """Seconds by concurrent clients."""
+    bursts: Sequence[tuple[int, int]] = ((128, 5),)
+    """(requests at once, number of such bursts)."""
     live: tuple[int, int] | None = (128, 1536)
     """The number of listeners that the search starts with, and the limit."""
     ramp_up: float = 4.0
@@ -55,6 +59,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             self,
             open={rate: self.open.get(rate, DEFAULT_SECONDS) for rate in rates or self.open if "open" in loops},
             closed={n: self.closed.get(n, DEFAULT_SECONDS) for n in clients or self.closed if "closed" in loops},
+            bursts=self.bursts if "burst" in loops else (),
             live=live if "live" in loops else None,
         )
 
@@ -68,11 +73,12 @@ QUICK = Plan(
     warm_up=((1, 1.0), (64, 2.0)),
     open={1: 15, 20: 6, 80: 6},
     closed={1: 5, 4: 5, 64: 5},
+    bursts=((128, 2),),
     live=(256, 1536),
     ramp_up=3.0,
     hold=5.0,
 )
-CPU = Plan(warm_up=((1, 1.0),), open={1: 6, 2: 5}, closed={1: 4, 4: 5}, live=(2, 8), ramp_up=2.0, hold=3.0)
+CPU = Plan(warm_up=((1, 1.0),), open={1: 6, 2: 5}, closed={1: 4, 4: 5}, bursts=((4, 1),), live=(2, 8), ramp_up=2.0, hold=3.0)
 """A smoke test for the bundled voice on a CPU."""
 
 

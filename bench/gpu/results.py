@@ -21,7 +21,7 @@ class ServicePoint(Struct, frozen=True, kw_only=True):
 
     load: Loop
     amount: float
-    """Requests per second (open), concurrent clients (closed), or listeners (live)."""
+    """Requests per second (open), concurrent clients (closed), listeners (live), or requests at once (burst)."""
     seconds: float
     """Duration in which requests were sent."""
     chunk_ramp: tuple[int, ...]
@@ -65,7 +65,7 @@ def load(file: Path) -> ServiceRun:
     return msgspec.json.decode(file.read_bytes(), type=ServiceRun)
 
 
-_UNITS = {"open": "req/s", "closed": "clients", "live": "listeners"}
+_UNITS = {"open": "req/s", "closed": "clients", "live": "listeners", "burst": "at once"}
 _TIMES = "{:.1f} / {:.1f}"
 
 
@@ -94,7 +94,7 @@ COLUMNS: Mapping[str, Callable[[ServicePoint], str]] = {
     "playable ms": lambda point: milliseconds(point.stats.first_playable, _TIMES),
     "TTFA ms": lambda point: milliseconds(point.stats.ttfa, _TIMES),
     "underruns": _underruns,
-    "audio s/s": lambda point: "-" if point.load == "live" else f"{point.stats.audio_seconds_per_second:.1f}",
+    "audio s/s": lambda point: "-" if point.load in ("live", "burst") else f"{point.stats.audio_seconds_per_second:.1f}",
     "errors": lambda point: errors(point.stats),
     "GPU": _gpus,
     "busiest process": _busiest,

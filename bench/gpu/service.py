@@ -1,6 +1,6 @@
 """Benchmarks the service end to end on this machine: `python -m gpu.service`; by default with random weights.
 
-Measures open loops (Poisson), closed loops, and the maximum number of listeners without gaps. The result file is
+Measures open loops (Poisson), closed loops, bursts, and the maximum number of listeners without gaps. The result file is
 written after every point, so that an interrupted run keeps its points.
 """
 
@@ -57,8 +57,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         variant.add_argument(f"--{name}", dest="variant", action="store_const", const=name, help=text)
     variant.add_argument("--url", help="measure this running service, for example another one of the same model")
     parser.set_defaults(variant="separate")
+    parser.add_argument("--quiet", action="store_true", help="silence each utterance's first frame, as a voice begins")
     parser.add_argument("--quick", action="store_true", help="fewer, shorter load points: two minutes")
-    parser.add_argument("--only", type=_names, default=LOOPS, help="loops to run, of open,closed,live (default: all)")
+    parser.add_argument("--only", type=_names, default=LOOPS, help="loops to run, of open,closed,live,burst (default: all)")
     parser.add_argument("--rates", type=_numbers, default=(), help="requests per second, such as 1,20,80")
     parser.add_argument("--concurrency", type=_numbers, default=(), help="concurrent clients, such as 1,4,64")
     parser.add_argument("--live-start", type=int, default=0, help="number of listeners that the search starts with")
@@ -70,6 +71,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error(f"--only: choose from {', '.join(LOOPS)}")
     if args.engine == "vllm" and args.variant in ("paced", "colocated"):
         parser.error("--engine vllm cannot be combined with --paced or --colocated")
+    if args.quiet and args.variant in ("paced", "colocated"):
+        parser.error("--quiet cannot be combined with --paced or --colocated")
     if args.variant == "paced":
         args.device = "cpu"
     return args
@@ -110,6 +113,10 @@ class Bench:
             await self._point("open", rate, seconds, generator.open(rate, Limit(requests=round(rate * seconds))))
         for count, seconds in loads.closed.items():
             await self._point("closed", count, seconds, generator.closed(int(count), Limit(seconds=seconds)))
+        for count, bursts in loads.bursts:
+            times = [number * plan.BURST_SECONDS for number in range(bursts)]
+            load = generator.bursts(count, times)
+            await self._point("burst", count, bursts * plan.BURST_SECONDS, load)
         if loads.live:
             levels = plan.search_max(*loads.live)
             level = next(levels)
@@ -154,7 +161,7 @@ async def measure(args: argparse.Namespace, command: str) -> ServiceRun:
     gpus = Gpus()
     async with contextlib.AsyncExitStack() as stack:
         model = None if args.url else _model(args, stack)
-        setup = Setup(model=model, device=args.device, engine=args.engine, variant=args.variant)
+        setup = Setup(model=model, device=args.device, engine=args.engine, variant=args.variant, quiet=args.quiet)
         run = _new_run(args, setup, command, gpus)
         system, urls, voices = None, [args.url], list(OTHERS_VOICES)
         if not args.url:
@@ -215,7 +222,8 @@ def _name(args: argparse.Namespace, gpus: Gpus) -> str:
     shape = "bundled" if args.bundled else Path(args.model).name if args.model else args.size
     engine = "_vllm" if args.engine == "vllm" else ""
     variant = "other" if args.url else args.variant.replace("-", "_")
-    return f"{device}_{shape}{engine}" + ("" if variant == "separate" else f"_{variant}")
+    quiet = "_quiet" if args.quiet else ""
+    return f"{device}_{shape}{engine}" + ("" if variant == "separate" else f"_{variant}") + quiet
 
 
 def main() -> int:

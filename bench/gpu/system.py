@@ -48,6 +48,8 @@ class Setup(Struct, frozen=True, kw_only=True):
     engine: Literal["torch", "vllm"] = "torch"
     """Engine of the talker."""
     variant: Variant = "separate"
+    quiet: bool = False
+    """Whether the codec silences each utterance's first frame, see `gpu.quiet`."""
     gateways: int = 2
     talker_rows: int = 128
     codec_rows: int = 32
@@ -121,7 +123,7 @@ class System:
                 pipeline,
                 directory=self._directory,
                 observe=self._on_event,
-                commands=_commands(setup.variant),
+                commands=_commands(setup),
                 port=0,
                 additional=() if setup.variant == "defaults" else _additional_gateways(pipeline, setup.gateways - 1),
             )
@@ -167,14 +169,14 @@ def _additional_gateways(pipeline: TTSPipeline, count: int) -> list[StageProcess
     return [structs.replace(gateway, config=config) for config in replicas]
 
 
-def _commands(variant: Variant) -> dict[Stage, Sequence[str]]:
+def _commands(setup: Setup) -> dict[Stage, Sequence[str]]:
     """Returns the commands of stages that are not started as usual; with two GPUs, each stage sees one."""
     stages, module = (Stage.TALKER, Stage.CODEC), (sys.executable, "-m")
-    if variant == "paced":
+    if setup.variant == "paced":
         return {stage: (*module, "gpu.paced", stage) for stage in stages}
-    if variant == "two-gpus":
+    modules = {Stage.TALKER: "syrinx_stages.talker", Stage.CODEC: "gpu.quiet" if setup.quiet else "syrinx_stages.codec"}
+    if setup.variant == "two-gpus":
         return {
-            stage: ("env", f"CUDA_VISIBLE_DEVICES={gpu}", *module, f"syrinx_stages.{stage}")
-            for gpu, stage in enumerate(stages)
+            stage: ("env", f"CUDA_VISIBLE_DEVICES={gpu}", *module, modules[stage]) for gpu, stage in enumerate(stages)
         }
-    return {}
+    return {Stage.CODEC: (*module, modules[Stage.CODEC])} if setup.quiet else {}

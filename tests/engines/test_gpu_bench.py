@@ -213,6 +213,7 @@ def test_figures_of_a_run():
             point("closed", 4, [outcome(0.025)] * 10),
             point("live", 512, [outcome(0.02)] * 200),
             point("live", 600, [*[outcome(0.02)] * 200, outcome(0.02, underruns=2)]),
+            point("burst", 128, [outcome(0.05)] * 127 + [outcome(0.15)]),
         )
     )
     assert result["open_loop_ttfa_p95_ms"] == {"20": pytest.approx(20.5)}
@@ -220,6 +221,18 @@ def test_figures_of_a_run():
     assert result["closed_loop_audio_s_per_s"] == {"1": 4.0, "4": 4.0}
     assert (result["live_streams"], result["live_streams_under_1_percent"]) == (512, 600)
     assert result["ttfa_c4_over_c1"] == pytest.approx(1.25)
+    assert result["burst128_p99_ms"] == pytest.approx(50, abs=0.1)
+
+
+def test_utterances_with_a_silent_first_frame_are_a_figure_of_their_own_and_never_the_best_run():
+    def with_ttfa(ttfa: float, **setup: object) -> ServiceRun:
+        measured = structs.replace(run(point("open", 20, [outcome(ttfa)] * 100)), complete=True)
+        return structs.replace(measured, setup=Setup(model="1b7", **setup))
+
+    runs = {"1b7_defaults": with_ttfa(0.02), "1b7_defaults_quiet": with_ttfa(0.015, quiet=True), "1b7": with_ttfa(0.019)}
+    result = summary(Gathered(runs=runs, named="1b7_defaults"))
+    assert result["quiet_ttfa_p95_ms"] == {"20": pytest.approx(15.0)}
+    assert result["defaults_over_best"] == pytest.approx(0.95)
 
 
 def test_report_compares_measured_figures_with_targets():

@@ -55,6 +55,14 @@ def _descendants(pid: int) -> set[int]:
     return found
 
 
+async def test_a_burst_of_utterances_whose_first_frame_is_silent(tmp_path):
+    process = await start(tmp_path, "--device", "cpu", "--bundled", "--quiet", "--only", "burst", "--name", "quiet")
+    assert await asyncio.wait_for(process.wait(), TIMEOUT_SECONDS) == 0
+    [point] = load(tmp_path / "quiet_service.json").points
+    assert (point.load, point.stats.requests, point.stats.errors) == ("burst", 4, {})
+    assert point.stats.ttfa is not None and point.stats.first_byte is not None
+
+
 async def test_measures_the_service_with_simulated_engines(tmp_path):
     process = await start(tmp_path, "--paced", "--quick", "--only", "closed", "--concurrency", "4", "--name", "paced")
     assert await asyncio.wait_for(process.wait(), TIMEOUT_SECONDS) == 0

@@ -1,4 +1,4 @@
-"""The load generator: closed loop (fixed number of clients), open loop (fixed arrival times), and live listeners."""
+"""The load generator: closed loop (fixed number of clients), open loop (fixed arrival times), bursts and listeners."""
 
 import asyncio
 import gc
@@ -255,6 +255,12 @@ class LoadGenerator:
         return await self._run(
             [partial(closed_loop, clients=part, limit=share(index)) for index, part in enumerate(parts)]
         )
+
+    async def bursts(self, requests: int, times: Sequence[float]) -> LoadResult:
+        """Sends this number of requests at once at each of `times`, in seconds from the start."""
+        arrivals = [at for at in times for _ in range(requests)]
+        workers = min(self._count, requests)
+        return await self._run([partial(open_loop, arrivals=arrivals[index::workers]) for index in range(workers)])
 
     async def live(self, listeners: int, ramp_up: float, hold: float) -> LoadResult:
         """Runs listeners that start within `ramp_up` seconds and stay for `hold` more."""

@@ -14,6 +14,7 @@ _AXIS: Mapping[Loop, str] = {
     "closed": "concurrent streams (closed loop)",
     "open": "requests per second (open loop, Poisson)",
     "live": "listeners",
+    "burst": "requests at once",
 }
 
 

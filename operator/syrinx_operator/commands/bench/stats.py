@@ -17,9 +17,9 @@ PREROLL_SECONDS = 0.1
 
 SAMPLE_BYTES = 2
 
-Loop = Literal["open", "closed", "live"]
+Loop = Literal["open", "closed", "live", "burst"]
 """Poisson arrivals at a given rate; a fixed number of clients, each of which sends its next request when the last one
-has ended; or listeners that play one utterance after the other in real time."""
+has ended; listeners that play one utterance after the other in real time; or requests that all arrive at once."""
 
 
 class Arrival(Struct, frozen=True):
