@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,14 @@ from support.writing import Owner
 from syrinx_stages.codec.service import CodecService
 from syrinx_stages.connector.base import Capacity, Claim, StreamEntry
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.keys import Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason, Sampling
 from syrinx_stages.contract.settings import DEFAULT_RAMP
 from syrinx_stages.contract.silence import AUDIBLE_PEAK, LeadingSilenceTrimmer
 from syrinx_stages.runtime.settings import SettingsUpdate
 from syrinx_stages.runtime.worker import Worker
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
-from syrinx_stages.talker.service import MAX_UNSTARTED
+from syrinx_stages.talker.service import HELD_FRAMES, HELD_LEAD_SECONDS, MAX_UNSTARTED
 
 NEIGHBOURS = (
     "Her brother opened a window.",
@@ -253,10 +253,11 @@ async def test_undecodable_codes_end_only_their_stream() -> None:
     try:
         await stages.codec()
         connector = stages.connector()
-        for name, codes in (("out of range", [999] * 16), ("negative", [-1] * 16), ("torn", [1] * 7)):
+        for name, codes in (("out of range", [999] * 16), ("negative", [-1] * 16), ("torn", [1] * 7), ("gap", [1] * 32)):
             await submit(connector, request(name))
             entry = Codes(np.array(codes, "<i2").tobytes())
-            assert await Owner(connector).append([StreamEntry(name, StreamKind.CODES, Position(1), entry)]) == [None]
+            position = Position(3 if name == "gap" else 1)
+            assert await Owner(connector).append([StreamEntry(name, StreamKind.CODES, position, entry)]) == [None]
             received = await receive(connector, name)
             assert received.end.reason is EndReason.ERROR
             assert "codes the codec cannot decode" in received.end.message
@@ -264,6 +265,41 @@ async def test_undecodable_codes_end_only_their_stream() -> None:
         assert (await synthesize(connector, request("good"))).end.reason is EndReason.STOP
     finally:
         await stages.close()
+
+
+async def test_frames_of_a_stream_that_is_ahead_share_an_entry() -> None:
+    async with pipeline() as stages:
+        connector = stages.connector()
+        await submit(connector, request("a", "The old teacher found two bags. " * 3))
+        received = await receive(connector, "a")
+        entries = await connector.history("a", StreamKind.CODES)
+    frames = [item.position.frames for item in entries if isinstance(item.entry, Codes)]
+    ahead = round(HELD_LEAD_SECONDS / FAMILY.frame_seconds)
+    assert frames[:ahead] == list(range(1, ahead + 1)), "each frame at once until then"
+    assert HELD_FRAMES in {after - before for before, after in pairwise(frames)}
+    assert frames[-1] == received.chunks[-1], "the end publishes what is held"
+
+
+async def test_frames_that_another_talkers_entry_repeats_are_decoded_once() -> None:
+    """A fail-over may lose entries that the codec has read. The next talker's entries may begin before them."""
+    codes = np.random.default_rng(3).integers(0, 64, (9, FAMILY.code_groups)).astype("<i2")
+
+    async def audio(*entries: slice) -> bytes:
+        stages = Pipeline()
+        try:
+            await stages.codec(chunk_ramp=(2,))
+            connector = stages.connector()
+            await submit(connector, request("a"))
+            for part in entries:
+                entry = StreamEntry("a", StreamKind.CODES, Position(part.stop), Codes(codes[part].tobytes()))
+                assert await Owner(connector).append([entry]) == [None]
+            end = StreamEntry("a", StreamKind.CODES, Position(9, END_SEQUENCE), End(EndReason.STOP))
+            assert await Owner(connector).append([end]) == [None]
+            return (await receive(connector, "a")).pcm
+        finally:
+            await stages.close()
+
+    assert await audio(slice(0, 4), slice(2, 7), slice(7, 9)) == await audio(slice(0, 9))
 
 
 async def test_greedy_sampling_and_max_frames_are_respected() -> None:

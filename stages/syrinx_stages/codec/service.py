@@ -30,6 +30,8 @@ class Stream(Row, kw_only=True):
     """A row with the state that the scheduler does not need."""
 
     codes: list[bytes]
+    received: int = 0
+    """Frames of codes received, without those of the reference."""
     published: int
     """Frames of audio published: `decoded` without the calls in flight."""
     in_flight: int = 0
@@ -146,7 +148,10 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             case Codes(codes, talker):
                 row.talker = talker or row.talker
                 row.provenance_sent = row.provenance_sent and not talker
-                replayed = min(row.skip, self._queue(row, codes))
+                # After a fail-over, the first entry of another talker may begin with frames that were read before.
+                new = event.position.frames - row.received
+                row.received = event.position.frames
+                replayed = min(row.skip, self._queue(row, codes, new))
                 row.skip -= replayed
                 row.context += replayed
             case End() as end:
@@ -155,15 +160,19 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
                 return
         self.wake.set()
 
-    def _queue(self, row: Stream, codes: bytes) -> int:
-        """Queues frames and returns their number. Invalid codes end the stream with an error."""
+    def _queue(self, row: Stream, codes: bytes, new: int | None = None) -> int:
+        """Queues the last `new` frames, or all, and returns their number. Invalid codes end the stream with an error."""
         try:
             frames = split_frames(codes, self.engine.codebook_size)
+            if new is not None and new > len(frames):
+                raise ValueError(f"{new - len(frames)} frames are missing before an entry")
         except ValueError as error:
             log.error("request %s: invalid codes entry: %s", row.id, error, extra=self.log_fields(row.id))
             end = End(EndReason.ERROR, f"the talker sent codes the codec cannot decode: {error}")
             self.end(row.id, row.published, end, _UPSTREAM)
             return 0
+        if new is not None:
+            frames = frames[len(frames) - new :]
         row.codes.extend(frames)
         row.pending = len(row.codes)
         row.codes_at = time.monotonic()

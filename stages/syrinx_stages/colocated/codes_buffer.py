@@ -19,8 +19,8 @@ class _Codes:
     def __init__(self, fence: Fence) -> None:
         self.fence = fence
         self.entries: list[StreamEntry] = []
-        self.unwritten: deque[Position] = deque()
-        """Positions of the entries that Redis does not have yet."""
+        self.unwritten: deque[Append] = deque()
+        """The entries that Redis does not have yet."""
         self.refusal: Refusal | None = None
         self.after: Position | None = None
         """Position up to which the codec has read; None while it is not subscribed."""
@@ -83,7 +83,7 @@ class CodesBuffer:
         for append in appends:
             codes = self._codes.get(append.request_id)
             if codes is not None and codes.add(append):
-                codes.unwritten.append(append.position)
+                codes.unwritten.append(append)
                 self._readable.set()
 
     def set_outcome(self, append: Append, refusal: Refusal | None) -> None:
@@ -92,7 +92,7 @@ class CodesBuffer:
         if codes is None or codes.fence != append.fence or isinstance(refusal, Behind):
             return
         codes.refusal = codes.refusal or refusal
-        while codes.unwritten and codes.unwritten[0] <= append.position:
+        while codes.unwritten and codes.unwritten[0].position <= append.position:
             codes.unwritten.popleft()
         self._outcome_known.set()
 
@@ -103,7 +103,7 @@ class CodesBuffer:
         codes = self._codes.get(append.request_id)
         if codes is None:
             return _not_served(append.request_id)
-        while codes.refusal is None and codes.unwritten and codes.unwritten[0] <= append.position:
+        while codes.refusal is None and codes.unwritten and codes.unwritten[0].after < append.position:
             self._outcome_known.clear()
             await self._outcome_known.wait()
         return codes.refusal

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
-from syrinx_stages.connector.base import Claim, StreamEntry
+from syrinx_stages.connector.base import Append, Claim, StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import REFERENCE_POSITION, STREAM_START, Group, Position, StreamKind
@@ -37,7 +37,19 @@ COLD_REQUESTS = 2
 CODEC_DELAY_SECONDS = 0.15
 """Time from a request's first codes until the codecs' capacity reports count it."""
 
+HELD_FRAMES = 4
+"""Frames of a stream that is ahead of its listener are published in entries of this many."""
+HELD_LEAD_SECONDS = 1.0
+"""A stream with less audio ahead of its listener gets each frame at once."""
+
 _FAILED = "the talker failed to process this request"
+
+
+class Stream(Row, kw_only=True):
+    """A row with the state that the scheduler does not need."""
+
+    held: list[bytes]
+    """Frames that are generated and not published yet."""
 
 
 class Waiting(Struct, frozen=True):
@@ -54,7 +66,7 @@ class Waiting(Struct, frozen=True):
         return self.claim.request.id
 
 
-_Completed = CompletedStep[Sequence[Row], Mapping[str, bytes | End]]
+_Completed = CompletedStep[Sequence[Stream], Mapping[str, bytes | End]]
 
 
 class _Launched(Struct, frozen=True):
@@ -67,7 +79,7 @@ class _Launched(Struct, frozen=True):
     prefill_seconds: float
 
 
-class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
+class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
     """One talker replica. See `Worker` for claims, ownership and shutdown."""
 
     stage = "talker"
@@ -179,7 +191,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         settings, now = self.live.current, time.monotonic()
         for request_id in abandoned(self.rows.values(), now, settings.lead_limit_seconds, LISTENER_TIMEOUT):
             message = f"the client has not read for {LISTENER_TIMEOUT:.0f} s"
-            self.end(request_id, self.rows[request_id].produced, End(EndReason.CANCELLED, message))
+            self._end(self.rows[request_id], End(EndReason.CANCELLED, message))
         admitted = self._next_prefills(now)
         limits = self.live.max_num_seqs, settings.lead_limit_seconds, self.engine.ahead_frames
         step = schedule(self.rows.values(), now, *limits)
@@ -206,7 +218,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         self.ownership.recheck_admission()
         return 0.0
 
-    async def _run_step(self, admitted: Sequence[Waiting], rows: Sequence[Row]) -> tuple[_Launched, _Completed | None]:
+    async def _run_step(self, admitted: Sequence[Waiting], rows: Sequence[Stream]) -> tuple[_Launched, _Completed | None]:
         """Launches a step and reads the oldest one, meanwhile publishing results that are left."""
         if self._unpublished is None:
             return await self.engine_thread.run(self._launch_and_read, admitted, rows)
@@ -268,30 +280,49 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         """Publishes a step's results. Ignores rows that were evicted or claimed again in the meantime."""
         now = time.monotonic()
         self._evict_if_starved([row for row in completed.context if self.rows.get(row.id) is row], completed.result)
-        appends = []
+        appends: list[Append] = []
+        ended: list[tuple[Stream, End]] = []
+        frames = 0
         for row in completed.context:
             row.in_flight -= 1
             result = completed.result.get(row.id)
             if result is None or self.rows.get(row.id) is not row:
                 continue
             if isinstance(result, End):
-                self.end(row.id, row.produced, result)
+                ended.append((row, result))
                 continue
+            frames += 1
             row.produced += 1
+            row.held.append(result)
             row.first_frame_at = now if row.first_frame_at is None else row.first_frame_at
-            talker = ""
-            if row.id in self._unattributed:
-                self._unattributed.remove(row.id)
-                self.traces.begin(row.id, "generate")
-                talker = self.replica
-            appends.append(self.output(row.id, Position(row.produced), Codes(result, talker)))
+            if len(row.held) == HELD_FRAMES or row.underrun_at() < now + HELD_LEAD_SECONDS:
+                appends.append(self._entry(row))
         self.publisher.put(appends)
+        for row, end in ended:
+            self._end(row, end)
         # An exponential moving average over about ten steps.
         mean, seconds = self._step_seconds, completed.seconds
         self._step_seconds = seconds if mean == math.inf else mean + (seconds - mean) / 10
-        self.count_step(len(completed.context), len(appends), completed.seconds)
+        self.count_step(len(completed.context), frames, completed.seconds)
 
-    def _evict_if_starved(self, rows: Sequence[Row], results: Mapping[str, bytes | End]) -> None:
+    def _entry(self, row: Stream) -> Append:
+        """Returns an entry of the frames that a row holds."""
+        talker = ""
+        if row.id in self._unattributed:
+            self._unattributed.remove(row.id)
+            self.traces.begin(row.id, "generate")
+            talker = self.replica
+        codes = Codes(b"".join(row.held), talker)
+        row.held.clear()
+        return self.output(row.id, Position(row.produced), codes)
+
+    def _end(self, row: Stream, end: End) -> None:
+        """Ends a request after the frames that its row holds."""
+        if row.held:
+            self.publisher.put([self._entry(row)])
+        self.end(row.id, row.produced, end)
+
+    def _evict_if_starved(self, rows: Sequence[Stream], results: Mapping[str, bytes | End]) -> None:
         """Evicts the row with the latest deadline if no row had memory for a frame. A later owner continues it."""
         if any(row.id in results for row in rows):
             self._empty_steps = 0
@@ -305,11 +336,11 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
 
     # On the engine's thread ------------------------------------------------------------------------------------
 
-    def _launch_and_read(self, admitted: Sequence[Waiting], rows: Sequence[Row]) -> tuple[_Launched, _Completed | None]:
+    def _launch_and_read(self, admitted: Sequence[Waiting], rows: Sequence[Stream]) -> tuple[_Launched, _Completed | None]:
         launched = self._launch_step(admitted, rows)
         return launched, self.steps.read_oldest(launched.is_step)
 
-    def _launch_step(self, admitted: Sequence[Waiting], rows: Sequence[Row]) -> _Launched:
+    def _launch_step(self, admitted: Sequence[Waiting], rows: Sequence[Stream]) -> _Launched:
         start = time.monotonic()
         failed: list[Waiting] = []
         rejected: list[Waiting] = []
@@ -356,12 +387,12 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
             return {request_id: End(EndReason.ERROR, _FAILED)}
 
 
-def _row(waiting: Waiting, now: float) -> Row:
+def _row(waiting: Waiting, now: float) -> Stream:
     request = waiting.claim.request
     # After a takeover, assume that everything delivered has been played, so that the lead is not overestimated.
     delivered = waiting.delivered.frames
     playback_start = now - delivered * FAMILY.frame_seconds
-    return Row(
+    return Stream(
         id=request.id,
         accepted_at=now - max(0.0, time.time() - request.accepted_at),
         live=request.live,
@@ -370,4 +401,5 @@ def _row(waiting: Waiting, now: float) -> Row:
         last_feedback_at=now,
         delivered=delivered,
         first_delivered_at=playback_start if delivered else None,
+        held=[],
     )
