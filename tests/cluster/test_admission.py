@@ -20,12 +20,12 @@ def resource(name="refused", **spec):
     ("spec", "named"),
     [
         ({"talker": {"maxNumSeqs": 0}}, "spec.talker.maxNumSeqs"),
-        ({"talker": {"maxNumSeqs": 64}}, "maxResident"),
+        ({"talker": {"maxNumSeqs": 64, "maxResident": 32}}, "maxResident"),
         ({"talker": {"replicas": 100}}, "spec.talker.replicas"),
         ({"talker": {"maxNumSeq": 4}}, "maxNumSeq"),
         ({"codec": {"chunkRamp": []}}, "spec.codec.chunkRamp"),
         ({"codec": {"capturePairs": [{"rows": 4, "frames": 2}, {"rows": 2, "frames": 2}]}}, "capturePairs"),
-        ({"codec": {"capturePairs": [{"rows": 64, "frames": 2}]}}, "maxResident"),
+        ({"codec": {"capturePairs": [{"rows": 64, "frames": 2}], "maxResident": 32}}, "maxResident"),
         ({"model": {"bundled": True, "path": "/models/x"}}, "spec.model"),
         ({"model": {"name": "nothing"}}, "spec.model"),
         ({"model": {"huggingFace": {"id": "Qwen/Qwen3-TTS"}}}, "spec.model.huggingFace.revision"),
@@ -99,7 +99,7 @@ def test_an_empty_spec_gets_defaults(installed):
     accepted = installed.cluster.apply({**BASE, "metadata": {"name": "almost-empty"}, "spec": {}}, dry_run=True)
     assert accepted["spec"]["model"]["bundled"] is True
     assert accepted["spec"]["connector"]["managed"] is True
-    assert accepted["spec"]["talker"]["maxNumSeqs"] == 8
+    assert "maxNumSeqs" not in accepted["spec"]["talker"], "the device decides"
     assert accepted["spec"]["tuning"]["mode"] == "Recommend"
 
 
