@@ -155,7 +155,11 @@ def defaults_over_best(runs: Mapping[str, ServiceRun]) -> dict[str, float]:
 
     Closed loops: audio seconds per second. Open loops: the best TTFA p95 over that of the defaults.
     """
-    measured = {name: figures(run) for name, run in runs.items() if run.complete and not (run.setup and run.setup.quiet) and "two_gpus" not in name}
+    measured = {
+        name: figures(run)
+        for name, run in runs.items()
+        if run.complete and not (run.setup and run.setup.quiet) and "two_gpus" not in name
+    }
     default = next((each for name, each in measured.items() if name.endswith("defaults")), None)
     others = [
         each for each in measured.values() if each is not default and default and each["model"] == default["model"]

@@ -78,7 +78,9 @@ QUICK = Plan(
     ramp_up=3.0,
     hold=5.0,
 )
-CPU = Plan(warm_up=((1, 1.0),), open={1: 6, 2: 5}, closed={1: 4, 4: 5}, bursts=((4, 1),), live=(2, 8), ramp_up=2.0, hold=3.0)
+CPU = Plan(
+    warm_up=((1, 1.0),), open={1: 6, 2: 5}, closed={1: 4, 4: 5}, bursts=((4, 1),), live=(2, 8), ramp_up=2.0, hold=3.0
+)
 """A smoke test for the bundled voice on a CPU."""
 
 

@@ -94,7 +94,9 @@ COLUMNS: Mapping[str, Callable[[ServicePoint], str]] = {
     "playable ms": lambda point: milliseconds(point.stats.first_playable, _TIMES),
     "TTFA ms": lambda point: milliseconds(point.stats.ttfa, _TIMES),
     "underruns": _underruns,
-    "audio s/s": lambda point: "-" if point.load in ("live", "burst") else f"{point.stats.audio_seconds_per_second:.1f}",
+    "audio s/s": lambda point: (
+        "-" if point.load in ("live", "burst") else f"{point.stats.audio_seconds_per_second:.1f}"
+    ),
     "errors": lambda point: errors(point.stats),
     "GPU": _gpus,
     "busiest process": _busiest,

@@ -1,6 +1,6 @@
 """Benchmarks the service end to end on this machine: `python -m gpu.service`; by default with random weights.
 
-Measures open loops (Poisson), closed loops, bursts, and the maximum number of listeners without gaps. The result file is
+Measures open loops (Poisson), closed loops, bursts, and the maximum number of listeners without gaps. The file is
 written after every point, so that an interrupted run keeps its points.
 """
 
@@ -59,7 +59,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.set_defaults(variant="separate")
     parser.add_argument("--quiet", action="store_true", help="silence each utterance's first frame, as a voice begins")
     parser.add_argument("--quick", action="store_true", help="fewer, shorter load points: two minutes")
-    parser.add_argument("--only", type=_names, default=LOOPS, help="loops to run, of open,closed,live,burst (default: all)")
+    parser.add_argument(
+        "--only", type=_names, default=LOOPS, help="loops to run, of open,closed,live,burst (default: all)"
+    )
     parser.add_argument("--rates", type=_numbers, default=(), help="requests per second, such as 1,20,80")
     parser.add_argument("--concurrency", type=_numbers, default=(), help="concurrent clients, such as 1,4,64")
     parser.add_argument("--live-start", type=int, default=0, help="number of listeners that the search starts with")

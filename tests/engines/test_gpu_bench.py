@@ -229,7 +229,11 @@ def test_utterances_with_a_silent_first_frame_are_a_figure_of_their_own_and_neve
         measured = structs.replace(run(point("open", 20, [outcome(ttfa)] * 100)), complete=True)
         return structs.replace(measured, setup=Setup(model="1b7", **setup))
 
-    runs = {"1b7_defaults": with_ttfa(0.02), "1b7_defaults_quiet": with_ttfa(0.015, quiet=True), "1b7": with_ttfa(0.019)}
+    runs = {
+        "1b7_defaults": with_ttfa(0.02),
+        "1b7_defaults_quiet": with_ttfa(0.015, quiet=True),
+        "1b7": with_ttfa(0.019),
+    }
     result = summary(Gathered(runs=runs, named="1b7_defaults"))
     assert result["quiet_ttfa_p95_ms"] == {"20": pytest.approx(15.0)}
     assert result["defaults_over_best"] == pytest.approx(0.95)

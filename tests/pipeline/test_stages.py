@@ -253,7 +253,12 @@ async def test_undecodable_codes_end_only_their_stream() -> None:
     try:
         await stages.codec()
         connector = stages.connector()
-        for name, codes in (("out of range", [999] * 16), ("negative", [-1] * 16), ("torn", [1] * 7), ("gap", [1] * 32)):
+        for name, codes in (
+            ("out of range", [999] * 16),
+            ("negative", [-1] * 16),
+            ("torn", [1] * 7),
+            ("gap", [1] * 32),
+        ):
             await submit(connector, request(name))
             entry = Codes(np.array(codes, "<i2").tobytes())
             position = Position(3 if name == "gap" else 1)

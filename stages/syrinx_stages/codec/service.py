@@ -161,7 +161,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         self.wake.set()
 
     def _queue(self, row: Stream, codes: bytes, new: int | None = None) -> int:
-        """Queues the last `new` frames, or all, and returns their number. Invalid codes end the stream with an error."""
+        """Queues the last `new` frames, or all, and returns their number. Ends the stream if they are invalid."""
         try:
             frames = split_frames(codes, self.engine.codebook_size)
             if new is not None and new > len(frames):

@@ -218,7 +218,9 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         self.ownership.recheck_admission()
         return 0.0
 
-    async def _run_step(self, admitted: Sequence[Waiting], rows: Sequence[Stream]) -> tuple[_Launched, _Completed | None]:
+    async def _run_step(
+        self, admitted: Sequence[Waiting], rows: Sequence[Stream]
+    ) -> tuple[_Launched, _Completed | None]:
         """Launches a step and reads the oldest one, meanwhile publishing results that are left."""
         if self._unpublished is None:
             return await self.engine_thread.run(self._launch_and_read, admitted, rows)
@@ -336,7 +338,9 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
 
     # On the engine's thread ------------------------------------------------------------------------------------
 
-    def _launch_and_read(self, admitted: Sequence[Waiting], rows: Sequence[Stream]) -> tuple[_Launched, _Completed | None]:
+    def _launch_and_read(
+        self, admitted: Sequence[Waiting], rows: Sequence[Stream]
+    ) -> tuple[_Launched, _Completed | None]:
         launched = self._launch_step(admitted, rows)
         return launched, self.steps.read_oldest(launched.is_step)
 

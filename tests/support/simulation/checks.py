@@ -128,7 +128,7 @@ def _loses(fault: Fault) -> bool:
 def _row(written: Written) -> int | None:
     """Returns the engine row that has made an entry."""
     if isinstance(written.entry, Codes):
-        return Frame.parse(written.entry.codes).row
+        return Frame.parse(written.entry.codes[:FRAME_BYTES]).row
     return AudioFrame.parse(written.entry.pcm)[0].row if isinstance(written.entry, Audio) else None
 
 
