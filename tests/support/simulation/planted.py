@@ -115,10 +115,6 @@ BUGS = [
         lambda: in_method(CodecService, "admit", "skip=last.frames", "skip=0"),
     ),
     Bug(
-        "the codec decodes frames again that another talker's first entry repeats",
-        lambda: in_method(CodecService, "on_entry", "event.position.frames - row.received", "None"),
-    ),
-    Bug(
         "the row of a lost claim stays",
         lambda: in_method(OwnedRequests, "_lost", "self.evict(request_id)", "pass"),
     ),
