@@ -212,7 +212,7 @@ async def test_settings_can_be_changed_over_http_during_a_stream(running: Runnin
     await change(defaults)
     assert [answer.status_code for answer in answers] == [200] * 8
     in_force = {"max_num_seqs": 1, "lead_limit_seconds": 30.0}
-    assert answers[0].json() == {"generation": 1, "settings": in_force, "base": in_force}
+    assert answers[0].json() == {"generation": 1, "settings": in_force, "base": in_force, "limits": {}}
 
 
 async def test_a_restarted_stage_loads_its_saved_settings(running: Running) -> None:

@@ -95,7 +95,7 @@ async def test_streams_share_the_batch_of_an_engine_slower_than_real_time() -> N
         await submit(connector, request("first", " ".join(NEIGHBOURS)))
         await receive(connector, "first", until_frames=4)
         for name in ("second", "third", "fourth"):
-            await submit(connector, request(name))
+            await submit(connector, request(name, " ".join(NEIGHBOURS)))
         talker = stages.workers[0]
         await until(lambda: len(talker.rows) == 4 and all(row.produced for row in talker.rows.values()), "all started")
 
