@@ -63,7 +63,7 @@ class _Device:
 class _Talker(_Device):
     """A `TalkerEngine` in which every request has `max_frames` frames. A step is known when its codes are available."""
 
-    depth = 1
+    depth = 2
     ahead_frames = math.inf
     prompt_rows = 16.0
     prefill_rows = 8

@@ -67,6 +67,16 @@ async def test_audio_is_identical_with_two_steps_in_flight() -> None:
     assert all(item.end.reason is EndReason.STOP for item in received)
 
 
+async def test_small_steps_run_one_at_a_time() -> None:
+    async with pipelined() as stages:
+        talker = worker_of(stages, "talker").engine
+        talker.prompt_rows = 2.0
+        await asyncio.gather(*(synthesize(stages.connector(), request(f"small {index}")) for index in range(2)))
+        assert talker.max_in_flight == 1
+        await asyncio.gather(*(synthesize(stages.connector(), request(f"large {index}")) for index in range(4)))
+        assert talker.max_in_flight == 2
+
+
 async def test_a_step_is_read_when_there_is_nothing_else_to_launch() -> None:
     """No more codes arrive, but the launched call is read."""
     async with pipelined(talkers=0) as stages:

@@ -56,7 +56,7 @@ class DeferredTalkerEngine(Queue, EagerTalkerEngine):
     depth = 2
     isolates_rows = False
     ahead_frames = math.inf
-    prompt_rows = 2.0
+    prompt_rows = 0.0
     prefill_rows = 4
 
     def __init__(self, checkpoint: object) -> None:

@@ -272,7 +272,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         """Launches `batch`, if any, and reads the oldest call if no other can be launched first."""
         if batch:
             self.steps.launch(batch, lambda: self._launch(batch))
-        return self.steps.read_oldest(launched=batch is not None)
+        return self.steps.read_oldest(batch is not None, self.engine.depth)
 
     def _launch(self, batch: _Batch) -> Callable[[], Sequence[bytes | None]]:
         return self.launch_step(

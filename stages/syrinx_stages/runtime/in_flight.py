@@ -22,10 +22,9 @@ class CompletedStep(Struct, Generic[C, T], frozen=True):
 
 
 class InFlightSteps(Generic[C, T]):
-    """A FIFO queue of at most `depth` launched steps. Not thread-safe."""
+    """A FIFO queue of launched steps. Not thread-safe."""
 
-    def __init__(self, depth: int) -> None:
-        self._depth = depth
+    def __init__(self) -> None:
         self._steps: deque[tuple[C, float, Callable[[], T]]] = deque()
         """Context, launch time and read function of each step."""
         self._last_completed = time.monotonic()
@@ -38,13 +37,13 @@ class InFlightSteps(Generic[C, T]):
         launched = time.monotonic()
         self._steps.append((context, launched, start()))
 
-    def read_oldest(self, launched: bool) -> CompletedStep[C, T] | None:
+    def read_oldest(self, launched: bool, depth: int) -> CompletedStep[C, T] | None:
         """Waits for the oldest step and returns it.
 
-        Returns None if no step is in flight, or if a step was just launched and the queue still has room: another step
-        can then be launched before this one is read.
+        Returns None if no step is in flight, or if a step was just launched and fewer than `depth` are in flight:
+        another one can then be launched before this one is read.
         """
-        if not self._steps or (launched and len(self._steps) < self._depth):
+        if not self._steps or (launched and len(self._steps) < depth):
             return None
         context, launched_at, read = self._steps.popleft()
         result = read()

@@ -84,7 +84,7 @@ class Worker(OwnedRequests[R], Generic[R, S, E]):
     async def warm_up(self) -> None:
         """Prepares a loaded engine to serve."""
         await self.engine_thread.run(self.engine.warm_up)
-        self.steps = InFlightSteps(self.engine.depth)
+        self.steps = InFlightSteps()
 
     # Lifecycle -------------------------------------------------------------------------------------------------
 

@@ -65,8 +65,7 @@ class Step(Struct):
 class CudaTalkerEngine:
     """A `TalkerEngine` on a CUDA device. `prepare` may run on any thread."""
 
-    depth = 1
-    """A frame's codes are ready before its step ends: more depth would make new requests wait for a second step."""
+    depth = 2
     isolates_rows = False
     ahead_frames = math.inf
     prompt_rows = 16.0

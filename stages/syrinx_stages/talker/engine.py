@@ -37,8 +37,8 @@ class TalkerEngine(Engine, Protocol):
     never waits. Steps of more rows leave more time to a codec on the same processor."""
 
     prompt_rows: float
-    """Results of a step of more rows are published while the next step runs. Those of others are before it is launched,
-    which is earlier, but leaves a device idle meanwhile."""
+    """A step of more rows is launched while up to `depth` - 1 others are in flight, so that a device never idles.
+    Smaller ones run one at a time: a new request waits for the end of one step only."""
 
     prefill_rows: int
     """Maximum requests per `admit` call. It is above 1 only where a batch costs little more than one request."""

@@ -53,7 +53,8 @@ class SamplingState:
 
     def write(self, slot: int, sampling: Sampling, seed: int, codes: Tensor) -> None:
         """Writes a slot without waiting for the device. codes: int64 [frames, 16] on it, generated already."""
-        params = torch.tensor(sampling_params(sampling))
+        # A copy from pageable memory would wait for the device.
+        params = torch.tensor(sampling_params(sampling), pin_memory=self.seeds.is_cuda)
         self.sampling_params[slot] = params.to(self.seeds.device, non_blocking=True)
         # Assigning a Python number would wait for the device.
         self.seeds[slot].fill_(signed_seed(seed))

@@ -1,6 +1,5 @@
 """The talker service: reads requests from the connector, runs the engine and publishes code frames."""
 
-import asyncio
 import logging
 import math
 import time
@@ -70,9 +69,8 @@ _Completed = CompletedStep[Sequence[Stream], Mapping[str, bytes | End]]
 
 
 class _Launched(Struct, frozen=True):
-    """What the engine has begun in one iteration."""
+    """What became of the prefills of one iteration."""
 
-    is_step: bool
     failed: Sequence[Waiting]
     rejected: Sequence[Waiting]
     """Requests for which the engine has no memory now."""
@@ -97,8 +95,6 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         self._engine_full = False
         """The engine rejected a request, and no row has been evicted since."""
         self._empty_steps = 0
-        self._unpublished: _Completed | None = None
-        """Results that are published while the next step runs."""
         self._step_seconds = math.inf
         self._prefill_seconds = self.metrics[m.PREFILL_SECONDS].labels(self.stage)
 
@@ -197,19 +193,15 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         step = schedule(self.rows.values(), now, *limits)
         self.rows_running.set(len(step.ids))
         if not (admitted or step.ids or self.steps):
-            if self._unpublished:
-                self._publish_unpublished()
-                return 0.0
             return min(filter(None, (step.wake_at, self._next_abandoned_at())), default=None)
-        rows = [self.rows[request_id] for request_id in step.ids]
+        depth = self.engine.depth if len(step.ids) > self.engine.prompt_rows else 1
+        rows = [self.rows[request_id] for request_id in step.ids] if len(self.steps) < depth else []
         for row in rows:
             row.in_flight += 1
-        launched, completed = await self._run_step(admitted, rows)
+        launched, completed = await self.engine_thread.run(self._launch_and_read, admitted, rows, depth)
         self._count_prefill(admitted, launched)
-        if completed and len(completed.context) <= self.engine.prompt_rows:
+        if completed:
             self._publish(completed)
-        else:
-            self._unpublished = completed
         for waiting in launched.failed:
             self.rows.pop(waiting.id, None)
             self.fail(waiting.claim, _FAILED)
@@ -217,24 +209,6 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             self._requeue(waiting)
         self.ownership.recheck_admission()
         return 0.0
-
-    async def _run_step(
-        self, admitted: Sequence[Waiting], rows: Sequence[Stream]
-    ) -> tuple[_Launched, _Completed | None]:
-        """Launches a step and reads the oldest one, meanwhile publishing results that are left."""
-        if self._unpublished is None:
-            return await self.engine_thread.run(self._launch_and_read, admitted, rows)
-        launched = await self.engine_thread.run(self._launch_step, admitted, rows)
-        reading = asyncio.ensure_future(self.engine_thread.run(self.steps.read_oldest, launched.is_step))
-        # The thread begins to wait for the device first.
-        await asyncio.sleep(0)
-        self._publish_unpublished()
-        return launched, await reading
-
-    def _publish_unpublished(self) -> None:
-        completed, self._unpublished = self._unpublished, None
-        if completed:
-            self._publish(completed)
 
     def _count_prefill(self, admitted: Sequence[Waiting], launched: _Launched) -> None:
         if not admitted:
@@ -339,12 +313,9 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
     # On the engine's thread ------------------------------------------------------------------------------------
 
     def _launch_and_read(
-        self, admitted: Sequence[Waiting], rows: Sequence[Stream]
+        self, admitted: Sequence[Waiting], rows: Sequence[Stream], depth: int
     ) -> tuple[_Launched, _Completed | None]:
-        launched = self._launch_step(admitted, rows)
-        return launched, self.steps.read_oldest(launched.is_step)
-
-    def _launch_step(self, admitted: Sequence[Waiting], rows: Sequence[Stream]) -> _Launched:
+        """Prefills requests, launches a step, and reads the oldest one unless fewer than `depth` are in flight."""
         start = time.monotonic()
         failed: list[Waiting] = []
         rejected: list[Waiting] = []
@@ -354,7 +325,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         due = [row for row in rows if row.id not in without_state]
         if due:
             self.steps.launch(due, lambda: self._launch([row.id for row in due]))
-        return _Launched(bool(due), failed, rejected, prefill_seconds)
+        return _Launched(failed, rejected, prefill_seconds), self.steps.read_oldest(bool(due), depth)
 
     def _prefill(self, admitted: Sequence[Waiting], failed: list[Waiting], rejected: list[Waiting]) -> None:
         """Prefills requests as a batch or, if that fails, one by one."""

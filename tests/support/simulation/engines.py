@@ -4,7 +4,6 @@ A frame holds the checksum of everything before it in its stream, and the number
 of a request sample different frames, as two GPUs do, so a stream that was joined of two trajectories is visible.
 """
 
-import math
 import random
 import struct
 import zlib
@@ -145,8 +144,8 @@ class SimulatedTalkerEngine(_Engine[_Row]):
 
     @property
     def prompt_rows(self) -> float:
-        """Half of the engines publish the results of a step while the next one runs."""
-        return math.inf if self.depth == 1 else 0
+        """Engines that can have two steps in flight do."""
+        return 0
 
     def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
         self.loop.spend(self.pace.jittered(self.pace.prefill))
