@@ -146,11 +146,19 @@ def test_changes_that_both_versions_would_share_are_rolled_out(change):
     assert planned({**NEW, **change}, cluster).canary is None
 
 
-def test_new_tokens_and_passwords_are_rolled_out():
-    _, cluster = of_spec(CANARY)
-    for secret in ("token_uid", "password_uid"):
-        assert planned(CANARY, replace(cluster, **{secret: "other"})).canary is None
-        assert planned(NEW, replace(cluster, **{secret: "other"})).canary is None
+@pytest.mark.parametrize("secret", ["token_uid", "password_uid"])
+def test_new_tokens_and_passwords_are_rolled_out_without_a_version_that_is_not_promoted(secret):
+    first, cluster = of_spec(CANARY)
+    alone = planned(CANARY, replace(cluster, **{secret: "other"}))
+    assert alone.canary is None
+    found = planned(NEW, cluster)
+    failed = replace(after(found, cluster), **{secret: "other"})
+    renewed = planned(NEW, failed, status_of(found, "RolledBack"))
+    assert renewed.canary.is_running, "with other Secrets it is tested again"
+    for key in STABLE:
+        assert objects(renewed)[key] == objects(alone)[key] != objects(first)[key]
+    promoted = planned(NEW, after(renewed, failed), status_of(renewed, "Promoted"))
+    assert promoted.canary is None and promoted.image == "syrinx/stages:2.0.0"
 
 
 def test_talkers_and_codecs_of_an_ended_canary_stay_for_its_last_gateway():

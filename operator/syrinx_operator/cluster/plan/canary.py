@@ -58,10 +58,11 @@ def canary_plan(
     canary without a running version, after its promotion, and for changes that both versions would have to share.
     """
     spec = pipeline.spec.rollout.canary
-    if spec is None or before is None or not _is_comparable(before, desired, context):
+    if spec is None or before is None or not _is_comparable(before, desired):
         return None
+    running = {stage: _with_secrets(before.templates[stage], context) for stage in counts}
     templates = {stage: desired.templates[stage] for stage in counts}
-    if all(before.templates[stage].hash == template.hash for stage, template in templates.items()):
+    if all(running[stage].hash == template.hash for stage, template in templates.items()):
         return None
     target = short_hash({stage.value: template.hash for stage, template in templates.items()})
     known = status if status is not None and status.target == target else None
@@ -76,7 +77,7 @@ def canary_plan(
         before,
         redis_image=desired.redis_image,
         shared=desired.shared,
-        templates={**desired.templates, **{stage: before.templates[stage] for stage in counts}},
+        templates={**desired.templates, **running},
         candidate=candidate,
     )
     step = spec.steps[min(known.step if known else 0, len(spec.steps) - 1)]
@@ -107,20 +108,19 @@ def shared_inputs(spec: PipelineSpec) -> str:
     )
 
 
-def _is_comparable(before: Release, desired: Release, context: RenderContext) -> bool:
-    """Returns whether both versions can run side by side: with the same Secrets and shared objects."""
+def _is_comparable(before: Release, desired: Release) -> bool:
+    """Returns whether both versions can run side by side: with the same shared objects and, as all have, a token."""
     if before.shared != desired.shared or before.templates.keys() != desired.templates.keys():
         return False
-    annotations = [
-        template.template["metadata"].get("annotations", {})
-        for component, template in before.templates.items()
-        if component in STAGES
-    ]
-    return all(
-        each.get(names.TOKEN_ANNOTATION) == context.token_uid
-        and each.get(names.PASSWORD_ANNOTATION) == context.password_uid
-        for each in annotations
-    )
+    stages = (template for component, template in before.templates.items() if component in STAGES)
+    return all(names.TOKEN_ANNOTATION in each.template["metadata"].get("annotations", {}) for each in stages)
+
+
+def _with_secrets(running: FrozenTemplate, context: RenderContext) -> FrozenTemplate:
+    """Returns the template of the running version with the present token and password, for which its pods restart."""
+    template = deepcopy(running.template)
+    template["metadata"]["annotations"] |= pods.secret_annotations(context)
+    return FrozenTemplate(running.inputs, with_template_label(template))
 
 
 def canary_template(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> FrozenTemplate:

@@ -215,6 +215,12 @@ def _managed_url(pipeline: TTSPipeline) -> str:
     return f"redis+sentinel://{sentinels}/{names.PRIMARY}/0"
 
 
+def secret_annotations(context: RenderContext) -> dict[str, Any]:
+    """Returns the annotations that change with the token and the password, so that pods restart for new ones."""
+    password: dict[str, Any] = omit_empty(**{names.PASSWORD_ANNOTATION: context.password_uid})
+    return {**password, names.TOKEN_ANNOTATION: context.token_uid}
+
+
 def _metadata(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> Manifest:
     part = records.stage_spec(pipeline.spec, stage)
     configs = {
@@ -225,8 +231,7 @@ def _metadata(pipeline: TTSPipeline, stage: Component, context: RenderContext) -
         **(_SCRAPE_ANNOTATIONS if pipeline.spec.monitoring.scrape_annotations else {}),
         **part.pod_annotations,
         **configs,
-        **omit_empty(**{names.PASSWORD_ANNOTATION: context.password_uid}),
-        names.TOKEN_ANNOTATION: context.token_uid,
+        **secret_annotations(context),
     }
     return {"labels": {**part.pod_labels, **names.labels(pipeline.name, stage)}, "annotations": annotations}
 
