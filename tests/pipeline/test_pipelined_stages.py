@@ -70,7 +70,7 @@ async def test_audio_is_identical_with_two_steps_in_flight() -> None:
 async def test_small_steps_run_one_at_a_time() -> None:
     async with pipelined() as stages:
         talker = worker_of(stages, "talker").engine
-        talker.prompt_rows = 2.0
+        talker.prompt_rows, talker.max_in_flight = 2.0, 0
         await asyncio.gather(*(synthesize(stages.connector(), request(f"small {index}")) for index in range(2)))
         assert talker.max_in_flight == 1
         await asyncio.gather(*(synthesize(stages.connector(), request(f"large {index}")) for index in range(4)))
