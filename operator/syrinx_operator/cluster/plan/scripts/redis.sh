@@ -63,13 +63,23 @@ watch() {
   } | call "$SELF" 26379 | grep '^OK' >/dev/null
 }
 
-# Whether another server may have received data, so that it is to be promoted.
+# Whether another server may have received data, so that it is to be promoted. A server with data of its own does not
+# wait for those that do not reply: after an outage of all, the sentinels would promote one that lacks its last entries.
 may_have_successor() {
   for each in $HOSTS; do
     [ "$each" != "$SELF" ] || continue
-    call "$each" 6379 INFO replication 2>/dev/null | grep -q '^master_repl_offset:0' || return 0
+    case $(call "$each" 6379 INFO replication 2>/dev/null) in
+      *master_repl_offset:0*) ;;
+      '') has_data || return 0 ;;
+      *) return 0 ;;
+    esac
   done
   return 1
+}
+
+# Whether this server has an append-only file.
+has_data() {
+  [ -s /data/appendonly.aof ] || [ -d /data/appendonlydir ]
 }
 
 # Makes the sentinel of this server discover the others again once they are connected. By itself it looks every 10 s,
