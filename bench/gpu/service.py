@@ -73,8 +73,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error(f"--only: choose from {', '.join(LOOPS)}")
     if args.engine == "vllm" and args.variant in ("paced", "colocated"):
         parser.error("--engine vllm cannot be combined with --paced or --colocated")
-    if args.quiet and args.variant in ("paced", "colocated"):
-        parser.error("--quiet cannot be combined with --paced or --colocated")
+    if args.quiet and (args.url or args.variant in ("paced", "colocated")):
+        parser.error("--quiet cannot be combined with --url, --paced or --colocated")
     if args.variant == "paced":
         args.device = "cpu"
     return args
