@@ -27,8 +27,10 @@ STALLED_SECONDS = 0.5
 """A stream without audio whose codes stop for this long gets a partial first chunk. Its talker may have reached a lead
 limit that is shorter than the chunk, and then waits for playback."""
 
-START_MARGIN_SECONDS = 0.1
-"""Leading silence that is not played, 0.05 s of the bundled voice, and as much for streams that start meanwhile."""
+START_MARGIN_SECONDS = 0.05
+"""Leading silence that is not played, of the bundled voice."""
+COMPANY_SECONDS = 0.005
+"""Added for each stream that plays, at most `START_MARGIN_SECONDS`: the more there are, the more start meanwhile."""
 MAX_START_SECONDS = 0.8
 """The first audio waits for at most this many seconds of codes."""
 
@@ -161,12 +163,14 @@ class _Playing:
     """The next chunks of the rows that play, by urgency."""
 
     def __init__(self, rows: Iterable[Row], ramp: Sequence[int], now: float) -> None:
+        self.count = 0
         self.longest = 0
         """Frames of the longest one: a call that may be in progress."""
         self._urgent: list[tuple[float, int]] = []
         for row in rows:
             if row.live and row.decoded and not row.input_ended:
                 frames = frames_to_chunk_end(ramp, row.decoded)
+                self.count += 1
                 self.longest = max(self.longest, complete_frames(row, frames, ramp, max(ramp)))
                 if (underrun_at := row.underrun_at()) < now + MAX_START_SECONDS:
                     self._urgent.append((underrun_at, frames))
@@ -185,7 +189,8 @@ def start_frames(row: Row, playing: _Playing, ramp: Sequence[int], now: float, s
     buffered = row.pending * FAMILY.frame_seconds
     others = DECODE_TIME_MARGIN * seconds_per_frame * (playing.longest + playing.frames_before(now + buffered))
     own = ramp[min(1, len(ramp) - 1)] * (row.codes_at - row.first_codes_at) / max(row.pending - 1, 1)
-    wait = min(own + others + START_MARGIN_SECONDS, MAX_START_SECONDS)
+    margin = START_MARGIN_SECONDS + min(COMPANY_SECONDS * playing.count, START_MARGIN_SECONDS)
+    wait = min(own + others + margin, MAX_START_SECONDS)
     if buffered < wait:
         return 0
     chunks = [end for end in accumulate(ramp) if end <= min(row.pending, max(ramp))]
@@ -273,6 +278,7 @@ def schedule(
         limit = min(_frames_in_time(rows, now, seconds_per_frame), max(settings.chunk_ramp))
         ready = [(row, complete_frames(row, count, settings.chunk_ramp, limit)) for row, count in ready]
         frames = ready[0][1]
+
     same = [row for row, count in ready if count == frames][: settings.max_num_seqs]
     batch = [(row.id, frames) for row in same[: _rows_in_time(rows, same, frames, now, seconds_per_frame)]]
     if overhead:
