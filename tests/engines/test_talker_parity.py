@@ -15,7 +15,7 @@ from syrinx_stages.contract.messages import SpeechRequest
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.model.tokenizer import Tokenizer
-from syrinx_stages.talker.prompt import Prompt, build_prompt
+from syrinx_stages.talker.prompt import Prompt, PromptBuilder
 
 Loaded = tuple[Checkpoint, Talker, Tokenizer]
 
@@ -47,7 +47,7 @@ def case(name: str, loaded: dict[tuple[str, str], Loaded]) -> tuple[Talker, Spee
     checkpoint, talker, tokenizer = loaded[kind]
     request = speech_request(kind[0], fields)
     with torch.inference_mode():
-        prompt = build_prompt(request, talker, tokenizer, checkpoint.config, reference_voice(kind[0], fields))
+        prompt = PromptBuilder(talker, tokenizer, checkpoint.config).build(request, reference_voice(kind[0], fields))
     return talker, request, prompt
 
 
@@ -95,7 +95,7 @@ def test_bundled_checkpoint_equals_the_official_package(sentence: str, layout: s
     fields = {"text": recipe.BUNDLED[sentence], "voice": "us", "language": "english"}
     request = speech_request("custom_voice", fields | {"non_streaming_text": layout == "whole"})
     with torch.inference_mode():
-        prompt = build_prompt(request, talker, tokenizer, checkpoint.config)
+        prompt = PromptBuilder(talker, tokenizer, checkpoint.config).build(request)
     expected = records[f"bundled/{sentence}/{layout}"]
     codes = generate(talker, [prompt], [request], len(expected) + 1).codes[0]
     assert codes[:-1].tolist() == expected.tolist()
@@ -110,7 +110,7 @@ def test_bfloat16_logits_are_close() -> None:
         checkpoint = Checkpoint("bundled", dtype=dtype)
         talker = checkpoint.load_talker()
         with torch.inference_mode():
-            prompt = build_prompt(request, talker, checkpoint.load_tokenizer(), checkpoint.config)
+            prompt = PromptBuilder(talker, checkpoint.load_tokenizer(), checkpoint.config).build(request)
         generated = generate(talker, [prompt], [request], 2)
         assert generated.logits.dtype == dtype
         scores.append(generated.logits[0, 0, : talker.config.codebook_size].float())

@@ -21,7 +21,7 @@ from syrinx_stages.model.config import ModelType
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.engine import EngineFull, TalkerEngine
-from syrinx_stages.talker.prompt import Prepared, build_prompt
+from syrinx_stages.talker.prompt import Prepared, PromptBuilder
 from syrinx_stages.talker_vllm.engine import VllmTalkerEngine
 from syrinx_stages.talker_vllm.model import DIGIT_BITS, from_digits, to_digits
 
@@ -155,7 +155,9 @@ def test_codes_equal_the_official_ones_for_every_task(
     for name, fields in cases.items():
         request = msgspec.structs.replace(speech_request(kind[0], fields), id=name)
         with torch.inference_mode():
-            prompt = build_prompt(request, talker, tokenizer, checkpoint.config, reference_voice(kind[0], fields))
+            prompt = PromptBuilder(talker, tokenizer, checkpoint.config).build(
+                request, reference_voice(kind[0], fields)
+            )
         wanted = records[f"case/{name}/codes"]
         engine.admit([Prepared(request, prompt, torch.zeros((0, 16), dtype=torch.int64), len(wanted))])
         collected = [results[name] for results in frames(engine, [name])]

@@ -13,7 +13,7 @@ from syrinx_stages.contract.messages import SpeechRequest, TaskType
 from syrinx_stages.model.config import ModelConfig
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.model.tokenizer import Tokenizer
-from syrinx_stages.talker.prompt import Prompt, build_prompt
+from syrinx_stages.talker.prompt import Prompt, PromptBuilder
 from training import talker_forward
 from training.config import SMOKE
 from training.corpus import Sentence
@@ -77,8 +77,9 @@ def batch(builder: BatchBuilder, data: Utterances, placed: PackedStep) -> Batch:
 
 def service_prompts(talker: Talker, bpe: Tokenizer, config: ModelConfig) -> list[Prompt]:
     voices = list(config.talker_config.speakers)
+    builder = PromptBuilder(talker, bpe, config)
     return [
-        build_prompt(
+        builder.build(
             SpeechRequest(
                 id="",
                 accepted_at=0.0,
@@ -87,10 +88,7 @@ def service_prompts(talker: Talker, bpe: Tokenizer, config: ModelConfig) -> list
                 voice=voice,
                 language="auto" if auto_language else sentence.language,
                 non_streaming_text=not streaming,
-            ),
-            talker,
-            bpe,
-            config,
+            )
         )
         for sentence, voice, (streaming, auto_language) in zip(SENTENCES, cycle(voices), LAYOUTS, strict=False)
     ]

@@ -12,7 +12,7 @@ from syrinx_stages.model.config import ModelConfig, read_model_config
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.model.tokenizer import load_tokenizer
 from syrinx_stages.runtime.errors import RequestError
-from syrinx_stages.talker.prompt import Prompt, Voice, build_prompt
+from syrinx_stages.talker.prompt import Prompt, PromptBuilder, Voice
 
 TOKENIZER = load_tokenizer(recipe.VOICE, read_model_config(recipe.VOICE))
 
@@ -20,7 +20,7 @@ TOKENIZER = load_tokenizer(recipe.VOICE, read_model_config(recipe.VOICE))
 def build(kind: str, size: str, fields: dict[str, Any], voice: Voice | None = None, task: str | None = None) -> Prompt:
     config = msgspec.convert(recipe.config(kind, size), ModelConfig)
     talker = Talker(config.talker_config)
-    return build_prompt(speech_request(task or kind, fields), talker, TOKENIZER, config, voice)
+    return PromptBuilder(talker, TOKENIZER, config).build(speech_request(task or kind, fields), voice)
 
 
 CUSTOM = {"text": "Hello.", "voice": "vivian"}

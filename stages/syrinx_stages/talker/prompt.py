@@ -8,6 +8,8 @@ Each later input is the sum of the last frame's code embeddings and one text row
 has all the text and the rows are padding; with streaming text, every frame consumes one token of it.
 """
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +27,8 @@ from syrinx_stages.runtime.errors import RequestError
 
 MIN_FRAMES = 13
 """One second of speech. A prompt that leaves room for fewer frames is rejected."""
+CACHED_PARTS = 64
+"""Embeddings that are kept of each kind: those of languages and speakers, and of the template."""
 
 
 class Voice(Struct, frozen=True):
@@ -84,8 +88,8 @@ class Prompter:
         """
         model_limit = talker.config.max_position_embeddings
         self._limit = model_limit if max_positions is None else min(max_positions, model_limit)
-        self._config, self._talker = checkpoint.config, talker
-        self._tokenizer = checkpoint.load_tokenizer()
+        self._talker = talker
+        self._prompts = PromptBuilder(talker, checkpoint.load_tokenizer(), checkpoint.config)
         self._clones = checkpoint.config.tts_model_type is ModelType.BASE
         if self._clones:
             self._speaker_encoder = checkpoint.load_speaker_encoder()
@@ -103,7 +107,7 @@ class Prompter:
     ) -> Prepared:
         """See `TalkerEngine.prepare`. The prompt is on the talker's device; so are the codes unless `codes_device`."""
         voice = None if reference is None else self._voice(request, reference)
-        prompt = build_prompt(request, self._talker, self._tokenizer, self._config, voice)
+        prompt = self._prompts.build(request, voice)
         room = self._limit - len(prompt.embeds)
         if room < MIN_FRAMES:
             message = (
@@ -127,109 +131,107 @@ class Prompter:
         return Voice(embedding, codes)
 
 
-def build_prompt(
-    request: SpeechRequest, talker: Talker, tokenizer: Tokenizer, config: ModelConfig, voice: Voice | None = None
-) -> Prompt:
-    """Builds the prompt of a request; Base checkpoints, and only they, need `voice`.
-
-    Raises RequestError naming the request field that the checkpoint does not support.
-    """
-    if request.task_type is not (task := TASK_TYPES[config.tts_model_type]):
-        raise _unsupported("task_type", f"this checkpoint does {task}, not {request.task_type}")
-    if (voice is None) is (config.tts_model_type is ModelType.BASE):
-        wanted = "is needed by" if voice is None else "is only for"
-        raise _unsupported("ref_audio", f"a reference voice {wanted} a Base checkpoint")
-    return _Builder(request, talker, tokenizer, config, voice).build()
-
-
 def _unsupported(field: str, message: str) -> RequestError:
     return RequestError(f"{field}: {message}", field)
 
 
-class _Builder:
-    """Builds the prompt of one request."""
+class PromptBuilder:
+    """Builds the prompts of one checkpoint. What does not depend on a request's text or voice is embedded once."""
 
-    def __init__(
-        self, request: SpeechRequest, talker: Talker, tokenizer: Tokenizer, config: ModelConfig, voice: Voice | None
-    ) -> None:
-        self.request, self.talker, self.tokenizer = request, talker, tokenizer
-        self.config, self.codec, self.voice = config, config.talker_config, voice
-        special = self._text([config.tts_pad_token_id, config.tts_bos_token_id, config.tts_eos_token_id])
-        self.pad, self.bos, self.eos = torch.split(special, 1)
-        self.codec_bos = self._codec(self.codec.codec_bos_id)
+    def __init__(self, talker: Talker, tokenizer: Tokenizer, config: ModelConfig) -> None:
+        self._talker, self._tokenizer = talker, tokenizer
+        self._config, self._codec = config, config.talker_config
+        self._cached_text = lru_cache(CACHED_PARTS)(self._text)
+        self._cached_codes = lru_cache(CACHED_PARTS)(self._codes)
 
-    def build(self) -> Prompt:
-        """Returns the prompt."""
-        ids = self.tokenizer.assistant(self.request.text)
+    def build(self, request: SpeechRequest, voice: Voice | None = None) -> Prompt:
+        """Builds the prompt of a request; Base checkpoints, and only they, need `voice`.
+
+        Raises RequestError naming the request field that the checkpoint does not support.
+        """
+        self._check_task(request, voice)
+        pad, bos, eos = self._special()
+        codec_bos, codec_pad = (
+            self._cached_codes(each) for each in (self._codec.codec_bos_id, self._codec.codec_pad_id)
+        )
+        ids = self._tokenizer.assistant(request.text)
         if not ids.text:
             raise RequestError("text: is empty", "input")
-        text = torch.cat((self._text(ids.text), self.eos))
-        start = [self._instructions(), self._text(ids.role), self._control_tokens()]
-        if self.voice is not None and not self.request.x_vector_only:
-            body, rest = self._continue_reference(self.voice, ids.text)
-        elif self.request.non_streaming_text:
-            body = torch.cat((text + self._codec(self.codec.codec_pad_id), self.pad + self.codec_bos))
-            rest = text[:0]
-        else:
-            body, rest = text[:1] + self.codec_bos, text[1:]
-        return Prompt(torch.cat((*start, body)), rest, self.pad[0])
+        start = [*self._instructions(request), self._cached_text(*ids.role)]
+        start += [self._language(request) + pad, self._speaker(request, voice) + pad, codec_pad + bos]
+        if voice is not None and not request.x_vector_only:
+            body, rest = self._continue_reference(request, voice, ids.text)
+            return Prompt(torch.cat((*start, body)), rest, pad[0])
+        text = self._text(*ids.text)
+        if request.non_streaming_text:
+            start += [text + codec_pad, eos + codec_pad, pad + codec_bos]
+            return Prompt(torch.cat(start), text[:0], pad[0])
+        return Prompt(torch.cat((*start, text[:1] + codec_bos)), torch.cat((text[1:], eos)), pad[0])
 
-    def _text(self, ids: list[int]) -> Tensor:
-        return self.talker.embed_text(torch.tensor(ids, dtype=torch.int64, device=self.talker.device))
+    def _check_task(self, request: SpeechRequest, voice: Voice | None) -> None:
+        if request.task_type is not (task := TASK_TYPES[self._config.tts_model_type]):
+            raise _unsupported("task_type", f"this checkpoint does {task}, not {request.task_type}")
+        if (voice is None) is (self._config.tts_model_type is ModelType.BASE):
+            wanted = "is needed by" if voice is None else "is only for"
+            raise _unsupported("ref_audio", f"a reference voice {wanted} a Base checkpoint")
 
-    def _codec(self, *ids: int) -> Tensor:
-        return self.talker.embed_codec(torch.tensor(ids, device=self.talker.device))
+    def _special(self) -> Sequence[Tensor]:
+        """Returns the text's padding, BOS and EOS, each [1, hidden_size]."""
+        config = self._config
+        special = self._cached_text(config.tts_pad_token_id, config.tts_bos_token_id, config.tts_eos_token_id)
+        return torch.split(special, 1)
 
-    def _instructions(self) -> Tensor:
-        if not self.request.instructions:
-            return self.pad[:0]
-        if not supports_instructions(self.config):
+    def _text(self, *ids: int) -> Tensor:
+        return self._talker.embed_text(torch.tensor(ids, dtype=torch.int64, device=self._talker.device))
+
+    def _codes(self, *ids: int) -> Tensor:
+        return self._talker.embed_codec(torch.tensor(ids, device=self._talker.device))
+
+    def _instructions(self, request: SpeechRequest) -> list[Tensor]:
+        if not request.instructions:
+            return []
+        if not supports_instructions(self._config):
             raise _unsupported("instructions", "this checkpoint does not follow instructions")
-        return self._text(self.tokenizer.user(self.request.instructions))
+        return [self._text(*self._tokenizer.user(request.instructions))]
 
-    def _control_tokens(self) -> Tensor:
-        """Language, speaker and codec padding, added to text padding; the last one is added to the text's BOS."""
-        codec, language = self.codec, self._language()
-        if language is None:
-            think = self._codec(codec.codec_nothink_id, codec.codec_think_bos_id, codec.codec_think_eos_id)
-        else:
-            think = self._codec(codec.codec_think_id, codec.codec_think_bos_id, language, codec.codec_think_eos_id)
-        control = torch.cat((think, self._speaker(), self._codec(codec.codec_pad_id)))
-        return control + torch.cat((self.pad.expand(len(control) - 1, -1), self.bos))
+    def _language(self, request: SpeechRequest) -> Tensor:
+        """The language or, for auto, none. With auto or Chinese, a dialect speaker speaks its dialect."""
+        codec, language = self._codec, request.language.lower()
+        if language not in (accepted := languages(self._config)):
+            raise _unsupported("language", f"{request.language!r} is unknown; accepted: {', '.join(accepted)}")
+        if request.voice and language in ("auto", "chinese"):
+            language = codec.dialect(request.voice.lower()) or language
+        if language == "auto":
+            return self._cached_codes(codec.codec_nothink_id, codec.codec_think_bos_id, codec.codec_think_eos_id)
+        ids = (codec.codec_think_id, codec.codec_think_bos_id, codec.codec_language_id[language])
+        return self._cached_codes(*ids, codec.codec_think_eos_id)
 
-    def _language(self) -> int | None:
-        """The language's id, or None for auto. With auto or Chinese, a dialect speaker speaks its dialect."""
-        language = self.request.language.lower()
-        if language not in (accepted := languages(self.config)):
-            raise _unsupported("language", f"{self.request.language!r} is unknown; accepted: {', '.join(accepted)}")
-        if self.request.voice and language in ("auto", "chinese"):
-            language = self.codec.dialect(self.request.voice.lower()) or language
-        return None if language == "auto" else self.codec.codec_language_id[language]
-
-    def _speaker(self) -> Tensor:
+    def _speaker(self, request: SpeechRequest, voice: Voice | None) -> Tensor:
         """The speaker's embedding [1, hidden_size], or [0, hidden_size] for VoiceDesign."""
-        if self.voice is not None:
-            embedding: Tensor = self.voice.embedding.to(self.pad)
+        if voice is not None:
+            embedding: Tensor = voice.embedding.to(self._special()[0])
             return embedding[None]
-        if self.config.tts_model_type is ModelType.VOICE_DESIGN:
-            return self.pad[:0]
-        speakers = self.codec.speakers
-        if not self.request.voice or self.request.voice.lower() not in speakers:
-            raise _unsupported("voice", f"{self.request.voice!r} is unknown; accepted: {', '.join(speakers)}")
-        return self._codec(speakers[self.request.voice.lower()])
+        if self._config.tts_model_type is ModelType.VOICE_DESIGN:
+            return self._special()[0][:0]
+        speakers = self._codec.speakers
+        if not request.voice or request.voice.lower() not in speakers:
+            raise _unsupported("voice", f"{request.voice!r} is unknown; accepted: {', '.join(speakers)}")
+        return self._cached_codes(speakers[request.voice.lower()])
 
-    def _continue_reference(self, voice: Voice, text_ids: list[int]) -> tuple[Tensor, Tensor]:
+    def _continue_reference(self, request: SpeechRequest, voice: Voice, text_ids: list[int]) -> tuple[Tensor, Tensor]:
         """Returns the reference with the text to speak as its continuation (in-context learning), and the text rows."""
         if voice.codes is None or not len(voice.codes):
             raise _unsupported("ref_audio", "the reference has no codes")
-        if not self.request.reference_text:
+        if not request.reference_text:
             message = "the transcript of the reference audio is needed unless x_vector_only_mode is true"
             raise _unsupported("ref_text", message)
-        reference_ids = self.tokenizer.assistant(self.request.reference_text).text
-        text = torch.cat((self._text(reference_ids + text_ids), self.eos))
-        codes = torch.cat((self.codec_bos, self.talker.embed_frame(voice.codes.to(self.talker.device))))
-        if self.request.non_streaming_text:
-            return torch.cat((text + self._codec(self.codec.codec_pad_id), codes + self.pad)), text[:0]
+        pad, _, eos = self._special()
+        reference_ids = self._tokenizer.assistant(request.reference_text).text
+        text = torch.cat((self._text(*reference_ids, *text_ids), eos))
+        codec_bos = self._cached_codes(self._codec.codec_bos_id)
+        codes = torch.cat((codec_bos, self._talker.embed_frame(voice.codes.to(self._talker.device))))
+        if request.non_streaming_text:
+            return torch.cat((text + self._cached_codes(self._codec.codec_pad_id), codes + pad)), text[:0]
         aligned = text[: len(codes)]
-        padding = self.pad.expand(len(codes) - len(aligned), -1)
+        padding = pad.expand(len(codes) - len(aligned), -1)
         return torch.cat((aligned, padding)) + codes, text[len(codes) :]
