@@ -34,7 +34,7 @@ async def test_consumes_again_as_soon_as_redis_is_back(world_of, until, monkeypa
                 1 if full else 2,
                 lambda claim: None,
                 lost.append,
-                lambda: True,
+                lambda: 1,
                 lambda: Capacity(1, 0.0),
                 Counter("takeovers", "", registry=None),
             )
@@ -60,6 +60,44 @@ async def test_consumes_again_as_soon_as_redis_is_back(world_of, until, monkeypa
                 await owner.close(hand_over=True)
                 await replica.close()
             await gateway.close()
+
+
+async def test_claims_more_at_once_while_requests_wait(world_of, until):
+    """The first claim is of one request, so that replicas share a burst; round trips must not limit the rate."""
+    sizes = []
+    with RedisServer() as server:
+        connector = RedisConnector(server.url_with_password, KEYS)
+        consumer = connector.consumer(Group.TALKERS, "a")
+        claim = consumer.claim
+
+        async def counted(count):
+            claims = await claim(count)
+            sizes.append(len(claims))
+            return claims
+
+        consumer.claim = counted
+        owner = Ownership(
+            consumer,
+            9,
+            lambda claim: None,
+            lambda request_id: None,
+            lambda: 5,
+            lambda: Capacity(1, 0.0),
+            Counter("takeovers", "", registry=None),
+        )
+        for number in range(9):
+            await connector.submit(world_of.request(f"r{number}"), world_of.admission)
+        task = asyncio.create_task(owner.claim_loop())
+
+        async def all_claimed():
+            return len(owner.claims) == 9
+
+        await until(all_claimed)
+        owner.stop_claiming()
+        await task
+        await owner.close(hand_over=False)
+        await connector.close()
+    assert sizes == [1, 2, 4, 2]
 
 
 async def test_a_consumer_that_never_read_leaves_at_once_though_redis_is_away():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
@@ -77,7 +78,7 @@ class OwnedRequests(ABC, Generic[R]):
             max_resident,
             self._claimed,
             self._lost,
-            self.can_admit,
+            self.admissible,
             self.capacity,
             metrics[m.TAKEOVERS].labels(self.stage),
         )
@@ -109,9 +110,9 @@ class OwnedRequests(ABC, Generic[R]):
         """Returns how many rows wait for the first entry of their input stream."""
         return 0
 
-    def can_admit(self) -> bool:
-        """Returns whether to claim another request now."""
-        return self.spare_requests() >= 1
+    def admissible(self) -> int:
+        """Returns how many further requests to claim now; none if less than 1."""
+        return math.floor(self.spare_requests())
 
     def capacity(self) -> Capacity:
         """Returns what the replica can serve now.

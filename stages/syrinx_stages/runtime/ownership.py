@@ -21,9 +21,10 @@ REPORT_SECONDS = 0.05
 class Ownership:
     """Claims up to `capacity` requests and keeps them until they are finished or lost.
 
-    `admit` is called once per claim, and `lost` with the ID of a request that another replica has taken over. While
-    `can_admit` returns False nothing new is claimed: other replicas can claim the waiting requests. `measure` returns
-    how much more the replica can serve, which is reported to the gateways: they refuse what would wait too long.
+    `admit` is called once per claim, and `lost` with the ID of a request that another replica has taken over. At most
+    as many as `admissible` returns are claimed at once: other replicas can claim the waiting requests. `measure`
+    returns how much more the replica can serve, which is reported to the gateways: they refuse what would wait too
+    long.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class Ownership:
         capacity: int,
         admit: Callable[[Claim], None],
         lost: Callable[[str], None],
-        can_admit: Callable[[], bool],
+        admissible: Callable[[], int],
         measure: Callable[[], Capacity],
         takeovers: Counter,
     ) -> None:
@@ -46,7 +47,7 @@ class Ownership:
         """Maximum number of claims."""
         self._admit = admit
         self._lost = lost
-        self._can_admit = can_admit
+        self._admissible = admissible
         self._measure = measure
         self._takeovers = takeovers
         self._changed = asyncio.Event()
@@ -81,7 +82,7 @@ class Ownership:
             log.warning("request %s is left to other replicas: %s", claim.request.id, error, extra=fields)
 
     def recheck_admission(self) -> None:
-        """Makes the claim loop call `can_admit` again, and reports the capacity if it has changed."""
+        """Makes the claim loop call `admissible` again, and reports the capacity if it has changed."""
         self._changed.set()
         self._report_due.set()
 
@@ -136,15 +137,21 @@ class Ownership:
             await self._consumer.hand_over([claim.entry_id for claim in excess])
 
     async def claim_loop(self) -> None:
-        """Claims while rows are free, until `stop_claiming`. One request at a time, so that replicas share a burst."""
+        """Claims while rows are free, until `stop_claiming`.
+
+        Begins with one request, so that replicas share a burst, and claims more at once while others are waiting.
+        """
+        count = 1
         while self.claiming:
             self._changed.clear()
-            if self.free <= 0 or not self._can_admit():
+            admissible = min(self.free, self._admissible())
+            if admissible < 1:
                 self._failing.discard("claim")
                 await self._changed.wait()
                 continue
             try:
-                claims = await self._consumer.claim(1)
+                claims = await self._consumer.claim(min(count, admissible))
+                count = max(1, 2 * len(claims))
                 self._started = True
                 self._failing.discard("claim")
                 await self._take(claims)

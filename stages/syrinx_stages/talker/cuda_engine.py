@@ -23,7 +23,6 @@ from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation, Allocator
 from syrinx_stages.talker.engine import EngineFull, frame_results
 from syrinx_stages.talker.model_runner import MAX_PAGES, RESIDENT_PAGES, RESIDENT_SECONDS, ModelRunner, NewRequest
 from syrinx_stages.talker.packed import pack
-from syrinx_stages.talker.prefill import PREFILL_ROWS
 from syrinx_stages.talker.prompt import Prepared, Prompter
 
 log = logging.getLogger(__name__)
@@ -69,7 +68,7 @@ class CudaTalkerEngine:
     isolates_rows = False
     ahead_frames = math.inf
     prompt_rows = 16.0
-    prefill_rows = PREFILL_ROWS[-1]
+    prefill_rows = 32
 
     def __init__(self, checkpoint: Checkpoint, max_resident: int, memory_fraction: float = 1.0) -> None:
         """Computes in the dtype of `checkpoint`, with at most a fraction of the device's memory.

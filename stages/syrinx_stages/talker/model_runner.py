@@ -61,7 +61,7 @@ class ModelRunner:
         self.prefills: dict[tuple[int, int], tuple[PrefillStep, Work]] = {}
         """By number of rows and padded length: a step and its graph."""
         elements = max(max_resident, PREFILL_ROWS[-1]) * (NUM_COLUMNS + MAX_PAGES)
-        self.staging = recorder.pinned_zeros(2 * RING, elements, dtype=torch.int32)
+        self.staging = recorder.pinned_zeros(4 * RING, elements, dtype=torch.int32)
         """Host buffers that metadata is copied from, used in turn."""
         self.staging_free = [recorder.record_event()] * len(self.staging)
         """Wait until the copy from each buffer is done."""

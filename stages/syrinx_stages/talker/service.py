@@ -27,8 +27,9 @@ LISTENER_TIMEOUT = 60.0
 """Seconds of listener inactivity after which a stream at its lead limit is canceled."""
 
 MAX_UNSTARTED = 4
-"""Claimed requests without a first frame, while references are encoded: enough to keep the engine busy. Others wait for
-whichever replica is free. Without a reference, at most one is ready beyond those of the next prefill."""
+"""Claimed requests of which no frame is being generated yet, while references are encoded: enough to keep the engine
+busy. Others wait for whichever replica is free. Without a reference, at most one is ready beyond those of the next
+prefill."""
 
 COLD_REQUESTS = 2
 """Requests that are served at the same time until the speed of the engine is known."""
@@ -154,14 +155,16 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             row.first_delivered_at = row.last_feedback_at
         self.wake.set()
 
-    def can_admit(self) -> bool:
-        """Returns whether to claim another request. Streams in progress come first: no claims while one is late."""
-        if self._engine_full or self.spare_requests() < 1:
-            return False
-        started = {row.id for row in self.rows.values() if row.first_frame_at is not None}
+    def admissible(self) -> int:
+        """Returns how many further requests to claim now. Streams in progress come first: none while one is late."""
+        if self._engine_full:
+            return 0
+        started = {row.id for row in self.rows.values() if row.frames}
         unstarted = [claim for request_id, claim in self.ownership.claims.items() if request_id not in started]
         ready = sum(not claim.request.has_reference for claim in unstarted)
-        return len(unstarted) < max(MAX_UNSTARTED, self.engine.prefill_rows) and ready <= self.engine.prefill_rows
+        prefill_rows = self.engine.prefill_rows
+        room = min(max(MAX_UNSTARTED, prefill_rows) - len(unstarted), prefill_rows + 1 - ready)
+        return min(room, super().admissible()) if room > 0 else 0
 
     def spare_requests(self) -> float:
         """Returns how many further requests could be generated and decoded in time; none while a stream is late."""
