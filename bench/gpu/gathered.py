@@ -12,7 +12,7 @@ from gpu.plan import LOOPS, is_gap_free, is_nearly_gap_free
 from gpu.results import ServiceRun, load
 from syrinx_operator.commands.bench.stats import Point
 
-PRIMARY = "1b7"
+PRIMARY = "1b7_defaults"
 """The service run that is compared with the targets by default."""
 
 
@@ -153,6 +153,7 @@ def figures(run: ServiceRun) -> dict[str, Any]:
 def defaults_over_best(runs: Mapping[str, ServiceRun]) -> dict[str, float]:
     """Returns by load what the defaults reach of the best run on as many GPUs: 1 is as good; empty without both.
 
+    Only runs of the same revision count: others were on other machines, which differ more than settings do.
     Closed loops: audio seconds per second. Open loops: the best TTFA p95 over that of the defaults.
     """
     measured = {
@@ -160,12 +161,13 @@ def defaults_over_best(runs: Mapping[str, ServiceRun]) -> dict[str, float]:
         for name, run in runs.items()
         if run.complete and not (run.setup and run.setup.quiet) and "two_gpus" not in name
     }
-    default = next((each for name, each in measured.items() if name.endswith("defaults")), None)
-    others = [
-        each for each in measured.values() if each is not default and default and each["model"] == default["model"]
-    ]
-    if default is None:
+    defaults = next((name for name in measured if name.endswith("defaults")), None)
+    if defaults is None:
         return {}
+    default, revision = measured.pop(defaults), runs[defaults].revision
+    others = [
+        each for name, each in measured.items() if each["model"] == default["model"] and runs[name].revision == revision
+    ]
     audio, ttfa = "closed_loop_audio_s_per_s", "open_loop_ttfa_p95_ms"
     found = {}
     for clients, value in default[audio].items():

@@ -125,7 +125,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m gpu.report", description="Generate the report of a GPU's results.")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--prefix", default="h200", help="prefix of the file names (default: h200)")
-    parser.add_argument("--primary", default=PRIMARY, help="service run to compare with the targets (default: 1b7)")
+    parser.add_argument(
+        "--primary", default=PRIMARY, help=f"service run to compare with the targets (default: {PRIMARY})"
+    )
     args = parser.parse_args()
     try:
         gathered = gather(args.results, args.prefix, args.primary)

@@ -168,6 +168,7 @@ def test_the_defaults_are_compared_with_the_best_run_of_each_load():
         "1b7_mps": with_ttfa(0.03, 200),
         "1b7_two_gpus": with_ttfa(0.001, 900),
         "0b6": structs.replace(with_ttfa(0.001, 900), model="0.6B, random weights"),
+        "1b7_colocated": structs.replace(with_ttfa(0.001, 900), revision="older, on another machine"),
         "1b7_defaults": with_ttfa(0.025, 180),
     }
     found = defaults_over_best(runs)
@@ -241,7 +242,7 @@ def test_utterances_with_a_silent_first_frame_are_a_figure_of_their_own_and_neve
 
 def test_report_compares_measured_figures_with_targets():
     talker = EngineResult(benchmark="talker", talker_frame_ms={"1": 2.4, "64": 4.4}, floor_ms={"1": 1.1})
-    gathered = Gathered(talker=talker, runs={"1b7": run(point("open", 20, [outcome(0.03)] * 40))})
+    gathered = Gathered(talker=talker, runs={"1b7_defaults": run(point("open", 20, [outcome(0.03)] * 40))})
     result = summary(gathered)
     verdicts = {row["what"]: row["met"] for row in result["targets"]}
     assert verdicts["talker frame, batch 1"] is True
