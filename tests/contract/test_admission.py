@@ -122,7 +122,10 @@ async def test_during_an_overload_the_queue_stays_short(world):
     assert error.retry_after == 1.0
     assert len(await talker.claim(100)) == 2
     await talker.report(Capacity(free=0, requests_per_second=2.0))
-    assert await fill(world, gateway, 1, start=150) is not None, "nor does one wait alone for longer"
+    assert (await fill(world, gateway, 2, start=150))[0] == 151, "one may wait alone, for half of the limit"
+    assert len(await talker.claim(100)) == 1
+    await talker.report(Capacity(free=0, requests_per_second=0.9))
+    assert await fill(world, gateway, 1, start=160) is not None, "but not for longer"
     await talker.report(Capacity(free=0, requests_per_second=10.0))
     # A quarter of a minute later it is. No request waits.
     await let_arrivals_age(world, 15)

@@ -26,4 +26,4 @@ class StageAutoscalingSpec(AutoscalingSpec, frozen=True, kw_only=True):
 
     max_wait_seconds: Annotated[float, Meta(ge=0.05, le=600)] = 0.1
     """Replicas are added in proportion while a request is expected to wait longer than this for a talker and a codec.
-    In an overload requests are refused once the wait exceeds a seventh of gateway.maxQueueSeconds, so choose less."""
+    In an overload requests are refused once the wait exceeds a ninth of gateway.maxQueueSeconds, so choose less."""

@@ -10,9 +10,10 @@ end
 local max_queue, max_queue_ms = tonumber(ARGV[6]), tonumber(ARGV[7])
 local length, oldest = waiting(requests, 'talkers', math.max(max_queue, 1))
 local wait, limit = expected_wait(reports, length), max_queue_ms / BURST_SHARE
-if is_overloaded(reports) or oldest > max_queue_ms / STANDING_SHARE then
+local crowded = is_overloaded(reports) or oldest > max_queue_ms / STANDING_SHARE
+if crowded and length > 0 then
   limit = max_queue_ms / STANDING_SHARE
-elseif length == 0 then
+elseif length == 0 and not crowded then
   limit = max_queue_ms
 end
 local turn, must_yield = turn_of(reports, ARGV[10])
