@@ -107,10 +107,11 @@ images: ## Build the container images
 	$(BUILD) build -f docker/operator.Dockerfile -t $(IMAGES)/operator:$(VERSION) $(LABELS) .
 	$(BUILD) build -f docker/stages.Dockerfile -t $(IMAGES)/stages:$(VERSION) $(LABELS) $(STAGES_ARGS) .
 
-bench-cpu: $(VENV)/.runs ## Measure the bundled voice on this machine into bench/results/cpu.*
+bench-cpu: MAKER = $(if $(filter AuthenticAMD,$(shell grep -m1 vendor_id /proc/cpuinfo)),amd,intel)
+bench-cpu: $(VENV)/.runs ## Measure the bundled voice on this machine into bench/results/cpu*
 	$(VENV)/bin/syrinx bench --file examples/pipeline.yaml --concurrency 1,2,4,8 --rate 1,2,4,6,8 --duration 25 \
-		--json bench/results/cpu.json --plot bench/results/cpu.png
-	$(VENV)/bin/syrinx bench --table bench/results/cpu.json > bench/results/cpu.md
+		--json bench/results/cpu_$(MAKER).json --plot bench/results/cpu_$(MAKER).png
+	for each in bench/results/cpu_*.json; do $(VENV)/bin/syrinx bench --table $$each && echo || exit; done > bench/results/cpu.md
 
 # Six minutes. Replaces this machine's part of the files and keeps those of others.
 bench-overload: $(VENV)/.runs ## Measure the bundled voice under overload into bench/results/overload.*

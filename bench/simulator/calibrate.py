@@ -30,7 +30,7 @@ _HEAD = """\
 # Accuracy of the simulator
 
 Made by `PYTHONPATH=bench python -m simulator calibrate`. Published values and their sources are in
-`bench/simulator/published.csv`, those of two cores in `cpu.json`. An error of +100 % is twice the measured
+`bench/simulator/published.csv`, those of two cores in `cpu.json` there. An error of +100 % is twice the measured
 value. The error of a group is its typical factor minus one.
 
 | costs | values | kind | typical error |

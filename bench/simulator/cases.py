@@ -116,7 +116,7 @@ def _listening(table: _Table, variant: str, rows: int, listeners: int) -> Scenar
 
 def benched() -> list[Case]:
     """Returns the cases that `syrinx bench` measured on two cores."""
-    report = json.loads((RESULTS / "cpu.json").read_text())
+    report = json.loads((HERE / "cpu.json").read_text())
     return [
         Case(
             group="CPU2",
