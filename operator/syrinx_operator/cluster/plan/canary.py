@@ -60,11 +60,13 @@ def canary_plan(
     spec = pipeline.spec.rollout.canary
     if spec is None or before is None or not _is_comparable(before, desired):
         return None
-    running = {stage: _with_secrets(before.templates[stage], context) for stage in counts}
+    recorded = {stage: before.templates[stage] for stage in counts}
+    running = {stage: _with_secrets(template, context) for stage, template in recorded.items()}
     templates = {stage: desired.templates[stage] for stage in counts}
-    if all(running[stage].hash == template.hash for stage, template in templates.items()):
+    # The recorded ones are desired while a download is awaited.
+    if _hashes(templates) in (_hashes(running), _hashes(recorded)):
         return None
-    target = short_hash({stage.value: template.hash for stage, template in templates.items()})
+    target = short_hash(_hashes(templates))
     known = status if status is not None and status.target == target else None
     if known is not None and known.phase == "Promoted":
         return None
@@ -116,10 +118,16 @@ def _is_comparable(before: Release, desired: Release) -> bool:
     return all(names.TOKEN_ANNOTATION in each.template["metadata"].get("annotations", {}) for each in stages)
 
 
+def _hashes(templates: Mapping[Component, FrozenTemplate]) -> dict[str, str]:
+    return {component.value: template.hash for component, template in templates.items()}
+
+
 def _with_secrets(running: FrozenTemplate, context: RenderContext) -> FrozenTemplate:
     """Returns the template of the running version with the present token and password, for which its pods restart."""
     template = deepcopy(running.template)
-    template["metadata"]["annotations"] |= pods.secret_annotations(context)
+    annotations = template["metadata"]["annotations"]
+    # A version with a Redis of its own has no password of the managed one.
+    annotations |= {name: uid for name, uid in pods.secret_annotations(context).items() if name in annotations}
     return FrozenTemplate(running.inputs, with_template_label(template))
 
 
