@@ -135,8 +135,8 @@ def frames_to_chunk_end(ramp: Sequence[int], position: int) -> int:
     partial one, is decoded with half of the next chunk.
     """
     table = _frames_by_position(tuple(ramp))
-    repeated = max(0, position - len(table) + ramp[-1]) // ramp[-1] * ramp[-1]
-    return table[position - repeated]
+    beyond = position - len(table)
+    return table[beyond % ramp[-1] - ramp[-1] if beyond >= 0 else position]
 
 
 @lru_cache(maxsize=16)
@@ -150,10 +150,9 @@ def _frames_by_position(ramp: tuple[int, ...]) -> tuple[int, ...]:
 
 def ready_frames(row: Row, ramp: Sequence[int], now: float) -> int:
     """Returns the number of frames in the row's next chunk if it is complete, or if no more input comes; else 0."""
-    largest = max(ramp)
     if row.context:
-        return min(row.context, row.pending, largest)
-    chunk = frames_to_chunk_end(ramp, row.decoded) if row.live else largest
+        return min(row.context, row.pending, max(ramp))
+    chunk = frames_to_chunk_end(ramp, row.decoded) if row.live else max(ramp)
     if row.pending >= chunk:
         return chunk
     return row.pending if row.input_ended or (row.first_audio_at is None and row.stalled_at() <= now) else 0
@@ -215,13 +214,15 @@ def ready_rows(
     starting: list[Row] = []
     wake_at = math.inf
     for row in rows:
+        if not row.pending:
+            continue
         if frames := ready_frames(row, ramp, now):
             waits = row.live and not (row.decoded or row.context or row.input_ended or row.stalled_at() <= now)
             if waits:
                 starting.append(row)
             else:
                 ready.append((row, frames))
-        elif row.pending and row.live and row.first_audio_at is not None:
+        elif row.live and row.first_audio_at is not None:
             urgent_at = row.underrun_at() - partial_chunk_margin(row, seconds_per_frame)
             if urgent_at > now:
                 wake_at = min(wake_at, urgent_at)
