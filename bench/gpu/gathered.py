@@ -1,7 +1,7 @@
 """All results of one GPU, the contents of `h200.json`: what was measured, beside targets and published figures."""
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from gpu.plan import LOOPS, is_gap_free, is_nearly_gap_free
 from gpu.results import ServiceRun, load
+from gpu.spoken import SpeechRun, Spoken
 from syrinx_operator.commands.bench.stats import Point
 
 PRIMARY = "1b7_defaults"
@@ -100,6 +101,8 @@ class Gathered(Struct, frozen=True, kw_only=True):
 
     talker: EngineResult = EngineResult()
     codec: EngineResult = EngineResult()
+    speech: Sequence[Spoken] = ()
+    """How well the bundled voice was understood, by load."""
     runs: dict[str, ServiceRun] = {}
     """By file name without the GPU prefix and `_service`."""
     named: str = PRIMARY
@@ -118,9 +121,11 @@ def gather(directory: Path, prefix: str, named: str = PRIMARY) -> Gathered:
         for stage, file in files.items()
         if file.exists()
     }
+    spoken = directory / f"{prefix}_speech.json"
+    speech = msgspec.json.decode(spoken.read_bytes(), type=SpeechRun).loads if spoken.exists() else ()
     services = sorted(directory.glob(f"{prefix}_*_service.json"))
     runs = {file.stem.removeprefix(f"{prefix}_").removesuffix("_service"): load(file) for file in services}
-    return Gathered(**engines, runs=runs, named=named)
+    return Gathered(**engines, speech=speech, runs=runs, named=named)
 
 
 def figures(run: ServiceRun) -> dict[str, Any]:
@@ -199,6 +204,8 @@ def summary(gathered: Gathered) -> dict[str, Any]:
     }
     if run is not None:
         result |= figures(run) | {"revision": run.revision, "driver": run.driver, "created": run.created}
+    if gathered.speech:
+        result["asr_under_load"] = {each.name: each.identified for each in gathered.speech}
     if quiet := gathered.runs.get(f"{gathered.named}_quiet"):
         result["quiet_ttfa_p95_ms"] = figures(quiet)["open_loop_ttfa_p95_ms"]
     if ratios := defaults_over_best(gathered.runs):

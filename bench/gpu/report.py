@@ -16,6 +16,7 @@ import msgspec
 from gpu import RESULTS, plots
 from gpu.gathered import PRIMARY, TARGETS, EngineResult, Gathered, figures, gather, read_csv, summary
 from gpu.results import COLUMNS, TEXTS, ServiceRun, stages_table
+from gpu.spoken import table
 from syrinx_operator.commands.bench.report import markdown, points_table
 from syrinx_operator.local.files import write_atomically
 
@@ -28,6 +29,8 @@ def report(gathered: Gathered, summary: Mapping[str, Any], plotted: Sequence[str
     for result, name in ((gathered.talker, "Talker"), (gathered.codec, "Codec")):
         if result.measured_ms:
             parts += [f"## {name} engine", _engine(result)]
+    if gathered.speech:
+        parts += ["## Speech of the bundled voice under load", table(gathered.speech)]
     for name, run in sorted(gathered.runs.items(), key=lambda item: item[1] is not gathered.primary):
         parts += [f"## Service: {name}", _service(run)]
     parts += [TEXTS["points"], TEXTS["stages"]] if gathered.runs else []

@@ -15,6 +15,7 @@ from gpu.monitor import Usage
 from gpu.plan import MEAN_SECONDS, length_seconds, make_script
 from gpu.results import ServicePoint, ServiceRun
 from gpu.service import parse, plan_of
+from gpu.spoken import Spoken
 from gpu.system import VARIANTS, Setup
 from syrinx_operator.commands.bench.load import GeneratorStats, Limit, LoadGenerator, corpus
 from syrinx_operator.commands.bench.stats import Outcome, Playback, summarize
@@ -238,6 +239,16 @@ def test_utterances_with_a_silent_first_frame_are_a_figure_of_their_own_and_neve
     result = summary(Gathered(runs=runs, named="1b7_defaults"))
     assert result["quiet_ttfa_p95_ms"] == {"20": pytest.approx(15.0)}
     assert result["defaults_over_best"] == pytest.approx(0.95)
+
+
+def test_the_report_has_how_well_speech_is_understood():
+    loads = (
+        Spoken(concurrency=32, requests=100, incomplete=0, identified=0.98),
+        Spoken(concurrency=32, requests=100, incomplete=0, identified=0.97, killed=("codec-0", "talker-0")),
+    )
+    result = summary(Gathered(speech=loads))
+    assert result["asr_under_load"] == {"32": 0.98, "32 with kills": 0.97}
+    assert "codec-0, talker-0" in report.report(Gathered(speech=loads), result, [], "")
 
 
 def test_report_compares_measured_figures_with_targets():

@@ -6,17 +6,22 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpu.results import ServiceRun, load
+from gpu.spoken import SpeechRun
 
 TIMEOUT_SECONDS = 120.0
+
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 async def start(out: Path, *arguments: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "gpu.service", "--out", str(out), "--generators", "1", *arguments),
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        env=ENVIRONMENT,
         stdout=asyncio.subprocess.DEVNULL,
     )
 
@@ -72,3 +77,14 @@ async def test_measures_the_service_with_simulated_engines(tmp_path):
     assert point.stats.errors == {} and point.stats.silent == 0
     assert point.stats.audio_seconds / point.stats.requests == pytest.approx(4.2, rel=0.3)
     assert point.usage.stages["codec-0"]["frames_per_second"] > 12.5
+
+
+async def test_speech_is_understood_while_codec_and_talker_are_killed(tmp_path):
+    arguments = ("--device", "cpu", "--concurrency", "2", "--kill", "4", "--sentences", "8", "--out", str(tmp_path))
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "gpu.speech", *arguments, env=ENVIRONMENT)
+    assert await asyncio.wait_for(process.wait(), TIMEOUT_SECONDS) == 0
+    [file] = tmp_path.glob("*_speech.json")
+    calm, disturbed = msgspec.json.decode(file.read_bytes(), type=SpeechRun).loads
+    assert (calm.name, disturbed.name) == ("2", "4 with kills")
+    assert list(disturbed.killed) == ["codec-0", "talker-0"]
+    assert min(calm.identified, disturbed.identified) >= 7 / 8
