@@ -64,14 +64,16 @@ class Speakers:
         return response.content if response is not None and response.is_success else None
 
     async def _response(self, http: httpx.AsyncClient, body: dict[str, object]) -> httpx.Response | None:
-        while True:
-            try:
-                response = await http.post(f"{self._url}/v1/audio/speech", json={**body, "response_format": "pcm"})
-            except httpx.HTTPError:
-                return None
-            if response.status_code != 503:
-                return response
-            await asyncio.sleep(float(response.headers.get("Retry-After", 1)))
+        """Repeats a refused request, as clients do, for at most `TIMEOUT_SECONDS`."""
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                while True:
+                    response = await http.post(f"{self._url}/v1/audio/speech", json={**body, "response_format": "pcm"})
+                    if response.status_code != 503:
+                        return response
+                    await asyncio.sleep(float(response.headers.get("Retry-After", 1)))
+        except (httpx.HTTPError, TimeoutError):
+            return None
 
 
 def understood(
@@ -124,6 +126,8 @@ def main() -> int:
     parser.add_argument("--sentences", type=int, default=50, help="number of sentences, at most 50 (default)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the result (default: bench/results)")
     args = parser.parse_args()
+    if min(*args.concurrency, args.kill, args.sentences) < 1:
+        parser.error("--concurrency, --kill and --sentences must be at least 1")
     try:
         loads = asyncio.run(measure(args.device, args.concurrency, args.kill, args.sentences))
     except (LocalError, RedisServerError) as error:

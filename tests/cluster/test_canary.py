@@ -22,7 +22,7 @@ DOES_NOT_START = {
     "ErrImagePull|ImagePullBackOff": {"image": "MISSING"},
     "CrashLoopBackOff|have restarted 3 times": {"talker": {"env": [{"name": "PYTHONHOME", "value": "/nowhere"}]}},
 }
-"""Changes with which a version does not start, by what is said of its pods, which alternates."""
+"""Changes that keep a version from starting, by a pattern of the reason: Kubernetes alternates between two words."""
 STARVED = {"talker": {"resources": {"requests": {"cpu": "50m"}, "limits": {"cpu": "50m"}}}}
 """With a twentieth of a processor a talker starts, but generates speech more slowly than it is played."""
 OBJECTIVE = {"ttfa": [{"taskType": "CustomVoice", "ttfaP95Ms": 5000}]}

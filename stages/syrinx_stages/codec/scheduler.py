@@ -163,6 +163,7 @@ class _Playing:
 
     def __init__(self, rows: Iterable[Row], ramp: Sequence[int], now: float) -> None:
         self.count = 0
+        """Number of these rows."""
         self.longest = 0
         """Frames of the longest one: a call that may be in progress."""
         self._urgent: list[tuple[float, int]] = []

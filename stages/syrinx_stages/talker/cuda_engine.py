@@ -68,6 +68,7 @@ class CudaTalkerEngine:
     isolates_rows = False
     ahead_frames = math.inf
     prompt_rows = 16.0
+    # A burst needs few admissions; a graph holds fewer prompts, and `burst_size` limits their positions.
     prefill_rows = 32
 
     def __init__(self, checkpoint: Checkpoint, max_resident: int, memory_fraction: float = 1.0) -> None:
