@@ -38,6 +38,7 @@ class Pod:
         self._containers = {each["name"]: each for each in template["spec"]["containers"]}
         self._volumes = {volume["name"] for volume in template["spec"]["volumes"]}
         self._folder = folder
+        self._acl = folder / "acl"
         self._translate = translate
         self.processes: dict[str, asyncio.subprocess.Process] = {}
         self.client = redis.asyncio.Redis(
@@ -49,6 +50,10 @@ class Pod:
         """Creates the pod. Only a volume of a claim keeps its data."""
         for volume in self._volumes:
             shutil.rmtree(self._folder / volume, ignore_errors=True)
+        # Once for a pod, as the kubelet does: a server that starts may read the files at any time.
+        for key, value in password_secret(owner_of(pipeline()), PASSWORD, SYSTEM_PASSWORD)["data"].items():
+            self._acl.mkdir(exist_ok=True)
+            (self._acl / key).write_bytes(base64.b64decode(value))
         for name in self._containers:
             await self.start_container(name)
 
@@ -108,19 +113,17 @@ class Pod:
         return await process.wait() == 0
 
     async def _execute(self, container: Manifest, command: list[str], log: str) -> asyncio.subprocess.Process:
-        paths = {mount["mountPath"]: self._folder / mount["name"] for mount in container["volumeMounts"]}
-        acl = paths.pop(names.REDIS_DIRECTORY)
-        for path in (*paths.values(), acl):
+        mounts = [each for each in container["volumeMounts"] if each["mountPath"] != names.REDIS_DIRECTORY]
+        paths = {mount["mountPath"]: self._folder / mount["name"] for mount in mounts}
+        for path in paths.values():
             path.mkdir(parents=True, exist_ok=True)
-        for key, value in password_secret(owner_of(pipeline()), PASSWORD, SYSTEM_PASSWORD)["data"].items():
-            (acl / key).write_bytes(base64.b64decode(value))
         environment = {
             "PATH": f"{find_redis_server().parent}:{os.environ['PATH']}",
             "TMPDIR": str(paths["/tmp"]),
             "REDISCLI_AUTH": SYSTEM_PASSWORD,
             **{each["name"]: each["value"] for each in container["env"] if "value" in each},
         }
-        translations = {names.REDIS_DIRECTORY: str(acl), "/data": str(paths["/data"]), **self._translate}
+        translations = {names.REDIS_DIRECTORY: str(self._acl), "/data": str(paths["/data"]), **self._translate}
         for old, new in {"$(POD_NAME)": self.name, **translations}.items():
             command = [part.replace(old, new) for part in command]
             environment = {name: value.replace(old, new) for name, value in environment.items()}

@@ -53,13 +53,14 @@ is_first() {
 }
 
 # Makes the sentinel of this server forget what it knows and watch the primary. Fails if the sentinel does not reply.
-# On one connection, so that the sentinel does not connect to the primary before it has the password.
+# It may have connected to the primary without the password, which it would notice after 15 s: a reset connects again.
 watch() {
   {
     printf 'SENTINEL REMOVE primary\n'
     printf 'SENTINEL MONITOR primary %s 6379 %s\n' "$primary" "$quorum"
     printf 'SENTINEL SET primary down-after-milliseconds 1000 failover-timeout 5000 auth-user syrinx auth-pass %s\n' \
       "$REDISCLI_AUTH"
+    printf 'SENTINEL RESET primary\n'
   } | call "$SELF" 26379 | grep '^OK' >/dev/null
 }
 
