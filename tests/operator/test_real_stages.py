@@ -92,8 +92,11 @@ async def test_the_lifecycle_of_a_pipeline(harness, cluster):
 
         # A live edit: in force everywhere, and no pod is touched.
         before = pods(cluster)
-        edit(cluster, talker={"maxNumSeqs": 3}, codec={"chunkRamp": [1, 2, 4]})
+        objective = {"taskType": "CustomVoice", "ttfaP95Ms": 500}
+        edit(cluster, talker={"maxNumSeqs": 3}, codec={"chunkRamp": [1, 2, 4]}, slo={"ttfa": [objective]})
         await harness.settled()
+        (gateway,) = (name for name in before if name.startswith("demo-gateway"))
+        assert (await settings(cluster, gateway))["ttfa_seconds"] == {"CustomVoice": 0.5}
         assert (await settings(cluster, "demo-talker-0"))["max_num_seqs"] == 3
         assert (await settings(cluster, "demo-codec-0"))["chunk_ramp"] == [1, 2, 4]
         assert pods(cluster) == before

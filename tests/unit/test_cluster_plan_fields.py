@@ -18,7 +18,8 @@ STAGES = {GATEWAY, TALKER, CODEC}
 NOBODY = set()
 
 ELSEWHERE = (
-    r"spec\.(slo|paused|updateStrategy|rollout)\b|spec\.tuning(?!\.prometheus\.)\b|"
+    r"spec\.(paused|updateStrategy|rollout)\b|spec\.slo\.(underrunRatio|ttfa\.(\d+\.)?target)$|"
+    r"spec\.tuning(?!\.prometheus\.)\b|"
     r"spec\.connector\.passwordEnv$|spec\.gateway\.(apiKeys|tls)\.\w*[fF]ile$"
 )
 """Fields that only tuning, a roll-out or `syrinx up` uses."""
@@ -44,7 +45,7 @@ RESTARTED = [
     (r"spec\.connector\.replicas$", STAGES | {REDIS_HA}),
     (r"spec\.connector\.", STAGES),
     (r"spec\.monitoring\.(scrapeAnnotations$|tracing\.)", STAGES),
-    (r"spec\.(monitoring|tuning)\.", NOBODY),
+    (r"spec\.(monitoring|tuning|slo)\.", NOBODY),
 ]
 """Components whose pods restart when a field changes; the first matching line applies."""
 

@@ -37,6 +37,26 @@ def test_the_settings_generation_starts_at_one_and_counts_changes():
     assert generation(planned(talker(8), after(second))) == 3
 
 
+def with_objective(*milliseconds):
+    return pipeline({"slo": {"ttfa": [{"taskType": "CustomVoice", "ttfaP95Ms": each} for each in milliseconds]}})
+
+
+def test_an_edit_of_the_objectives_is_a_live_setting_of_the_gateways():
+    first = planned(with_objective(300))
+    assert first.settings[Component.GATEWAY].settings["ttfa_seconds"] == {"CustomVoice": 0.3}
+    second = planned(with_objective(500), after(first))
+    third = planned(with_objective(), after(second))
+    assert [each.settings[Component.GATEWAY].generation for each in (first, second, third)] == [1, 2, 3]
+    assert third.settings[Component.GATEWAY].settings["ttfa_seconds"] == {}, "sent, or the gateways would keep theirs"
+    assert first.templates == second.templates == third.templates, "no pod is replaced"
+    others = (Component.TALKER, Component.CODEC)
+    assert [first.settings[each] for each in others] == [third.settings[each] for each in others]
+
+
+def test_temporary_settings_are_no_base_settings():
+    assert {"arm", "canary"}.isdisjoint(planned(with_objective(300)).settings[Component.GATEWAY].settings)
+
+
 def test_the_config_map_contains_the_body_of_a_put():
     plan = planned(talker(9))
     text = objects(plan)[TALKER_SETTINGS]["data"]["settings.json"]

@@ -588,6 +588,18 @@ def test_a_setting_that_an_earlier_image_does_not_know_is_named():
     assert condition(report, "Degraded") == ("False", "AsExpected")
 
 
+def test_an_image_that_does_not_know_the_objectives_is_named():
+    slo = SloSpec(ttfa=(TtfaObjective(task_type="CustomVoice", ttfa_p95_ms=300),))
+    earlier = {"max_queue": 256, "max_queue_seconds": 2.0}
+    for spec, types in ({}, []), ({"slo": slo}, ["UnknownFields"]):
+        cluster = Cluster(**spec)
+        cluster.set(GATEWAY, 0, reported=ReportedSettings(1, earlier, earlier))
+        report = cluster.update()
+        assert [each for each in conditions(report) if each == "UnknownFields"] == types
+        assert report["gateway"]["settings"] == {"maxQueue": 256, "maxQueueSeconds": 2.0}
+    assert "does not know ttfa_seconds" in message(report, "UnknownFields")
+
+
 def test_an_unknown_setting_with_its_default_is_none():
     cluster = Cluster()
     cluster.set(TALKER, 0, reported=ReportedSettings(1, {"max_num_seqs": 8}, {"max_num_seqs": 8}))

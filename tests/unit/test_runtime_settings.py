@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
+from syrinx_stages.contract.messages import TaskType
+from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, TalkerSettings
 from syrinx_stages.runtime.errors import SettingsError
 from syrinx_stages.runtime.settings import LiveSettings, SettingsUpdate
 
@@ -152,3 +153,28 @@ def test_an_invalid_base_keeps_the_temporary_settings(live: LiveSettings[TalkerS
 def test_the_duration_is_positive_and_at_most_an_hour(seconds: str) -> None:
     with pytest.raises(msgspec.DecodeError, match=r"seconds|out of range"):
         msgspec.json.decode(f'{{"settings": {{}}, "seconds": {seconds}}}', type=SettingsUpdate)
+
+
+def test_the_arm_of_a_trial_is_a_temporary_setting_that_is_absent_without_one() -> None:
+    clock = Clock()
+    live = LiveSettings(GatewaySettings(max_queue=7), generation=1, clock=clock)
+    unset = {"max_queue": 7, "max_queue_seconds": 2.0, "ttfa_seconds": {}}
+    assert msgspec.to_builtins(live.current) == unset, "gateways of earlier versions accept it"
+    live.apply(SettingsUpdate({"arm": "t7b"}, seconds=60.0))
+    assert (live.current.arm, live.current.max_queue) == ("t7b", 7)
+    clock.now += 61
+    assert msgspec.to_builtins(live.current) == unset
+
+
+@pytest.mark.parametrize("settings", [{"arm": "T1"}, {"arm": "a" * 9}, {"arm": None}, {"ttfa_seconds": {"Song": 1.0}}])
+def test_labels_of_streams_are_bounded(settings: dict[str, object]) -> None:
+    live = LiveSettings(GatewaySettings(), generation=1)
+    with pytest.raises(SettingsError, match=next(iter(settings))):
+        live.apply(SettingsUpdate(settings, seconds=60.0))
+
+
+def test_objectives_are_replaced_as_a_whole() -> None:
+    live = LiveSettings(GatewaySettings(), generation=1)
+    live.apply(SettingsUpdate({"ttfa_seconds": {"CustomVoice": 0.3, "Base": 2}}))
+    live.apply(SettingsUpdate({"ttfa_seconds": {"Base": 1}}))
+    assert live.current.ttfa_seconds == {TaskType.BASE: 1.0}

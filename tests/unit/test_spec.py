@@ -21,9 +21,10 @@ from syrinx_operator.resource.spec import (
     default_pipeline,
 )
 from syrinx_operator.resource.stage_config import LocalError, Stage, ignored_locally, model_generation, plan_local
-from syrinx_operator.resource.tuning import PrometheusSpec, SloSpec, TuningSpec
+from syrinx_operator.resource.tuning import PrometheusSpec, SloSpec, TtfaObjective, TuningSpec
 from syrinx_stages.contract.keys import Keys
-from syrinx_stages.contract.settings import ApiConfig, StageConfig, TlsFiles, VllmOptions
+from syrinx_stages.contract.messages import TaskType
+from syrinx_stages.contract.settings import ApiConfig, GatewaySettings, StageConfig, TlsFiles, VllmOptions
 
 
 def pipeline(**spec):
@@ -110,6 +111,17 @@ def test_every_value_reaches_its_stage():
     assert configs["gateway-0"].api == ApiConfig(openai_names=False, voice_aliases={"narrator": "us"})
     assert configs["talker-0"].api == ApiConfig()
     assert configs["talker-0"].port == configs["codec-0"].port == 0
+
+
+def test_objectives_reach_the_gateway():
+    objectives = (
+        TtfaObjective(task_type="CustomVoice", ttfa_p95_ms=300),
+        TtfaObjective(task_type="Base", ttfa_p95_ms=2000, target=0.5),
+    )
+    *_, gateway = plan_local(pipeline(slo=SloSpec(ttfa=objectives)), "1")
+    assert gateway.config.gateway == GatewaySettings(ttfa_seconds={TaskType.CUSTOM_VOICE: 0.3, TaskType.BASE: 2.0}), (
+        "and no temporary setting"
+    )
 
 
 def test_device_and_drain_reach_the_stages():

@@ -1,10 +1,11 @@
 """The status of a TTSPipeline with its conditions, built from the state observed in one reconcile. Pure."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from syrinx_operator.cluster import names, state
 from syrinx_operator.cluster.canary import WAY_OUT
@@ -146,12 +147,12 @@ def _to_json(status: PipelineStatus) -> dict[str, Any]:
     return plain
 
 
-def _stage_report(inputs: StatusInputs, stage: Component, values: Callable[..., Any]) -> dict[str, Any]:
-    """Returns a stage's report as keyword arguments; `values` is the type of its settings."""
+def _stage_report(inputs: StatusInputs, stage: Component, values: type[Struct]) -> dict[str, Any]:
+    """Returns a stage's report as keyword arguments; `values` is the type of the settings that it shows."""
     owner, plan, live = inputs.owner, inputs.plan, inputs.observed.live(stage)
     before: report.StageStatus | None = getattr(inputs.before, stage)
     desired, ready = plan.settings[stage], sum(pod.ready for pod in live)
-    settings = dict(desired.settings)
+    settings = {name: desired.settings[name] for name in values.__struct_fields__}
     if stage is Component.CODEC:
         pairs = settings["capture_pairs"]
         settings["capture_pairs"] = tuple(CaptureShape(rows=rows, frames=frames) for rows, frames in pairs)

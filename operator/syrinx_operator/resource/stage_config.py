@@ -18,6 +18,7 @@ from syrinx_operator.resource.sizes import (
     talker_settings,
 )
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, TTSPipeline
+from syrinx_stages.contract.messages import TaskType
 from syrinx_stages.contract.settings import (
     ApiConfig,
     GatewaySettings,
@@ -78,7 +79,7 @@ def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
         model_name=pipeline.model_name,
         talker=talker_settings(spec),
         codec=codec_settings(spec),
-        gateway=gateway_settings(spec.gateway),
+        gateway=gateway_settings(spec),
     )
 
     def replicas(stage: Stage, count: int, **fields: object) -> list[StageConfig]:
@@ -214,6 +215,10 @@ def tracing_environment(spec: PipelineSpec) -> dict[str, str]:
     }
 
 
-def gateway_settings(spec: GatewaySpec) -> GatewaySettings:
+def gateway_settings(spec: PipelineSpec) -> GatewaySettings:
     """Returns the initial live settings of a gateway."""
-    return GatewaySettings(max_queue=spec.max_queue, max_queue_seconds=spec.max_queue_seconds)
+    return GatewaySettings(
+        max_queue=spec.gateway.max_queue,
+        max_queue_seconds=spec.gateway.max_queue_seconds,
+        ttfa_seconds={TaskType(each.task_type): each.ttfa_p95_ms / 1000 for each in spec.slo.ttfa},
+    )

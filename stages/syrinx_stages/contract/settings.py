@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from syrinx_stages.contract.messages import TaskType
+
 MAX_ROWS = 1024
 Rows = Annotated[int, Meta(ge=1, le=MAX_ROWS)]
 Frames = Annotated[int, Meta(ge=1, le=64)]
@@ -14,6 +16,7 @@ CapturePair = tuple[Rows, Frames]
 CapturePairs = Annotated[tuple[CapturePair, ...], Meta(max_length=64)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
+Arm = Annotated[str, Meta(pattern="^[a-z0-9]{0,8}$")]
 VoiceName = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=128)]
 VoiceAlias = Annotated[
     str,
@@ -85,7 +88,11 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_queue_seconds: Seconds = 2.0
     """How long a request may wait for a talker. One that is expected to wait longer, or has waited longer, is refused
     with 503."""
+    ttfa_seconds: dict[TaskType, Seconds] = {}
+    """TTFA objectives by task type: a stream that is first heard later counts as late. Without one none does."""
     # Absent in the encoded settings, so that gateways of earlier versions accept them.
+    arm: Arm | msgspec.UnsetType = msgspec.UNSET
+    """The label of streams accepted now, which tells the arms of a trial apart. Only ever a temporary setting."""
     canary: CanaryRoute | msgspec.UnsetType = msgspec.UNSET
     """Where a share of the requests goes. Only ever a temporary setting: without an operator nothing is forwarded."""
 

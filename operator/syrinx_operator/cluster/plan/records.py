@@ -276,7 +276,7 @@ def model_directory(model: ModelSpec) -> str:
 def settings(spec: PipelineSpec, stage: Component, owner: Owner, observed: Observed) -> Settings:
     """Returns a stage's live settings. Their generation increases on a change and exceeds all known generations."""
     live: dict[Component, GatewaySettings | TalkerSettings | CodecSettings] = {
-        Component.GATEWAY: process.gateway_settings(spec.gateway),
+        Component.GATEWAY: process.gateway_settings(spec),
         Component.TALKER: talker_settings(spec),
         Component.CODEC: codec_settings(spec),
     }
