@@ -73,6 +73,15 @@ def test_ongoing_stall_is_returned_once():
     assert playback.stall(6.75) == 0
 
 
+def test_a_client_that_accepts_a_chunk_late_stalls_itself():
+    playback = Playback(accepted=0.0)
+    playback.deliver(1.0, tone(0.16))
+    assert playback.deliver(3.0, tone(0.16), offered=1.1) == 0
+    assert playback.stall(3.16) == pytest.approx(0), "it plays from 3.0 on"
+    assert playback.deliver(5.0, tone(0.16), offered=3.26) == pytest.approx(0.1), "the rest is the client's"
+    assert playback.stall(5.16) == pytest.approx(0)
+
+
 @given(st.lists(st.tuples(st.floats(0, 2), st.integers(1, 12)), min_size=1, max_size=30))
 def test_playing_and_stalling_add_up_to_the_elapsed_time(chunks: list[tuple[float, int]]):
     playback = Playback(accepted=0.0)

@@ -12,6 +12,7 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest, TaskType
 from syrinx_stages.gateway.errors import ApiError, internal_error
+from syrinx_stages.gateway.outcomes import OutcomeTracker
 from syrinx_stages.gateway.speech import SpeechStream
 from syrinx_stages.runtime.metrics import Metrics
 
@@ -46,6 +47,7 @@ async def audio_of(*entries: StreamEntry) -> bytes:
         speed=1.0,
         stall_seconds=5.0,
         metrics=Metrics(CollectorRegistry()),
+        tracker=OutcomeTracker(None, False, lambda outcome: None),
         report_playback=lambda request_id, delivered: None,
         on_end=lambda: None,
         check=no_failure,

@@ -18,6 +18,7 @@ from syrinx_stages.connector.base import Claim, StreamEntry
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest, TaskType, decode_request, encode
+from syrinx_stages.gateway.outcomes import OutcomeTracker
 from syrinx_stages.gateway.speech import SpeechStream
 from syrinx_stages.gateway.trace import SpeechSpan
 from syrinx_stages.runtime.errors import StartError
@@ -211,9 +212,9 @@ async def exemplars(span):
     for entry in audio(1):
         inbox.put_nowait(entry)
     ignore = lambda *_: None  # noqa: E731
-    stream = SpeechStream(
-        REQUEST, inbox, time.monotonic(), 1.0, 5.0, Metrics(registry), ignore, ignore, ignore, ignore, ignore, span
-    )
+    tracker = OutcomeTracker(None, False, ignore)
+    ignored = (ignore,) * 5
+    stream = SpeechStream(REQUEST, inbox, time.monotonic(), 1.0, 5.0, Metrics(registry), tracker, *ignored, span)
     async for chunk in stream.audio():
         stream.delivered(chunk)
     stream.complete()

@@ -104,8 +104,11 @@ async def _speech(http: Request) -> Response:
                 request.span.set_request(service.catalog.model, parsed.request)
                 parsed = traced(parsed, request.span.fields)
             reference = await service.decode_reference(fields.ref_audio) if fields.ref_audio else None
-        except (ApiError, asyncio.CancelledError):
+        except (ApiError, asyncio.CancelledError) as error:
             service.count_refusal()
+            if isinstance(error, ApiError) and error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+                # The body is unknown; most requests are streams.
+                service.outcomes.refuse()
             raise
         return SpeechResponse(service, parsed, reference, accepted)
 

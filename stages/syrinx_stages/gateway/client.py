@@ -92,20 +92,29 @@ def reserve_streams(wanted: int) -> Iterator[int]:
         yield reserved
 
 
+class Refusal(Struct, frozen=True):
+    """A refused request."""
+
+    until: float
+    """Monotonic seconds until which the refusal applies to further requests of the client."""
+    error: ApiError
+    live: bool
+    """Whether it was a stream. A request that is refused like it, with an unread body, counts as what it was."""
+
+
 class Refusals:
     """The last refusal of each client, while it applies to further requests. Times are in monotonic seconds."""
 
     def __init__(self) -> None:
-        self._last: dict[str, tuple[float, ApiError]] = {}
-        """When it ends, and the error."""
+        self._last: dict[str, Refusal] = {}
 
-    def add(self, client: str, error: ApiError, now: float) -> None:
-        """Records a refusal."""
+    def add(self, client: str, error: ApiError, live: bool, now: float) -> None:
+        """Records a refusal of a stream (`live`) or of a whole file."""
         if len(self._last) >= MAX_CLIENTS:
-            self._last = {name: last for name, last in self._last.items() if last[0] > now}
-        self._last[client] = now + REPEAT_SECONDS, error
+            self._last = {name: last for name, last in self._last.items() if last.until > now}
+        self._last[client] = Refusal(now + REPEAT_SECONDS, error, live)
 
-    def recent(self, client: str, now: float) -> ApiError | None:
-        """Returns the error that a request of the client gets at once, if any."""
-        until, error = self._last.get(client, (now, None))
-        return error if until > now else None
+    def recent(self, client: str, now: float) -> Refusal | None:
+        """Returns the refusal that also applies to a request of the client now, if any."""
+        last = self._last.get(client)
+        return last if last is not None and last.until > now else None

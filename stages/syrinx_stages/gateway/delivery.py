@@ -151,6 +151,7 @@ class SpeechResponse(Response):
             if not started:
                 await client.start(headers)
             started = True
+            stream.offer()
             await client.send(_delta(data) if sse else data, seconds)
 
         try:

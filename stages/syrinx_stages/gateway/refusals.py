@@ -29,8 +29,10 @@ class RefuseEarly:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs one request."""
         if is_speech(scope):
-            error = self._service.refusals.recent(client_key(HTTPConnection(scope)), time.monotonic())
-            if error is not None:
+            refusal = self._service.refusals.recent(client_key(HTTPConnection(scope)), time.monotonic())
+            if refusal is not None:
                 self._service.count_refusal(self._service.checkpoint.task_type)
-                return await error_response(error)(scope, receive, send)
+                if refusal.live and scope["path"] == SPEECH_PATH:
+                    self._service.outcomes.refuse()
+                return await error_response(refusal.error)(scope, receive, send)
         await self._app(scope, receive, send)

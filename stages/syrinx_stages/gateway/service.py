@@ -31,6 +31,8 @@ from syrinx_stages.gateway.errors import ApiError, bad_request, unavailable
 from syrinx_stages.gateway.fanout import FanOut, PlaybackReporter
 from syrinx_stages.gateway.fields import MAX_BODY
 from syrinx_stages.gateway.monitor import CONNECTOR_SECONDS, PipelineMonitor
+from syrinx_stages.gateway.outcomes import OutcomeTracker, StreamOutcome, StreamOutcomes
+from syrinx_stages.gateway.request import default_max_frames
 from syrinx_stages.gateway.speech import Resubmitted, SpeechStream
 from syrinx_stages.gateway.trace import SpeechSpan
 from syrinx_stages.runtime.journal import KEEP_SECONDS
@@ -95,6 +97,8 @@ class GatewayService:
         self.cors_origins = config.cors_origins
         self.tls = config.tls
         self.refusals = Refusals()
+        default_frames = default_max_frames(self.checkpoint)
+        self.outcomes = StreamOutcomes(metrics, self.live, self.checkpoint.task_type, default_frames)
         self.monitor = PipelineMonitor(connector, metrics, self.live)
         self._storage = StorageMonitor(connector, metrics[m.REDIS_FULL].labels("gateway").set)
         self._reader = connector.reader()
@@ -124,6 +128,7 @@ class GatewayService:
         # Both series must exist from the start: `rate` ignores the first value of a series.
         for outcome in (EndReason.ERROR, EndReason.REFUSED):
             self._metrics[m.REQUESTS].labels(self.checkpoint.task_type, outcome)
+        self.outcomes.start()
         for forwarded in ("answered", "fallback", "failed"):
             self._metrics[m.CANARY_FORWARDS].labels(forwarded)
         self.settings_changed()
@@ -213,8 +218,8 @@ class GatewayService:
 
         Raises 503 if the request is not admitted. One that no talker claims within `max_queue_seconds` ends as refused.
         """
-        self.check_open()
-        submission = _Submission(request, reference_pcm, await self._submit(request, reference_pcm))
+        tracker = self.outcomes.open(request, accepted)
+        submission = _Submission(request, reference_pcm, await self._admit(request, reference_pcm, tracker))
         stream = SpeechStream(
             request,
             self._fanout.open(request.id),
@@ -222,6 +227,7 @@ class GatewayService:
             speed,
             self._stall_seconds,
             self._metrics,
+            tracker,
             report_playback=self._playback_reporter.report,
             on_end=lambda: self._end(submission),
             check=lambda: self._check(submission, stream),
@@ -235,6 +241,11 @@ class GatewayService:
         except asyncio.CancelledError:
             if self.requests.expired:
                 stream.outcome = EndReason.ERROR
+            raise
+        except ApiError:
+            raise  # The stream knows its outcome.
+        except Exception:
+            stream.outcome = EndReason.ERROR
             raise
         finally:
             if submission.expiry is not None:
@@ -276,6 +287,15 @@ class GatewayService:
         self._expire_later(submission, stream)
         raise Resubmitted
 
+    async def _admit(self, request: SpeechRequest, reference_pcm: bytes | None, tracker: OutcomeTracker) -> Ticket:
+        """Submits a request. Raises 503 if it is not admitted."""
+        try:
+            self.check_open()
+            return await self._submit(request, reference_pcm)
+        except BaseException:
+            tracker.settle(StreamOutcome.REFUSED)
+            raise
+
     async def _submit(self, request: SpeechRequest, reference_pcm: bytes | None) -> Ticket:
         started, ticket = time.perf_counter(), None
         try:
@@ -295,7 +315,7 @@ class GatewayService:
                 ticket = await asyncio.shield(submit)
         except QueueFull as error:
             refusal = unavailable(f"the service is at its limit: {error}", error.retry_after, error.code)
-            self.refusals.add(request.client, refusal, time.monotonic())
+            self.refusals.add(request.client, refusal, request.live, time.monotonic())
             raise refusal from None
         except (ConnectorError, TimeoutError) as error:
             log.warning("request %s could not be queued: %s", request.id, error, extra=_fields(request))

@@ -15,6 +15,7 @@ from syrinx_stages.contract.silence import LeadingSilenceTrimmer, first_audible
 from syrinx_stages.gateway.client import count_audio, count_request
 from syrinx_stages.gateway.errors import ApiError, bad_request, internal_error, unavailable
 from syrinx_stages.gateway.fanout import Inbox
+from syrinx_stages.gateway.outcomes import OutcomeTracker, StreamOutcome
 from syrinx_stages.gateway.trace import SpeechSpan
 from syrinx_stages.runtime.metrics import Metrics
 
@@ -62,12 +63,16 @@ class Playback:
         self._plays_until += stalled
         return stalled
 
-    def deliver(self, now: float, pcm: bytes) -> float:
-        """Adds 16-bit mono PCM that was sent at `now`. Returns the same as `stall`."""
-        stalled = self.stall(now)
+    def deliver(self, now: float, pcm: bytes, offered: float | None = None) -> float:
+        """Adds 16-bit mono PCM that was sent at `now`. Returns the same as `stall`.
+
+        offered: when the gateway began to send it. A player that stalls from then until `now` stalls because the client
+        did not read, which is not returned. None: at `now`.
+        """
+        stalled = self.stall(now if offered is None else offered)
         if self.first_byte is None:
             self.first_byte = now - self.accepted
-        starts = now if self._plays_until is None else self._plays_until
+        starts = now if self._plays_until is None else max(now, self._plays_until)
         if self.ttfa is None and (index := first_audible(pcm)) is not None:
             self.ttfa = starts + index / self._rate - self.accepted
         self._plays_until = starts + len(pcm) / 2 / self._rate
@@ -92,6 +97,7 @@ class SpeechStream:
         speed: float,
         stall_seconds: float,
         metrics: Metrics,
+        tracker: OutcomeTracker,
         report_playback: Callable[[str, int], None],
         on_end: Callable[[], None],
         check: Callable[[], Awaitable[None]],
@@ -109,6 +115,7 @@ class SpeechStream:
         self._inbox = inbox
         self._stall_seconds = stall_seconds
         self._metrics = metrics
+        self._tracker = tracker
         self._report_playback = report_playback
         self._on_end = on_end
         self._check = check
@@ -122,6 +129,9 @@ class SpeechStream:
         self._playback = Playback(accepted, speed)
         self._withheld = bytearray()
         """PCM of which the client has nothing yet: an encoder returns some input late."""
+        self._offered: float | None = None
+        """When the gateway began to send what the client has not accepted yet, in monotonic seconds; None if nothing
+        is being sent."""
         self._stalled = False
         """Playback has stalled at least once."""
         self._labels: tuple[str, str, str] | None = None
@@ -248,6 +258,7 @@ class SpeechStream:
             if end.param:
                 # The client's fault is not an error of the service, whose rate alerts.
                 self.outcome = EndReason.REFUSED
+                self._tracker.settle(StreamOutcome.VOID)
                 raise bad_request(end.param, end.message.removeprefix(f"{end.param}: "))
             if end.retry_after:
                 raise unavailable(end.message, end.retry_after, "stage_failed")
@@ -256,6 +267,7 @@ class SpeechStream:
             self.outcome = EndReason.REFUSED
             raise self._refusal(end.message)
         if end.reason is EndReason.CANCELLED:
+            self._tracker.settle(StreamOutcome.FAILED)
             raise unavailable("the request was cancelled by the server", 1, "cancelled")
         self._require(frames, expected)
         if frames < len(self._digests) // _DIGEST_BYTES:
@@ -264,6 +276,11 @@ class SpeechStream:
             self.outcome = EndReason.ERROR
             raise internal_error("the model ended this text before its first frame; try another seed")
         self.reason = end.reason
+        self._tracker.generated(end.reason)
+
+    def offer(self) -> None:
+        """Records that the gateway begins to send data to the client, which may not accept it at once."""
+        self._offered = time.monotonic()
 
     def delivered(self, chunk: Chunk, *, sent: bool = True) -> None:
         """Records that a chunk was passed to the transport, or added to a whole response.
@@ -279,15 +296,16 @@ class SpeechStream:
 
     def flushed(self) -> None:
         """Records that the data of all chunks was passed to the transport."""
+        offered, self._offered = self._offered, None
         if self._withheld:
             pcm = bytes(self._withheld)
             self._withheld.clear()
-            self._play(pcm)
+            self._play(pcm, offered)
 
-    def _play(self, pcm: bytes) -> None:
+    def _play(self, pcm: bytes, offered: float | None) -> None:
         playback, labels = self._playback, self._served_by()
         first, before_ttfa = playback.first_byte is None, playback.ttfa is None
-        stalled = playback.deliver(time.monotonic(), pcm)
+        stalled = playback.deliver(time.monotonic(), pcm, offered)
         if first:
             self._metrics[m.LIVE_STREAMS].inc()
             assert playback.first_byte is not None
@@ -297,12 +315,13 @@ class SpeechStream:
         if before_ttfa and playback.ttfa is not None:
             exemplar = None if self._span is None else self._span.exemplar
             self._metrics[m.TTFA].labels(*labels).observe(playback.ttfa, exemplar)
+            self._tracker.heard(playback.ttfa)
         if first or stalled:
             self._record_stall(stalled)
 
     def _record_ongoing_stall(self) -> None:
         """Records the stall of a player whose buffer is empty, even if no audio follows."""
-        if stalled := self._playback.stall(time.monotonic()):
+        if stalled := self._playback.stall(time.monotonic() if self._offered is None else self._offered):
             self._record_stall(stalled)
 
     def _record_stall(self, seconds: float) -> None:
@@ -310,7 +329,9 @@ class SpeechStream:
         labels = self._served_by()
         self._metrics[m.UNDERRUNS].labels(*labels).inc(seconds > 0 and not self._stalled)
         self._metrics[m.UNDERRUN_SECONDS].labels(*labels).inc(seconds)
-        self._stalled = self._stalled or seconds > 0
+        if seconds > 0:
+            self._stalled = True
+            self._tracker.settle(StreamOutcome.INTERRUPTED)
 
     def complete(self) -> None:
         """Records that the client has received everything."""
@@ -326,6 +347,7 @@ class SpeechStream:
             self._metrics[m.LIVE_STREAMS].dec()
         if self.reason is None:
             self._record_ongoing_stall()
+        self._tracker.ended(self.outcome)
         if not self.frames:
             return
         seconds = self.frames * FAMILY.frame_seconds - self._trimmer.withheld / FAMILY.sample_rate

@@ -22,8 +22,8 @@ class Metrics:
     """The metrics of one process, in one registry.
 
     A family is created when it is first accessed, so a stage exports only its own. Access unlabeled families at the
-    start: their zero must be exported before the first event. Label values are replica names, names of API keys and
-    constants of the contract, never client input, which bounds the number of series.
+    start: their zero must be exported before the first event. Label values are replica names, names of API keys, arms
+    of trials and constants of the contract, never client input, which bounds the number of series.
     """
 
     def __init__(self, registry: CollectorRegistry, tracer: Tracer | None = None) -> None:

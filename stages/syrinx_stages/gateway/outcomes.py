@@ -1,0 +1,128 @@
+"""The outcome of each streamed request: exactly one, counted as soon as it is known."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from enum import StrEnum
+
+from msgspec import UNSET
+
+from syrinx_stages.contract import metrics as m
+from syrinx_stages.contract.messages import EndReason, SpeechRequest, TaskType
+from syrinx_stages.contract.settings import GatewaySettings
+from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.settings import LiveSettings
+
+
+class StreamOutcome(StrEnum):
+    """How a streamed request was served."""
+
+    WELL = "well"
+    """Heard in time and never interrupted, to its end or until the client left."""
+    LATE = "late"
+    """Not heard within the TTFA objective."""
+    INTERRUPTED = "interrupted"
+    """Playback underran."""
+    RUNAWAY = "runaway"
+    """Stopped by the length limit, though the client asked for no lower one."""
+    FAILED = "failed"
+    """An error after admission; the audio is incomplete or missing."""
+    REFUSED = "refused"
+    """Not admitted, or removed from the queue."""
+    VOID = "void"
+    """Says nothing about the service: the client left before it heard anything, or the request was invalid."""
+
+
+_OF_END = {
+    EndReason.STOP: StreamOutcome.WELL,
+    EndReason.LENGTH: StreamOutcome.WELL,
+    EndReason.REFUSED: StreamOutcome.REFUSED,
+    EndReason.ERROR: StreamOutcome.FAILED,
+}
+
+
+class OutcomeTracker:
+    """Finds the outcome of one request from its events. The first outcome that is known stands."""
+
+    def __init__(self, objective: float | None, is_limited: bool, count: Callable[[StreamOutcome], None]) -> None:
+        """`objective` is the TTFA in seconds; None if the request cannot be late.
+
+        is_limited: whether the client asked for a lower length limit. `count(outcome)` is called once.
+        """
+        self.outcome: StreamOutcome | None = None
+        """None while it is not known."""
+        self._objective = objective
+        self._is_limited = is_limited
+        self._count = count
+        self._heard = False
+
+    def settle(self, outcome: StreamOutcome) -> None:
+        """Counts an outcome, unless another one is known."""
+        if self.outcome is None:
+            self.outcome = outcome
+            self._count(outcome)
+
+    def heard(self, ttfa: float) -> None:
+        """Records the first audible sample, `ttfa` seconds after the request was accepted."""
+        self._heard = True
+        if self._objective is not None and ttfa > self._objective:
+            self.settle(StreamOutcome.LATE)
+
+    def objective_passed(self) -> None:
+        """Records that the TTFA objective has passed since the request was accepted."""
+        if not self._heard:
+            self.settle(StreamOutcome.LATE)
+
+    def generated(self, reason: EndReason) -> None:
+        """Records that the stages have generated all audio."""
+        if reason is EndReason.LENGTH and not self._is_limited:
+            self.settle(StreamOutcome.RUNAWAY)
+
+    def ended(self, reason: EndReason) -> None:
+        """Records the end of the request. `CANCELLED`: the client has left."""
+        left = StreamOutcome.WELL if self._heard else StreamOutcome.VOID
+        self.settle(_OF_END.get(reason, left))
+
+
+class StreamOutcomes:
+    """Counts the streamed requests of a gateway and their outcomes."""
+
+    def __init__(
+        self, metrics: Metrics, live: LiveSettings[GatewaySettings], task_type: TaskType, default_frames: int
+    ) -> None:
+        """`default_frames` is the length limit of requests that ask for none."""
+        self._metrics = metrics
+        self._live = live
+        self._task_type = task_type
+        self._default_frames = default_frames
+
+    def start(self) -> None:
+        """Exports zeros, because `rate` ignores the first value of a series."""
+        self._metrics[m.STREAMS_ACCEPTED].labels(self._task_type, "")
+        for outcome in StreamOutcome:
+            self._metrics[m.STREAM_OUTCOMES].labels(self._task_type, "", outcome)
+
+    def open(self, request: SpeechRequest, accepted: float) -> OutcomeTracker:
+        """Returns the tracker of a request that was accepted at `accepted`, in monotonic seconds.
+
+        A request for a whole file has an outcome too, but it is not counted.
+        """
+        if not request.live:
+            return OutcomeTracker(None, True, lambda outcome: None)
+        objective = self._live.current.ttfa_seconds.get(request.task_type)
+        tracker = OutcomeTracker(objective, request.max_frames < self._default_frames, self._accept())
+        if objective is not None:
+            left = accepted + objective - time.monotonic()
+            asyncio.get_running_loop().call_later(left, tracker.objective_passed)
+        return tracker
+
+    def refuse(self) -> None:
+        """Counts a streamed request that is refused before its body is known."""
+        self._accept()(StreamOutcome.REFUSED)
+
+    def _accept(self) -> Callable[[StreamOutcome], None]:
+        """Counts a request as accepted under the arm in force. Returns what counts its outcome."""
+        arm = self._live.current.arm
+        labels = self._task_type, "" if arm is UNSET else arm
+        self._metrics[m.STREAMS_ACCEPTED].labels(*labels).inc()
+        return lambda outcome: self._metrics[m.STREAM_OUTCOMES].labels(*labels, outcome).inc()

@@ -1,0 +1,305 @@
+"""The outcome of a streamed request: the rules, and what they are told by a stream."""
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from syrinx_stages.connector.base import StreamEntry
+from syrinx_stages.contract import metrics as m
+from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
+from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest, TaskType
+from syrinx_stages.contract.settings import GatewaySettings
+from syrinx_stages.gateway import speech
+from syrinx_stages.gateway.errors import internal_error
+from syrinx_stages.gateway.outcomes import OutcomeTracker, StreamOutcome, StreamOutcomes
+from syrinx_stages.gateway.speech import Chunk, SpeechStream
+from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.settings import LiveSettings, SettingsUpdate
+
+Event = Callable[[OutcomeTracker], None]
+
+OBJECTIVE = 0.3
+DEFAULT_FRAMES = 2048
+
+
+def heard(ttfa: float) -> Event:
+    return lambda tracker: tracker.heard(ttfa)
+
+
+def passed(tracker: OutcomeTracker) -> None:
+    tracker.objective_passed()
+
+
+def stalled(tracker: OutcomeTracker) -> None:
+    tracker.settle(StreamOutcome.INTERRUPTED)
+
+
+def refused(tracker: OutcomeTracker) -> None:
+    tracker.settle(StreamOutcome.REFUSED)
+
+
+def generated(reason: EndReason) -> Event:
+    return lambda tracker: tracker.generated(reason)
+
+
+def ended(reason: EndReason) -> Event:
+    return lambda tracker: tracker.ended(reason)
+
+
+left, failed, complete = ended(EndReason.CANCELLED), ended(EndReason.ERROR), ended(EndReason.STOP)
+whole, limited = generated(EndReason.STOP), generated(EndReason.LENGTH)
+in_time, at_the_objective, too_late = heard(0.1), heard(OBJECTIVE), heard(0.301)
+
+SPECIFICATION: list[tuple[str, list[Event], str | None]] = [
+    ("heard in time, complete", [in_time, passed, whole, complete], "well"),
+    ("heard at the objective", [at_the_objective, whole, complete], "well"),
+    ("complete before the objective, without an audible sample", [whole, complete], "well"),
+    ("heard too late", [too_late], "late"),
+    ("still silent at the objective", [passed], "late"),
+    ("silent for long, then an error", [passed, failed], "late"),
+    ("silent for long, then refused", [passed, ended(EndReason.REFUSED)], "late"),
+    ("silent for long, then the client leaves", [passed, left], "late"),
+    ("silent for long, then interrupted", [passed, too_late, stalled, complete], "late"),
+    ("interrupted", [in_time, stalled], "interrupted"),
+    ("interrupted twice, then an error", [in_time, stalled, stalled, failed], "interrupted"),
+    ("interrupted before it is audible", [stalled, passed], "interrupted"),
+    ("interrupted, then the client leaves", [in_time, stalled, left], "interrupted"),
+    ("stopped by the length limit", [in_time, limited], "runaway"),
+    ("stopped by the length limit, then the client leaves", [in_time, limited, left], "runaway"),
+    ("an error before any audio", [failed], "failed"),
+    ("an error after audio in time", [in_time, passed, failed], "failed"),
+    ("not admitted", [refused], "refused"),
+    ("removed from the queue", [ended(EndReason.REFUSED)], "refused"),
+    ("the client leaves at once", [left], "void"),
+    ("the client leaves after it has heard something", [in_time, passed, left], "well"),
+    ("silent before the objective", [], None),
+    ("playing", [in_time, passed], None),
+    ("generated, but not delivered", [in_time, whole], None),
+]
+
+
+def track(events: list[Event], objective: float | None = OBJECTIVE, is_limited: bool = False) -> list[StreamOutcome]:
+    """Returns the counted outcomes."""
+    counted: list[StreamOutcome] = []
+    tracker = OutcomeTracker(objective, is_limited, counted.append)
+    for event in events:
+        event(tracker)
+    assert [tracker.outcome] == (counted or [None])
+    return counted
+
+
+@pytest.mark.parametrize(("events", "outcome"), [case[1:] for case in SPECIFICATION], ids=[c[0] for c in SPECIFICATION])
+def test_a_history_has_one_outcome(events: list[Event], outcome: str | None) -> None:
+    assert track(events) == ([] if outcome is None else [outcome])
+
+
+def test_without_an_objective_no_stream_is_late() -> None:
+    assert track([heard(60.0), whole, complete], objective=None) == ["well"]
+
+
+def test_a_stream_that_reaches_the_clients_own_limit_is_served_well() -> None:
+    assert track([in_time, limited, ended(EndReason.LENGTH)], is_limited=True) == ["well"]
+
+
+EVENTS = (in_time, too_late, passed, stalled, refused, whole, limited)
+
+
+@given(st.lists(st.sampled_from(EVENTS)), st.sampled_from(EndReason), st.sampled_from([None, OBJECTIVE]))
+def test_whatever_happens_is_counted_once(events: list[Event], reason: EndReason, objective: float | None) -> None:
+    assert len(track([*events, ended(reason), ended(EndReason.ERROR)], objective)) == 1
+
+
+# Streams -----------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """The time of a stream, which the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Stream:
+    """A stream of loud audio in chunks of two frames (0.16 s), and its metrics."""
+
+    def __init__(self, clock: Clock, **settings: object) -> None:
+        self.clock, self.registry = clock, CollectorRegistry()
+        self._inbox: asyncio.Queue[StreamEntry] = asyncio.Queue()
+        metrics = Metrics(self.registry)
+        live = LiveSettings(GatewaySettings(**settings), 1)
+        request = SpeechRequest(id="r", accepted_at=0.0, text="text", task_type=TaskType.CUSTOM_VOICE)
+        outcomes = StreamOutcomes(metrics, live, TaskType.CUSTOM_VOICE, DEFAULT_FRAMES)
+
+        async def no_failure() -> None:
+            return None
+
+        self.stream = SpeechStream(
+            request,
+            self._inbox,
+            0.0,
+            1.0,
+            5.0,
+            metrics,
+            outcomes.open(request, 0.0),
+            report_playback=lambda *_: None,
+            on_end=lambda: None,
+            check=no_failure,
+            storage_full=lambda: None,
+            refusal=internal_error,
+        )
+        self._audio = self.stream.audio()
+        self._frames = 0
+
+    async def chunk(self, offered: float) -> Chunk:
+        """Returns the next chunk; the gateway begins to send it at `offered`."""
+        self._frames += 2
+        pcm = np.full(FAMILY.frame_bytes, 20_000, "<i2").tobytes()
+        self._inbox.put_nowait(StreamEntry("r", StreamKind.AUDIO, Position(self._frames), Audio(pcm)))
+        chunk = await anext(self._audio)
+        self.clock.now = offered
+        self.stream.offer()
+        return chunk
+
+    async def send(self, offered: float, accepted: float) -> None:
+        """Sends a chunk, which the client accepts at `accepted`."""
+        chunk = await self.chunk(offered)
+        self.clock.now = accepted
+        self.stream.delivered(chunk)
+
+    async def finish(self, reason: EndReason = EndReason.STOP) -> None:
+        """Sends the end."""
+        entry = StreamEntry("r", StreamKind.AUDIO, Position(self._frames, END_SEQUENCE), End(reason))
+        self._inbox.put_nowait(entry)
+        assert [chunk async for chunk in self._audio] == []
+        self.stream.complete()
+        self.stream.record_outcome()
+
+    def outcomes(self) -> dict[str, float]:
+        """Returns the outcomes that were counted."""
+        labels = {"task_type": "CustomVoice", "arm": ""}
+        name = m.STREAM_OUTCOMES.name
+        found = {each: self.registry.get_sample_value(name, {**labels, "outcome": each}) for each in StreamOutcome}
+        return {outcome: count for outcome, count in found.items() if count}
+
+    def underruns(self) -> float | None:
+        labels = {"task_type": "CustomVoice", "talker": "unknown", "codec": "unknown"}
+        return self.registry.get_sample_value(m.UNDERRUNS.name, labels)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(speech, "time", clock)
+    return clock
+
+
+async def test_a_stream_whose_audio_comes_in_time_is_served_well(clock: Clock) -> None:
+    stream = Stream(clock)
+    await stream.send(0.1, 0.1)
+    await stream.send(0.2, 0.2)
+    assert stream.outcomes() == {}
+    await stream.finish()
+    assert (stream.outcomes(), stream.underruns()) == ({"well": 1}, 0)
+
+
+async def test_missing_audio_interrupts_a_stream(clock: Clock) -> None:
+    stream = Stream(clock)
+    await stream.send(0.1, 0.1)
+    await stream.send(0.27, 0.27)
+    assert (stream.outcomes(), stream.underruns()) == ({"interrupted": 1}, 1)
+    await stream.finish()
+    assert stream.outcomes() == {"interrupted": 1}
+
+
+async def test_a_client_that_does_not_read_interrupts_only_itself(clock: Clock) -> None:
+    """Its player stalls from 0.26 s on, when it had been offered the next chunk for a while."""
+    stream = Stream(clock)
+    await stream.send(0.1, 0.1)
+    await stream.send(0.2, 5.0)
+    await stream.send(5.1, 5.1)
+    assert (stream.outcomes(), stream.underruns()) == ({}, 0)
+    await stream.send(5.4, 9.0)
+    assert (stream.outcomes(), stream.underruns()) == ({"interrupted": 1}, 1), "5.32 s, and only until 5.4 s"
+    labels = {"task_type": "CustomVoice", "talker": "unknown", "codec": "unknown"}
+    assert stream.registry.get_sample_value(m.UNDERRUN_SECONDS.name, labels) == pytest.approx(0.08)
+
+
+async def test_a_client_that_leaves_without_reading_was_served_well(clock: Clock) -> None:
+    stream = Stream(clock)
+    await stream.send(0.1, 0.1)
+    await stream.chunk(0.2)
+    clock.now = 5.0
+    stream.stream.record_outcome()
+    assert (stream.outcomes(), stream.underruns()) == ({"well": 1}, 0)
+
+
+async def test_a_client_that_leaves_during_a_stall_was_interrupted(clock: Clock) -> None:
+    stream = Stream(clock)
+    await stream.send(0.1, 0.1)
+    clock.now = 5.0
+    stream.stream.record_outcome()
+    assert (stream.outcomes(), stream.underruns()) == ({"interrupted": 1}, 1)
+
+
+async def test_a_stream_that_is_stopped_by_the_default_limit_is_a_runaway(clock: Clock) -> None:
+    stream = Stream(clock)
+    await stream.send(0.1, 0.1)
+    await stream.finish(EndReason.LENGTH)
+    assert stream.outcomes() == {"runaway": 1}
+
+
+async def test_the_first_audible_sample_is_compared_with_the_objective(clock: Clock) -> None:
+    stream = Stream(clock, ttfa_seconds={"CustomVoice": 60.0, "Base": 0.001})
+    await stream.send(60.1, 60.1)
+    assert stream.outcomes() == {"late": 1}
+
+
+# Counting ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_silent_stream_is_counted_when_its_objective_has_passed() -> None:
+    registry = CollectorRegistry()
+    live = LiveSettings(GatewaySettings(ttfa_seconds={TaskType.BASE: 0.05}), 1)
+    outcomes = StreamOutcomes(Metrics(registry), live, TaskType.BASE, DEFAULT_FRAMES)
+    request = SpeechRequest(id="r", accepted_at=0.0, text="text", task_type=TaskType.BASE)
+    tracker = outcomes.open(request, asyncio.get_running_loop().time())
+    assert tracker.outcome is None
+    await asyncio.sleep(0.1)
+    assert tracker.outcome is StreamOutcome.LATE
+
+
+async def test_an_outcome_belongs_to_the_arm_under_which_its_request_was_accepted() -> None:
+    registry = CollectorRegistry()
+    live = LiveSettings(GatewaySettings(), 1)
+    outcomes = StreamOutcomes(Metrics(registry), live, TaskType.BASE, DEFAULT_FRAMES)
+    request = SpeechRequest(id="r", accepted_at=0.0, text="text", task_type=TaskType.BASE)
+    live.apply(SettingsUpdate({"arm": "t1"}, seconds=60.0))
+    tracker = outcomes.open(request, 0.0)
+    live.apply(SettingsUpdate({}))
+    outcomes.refuse()
+    tracker.ended(EndReason.STOP)
+    counts = [
+        registry.get_sample_value(m.STREAMS_ACCEPTED.name, {"task_type": "Base", "arm": "t1"}),
+        registry.get_sample_value(m.STREAMS_ACCEPTED.name, {"task_type": "Base", "arm": ""}),
+        registry.get_sample_value(m.STREAM_OUTCOMES.name, {"task_type": "Base", "arm": "t1", "outcome": "well"}),
+        registry.get_sample_value(m.STREAM_OUTCOMES.name, {"task_type": "Base", "arm": "", "outcome": "refused"}),
+    ]
+    assert counts == [1, 1, 1, 1]
+
+
+def test_a_gateway_exports_zeros_from_its_start() -> None:
+    registry = CollectorRegistry()
+    StreamOutcomes(Metrics(registry), LiveSettings(GatewaySettings(), 1), TaskType.BASE, DEFAULT_FRAMES).start()
+    labels = {"task_type": "Base", "arm": ""}
+    assert registry.get_sample_value(m.STREAMS_ACCEPTED.name, labels) == 0
+    for outcome in StreamOutcome:
+        assert registry.get_sample_value(m.STREAM_OUTCOMES.name, {**labels, "outcome": outcome}) == 0
