@@ -25,13 +25,21 @@ from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.resource.tuning import PrometheusSpec, SloSpec, TtfaObjective, TuningSpec
 from syrinx_operator.tuner.counters import Observation
-from syrinx_operator.tuner.evidence import CallStats, ReplicaStats, StepStats, slo_statuses
+from syrinx_operator.tuner.evidence import CallStats, Outcomes, ReplicaStats, StepStats, slo_statuses
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.runner import Tuner
 from syrinx_stages.contract.metrics import LIVE_STREAMS
 
 APART = frozenset(TUNED_STAGES)
 WORKERS = tuple(ReplicaStats(name=f"demo-{stage}-0", stage=stage, ready=True, restarts=0) for stage in TUNED_STAGES)
+
+
+def workers(count):
+    """Returns so many talkers and codecs."""
+    stages = (Component.TALKER, Component.CODEC)
+    return tuple(
+        Replica(name=f"demo-{stage}-{n}", component=stage, template="t") for stage in stages for n in range(count)
+    )
 
 
 def pipeline(url, **spec):
@@ -151,6 +159,15 @@ async def test_reads_talkers_and_codecs_too(address):
     assert codec.calls == (CallStats(2, 8, "padded", 1, pytest.approx(0.05)),)
 
 
+@pytest.mark.parametrize("replicas", [1, 9])
+async def test_stream_outcomes_are_read_by_arm(address, replicas):
+    _, found = await evidence(address, replicas=workers(replicas))
+    assert found.outcomes == {
+        ("CustomVoice", ""): Outcomes(accepted=17, well=14, interrupted=1, refused=2),
+        ("CustomVoice", "t1"): Outcomes(accepted=4, late=3),
+    }
+
+
 async def test_requests_are_split_by_talker_and_codec(address):
     _, found = await evidence(address)
     requests = {(route.talker, route.task_type): served.requests for route, served in found.routes.items()}
@@ -163,12 +180,7 @@ async def test_requests_are_split_by_talker_and_codec(address):
 
 async def test_with_many_replicas_only_those_of_the_tuned_stage_are_split(address):
     """Prometheus sums over the others, at times that it chooses."""
-    many = tuple(
-        Replica(name=f"demo-{stage}-{n}", component=stage, template="t")
-        for stage in (Component.TALKER, Component.CODEC)
-        for n in range(9)
-    )
-    reading, found = await evidence(address, replicas=many)
+    reading, found = await evidence(address, replicas=workers(9))
     assert {each.distinct_stages for each in reading.snapshots} == {frozenset()}
     requests = {tuple(route): served.requests for route, served in found.routes.items()}
     assert requests == {("", "", "CustomVoice"): 25, ("", "", "Base"): 1}
@@ -327,7 +339,7 @@ def test_queries_select_raw_samples_or_ten_sums():
 
 def test_sums_keep_the_label_of_the_tuned_stage():
     query = counters_query(OWNER, 300, frozenset({Stage.CODEC}))
-    assert query.startswith("sum by (__name__, pod, codec, device, frames, le, ")
+    assert query.startswith("sum by (__name__, pod, codec, arm, device, frames, le, ")
     assert "talker," not in query.partition("(max by")[0]
 
 

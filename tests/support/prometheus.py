@@ -59,6 +59,8 @@ def history(until: float) -> str:
         match step:
             case 14:
                 busy.serve(*[0.06] * 10, underruns=1)
+                busy.settle(accepted=12, well=9, interrupted=1, refused=2)
+                busy.settle(arm="t1", accepted=4, late=3)
                 stranger.serve(*[9.0] * 7)
                 namesake.serve(*[9.0] * 7)
             case 12:
@@ -68,6 +70,7 @@ def history(until: float) -> str:
             case 10:
                 restarting.restart()
                 restarting.serve(*[0.06] * 5)
+                restarting.settle(accepted=5, well=5)
                 removed.serve(20.0)
                 talker.steps(4, 0.02, 0.03)
                 codec.calls(2, 8, "padded", 0.05)

@@ -31,6 +31,12 @@ class Gateway:
             self.metrics[contract.TTFA].labels(**labels).observe(value)
         self.metrics[contract.UNDERRUNS].labels(**labels).inc(underruns)
 
+    def settle(self, arm: str = "", task_type: str = "CustomVoice", accepted: int = 0, **outcomes: int) -> None:
+        """Records accepted streams, and the outcomes of some."""
+        self.metrics[contract.STREAMS_ACCEPTED].labels(task_type, arm).inc(accepted)
+        for outcome, count in outcomes.items():
+            self.metrics[contract.STREAM_OUTCOMES].labels(task_type, arm, outcome).inc(count)
+
     def live(self, streams: int) -> None:
         self.metrics[contract.LIVE_STREAMS].set(streams)
 

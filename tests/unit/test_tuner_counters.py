@@ -23,6 +23,7 @@ from syrinx_operator.tuner.evidence import (
     CallStats,
     CaptureCost,
     FailedRequests,
+    Outcomes,
     ReplicaStats,
     Route,
     StepStats,
@@ -31,6 +32,7 @@ from syrinx_operator.tuner.evidence import (
 from syrinx_operator.tuner.policy import Objective, policy_of
 from syrinx_operator.tuner.snapshot import BUCKET, STARTED, Series, Snapshot, parse_metrics
 from syrinx_stages.contract import metrics as contract
+from syrinx_stages.gateway.outcomes import StreamOutcome
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ROUTE = Route("demo-talker-0", "demo-codec-0", "CustomVoice")
@@ -120,6 +122,27 @@ def test_failed_requests_are_grouped_by_task_type():
         "Base": FailedRequests(refused=1, errors=1),
         "unknown": FailedRequests(refused=1),
     }
+
+
+def test_stream_outcomes_are_grouped_by_task_type_and_arm():
+    first, second = Gateway("a"), Gateway("b")
+    past = Past(first, second)
+    first.settle(accepted=9, well=9)
+    past.read(0)
+    first.settle(accepted=4, well=1, late=1, interrupted=1)
+    second.settle(accepted=3, refused=2, failed=1)
+    second.settle(arm="t1", accepted=2, runaway=1, void=1)
+    second.settle(task_type="Base", well=1, unheard_of=1)
+    past.read(30)
+    assert past.evidence(0, 30).outcomes == {
+        ("CustomVoice", ""): Outcomes(accepted=7, well=1, late=1, interrupted=1, failed=1, refused=2),
+        ("CustomVoice", "t1"): Outcomes(accepted=2, runaway=1, void=1),
+        ("Base", ""): Outcomes(well=1),
+    }
+
+
+def test_the_outcomes_are_those_that_gateways_count():
+    assert {"accepted", *StreamOutcome} == {*Outcomes.__struct_fields__}
 
 
 def test_the_queue_age_is_the_maximum_over_the_gateways():

@@ -19,6 +19,7 @@ from syrinx_operator.tuner.evidence import (
     CallStats,
     Evidence,
     FailedRequests,
+    Outcomes,
     ReplicaStats,
     Route,
     RouteStats,
@@ -153,6 +154,7 @@ class CounterHistory:
             until=end,
             routes=_route_stats(total, policy.objectives),
             failed=_failed_requests(total),
+            outcomes=_outcomes(total),
             completed=_requests(total, m.REQUESTS.name, "stop", "length"),
             lost_forwards=_requests(total, m.CANARY_FORWARDS.name, "fallback", "failed"),
             live_streams=sum(deltas[0].live_streams for deltas in windows) + started,
@@ -217,6 +219,18 @@ def _failed_requests(sums: Sums) -> dict[str, FailedRequests]:
         )
         for task_type in {task_type: None for task_type, outcome in counts if outcome in ("refused", "error")}
     }
+
+
+def _outcomes(sums: Sums) -> dict[tuple[str, str], Outcomes]:
+    accepted, outcomes = values_of(sums, m.STREAMS_ACCEPTED.name), values_of(sums, m.STREAM_OUTCOMES.name)
+    counts: dict[tuple[str, str], dict[str, int]] = {}
+    for (task_type, arm), value in accepted.items():
+        counts.setdefault((task_type, arm), {})["accepted"] = round(value)
+    for (task_type, arm, outcome), value in outcomes.items():
+        # A newer gateway may know more outcomes.
+        if outcome in Outcomes.__struct_fields__:
+            counts.setdefault((task_type, arm), {})[outcome] = round(value)
+    return {key: Outcomes(**found) for key, found in sorted(counts.items())}
 
 
 def _requests(sums: Sums, name: str, *outcomes: str) -> int:

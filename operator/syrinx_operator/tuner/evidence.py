@@ -58,6 +58,23 @@ class FailedRequests(Struct, frozen=True, kw_only=True):
     errors: int = 0
 
 
+class Outcomes(Struct, frozen=True, kw_only=True):
+    """Streamed requests of one task type and arm: those accepted, and those whose outcome became known.
+
+    The fields are the outcomes of `syrinx_stream_outcomes_total`.
+    """
+
+    accepted: int = 0
+    """Accepted or refused within the window. The outcome of some is known later."""
+    well: int = 0
+    late: int = 0
+    interrupted: int = 0
+    runaway: int = 0
+    failed: int = 0
+    refused: int = 0
+    void: int = 0
+
+
 class StepStats(Struct, frozen=True):
     """Engine steps of one batch size."""
 
@@ -121,6 +138,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
     routes: Mapping[Route, RouteStats] = {}
     failed: Mapping[str, FailedRequests] = {}
     """By task type."""
+    outcomes: Mapping[tuple[str, str], Outcomes] = {}
+    """By task type and arm; the arm is empty without a trial. Gateways of earlier versions report none."""
     completed: int = 0
     """Requests whose audio is complete."""
     lost_forwards: int = 0

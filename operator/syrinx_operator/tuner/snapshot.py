@@ -30,6 +30,8 @@ _GATEWAY: Mapping[str, tuple[str, ...]] = {
     BUCKET: Route._fields,
     STARTED: (),
     m.UNDERRUNS.name: Route._fields,
+    m.STREAMS_ACCEPTED.name: ("task_type", "arm"),
+    m.STREAM_OUTCOMES.name: ("task_type", "arm", "outcome"),
     m.REQUESTS.name: ("task_type", "outcome"),
     m.CANARY_FORWARDS.name: ("outcome",),
     m.LIVE_STREAMS.name: (),
