@@ -34,7 +34,7 @@ def a_pipeline(**spec):
     return msgspec.structs.replace(default_pipeline(), spec=PipelineSpec(**spec))
 
 
-def local(tmp_path, seen=None, pipeline=None, start_timeout=DEADLINE, **modes):
+def local(tmp_path, seen=None, pipeline=None, start_timeout=DEADLINE, cards=None, **modes):
     return LocalPipeline(
         pipeline or a_pipeline(),
         directory=tmp_path,
@@ -42,6 +42,7 @@ def local(tmp_path, seen=None, pipeline=None, start_timeout=DEADLINE, **modes):
         observe=(seen if seen is not None else []).append,
         start_timeout=start_timeout,
         commands=commands(**modes),
+        cards=cards,
     )
 
 
@@ -293,3 +294,16 @@ def test_the_directory_of_a_killed_process_is_not_a_running_pipeline(tmp_path):
     assert find_running(tmp_path) == []
     with claim(tmp_path, "demo"):
         pass
+
+
+async def test_each_process_sees_only_its_gpu(tmp_path):
+    on_gpu = {"talker": TalkerSpec(device="cuda", replicas=2), "codec": CodecSpec(device="cuda", replicas=2)}
+    seen = []
+    async with local(tmp_path, seen, a_pipeline(**on_gpu), cards=("GPU-a", "GPU-b")) as running:
+        visible = {
+            member.name: (await environment_of(member.url)).get("CUDA_VISIBLE_DEVICES") for member in running.members
+        }
+    expected = {"talker-0": "GPU-a", "talker-1": "GPU-b", "codec-0": "GPU-a", "codec-1": "GPU-b"}
+    assert visible == {**expected, "gateway-0": os.environ.get("CUDA_VISIBLE_DEVICES")}
+    [notice] = [event.text for event in seen if event.name == "gpus"]
+    assert notice == "GPU 0: talker-0, codec-0; GPU 1: talker-1, codec-1"

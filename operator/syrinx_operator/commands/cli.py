@@ -25,10 +25,11 @@ from syrinx_operator.commands.say import SayError, Utterance, say, summary
 from syrinx_operator.commands.tune.view import TuneError
 from syrinx_operator.commands.up import up
 from syrinx_operator.local.console import JsonView, PipelineView, make_console
+from syrinx_operator.local.gpus import visible_gpus
 from syrinx_operator.local.machine import memory_gib, publishable_command, usable_cores
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.running import find_running, state_directory
-from syrinx_operator.local.sizing import sized_pipeline
+from syrinx_operator.local.sizing import sized_pipeline, with_gpu_replicas
 from syrinx_operator.resource.check import InvalidPipeline, check, load_file, read_file
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import LocalError
@@ -95,8 +96,13 @@ def _up(options: argparse.Namespace, given: list[str]) -> int:
         view = JsonView(logs=not options.quiet)
     else:
         view = PipelineView(make_console(), logs=not options.quiet)
-    pipeline = load_file(options.file, notify=view.note) if options.file else _default_pipeline(view.note)
+    pipeline = _load(options.file, view.note) if options.file else _default_pipeline(view.note)
     return asyncio.run(up(pipeline, view, port=options.port))
+
+
+def _load(file: str, notify: Callable[[str], None] | None) -> TTSPipeline:
+    """Returns the pipeline of a file, with replicas for all GPUs of this machine where the file leaves them out."""
+    return load_file(file, notify, lambda resource: with_gpu_replicas(resource, lambda: len(visible_gpus())))
 
 
 def _default_pipeline(notify: Callable[[str], None]) -> TTSPipeline:
@@ -222,7 +228,7 @@ async def _gateway(url: str | None, file: str | None, *, reuse: bool) -> AsyncIt
         yield existing, None
         return
     view = PipelineView(make_console(stderr=True), logs=False)
-    pipeline = load_file(file) if file else _default_pipeline(view.note)
+    pipeline = _load(file, None) if file else _default_pipeline(view.note)
     with view:
         async with LocalPipeline(pipeline, port=0, observe=view) as running:
             yield running.gateway_url, pipeline

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from syrinx_operator.local import die_with_parent
 from syrinx_operator.local.events import Event, Observer
+from syrinx_operator.local.gpus import is_shared
 from syrinx_operator.resource.stage_config import StageProcess
 
 DAEMON = "nvidia-cuda-mps-control"
@@ -22,14 +23,19 @@ START_SECONDS, STOP_SECONDS = 10.0, 15.0
 
 @contextlib.asynccontextmanager
 async def shared_gpu(
-    plan: Sequence[StageProcess], environment: Mapping[str, str], observe: Observer
+    plan: Sequence[StageProcess],
+    placed: Mapping[str, Sequence[str]],
+    environment: Mapping[str, str],
+    observe: Observer,
 ) -> AsyncIterator[dict[str, str]]:
     """Runs a daemon for the processes of a plan; yields the environment variables of its clients, if it is of use.
 
-    Several processes without it take turns on a GPU. A daemon that the environment names is used as it is.
+    `placed` are the GPUs of each process, if there are several. Processes without a daemon take turns on a GPU. A
+    daemon that the environment names is used as it is.
     """
     clients = [process for process in plan if process.config.device == "cuda"]
-    if len(clients) < 2 or DIRECTORY in environment:
+    share = is_shared(placed) if placed else len(clients) > 1
+    if not share or DIRECTORY in environment:
         yield {}
         return
     if (control := shutil.which(DAEMON)) is None:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import structs
 
 from syrinx_operator import __version__
+from syrinx_operator.local import gpus
 from syrinx_operator.local.backoff import Backoff
 from syrinx_operator.local.events import Event, Observer, exited, ready, stopped
 from syrinx_operator.local.mps import shared_gpu
@@ -48,11 +49,13 @@ class LocalPipeline:
         start_timeout: float = START_SECONDS,
         commands: Mapping[Stage, Sequence[str]] | None = None,
         additional: Sequence[StageProcess] = (),
+        cards: Sequence[str] | None = None,
     ) -> None:
         """`directory` is for configurations and logs of the stages (default: a temporary directory).
 
         `port` overrides the gateway's port, `commands` the programs by stage. `additional` processes run beside those
-        of the pipeline. Raises `LocalError` for a model or GPUs that are available only on Kubernetes.
+        of the pipeline. `cards` are the UUIDs of the GPUs to use (default: all visible ones). Raises `LocalError` for a
+        model or GPUs that are available only on Kubernetes.
         """
         if port is not None:
             gateway = structs.replace(pipeline.spec.gateway, port=port)
@@ -66,6 +69,7 @@ class LocalPipeline:
         self._start_timeout = start_timeout
         self._commands = commands or {}
         self._plan = [*plan_local(pipeline, __version__), *additional]
+        self._cards = cards
         self._cleanup = contextlib.AsyncExitStack()
 
     @property
@@ -108,12 +112,15 @@ class LocalPipeline:
         inherited = tracing_environment(self.pipeline.spec) | os.environ
         environment = stage_environment(inherited) | await self._redis_environment()
         environment[TOKEN_VARIABLE] = self.settings_headers[TOKEN_HEADER]
-        environment |= await self._cleanup.enter_async_context(shared_gpu(self._plan, environment, self._observe))
+        placed = await self._placed()
+        environment |= await self._cleanup.enter_async_context(
+            shared_gpu(self._plan, placed, environment, self._observe)
+        )
         self.processes = [
             Child(
                 process,
                 directory=directory,
-                environment=environment,
+                environment=environment | _visible(placed.get(process.config.replica)),
                 observe=self._observe,
                 start_timeout=self._start_timeout,
                 is_served=self._is_served,
@@ -141,6 +148,18 @@ class LocalPipeline:
         """Whether a replica of the stage is ready."""
         return any(member.is_ready for member in self.members if member.stage == stage)
 
+    async def _placed(self) -> dict[str, tuple[str, ...]]:
+        """Returns the GPUs of each process; none if there is no choice."""
+        if all(process.config.device != "cuda" for process in self._plan):
+            return {}
+        cards = await asyncio.to_thread(gpus.visible_gpus) if self._cards is None else self._cards
+        if self._cards is None and len(cards) < 2:
+            return {}
+        placed = gpus.place(self._plan, cards)
+        if placed:
+            self._observe(gpus.describe(placed, cards))
+        return placed
+
     async def _redis_environment(self) -> dict[str, str]:
         connector = self.pipeline.spec.connector
         if connector.url is None:
@@ -154,6 +173,11 @@ class LocalPipeline:
                 "it must contain the password of Redis"
             )
         return {"REDIS_URL": connector.url, "REDIS_PASSWORD": password}
+
+
+def _visible(cards: Sequence[str] | None) -> dict[str, str]:
+    """Returns the environment variable that shows a process only these GPUs."""
+    return {gpus.VISIBLE: ",".join(cards)} if cards else {}
 
 
 def stage_environment(inherited: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""The default pipeline of `syrinx up`: as many talkers and codecs as the machine's cores can run."""
+"""Numbers of replicas of `syrinx up`, where nothing sets them: as many as the machine's cores or GPUs can run."""
+
+from collections.abc import Callable
+from typing import Any
 
 from msgspec import structs
 
@@ -16,3 +19,27 @@ def sized_pipeline(cores: int, memory_gib: float) -> TTSPipeline:
     talker = structs.replace(pipeline.spec.talker, replicas=cores // 2)
     codec = structs.replace(pipeline.spec.codec, replicas=cores - cores // 2)
     return structs.replace(pipeline, spec=structs.replace(pipeline.spec, talker=talker, codec=codec))
+
+
+def with_gpu_replicas(resource: Any, count_gpus: Callable[[], int]) -> Any:
+    """Returns a resource, as plain data that may be invalid, with a talker and a codec on each GPU.
+
+    Applies to stages with device cuda that leave `replicas` out.
+    """
+    spec = resource.get("spec") if isinstance(resource, dict) else None
+    if not isinstance(spec, dict):
+        return resource
+    stages = {name: spec.get(name) for name in ("talker", "codec")}
+    added = {
+        name: {**stage, "replicas": max(1, count_gpus() // _gpus_of_a_replica(stage))}
+        for name, stage in stages.items()
+        if isinstance(stage, dict) and stage.get("device") == "cuda" and "replicas" not in stage
+    }
+    return {**resource, "spec": {**spec, **added}} if added else resource
+
+
+def _gpus_of_a_replica(stage: dict[str, Any]) -> int:
+    """Returns the tensor parallelism of a talker on vLLM, otherwise 1."""
+    options = stage.get("vllm") if stage.get("engine") == "vllm" else None
+    size = options.get("tensorParallelSize") if isinstance(options, dict) else None
+    return size if isinstance(size, int) and size > 0 else 1

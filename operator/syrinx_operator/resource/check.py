@@ -68,8 +68,11 @@ def field_name(path: Path) -> str:
     return text
 
 
-def check(file: str, data: bytes) -> CheckResult:
-    """Validates every TTSPipeline of a file and ignores other kinds. `file` is its name in messages."""
+def check(file: str, data: bytes, complete: Callable[[Any], Any] = lambda value: value) -> CheckResult:
+    """Validates every TTSPipeline of a file and ignores other kinds. `file` is its name in messages.
+
+    `complete` sets fields that a resource, as plain data that may be invalid, leaves out.
+    """
     result, count = CheckResult(), 0
     try:
         for document in read_documents(data):
@@ -79,6 +82,7 @@ def check(file: str, data: bytes) -> CheckResult:
                 continue
             count += 1
             value, ignored = _without_server_fields(document.value)
+            value = complete(value)
             found = list(problems_of(value))
             result.problems += _in_order(file, document, found)
             if found:
@@ -125,12 +129,17 @@ def _without_server_fields(value: Any) -> tuple[Any, list[Path]]:
     return rest, unused
 
 
-def load_one(file: str, data: bytes, notify: Callable[[str], None] | None = None) -> TTSPipeline:
-    """Returns the only pipeline of a file. Calls `notify` with a line about ignored fields.
+def load_one(
+    file: str,
+    data: bytes,
+    notify: Callable[[str], None] | None = None,
+    complete: Callable[[Any], Any] = lambda value: value,
+) -> TTSPipeline:
+    """Returns the only pipeline of a file. Calls `notify` with a line about ignored fields. `complete`: as in `check`.
 
     Raises `InvalidPipeline` for problems, or if the file has several pipelines.
     """
-    checked = check(file, data)
+    checked = check(file, data, complete)
     if checked.problems:
         raise InvalidPipeline("\n".join(str(problem) for problem in checked.problems))
     if len(checked.pipelines) > 1:
@@ -141,12 +150,14 @@ def load_one(file: str, data: bytes, notify: Callable[[str], None] | None = None
     return checked.pipelines[0]
 
 
-def load_file(file: str, notify: Callable[[str], None] | None = None) -> TTSPipeline:
+def load_file(
+    file: str, notify: Callable[[str], None] | None = None, complete: Callable[[Any], Any] = lambda value: value
+) -> TTSPipeline:
     """Returns the only pipeline of a file (`-`: standard input), with absolute paths of model, keys and certificate.
 
-    Raises `InvalidPipeline`.
+    `notify` and `complete`: as in `load_one`. Raises `InvalidPipeline`.
     """
-    pipeline = load_one(file, read_file(file), notify)
+    pipeline = load_one(file, read_file(file), notify, complete)
     directory = FilePath.cwd() if file == "-" else FilePath(file).resolve().parent
     spec, gateway = pipeline.spec, pipeline.spec.gateway
     gateway = msgspec.structs.replace(

@@ -51,7 +51,8 @@ class StageSpec(pods.PodFields, frozen=True, kw_only=True):
     device: Literal["cpu", "cuda"] | None = None
     """Device that the stage computes on. Default: cpu, or on Kubernetes cuda if `resources` has a GPU."""
     replicas: pods.Replicas = 1
-    """Number of processes. Requests go to the replicas with free rows."""
+    """Number of processes. Requests go to the replicas with free rows. Default: 1, or with `syrinx up` and device cuda
+    one for each GPU."""
     autoscaling: Annotated[StageAutoscalingSpec | None, KUBERNETES] = None
     """Autoscaler of the stage. Default: none."""
     drain_seconds: pods.DrainSeconds = 60

@@ -1,0 +1,61 @@
+"""The GPUs of a local pipeline: those of the machine, and the processes that each of them runs."""
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import cycle, islice
+
+from syrinx_operator.local.events import Event
+from syrinx_operator.resource.stage_config import Stage, StageProcess
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""The GPUs of a process, by index or UUID."""
+PROBE = (sys.executable, "-m", "syrinx_stages.runtime.gpus")
+PROBE_SECONDS = 60.0
+
+
+@cache
+def visible_gpus() -> tuple[str, ...]:
+    """Returns the UUIDs of the GPUs that CUDA shows to this process, in its order; none if they cannot be listed.
+
+    UUIDs mean the same to a daemon of MPS and to its clients, which number GPUs differently.
+    """
+    try:
+        listed = subprocess.run(PROBE, capture_output=True, text=True, check=True, timeout=PROBE_SECONDS)
+    except (OSError, subprocess.SubprocessError):
+        # The stages start without a choice, and describe the error.
+        return ()
+    return tuple(listed.stdout.split())
+
+
+def place(plan: Sequence[StageProcess], gpus: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Returns the GPUs of each process by the name of its replica: in turn, so that each GPU has as many.
+
+    A talker on vLLM gets as many as its tensor parallelism needs; all processes get all if there are too few.
+    """
+    needed = {process.config.replica: _width(process) for process in plan if process.config.device == "cuda"}
+    if len(gpus) < max(needed.values(), default=1):
+        return {}
+    turns = cycle(gpus)
+    return {name: tuple(islice(turns, width)) for name, width in needed.items()}
+
+
+def is_shared(placed: Mapping[str, Sequence[str]]) -> bool:
+    """Returns whether several processes use the same GPU."""
+    return max(Counter(gpu for chosen in placed.values() for gpu in chosen).values(), default=0) > 1
+
+
+def describe(placed: Mapping[str, Sequence[str]], gpus: Sequence[str]) -> Event:
+    """Returns a notice about the processes of each GPU; a warning if one has none."""
+    on_gpu = {gpu: [name for name, chosen in placed.items() if gpu in chosen] for gpu in gpus}
+    text = "; ".join(f"GPU {index}: {', '.join(names) or 'idle'}" for index, names in enumerate(on_gpu.values()))
+    if all(on_gpu.values()):
+        return Event("notice", "gpus", text)
+    return Event("warning", "gpus", f"{text}. Raise the replicas of talker and codec, or leave them out, to use all")
+
+
+def _width(process: StageProcess) -> int:
+    is_vllm = process.stage == Stage.TALKER and process.config.engine == "vllm"
+    return process.config.vllm.tensor_parallel_size if is_vllm else 1

@@ -1,0 +1,115 @@
+"""Which GPU of a machine each process of a local pipeline uses, and how many replicas a file leaves open."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from syrinx_operator.local.events import Event
+from syrinx_operator.local.gpus import describe, is_shared, place, visible_gpus
+from syrinx_operator.local.mps import shared_gpu
+from syrinx_operator.local.sizing import with_gpu_replicas
+from syrinx_operator.resource.check import load_one
+from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, TTSPipeline, VllmSpec, default_pipeline
+from syrinx_operator.resource.stage_config import StageProcess, plan_local
+
+GPUS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
+
+
+def processes(talker: TalkerSpec, codec: CodecSpec, **spec: Any) -> list[StageProcess]:
+    pipeline = msgspec.structs.replace(default_pipeline(), spec=PipelineSpec(talker=talker, codec=codec, **spec))
+    return plan_local(pipeline, "1")
+
+
+def placed(gpus: int, talkers: int, codecs: int) -> dict[str, str]:
+    plan = processes(TalkerSpec(device="cuda", replicas=talkers), CodecSpec(device="cuda", replicas=codecs))
+    return {name: ",".join(chosen) for name, chosen in place(plan, GPUS[:gpus]).items()}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "talkers", "codecs", "expected"),
+    [
+        (2, 1, 1, {"talker-0": "GPU-a", "codec-0": "GPU-b"}),
+        (2, 2, 2, {"talker-0": "GPU-a", "talker-1": "GPU-b", "codec-0": "GPU-a", "codec-1": "GPU-b"}),
+        (4, 3, 1, {"talker-0": "GPU-a", "talker-1": "GPU-b", "talker-2": "GPU-c", "codec-0": "GPU-d"}),
+        (1, 1, 1, {"talker-0": "GPU-a", "codec-0": "GPU-a"}),
+    ],
+)
+def test_processes_take_gpus_in_turn(gpus: int, talkers: int, codecs: int, expected: dict[str, str]) -> None:
+    assert placed(gpus, talkers, codecs) == expected
+
+
+def test_a_stage_on_the_cpu_takes_no_gpu() -> None:
+    plan = processes(TalkerSpec(device="cuda"), CodecSpec(device="cpu", replicas=3))
+    assert place(plan, GPUS[:2]) == {"talker-0": ("GPU-a",)}
+
+
+def test_a_talker_on_vllm_gets_the_gpus_of_its_tensor_parallelism() -> None:
+    talker = TalkerSpec(device="cuda", engine="vllm", vllm=VllmSpec(tensor_parallel_size=2))
+    plan = processes(talker, CodecSpec(device="cuda"))
+    assert place(plan, GPUS[:3]) == {"talker-0": ("GPU-a", "GPU-b"), "codec-0": ("GPU-c",)}
+    assert place(plan, GPUS[:1]) == {}
+
+
+def test_both_stages_of_a_colocated_process_use_its_gpu() -> None:
+    plan = processes(TalkerSpec(device="cuda", replicas=2), CodecSpec(), topology="Colocated")
+    assert place(plan, GPUS[:2]) == {"talker-0": ("GPU-a",), "talker-1": ("GPU-b",)}
+
+
+def test_the_processes_of_each_gpu_are_shown_and_an_idle_one_is_a_warning() -> None:
+    shown = describe({"talker-0": ("GPU-a",), "codec-0": ("GPU-b",)}, GPUS[:2])
+    assert shown == Event("notice", "gpus", "GPU 0: talker-0; GPU 1: codec-0")
+    idle = describe({"talker-0": ("GPU-a",), "codec-0": ("GPU-b",)}, GPUS[:3])
+    assert (idle.kind, idle.text.partition(".")[0]) == ("warning", "GPU 0: talker-0; GPU 1: codec-0; GPU 2: idle")
+
+
+async def test_processes_with_a_gpu_each_need_no_multi_process_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    plan = processes(TalkerSpec(device="cuda"), CodecSpec(device="cuda"))
+    alone, together = place(plan, GPUS[:2]), place(plan, GPUS[:1])
+    assert (is_shared(alone), is_shared(together)) == (False, True)
+    events: list[Event] = []
+    for each in (alone, together, {}):
+        async with shared_gpu(plan, each, {}, events.append) as variables:
+            assert variables == {}
+    assert ["not installed" in event.text for event in events] == [True, True]
+
+
+def file(**stages: object) -> TTSPipeline:
+    resource = {"apiVersion": "syrinx.dev/v1beta1", "kind": "TTSPipeline", "metadata": {"name": "demo"}, "spec": stages}
+    data = msgspec.yaml.encode(resource)
+    return load_one("p.yaml", data, complete=lambda value: with_gpu_replicas(value, lambda: 4))
+
+
+def test_a_file_with_only_the_device_gets_a_talker_and_a_codec_on_each_gpu() -> None:
+    spec = file(talker={"device": "cuda"}, codec={"device": "cuda"}).spec
+    assert (spec.talker.replicas, spec.codec.replicas) == (4, 4)
+
+
+def test_replicas_of_the_file_are_kept_and_stages_on_the_cpu_have_one() -> None:
+    spec = file(talker={"device": "cuda", "replicas": 1}, codec={"maxNumSeqs": 4}).spec
+    assert (spec.talker.replicas, spec.codec.replicas) == (1, 1)
+
+
+def test_a_colocated_pipeline_has_a_process_on_each_gpu() -> None:
+    assert file(topology="Colocated", talker={"device": "cuda"}).spec.talker.replicas == 4
+
+
+def test_replicas_on_vllm_share_the_gpus_by_their_tensor_parallelism() -> None:
+    talker = {"device": "cuda", "engine": "vllm", "vllm": {"tensorParallelSize": 2}}
+    assert file(talker=talker).spec.talker.replicas == 2
+
+
+@pytest.mark.parametrize("resource", [None, [], {}, {"spec": 3}, {"spec": {"talker": "cuda"}}, {"spec": {}}])
+def test_other_data_is_left_to_the_checks_without_a_look_at_the_gpus(resource: object) -> None:
+    def fail() -> int:
+        raise AssertionError("asked for GPUs")
+
+    assert with_gpu_replicas(resource, fail) == resource
+
+
+def test_the_stages_own_python_lists_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    visible_gpus.cache_clear()
+    assert visible_gpus() == ()
+    visible_gpus.cache_clear()
