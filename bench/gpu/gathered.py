@@ -159,12 +159,13 @@ def defaults_over_best(runs: Mapping[str, ServiceRun]) -> dict[str, float]:
     """Returns by load what the defaults reach of the best run on as many GPUs: 1 is as good; empty without both.
 
     Only runs of the same revision count: others were on other machines, which differ more than settings do.
+    Runs of `two_gpu_over_one` do not count.
     Closed loops: audio seconds per second. Open loops: the best TTFA p95 over that of the defaults.
     """
     measured = {
         name: figures(run)
         for name, run in runs.items()
-        if run.complete and not (run.setup and run.setup.quiet) and "two_gpus" not in name
+        if run.complete and not (run.setup and run.setup.quiet) and "gpu" not in name
     }
     defaults = next((name for name in measured if name.endswith("defaults")), None)
     if defaults is None:
@@ -181,6 +182,22 @@ def defaults_over_best(runs: Mapping[str, ServiceRun]) -> dict[str, float]:
     for rate, value in default[ttfa].items():
         if known := [each[ttfa][rate] for each in others if rate in each[ttfa]]:
             found[f"{rate} requests/s"] = min(known) / value
+    return found
+
+
+def two_gpu_over_one(runs: Mapping[str, ServiceRun], named: str) -> dict[str, float]:
+    """Returns by load what a run on two GPUs reaches of the same one on one GPU of the machine; empty without both.
+
+    The runs are `gpu.service --gpus 1` and `--gpus 2`. Closed loops: audio seconds per second.
+    """
+    one, two = (runs.get(f"{named}_{suffix}") for suffix in ("1_gpu", "2_gpus"))
+    if one is None or two is None or (one.revision, one.machine, one.gpu) != (two.revision, two.machine, two.gpu):
+        return {}
+    before, after = figures(one), figures(two)
+    audio = "closed_loop_audio_s_per_s"
+    found = {f"{n} at once": after[audio][n] / value for n, value in before[audio].items() if n in after[audio]}
+    if before["live_streams"] and after["live_streams"]:
+        found["listeners"] = after["live_streams"] / before["live_streams"]
     return found
 
 
@@ -210,6 +227,8 @@ def summary(gathered: Gathered) -> dict[str, Any]:
         result["quiet_ttfa_p95_ms"] = figures(quiet)["open_loop_ttfa_p95_ms"]
     if ratios := defaults_over_best(gathered.runs):
         result |= {"defaults_over_best": min(ratios.values()), "defaults_over_best_by_load": ratios}
+    if ratios := two_gpu_over_one(gathered.runs, gathered.named):
+        result |= {"two_gpu_over_one": min(ratios.values()), "two_gpu_over_one_by_load": ratios}
     result["variants"] = {name: figures(other) for name, other in gathered.runs.items() if other is not run}
     result["targets"] = [_target(target, result) for target in TARGETS]
     rounded: dict[str, Any] = _rounded(result)

@@ -45,16 +45,18 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Seconds by concurrent clients."""
     bursts: Sequence[tuple[int, int]] = ((128, 5),)
     """(requests at once, number of such bursts)."""
-    live: tuple[int, int] | None = (128, 1536)
-    """The number of listeners that the search starts with, and the limit."""
+    live: tuple[int, int] | None = (128, 2048)
+    """The number of listeners that the search starts with, and the limit for each GPU."""
     ramp_up: float = 4.0
     """Seconds in which listeners start, about an utterance's length; utterances requested then do not count."""
     hold: float = 10.0
     """Seconds after `ramp_up`."""
 
-    def select(self, loops: Sequence[str], rates: Sequence[float], clients: Sequence[float], listeners: int) -> Plan:
+    def select(
+        self, loops: Sequence[str], rates: Sequence[float], clients: Sequence[float], listeners: int, gpus: int = 1
+    ) -> Plan:
         """Returns the plan restricted to `loops`; other arguments, unless they are empty or 0, replace its loads."""
-        live = self.live and (listeners or self.live[0], self.live[1])
+        live = self.live and (listeners or self.live[0], self.live[1] * gpus)
         return structs.replace(
             self,
             open={rate: self.open.get(rate, DEFAULT_SECONDS) for rate in rates or self.open if "open" in loops},
@@ -74,7 +76,7 @@ QUICK = Plan(
     open={1: 15, 20: 6, 80: 6},
     closed={1: 5, 4: 5, 64: 5},
     bursts=((128, 2),),
-    live=(256, 1536),
+    live=(256, 2048),
     ramp_up=3.0,
     hold=5.0,
 )

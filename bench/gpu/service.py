@@ -28,6 +28,7 @@ from syrinx_operator.commands.bench.report import points_table
 from syrinx_operator.commands.bench.stats import Loop, Point, summarize
 from syrinx_operator.commands.client import SpeechClient, SpeechError
 from syrinx_operator.local.files import write_atomically
+from syrinx_operator.local.gpus import visible_gpus
 from syrinx_operator.local.machine import describe, publishable_command, revision
 from syrinx_operator.resource.stage_config import LocalError
 from syrinx_stages.connector.server import RedisServerError
@@ -57,6 +58,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         variant.add_argument(f"--{name}", dest="variant", action="store_const", const=name, help=text)
     variant.add_argument("--url", help="measure this running service, for example another one of the same model")
     parser.set_defaults(variant="separate")
+    parser.add_argument("--gpus", type=int, help="number of GPUs for --defaults (default: all visible ones)")
     parser.add_argument("--quiet", action="store_true", help="silence each utterance's first frame, as a voice begins")
     parser.add_argument("--quick", action="store_true", help="fewer, shorter load points: two minutes")
     parser.add_argument(
@@ -75,9 +77,19 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("--engine vllm cannot be combined with --paced or --colocated")
     if args.quiet and (args.url or args.variant in ("paced", "colocated")):
         parser.error("--quiet cannot be combined with --url, --paced or --colocated")
+    if args.gpus is not None and args.variant != "defaults":
+        parser.error("--gpus needs --defaults")
     if args.variant == "paced":
         args.device = "cpu"
     return args
+
+
+def gpus_of(args: argparse.Namespace) -> int:
+    """Returns the number of GPUs that the service uses."""
+    if args.variant == "two-gpus":
+        return 2
+    every = args.variant == "defaults" and args.device == "cuda" and not args.gpus
+    return max(1, len(visible_gpus())) if every else args.gpus or 1
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -88,10 +100,10 @@ def _numbers(text: str) -> tuple[float, ...]:
     return tuple(float(part) for part in _names(text))
 
 
-def plan_of(args: argparse.Namespace) -> Plan:
-    """Returns the plan for the arguments."""
+def plan_of(args: argparse.Namespace, gpus: int = 1) -> Plan:
+    """Returns the plan for the arguments and a number of GPUs."""
     base = plan.CPU if args.device == "cpu" and args.variant != "paced" else plan.QUICK if args.quick else plan.FULL
-    return base.select(args.only, args.rates, args.concurrency, args.live_start)
+    return base.select(args.only, args.rates, args.concurrency, args.live_start, gpus)
 
 
 @dataclass
@@ -163,7 +175,14 @@ async def measure(args: argparse.Namespace, command: str) -> ServiceRun:
     gpus = Gpus()
     async with contextlib.AsyncExitStack() as stack:
         model = None if args.url else _model(args, stack)
-        setup = Setup(model=model, device=args.device, engine=args.engine, variant=args.variant, quiet=args.quiet)
+        setup = Setup(
+            model=model,
+            device=args.device,
+            engine=args.engine,
+            variant=args.variant,
+            gpus=gpus_of(args),
+            quiet=args.quiet,
+        )
         run = _new_run(args, setup, command, gpus)
         system, urls, voices = None, [args.url], list(OTHERS_VOICES)
         if not args.url:
@@ -176,7 +195,7 @@ async def measure(args: argparse.Namespace, command: str) -> ServiceRun:
         generator = await stack.enter_async_context(LoadGenerator(urls, script, args.generators))
         bench = Bench(run, args.out / f"{args.name or _name(args, gpus)}_service.json", generator, gpus, system)
         try:
-            await bench.measure(plan_of(args))
+            await bench.measure(plan_of(args, setup.gpus))
         except Exception as error:
             bench.save(failure=f"{type(error).__name__}: {error}")
             raise
@@ -224,8 +243,9 @@ def _name(args: argparse.Namespace, gpus: Gpus) -> str:
     shape = "bundled" if args.bundled else Path(args.model).name if args.model else args.size
     engine = "_vllm" if args.engine == "vllm" else ""
     variant = "other" if args.url else args.variant.replace("-", "_")
+    cards = {None: "", 1: "_1_gpu"}.get(args.gpus, f"_{args.gpus}_gpus")
     quiet = "_quiet" if args.quiet else ""
-    return f"{device}_{shape}{engine}" + ("" if variant == "separate" else f"_{variant}") + quiet
+    return f"{device}_{shape}{engine}" + ("" if variant == "separate" else f"_{variant}") + cards + quiet
 
 
 def main() -> int:

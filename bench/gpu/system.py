@@ -16,9 +16,11 @@ from syrinx_operator import __version__
 from syrinx_operator.local import mps
 from syrinx_operator.local.console import PipelineView, make_console
 from syrinx_operator.local.events import Event, describe_exit
+from syrinx_operator.local.gpus import visible_gpus
 from syrinx_operator.local.pipeline import LocalPipeline
+from syrinx_operator.local.sizing import with_gpu_replicas
 from syrinx_operator.resource.spec import API_VERSION, KIND, TTSPipeline
-from syrinx_operator.resource.stage_config import Stage, StageProcess, plan_local
+from syrinx_operator.resource.stage_config import LocalError, Stage, StageProcess, plan_local
 from syrinx_stages.connector.server import RedisServer
 
 DRAIN_SECONDS = 2
@@ -31,7 +33,7 @@ Variant = Literal["separate", "colocated", "two-gpus", "mps", "defaults", "paced
 VARIANTS: Mapping[Variant, tuple[str, str]] = {
     "separate": ("talker and codec as processes on one GPU", "run talker and codec in a process each (default)"),
     "colocated": ("talker and codec in one process on one GPU", "run talker and codec in one process"),
-    "two-gpus": ("talker and codec on one GPU each", "run the talker on GPU 0 and the codec on GPU 1"),
+    "two-gpus": ("talker and codec on one GPU each", "run the talker on one GPU and the codec on another"),
     "mps": ("talker and codec as processes on one GPU under MPS", "run both under CUDA's multi-process service"),
     "defaults": ("as `syrinx up` runs them with only the device set", "set the device and nothing else"),
     "paced": ("engines with simulated timing", "simulate the engines' timing, without a GPU: see gpu.paced"),
@@ -50,6 +52,8 @@ class Setup(Struct, frozen=True, kw_only=True):
     variant: Variant = "separate"
     quiet: bool = False
     """Whether the codec silences each utterance's first frame, see `gpu.quiet`."""
+    gpus: int = 1
+    """Number of GPUs that talkers and codecs use."""
     gateways: int = 2
     talker_rows: int = 128
     codec_rows: int = 32
@@ -64,6 +68,7 @@ class Setup(Struct, frozen=True, kw_only=True):
             text = "talker and codec on the CPU" + (", in one process" if self.variant == "colocated" else "")
         else:
             text, _ = VARIANTS[self.variant]
+            text += f", on {self.gpus} GPUs" if self.variant == "defaults" and self.gpus > 1 else ""
         return text + (", the talker on vLLM" if self.engine == "vllm" else "")
 
     def pipeline(self, redis_url: str) -> TTSPipeline:
@@ -72,7 +77,8 @@ class Setup(Struct, frozen=True, kw_only=True):
         connector = {"url": redis_url, "passwordEnv": PASSWORD}
         if self.variant == "defaults":
             on_device = {"device": self.device}
-            return _resource({"model": model, "talker": on_device, "codec": on_device, "connector": connector})
+            left_open = {"model": model, "talker": on_device, "codec": on_device, "connector": connector}
+            return _resource(left_open, self.gpus)
         # A colocated codec takes the device and the drain time from the talker.
         stage = {} if self.variant == "colocated" else {"device": self.device, "drainSeconds": DRAIN_SECONDS}
         pairs = [{"rows": rows, "frames": frames} for rows in self.capture_rows for frames in self.capture_frames]
@@ -95,9 +101,17 @@ class Setup(Struct, frozen=True, kw_only=True):
         return _resource(spec)
 
 
-def _resource(spec: Mapping[str, object]) -> TTSPipeline:
+def _resource(spec: Mapping[str, object], gpus: int = 1) -> TTSPipeline:
     resource = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "bench"}, "spec": spec}
-    return msgspec.convert(resource, TTSPipeline)
+    return msgspec.convert(with_gpu_replicas(resource, lambda: gpus), TTSPipeline)
+
+
+def _cards(setup: Setup) -> Sequence[str] | None:
+    """Returns the GPUs to use; None if the machine has no choice. Raises `LocalError` if it has too few."""
+    visible = visible_gpus() if setup.device == "cuda" else ()
+    if setup.gpus > max(1, len(visible)):
+        raise LocalError(f"{setup.gpus} GPUs are needed, and {len(visible) or 'at most one'} can be used")
+    return visible[: setup.gpus] or None
 
 
 class System:
@@ -125,6 +139,7 @@ class System:
                 observe=self._on_event,
                 commands=_commands(setup),
                 port=0,
+                cards=_cards(setup),
                 additional=() if setup.variant == "defaults" else _additional_gateways(pipeline, setup.gateways - 1),
             )
             async with self._local:
@@ -170,13 +185,8 @@ def _additional_gateways(pipeline: TTSPipeline, count: int) -> list[StageProcess
 
 
 def _commands(setup: Setup) -> dict[Stage, Sequence[str]]:
-    """Returns the commands of stages that are not started as usual; with two GPUs, each stage sees one."""
-    stages, module = (Stage.TALKER, Stage.CODEC), (sys.executable, "-m")
+    """Returns the commands of stages that are not started as usual."""
+    module = (sys.executable, "-m")
     if setup.variant == "paced":
-        return {stage: (*module, "gpu.paced", stage) for stage in stages}
-    modules = {Stage.TALKER: "syrinx_stages.talker", Stage.CODEC: "gpu.quiet" if setup.quiet else "syrinx_stages.codec"}
-    if setup.variant == "two-gpus":
-        return {
-            stage: ("env", f"CUDA_VISIBLE_DEVICES={gpu}", *module, modules[stage]) for gpu, stage in enumerate(stages)
-        }
-    return {Stage.CODEC: (*module, modules[Stage.CODEC])} if setup.quiet else {}
+        return {stage: (*module, "gpu.paced", stage) for stage in (Stage.TALKER, Stage.CODEC)}
+    return {Stage.CODEC: (*module, "gpu.quiet")} if setup.quiet else {}

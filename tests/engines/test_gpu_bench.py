@@ -1,5 +1,6 @@
 """The parts of the GPU benchmarks that need no GPU: workload, plans, load generator, random checkpoints, report."""
 
+import asyncio
 import math
 import statistics
 
@@ -9,20 +10,21 @@ from aiohttp.test_utils import TestServer
 from msgspec import structs
 
 from gpu import checkpoint, plan, plots, report
-from gpu.gathered import EngineResult, Gathered, Kernel, defaults_over_best, figures, summary
+from gpu.gathered import EngineResult, Gathered, Kernel, defaults_over_best, figures, summary, two_gpu_over_one
 from gpu.mock import application
 from gpu.monitor import Usage
 from gpu.plan import MEAN_SECONDS, length_seconds, make_script
 from gpu.results import ServicePoint, ServiceRun
-from gpu.service import parse, plan_of
+from gpu.service import gpus_of, parse, plan_of
 from gpu.spoken import Spoken
-from gpu.system import VARIANTS, Setup
+from gpu.system import VARIANTS, Setup, System
 from syrinx_operator.commands.bench.load import GeneratorStats, Limit, LoadGenerator, corpus
 from syrinx_operator.commands.bench.stats import Outcome, Playback, summarize
 from syrinx_operator.local.machine import Machine
 from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.sizes import codec_settings
 from syrinx_operator.resource.spec import TTSPipeline
+from syrinx_operator.resource.stage_config import LocalError
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.model.codec_decoder import CodecDecoder
 from syrinx_stages.model.config import ModelConfig, SpeechTokenizerConfig
@@ -140,7 +142,8 @@ def test_rates_and_clients_replace_the_plans():
     assert selected.closed == {64: 10, 256: plan.DEFAULT_SECONDS}
     assert selected.live is None
     started = plan_of(parse(["--only", "live", "--live-start", "640"]))
-    assert (started.open, started.closed, started.live) == ({}, {}, (640, 1536))
+    assert (started.open, started.closed, started.live) == ({}, {}, (640, 2048))
+    assert plan_of(parse(["--only", "live"]), gpus=2).live == (128, 4096)
 
 
 def test_points_with_many_streams_have_larger_chunks():
@@ -175,6 +178,37 @@ def test_the_defaults_are_compared_with_the_best_run_of_each_load():
     found = defaults_over_best(runs)
     assert found == {"64 at once": pytest.approx(0.9), "20 requests/s": pytest.approx(0.8)}
     assert defaults_over_best({"1b7": runs["1b7"]}) == {}
+
+
+def test_two_gpus_are_compared_with_one_of_the_same_machine():
+    def on(utterances: int, listeners: int, **machine: object) -> ServiceRun:
+        points = [point("closed", 128, [outcome(0.1)] * utterances), point("live", listeners, [outcome(0.02)] * 200)]
+        return structs.replace(run(*points), complete=True, **machine)
+
+    runs = {"1b7_defaults_1_gpu": on(100, 1000), "1b7_defaults_2_gpus": on(190, 1900)}
+    assert two_gpu_over_one(runs, "1b7_defaults") == {"128 at once": pytest.approx(1.9), "listeners": 1.9}
+    result = summary(Gathered(runs=runs, named="1b7_defaults"))
+    assert (result["two_gpu_over_one"], result["two_gpu_over_one_by_load"]["listeners"]) == (1.9, 1.9)
+    assert "defaults_over_best" not in result
+    other = structs.replace(runs["1b7_defaults_2_gpus"], machine=structs.replace(MACHINE, cores=32))
+    assert two_gpu_over_one({**runs, "1b7_defaults_2_gpus": other}, "1b7_defaults") == {}
+    assert two_gpu_over_one({"1b7_defaults_1_gpu": on(100, 1000)}, "1b7_defaults") == {}
+
+
+def test_the_defaults_on_two_gpus_have_a_talker_and_a_codec_on_each():
+    spec = Setup(model="/models/1b7", variant="defaults", gpus=2).pipeline("redis://127.0.0.1:1/0").spec
+    assert (spec.talker.replicas, spec.codec.replicas) == (2, 2)
+    assert gpus_of(parse(["--defaults", "--gpus", "2"])) == gpus_of(parse(["--two-gpus"])) == 2
+    assert gpus_of(parse(["--mps"])) == gpus_of(parse(["--defaults", "--device", "cpu"])) == 1
+
+
+def test_more_gpus_than_there_are_is_an_error_before_the_start():
+    async def start() -> None:
+        async with System().running(Setup(model=None, device="cuda", variant="defaults", gpus=64)):
+            raise AssertionError("it started")
+
+    with pytest.raises(LocalError, match="64 GPUs are needed"):
+        asyncio.run(start())
 
 
 @pytest.mark.parametrize(("size", "parameters"), [("1b7", 1.917e9), ("0b6", 0.906e9)])
