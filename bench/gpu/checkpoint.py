@@ -1,14 +1,15 @@
 """Writes checkpoints with the official shapes and random weights, for machines without access to the real ones.
 
-`python -m gpu.checkpoint DIRECTORY [--size 0b6|1b7]` uses the official layout and the sizes published by Qwen. The
-output is noise. The speed is that of the real checkpoint, with two differences that the results mention: EOS is never
-sampled, so requests set the utterance length, and the audio is audible from the first sample on.
+`python -m gpu.checkpoint DIRECTORY [--size 0b6|1b7] [--base]` uses the official layout and the sizes published by Qwen.
+The output is noise. The speed is that of the real checkpoint, with two differences that the results mention: EOS is
+never sampled, so requests set the utterance length, and the audio is audible from the first sample on.
 """
 
 import argparse
 import json
 import math
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from torch import Tensor, nn
 from syrinx_operator.commands.bench.load import corpus
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.codec_decoder import CodecDecoder
-from syrinx_stages.model.config import TalkerConfig, read_model_config, read_speech_tokenizer_config
+from syrinx_stages.model.config import ModelType, TalkerConfig, read_model_config, read_speech_tokenizer_config
 from syrinx_stages.model.layers import checkpoint_tensors
+from syrinx_stages.model.speaker_encoder import SpeakerEncoder
 from syrinx_stages.model.talker import Talker
 
 OFFICIAL: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("official.json").read_bytes())
@@ -30,36 +32,63 @@ OFFICIAL: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("offic
 HIDDEN = {"0b6": (1024, 3072), "1b7": (2048, 6144)}
 """Width and MLP width of the talker, by size: their only difference."""
 SIZES = tuple(HIDDEN)
+ENCODER = {"hidden_size": 512, "num_hidden_layers": 8, "num_quantizers": 32}
+"""Arguments of transformers' `MimiConfig` of a Base checkpoint's `encoder_config`."""
 VOCAB_SIZE = 4000
 """Of the tokenizer: every word of the benchmark's sentences becomes one token, about as in Qwen's tokenizer."""
 LOGIT_STD = 3.0
 """Makes some dozens of codes likely, as in a real checkpoint."""
 
 
-def write_configs(directory: Path, size: str) -> None:
-    """Writes a CustomVoice checkpoint of a size (`0b6`, `1b7`) without its weights."""
+def write_configs(directory: Path, size: str, *, base: bool = False) -> None:
+    """Writes a CustomVoice or Base checkpoint of a size (`0b6`, `1b7`) without its weights."""
     speech_tokenizer = directory / "speech_tokenizer"
     speech_tokenizer.mkdir(parents=True, exist_ok=True)
     settings = talker_settings(size, write_tokenizer(directory))
+    codec = OFFICIAL["speech_tokenizer"]
+    if base:
+        settings |= {"tts_model_type": "base", "speaker_encoder_config": {"enc_dim": HIDDEN[size][0]}}
+        settings["talker_config"] |= {"spk_id": {}, "spk_is_dialect": {}}
+        codec = codec | {"encoder_config": ENCODER}
     (directory / "config.json").write_text(json.dumps(settings, indent=1))
-    (speech_tokenizer / "config.json").write_text(json.dumps(OFFICIAL["speech_tokenizer"], indent=1))
+    (speech_tokenizer / "config.json").write_text(json.dumps(codec, indent=1))
 
 
 def write_weights(directory: Path, seed: int = 0, device: str | None = None) -> None:
     """Writes the weights that the configs in `directory` require; they depend on seed and device alone."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     generator = torch.Generator(device).manual_seed(seed)
-    config = read_model_config(directory).talker_config
+    model = read_model_config(directory)
+    config = model.talker_config
     decoder = read_speech_tokenizer_config(directory).decoder_config
     talker = {
         name: tensor.cpu() for name, tensor in _random_tensors(shapes(Talker, config, "talker"), config, generator)
     }
-    save_file(talker, directory / "model.safetensors")
     audio = {
         name: random_tensor(codec_std(name, shape), shape, generator).cpu()
         for name, shape in shapes(CodecDecoder, decoder, "decoder")
     }
+    if model.tts_model_type is ModelType.BASE:
+        talker |= {
+            name: random_tensor(encoder_std(name, shape), shape, generator).cpu()
+            for name, shape in shapes(SpeakerEncoder, model.speaker_encoder_config, "speaker_encoder")
+        }
+        audio |= _encoder_tensors(seed)
+    save_file(talker, directory / "model.safetensors")
     save_file(audio, directory / "speech_tokenizer" / "model.safetensors")
+
+
+def _encoder_tensors(seed: int) -> dict[str, Tensor]:
+    """Returns the tensors of the codec's encoder, as transformers initializes them, with random codebooks."""
+    transformers: Any = import_module("transformers")  # Only Base checkpoints need it.
+    torch.manual_seed(seed)
+    mimi = transformers.MimiModel(transformers.MimiConfig(**ENCODER))
+    tensors = {f"encoder.{name}": tensor for name, tensor in mimi.state_dict().items()}
+    return {
+        name: torch.randn_like(tensor) if name.endswith("embed_sum") else tensor.contiguous()
+        for name, tensor in tensors.items()
+        if not name.removeprefix("encoder.").startswith(("decoder", "upsample"))
+    }
 
 
 class RandomCheckpoint(Checkpoint):
@@ -133,6 +162,11 @@ def talker_std(name: str, shape: tuple[int, ...], layers: int) -> float | None:
     return std * LOGIT_STD if "_head" in name else std
 
 
+def encoder_std(name: str, shape: tuple[int, ...]) -> float:
+    """Returns the standard deviation of a tensor of the speaker encoder."""
+    return 0.0 if name.endswith(".bias") else 1 / math.sqrt(math.prod(shape[1:]))
+
+
 LAST_CONV = "decoder.decoder.6.conv.weight"
 
 
@@ -187,9 +221,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m gpu.checkpoint", description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--size", choices=SIZES, default="1b7")
+    parser.add_argument("--base", action="store_true", help="a checkpoint that clones voices (default: CustomVoice)")
     parser.add_argument("--configs", action="store_true", help="write all files except the weights")
     args = parser.parse_args()
-    write_configs(args.directory, args.size)
+    write_configs(args.directory, args.size, base=args.base)
     if not args.configs:
         write_weights(args.directory)
 

@@ -52,8 +52,8 @@ def random_decoder(seed: int = 0) -> CodecDecoder:
 class Rig:
     """An engine with resident requests whose attention windows are full."""
 
-    def __init__(self, decoder: CodecDecoder, dtype: torch.dtype, rows: int) -> None:
-        self.engine = CudaCodecEngine(decoder, rows, torch.device("cuda"), dtype)
+    def __init__(self, decoder: CodecDecoder, dtype: torch.dtype, rows: int, device: str = "cuda") -> None:
+        self.engine = CudaCodecEngine(decoder, rows, torch.device(device), dtype)
         self.ids = [f"request {row}" for row in range(rows)]
         self._generator = np.random.default_rng(0)
         self._codebook_size = decoder.config.codebook_size

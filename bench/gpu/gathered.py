@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from gpu.ablation import WorthRun
 from gpu.plan import LOOPS, is_gap_free, is_nearly_gap_free
 from gpu.results import ServiceRun, load
 from gpu.spoken import SpeechRun, Spoken
@@ -103,6 +104,8 @@ class Gathered(Struct, frozen=True, kw_only=True):
     codec: EngineResult = EngineResult()
     speech: Sequence[Spoken] = ()
     """How well the bundled voice was understood, by load."""
+    worth: WorthRun | None = None
+    """What each technique is worth."""
     runs: dict[str, ServiceRun] = {}
     """By file name without the GPU prefix and `_service`."""
     named: str = PRIMARY
@@ -123,15 +126,18 @@ def gather(directory: Path, prefix: str, named: str = PRIMARY) -> Gathered:
     }
     spoken = directory / f"{prefix}_speech.json"
     speech = msgspec.json.decode(spoken.read_bytes(), type=SpeechRun).loads if spoken.exists() else ()
+    ablated = directory / f"{prefix}_worth.json"
+    worth = msgspec.json.decode(ablated.read_bytes(), type=WorthRun) if ablated.exists() else None
     services = sorted(directory.glob(f"{prefix}_*_service.json"))
     runs = {file.stem.removeprefix(f"{prefix}_").removesuffix("_service"): load(file) for file in services}
-    return Gathered(**engines, speech=speech, runs=runs, named=named)
+    return Gathered(**engines, speech=speech, worth=worth, runs=runs, named=named)
 
 
 def figures(run: ServiceRun) -> dict[str, Any]:
     """Returns the figures of a service run."""
     opened, closed, live, burst = (
-        {f"{point.amount:g}": point.stats for point in run.points if point.load == loop} for loop in LOOPS
+        {f"{point.amount:g}": point.stats for point in run.points if point.load == loop and point.voice != "new"}
+        for loop in LOOPS
     )
     one, four = (closed[clients].ttfa if clients in closed else None for clients in ("1", "4"))
     shares = {rate: point.underrun_share for rate, point in opened.items() if point.underrun_share is not None}
@@ -165,7 +171,7 @@ def defaults_over_best(runs: Mapping[str, ServiceRun]) -> dict[str, float]:
     measured = {
         name: figures(run)
         for name, run in runs.items()
-        if run.complete and not (run.setup and run.setup.quiet) and "gpu" not in name
+        if run.complete and not (run.setup and run.setup.quiet) and "gpu" not in name and not name.endswith("_base")
     }
     defaults = next((name for name in measured if name.endswith("defaults")), None)
     if defaults is None:
@@ -183,6 +189,12 @@ def defaults_over_best(runs: Mapping[str, ServiceRun]) -> dict[str, float]:
         if known := [each[ttfa][rate] for each in others if rate in each[ttfa]]:
             found[f"{rate} requests/s"] = min(known) / value
     return found
+
+
+def _ttfa_of_voice(run: ServiceRun, voice: str) -> dict[str, float]:
+    """Returns the TTFA p95 in milliseconds of a Base checkpoint's open loops, by requests per second."""
+    points = {f"{point.amount:g}": point.stats for point in run.points if point.voice == voice and point.load == "open"}
+    return _milliseconds(points, "ttfa", "p95")
 
 
 def two_gpu_over_one(runs: Mapping[str, ServiceRun], named: str) -> dict[str, float]:
@@ -225,6 +237,8 @@ def summary(gathered: Gathered) -> dict[str, Any]:
         result["asr_under_load"] = {each.name: each.identified for each in gathered.speech}
     if quiet := gathered.runs.get(f"{gathered.named}_quiet"):
         result["quiet_ttfa_p95_ms"] = figures(quiet)["open_loop_ttfa_p95_ms"]
+    if base := gathered.runs.get(f"{gathered.named}_base"):
+        result |= {f"base_{voice}_ttfa_p95_ms": _ttfa_of_voice(base, voice) for voice in ("kept", "new")}
     if ratios := defaults_over_best(gathered.runs):
         result |= {"defaults_over_best": min(ratios.values()), "defaults_over_best_by_load": ratios}
     if ratios := two_gpu_over_one(gathered.runs, gathered.named):

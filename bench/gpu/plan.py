@@ -8,6 +8,7 @@ from statistics import NormalDist
 
 from msgspec import Struct, structs
 
+from gpu.references import TRANSCRIPT
 from syrinx_operator.commands.bench.load import Script, corpus
 from syrinx_operator.commands.bench.stats import Point
 from syrinx_stages.contract.family import FAMILY
@@ -80,6 +81,8 @@ QUICK = Plan(
     ramp_up=3.0,
     hold=5.0,
 )
+BASE_RATES = (10.0,)
+"""Requests per second of cloned voices, unless others are given."""
 CPU = Plan(
     warm_up=((1, 1.0),), open={1: 6, 2: 5}, closed={1: 4, 4: 5}, bursts=((4, 1),), live=(2, 8), ramp_up=2.0, hold=3.0
 )
@@ -97,14 +100,20 @@ def length_seconds(quantile: float) -> float:
     return min(max(math.exp(mean + LOG_STD * NormalDist().inv_cdf(quantile)), MIN_SECONDS), MAX_SECONDS)
 
 
-def make_script(voices: Sequence[str], fixed_lengths: bool, seed: int = 0) -> Script:
-    """Returns the requests. With `fixed_lengths` they set the utterance length, because the model never ends one."""
+def make_script(voices: Sequence[str], fixed_lengths: bool, seed: int = 0, references: Sequence[str] = ()) -> Script:
+    """Returns the requests. With `fixed_lengths` they set the utterance length, because the model never ends one.
+
+    They clone the voices of `references`, if there are any: one for all requests, or another one for each of a hundred.
+    """
     texts = corpus()
     # One text token per frame, as in the published measurements.
     fields: list[dict[str, object]] = [{"non_streaming_mode": False} for _ in texts]
     if fixed_lengths:
         for rank, field in enumerate(fields):  # Long texts get long utterances.
             field["max_new_tokens"] = round(length_seconds((rank + 0.5) / len(texts)) / FAMILY.frame_seconds)
+    for index, field in enumerate(fields if references else ()):
+        field["ref_audio"] = references[index % len(references)]
+        field["ref_text"] = TRANSCRIPT
     return Script(texts, voices, seed, fields)
 
 

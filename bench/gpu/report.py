@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from gpu import RESULTS, plots
+from gpu.ablation import tables
 from gpu.gathered import PRIMARY, TARGETS, EngineResult, Gathered, figures, gather, read_csv, summary
 from gpu.results import COLUMNS, TEXTS, ServiceRun, stages_table
 from gpu.spoken import table
@@ -31,6 +32,8 @@ def report(gathered: Gathered, summary: Mapping[str, Any], plotted: Sequence[str
             parts += [f"## {name} engine", _engine(result)]
     if gathered.speech:
         parts += ["## Speech of the bundled voice under load", table(gathered.speech)]
+    if gathered.worth is not None:
+        parts += ["## What each technique is worth", TEXTS["worth"], tables(gathered.worth)]
     for name, run in sorted(gathered.runs.items(), key=lambda item: item[1] is not gathered.primary):
         parts += [f"## Service: {name}", _service(run)]
     parts += [TEXTS["points"], TEXTS["stages"]] if gathered.runs else []

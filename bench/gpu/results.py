@@ -25,6 +25,8 @@ class ServicePoint(Struct, frozen=True, kw_only=True):
     seconds: float
     """Duration in which requests were sent."""
     chunk_ramp: tuple[int, ...]
+    voice: Literal["", "kept", "new"] = ""
+    """Of a Base checkpoint: the same reference audio in each request, or another one."""
     stats: Point
     """For a live point, without the requests of its ramp-up."""
     usage: Usage
@@ -70,7 +72,8 @@ _TIMES = "{:.1f} / {:.1f}"
 
 
 def _load(point: ServicePoint) -> str:
-    return f"{point.amount:g} {_UNITS[point.load]}"
+    voice = f", {point.voice} voice" if point.voice else ""
+    return f"{point.amount:g} {_UNITS[point.load]}{voice}"
 
 
 def _underruns(point: ServicePoint) -> str:

@@ -11,9 +11,10 @@ import datetime
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 from msgspec import structs
@@ -21,9 +22,10 @@ from msgspec import structs
 from gpu import RESULTS, plan, results
 from gpu.monitor import Gpus, monitor
 from gpu.plan import LOOPS, Plan
+from gpu.references import reference
 from gpu.results import ServicePoint, ServiceRun
 from gpu.system import VARIANTS, Setup, System
-from syrinx_operator.commands.bench.load import GeneratorError, Limit, LoadGenerator, LoadResult
+from syrinx_operator.commands.bench.load import GeneratorError, Limit, LoadGenerator, LoadResult, corpus
 from syrinx_operator.commands.bench.report import points_table
 from syrinx_operator.commands.bench.stats import Loop, Point, summarize
 from syrinx_operator.commands.client import SpeechClient, SpeechError
@@ -60,9 +62,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.set_defaults(variant="separate")
     parser.add_argument("--gpus", type=int, help="number of GPUs for --defaults (default: all visible ones)")
     parser.add_argument("--quiet", action="store_true", help="silence each utterance's first frame, as a voice begins")
+    parser.add_argument(
+        "--base", action="store_true", help="clone voices of 6 s: one that is kept, then another one in each request"
+    )
     parser.add_argument("--quick", action="store_true", help="fewer, shorter load points: two minutes")
     parser.add_argument(
-        "--only", type=_names, default=LOOPS, help="loops to run, of open,closed,live,burst (default: all)"
+        "--only", type=_names, help="loops to run, of open,closed,live,burst (default: all; open with --base)"
     )
     parser.add_argument("--rates", type=_numbers, default=(), help="requests per second, such as 1,20,80")
     parser.add_argument("--concurrency", type=_numbers, default=(), help="concurrent clients, such as 1,4,64")
@@ -71,6 +76,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the result (default: bench/results)")
     parser.add_argument("--name", help="name of the result, NAME_service.json (default: from GPU and size)")
     args = parser.parse_args(arguments)
+    args.only = args.only or (("open",) if args.base else LOOPS)
+    args.rates = args.rates or (plan.BASE_RATES if args.base else ())
+    if args.base and (args.bundled or args.variant == "paced"):
+        parser.error("--base cannot be combined with --bundled or --paced")
     if set(args.only) - set(LOOPS):
         parser.error(f"--only: choose from {', '.join(LOOPS)}")
     if args.engine == "vllm" and args.variant in ("paced", "colocated"):
@@ -115,6 +124,8 @@ class Bench:
     generator: LoadGenerator
     gpus: Gpus
     system: System | None
+    voice: Literal["", "kept", "new"] = ""
+    """Of the requests of `generator`, see `ServicePoint`."""
 
     async def measure(self, loads: Plan) -> None:
         """Measures all points of a plan. Raises `GeneratorError` if all warm-up requests fail."""
@@ -139,6 +150,13 @@ class Bench:
                     load = generator.live(level, loads.ramp_up, loads.hold)
                     level = levels.send(plan.is_gap_free(await self._point("live", level, loads.hold, load)))
 
+    async def measure_new_voices(self, rates: Mapping[float, float], generator: LoadGenerator) -> None:
+        """Measures open loops whose requests have another reference each: at most as many as there are texts."""
+        self.generator, self.voice = generator, "new"
+        for rate, seconds in rates.items():
+            limit = Limit(requests=min(round(rate * seconds), len(corpus())))
+            await self._point("open", rate, seconds, generator.open(rate, limit))
+
     async def _point(self, loop: Loop, amount: float, seconds: float, load: Awaitable[LoadResult]) -> Point:
         ramp: tuple[int, ...] = ()
         if self.system is not None and self.run.setup is not None and self.run.setup.variant != "defaults":
@@ -154,6 +172,7 @@ class Bench:
             seconds=seconds,
             chunk_ramp=ramp,
             stats=summarize(loop, amount, result.outcomes, result.wall_seconds),
+            voice=self.voice,
             usage=usage[0],
             generator=result.generator,
         )
@@ -174,7 +193,7 @@ async def measure(args: argparse.Namespace, command: str) -> ServiceRun:
     args.out.mkdir(parents=True, exist_ok=True)
     gpus = Gpus()
     async with contextlib.AsyncExitStack() as stack:
-        model = None if args.url else _model(args, stack)
+        model = None if args.url else model_directory(args, stack)
         setup = Setup(
             model=model,
             device=args.device,
@@ -191,11 +210,19 @@ async def measure(args: argparse.Namespace, command: str) -> ServiceRun:
             urls = system.urls
             async with SpeechClient(urls[0]) as client:
                 voices = await client.voices()
-        script = plan.make_script(voices, run.random_weights, run.seed)
+        kept = (reference(0),) if args.base else ()
+        script = plan.make_script(() if args.base else voices, run.random_weights, run.seed, kept)
         generator = await stack.enter_async_context(LoadGenerator(urls, script, args.generators))
         bench = Bench(run, args.out / f"{args.name or _name(args, gpus)}_service.json", generator, gpus, system)
+        bench.voice = "kept" if args.base else ""
+        loads = plan_of(args, setup.gpus)
         try:
-            await bench.measure(plan_of(args, setup.gpus))
+            await bench.measure(loads)
+            if args.base:
+                # A hundred references that no request before has had.
+                script = plan.make_script((), run.random_weights, run.seed, [reference(n) for n in range(1, 101)])
+                async with LoadGenerator(urls, script, args.generators) as generator:
+                    await bench.measure_new_voices(loads.open, generator)
         except Exception as error:
             bench.save(failure=f"{type(error).__name__}: {error}")
             raise
@@ -203,7 +230,7 @@ async def measure(args: argparse.Namespace, command: str) -> ServiceRun:
         return bench.run
 
 
-def _model(args: argparse.Namespace, stack: contextlib.AsyncExitStack) -> str | None:
+def model_directory(args: argparse.Namespace, stack: contextlib.AsyncExitStack) -> str | None:
     """Returns the checkpoint directory; None for the bundled voice. By default generates random weights."""
     if args.bundled:
         return None
@@ -211,7 +238,7 @@ def _model(args: argparse.Namespace, stack: contextlib.AsyncExitStack) -> str | 
         return str(args.model or args.random_model)
     directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="syrinx-bench-model-"))) / args.size
     # In a process of its own, which frees the GPU's memory.
-    parts = ("--configs",) if args.variant == "paced" else ()
+    parts = [option for option, given in (("--configs", args.variant == "paced"), ("--base", args.base)) if given]
     subprocess.run([sys.executable, "-m", "gpu.checkpoint", str(directory), "--size", args.size, *parts], check=True)
     return str(directory)
 
@@ -219,7 +246,8 @@ def _model(args: argparse.Namespace, stack: contextlib.AsyncExitStack) -> str | 
 def _new_run(args: argparse.Namespace, setup: Setup, command: str, gpus: Gpus) -> ServiceRun:
     random_weights = not args.bundled and not args.model
     size = read_model_config(Path(setup.model)).tts_model_size if setup.model else args.size
-    model = f"{SIZE_NAMES.get(size, size)}, {Path(args.model).name if args.model else 'random weights'}"
+    shape = SIZE_NAMES.get(size, size) + (" Base" if args.base else "")
+    model = f"{shape}, {Path(args.model).name if args.model else 'random weights'}"
     recorded = structs.replace(setup, model=setup.model and Path(setup.model).name)
     return ServiceRun(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -245,7 +273,8 @@ def _name(args: argparse.Namespace, gpus: Gpus) -> str:
     variant = "other" if args.url else args.variant.replace("-", "_")
     cards = {None: "", 1: "_1_gpu"}.get(args.gpus, f"_{args.gpus}_gpus")
     quiet = "_quiet" if args.quiet else ""
-    return f"{device}_{shape}{engine}" + ("" if variant == "separate" else f"_{variant}") + cards + quiet
+    base = "_base" if args.base else ""
+    return f"{device}_{shape}{engine}" + ("" if variant == "separate" else f"_{variant}") + cards + quiet + base
 
 
 def main() -> int:

@@ -12,6 +12,7 @@ import httpx
 import msgspec
 from msgspec import Struct, structs
 
+from gpu.switched import Switch
 from syrinx_operator import __version__
 from syrinx_operator.local import mps
 from syrinx_operator.local.console import PipelineView, make_console
@@ -52,6 +53,8 @@ class Setup(Struct, frozen=True, kw_only=True):
     variant: Variant = "separate"
     quiet: bool = False
     """Whether the codec silences each utterance's first frame, see `gpu.quiet`."""
+    switched_off: Switch | None = None
+    """The technique that all stages do without, see `gpu.switched`."""
     gpus: int = 1
     """Number of GPUs that talkers and codecs use."""
     gateways: int = 2
@@ -189,4 +192,6 @@ def _commands(setup: Setup) -> dict[Stage, Sequence[str]]:
     module = (sys.executable, "-m")
     if setup.variant == "paced":
         return {stage: (*module, "gpu.paced", stage) for stage in (Stage.TALKER, Stage.CODEC)}
+    if setup.switched_off:
+        return {stage: (*module, "gpu.switched", setup.switched_off, stage) for stage in Stage}
     return {Stage.CODEC: (*module, "gpu.quiet")} if setup.quiet else {}

@@ -5,6 +5,7 @@ import math
 import statistics
 
 import msgspec
+import numpy as np
 import pytest
 from aiohttp.test_utils import TestServer
 from msgspec import structs
@@ -14,6 +15,7 @@ from gpu.gathered import EngineResult, Gathered, Kernel, defaults_over_best, fig
 from gpu.mock import application
 from gpu.monitor import Usage
 from gpu.plan import MEAN_SECONDS, length_seconds, make_script
+from gpu.references import reference
 from gpu.results import ServicePoint, ServiceRun
 from gpu.service import gpus_of, parse, plan_of
 from gpu.spoken import Spoken
@@ -26,6 +28,8 @@ from syrinx_operator.resource.sizes import codec_settings
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import LocalError
 from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.gateway.reference import decode_audio, decode_base64
+from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.codec_decoder import CodecDecoder
 from syrinx_stages.model.config import ModelConfig, SpeechTokenizerConfig
 from syrinx_stages.model.talker import Talker
@@ -209,6 +213,62 @@ def test_more_gpus_than_there_are_is_an_error_before_the_start():
 
     with pytest.raises(LocalError, match="64 GPUs are needed"):
         asyncio.run(start())
+
+
+def test_cloned_voices_have_figures_of_their_own():
+    voices = [structs.replace(point("open", 10, [outcome(at)] * 40), voice=name) for name, at in VOICES]
+    runs = {"1b7_defaults": run(point("open", 10, [outcome(0.02)] * 40)), "1b7_defaults_base": run(*voices)}
+    result = summary(Gathered(runs=runs, named="1b7_defaults"))
+    assert result["base_kept_ttfa_p95_ms"] == {"10": pytest.approx(50.0)}
+    assert result["base_new_ttfa_p95_ms"] == {"10": pytest.approx(120.0)}
+    assert result["open_loop_ttfa_p95_ms"] == {"10": pytest.approx(20.0)}
+    text = report.report(Gathered(runs=runs), result, [], "")
+    assert "10 req/s, kept voice" in text and "10 req/s, new voice" in text
+
+
+def test_only_open_loops_are_measured_with_cloned_voices_unless_others_are_given():
+    assert plan_of(parse(["--base"])).open == {10.0: 12}
+    assert plan_of(parse(["--base"])).closed == {} and plan_of(parse(["--base"])).live is None
+    assert plan_of(parse(["--base", "--rates", "1,20", "--only", "open,closed"])).open == {1: 40, 20: 10}
+    kept, new = make_script((), True, references=["a"]), make_script((), True, references=list(map(str, range(100))))
+    assert {kept.body(number)["ref_audio"] for number in range(100)} == {"a"}
+    assert len({new.body(number)["ref_audio"] for number in range(100)}) == 100
+    assert kept.body(3)["ref_text"] and "voice" not in kept.body(3)
+
+
+def test_references_differ_and_last_six_seconds():
+    samples = [np.frombuffer(decode_audio(decode_base64(reference(seed))), "<f4") for seed in (1, 2)]
+    assert all(len(each) == 6 * FAMILY.sample_rate and 0.05 < each.std() < 0.6 for each in samples)
+    assert np.abs(samples[0] - samples[1]).max() > 0.1
+
+
+def test_a_random_base_checkpoint_loads_its_encoders(tmp_path, monkeypatch):
+    import torch
+
+    small = {
+        "hidden_size": 64,
+        "num_hidden_layers": 1,
+        "num_filters": 8,
+        "intermediate_size": 64,
+        "num_quantizers": 16,
+        "upsample_groups": 64,
+    }
+    monkeypatch.setattr(checkpoint, "ENCODER", small)
+    monkeypatch.setattr(checkpoint, "HIDDEN", {"0b6": (64, 64)})
+    codec = checkpoint.OFFICIAL["speech_tokenizer"]
+    decoder = codec["decoder_config"] | {"decoder_dim": 32, "num_hidden_layers": 1, "latent_dim": 32}
+    monkeypatch.setitem(checkpoint.OFFICIAL, "speech_tokenizer", codec | {"decoder_config": decoder})
+    talker = checkpoint.OFFICIAL["config"]["talker_config"] | {"num_hidden_layers": 1, "text_hidden_size": 32}
+    monkeypatch.setitem(checkpoint.OFFICIAL["config"], "talker_config", talker)
+    checkpoint.write_configs(tmp_path, "0b6", base=True)
+    checkpoint.write_weights(tmp_path)
+    loaded = Checkpoint(str(tmp_path))
+    samples = torch.randn(6 * FAMILY.samples_per_frame) / 10
+    assert loaded.load_speaker_encoder().embed(samples).shape == (64,)
+    assert loaded.load_codec_encoder().encode(samples).shape == (6, 16)
+
+
+VOICES = (("kept", 0.05), ("new", 0.12))
 
 
 @pytest.mark.parametrize(("size", "parameters"), [("1b7", 1.917e9), ("0b6", 0.906e9)])

@@ -9,8 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpu.ablation import AUDIO, WorthRun
 from gpu.results import ServiceRun, load
 from gpu.spoken import SpeechRun
+from support import small_checkpoint
 
 TIMEOUT_SECONDS = 120.0
 
@@ -79,6 +81,19 @@ async def test_measures_the_service_with_simulated_engines(tmp_path):
     assert point.usage.stages["codec-0"]["frames_per_second"] > 12.5
 
 
+async def test_cloned_voices_are_kept_and_then_new_in_each_request(tmp_path):
+    model = small_checkpoint.write(tmp_path / "model", "base")
+    arguments = ("--device", "cpu", "--random-model", str(model), "--base", "--rates", "2", "--name", "base")
+    process = await start(tmp_path, *arguments)
+    assert await asyncio.wait_for(process.wait(), TIMEOUT_SECONDS) == 0
+    kept, new = load(tmp_path / "base_service.json").points
+    assert [(each.voice, each.load, each.amount, each.stats.errors) for each in (kept, new)] == [
+        ("kept", "open", 2, {}),
+        ("new", "open", 2, {}),
+    ]
+    assert all(each.stats.requests == 10 and each.stats.ttfa is not None for each in (kept, new))
+
+
 async def test_speech_is_understood_while_codec_and_talker_are_killed(tmp_path):
     arguments = ("--device", "cpu", "--concurrency", "2", "--kill", "4", "--sentences", "8", "--out", str(tmp_path))
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "gpu.speech", *arguments, env=ENVIRONMENT)
@@ -88,3 +103,13 @@ async def test_speech_is_understood_while_codec_and_talker_are_killed(tmp_path):
     assert (calm.name, disturbed.name) == ("2", "4 with kills")
     assert list(disturbed.killed) == ["codec-0", "talker-0"]
     assert min(calm.identified, disturbed.identified) >= 7 / 8
+
+
+async def test_a_service_without_the_change_feed_is_compared_with_one_that_has_it(tmp_path):
+    arguments = ("--device", "cpu", "--bundled", "--only", "change-feed", "--generators", "1", "--out", str(tmp_path))
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "gpu.worth", *arguments, env=ENVIRONMENT)
+    assert await asyncio.wait_for(process.wait(), TIMEOUT_SECONDS) == 0
+    run = msgspec.json.decode((tmp_path / "cpu_worth.json").read_bytes(), type=WorthRun)
+    audio = {each.technique: each for each in run.effects if (each.load, each.figure) == ("2 clients", AUDIO)}
+    assert set(audio) == {"change-feed", "nothing"}
+    assert run.complete and all(min(each.on, each.off) > 1 for each in audio.values())

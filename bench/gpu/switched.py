@@ -1,0 +1,163 @@
+"""A stage with one technique switched off: `python -m gpu.switched SWITCH STAGE CONFIG.json`.
+
+Each switch changes the product's classes in this process, before the stage starts.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Literal
+from unittest.mock import patch
+
+from syrinx_stages.runtime.process import run
+from syrinx_stages.runtime.signals import exit_on_signals
+
+Switch = Literal["queued-step", "codec-batching", "captured-shapes", "deadline-order", "change-feed"]
+"""The techniques that can be switched off in a running service."""
+
+
+def read_complete_steps() -> None:
+    """One step of the talker at a time: its codes count as ready when the whole step is done, the next hidden states
+    included, and only then is the next step enqueued."""
+    from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
+    from syrinx_stages.talker.model_runner import ModelRunner
+
+    patch.object(CudaTalkerEngine, "depth", 1).start()
+    decode = ModelRunner.decode
+
+    def decode_and_wait_for_all(self: ModelRunner, allocations: Sequence[Any]) -> tuple[int, Callable[[], None]]:
+        ring, _ = decode(self, allocations)
+        return ring, self.recorder.record_event()
+
+    patch.object(ModelRunner, "decode", decode_and_wait_for_all).start()
+
+
+def decode_one_request_a_call() -> None:
+    """The codec decodes one request in each call."""
+    from msgspec import structs
+
+    from syrinx_stages.codec import service
+
+    schedule: Callable[..., Any] = vars(service)["schedule"]
+
+    def schedule_one(rows: Iterable[Any], now: float, settings: Any, *arguments: Any) -> Any:
+        return schedule(rows, now, structs.replace(settings, max_num_seqs=1), *arguments)
+
+    patch.object(service, "schedule", schedule_one).start()
+
+
+def capture_no_calls() -> None:
+    """The codec captures no shape, and launches each kernel of a call."""
+    from syrinx_stages.codec.shapes import CapturedShapes
+
+    patch.object(CapturedShapes, "change_due", lambda self, wanted, idle: False).start()
+
+
+class _InOrderOfArrival:
+    """A row of the codec without a deadline: rows are then sorted by arrival."""
+
+    def __init__(self, row: Any) -> None:
+        self._row = row
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._row, name)
+
+    def underrun_at(self) -> float:
+        return 0.0
+
+
+def serve_in_order_of_arrival() -> None:
+    """Talker and codec choose the rows of a step by the arrival of their requests instead of by deadline."""
+    from syrinx_stages.codec import scheduler as codec_scheduler
+    from syrinx_stages.talker import service as talker_service
+    from syrinx_stages.talker.scheduler import Step
+
+    by_deadline: Callable[..., Step] = vars(talker_service)["schedule"]
+    ready_rows: Callable[..., tuple[list[tuple[Any, int]], float]] = codec_scheduler.ready_rows
+
+    def by_arrival(rows: Iterable[Any], now: float, max_num_seqs: int, *limits: float) -> Step:
+        known = {row.id: row for row in rows}
+        step = by_deadline(known.values(), now, max(1, len(known)), *limits)
+        ids = sorted(step.ids, key=lambda each: (known[each].accepted_at, each))
+        return Step(ids=tuple(ids[:max_num_seqs]), wake_at=step.wake_at)
+
+    def without_deadlines(*arguments: Any) -> tuple[list[Any], float]:
+        ready, wake_at = ready_rows(*arguments)
+        return [(_InOrderOfArrival(row), frames) for row, frames in ready], wake_at
+
+    patch.object(talker_service, "schedule", by_arrival).start()
+    patch.object(codec_scheduler, "ready_rows", without_deadlines).start()
+
+
+class _OwnReads:
+    """The streams of one kind, each read by a blocking command on a connection of its own."""
+
+    def __init__(self, pool: Any, keys: Any, kind: Any, deliver: Callable[[Sequence[Any]], None]) -> None:
+        self._pool, self._keys, self._kind, self._deliver = pool, keys, kind, deliver
+        self._reads: dict[str, asyncio.Task[None]] = {}
+
+    def loops(self) -> Sequence[Coroutine[Any, Any, None]]:
+        return ()
+
+    def subscribe(self, request_id: str, after: Any) -> None:
+        self.unsubscribe(request_id)
+        self._reads[request_id] = asyncio.create_task(self._read(request_id, after))
+
+    def unsubscribe(self, request_id: str) -> None:
+        if (task := self._reads.pop(request_id, None)) is not None:
+            task.cancel()
+
+    async def _read(self, request_id: str, after: Any) -> None:
+        from syrinx_stages.connector.base import StreamEntry
+        from syrinx_stages.connector.redis_change_feed import BLOCK_MS
+        from syrinx_stages.connector.redis_connection import Connection
+        from syrinx_stages.connector.redis_pool import COMMAND_SECONDS
+        from syrinx_stages.connector.redis_reader import decode_or_end
+        from syrinx_stages.contract.keys import Position
+
+        key = self._keys.stream(request_id, self._kind).encode()
+        connection = await Connection.open(self._pool.address)
+        try:
+            while True:
+                command = (b"XREAD", b"BLOCK", BLOCK_MS, b"STREAMS", key, str(after))
+                for _, entries in await connection.call(command, COMMAND_SECONDS) or ():
+                    positions = [Position.parse(entry_id) for entry_id, _ in entries]
+                    after = positions[-1]
+                    self._deliver(
+                        [
+                            StreamEntry(request_id, self._kind, position, decode_or_end(fields[1]))
+                            for position, (_, fields) in zip(positions, entries, strict=True)
+                        ]
+                    )
+        finally:
+            connection.close()
+
+
+def read_each_stream() -> None:
+    """All stages read each stream by a command of its own instead of a change feed."""
+    from syrinx_stages.connector import redis_reader
+
+    patch.object(redis_reader, "_Channel", _OwnReads).start()
+
+
+SWITCHES: Mapping[Switch, Callable[[], None]] = {
+    "queued-step": read_complete_steps,
+    "codec-batching": decode_one_request_a_call,
+    "captured-shapes": capture_no_calls,
+    "deadline-order": serve_in_order_of_arrival,
+    "change-feed": read_each_stream,
+}
+"""What each switch does, by the technique that it switches off."""
+
+
+def main() -> None:
+    """Runs the stage; the configuration file remains as its argument."""
+    _, switch, stage, *rest = sys.argv
+    sys.argv[1:] = rest
+    SWITCHES[switch]()  # type: ignore[index]
+    run(stage, "syrinx_stages.gateway.api:build" if stage == "gateway" else f"syrinx_stages.assembly:build_{stage}")
+
+
+if __name__ == "__main__":
+    exit_on_signals()
+    main()
