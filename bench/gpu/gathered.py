@@ -1,7 +1,7 @@
 """All results of one GPU, the contents of `h200.json`: what was measured, beside targets and published figures."""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -135,10 +135,11 @@ def gather(directory: Path, prefix: str, named: str = PRIMARY) -> Gathered:
 
 def figures(run: ServiceRun) -> dict[str, Any]:
     """Returns the figures of a service run."""
-    opened, closed, live, burst = (
+    opened, closed, _, burst = (
         {f"{point.amount:g}": point.stats for point in run.points if point.load == loop and point.voice != "new"}
         for loop in LOOPS
     )
+    gap_free = listeners(run, is_gap_free)
     one, four = (closed[clients].ttfa if clients in closed else None for clients in ("1", "4"))
     shares = {rate: point.underrun_share for rate, point in opened.items() if point.underrun_share is not None}
     return {
@@ -152,13 +153,21 @@ def figures(run: ServiceRun) -> dict[str, Any]:
         "open_loop_underrun_share": shares,
         "closed_loop_audio_s_per_s": {clients: point.audio_seconds_per_second for clients, point in closed.items()},
         "closed_loop_ttfa_p95_ms": _milliseconds(closed, "ttfa", "p95"),
-        "live_streams": max((int(count) for count, point in live.items() if is_gap_free(point)), default=None),
-        "live_streams_under_1_percent": max(
-            (int(count) for count, point in live.items() if is_nearly_gap_free(point)), default=None
-        ),
+        "live_streams": min(gap_free, default=None),
+        "live_streams_by_search": gap_free,
+        "live_streams_under_1_percent": min(listeners(run, is_nearly_gap_free), default=None),
         "burst128_p99_ms": _milliseconds(burst, "first_byte", "p99").get("128"),
         "ttfa_c4_over_c1": four.p50 / one.p50 if one and four else None,
     }
+
+
+def listeners(run: ServiceRun, passes: Callable[[Point], bool]) -> list[int]:
+    """Returns the largest number of listeners that passed in each search; 0 for a search in which none passed."""
+    found: dict[int, int] = {}
+    for point in run.points:
+        if point.load == "live":
+            found[point.search] = max(found.get(point.search, 0), int(point.amount) if passes(point.stats) else 0)
+    return list(found.values())
 
 
 def defaults_over_best(runs: Mapping[str, ServiceRun]) -> dict[str, float]:

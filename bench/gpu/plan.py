@@ -18,6 +18,8 @@ MAX_TTFA_SECONDS = 0.5
 """Limit of the TTFA p95 at a number of listeners that counts as served."""
 SEARCH_PRECISION = 16
 """The search for the maximum ends when it is known within one part in this many."""
+NEAR_LEVELS = 4
+"""Levels that a repeated search tries at most, around the maximum of the first one: a minute."""
 EARLY_RAMP = (2, 2, 4, 8, 12)
 """Chunk ramp of points with few streams, for the lowest latency."""
 BUSY_RAMP = (2, 4, 8, 12)
@@ -48,13 +50,21 @@ class Plan(Struct, frozen=True, kw_only=True):
     """(requests at once, number of such bursts)."""
     live: tuple[int, int] | None = (128, 2048)
     """The number of listeners that the search starts with, and the limit for each GPU."""
+    repeat: int = 1
+    """Number of searches; each after the first starts at the maximum of the one before."""
     ramp_up: float = 4.0
     """Seconds in which listeners start, about an utterance's length; utterances requested then do not count."""
     hold: float = 10.0
     """Seconds after `ramp_up`."""
 
     def select(
-        self, loops: Sequence[str], rates: Sequence[float], clients: Sequence[float], listeners: int, gpus: int = 1
+        self,
+        loops: Sequence[str],
+        rates: Sequence[float],
+        clients: Sequence[float],
+        listeners: int,
+        gpus: int = 1,
+        repeat: int = 1,
     ) -> Plan:
         """Returns the plan restricted to `loops`; other arguments, unless they are empty or 0, replace its loads."""
         live = self.live and (listeners or self.live[0], self.live[1] * gpus)
@@ -64,6 +74,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             closed={n: self.closed.get(n, DEFAULT_SECONDS) for n in clients or self.closed if "closed" in loops},
             bursts=self.bursts if "burst" in loops else (),
             live=live if "live" in loops else None,
+            repeat=repeat,
         )
 
 
@@ -129,6 +140,27 @@ def is_nearly_gap_free(point: Point) -> bool:
 
 def _is_fast(point: Point) -> bool:
     return not point.errors and point.ttfa is not None and point.ttfa.p95 <= MAX_TTFA_SECONDS
+
+
+def search_near(start: int, limit: int) -> Generator[int, bool, int]:
+    """Searches the maximum level that passes near a known one: up by the search's precision, down in growing steps.
+
+    Yields at most `NEAR_LEVELS` levels to try, receives whether each passes, and returns the highest that did (0 if
+    none).
+    """
+    step = max(1, start // SEARCH_PRECISION)
+    if (yield start):
+        best = start
+        for level in range(start + step, limit + 1, step)[: NEAR_LEVELS - 1]:
+            if not (yield level):
+                break
+            best = level
+        return best
+    for power in range(1, NEAR_LEVELS):
+        lower = max(0, start - ((1 << power) - 1) * step)
+        if lower and (yield lower):
+            return lower
+    return 0
 
 
 def search_max(start: int, limit: int) -> Generator[int, bool, int]:

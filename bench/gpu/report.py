@@ -117,9 +117,9 @@ def _service(run: ServiceRun) -> str:
         lines.append(f"The run is incomplete: {run.failure or 'it was stopped'}.")
     if run.deaths:
         lines.append(f"Processes that died: {', '.join(run.deaths)}.")
-    live = figures(run)["live_streams"]
-    if live is not None:
-        lines.append(f"Listeners without a gap: {live}.")
+    if live := figures(run)["live_streams_by_search"]:
+        every = f", the worst of {len(live)} searches: {', '.join(map(str, live))}" if len(live) > 1 else ""
+        lines.append(f"Listeners without a gap: {min(live)}{every}.")
     parts = [" ".join(lines), points_table(run.points, COLUMNS)]
     if any(point.usage.stages for point in run.points):
         parts.append(stages_table(run.points))

@@ -27,6 +27,8 @@ class ServicePoint(Struct, frozen=True, kw_only=True):
     chunk_ramp: tuple[int, ...]
     voice: Literal["", "kept", "new"] = ""
     """Of a Base checkpoint: the same reference audio in each request, or another one."""
+    search: int = 0
+    """Which search for the maximum of listeners the point is from."""
     stats: Point
     """For a live point, without the requests of its ramp-up."""
     usage: Usage

@@ -72,6 +72,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rates", type=_numbers, default=(), help="requests per second, such as 1,20,80")
     parser.add_argument("--concurrency", type=_numbers, default=(), help="concurrent clients, such as 1,4,64")
     parser.add_argument("--live-start", type=int, default=0, help="number of listeners that the search starts with")
+    parser.add_argument("--repeat", type=int, default=1, help="searches for the maximum of listeners (default: 1)")
     parser.add_argument("--generators", type=int, default=4, help="worker processes of the load generator (default: 4)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the result (default: bench/results)")
     parser.add_argument("--name", help="name of the result, NAME_service.json (default: from GPU and size)")
@@ -86,6 +87,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("--engine vllm cannot be combined with --paced or --colocated")
     if args.quiet and (args.url or args.variant in ("paced", "colocated")):
         parser.error("--quiet cannot be combined with --url, --paced or --colocated")
+    if args.repeat < 1:
+        parser.error("--repeat must be at least 1")
     if args.gpus is not None and args.variant != "defaults":
         parser.error("--gpus needs --defaults")
     if args.variant == "paced":
@@ -112,7 +115,7 @@ def _numbers(text: str) -> tuple[float, ...]:
 def plan_of(args: argparse.Namespace, gpus: int = 1) -> Plan:
     """Returns the plan for the arguments and a number of GPUs."""
     base = plan.CPU if args.device == "cpu" and args.variant != "paced" else plan.QUICK if args.quick else plan.FULL
-    return base.select(args.only, args.rates, args.concurrency, args.live_start, gpus)
+    return base.select(args.only, args.rates, args.concurrency, args.live_start, gpus, args.repeat)
 
 
 @dataclass
@@ -126,6 +129,8 @@ class Bench:
     system: System | None
     voice: Literal["", "kept", "new"] = ""
     """Of the requests of `generator`, see `ServicePoint`."""
+    search: int = 0
+    """Number of the search for the maximum of listeners."""
 
     async def measure(self, loads: Plan) -> None:
         """Measures all points of a plan. Raises `GeneratorError` if all warm-up requests fail."""
@@ -142,13 +147,22 @@ class Bench:
             times = [number * plan.BURST_SECONDS for number in range(bursts)]
             load = generator.bursts(count, times)
             await self._point("burst", count, bursts * plan.BURST_SECONDS, load)
-        if loads.live:
-            levels = plan.search_max(*loads.live)
+        await self._search_listeners(loads)
+
+    async def _search_listeners(self, loads: Plan) -> None:
+        """Searches the maximum number of listeners without a gap, as often as the plan says."""
+        if loads.live is None:
+            return
+        start, limit = loads.live
+        for self.search in range(loads.repeat):
+            levels = plan.search_max(start, limit) if self.search == 0 else plan.search_near(start, limit)
             level = next(levels)
-            with contextlib.suppress(StopIteration):
+            try:
                 while True:
-                    load = generator.live(level, loads.ramp_up, loads.hold)
+                    load = self.generator.live(level, loads.ramp_up, loads.hold)
                     level = levels.send(plan.is_gap_free(await self._point("live", level, loads.hold, load)))
+            except StopIteration as end:
+                start = end.value or start
 
     async def measure_new_voices(self, rates: Mapping[float, float], generator: LoadGenerator) -> None:
         """Measures open loops whose requests have another reference each: at most as many as there are texts."""
@@ -173,6 +187,7 @@ class Bench:
             chunk_ramp=ramp,
             stats=summarize(loop, amount, result.outcomes, result.wall_seconds),
             voice=self.voice,
+            search=self.search,
             usage=usage[0],
             generator=result.generator,
         )

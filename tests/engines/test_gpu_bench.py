@@ -13,14 +13,14 @@ from msgspec import structs
 from gpu import checkpoint, plan, plots, report
 from gpu.gathered import EngineResult, Gathered, Kernel, defaults_over_best, figures, summary, two_gpu_over_one
 from gpu.mock import application
-from gpu.monitor import Usage
+from gpu.monitor import Gpus, Usage
 from gpu.plan import MEAN_SECONDS, length_seconds, make_script
 from gpu.references import reference
 from gpu.results import ServicePoint, ServiceRun
-from gpu.service import gpus_of, parse, plan_of
+from gpu.service import Bench, gpus_of, parse, plan_of
 from gpu.spoken import Spoken
 from gpu.system import VARIANTS, Setup, System
-from syrinx_operator.commands.bench.load import GeneratorStats, Limit, LoadGenerator, corpus
+from syrinx_operator.commands.bench.load import GeneratorStats, Limit, LoadGenerator, Script, corpus
 from syrinx_operator.commands.bench.stats import Outcome, Playback, summarize
 from syrinx_operator.local.machine import Machine
 from syrinx_operator.resource.rules import violations
@@ -121,6 +121,40 @@ def test_search_finds_the_maximum_to_one_part_in_sixteen(maximum):
     assert found <= maximum
     assert found == 1536 or min(maximum, 1536) - found <= max(1, found // 8)
     assert len(tried) <= 12
+
+
+@pytest.mark.parametrize(
+    ("maximum", "found"), [(960, 960), (1100, 1080), (5000, 1140), (930, 900), (800, 780), (10, 0)]
+)
+def test_a_repeated_search_stays_near_the_known_maximum(maximum: int, found: int) -> None:
+    levels = plan.search_near(960, 2048)
+    tried = [next(levels)]
+    with pytest.raises(StopIteration) as end:
+        while True:
+            tried.append(levels.send(tried[-1] <= maximum))
+    assert (end.value.value, tried[0]) == (found, 960)
+    assert len(tried) <= plan.NEAR_LEVELS
+
+
+def test_live_streams_are_the_worst_search():
+    good, bad = [outcome(0.02)] * 200, [outcome(0.02, underruns=1)] * 200
+    levels = [(0, 512, good), (0, 600, bad), (1, 512, bad), (1, 480, good), (2, 512, good), (2, 544, good)]
+    points = [structs.replace(point("live", amount, outcomes), search=search) for search, amount, outcomes in levels]
+    result = figures(run(*points))
+    assert (result["live_streams"], result["live_streams_by_search"]) == (480, [512, 480, 544])
+    assert "Listeners without a gap: 480, the worst of 3 searches: 512, 480, 544." in report._service(run(*points))
+    assert figures(run(*points[:4], structs.replace(points[2], search=2)))["live_streams"] == 0
+    assert figures(run())["live_streams"] is None
+
+
+async def test_repeated_searches_start_at_the_maximum_of_the_one_before(tmp_path):
+    script = Script(["short"], (), 0, [{"max_new_tokens": 5}])
+    loads = plan.Plan(open={}, closed={}, warm_up=(), bursts=(), live=(2, 4), repeat=2, ramp_up=0.2, hold=1.0)
+    async with TestServer(application()) as server, LoadGenerator([str(server.make_url("/"))], script) as generator:
+        bench = Bench(run(), tmp_path / "run.json", generator, Gpus(), None)
+        await bench.measure(loads)
+    assert [(each.search, each.amount) for each in bench.run.points] == [(0, 2), (0, 4), (1, 4)]
+    assert figures(bench.run)["live_streams"] == 4
 
 
 def test_gaps_errors_and_slow_starts_fail_a_level():
