@@ -28,7 +28,8 @@ from syrinx_stages.model.speaker_encoder import SpeakerEncoder
 from syrinx_stages.model.talker import Talker
 
 OFFICIAL: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("official.json").read_bytes())
-"""`config` is `config.json` of size 1b7; `speech_tokenizer` is `speech_tokenizer/config.json`, equal for both sizes."""
+"""`config` is `config.json` of size 1b7; the other files are equal for both sizes: `speech_tokenizer` is
+`speech_tokenizer/config.json`, `preprocessor` the file beside it, `generation` is `generation_config.json`."""
 HIDDEN = {"0b6": (1024, 3072), "1b7": (2048, 6144)}
 """Width and MLP width of the talker, by size: their only difference."""
 SIZES = tuple(HIDDEN)
@@ -36,6 +37,10 @@ ENCODER = {"hidden_size": 512, "num_hidden_layers": 8, "num_quantizers": 32}
 """Arguments of transformers' `MimiConfig` of a Base checkpoint's `encoder_config`."""
 VOCAB_SIZE = 4000
 """Of the tokenizer: every word of the benchmark's sentences becomes one token, about as in Qwen's tokenizer."""
+FIRST_SPECIAL_ID = 151_643
+"""Of Qwen's tokenizer."""
+NAMED_TOKENS = ("im_start", "im_end", "tts_pad", "tts_bos", "tts_eos")
+PLAIN = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
 LOGIT_STD = 3.0
 """Makes some dozens of codes likely, as in a real checkpoint."""
 
@@ -51,7 +56,9 @@ def write_configs(directory: Path, size: str, *, base: bool = False) -> None:
         settings["talker_config"] |= {"spk_id": {}, "spk_is_dialect": {}}
         codec = codec | {"encoder_config": ENCODER}
     (directory / "config.json").write_text(json.dumps(settings, indent=1))
+    (directory / "generation_config.json").write_text(json.dumps(OFFICIAL["generation"], indent=1))
     (speech_tokenizer / "config.json").write_text(json.dumps(codec, indent=1))
+    (speech_tokenizer / "preprocessor_config.json").write_text(json.dumps(OFFICIAL["preprocessor"], indent=1))
 
 
 def write_weights(directory: Path, seed: int = 0, device: str | None = None) -> None:
@@ -206,14 +213,24 @@ def write_tokenizer(directory: Path) -> int:
     trainer = trainers.BpeTrainer(vocab_size=VOCAB_SIZE, initial_alphabet=alphabet, show_progress=False)
     bpe.train_from_iterator([*corpus(), "assistant", "user"], trainer)
     bpe.model.save(str(directory))
+    _fill_vocabulary(directory / "vocab.json")
+    named = {OFFICIAL["config"][f"{name}_token_id"]: f"<|{name}|>" for name in NAMED_TOKENS}
     tokens = {
-        str(OFFICIAL["config"][f"{name}_token_id"]): {"content": f"<|{name}|>", "special": True}
-        for name in ("im_start", "im_end")
+        str(number): {"content": named.get(number, f"<|special_{number}|>"), "special": True, **PLAIN}
+        for number in range(FIRST_SPECIAL_ID, max(named) + 1)
     }
-    (directory / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": tokens}))
+    settings = {"tokenizer_class": "Qwen2Tokenizer", "add_prefix_space": False, "added_tokens_decoder": tokens}
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=1))
     assistant = bpe.token_to_id("assistant")
     assert assistant is not None, "every word of the training text is a token"
     return int(assistant)
+
+
+def _fill_vocabulary(file: Path) -> None:
+    """Adds unused tokens up to the first special one, because transformers numbers special tokens after all others."""
+    words = json.loads(file.read_bytes())
+    unused = {f"<unused {number}>": number for number in range(len(words), FIRST_SPECIAL_ID)}
+    file.write_text(json.dumps(words | unused, ensure_ascii=False))
 
 
 def main() -> None:

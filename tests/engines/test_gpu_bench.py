@@ -320,6 +320,30 @@ def test_random_tokenizer_loads_and_splits_english_into_words(tmp_path):
         assert len(text.split()) <= len(tokenizer.encode(text)) <= len(text.split()) + 4
 
 
+def test_transformers_gives_the_same_text_ids_as_the_own_tokenizer(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    checkpoint.write_configs(tmp_path, "1b7")
+    config = msgspec.json.decode((tmp_path / "config.json").read_bytes(), type=ModelConfig)
+    theirs, own = transformers.Qwen2TokenizerFast.from_pretrained(tmp_path), load_tokenizer(tmp_path, config)
+    for text in corpus()[::10]:
+        ids = own.assistant(text)
+        assert theirs(f"<|im_start|>assistant\n{text}")["input_ids"] == [*ids.role, *ids.text]
+    named = {name: getattr(config, f"{name}_token_id") for name in checkpoint.NAMED_TOKENS}
+    assert {name: theirs.convert_tokens_to_ids(f"<|{name}|>") for name in named} == named
+    extractor = transformers.AutoFeatureExtractor.from_pretrained(tmp_path / "speech_tokenizer")
+    assert extractor.sampling_rate == FAMILY.sample_rate
+
+
+def test_the_checkpoint_has_the_speakers_and_languages_that_others_require():
+    """Nari refuses a checkpoint without them (`model/config.py@e8c5b2b`)."""
+    talker = checkpoint.OFFICIAL["config"]["talker_config"]
+    assert len(talker["spk_id"]) == 9 and talker["spk_is_dialect"].keys() == talker["spk_id"].keys()
+    assert len(talker["codec_language_id"]) == 12
+    dialects = [dialect for dialect in talker["spk_is_dialect"].values() if dialect]
+    assert set(dialects) == {"sichuan_dialect", "beijing_dialect"} <= talker["codec_language_id"].keys()
+    assert talker["code_predictor_config"]["max_position_embeddings"] > 0
+
+
 def test_random_codec_is_audible_but_not_clipped():
     import torch
 

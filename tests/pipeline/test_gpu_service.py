@@ -10,9 +10,12 @@ import msgspec
 import pytest
 
 from gpu.ablation import AUDIO, WorthRun
+from gpu.peers import PeersRun
 from gpu.results import ServiceRun, load
 from gpu.spoken import SpeechRun
 from support import small_checkpoint
+from support.local_pipeline import local_pipeline
+from syrinx_operator.resource.spec import default_pipeline
 
 TIMEOUT_SECONDS = 120.0
 
@@ -113,3 +116,22 @@ async def test_a_service_without_the_change_feed_is_compared_with_one_that_has_i
     audio = {each.technique: each for each in run.effects if (each.load, each.figure) == ("2 clients", AUDIO)}
     assert set(audio) == {"change-feed", "nothing"}
     assert run.complete and all(min(each.on, each.off) > 1 for each in audio.values())
+
+
+async def test_services_are_measured_by_url_and_syrinx_is_started_beside_them(tmp_path):
+    async with local_pipeline(default_pipeline()) as running:
+        urls = [f"--url={name}={running.gateway_url}" for name in ("nari", "vllm-omni", "sglang-omni")]
+        arguments = ("--device", "cpu", "--bundled", "--only", "syrinx", "--generators", "1", "--out", str(tmp_path))
+        command = (sys.executable, "-m", "gpu.peers", *arguments, *urls)
+        process = await asyncio.create_subprocess_exec(*command, env=ENVIRONMENT)
+        assert await asyncio.wait_for(process.wait(), TIMEOUT_SECONDS) == 0
+    run = msgspec.json.decode((tmp_path / "cpu_peers.json").read_bytes(), type=PeersRun)
+    assert run.complete and running.gateway_url not in run.command
+    names = [(service.name, service.started, service.failure) for service in run.services]
+    assert names == [("nari", False, ""), ("vllm-omni", False, ""), ("sglang-omni", False, ""), ("syrinx", True, "")]
+    for service in run.services:
+        assert [(point.loop, point.load, point.errors) for point in service.points] == [
+            ("open", 1, {}),
+            ("closed", 1, {}),
+        ]
+        assert all(point.audio_seconds > 1 for point in service.points)
