@@ -281,12 +281,14 @@ def _new_run(args: argparse.Namespace, setup: Setup, command: str, gpus: Gpus) -
     )
 
 
-def _name(args: argparse.Namespace, gpus: Gpus) -> str:
-    device = gpus.short_name() if args.device == "cuda" else "cpu"
+def _name(args: argparse.Namespace, machine: Gpus) -> str:
+    device = machine.short_name() if args.device == "cuda" else "cpu"
     shape = "bundled" if args.bundled else Path(args.model).name if args.model else args.size
     engine = "_vllm" if args.engine == "vllm" else ""
     variant = "other" if args.url else args.variant.replace("-", "_")
-    cards = {None: "", 1: "_1_gpu"}.get(args.gpus, f"_{args.gpus}_gpus")
+    # The plain name is that of one GPU.
+    gpus = gpus_of(args)
+    cards = f"_{gpus}_gpus" if args.variant == "defaults" and gpus > 1 else "_1_gpu" if args.gpus else ""
     quiet = "_quiet" if args.quiet else ""
     base = "_base" if args.base else ""
     return f"{device}_{shape}{engine}" + ("" if variant == "separate" else f"_{variant}") + cards + quiet + base

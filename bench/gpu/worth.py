@@ -52,6 +52,8 @@ CPU_LOAD = 2
 """The largest load on a CPU, where only the benchmark itself is tried."""
 FAILED = "failed requests, %"
 LIMIT_SECONDS = 540.0
+ENGINE_SECONDS = 240.0
+"""Time for the engines."""
 SWITCH_SECONDS = 90.0
 """A technique that would be switched off later than this before the limit is skipped."""
 
@@ -243,7 +245,7 @@ def main() -> int:
         measure_engines(args, Results(file, _new_run(args, command, gpus)))
         return 0
     by_engine = any(each in ENGINES for each in wanted) and args.device == "cuda" and args.part is None
-    if by_engine and not run_engines(sys.argv[1:], deadline - time.monotonic()):
+    if by_engine and not run_engines(sys.argv[1:], min(ENGINE_SECONDS, args.limit)):
         skipped += [each for each in wanted if each in ENGINES and each not in SERVICE]
     results = Results(file, _new_run(args, command, gpus))
     try:

@@ -10,7 +10,7 @@ import pytest
 from aiohttp.test_utils import TestServer
 from msgspec import structs
 
-from gpu import checkpoint, plan, plots, report
+from gpu import checkpoint, plan, plots, report, service
 from gpu.gathered import EngineResult, Gathered, Kernel, defaults_over_best, figures, summary, two_gpu_over_one
 from gpu.mock import application
 from gpu.monitor import Gpus, Usage
@@ -238,6 +238,17 @@ def test_the_defaults_on_two_gpus_have_a_talker_and_a_codec_on_each():
     assert (spec.talker.replicas, spec.codec.replicas) == (2, 2)
     assert gpus_of(parse(["--defaults", "--gpus", "2"])) == gpus_of(parse(["--two-gpus"])) == 2
     assert gpus_of(parse(["--mps"])) == gpus_of(parse(["--defaults", "--device", "cpu"])) == 1
+
+
+def test_results_of_several_gpus_have_names_of_their_own(monkeypatch):
+    def name(*given: str) -> str:
+        return service._name(parse(["--defaults", *given]), Gpus()).partition("_")[2]
+
+    monkeypatch.setattr(service, "visible_gpus", lambda: ("GPU-a",))
+    assert name() == "1b7_defaults" and name("--gpus", "1") == "1b7_defaults_1_gpu"
+    monkeypatch.setattr(service, "visible_gpus", lambda: ("GPU-a", "GPU-b"))
+    assert name() == name("--gpus", "2") == "1b7_defaults_2_gpus"
+    assert name("--gpus", "1", "--size", "0b6", "--base") == "0b6_defaults_1_gpu_base"
 
 
 def test_more_gpus_than_there_are_is_an_error_before_the_start():
