@@ -72,7 +72,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--generators", type=int, default=4, help="worker processes of the load generator (default: 4)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the result (default: bench/results)")
     parser.set_defaults(model=None, base=False, variant="defaults")
-    return parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+    if args.bundled:
+        args.part = "service"
+    return args
 
 
 class Results:

@@ -12,7 +12,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from gpu import mock, peers
+from gpu import mock, peers, report
+from gpu.gathered import gather, summary
 from gpu.peers import Measured, Peer, PeerFailed, PeersRun
 from syrinx_operator.commands.bench.stats import Outcome, summarize
 from syrinx_operator.local.machine import Machine
@@ -86,7 +87,10 @@ async def test_a_service_with_a_strict_schema_accepts_its_requests_and_no_other(
     async with TestServer(strict_service("nari")) as server:
         for name in ("nari", "vllm-omni"):
             await bench.measure(name, [str(server.make_url("/"))], ("ryan",), started=False)
-    run = msgspec.json.decode((tmp_path / "cpu_peers.json").read_bytes(), type=PeersRun)
+    gathered = gather(tmp_path, "cpu")
+    assert gathered.peers is not None
+    assert "| nari |" in " ".join(report.report(gathered, summary(gathered), [], "").split())
+    run = gathered.peers
     nari, other = run.services
     assert [(point.loop, point.load) for point in nari.points] == [("open", 1), ("closed", 1)]
     assert all(point.ttfa is not None and not point.errors for point in nari.points)

@@ -6,7 +6,8 @@ import torch
 def main() -> None:
     """Prints them; nothing without a GPU."""
     for index in range(torch.cuda.device_count()):
-        print(f"GPU-{torch.cuda.get_device_properties(index).uuid}")
+        # Whether the text has the prefix depends on the version of torch.
+        print(f"GPU-{str(torch.cuda.get_device_properties(index).uuid).removeprefix('GPU-')}")
 
 
 if __name__ == "__main__":
