@@ -26,7 +26,7 @@ def device() -> Iterator[Device]:
 @pytest.fixture(autouse=True)
 def launched(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "launch", device.launch)
-    monkeypatch.setattr(kernels, "PDL_SUPPORTED", True)
+    monkeypatch.setattr(kernels, "supports_pdl", lambda device: True)
     monkeypatch.setattr(kernels, "INTERPRETED", False)
 
 

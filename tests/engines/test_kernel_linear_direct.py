@@ -27,7 +27,7 @@ def device() -> Iterator[Device]:
 @pytest.fixture(autouse=True)
 def launched(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "launch", device.launch)
-    monkeypatch.setattr(products, "PDL_SUPPORTED", True)
+    monkeypatch.setattr(products, "supports_pdl", lambda device: True)
 
 
 def check(tile: DirectTile, rows: int, outer: int, inner: int, **fusion: int) -> None:

@@ -17,7 +17,7 @@ from syrinx_stages.codec.tiles import conv_tile, residual_unit_tile
 from syrinx_stages.codec.weights import CodecWeights, Conv, ResidualUnit, TransformerLayer, UpsampleStage
 from syrinx_stages.kernels import codec_conv, codec_frames
 from syrinx_stages.kernels.gpu import gpu_of
-from syrinx_stages.kernels.launch import INTERPRETED, PDL_SUPPORTED, launch
+from syrinx_stages.kernels.launch import INTERPRETED, launch, supports_pdl
 
 COPY_BLOCK = 2048
 
@@ -139,7 +139,7 @@ class ForwardPass:
         **arguments: Any,
     ) -> None:
         # With more blocks than fit at once, early blocks of the next kernel would only take up multiprocessors.
-        pdl = PDL_SUPPORTED and not INTERPRETED and math.prod(grid) <= 2 * self._gpu.multiprocessors
+        pdl = supports_pdl(self._weights.device) and math.prod(grid) <= 2 * self._gpu.multiprocessors
         options = {"num_warps": num_warps, "num_stages": num_stages, "launch_pdl": pdl}
         self.launches.append(Launch(name, kernel, grid, {**arguments, "PDL": pdl}, {} if INTERPRETED else options))
 

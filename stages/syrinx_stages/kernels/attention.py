@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .attention_frame import frame_attention_kernel
-from .launch import INTERPRETED, PDL_SUPPORTED, grid_dependency_wait, launch, launch_dependents
+from .launch import INTERPRETED, grid_dependency_wait, launch, launch_dependents, supports_pdl
 
 
 @triton.jit
@@ -350,8 +350,9 @@ def prefill_attention(
 
 
 def _options(params: AttentionParams, cache: Tensor, page_table: Tensor, positions: Tensor | None) -> dict[str, int]:
+    pdl = supports_pdl(cache.device)
     return {
         "POSITION_STRIDE": 0 if positions is None else positions.stride(0), "TABLE_STRIDE": page_table.stride(0),
         "KV_HEADS": params.num_kv_heads, "GROUP": params.group_size, "HEAD_SIZE": params.head_size,
-        "PAGE_SIZE": cache.shape[3], "PDL": PDL_SUPPORTED, "launch_pdl": PDL_SUPPORTED,
+        "PAGE_SIZE": cache.shape[3], "PDL": pdl, "launch_pdl": pdl,
     }  # fmt: skip

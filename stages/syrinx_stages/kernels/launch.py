@@ -1,10 +1,10 @@
 """Launches and compiles Triton kernels; programmatic dependent launch (PDL).
 
 With PDL a kernel starts while the previous one still runs, and prefetches its weights. Each kernel of a sequence calls
-`launch_dependents` and `grid_dependency_wait`, and is launched with `launch_pdl=PDL_SUPPORTED`. Since every kernel
-waits for completion of its predecessor, it also waits for all earlier ones, and sees everything they wrote. A kernel
-that waits before it launches its dependents gives its successor a stronger guarantee: the successor may read what
-earlier kernels wrote without waiting. Source: CUDA C++ Programming Guide, "Programmatic Dependent Launch".
+`launch_dependents` and `grid_dependency_wait`, and is launched with `launch_pdl` where `supports_pdl`. Since every
+kernel waits for completion of its predecessor, it also waits for all earlier ones, and sees everything they wrote. A
+kernel that waits before it launches its dependents gives its successor a stronger guarantee: the successor may read
+what earlier kernels wrote without waiting. Source: CUDA C++ Programming Guide, "Programmatic Dependent Launch".
 """
 
 from collections.abc import Iterator
@@ -19,10 +19,9 @@ import triton.language as tl
 from triton import AsyncCompileMode
 from triton.runtime.interpreter import InterpretedFunction
 
-COMPILE_THREADS = 16
+from .gpu import gpu_of
 
-# Hopper and later.
-PDL_SUPPORTED = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
+COMPILE_THREADS = 16
 
 _compile_only = ContextVar("compile_only", default=False)
 
@@ -43,6 +42,11 @@ def grid_dependency_wait(ENABLED: tl.constexpr):
 
 INTERPRETED = isinstance(launch_dependents, InterpretedFunction)
 """Whether Triton's interpreter runs the kernels on the CPU (`TRITON_INTERPRET=1`)."""
+
+
+def supports_pdl(device: torch.device) -> bool:
+    """Returns whether kernels on a device may be launched with PDL: on Hopper and later."""
+    return not INTERPRETED and gpu_of(device).capability >= (9, 0)
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:

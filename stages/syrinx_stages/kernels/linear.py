@@ -16,7 +16,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
-from .launch import PDL_SUPPORTED, grid_dependency_wait, launch, launch_dependents
+from .launch import grid_dependency_wait, launch, launch_dependents, supports_pdl
 from .split_k import SplitKWorkspace, split_k_reduce
 
 
@@ -297,12 +297,13 @@ def linear(
     arguments = (
         x, row_index, weight, sum_of_squares, residual, out, out_sum_of_squares, partial_sums, counters, rows, eps,
     )  # fmt: skip
+    pdl = supports_pdl(x.device)
     options: dict[str, Any] = {
         "X_STRIDE": x.stride(0), "INDEX_STRIDE": 0 if row_index is None else row_index.stride(0), "K": inner,
         "N": columns, "OUT_STRIDE": out.stride(0), "PARTS": parts,
         "OUT_PARTS": 0 if out_sum_of_squares is None else out_sum_of_squares.shape[1], "GATED": gated, "BM": block,
-        "BN": tile.columns, "BK": tile.inner, "SPLIT_K": tile.split_k, "PDL": PDL_SUPPORTED,
-        "num_warps": tile.num_warps, "launch_pdl": PDL_SUPPORTED,
+        "BN": tile.columns, "BK": tile.inner, "SPLIT_K": tile.split_k, "PDL": pdl,
+        "num_warps": tile.num_warps, "launch_pdl": pdl,
     }  # fmt: skip
     if isinstance(tile, DirectTile):
         options |= {"WARPS": tile.num_warps, "PREFETCH_DEPTH": tile.prefetch_depth}

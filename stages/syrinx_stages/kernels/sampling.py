@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import PDL_SUPPORTED, grid_dependency_wait, launch, launch_dependents
+from .launch import grid_dependency_wait, launch, launch_dependents, supports_pdl
 from .metadata import FRAME, NUM_POSITIONS, RING, SLOT, TEXT_ROW
 
 TEMPERATURE = tl.constexpr(0)
@@ -377,4 +377,5 @@ def copy_rows(x: Tensor, out: Tensor, sum_of_squares: Tensor) -> None:
 
 
 def _row_options(width: int, sum_of_squares: Tensor) -> dict[str, int | bool]:
-    return {"WIDTH": width, "PARTS": sum_of_squares.shape[1], "PDL": PDL_SUPPORTED, "launch_pdl": PDL_SUPPORTED}
+    pdl = supports_pdl(sum_of_squares.device)
+    return {"WIDTH": width, "PARTS": sum_of_squares.shape[1], "PDL": pdl, "launch_pdl": pdl}
