@@ -10,7 +10,9 @@ from syrinx_stages.connector.base import StageConnector
 from syrinx_stages.contract.metrics import INFO
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.families import IMPLEMENTATION
+from syrinx_stages.kernels.gpu import MIN_CAPABILITY, Gpu, gpu_of
 from syrinx_stages.runtime.errors import StartError
+from syrinx_stages.runtime.gpu_memory import refuse_out_of_memory
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.talker.engine import TalkerEngine
@@ -22,7 +24,9 @@ def build_talker(config: StageConfig, connector: StageConnector, metrics: Metric
     live = LiveSettings(config.talker, config.settings_generation, config.max_resident)
 
     def load() -> TalkerEngine:
-        return IMPLEMENTATION.load_talker_engine(config, _open_device(config.device, metrics), live)
+        device = _open_device(config.device, metrics)
+        with refuse_out_of_memory(device, "the talker's weights and state"):
+            return IMPLEMENTATION.load_talker_engine(config, device, live)
 
     return TalkerService(connector, load, config.replica, config.max_resident, live, metrics), None
 
@@ -31,7 +35,9 @@ def build_codec(config: StageConfig, connector: StageConnector, metrics: Metrics
     """Returns the codec service of a process; it has no public HTTP application."""
 
     def load() -> CodecEngine:
-        return IMPLEMENTATION.load_codec_engine(config, _open_device(config.device, metrics))
+        device = _open_device(config.device, metrics)
+        with refuse_out_of_memory(device, "the codec's weights and state"):
+            return IMPLEMENTATION.load_codec_engine(config, device)
 
     live = LiveSettings(config.codec, config.settings_generation, config.max_resident)
     return CodecService(connector, load, config.replica, config.max_resident, live, metrics), None
@@ -40,7 +46,7 @@ def build_codec(config: StageConfig, connector: StageConnector, metrics: Metrics
 def _open_device(name: str, metrics: Metrics) -> torch.device:
     """Returns the device called `name` (`cpu`, `cuda`, `cuda:1`) and exports it as `syrinx_info`.
 
-    Raises `StartError` if the device is not available.
+    Raises `StartError` if the device is not available or cannot run the kernels.
     """
     try:
         device = torch.device(name)
@@ -50,6 +56,20 @@ def _open_device(name: str, metrics: Metrics) -> torch.device:
     if device.type == "cpu":
         # With several threads the result of a row would depend on its batch. Stages scale by processes instead.
         torch.set_num_threads(1)
-    description = f"cuda {torch.cuda.get_device_name(device)}" if device.type == "cuda" else device.type
+    description = device.type
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+        check_capability(name, gpu_of(device))
+        description = f"cuda {name}"
     metrics[INFO].labels(version("syrinx"), description).set(1)
     return device
+
+
+def check_capability(name: str, gpu: Gpu) -> None:
+    """Raises `StartError` if the GPU called `name` cannot run the kernels."""
+    if gpu.capability < MIN_CAPABILITY:
+        have, need = (f"sm_{major}{minor}" for major, minor in (gpu.capability, MIN_CAPABILITY))
+        raise StartError(
+            f"{name} ({have}) cannot be used: it has no tensor cores for bfloat16. Use an Ampere GPU ({need}) or a "
+            "later one, or device: cpu"
+        )

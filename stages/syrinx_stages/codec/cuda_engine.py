@@ -30,7 +30,7 @@ from syrinx_stages.kernels.codec_frames import ROW_NEW_FRAMES, ROW_PAST_FRAMES, 
 from syrinx_stages.kernels.recorder import GraphRecorder, Work
 from syrinx_stages.model.codec_decoder import CodecDecoder
 from syrinx_stages.runtime.engine import Limits
-from syrinx_stages.runtime.gpu_memory import free_share
+from syrinx_stages.runtime.gpu_memory import free_share, refuse_out_of_memory
 
 MAX_FRAMES = 64
 """Maximum frames of one row in a call, as in the settings."""
@@ -108,7 +108,8 @@ class CudaCodecEngine:
     def warm_up(self) -> None:
         """Compiles the kernels of calls of any size, measures the cost of a capture and runs a call."""
         self._compile()
-        self.capture((1, 1))
+        with refuse_out_of_memory(self._weights.device, "the buffers of a codec call"):
+            self.capture((1, 1))
         self.free_shapes([(1, 1)])
         self.open("")
         self.read(self.launch([""], [[bytes(2 * self._codebooks)]], (1, 1)))

@@ -17,6 +17,9 @@ class Gpu(NamedTuple):
 
 H200 = Gpu((9, 0), 227 << 10)
 
+MIN_CAPABILITY = (8, 0)
+"""Ampere: the first architecture with bfloat16 tensor cores."""
+
 
 @cache
 def gpu_of(device: torch.device) -> Gpu:

@@ -1,5 +1,8 @@
 """How much memory of a GPU an engine may use."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from syrinx_stages.runtime.errors import StartError
@@ -28,3 +31,16 @@ def free_share(device: torch.device, fraction: float, needed: int, what: str) ->
             f"{needed / GIB:.1f} GiB: stop what else uses the GPU, or use another one"
         )
     return min(left, free)
+
+
+@contextmanager
+def refuse_out_of_memory(device: torch.device, what: str) -> Iterator[None]:
+    """Raises `StartError` in place of a failed allocation of the device's memory. what: is being allocated."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        name, (_, total) = torch.cuda.get_device_name(device), torch.cuda.mem_get_info(device)
+        raise StartError(
+            f"{name}: {what} do not fit into its {total / GIB:.1f} GiB of memory, of which this process uses "
+            f"{torch.cuda.memory_reserved(device) / GIB:.1f} GiB: stop what else uses the GPU, or use a larger one"
+        ) from None
