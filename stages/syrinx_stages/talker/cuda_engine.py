@@ -19,9 +19,10 @@ from syrinx_stages.kernels.recorder import GraphRecorder, Work
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import TalkerConfig
 from syrinx_stages.runtime.engine import Limits
+from syrinx_stages.runtime.gpu_memory import refuse_out_of_memory
 from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation, Allocator
 from syrinx_stages.talker.engine import EngineFull, frame_results
-from syrinx_stages.talker.model_runner import MAX_PAGES, RESIDENT_PAGES, RESIDENT_SECONDS, ModelRunner, NewRequest
+from syrinx_stages.talker.model_runner import MAX_PAGES, RESIDENT_SECONDS, ModelRunner, NewRequest
 from syrinx_stages.talker.packed import pack
 from syrinx_stages.talker.prompt import Prepared, Prompter
 
@@ -87,7 +88,7 @@ class CudaTalkerEngine:
             self.runner = ModelRunner(pack(talker), talker.config, self._recorder, max_resident, memory_fraction)
         state = self.runner.state
         self.allocator = Allocator(
-            slots=max_resident,
+            slots=self.runner.max_resident,
             pages=state.cache.shape[1] - 1,
             text_pages=state.text_rows.shape[0] // PAGE_SIZE - 1,
             max_pages=MAX_PAGES,
@@ -98,14 +99,15 @@ class CudaTalkerEngine:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        self.runner.warm_up()
+        with refuse_out_of_memory(self._device, "the talker's steps"):
+            self.runner.warm_up()
         if self._device.type == "cuda":
             self.limits = self._measured_limits()
 
     def _measured_limits(self) -> Limits:
         seconds = self.runner.step_seconds()
         steps = ", ".join(f"{rows}: {1000 * each:.2f} ms" for rows, each in seconds.items())
-        max_resident = max(1, min(self.allocator.slots.capacity, self.allocator.pages.capacity // RESIDENT_PAGES))
+        max_resident = self.runner.max_resident
         log.info("memory for %d requests of %d s; steps by rows: %s", max_resident, RESIDENT_SECONDS, steps)
         return Limits(max_num_seqs=max_useful_rows(seconds), max_resident=max_resident)
 

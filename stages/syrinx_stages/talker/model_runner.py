@@ -26,6 +26,8 @@ RESIDENT_SECONDS = 16
 RESIDENT_PAGES = num_pages(int(RESIDENT_SECONDS * FAMILY.frames_per_second))
 RESIDENT_TEXT_ROWS = 256
 """Text rows for each resident request, on average."""
+RESIDENT_STEP_BYTES = 3 << 19
+"""Buffers of all captured steps for each resident request. A step has at most as many rows."""
 RING = 4
 """Host buffers for codes: one more than steps may be unread, since entry 0 is scratch memory for padded rows."""
 
@@ -49,13 +51,14 @@ class ModelRunner:
         max_resident: int,
         memory_fraction: float = 1.0,
     ) -> None:
-        """Allocates memory for `max_resident` requests, as far as a fraction of the device's memory goes.
+        """Allocates memory for `max_resident` requests, or as many as a fraction of the device's memory holds.
 
         Must be called on the recorder's stream. Raises `StartError` if it does not suffice for one long request.
         """
         self.weights, self.config, self.recorder = weights, config, recorder
+        self.max_resident = max_resident = self._residents(max_resident, memory_fraction)
         self.batch_sizes = batch_sizes(max_resident)
-        self.state = self._new_state(max_resident, memory_fraction)
+        self.state = self._new_state(max_resident)
         self.frames: dict[int, tuple[FrameStep, Work, Work]] = {}
         """By number of rows: a step, and the graphs of its `sample_codes` and `decode`."""
         self.prefills: dict[tuple[int, int], tuple[PrefillStep, Work]] = {}
@@ -172,22 +175,36 @@ class ModelRunner:
         metadata.copy_(staged, non_blocking=True)
         self.staging_free[self.next_staging] = self.recorder.record_event()
 
-    def _new_state(self, max_resident: int, memory_fraction: float) -> DeviceState:
-        config, like = self.config, self.weights.norm
-        position_bytes = config.num_hidden_layers * 2 * config.num_key_value_heads * config.head_size
-        page_bytes = PAGE_SIZE * position_bytes * like.element_size()
-        pages = max(max_resident * RESIDENT_PAGES, MAX_PAGES)
-        if like.is_cuda:
-            left = free_share(like.device, memory_fraction, MAX_PAGES * page_bytes, "the talker's KV cache")
-            pages = min(pages, left // page_bytes)
+    def _residents(self, max_resident: int, memory_fraction: float) -> int:
+        """Returns how many requests, up to `max_resident`, a fraction of the device's memory holds."""
+        like = self.weights.norm
+        if not like.is_cuda:
+            return max_resident
+        pages = MAX_PAGES * _page_bytes(self.config, like)
+        left = free_share(like.device, memory_fraction, pages, "the talker's KV cache")
+        return max(1, min(max_resident, left // resident_bytes(self.config, like)))
+
+    def _new_state(self, max_resident: int) -> DeviceState:
         return DeviceState(
-            config,
-            like,
+            self.config,
+            self.weights.norm,
             slots=max_resident + 1,
-            pages=1 + pages,
+            pages=1 + max(max_resident * RESIDENT_PAGES, MAX_PAGES),
             page_size=PAGE_SIZE,
             text_rows=PAGE_SIZE * (1 + num_pages(max_resident * RESIDENT_TEXT_ROWS)),
             ring=RING,
             max_rows=max_resident,
             max_prefill=MAX_PREFILL_POSITIONS,
         )
+
+
+def resident_bytes(config: TalkerConfig, like: Tensor) -> int:
+    """Returns the memory of one resident request: KV cache, text rows and its share of the steps' buffers."""
+    text = RESIDENT_TEXT_ROWS * config.hidden_size * like.element_size()
+    return RESIDENT_PAGES * _page_bytes(config, like) + text + RESIDENT_STEP_BYTES
+
+
+def _page_bytes(config: TalkerConfig, like: Tensor) -> int:
+    """Returns the size of a page of the KV cache."""
+    position = config.num_hidden_layers * 2 * config.num_key_value_heads * config.head_size
+    return PAGE_SIZE * position * like.element_size()
