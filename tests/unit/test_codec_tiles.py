@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from support.gpus import GPUS
 from syrinx_stages.codec import tiles
 from syrinx_stages.codec.tiles import Tile, conv_tile, max_split_k_programs, residual_unit_tile
 from syrinx_stages.codec.weights import Conv
@@ -11,14 +12,8 @@ from syrinx_stages.kernels.gpu import H200, Gpu
 KIB = 1024
 POSITIONS = (1, 4, 16, 17, 32, 33, 64, 128, 500, 1000, 2048, 4096, 10_000, 40_000, 100_000, 1_000_000)
 
-A100 = Gpu((8, 0), 163 * KIB, 108)
-L4 = Gpu((8, 9), 99 * KIB, 58)
-B200 = Gpu((10, 0), 227 * KIB, 148)
-GPUS = pytest.mark.parametrize(
-    "gpu",
-    [A100, Gpu((8, 6), 99 * KIB, 72), L4, Gpu((8, 9), 99 * KIB, 142), H200, B200, Gpu((12, 0), 99 * KIB, 170)],
-    ids=["A100", "A10", "L4", "L40S", "H200", "B200", "RTX 5090"],
-)
+A100, L4, B200 = (GPUS[name] for name in ("A100", "L4", "B200"))
+each_gpu = pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 
 
@@ -51,7 +46,7 @@ def convs(dtype: torch.dtype) -> list[Conv]:
     ]
 
 
-@GPUS
+@each_gpu
 @DTYPES
 @pytest.mark.parametrize("num_positions", POSITIONS)
 def test_every_tile_fits_into_shared_memory_and_divides_the_product(
@@ -100,3 +95,11 @@ def test_a_tile_loses_stages_before_its_block_k_shrinks() -> None:
 def test_a_residual_unit_that_does_not_fit_runs_as_two_products() -> None:
     assert residual_unit_tile(conv(192, 192, 7), 40_000, H200) is not None
     assert residual_unit_tile(conv(192, 192, 7, torch.float32), 40_000, L4) is None
+
+
+def test_no_thread_has_more_sums_than_registers_except_on_the_gpu_that_was_measured() -> None:
+    gated, plain = conv(512, 1024, norm=512, gated=True), conv(768, 768, 7)
+    assert conv_tile(gated, 40_000, H200) == Tile(128, 128, 64, num_warps=8, num_stages=3)
+    assert conv_tile(gated, 40_000, A100) == Tile(128, 64, 64, num_warps=8, num_stages=3)
+    assert conv_tile(plain, 40_000, H200) == conv_tile(plain, 40_000, A100)
+    assert conv_tile(plain, 40_000, B200) == Tile(128, 256, 64, num_warps=16, num_stages=3)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from gpu.checkpoint import talker_settings
 from support import small_talker, talker_recipe
+from support.gpus import GPUS
 
 from syrinx_stages.kernels.attention import AttentionParams
 from syrinx_stages.kernels.linear import DirectTile, MatrixTile, Tile
@@ -30,16 +31,6 @@ SETTINGS = {
 CONFIGS = {name: msgspec.convert(given, ModelConfig).talker_config for name, given in SETTINGS.items()}
 DTYPES = (torch.bfloat16, torch.float32)
 ROWS = range(1, MAX_PREFILL_POSITIONS + 1)
-GPUS = {
-    "A100": Gpu((8, 0), 163 << 10),
-    "A10, RTX 30": Gpu((8, 6), 99 << 10),
-    "L4, L40S, RTX 40": Gpu((8, 9), 99 << 10),
-    "H200": H200,
-    "B200": Gpu((10, 0), 227 << 10),
-    "RTX 50": Gpu((12, 0), 99 << 10),
-}
-"""Shared memory per block: CUDA C++ Programming Guide, "Compute Capabilities"."""
-
 each_talker = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
@@ -157,9 +148,9 @@ def _bytes(tile: Tile, rows: int, gated: bool, element_size: int, gpu: Gpu) -> i
     [
         (H200, False, MatrixTile(64, 32, 128, num_stages=6)),
         (GPUS["A100"], True, MatrixTile(64, 32, 128, num_stages=6)),
-        (GPUS["A10, RTX 30"], False, MatrixTile(64, 32, 128, num_stages=5)),
-        (GPUS["L4, L40S, RTX 40"], True, MatrixTile(64, 32, 128, num_stages=4)),
-        (GPUS["RTX 50"], False, MatrixTile(64, 32, 128, num_stages=4)),
+        (GPUS["A10"], False, MatrixTile(64, 32, 128, num_stages=5)),
+        (GPUS["L4"], True, MatrixTile(64, 32, 128, num_stages=4)),
+        (GPUS["RTX 5090"], False, MatrixTile(64, 32, 128, num_stages=4)),
         (Gpu((8, 6), 48 << 10), True, MatrixTile(64, 32, 64, num_stages=3)),
         (Gpu((8, 6), 12 << 10), True, MatrixTile(64, 32, 32, num_stages=2)),
     ],

@@ -1,4 +1,7 @@
-"""The tile of each matrix product of the codec: measured on an H200, cut down where a GPU has less shared memory."""
+"""The tile of each matrix product of the codec: measured on an H200, and adapted to other GPUs.
+
+Where a GPU has less shared memory, tiles get fewer stages; where the registers of a thread would spill, more warps.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -10,6 +13,9 @@ SCRATCH_BYTES = 1024
 
 SPLIT_K_TILE_ELEMENTS = 128 * 64
 """The largest tile (block_m * block_n) that is computed with split_k > 1."""
+
+MAX_SUMS = 64
+"""float32 sums of one thread, where the registers would not hold more."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ def conv_tile(conv: Conv, num_positions: int, gpu: Gpu) -> Tile:
     tile = _fit(tile, gpu, conv)
     if tile.count(num_positions, conv.outputs) * tile.split_k > max_split_k_programs(gpu):
         tile = _fit(replace(tile, split_k=1), gpu, conv)
-    return tile
+    return _without_spills(tile, gpu, conv)
 
 
 def residual_unit_tile(conv: Conv, num_positions: int, gpu: Gpu) -> Tile | None:
@@ -86,6 +92,21 @@ def _fit(tile: Tile, gpu: Gpu, conv: Conv) -> Tile:
         else:
             tile = replace(tile, block_k=tile.block_k // 2)
     return tile
+
+
+def _without_spills(tile: Tile, gpu: Gpu, conv: Conv) -> Tile:
+    """Returns `tile` with enough warps for its sums, which their threads share, to stay in registers.
+
+    On sm_90 all do. Before sm_90 and on sm_120, registers also hold operands: too many for the two sums of a gated
+    product. On sm_100 the sums are in tensor memory, and registers receive all of a tile at once for the epilogue.
+    """
+    if gpu.capability[0] == 9 or not (conv.gated or gpu.capability[0] == 10):
+        return tile
+    warps = tile.block_m * tile.block_n * (2 if conv.gated else 1) // (32 * MAX_SUMS)
+    if conv.gated and warps > 8:
+        # More warps would not help: with 16, a thread has half as many registers.
+        return replace(tile, block_n=tile.block_n // 2, num_warps=8)
+    return replace(tile, num_warps=max(tile.num_warps, warps))
 
 
 def _few_positions(conv: Conv, block_m: int, gpu: Gpu) -> Tile:
