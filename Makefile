@@ -21,15 +21,17 @@ DEMO_vllm = $(VLLM_VENV)/bin/syrinx say --file examples/vllm.yaml
 # Duration and seed of `make soak`.
 MINUTES ?= 20
 SEED ?= 1
+# GPU architectures of `make test-compile`, as in "sm_86 or sm_90"; all by default.
+ARCHS ?= sm_
 # Arguments of `python -m gpu.service`.
 GPU_ARGS ?=
 # Tests without special requirements.
-USUAL := not voice and not faults and not tuning and not vllm and not gpu and not clients and not cluster
+USUAL := not voice and not faults and not tuning and not vllm and not gpu and not compile and not clients and not cluster
 # These start processes; files run side by side, the short ones last.
 PROCESSES := tests/operator tests/training tests/pipeline tests/contract
 
 .DEFAULT_GOAL := help
-.PHONY: help demo unit test test-simulation fuzz test-operator test-vllm test-tuning test-voice test-gpu test-clients test-cluster soak lint hooks docs coverage generate images bench-cpu bench-overload bench-operator bench-gpu clean
+.PHONY: help demo unit test test-simulation fuzz test-operator test-vllm test-tuning test-voice test-gpu test-compile test-clients test-cluster soak lint hooks docs coverage generate images bench-cpu bench-overload bench-operator bench-gpu clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -65,6 +67,10 @@ test-voice: $(VENV)/.develops ## Score how well the bundled voice is understood,
 
 test-gpu: $(VENV)/.develops ## Test the engines of a GPU on this machine's
 	$(VENV)/bin/pytest -m gpu tests/gpu
+
+# Triton keeps what it has compiled in ~/.triton/cache.
+test-compile: $(VENV)/.develops ## Compile every kernel for every supported GPU, without one
+	$(VENV)/bin/pytest -m compile -n 2 -k "$(ARCHS)" tests/compile
 
 # Downloads 3 GB into .clients/ the first time. SYRINX_TEST_TTS_BENCH names a checkout of tts-bench.
 test-clients: $(VENV)/.develops ## Try people's programs with the bundled voice, write docs/clients.md, and check the dashboards
