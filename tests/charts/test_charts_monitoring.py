@@ -24,6 +24,7 @@ from syrinx_stages.codec.scheduler import Row, schedule
 from syrinx_stages.contract.messages import EndReason
 from syrinx_stages.contract.metrics import BY_STAGE, TTFA, TTFA_BUCKETS
 from syrinx_stages.contract.settings import CodecSettings
+from syrinx_stages.gateway.outcomes import StreamOutcome
 
 CRITICAL = {
     "SyrinxOperatorDown",
@@ -91,7 +92,7 @@ VALUES = {
     "reason": {STALLED},
     "verdict": set(typing.get_args(Verdict)),
     # Of the gateway, and of the operator.
-    "outcome": {*EndReason, "refused", *Outcome},
+    "outcome": {*EndReason, "refused", *Outcome, *StreamOutcome},
     "task_type": {"unknown"},
 }
 """Possible values of labels that expressions select by value."""

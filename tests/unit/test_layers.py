@@ -36,7 +36,7 @@ _STAGES = {
     "codec": {"contract", "connector", "runtime", "model", "kernels"},
     "talker_vllm": {"contract", "runtime", "model", "kernels", "talker"},
     "families": {"contract", "runtime", "model", "talker", "codec", "talker_vllm"},
-    "assembly": {"contract", "connector", "runtime", "families", "talker", "codec"},
+    "assembly": {"contract", "connector", "runtime", "families", "kernels", "talker", "codec"},
     "colocated": {"contract", "connector", "runtime", "assembly", "talker", "codec"},
     "gateway": {"contract", "connector", "runtime", "families", "model"},
 }
