@@ -26,12 +26,12 @@ ARCHS ?= sm_
 # Arguments of `python -m gpu.service`.
 GPU_ARGS ?=
 # Tests without special requirements.
-USUAL := not voice and not faults and not tuning and not vllm and not gpu and not compile and not clients and not cluster
+USUAL := not voice and not faults and not tuning and not vllm and not gpu and not compile and not bench and not clients and not cluster
 # These start processes; files run side by side, the short ones last.
 PROCESSES := tests/operator tests/training tests/pipeline tests/contract
 
 .DEFAULT_GOAL := help
-.PHONY: help demo unit test test-simulation fuzz test-operator test-vllm test-tuning test-voice test-gpu test-compile test-clients test-cluster soak lint hooks docs coverage generate images bench-cpu bench-overload bench-operator bench-gpu clean
+.PHONY: help demo unit test test-simulation fuzz test-operator test-vllm test-tuning test-voice test-gpu test-compile test-bench test-clients test-cluster soak lint hooks docs coverage generate images bench-cpu bench-overload bench-operator bench-gpu clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -67,6 +67,9 @@ test-voice: $(VENV)/.develops ## Score how well the bundled voice is understood,
 
 test-gpu: $(VENV)/.develops ## Test the engines of a GPU on this machine's
 	$(VENV)/bin/pytest -m gpu tests/gpu
+
+test-bench: $(VENV)/.develops ## Run the commands of the GPU benchmark on a CPU, with small models
+	$(VENV)/bin/pytest -m bench tests/pipeline/test_gpu_service.py tests/engines/test_gpu_worth.py
 
 # Triton keeps what it has compiled in ~/.triton/cache.
 test-compile: $(VENV)/.develops ## Compile every kernel for every supported GPU, without one

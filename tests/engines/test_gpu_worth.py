@@ -28,6 +28,8 @@ from syrinx_stages.talker import service as talker_service
 from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
 from syrinx_stages.talker.scheduler import Row as TalkerRow
 
+pytestmark = pytest.mark.bench
+
 MACHINE = Machine(cpu="a processor", cores=16, memory_gib=128, system="Linux", python="3.12", packages={})
 
 

@@ -17,7 +17,9 @@ from support import small_checkpoint
 from support.local_pipeline import local_pipeline
 from syrinx_operator.resource.spec import default_pipeline
 
-TIMEOUT_SECONDS = 120.0
+pytestmark = pytest.mark.bench
+
+TIMEOUT_SECONDS = 240.0
 
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
