@@ -18,15 +18,19 @@ def main() -> None:
     fitted = commands.add_parser("calibrate", help="compare the simulator with measurements of real machines")
     fitted.add_argument("--fit", action="store_true", help="fit the costs again and print them for costs.py")
     commands.add_parser("engines", help="measure the engines of this machine for calibrate")
-    tuned = commands.add_parser("tuning", help="measure the tuner: regret, harm and A/A tests (15 minutes)")
-    tuned.add_argument("--runs", type=int, default=1000, help="number of A/A runs")
+    tuned = commands.add_parser("tuning", help="measure the tuner beside baselines, and the errors of its trials")
+    tuned.add_argument("--workloads", type=int, default=15, help="number of drawn workloads")
+    tuned.add_argument("--seeds", type=int, default=3, help="number of runs of each, with other requests")
+    tuned.add_argument("--first-seed", type=int, default=1000, help="seed of the first workload")
+    tuned.add_argument("--runs", type=int, default=1000, help="number of A/A trials")
+    tuned.add_argument("--jobs", type=int, default=2, help="number of processes")
     given = parser.parse_args()
     if given.command == "scale":
         scale.main(given.json)
     elif given.command == "calibrate":
         calibrate.main(given.fit)
     elif given.command == "tuning":
-        tuning.main(given.runs)
+        tuning.main(given.workloads, given.seeds, given.first_seed, given.runs, given.jobs)
     else:
         # Only this command needs torch.
         from simulator import engines

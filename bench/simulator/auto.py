@@ -4,17 +4,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from simulator.layout import Array
 from simulator.scenario import Scenario
-from simulator.world import World, clock, good, run_fixed
+from simulator.twins import Twins
+from simulator.world import World, clock
 from syrinx_operator.resource.knobs import ROWS_LADDER, Knob, Setting
 from syrinx_operator.resource.spec import default_pipeline
+from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import State
-from syrinx_operator.tuner.decide import Event, assignment, decide, window_start
+from syrinx_operator.tuner.decide import Event, assignment, decide
+from syrinx_operator.tuner.plan import plan
 from syrinx_operator.tuner.policy import Policy, policy_of
-
-_AFTER = 30.0
-"""Seconds after a trial in which it may still affect requests."""
 
 
 class Notice(NamedTuple):
@@ -30,6 +29,8 @@ class Tuned(NamedTuple):
     world: World
     state: State
     events: tuple[Notice, ...]
+    hurt: float
+    """Ratio of all requests that changes and trials made bad."""
 
     @property
     def chosen(self) -> Setting:
@@ -50,41 +51,26 @@ def policy(scenario: Scenario) -> Policy:
         for knob, limit in limits.items()
     }
     return msgspec.structs.replace(
-        usual, mode="Auto", interval=30.0, requested=scenario.initial, objectives=dict(scenario.objectives), rows=rows
+        usual,
+        mode="Auto",
+        interval=30.0,
+        requested=scenario.initial,
+        objectives=dict(scenario.objectives),
+        rows=rows,
+        residents={Stage.TALKER: scenario.talker_resident, Stage.CODEC: scenario.codec_resident},
+        max_queue_seconds=scenario.max_queue_seconds,
     )
 
 
 def tune(scenario: Scenario, rules: Policy, state: State | None = None) -> Tuned:
     """Runs the tuner on a simulated pipeline for the length of the scenario."""
     world, state, events = World(scenario), state or State(), list[Notice]()
+    twins = Twins(world)
     while world.now < scenario.seconds:
         now = clock(world.now)
-        decision = decide(rules, state, world.evidence(window_start(rules, state, now), now), now)
+        decision = decide(rules, state, world.evidence, plan, now)
         events += [Notice(world.now, event) for event in decision.events]
         state = decision.state
-        world.apply(assignment(rules, state))
+        twins.apply(assignment(rules, state))
         world.run(min(scenario.seconds, world.now + decision.requeue_after))
-    return Tuned(world, state, tuple(events))
-
-
-def harm(tuned: Tuned) -> float:
-    """Returns the ratio of all requests that trials made bad.
-
-    The counterfactual is a run of the same requests under the trial's baseline. Near capacity a queue is chaotic, so
-    two equal settings differ in individual requests. Only the net difference over a trial counts, and at least 0.
-    """
-    scenario, outcomes = tuned.world.scenario, tuned.world.outcomes()
-    well = good(outcomes, scenario)
-    untouched: dict[Setting, Array] = {}
-    lost = 0
-    for at, event in tuned.events:
-        trial = event.data.get("trial")
-        if trial is None or event.reason == "TrialExtended":
-            continue
-        baseline = trial.baseline
-        if baseline not in untouched:
-            untouched[baseline] = good(run_fixed(scenario, baseline), scenario)
-        begin = (trial.start_time - clock(0.0)).total_seconds()
-        during = (outcomes.accepted >= begin) & (outcomes.accepted < at + _AFTER)
-        lost += max(0, int(untouched[baseline][: len(well)][during].sum()) - int(well[during].sum()))
-    return lost / len(well) if len(well) else 0.0
+    return Tuned(world, state, tuple(events), twins.hurt())

@@ -1,304 +1,361 @@
-"""Measures the tuner and writes bench/results/tuning.{json,md,png}: regret and harm over workloads, and A/A tests."""
+"""Measures the tuner and writes bench/results/tuning.{json,md,png}: fresh workloads, baselines, errors of trials."""
 
 import itertools
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from simulator import costs
-from simulator.auto import harm, policy, tune
+from simulator import baselines, trials
+from simulator.auto import policy, tune
 from simulator.cases import RESULTS
-from simulator.scenario import Costs, Scenario
-from simulator.world import fixed
+from simulator.fresh import draw
+from simulator.layout import Array
+from simulator.scenario import Scenario
+from simulator.trials import Errors
+from simulator.world import fixed, good, run_fixed
 from syrinx_operator.resource.knobs import Knob, Setting
-from syrinx_operator.tuner.policy import Objective, Policy
+from syrinx_operator.tuner.policy import Policy
 
-COMMAND = "PYTHONPATH=bench python -m simulator tuning"
-ROUNDS = ((120.0, 30), (600.0, 8), (7200.0, 1))
-"""(simulated seconds, settings kept) of each elimination round. The first round has all settings."""
-DAY = 24 * 3600.0
-AA_HOURS = 2.0
-AA_ROWS = 4
-"""Capacity of a replica in the A/A tests. More rows have no effect."""
-_USUAL = (2, 2, 3, 4, 5, 7, 9, 12)
-_FOREVER = 1e9
-_THREE = {"CustomVoice": 5.0, "VoiceDesign": 2.0, "Base": 2.0}
+TUNER, UNTOUCHED = "tuner", "untouched"
+_ROUNDS = ((120.0, 30), (600.0, 8), (3600.0, 3))
+"""(simulated seconds of each load, settings kept) of each elimination round. The first round has all settings."""
+_BACK = 0.95
+"""Ratio of the best setting's well-served requests from which a service is back after a shift."""
+_BACK_SECONDS = 600.0
 
 
-class Result(Struct, frozen=True, kw_only=True):
-    """Result of one workload."""
+class Score(Struct, frozen=True, kw_only=True):
+    """How a method served one workload for a day."""
 
-    name: str
+    well: float
+    """Ratio of requests served well."""
+    regret: float
+    """Integrated over the day: what is missing to the best fixed setting, as a ratio of that."""
+    hurt: float
+    """Ratio of all requests that changes made bad, against the incumbent's twin."""
+    worse_than_untouched: float
+    """Ratio of requests."""
+    back_minutes: float | None = None
+    """Minutes after a shift until the service is within 5 % of the best setting for the new load, ten minutes long and
+    on average up to the end; None without a shift, infinite is written as the rest of the day."""
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One workload with one seed of its requests."""
+
+    workload: int
+    """Seed of the workload."""
+    seed: int
+    """Seed of its requests."""
+    requests: int
+    replicas: int
+    shift: bool
     start: Setting
     best: Setting
-    """The best fixed setting within the bounds."""
-    chosen: Setting
-    """The tuner's setting at the end."""
-    asked: float
-    """Requests per second."""
-    goodput_start: float
-    """Good requests per second under the starting setting."""
-    goodput_best: float
-    goodput_chosen: float
-    regret: float
-    """(best - chosen) / best goodput."""
-    trials: int
-    """Within the day."""
-    trials_to_choice: int
-    """Up to the last promotion."""
-    hours_to_choice: float
-    harm: float
-    """Ratio of the day's requests that trials made bad."""
+    """The best fixed setting in hindsight."""
+    best_well: float
+    scores: Mapping[str, Score]
+    """By method."""
 
 
-class AaResult(Struct, frozen=True, kw_only=True):
-    """Result of all runs."""
+class Summary(Struct, frozen=True, kw_only=True):
+    """A method over all workloads and seeds. Ratios are fractions."""
 
-    runs: int
-    trials: int
-    false_promotions: int
-    """Runs with a promotion."""
+    workloads: int
+    seeds: int
+    integrated_regret_mean: float
+    integrated_regret_worst: float
+    integrated_regret_by_seed: tuple[float, ...]
+    """Means over the workloads."""
+    gross_hurt: float
+    """Mean."""
+    gross_hurt_worst: float
+    worse_than_untouched: float
+    """Of the workload where it is worst."""
+    back_minutes: tuple[float, ...] = ()
+    """Of each workload with a shift, and each seed."""
+
+
+class Fresh(Summary, frozen=True, kw_only=True):
+    """The tuner, with all rows."""
+
+    first_seed: int
+    hours: tuple[float, float]
+    """Length of the shortest and the longest day."""
+    rows: tuple[Row, ...]
 
 
 class Report(Struct, frozen=True, kw_only=True):
     """All measurements."""
 
     command: str
-    workloads: tuple[Result, ...]
-    aa: AaResult
+    fresh: Fresh
+    baselines: Mapping[str, Summary]
+    aa: Errors
+    """Changes that change nothing, under bursty traffic."""
+    skewed: Errors
+    """A change that is usually better by 5 points, and worse by 60 in a tenth of the pairs."""
+    skewed_promoted: float
 
 
-def workloads() -> list[Scenario]:
-    """Returns all workloads."""
-    return [
-        _one("two cores, presets", costs.CPU2, {"CustomVoice": 2.5}, 300, start=(1, 1)),
-        _one("two cores, presets, busy", costs.CPU2, {"CustomVoice": 3.5}, 300, start=(2, 32)),
-        _one("two cores, presets and clones", costs.CPU2, {"CustomVoice": 1.2, "Base": 0.4}, 500, start=(1, 8)),
-        _one("four nodes of two cores", costs.CPU2, {"CustomVoice": 9.0}, 300, start=(2, 1), replicas=4),
-        _one("H100 (published), presets", costs.H100_CUSTOMVOICE, {"CustomVoice": 2.0}, 500, start=(10, 1), rows=True),
-        _one("H100 (published), clones", costs.H100_BASE, {"Base": 0.75}, 2000, start=(10, 1), rows=True),
-        _one(
-            "H100 (published), presets and clones",
-            costs.H100_BASE,
-            {"CustomVoice": 0.5, "Base": 0.25},
-            2000,
-            start=(10, 1),
-            rows=True,
-        ),
-        _one("H20 (published), clones, late ramp", costs.H20_BASE, {"Base": 0.4}, 2000, (1, 1), ramp=(16, 16, 25)),
-        _one("two H20 (published), clones", costs.H20_BASE, {"Base": 0.8}, 2000, start=(4, 1), rows=True, replicas=2),
-        _one("H200, presets, light", costs.H200_PROTOTYPE, {"CustomVoice": 4.0}, 75, start=(1, 1), resident=64),
-        _one("H200, presets", costs.H200_PROTOTYPE, {"CustomVoice": 12.0}, 100, start=(4, 1), resident=64),
-        _one("H200, clones", costs.H200_PROTOTYPE, {"Base": 6.0}, 150, (2, 2), resident=64, ramp=(8, 8, 12, 16)),
-        _one("H200, all task types", costs.H200_PROTOTYPE, _THREE, 150, start=(4, 64), resident=64, burst=2.0),
-    ]
+# One workload -----------------------------------------------------------------------------------------------------
 
 
-def _one(
-    name: str,
-    machine: Costs,
-    rates: Mapping[str, float],
-    ms: float,
-    start: tuple[int, int],
-    resident: int = 32,
-    *,
-    replicas: int = 1,
-    ramp: tuple[int, ...] = _USUAL,
-    rows: bool = False,
-    burst: float = 1.0,
-) -> Scenario:
-    """Returns a workload. `ms` is the TTFA objective of every task type, `start` the rows of talker and codec."""
-    return Scenario(
-        name=name,
-        seconds=_FOREVER,
-        load=((_FOREVER, dict(rates)),),
-        objectives={task_type: Objective(ms / 1000, 0.95) for task_type in rates},
-        initial=Setting(talker_max_num_seqs=start[0], codec_max_num_seqs=start[1], chunk_ramp=ramp),
-        talkers=replicas,
-        codecs=replicas,
-        costs=machine,
-        talker_resident=resident,
-        codec_resident=resident,
-        admission="rows" if rows else "resident",
-        burst=burst,
-    )
-
-
-def measure(scenario: Scenario) -> Result:
-    """Finds the best setting by brute force, runs the tuner for a day, and compares them."""
+def measure(workload: int, seed: int) -> Row:
+    """Runs all methods on the same requests of a workload."""
+    scenario = replace(draw(workload), seed=1000 * workload + seed)
     rules = policy(scenario)
-    best = brute_force(scenario, rules)
-    day = tune(msgspec.structs.replace(scenario, seconds=DAY), rules)
-    promoted = [each for each in day.events if each.event.reason == "Promoted"]
-    last = promoted[-1].at if promoted else 0.0
-    ended = [each for each in day.finished() if each.at <= last]
-    judged = msgspec.structs.replace(scenario, seconds=ROUNDS[-1][0])
-    goodput = {setting: fixed(judged, setting) for setting in {best, day.chosen, scenario.initial}}
-    return Result(
-        name=scenario.name,
+    best = best_fixed(scenario, rules)
+    reference, untouched = (run_fixed(scenario, each) for each in (best, scenario.initial))
+    best_well, untouched_well = (float(good(each, scenario).mean()) for each in (reference, untouched))
+    judge = _judge(scenario, rules, best_well, untouched_well)
+    day = tune(scenario, rules)
+    scores = {TUNER: judge(day.world.outcomes(), day.hurt), UNTOUCHED: judge(untouched, 0.0)}
+    for name, baseline in baselines.BASELINES.items():
+        run = baselines.run(scenario, rules, baseline)
+        scores[name] = judge(run.world.outcomes(), run.hurt)
+    return Row(
+        workload=workload,
+        seed=seed,
+        requests=len(reference),
+        replicas=scenario.talkers,
+        shift=len(scenario.load) > 1,
         start=scenario.initial,
         best=best,
-        chosen=day.chosen,
-        asked=sum(sum(rates.values()) for _, rates in scenario.load) / len(scenario.load),
-        goodput_start=goodput[scenario.initial],
-        goodput_best=goodput[best],
-        goodput_chosen=goodput[day.chosen],
-        regret=max(0.0, 1 - goodput[day.chosen] / goodput[best]) if goodput[best] else 0.0,
-        trials=len(day.finished()),
-        trials_to_choice=len(ended),
-        hours_to_choice=last / 3600,
-        harm=harm(day),
+        best_well=round(best_well, 4),
+        scores=scores,
     )
 
 
-def brute_force(scenario: Scenario, rules: Policy) -> Setting:
-    """Returns the best setting by successive elimination: the best ones are simulated for longer."""
-    candidates = [
-        msgspec.structs.replace(scenario.initial, talker_max_num_seqs=talker, codec_max_num_seqs=codec, chunk_ramp=ramp)
+def best_fixed(scenario: Scenario, rules: Policy) -> Setting:
+    """Returns the setting that serves most requests of the scenario well, by successive elimination."""
+    settings = [
+        replace(scenario.initial, talker_max_num_seqs=talker, codec_max_num_seqs=codec, chunk_ramp=ramp)
         for talker, codec, ramp in itertools.product(
             rules.rows[Knob.TALKER_ROWS], rules.rows[Knob.CODEC_ROWS], rules.ramps
         )
     ]
-    for seconds, kept in ROUNDS:
-        judged = msgspec.structs.replace(scenario, seconds=seconds)
-        candidates.sort(key=lambda setting: fixed(judged, setting), reverse=True)
-        candidates = candidates[:kept]
-    return candidates[0]
+    for seconds, kept in _ROUNDS:
+        parts = [replace(scenario, seconds=seconds, load=((scenario.seconds, rates),)) for _, rates in scenario.load]
+        settings.sort(key=lambda setting: -sum(fixed(part, setting) for part in parts))
+        settings = settings[:kept]
+    return max(settings, key=lambda setting: fixed(scenario, setting))
 
 
-def aa_scenario(seed: int) -> Scenario:
-    """Returns a service that misses its objective under any setting; the seed selects the replicas and the load."""
-    replicas, load = (3, 1, 1, 1)[seed % 4], (0.8, 1.2, 1.6)[seed % 3]
-    return Scenario(
-        name=f"A/A {seed}",
-        seed=seed,
-        seconds=AA_HOURS * 3600,
-        load=((1e9, {"CustomVoice": load * replicas}),),
-        burst=1.0 + seed % 2,
-        objectives={"CustomVoice": Objective(0.1, 0.95)},
-        initial=Setting(talker_max_num_seqs=4, codec_max_num_seqs=4, chunk_ramp=(2, 2, 3, 4, 5, 7, 9, 12)),
-        talkers=replicas,
-        codecs=replicas,
-        talker_resident=AA_ROWS,
-        codec_resident=AA_ROWS,
-        costs=costs.CPU2,
+def _judge(scenario: Scenario, rules: Policy, best: float, untouched: float) -> Callable[[Any, float], Score]:
+    """Returns the function that scores a day's outcomes."""
+    after = None
+    if len(scenario.load) > 1:
+        later = best_fixed(replace(scenario, load=scenario.load[1:]), rules)
+        after = run_fixed(scenario, later)
+
+    def judge(outcomes: Any, hurt: float) -> Score:
+        well = float(good(outcomes, scenario).mean())
+        return Score(
+            well=round(well, 4),
+            regret=round(max(0.0, 1 - well / best), 4) if best else 0.0,
+            hurt=round(hurt, 5),
+            worse_than_untouched=round(max(0.0, untouched - well), 4),
+            back_minutes=None if after is None else _back_minutes(scenario, outcomes, after),
+        )
+
+    return judge
+
+
+def _back_minutes(scenario: Scenario, outcomes: Any, best: Any) -> float:
+    """Returns the minutes after the shift until a service is as good as under the best setting for the new load."""
+    shift = scenario.load[0][0]
+    edges = np.arange(shift, scenario.seconds + 1, 60.0)
+    served, possible = (_cumulative(each.accepted, good(each, scenario), edges) for each in (outcomes, best))
+    span = int(_BACK_SECONDS / 60)
+    for minute in range(len(edges) - span):
+        ten = served[minute + span] - served[minute], possible[minute + span] - possible[minute]
+        rest = served[-1] - served[minute], possible[-1] - possible[minute]
+        if all(got >= _BACK * most for got, most in (ten, rest)):
+            return float(minute)
+    return float(len(edges) - 1)
+
+
+def _cumulative(times: Array, well: Array, edges: Array) -> Array:
+    """Returns the numbers of well-served requests before each edge."""
+    return np.concatenate([[0], np.cumsum(well)])[np.searchsorted(times, edges)]
+
+
+# All of them ------------------------------------------------------------------------------------------------------
+
+
+def summary(rows: Sequence[Row], method: str) -> Summary:
+    """Returns a method's figures over all rows."""
+    scores = [row.scores[method] for row in rows]
+    seeds = sorted({row.seed for row in rows})
+    regrets = {seed: [row.scores[method].regret for row in rows if row.seed == seed] for seed in seeds}
+    return Summary(
+        workloads=len({row.workload for row in rows}),
+        seeds=len(seeds),
+        integrated_regret_mean=_mean([each.regret for each in scores]),
+        integrated_regret_worst=max(each.regret for each in scores),
+        integrated_regret_by_seed=tuple(_mean(each) for each in regrets.values()),
+        gross_hurt=_mean([each.hurt for each in scores]),
+        gross_hurt_worst=max(each.hurt for each in scores),
+        worse_than_untouched=max(each.worse_than_untouched for each in scores),
+        back_minutes=tuple(each.back_minutes for each in scores if each.back_minutes is not None),
     )
 
 
-def aa_run(seed: int) -> tuple[int, bool]:
-    """Tunes a service on which no allowed setting has an effect.
+def _mean(values: Sequence[float]) -> float:
+    return round(sum(values) / len(values), 5)
 
-    Returns the number of ended trials, and whether one was promoted.
-    """
-    simulated = aa_scenario(seed)
-    rules = policy(simulated)
-    rows = (AA_ROWS, 8, 16, 32)
-    rules = msgspec.structs.replace(
-        rules, rows={Knob.TALKER_ROWS: rows, Knob.CODEC_ROWS: rows}, ramps=(simulated.initial.chunk_ramp,)
+
+def main(workloads: int, seeds: int, first_seed: int, runs: int, jobs: int) -> None:
+    """Measures and writes the results. Workloads and A/A machines are drawn by seeds from `first_seed` on."""
+    with ProcessPoolExecutor(jobs) as pool:
+        drawn, each = zip(*itertools.product(range(first_seed, first_seed + workloads), range(seeds)), strict=True)
+        rows = []
+        for row in pool.map(measure, drawn, each):
+            print(_line(row), flush=True)
+            rows.append(row)
+        aa = trials.no_op(pool, first_seed, runs)
+        skewed = trials.skewed(pool, first_seed, 10 * runs)
+    tuned = summary(rows, TUNER)
+    hours = [draw(row.workload).seconds / 3600 for row in rows]
+    report = Report(
+        command=f"PYTHONPATH=bench python -m simulator tuning --seeds {seeds} --workloads {workloads} "
+        f"--first-seed {first_seed} --runs {runs}",
+        fresh=Fresh(
+            **msgspec.structs.asdict(tuned),
+            first_seed=first_seed,
+            hours=(round(min(hours), 1), round(max(hours), 1)),
+            rows=tuple(rows),
+        ),
+        baselines={name: summary(rows, name) for name in rows[0].scores if name != TUNER},
+        aa=aa,
+        skewed=skewed,
+        skewed_promoted=skewed.promoted,
     )
-    ended = tune(simulated, rules).finished()
-    return len(ended), any(each.event.reason == "Promoted" for each in ended)
-
-
-def main(runs: int) -> None:
-    """Measures and writes the results. Takes about a quarter of an hour on two cores."""
-    results = []
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        for result in pool.map(measure, workloads()):
-            print(_row(result), flush=True)
-            results.append(result)
-        trials, promoted = zip(*pool.map(aa_run, range(runs), chunksize=8), strict=True)
-    aa = AaResult(runs=runs, trials=sum(trials), false_promotions=sum(promoted))
-    report = Report(command=COMMAND, workloads=tuple(results), aa=aa)
     (RESULTS / "tuning.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
     write_table(RESULTS / "tuning.json", RESULTS / "tuning.md")
-    plot(results, RESULTS / "tuning.png")
+    plot(report, RESULTS / "tuning.png")
+
+
+# Tables -----------------------------------------------------------------------------------------------------------
 
 
 def write_table(source: Path, target: Path) -> None:
     """Writes the JSON results as a Markdown page."""
     report = msgspec.json.decode(source.read_bytes(), type=Report)
-    worst = max(report.workloads, key=lambda result: result.regret)
-    aa = report.aa
-    target.write_text(
-        "\n".join(
-            [
-                "# What the tuner finds, and what it costs listeners",
-                "",
-                f"Made by `{report.command}` ({len(report.workloads)} workloads of one simulated day each, "
-                f"{aa.runs} A/A runs). A good request meets the TTFA objective and never "
-                "underran. Rows are `talker.maxNumSeqs / codec.maxNumSeqs, first chunk's frames`.",
-                "",
-                "Best is the best setting within the bounds, found by brute force with the same requests. Regret is "
-                "the loss of goodput of the final setting against it. Harm is the ratio of the day's requests that "
-                "trials made bad, compared with a run of the same requests without the trial.",
-                "",
-                "| workload | requests/s | start | good | best | good | found | good | regret | "
-                "trials to it (all day) | hours | harm |",
-                "|---|---|---|---|---|---|---|---|---|---|---|---|",
-                *map(_row, report.workloads),
-                "",
-                f"Largest regret: {worst.regret:.1%} ({worst.name}). "
-                f"Largest harm: {max(result.harm for result in report.workloads):.2%}.",
-                "",
-                f"A/A: {aa.runs} runs of {AA_HOURS:g} hours in which no knob has an effect and an objective is "
-                f"always missed; {aa.trials} trials; {aa.false_promotions} runs had a false promotion "
-                f"({aa.false_promotions / aa.runs:.1%}).",
-                "",
-                "![Ratio of good requests: start, best, found](tuning.png)",
-                "",
-            ]
-        )
+    fresh = report.fresh
+    lines = [
+        "# How good the tuner is",
+        "",
+        f"Measured by `{report.command}`: {fresh.workloads} workloads that a generator drew, from a bad or a good "
+        f"start, each for a simulated day of {fresh.hours[0]:g} to {fresh.hours[1]:g} hours and with {fresh.seeds} "
+        "seeds of its requests. A request is served well if it meets the TTFA objective and never underruns.",
+        "",
+        "- Regret: what the whole day misses to the best fixed setting in hindsight, which elimination finds with the "
+        "same requests, as a ratio of what that serves well.",
+        "- Hurt: ratio of all requests that changes and trials made bad, against a copy of the pipeline that keeps the "
+        "setting then in force; net for each change, until the next one and for an hour at most.",
+        "- Back: minutes after a shift of the load at midday until within 5 % of the best setting for the new load.",
+        "- The baselines see the same counters and set all knobs each five minutes.",
+        "",
+        "| method | regret, mean | by seed | worst | hurt, mean | worst | worse than untouched, worst | back, median | "
+        "worst |",
+        "|---|---|---|---|---|---|---|---|---|",
+        *(_summary_row(name, each) for name, each in {TUNER: fresh, **report.baselines}.items()),
+        "",
+        "## Errors of trials",
+        "",
+        "| change | trials | promoted | rolled back | inconclusive |",
+        "|---|---|---|---|---|",
+        _errors_row("changes nothing (A/A), bursty traffic", report.aa),
+        _errors_row("+5 points, -60 in a tenth of the pairs", report.skewed),
+        "",
+        "## The tuner by workload",
+        "",
+        "Means over the seeds, and the range in brackets. Settings are `talker.maxNumSeqs / codec.maxNumSeqs, first "
+        "chunk's frames`.",
+        "",
+        "| workload | replicas | requests | start | untouched | best | well | tuner, well | regret | hurt | back |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+        *(_workload_row(list(rows)) for _, rows in itertools.groupby(fresh.rows, lambda row: row.workload)),
+        "",
+        "![Regret of each workload by method](tuning.png)",
+        "",
+    ]
+    target.write_text("\n".join(lines))
+
+
+def _summary_row(name: str, each: Summary) -> str:
+    by_seed = f"{min(each.integrated_regret_by_seed):.1%} to {max(each.integrated_regret_by_seed):.1%}"
+    back = f"{np.median(each.back_minutes):.0f} | {max(each.back_minutes):.0f}" if each.back_minutes else "- | -"
+    return (
+        f"| {name} | {each.integrated_regret_mean:.1%} | {by_seed} | {each.integrated_regret_worst:.1%} | "
+        f"{each.gross_hurt:.2%} | {each.gross_hurt_worst:.2%} | {each.worse_than_untouched:.1%} | {back} |"
     )
 
 
-def plot(results: Sequence[Result], target: Path) -> None:
-    """Plots start, found and best setting side by side."""
+def _errors_row(name: str, each: Errors) -> str:
+    return f"| {name} | {each.runs} | {each.promoted:.1%} | {each.rolled_back:.1%} | {each.inconclusive:.1%} |"
+
+
+def _workload_row(rows: Sequence[Row]) -> str:
+    tuner, untouched = ([row.scores[name] for row in rows] for name in (TUNER, UNTOUCHED))
+    backs = [f"{each.back_minutes:.0f}" for each in tuner if each.back_minutes is not None]
+    cells = [
+        str(rows[0].workload),
+        str(rows[0].replicas),
+        f"{rows[0].requests:,}",
+        _short(rows[0].start),
+        _range([each.well for each in untouched]),
+        " or ".join(dict.fromkeys(_short(row.best) for row in rows)),
+        _range([row.best_well for row in rows]),
+        _range([each.well for each in tuner]),
+        _range([each.regret for each in tuner]),
+        f"{max(each.hurt for each in tuner):.2%}",
+        ", ".join(backs) or "-",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _range(values: Sequence[float]) -> str:
+    mean, least, most = sum(values) / len(values), min(values), max(values)
+    return f"{mean:.1%}" if most - least < 0.001 else f"{mean:.1%} ({least:.1%} to {most:.1%})"
+
+
+def _short(setting: Setting) -> str:
+    return f"{setting.talker_max_num_seqs} / {setting.codec_max_num_seqs}, {setting.chunk_ramp[0]}"
+
+
+def _line(row: Row) -> str:
+    scores = ", ".join(f"{name} {each.regret:.1%}" for name, each in row.scores.items())
+    return f"workload {row.workload}, seed {row.seed}: best {row.best_well:.1%}; regret {scores}"
+
+
+def plot(report: Report, target: Path) -> None:
+    """Plots the regret and the hurt of each workload and seed, by method."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(9, 5), layout="constrained")
-    height = 0.27
-    for offset, (label, values) in enumerate(
-        (
-            ("start", [min(1.0, result.goodput_start / result.asked) for result in results]),
-            ("found by the tuner", [min(1.0, result.goodput_chosen / result.asked) for result in results]),
-            ("best, by brute force", [min(1.0, result.goodput_best / result.asked) for result in results]),
-        )
-    ):
-        axes.barh([row + offset * height for row in range(len(results))], values, height, label=label)
-    axes.set_yticks([row + height for row in range(len(results))], [result.name for result in results])
-    axes.invert_yaxis()
-    axes.set_xlabel("ratio of good requests")
-    figure.legend(loc="outside lower center", ncols=3)
+    rows = report.fresh.rows
+    methods = list(rows[0].scores)
+    figure, both = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained", sharey=True)
+    for axes, name, title in zip(both, ("regret", "hurt"), ("regret", "requests that changes made bad"), strict=True):
+        for at, method in enumerate(methods):
+            values = [100 * getattr(row.scores[method], name) for row in rows]
+            axes.plot(values, [at] * len(values), "o", alpha=0.35, color="tab:blue")
+            axes.plot([sum(values) / len(values)], [at], "|", markersize=24, color="black")
+        axes.set_xscale("symlog", linthresh=1.0)
+        axes.set_xlim(left=0.0)
+        axes.set_xlabel(f"{title} (%); line: mean")
+    both[0].set_yticks(range(len(methods)), methods)
+    both[0].invert_yaxis()
     figure.savefig(target, dpi=120)
     pyplot.close(figure)
-
-
-def _row(result: Result) -> str:
-    asked = result.asked
-    cells = [
-        result.name,
-        f"{asked:g}",
-        _short(result.start),
-        f"{min(1.0, result.goodput_start / asked):.1%}",
-        _short(result.best),
-        f"{min(1.0, result.goodput_best / asked):.1%}",
-        _short(result.chosen),
-        f"{min(1.0, result.goodput_chosen / asked):.1%}",
-        f"{result.regret:.1%}",
-        f"{result.trials_to_choice} ({result.trials})",
-        f"{result.hours_to_choice:.1f}",
-        f"{result.harm:.2%}",
-    ]
-    return f"| {' | '.join(cells)} |"
-
-
-def _short(setting: Setting) -> str:
-    return f"{setting.talker_max_num_seqs} / {setting.codec_max_num_seqs}, {setting.chunk_ramp[0]}"

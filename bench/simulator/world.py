@@ -1,6 +1,8 @@
 """A simulated pipeline with the interface of a real one: settings in, evidence out."""
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, compress
 from operator import attrgetter, itemgetter
@@ -20,16 +22,18 @@ from syrinx_operator.tuner.evidence import (
     CallStats,
     CaptureCost,
     Evidence,
-    FailedRequests,
+    Outcomes,
     ReplicaStats,
-    Route,
-    RouteStats,
     StepStats,
+    StreamStats,
+    burstiness,
 )
 from syrinx_stages.contract.metrics import ROW_BUCKETS, TTFA_BUCKETS
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 """Start time of every simulation."""
+_LONGEST = 120.0
+"""Seconds within which the outcome of a request is known."""
 _EDGES = (*TTFA_BUCKETS, float("inf"))
 _ROW_EDGES = (*ROW_BUCKETS, MAX_ROWS)
 
@@ -62,7 +66,9 @@ class World:
         self._names = {f"{stage}-{index}": stage for stage in TUNED_STAGES for index in range(counts[stage])}
         """Names and stages of the replicas, in the order of `Memory.replicas`."""
         self._base = scenario.initial
-        self._overrides: dict[str, Setting] = {}
+        self._candidate: Setting | None = None
+        self._labels: list[tuple[float, str]] = [(0.0, "")]
+        """Times from which requests had a label."""
         self._overrides_end = float("inf")
         self._restarts: list[tuple[float, str]] = []
         """Times and names of the replicas that will restart."""
@@ -92,13 +98,19 @@ class World:
                 self._state = kernel.bind(self._memory)
             self.now = stop
             if stop >= self._overrides_end:
-                self._override({})
+                self._override(None, "")
             if stop == restart:
-                restarted = {name for at, name in self._restarts if at == restart}
-                self._overrides = {name: each for name, each in self._overrides.items() if name not in restarted}
                 self._configure()
             if stop >= scrape and not any(begin <= stop < end for begin, end in self.scenario.outages):
                 self._scrape()
+
+    def copy(self) -> "World":
+        """Returns a pipeline in the same state, with the same requests to come."""
+        twin = copy(self)
+        twin._memory = layout.Memory(*(array.copy() for array in self._memory))
+        twin._state = kernel.bind(twin._memory)
+        twin._scrapes, twin._labels = list(self._scrapes), list(self._labels)
+        return twin
 
     @property
     def events(self) -> int:
@@ -121,20 +133,20 @@ class World:
     def apply(self, assignment: Assignment) -> None:
         """Applies an assignment from the next step on. Overrides end when they expire without renewal."""
         self._base = assignment.base
-        found = {name: assignment.override(stage, name) for name, stage in self._names.items()}
-        up = set(compress(self._names, self._memory.replicas["up"]))
-        self._override({name: setting for name, setting in found.items() if setting is not None and name in up})
+        self._override(assignment.candidate, assignment.label)
 
-    def _override(self, overrides: dict[str, Setting]) -> None:
-        self._overrides = overrides
-        self._overrides_end = self.now + OVERRIDE_TTL_SECONDS if overrides else float("inf")
+    def _override(self, candidate: Setting | None, label: str) -> None:
+        self._candidate = candidate
+        if label != self._labels[-1][1]:
+            self._labels.append((self.now, label))
+        self._overrides_end = self.now + OVERRIDE_TTL_SECONDS if candidate is not None or label else float("inf")
         self._configure()
 
     def _configure(self) -> None:
         scenario = self.scenario
-        for replica, (name, stage) in zip(self._memory.replicas, self._names.items(), strict=True):
-            setting = self._overrides.get(name, self._base)
-            replica["limited"] = name in self._overrides and replica["up"]
+        for replica, stage in zip(self._memory.replicas, self._names.values(), strict=True):
+            setting = self._candidate or self._base
+            replica["limited"] = self._candidate is not None and replica["up"]
             if stage is Stage.TALKER:
                 rows, resident = setting.talker_max_num_seqs, scenario.talker_resident
                 by_rows = scenario.admission != "resident"
@@ -185,43 +197,71 @@ class World:
             found,
             since=clock(first.at),
             until=clock(last.at),
-            routes=self._routes(first.at, last.at),
-            failed=self._failed(first.at, last.at),
-            live_streams=int(last.pipeline["streams_started"] - first.pipeline["streams_ended"]),
+            streams=self._streams(first.at, last.at),
+            outcomes=self._outcomes(first.at, last.at),
+            burst=burstiness(self._arrivals([scrape.at for scrape in seen])),
             replicas=tuple(
                 msgspec.structs.replace(replica, **self._counts(k, first, last))
                 for k, replica in enumerate(found.replicas)
             ),
         )
 
-    def _routes(self, begin: float, end: float) -> dict[Route, RouteStats]:
+    def _streams(self, begin: float, end: float) -> dict[str, StreamStats]:
         entries = _between(self._memory.log[: self._memory.pipeline[0]["logged"]], "at", begin, end)
         requests = self._memory.requests[entries["request"]]
         edge = np.where(entries["underrun"], len(_EDGES), np.searchsorted(TTFA_BUCKETS, requests["ttfa"]))
-        shape = (self.scenario.talkers, self.scenario.codecs, len(TASK_TYPES))
-        keys = np.ravel_multi_index((requests["talker"], requests["codec"], requests["task"]), shape)
-        found, inverse = np.unique(keys, return_inverse=True)
         width = len(_EDGES) + 1
-        counts = np.bincount(inverse * width + edge, minlength=len(found) * width).reshape(-1, width).tolist()
+        counts = np.bincount(requests["task"] * width + edge, minlength=len(TASK_TYPES) * width).reshape(-1, width)
         limits = _objectives(self.scenario)
         return {
-            Route(f"{Stage.TALKER}-{talker}", f"{Stage.CODEC}-{codec}", TASK_TYPES[task]): RouteStats(
+            name: StreamStats(
                 requests=sum(row),
-                within_objective=sum(count for count, limit in zip(row, _EDGES, strict=True) if limit <= limits[task]),
+                within_objective=sum(count for count, limit in zip(row, _EDGES, strict=True) if limit <= most),
                 underruns=underruns,
                 ttfa_histogram=dict(zip(_EDGES, accumulate(row), strict=True)),
             )
-            for talker, codec, task, (*row, underruns) in zip(*np.unravel_index(found, shape), counts, strict=True)
+            for name, most, (*row, underruns) in zip(TASK_TYPES, limits, counts.tolist(), strict=True)
+            if sum(row) or underruns
         }
 
-    def _failed(self, begin: float, end: float) -> dict[str, FailedRequests]:
-        window = _between(self._requests(), "accepted", begin, end)
-        refused = np.bincount(window["task"][window["refused"]], minlength=len(TASK_TYPES)).tolist()
-        return {name: FailedRequests(refused=count) for name, count in zip(TASK_TYPES, refused, strict=True) if count}
+    def _arrivals(self, times: Sequence[float]) -> list[int]:
+        """Returns the numbers of requests between times."""
+        ends = np.searchsorted(self._requests()["accepted"], times, side="right")
+        return [int(count) for count in np.diff(ends)]
+
+    def _outcomes(self, begin: float, end: float) -> dict[tuple[str, str], Outcomes]:
+        """Returns what becomes known in (begin, end], as a gateway counts it."""
+        window = _between(self._requests(), "accepted", begin - _LONGEST, end)
+        accepted, task = window["accepted"], window["task"]
+        starts = np.array([at for at, _ in self._labels])
+        label = np.searchsorted(starts, accepted, side="right") - 1
+        deadline = accepted + _objectives(self.scenario)[task]
+        late = np.where(window["refused"] | (accepted + window["ttfa"] <= deadline), np.inf, deadline)
+        stalls = np.full(len(window), np.inf)
+        entries = _between(self._memory.log[: self._memory.pipeline[0]["logged"]], "at", begin - _LONGEST, end)
+        entries = entries[entries["underrun"]]
+        first = len(self._requests()[: bisect_right(self._requests(), begin - _LONGEST, key=itemgetter("accepted"))])
+        inside = entries["request"] >= first
+        stalls[entries["request"][inside] - first] = entries["at"][inside]
+        bad = np.minimum(late, stalls)
+        kinds = {
+            "accepted": accepted,
+            "refused": np.where(window["refused"], accepted, np.inf),
+            "late": np.where(late <= stalls, late, np.inf),
+            "interrupted": np.where(stalls < late, stalls, np.inf),
+            "well": np.where(np.isinf(bad) & ~window["refused"], window["finished"], np.inf),
+        }
+        counts: dict[tuple[str, str], dict[str, int]] = {}
+        for kind, at in kinds.items():
+            known = (at > begin) & (at <= end)
+            for t, n, count in _counted(task[known], label[known]):
+                each = counts.setdefault((TASK_TYPES[t], self._labels[n][1]), {})
+                each[kind] = each.get(kind, 0) + count
+        return {key: Outcomes(**each) for key, each in counts.items()}
 
     def _replica(self, k: int) -> ReplicaStats:
         name, stage = list(self._names.items())[k]
-        replica, setting, costs = self._memory.replicas[k], self._overrides.get(name, self._base), self.scenario.costs
+        replica, setting, costs = self._memory.replicas[k], self._candidate or self._base, self.scenario.costs
         up = bool(replica["up"])
         return ReplicaStats(
             name=name,
@@ -240,8 +280,14 @@ class World:
         """Returns the counts of a replica between two scrapes, as fields of `ReplicaStats`."""
         before, after = first.replicas[k], last.replicas[k]
         steps = zip(_ROW_EDGES, before["steps"].tolist(), after["steps"].tolist(), strict=True)
+        requests = self._requests()
+        window = _between(requests, "accepted", first.at, last.at)
+        asked = np.bincount(window["task"][~window["refused"]], minlength=len(TASK_TYPES))
+        prefill = [self.scenario.costs.prefill.get(name, 0.0) for name in TASK_TYPES]
+        talkers = self.scenario.talkers
         return {
             "errors": 0,
+            "prefills": StepStats(int(asked.sum()) // talkers, float(asked @ prefill) / talkers),
             "frames": int(after["frames"] - before["frames"]),
             "steps": {
                 rows: StepStats(count - known, seconds - spent)
@@ -261,6 +307,12 @@ class World:
             )
             if count > known
         )
+
+
+def _counted(one: Array, two: Array) -> list[tuple[int, int, int]]:
+    """Returns the pairs of values and their numbers."""
+    found, counts = np.unique(np.stack([one, two]), axis=1, return_counts=True)
+    return [(int(a), int(b), int(count)) for (a, b), count in zip(found.T, counts, strict=True)]
 
 
 def _between(records: Array, field: str, begin: float, end: float) -> Array:

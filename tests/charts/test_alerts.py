@@ -316,16 +316,16 @@ FIRES = {
             [tuning("decisions_total", "0x5 1x90", verdict="Regressed")],
             20,
             TUNED,
-            "Tuning of demo rolled back a setting that it had promoted.",
+            "Tuning of demo took back a setting that had come into force.",
         )
     ],
     "SyrinxTrialStuck": [
         (
-            "13 h",
-            [tuning("trial_age_seconds", "0+600x90")],
-            78,
+            "2 h 20 min",
+            [tuning("trial_age_seconds", "0+120x90")],
+            70,
             TUNED,
-            "A trial of demo has run for 13h 0m 0s without a verdict.",
+            "A trial of demo has run for 2h 20m 0s without a verdict.",
         )
     ],
 }
@@ -394,7 +394,7 @@ QUIET = {
         ("long ago", [tuning("decisions_total", "0x5 1x200", verdict="Regressed")], 90),
     ],
     "SyrinxTrialStuck": [
-        ("a long one", [tuning("trial_age_seconds", "0+60x300")], 290),
+        ("a long one", [tuning("trial_age_seconds", "0+60x100")], 95),
         ("none", [tuning("trial_age_seconds", "0x30")], 20),
     ],
 }

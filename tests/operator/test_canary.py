@@ -9,13 +9,19 @@ import sys
 import time
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from support.operator import Harness
 from support.stage_metrics import Gateway
+from support.tuning import trial
+from syrinx_operator.cluster.state import parse_pipeline
+from syrinx_operator.resource.knobs import Knob, setting_of
+from syrinx_operator.resource.tuning_status import State
 from syrinx_stages.contract import metrics as contract
 
 pytestmark = pytest.mark.faults
@@ -218,6 +224,33 @@ async def test_a_failed_canary_is_not_tried_again_before_an_edit(pipeline):
         pipeline.edit(image=OLD)
         await pipeline.harness.wait(lambda: not pipeline.canary() and not pipeline.status, "the revert ends it")
         assert pipeline.running() == pipeline.before
+
+
+async def test_a_trial_during_a_canary_does_not_take_the_canarys_share(pipeline):
+    """They never run at the same time, but for a state of another operator."""
+    harness = pipeline.harness
+    async with harness.operator():
+        await pipeline.start(ENDLESS, tuning={"mode": "Auto"})
+        await pipeline.forwarded()
+    requested = setting_of(parse_pipeline(pipeline.resource).spec)
+    tried, now = requested.with_value(Knob.CODEC_ROWS, 2), datetime.now(UTC)
+    state = State(mode="Auto", requested=requested, trial=trial(tried, requested, now, counting_time=now))
+    data = {"tuning.json": msgspec.json.encode(state).decode()}
+    harness.cluster.patch("configmap", "demo-tuning", {"data": data}, manager="syrinx-operator")
+    before = len(harness.cluster.kubelet.admins.puts)
+    async with harness.operator():
+        await harness.wait(lambda: _labels(harness, before), "the gateway labels requests")
+    found = _labels(harness, before)
+    assert {pod for pod, _ in found} == {name for name in pipeline.before if "gateway" in name}
+    assert all(settings["canary"]["weight"] == 0.1 for _, settings in found)
+    tried_by = {pod for pod, put in harness.cluster.kubelet.admins.puts[before:] if "seconds" in put}
+    assert not any(CANARY.match(pod) for pod in tried_by), "a canary takes no part"
+
+
+def _labels(harness: Harness, before: int) -> list[tuple[str, dict[str, Any]]]:
+    """Returns the temporary settings with a label that were sent after the first `before`, with the pod's name."""
+    puts = harness.cluster.kubelet.admins.puts[before:]
+    return [(pod, put["settings"]) for pod, put in puts if "seconds" in put and "arm" in put["settings"]]
 
 
 @pytest.mark.parametrize("command", ["promote", "abort"])

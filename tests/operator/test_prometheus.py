@@ -21,16 +21,15 @@ from syrinx_operator.cluster.state import Component, Owner, Replica
 from syrinx_operator.cluster.tuning import MetricsReader, window
 from syrinx_operator.resource.knobs import TUNED_STAGES, Identity
 from syrinx_operator.resource.spec import MonitoringSpec, PipelineSpec, PodMonitorSpec, default_pipeline
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.resource.tuning import PrometheusSpec, SloSpec, TtfaObjective, TuningSpec
+from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.counters import Observation
 from syrinx_operator.tuner.evidence import CallStats, Outcomes, ReplicaStats, StepStats, slo_statuses
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.runner import Tuner
 from syrinx_stages.contract.metrics import LIVE_STREAMS
 
-APART = frozenset(TUNED_STAGES)
 WORKERS = tuple(ReplicaStats(name=f"demo-{stage}-0", stage=stage, ready=True, restarts=0) for stage in TUNED_STAGES)
 
 
@@ -56,7 +55,7 @@ async def evidence(url, owner=OWNER, access=DEFAULT_ACCESS, replicas=(), **spec)
     asked = pipeline(url, **spec)
     reading = await MetricsReader(access).read(asked, owner, replicas, scrape)
     identity = Identity(model="m", image="i", device="d")
-    found_evidence = Observation(
+    seen = Observation(
         snapshots=reading.snapshots,
         replicas=WORKERS,
         identity=identity,
@@ -64,7 +63,9 @@ async def evidence(url, owner=OWNER, access=DEFAULT_ACCESS, replicas=(), **spec)
         problem=reading.problem,
     )
     policy, now = policy_of(asked.spec), datetime.now(UTC)
-    return reading, Tuner().evidence("demo", policy, found_evidence, now - timedelta(seconds=window(policy)), now)
+    tuner = Tuner()
+    tuner.step("demo", policy, State(), seen, now)
+    return reading, tuner.evidence("demo", policy, now - timedelta(seconds=window(policy)), now)
 
 
 class Measured(NamedTuple):
@@ -85,7 +86,7 @@ async def measured(url, owner=OWNER, access=DEFAULT_ACCESS, **spec):
         problem=found.problem,
         task_types=tuple(each for each in reports if each.requests),
         live_streams=found.live_streams,
-        underruns=sum(stats.underruns for stats in found.routes.values()),
+        underruns=sum(stats.underruns for stats in found.streams.values()),
     )
 
 
@@ -168,23 +169,14 @@ async def test_stream_outcomes_are_read_by_arm(address, replicas):
     }
 
 
-async def test_requests_are_split_by_talker_and_codec(address):
-    _, found = await evidence(address)
-    requests = {(route.talker, route.task_type): served.requests for route, served in found.routes.items()}
-    assert requests == {
-        ("demo-talker-0", "CustomVoice"): 16,
-        ("demo-talker-1", "CustomVoice"): 9,
-        ("demo-talker-1", "Base"): 1,
-    }
-
-
-async def test_with_many_replicas_only_those_of_the_tuned_stage_are_split(address):
-    """Prometheus sums over the others, at times that it chooses."""
-    reading, found = await evidence(address, replicas=workers(9))
-    assert {each.distinct_stages for each in reading.snapshots} == {frozenset()}
-    requests = {tuple(route): served.requests for route, served in found.routes.items()}
-    assert requests == {("", "", "CustomVoice"): 25, ("", "", "Base"): 1}
+@pytest.mark.parametrize("replicas", [1, 9])
+async def test_requests_are_summed_over_talkers_and_codecs(address, replicas):
+    """With many of them by Prometheus, at times that it chooses."""
+    reading, found = await evidence(address, replicas=workers(replicas))
+    assert {name: served.requests for name, served in found.streams.items()} == {"CustomVoice": 25, "Base": 1}
     assert (found.live_streams, found.replicas[0].frames) == (26, 8)
+    intervals = {each.time.timestamp() % 30 for each in reading.snapshots if each.replica == "demo-talker-0"}
+    assert (len(intervals) == 1) is (replicas == 9)
 
 
 async def test_missing_series_are_reported():
@@ -248,7 +240,7 @@ async def test_an_invalid_clock_is_an_error(clock):
 )
 async def test_an_invalid_counter_value_is_an_error(label, value):
     odd = recorded()
-    result = odd[counters_query(OWNER, 300, APART)]["data"]["result"]
+    result = odd[counters_query(OWNER, 300, summed=False)]["data"]["result"]
     one = next(each for each in result if each["metric"].get("le") and each["metric"]["namespace"] == "voices")
     if label == "le":
         one["metric"]["le"] = value
@@ -265,7 +257,7 @@ async def test_an_invalid_counter_value_is_an_error(label, value):
 
 async def test_unrequested_series_are_ignored():
     more = recorded()
-    result = more[counters_query(OWNER, 300, APART)]["data"]["result"]
+    result = more[counters_query(OWNER, 300, summed=False)]["data"]["result"]
     result.append({"metric": {"__name__": "up", "pod": "x"}, "values": [[1.0, "1"]]})
     result.append({"metric": {"__name__": "up", "pod": "demo-talker-0"}, "values": [[1.0, "1"]]})
 
@@ -327,20 +319,20 @@ def test_pods_of_a_canary_and_of_pipelines_with_similar_names_are_not_selected(p
 
 def test_names_are_escaped_in_promql():
     odd = Owner('a"} or up{x="', 'b\\"\n', "u", generation=1)
-    query = counters_query(odd, 300, APART)
+    query = counters_query(odd, 300, summed=False)
     assert 'namespace="b\\\\\\"\\n"' in query
     assert '\\"\\\\}\\\\ or\\\\ up\\\\{x=\\"' in query
 
 
 def test_queries_select_raw_samples_or_ten_sums():
-    assert counters_query(OWNER, 300, APART).endswith("}[300s]")
-    assert counters_query(OWNER, 300, frozenset()).endswith("[300s:30s]")
+    assert counters_query(OWNER, 300, summed=False).endswith("}[300s]")
+    assert counters_query(OWNER, 300, summed=True).endswith("[300s:30s]")
 
 
-def test_sums_keep_the_label_of_the_tuned_stage():
-    query = counters_query(OWNER, 300, frozenset({Stage.CODEC}))
-    assert query.startswith("sum by (__name__, pod, codec, arm, device, frames, le, ")
-    assert "talker," not in query.partition("(max by")[0]
+def test_sums_are_over_the_talkers_and_codecs_of_a_gateways_counters():
+    query = counters_query(OWNER, 300, summed=True)
+    assert query.startswith("sum by (__name__, pod, arm, device, frames, le, ")
+    assert "max by (__name__, pod, talker, codec, arm, " in query
 
 
 # Untrusted servers -------------------------------------------------------------------------------------------

@@ -20,9 +20,10 @@ import yaml
 from support.kube import KubeCluster
 from support.kube.controllers import is_ready
 from support.rbac import rights
+from support.tuning import trial
 from syrinx_operator.cluster.state import parse_pipeline
 from syrinx_operator.resource.knobs import Knob, setting_of
-from syrinx_operator.resource.tuning_status import Period, State, Trial
+from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS
 from syrinx_stages.contract.family import FAMILY
 
@@ -250,12 +251,16 @@ async def test_a_canary_costs_no_request(harness, cluster):
 
 def answered(cluster: KubeCluster, gateway: str) -> float:
     """Returns how many requests a gateway has forwarded to a canary; 0 if it does not respond."""
-    address = cluster.get("pod", gateway)["status"].get("podIP")
     with contextlib.suppress(httpx.TransportError):
-        text = httpx.get(f"http://{address}:9090/metrics", timeout=5.0, trust_env=False).text
+        text = metrics(cluster, gateway)
         found = re.search(r'^syrinx_canary_forwards_total{.*outcome="answered".*} (.*)$', text, re.MULTILINE)
         return float(found[1]) if found else 0.0
     return 0.0
+
+
+def metrics(cluster: KubeCluster, pod: str) -> str:
+    address = cluster.get("pod", pod)["status"].get("podIP")
+    return httpx.get(f"http://{address}:9090/metrics", timeout=5.0, trust_env=False).text
 
 
 @contextlib.asynccontextmanager
@@ -343,28 +348,25 @@ async def test_real_stages_run_overrides_until_they_expire_without_an_operator(h
         pcm = await synthesize(cluster)
         await operator.stop()
     chosen = setting_of(parse_pipeline(cluster.get("ttspipeline", "demo")).spec)
-    tried = chosen.with_value(Knob.CODEC_ROWS, 1)
-    now = datetime.now(UTC)
-    period = Period(index=0, start_time=now, all_replicas=True, replicas=("demo-codec-0",), restarts=(0,))
-    trial = Trial(
-        id=1,
-        knob=Knob.CODEC_ROWS,
-        candidate=tried,
-        baseline=chosen,
-        design="Switchback",
-        rationale="a test says so",
-        start_time=now,
-        period_seconds=60.0,
-        period=period,
-    )
-    state = State(mode="Auto", phase="Trial", requested=chosen, chosen=chosen, trial_count=1, trial=trial)
+    tried = chosen.with_value(Knob.CODEC_ROWS, 1).with_value(Knob.TALKER_ROWS, 2)
+    replicas = ("demo-talker-0", "demo-codec-0")
+    running = trial(tried, chosen, datetime.now(UTC), replicas=replicas, period_seconds=120.0)
+    state = State(mode="Auto", phase="Trial", requested=chosen, chosen=chosen, trial_count=3, trial=running)
     cluster.patch("configmap", "demo-tuning", {"data": {"tuning.json": msgspec.json.encode(state).decode()}})
+    (gateway,) = (name for name in pods(cluster) if name.startswith("demo-gateway"))
     async with harness.operator(SYRINX_STAGE_ACCESS="proxy") as operator:
         async with asyncio.timeout(SECONDS):
-            while (await settings(cluster, "demo-codec-0"))["max_num_seqs"] != 1:
+            while "arm" not in await settings(cluster, gateway):
                 await asyncio.sleep(0.1)
+        assert (await settings(cluster, "demo-codec-0"))["max_num_seqs"] == 1
+        assert (await settings(cluster, "demo-talker-0"))["max_num_seqs"] == 2
         assert await synthesize(cluster) == pcm, "the audio does not change"
         await operator.kill()
+    assert re.search(
+        r'^syrinx_streams_accepted_total{.*arm="[0-9a-f]".*} 1.0$', metrics(cluster, gateway), re.MULTILINE
+    )
     async with asyncio.timeout(OVERRIDE_TTL_SECONDS + SECONDS):
         while (await settings(cluster, "demo-codec-0"))["max_num_seqs"] != asked:
+            await asyncio.sleep(0.5)
+        while "arm" in await settings(cluster, gateway):
             await asyncio.sleep(0.5)

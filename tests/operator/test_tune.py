@@ -19,6 +19,8 @@ from syrinx_operator.resource.knobs import Knob, setting_of
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_operator.resource.tuning_status import State
 
+RECORDED = Path(__file__).parents[1] / "fixtures" / "tuning" / "state.json"
+"""The tuner's state after 40 minutes of a simulated pipeline."""
 RIGHTS = [
     {"apiGroups": ["syrinx.dev"], "resources": ["ttspipelines"], "verbs": ["get"]},
     {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]},
@@ -53,7 +55,7 @@ def resource(name: str = "demo", **spec: object) -> dict[str, Any]:
 async def test_it_prints_the_tuners_state(cluster: KubeCluster, tune: Any, recorded: bool) -> None:
     cluster.apply(resource(slo={"ttfa": [{"taskType": "CustomVoice", "ttfaP95Ms": 300}]}))
     chosen = setting_of(default_pipeline().spec).with_value(Knob.TALKER_ROWS, 16)
-    state = State(mode="Auto", phase="Watching", message="the objectives are met", chosen=chosen)
+    state = State(mode="Auto", phase="Watching", message="99.8% of the requests are served well", chosen=chosen)
     slo = {"taskType": "CustomVoice", "requests": 80, "within": 0.96, "ttfaP95Ms": 280, "met": "True"}
     written = msgspec.json.encode(state)
     if recorded:
@@ -68,6 +70,23 @@ async def test_it_prints_the_tuners_state(cluster: KubeCluster, tune: Any, recor
     assert "pipeline demo (namespace default): tuning Auto, phase Watching\n" in output
     assert "talker.maxNumSeqs   16   (spec: 8)" in output
     assert "met; 80 recent requests, 96.0% within, p95 280 ms" in output
+    assert cluster.rights is not None and cluster.rights.denied == []
+
+
+async def test_it_answers_what_if_from_the_replicas_that_are_ready(cluster: KubeCluster, tune: Any) -> None:
+    cluster.apply(resource(slo={"ttfa": [{"taskType": "CustomVoice", "ttfaP95Ms": 300}]}))
+    metadata = {"name": "demo-tuning", "namespace": "default"}
+    data = {"tuning.json": RECORDED.read_text()}
+    cluster.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+    outline = {"mode": "Auto", "phase": "Soaking", "message": "", "configMap": "demo-tuning"}
+    talker = {"replicas": 3, "readyReplicas": 2, "updatedReplicas": 3, "summary": "2/3", "selector": "a=b"}
+    settings = {"maxNumSeqs": 32, "leadLimitSeconds": 8.0}
+    status = {"tuning": outline, "talker": {**talker, "settingsGeneration": 1, "settings": settings}}
+    cluster.patch("ttspipeline", "demo", {"status": status}, subresource="status")
+    code, output = await tune("-n", "default", "demo", "--what-if", "rate=5,frames=50")
+    assert code == 0, output
+    assert "5 requests/s (CustomVoice 100%), Poisson arrivals, 50 frames (4.0 s) of audio a request\n" in output
+    assert "talkers: 2, codecs: 1\n" in output and "served well" in output
     assert cluster.rights is not None and cluster.rights.denied == []
 
 

@@ -1,4 +1,4 @@
-"""Tuning: settings follow from the status, whichever operator wrote it, and overrides expire."""
+"""Tuning: settings follow from the recorded state, whichever operator wrote it, and overrides expire."""
 
 from __future__ import annotations
 
@@ -12,45 +12,24 @@ import pytest
 
 from support.listeners import Listeners
 from support.operator import Harness
+from support.tuning import earlier_state, trial
 from syrinx_operator.resource.knobs import Knob, Setting
-from syrinx_operator.resource.tuning_status import Period, Promotion, Soak, State, Trial
+from syrinx_operator.resource.tuning_status import Guard, Soak, State
 from syrinx_stages.contract.settings import DEFAULT_RAMP
 
 pytestmark = pytest.mark.faults
 
 RECORD = "demo-tuning"
+TALKER = "demo-talker-0"
 CODECS = ("demo-codec-0", "demo-codec-1")
 SPEC = {"codec": {"replicas": 2}, "tuning": {"mode": "Auto", "intervalSeconds": 60}}
 ASKED = Setting(talker_max_num_seqs=8, codec_max_num_seqs=8, chunk_ramp=DEFAULT_RAMP)
 CHOSEN = ASKED.with_value(Knob.CODEC_ROWS, 16)
-TRIED = ASKED.with_value(Knob.CODEC_ROWS, 32)
+TRIED = ASKED.with_value(Knob.CODEC_ROWS, 32).with_value(Knob.TALKER_ROWS, 4)
 
 
 def now() -> datetime:
     return datetime.now(UTC)
-
-
-def trial() -> Trial:
-    """Returns a trial of TRIED against CHOSEN on the second codec."""
-    period = Period(
-        index=0,
-        start_time=now(),
-        candidate_replicas=CODECS[1:],
-        baseline_replicas=CODECS[:1],
-        replicas=CODECS,
-        restarts=(0, 0),
-    )
-    return Trial(
-        id=3,
-        knob=Knob.CODEC_ROWS,
-        candidate=TRIED,
-        baseline=CHOSEN,
-        design="Parallel",
-        rationale="the decoder waits",
-        start_time=now(),
-        period_seconds=60.0,
-        period=period,
-    )
 
 
 def tuner_state(**fields) -> State:
@@ -59,19 +38,18 @@ def tuner_state(**fields) -> State:
         "phase": "Watching",
         "requested": ASKED,
         "chosen": CHOSEN,
-        "last_good": CHOSEN,
         "trial_count": 3,
     }
     return State(**{**found, **fields})
 
 
-PHASES = {
-    "Trial": lambda: tuner_state(phase="Trial", trial=trial()),
-    "Promoting": lambda: tuner_state(
-        phase="Promoting", promotion=Promotion(id=3, setting=TRIED, replicas=CODECS[1:], last_step_time=now())
-    ),
-}
-"""States in which the second codec has overrides (TRIED) and everything else CHOSEN."""
+def in_trial(*, counting: bool = False) -> State:
+    """Returns a state in which all talkers and codecs run TRIED for a while; `counting` requests, already."""
+    names = (TALKER, *CODECS)
+    running = trial(TRIED, CHOSEN, now(), replicas=names, period_seconds=60.0, first_label=9)
+    if counting:
+        running = msgspec.structs.replace(running, confirmed_time=now(), counting_time=now(), pair_time=now())
+    return tuner_state(phase="Trial", trial=running)
 
 
 def write_state(harness: Harness, state: State) -> None:
@@ -95,9 +73,22 @@ def rows(harness: Harness, *, base: bool = False) -> list[int]:
     return [report["base" if base else "settings"]["max_num_seqs"] for report in reports]
 
 
+def gateway(harness: Harness) -> str:
+    (pod,) = harness.cluster.list("pod", "syrinx.dev/component=gateway")
+    name: str = pod["metadata"]["name"]
+    return name
+
+
+def label(harness: Harness) -> str | None:
+    """Returns the label that the gateway gives to requests."""
+    found: str | None = harness.cluster.kubelet.admins.report(gateway(harness))["settings"].get("arm")
+    return found
+
+
 def overridden(harness: Harness) -> list[str]:
-    """Returns the codecs with overrides."""
-    return [pod for pod in CODECS if "seconds" in harness.cluster.kubelet.admins.report(pod)]
+    """Returns the replicas with overrides."""
+    admins = harness.cluster.kubelet.admins
+    return [pod for pod in (gateway(harness), TALKER, *CODECS) if "seconds" in admins.report(pod)]
 
 
 def configured(harness: Harness) -> int:
@@ -122,25 +113,27 @@ async def pipeline(harness: Harness) -> Harness:
     return harness
 
 
-@pytest.mark.parametrize("phase", PHASES)
-async def test_an_operator_continues_the_state_of_a_killed_one(pipeline, phase):
+async def test_an_operator_continues_the_trial_of_a_killed_one(pipeline):
     harness = pipeline
-    write_state(harness, PHASES[phase]())
+    write_state(harness, in_trial(counting=True))
+    arm = f"{9 + recorded(harness).trial.period:x}"
     for _ in range(2):
         before = len(harness.cluster.kubelet.admins.puts)
         async with harness.operator() as operator:
-            await harness.wait(lambda: rows(harness) == [16, 32], "one codec runs the candidate")
+            await harness.wait(lambda: rows(harness) == [32, 32], "all codecs run the candidate")
+            await harness.wait(lambda: label(harness) == arm, "the gateway labels its requests")
+            assert harness.cluster.kubelet.admins.report(TALKER)["settings"]["max_num_seqs"] == 4
             assert rows(harness, base=True) == [16, 16] and configured(harness) == 16
-            await harness.wait(partial(_renewed, harness, before), "it is renewed")
+            for pod in (gateway(harness), TALKER, *CODECS):
+                await harness.wait(partial(_renewed, harness, pod, before), f"the overrides of {pod} are renewed")
             await operator.kill()
-        assert overridden(harness) == [CODECS[1]], "until its time is over"
-        assert "demo-codec-0" not in {pod for pod, put in harness.cluster.kubelet.admins.puts if "seconds" in put}
+        assert overridden(harness) == [gateway(harness), TALKER, *CODECS], "until their time is over"
 
 
-def _renewed(harness: Harness, before: int) -> bool:
-    """Waits until overrides were sent more than once after the first `count`."""
+def _renewed(harness: Harness, pod: str, before: int) -> bool:
+    """Returns whether overrides were sent more than once after the first `before` settings."""
     puts = harness.cluster.kubelet.admins.puts[before:]
-    return sum(pod == CODECS[1] and put.get("seconds") == 60 for pod, put in puts) > 1
+    return sum(name == pod and put.get("seconds") == 60 for name, put in puts) > 1
 
 
 @pytest.mark.parametrize(
@@ -156,9 +149,9 @@ def _renewed(harness: Harness, before: int) -> bool:
 )
 async def test_an_edit_ends_a_trial_immediately(pipeline, edit, asked):
     harness = pipeline
-    write_state(harness, PHASES["Trial"]())
+    write_state(harness, in_trial(counting=True))
     async with harness.operator() as operator:
-        await harness.wait(lambda: rows(harness) == [16, 32], "one codec runs the candidate")
+        await harness.wait(lambda: rows(harness) == [32, 32], "all codecs run the candidate")
         harness.apply(**{**SPEC, **edit})
         await harness.wait(
             lambda: rows(harness) == [asked, asked] and not overridden(harness), "what was tried is over"
@@ -173,9 +166,9 @@ async def test_an_edit_ends_a_trial_immediately(pipeline, edit, asked):
 async def test_leftover_overrides_are_ended_by_the_next_operator(pipeline):
     """An operator was killed between its verdict and applying it."""
     harness = pipeline
-    write_state(harness, PHASES["Trial"]())
+    write_state(harness, in_trial(counting=True))
     async with harness.operator() as operator:
-        await harness.wait(lambda: rows(harness) == [16, 32], "one codec runs the candidate")
+        await harness.wait(lambda: rows(harness) == [32, 32], "all codecs run the candidate")
         await operator.kill()
     write_state(harness, tuner_state())
     async with harness.operator():
@@ -184,15 +177,15 @@ async def test_leftover_overrides_are_ended_by_the_next_operator(pipeline):
 
 async def test_a_restarted_codec_ends_its_trial(pipeline):
     harness = pipeline
-    write_state(harness, PHASES["Trial"]())
+    write_state(harness, in_trial(counting=True))
     async with harness.operator() as operator:
-        await harness.wait(lambda: rows(harness) == [16, 32], "one codec runs the candidate")
+        await harness.wait(lambda: rows(harness) == [32, 32], "all codecs run the candidate")
         harness.cluster.kubelet.restart(CODECS[1])
         await harness.wait(lambda: recorded(harness).trial is None, "the trial is over")
         await harness.wait(lambda: rows(harness) == [16, 16] and not overridden(harness), "it has the base")
         assert [record.verdict for record in recorded(harness).history] == ["RolledBack"]
         (message,) = messages(harness, "RolledBack")
-        assert "demo-codec-1 restarted under the candidate" in message
+        assert "a replica restarted under the candidate" in message
         await operator.until(lambda: _counted(operator.get("/metrics").text, "RolledBack"), "it is counted")
         audit = [json.loads(line[line.index("{") :]) for line in operator.output.splitlines() if '"RolledBack"' in line]
         assert [(each["pipeline"], each["decision"]) for each in audit] == [("default/demo", 3)]
@@ -205,7 +198,8 @@ def _counted(metrics: str, verdict: str) -> bool:
 
 async def test_an_unchanged_state_causes_no_writes(pipeline):
     harness = pipeline
-    write_state(harness, tuner_state(soak=Soak(id=3, start_time=now(), end_time=now(), expected_good=0.9)))
+    soak = Soak(id=3, before=ASKED, start_time=now(), rate=1.0, guard=Guard(expected_bad=0.1))
+    write_state(harness, tuner_state(phase="Soaking", soak=soak))
     async with harness.operator() as operator:
         await harness.wait(lambda: rows(harness) == [16, 16], "what was chosen is in force")
         await harness.quiet(operator)
@@ -227,7 +221,7 @@ async def loses(harness: Harness, loss: Callable[[], object]) -> None:
         await operator.ready()
         await harness.wait(lambda: tuning(harness).get("chosen", {}).get("codecMaxNumSeqs") == 16, "it is remembered")
         await harness.quiet(operator)
-    assert tuning(harness)["trialCount"] == 3 and tuning(harness)["lastGood"]["codecMaxNumSeqs"] == 16
+    assert tuning(harness)["trialCount"] == 3
     assert recorded(harness).chosen == CHOSEN
     assert harness.cluster.get("ttspipeline", "demo")["status"]["codec"]["settingsGeneration"] == generation
     assert len(harness.cluster.kubelet.admins.puts) == puts
@@ -250,18 +244,30 @@ async def test_the_chosen_setting_survives_a_damaged_record(pipeline):
     assert message.startswith("ConfigMap demo-tuning is not readable")
 
 
-async def test_the_chosen_setting_and_the_trial_of_an_earlier_version_are_taken_over(pipeline):
-    """Earlier versions kept the whole state in the status."""
+async def test_the_chosen_setting_of_an_earlier_version_is_taken_over_and_its_trial_ends(pipeline):
     harness = pipeline
-    state = json.loads(msgspec.json.encode(PHASES["Trial"]()))
+    text = json.dumps(earlier_state())
+    harness.cluster.patch("configmap", RECORD, {"data": {"tuning.json": text}}, manager="syrinx-operator")
+    async with harness.operator() as operator:
+        await harness.wait(lambda: rows(harness) == [16, 16], "what was chosen is in force")
+        await harness.quiet(operator)
+    assert (recorded(harness).chosen, recorded(harness).trial_count, recorded(harness).trial) == (CHOSEN, 3, None)
+    assert overridden(harness) == []
+    (message,) = messages(harness, "TuningStateLost")
+    assert message.startswith("ConfigMap demo-tuning is not readable as a whole") and "$.trial" in message
+
+
+async def test_the_state_that_earlier_versions_kept_in_the_status_is_taken_over(pipeline):
+    harness = pipeline
+    state = json.loads(msgspec.json.encode(in_trial(counting=True)))
     harness.cluster.delete("configmap", RECORD)
     for written in (None, state):
         harness.cluster.patch("ttspipeline", "demo", {"status": {"tuning": written}}, subresource="status")
-    assert tuning(harness)["trial"]["period"], "the definition keeps fields that only earlier versions write"
+    assert tuning(harness)["trial"]["periodSeconds"], "the definition keeps fields that it does not know"
     async with harness.operator():
-        await harness.wait(lambda: rows(harness) == [16, 32], "one codec runs the candidate")
+        await harness.wait(lambda: rows(harness) == [32, 32], "all codecs run the candidate")
         assert (recorded(harness).chosen, recorded(harness).trial_count) == (CHOSEN, 3)
-        await harness.wait(lambda: "period" not in tuning(harness).get("trial", {}), "it has left the status")
+        await harness.wait(lambda: "periodSeconds" not in tuning(harness).get("trial", {}), "it has left the status")
     assert messages(harness, "TuningStateLost") == []
 
 
@@ -306,46 +312,65 @@ FEW = {
 """A bad initial setting with one possible improvement."""
 
 
-def listeners(harness: Harness, *, rows: int) -> None:
-    """Simulates traffic whose latency depends on the codecs' rows."""
+def listeners(harness: Harness) -> None:
+    """Simulates traffic of which a part is late while codecs have one row: too little to act without a trial."""
     admins = harness.cluster.kubelet.admins
-    load = Listeners(CODECS, lambda pod: admins.report(pod)["settings"], per_second=30.0, rows=rows)
-    admins.metrics = load.metrics
+    admins.metrics = Listeners(CODECS, lambda pod: admins.report(pod)["settings"], rows=2, late=0.38).metrics
 
 
 async def test_a_bad_setting_is_improved_under_load_while_the_operator_is_killed(harness):
     """Kills the operator during watching, trial and soak."""
     seen: set[str] = set()
-    listeners(harness, rows=2)
+    listeners(harness)
     harness.apply(**FEW)
     operator = await harness.operator().__aenter__()
     try:
         await harness.settled()
         while "Soaking" not in seen:
-            await harness.wait(lambda: tuning(harness)["phase"] not in seen | {"NoData"}, "another phase", 480)
+            await harness.wait(lambda: tuning(harness)["phase"] not in seen | {"NoData"}, "another phase", 600)
             seen.add(tuning(harness)["phase"])
             await operator.kill()
             operator = await harness.operator().__aenter__()
         await harness.wait(
             lambda: rows(harness, base=True) == [2, 2] and not overridden(harness), "the setting is promoted"
         )
-        await harness.wait(lambda: tuning(harness)["phase"] == "Watching", "the soak is over", 180)
-        assert harness.cluster.get("ttspipeline", "demo")["status"]["tuning"]["lastGood"]["codecMaxNumSeqs"] == 2
-        assert configured(harness) == 2
-        assert [record.verdict for record in recorded(harness).history] == ["Promoted"]
-        assert [len(messages(harness, reason)) for reason in ("TrialStarted", "Promoted", "Settled")] == [1, 1, 1]
-        await harness.wait(lambda: harness.condition("TuningReady")["reason"] == "Watching", "the condition says so")
+        assert seen == {"Watching", "Trial", "Soaking"} and configured(harness) == 2
+        status = tuning(harness)
+        assert status["lastGood"]["codecMaxNumSeqs"] == 1 and status["forecast"]["best"] > status["forecast"]["current"]
+        (record,) = recorded(harness).history
+        assert (record.verdict, record.difference) == ("Promoted", pytest.approx(0.38, abs=0.1))
+        assert [len(messages(harness, reason)) for reason in ("TrialStarted", "Promoted")] == [1, 1]
+        await harness.wait(lambda: harness.condition("TuningReady")["reason"] == "Soaking", "the condition says so")
     finally:
         await operator.stop()
 
 
 async def test_mode_recommend_only_reports_candidates(harness):
-    listeners(harness, rows=2)
+    listeners(harness)
     harness.apply(**{**FEW, "tuning": {**FEW["tuning"], "mode": "Recommend"}})
     async with harness.operator():
         await harness.settled()
-        await harness.wait(lambda: "recommendation" in tuning(harness), "a recommendation", 90)
+        await harness.wait(lambda: "recommendation" in tuning(harness), "a recommendation", 180)
         assert tuning(harness)["recommendation"]["setting"]["codecMaxNumSeqs"] == 2
         assert (rows(harness), configured(harness)) == ([1, 1], 1)
         assert not [put for _, put in harness.cluster.kubelet.admins.puts if put["settings"].get("max_num_seqs") == 2]
         assert len(messages(harness, "Recommended")) == 1
+
+
+async def test_gateways_that_report_no_outcomes_are_named(harness):
+    """As of images of earlier versions, which also do not know labels."""
+    listeners(harness)
+    admins = harness.cluster.kubelet.admins
+    metrics, admins.unknown = admins.metrics, {"arm"}
+
+    def earlier(pod: str) -> str:
+        return "".join(line for line in metrics(pod).splitlines(keepends=True) if "syrinx_stream" not in line)
+
+    admins.metrics = earlier
+    harness.apply(**FEW)
+    async with harness.operator():
+        await harness.settled()
+        await harness.wait(lambda: "report no outcomes" in harness.condition("TuningReady")["message"], "it is named")
+        assert harness.condition("TuningReady")["reason"] == "NoData"
+        assert harness.condition("MetricsAvailable")["status"] == "True"
+        assert (rows(harness), overridden(harness)) == ([1, 1], [])

@@ -12,7 +12,7 @@ import pytest
 from simulator import kernel, layout
 from simulator.cases import benched, published, simulate
 from simulator.scenario import TASK_TYPES, Costs, Decoder, Failure, Scenario, line
-from simulator.world import World, clock, fixed, goodput
+from simulator.world import World, clock, fixed, good, goodput
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.stage_config import Stage
@@ -252,17 +252,42 @@ class TestEvidence:
         world = ran(SCENARIO)
         evidence, outcomes = world.evidence(clock(0.0), clock(180.0)), world.outcomes()
         assert not evidence.problem
-        assert evidence.live_streams == len(outcomes.ttfa)
-        for task, name in enumerate(TASK_TYPES):
-            served = [counts for route, counts in evidence.routes.items() if route.task_type == name]
-            mine = outcomes.task == task
-            assert sum(each.requests for each in served) == mine.sum()
-            assert sum(each.underruns for each in served) == outcomes.underrun[mine].sum()
+        assert evidence.of_arm().accepted == len(outcomes.ttfa)
+        for name, served in evidence.streams.items():
+            mine = outcomes.task == TASK_TYPES.index(name)
+            assert served.requests == mine.sum()
+            assert served.underruns == outcomes.underrun[mine].sum()
             for edge in (0.05, 0.1, 1.0):
-                assert sum(each.ttfa_histogram[edge] for each in served) == (outcomes.ttfa[mine] <= edge).sum()
-            if mine.any():
-                objective = SCENARIO.objectives[name].seconds
-                assert sum(each.within_objective for each in served) == (outcomes.ttfa[mine] <= objective).sum()
+                assert served.ttfa_histogram[edge] == (outcomes.ttfa[mine] <= edge).sum()
+            objective = SCENARIO.objectives[name].seconds
+            assert served.within_objective == (outcomes.ttfa[mine] <= objective).sum()
+            known = evidence.outcomes[name, ""]
+            assert known.well == good(outcomes, SCENARIO)[mine].sum()
+            assert known.accepted == known.well + known.bad
+
+    def test_outcomes_have_the_label_under_which_a_request_was_accepted(self):
+        world = World(SCENARIO)
+        for at, label in ((0.0, ""), (30.0, "a"), (50.0, "b"), (70.0, "")):
+            world.run(at)
+            world.apply(Assignment(base=SETTING, label=label))
+        world.run(180.0)
+        evidence, accepted = world.evidence(clock(0.0), clock(180.0)), world.outcomes().accepted
+        for label, begin, end in (("a", 30.0, 50.0), ("b", 50.0, 70.0)):
+            known = evidence.of_arm(label)
+            assert known.accepted == ((accepted >= begin) & (accepted < end)).sum() == known.well + known.bad
+        assert evidence.of_arm().accepted == len(accepted)
+
+    def test_a_copy_goes_on_as_the_pipeline_would(self):
+        world = World(SCENARIO)
+        world.run(40.0)
+        twin, other = world.copy(), world.copy()
+        other.apply(Assignment(base=SETTING.with_value(Knob.TALKER_ROWS, 1)))
+        for each in (other, twin, world):
+            each.run(180.0)
+        assert np.array_equal(twin.outcomes().ttfa, world.outcomes().ttfa, equal_nan=True)
+        assert np.array_equal(twin.outcomes().ttfa, ran(SCENARIO).outcomes().ttfa, equal_nan=True)
+        assert not np.array_equal(other.outcomes().ttfa, world.outcomes().ttfa, equal_nan=True)
+        assert twin.evidence(clock(0.0), clock(180.0)) == world.evidence(clock(0.0), clock(180.0))
 
     def test_adjacent_windows_add_up(self):
         world = ran(SCENARIO)
@@ -281,7 +306,7 @@ class TestEvidence:
         world = ran(scenario, 0.0)
         outcomes, evidence = world.outcomes(), world.evidence(clock(0.0), clock(120.0))
         assert outcomes.refused.any()
-        assert sum(each.refused for each in evidence.failed.values()) == outcomes.refused.sum()
+        assert evidence.of_arm().refused == outcomes.refused.sum()
         assert np.isnan(outcomes.ttfa[outcomes.refused]).all()
 
     def test_refuses_requests_when_the_queue_is_too_old(self):
@@ -297,12 +322,12 @@ class TestEvidence:
         world.run(55.0)
         assert world.evidence(clock(20.0), clock(55.0)).until == clock(50.0)
         few = world.evidence(clock(45.0), clock(55.0))
-        assert (few.problem, few.until, few.routes) == ("", clock(45.0), {})
+        assert (few.problem, few.until, few.outcomes) == ("", clock(45.0), {})
         world.run(90.0)
         assert world.evidence(clock(20.0), clock(90.0)).until == clock(50.0)
         world.run(150.0)
         stale = world.evidence(clock(20.0), clock(150.0))
-        assert (bool(stale.problem), stale.until, stale.routes) == (True, clock(20.0), {})
+        assert (bool(stale.problem), stale.until, stale.outcomes) == (True, clock(20.0), {})
         assert all(worker.ready and worker.settings and worker.frames is None for worker in stale.replicas)
         world.run(170.0)
         assert world.evidence(clock(20.0), clock(170.0)).seconds == 150.0
@@ -329,33 +354,30 @@ class TestSettings:
     def test_overrides_expire_unless_renewed(self):
         world = World(changed(SCENARIO, codecs=2))
         candidate = SETTING.with_value(Knob.CODEC_ROWS, 3)
-        trial = Assignment(base=SETTING, stage=Stage.CODEC, candidate=candidate, replicas=("codec-1",))
+        trial = Assignment(base=SETTING, candidate=candidate)
 
         def in_force() -> list[int]:
             codecs = world.evidence(clock(0.0), clock(world.now)).replicas_of(Stage.CODEC)
             return [codec.settings["max_num_seqs"] for codec in codecs]
 
         world.apply(trial)
-        assert in_force() == [8, 3]
+        assert in_force() == [3, 3]
         world.run(0.9 * OVERRIDE_TTL_SECONDS)
         world.apply(trial)
         world.run(1.8 * OVERRIDE_TTL_SECONDS)
-        assert in_force() == [8, 3]
+        assert in_force() == [3, 3]
         world.run(2.0 * OVERRIDE_TTL_SECONDS)
         assert in_force() == [8, 8]
 
     def test_requests_of_a_candidate_are_marked(self):
         world = World(changed(SCENARIO, codecs=2))
-        candidate = SETTING.with_value(Knob.CODEC_ROWS, 3)
-        world.apply(Assignment(base=SETTING, stage=Stage.TALKER, candidate=SETTING))
+        world.apply(Assignment(base=SETTING, candidate=SETTING.with_value(Knob.CODEC_ROWS, 3)))
         world.run(20.0)
         assert world.outcomes().candidate[:20].all()
-        world.apply(Assignment(base=SETTING, stage=Stage.CODEC, candidate=candidate, replicas=("codec-1",)))
+        world.apply(Assignment(base=SETTING))
         world.run(60.0)
-        late = world.outcomes().accepted > 25.0
         outcomes = world.outcomes()
-        heard = late & (outcomes.codec >= 0)
-        assert np.array_equal(outcomes.candidate[heard], outcomes.codec[heard] == 1)
+        assert not outcomes.candidate[outcomes.accepted > 25.0].any()
 
     def test_more_codec_rows_share_calls(self):
         scenario = with_costs(changed(SCENARIO, load=((120.0, {"CustomVoice": 8.0}),)), eager=Decoder(0.012, 0, 0.0005))
@@ -424,13 +446,13 @@ class TestReplicas:
         began = (outcomes.accepted + outcomes.ttfa)[~outcomes.refused]
         assert not ((began > 30.1) & (began < 40.0)).any()
 
-    def test_a_restarted_replica_runs_the_base_setting(self):
+    def test_a_restarted_replica_runs_the_setting_in_force(self):
         world = World(
             changed(SCENARIO, codecs=2, failures=(Failure(stage=Stage.CODEC, replica=1, at=30.0, down=20.0),))
         )
         candidate = SETTING.with_value(Knob.CODEC_ROWS, 3)
         world.run(29.0)
-        world.apply(Assignment(base=SETTING, stage=Stage.CODEC, candidate=candidate, replicas=("codec-1",)))
+        world.apply(Assignment(base=SETTING, candidate=candidate))
         world.run(40.0)
         evidence = world.evidence(clock(10.0), clock(40.0))
         codec = evidence.replicas_of(Stage.CODEC)[1]
@@ -440,7 +462,7 @@ class TestReplicas:
         evidence = world.evidence(clock(10.0), clock(60.0))
         codec = evidence.replicas_of(Stage.CODEC)[1]
         assert (codec.ready, codec.restarts, evidence.disruption) == (True, 1, "")
-        assert codec.settings["max_num_seqs"] == 8
+        assert codec.settings["max_num_seqs"] == 3
         before, after = world.evidence(clock(0.0), clock(30.0)), world.evidence(clock(50.0), clock(60.0))
         assert codec.frames < before.replicas_of(Stage.CODEC)[1].frames + after.replicas_of(Stage.CODEC)[1].frames
 
@@ -472,7 +494,7 @@ def test_past_windows_stay_available():
 
 
 def _requests(evidence) -> int:
-    return sum(each.requests for each in evidence.routes.values())
+    return evidence.of_arm().accepted
 
 
 def _frames(evidence) -> int:

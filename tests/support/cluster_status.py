@@ -16,7 +16,7 @@ from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.spec import PipelineSpec, default_pipeline
 from syrinx_operator.resource.status import read
 from syrinx_operator.resource.tuning_status import State
-from syrinx_operator.tuner.evidence import Evidence, Route, RouteStats
+from syrinx_operator.tuner.evidence import Evidence, StreamStats
 from syrinx_stages.contract.settings import ReportedSettings
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -29,8 +29,8 @@ GATEWAY, TALKER, CODEC, REDIS = Component.GATEWAY, Component.TALKER, Component.C
 
 def measured(problem="", reason="Stale", live_streams=0, underruns=0, **task_types):
     """Returns metrics with the requests, those within the objective, and the 95th percentile of each task type."""
-    routes = {
-        Route("demo-talker-0", "demo-codec-0", task_type): RouteStats(
+    streams = {
+        task_type: StreamStats(
             requests=requests,
             within_objective=within,
             underruns=underruns if n == 0 else 0,
@@ -41,7 +41,7 @@ def measured(problem="", reason="Stale", live_streams=0, underruns=0, **task_typ
     }
     identity = Identity(model="m", image="i", device="d")
     evidence = Evidence(
-        since=NOW, until=NOW, identity=identity, problem=problem, routes=routes, live_streams=live_streams
+        since=NOW, until=NOW, identity=identity, problem=problem, streams=streams, live_streams=live_streams
     )
     return Metrics(source="gateways", reason=reason, evidence=evidence)
 

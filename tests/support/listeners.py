@@ -1,5 +1,5 @@
-"""Simulated clients of an idle pipeline, as its stages' metrics would report them. Their TTFA depends on the settings
-in force at each codec."""
+"""Simulated clients of an idle pipeline, as its stages' metrics would report them. How many are served well depends on
+the settings in force at each codec."""
 
 from __future__ import annotations
 
@@ -7,69 +7,61 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from syrinx_stages.contract.metrics import (
-    FRAMES,
-    INFO,
-    LIVE_STREAMS,
-    MAX_NUM_SEQS,
-    TTFA,
-    TTFA_BUCKETS,
-)
+from support.stage_metrics import Gateway, Worker
 
-TALKER = "demo-talker-0"
+SOON, LATE = 0.15, 2.0
+"""TTFA in seconds of requests that are served well, and of late ones."""
+CHUNKS = (2, 2, 3, 4, 5, 7, 2)
+"""Frames of the decoder calls of a request, by the default ramp."""
+CALL_SECONDS = 0.022
+"""Engine time of a decoder call of any size."""
 
 
 class Listeners:
-    """Clients at a fixed rate per codec. Those of a codec with enough rows have a short TTFA, the others a long one."""
+    """Clients at a fixed rate per codec. A part of those whose codec has too few rows is served late."""
 
     def __init__(
         self,
         codecs: tuple[str, ...],
         settings: Callable[[str], Mapping[str, Any]],
         *,
-        per_second: float,
         rows: int,
-        soon: float = 0.15,
-        late: float = 2.0,
+        late: float,
+        per_second: float = 6.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`settings(codec)` returns the settings in force; `soon` and `late` are the TTFA in seconds."""
-        self._codecs = codecs
+        """`settings(pod)` returns the settings in force, `late` is the late part of the requests with fewer `rows`."""
         self._settings = settings
-        self._per_second = per_second
-        self._rows = rows
-        self._seconds = {True: soon, False: late}
+        self._rows, self._late, self._per_second = rows, late, per_second
         self._clock = clock
         self._at = clock()
-        self._requests = {(codec, enough): 0.0 for codec in codecs for enough in (True, False)}
-        self._before = {codec: True for codec in codecs}
+        self._gateway = Gateway()
+        self._talker = Worker("demo-talker-0", "talker")
+        self._codecs = {name: Worker(name, "codec") for name in codecs}
+        self._owed = dict.fromkeys(codecs, 0.0)
+        """Fractions of late requests that are still to be counted."""
+        self._arm, self._short = "", {name: False for name in codecs}
 
     def metrics(self, pod: str) -> str:
         """Returns the body of a pod's /metrics."""
         self._advance()
         if "gateway" in pod:
-            return self._gateway()
-        stage = "talker" if "talker" in pod else "codec"
-        rows = self._settings(pod)["max_num_seqs"]
-        frames = sum(count for (codec, _), count in self._requests.items() if pod in (codec, TALKER)) * 25
-        return (
-            f'{MAX_NUM_SEQS.name}{{stage="{stage}"}} {rows}\n{FRAMES.name}{{stage="{stage}"}} {int(frames)}\n'
-            f'{INFO.name}{{version="1",device="cpu"}} 1\n'
-        )
+            self._arm = self._settings(pod).get("arm", "")
+            return self._gateway.text
+        return self._codecs.get(pod, self._talker).text
 
     def _advance(self) -> None:
         """Counts the requests since the last call, under the settings in force then."""
-        now = self._clock()
-        for codec in self._codecs:
-            self._requests[codec, self._before[codec]] += self._per_second * (now - self._at)
-            self._before[codec] = self._settings(codec)["max_num_seqs"] >= self._rows
-        self._at = now
-
-    def _gateway(self) -> str:
-        lines = [f"{LIVE_STREAMS.name} 0"]
-        for codec in self._codecs:
-            for edge in (*TTFA_BUCKETS, float("inf")):
-                count = sum(int(self._requests[codec, enough]) for enough, at in self._seconds.items() if at <= edge)
-                labels = f'task_type="CustomVoice",talker="{TALKER}",codec="{codec}",le="{edge}"'
-                lines.append(f"{TTFA.name}_bucket{{{labels}}} {count}")
-        return "\n".join([*lines, ""])
+        requests = int((self._clock() - self._at) * self._per_second)
+        self._at += requests / self._per_second
+        for name, codec in self._codecs.items():
+            self._owed[name] += requests * self._late * self._short[name]
+            late = int(self._owed[name])
+            self._owed[name] -= late
+            self._gateway.serve(*[SOON] * (requests - late), *[LATE] * late, codec=name)
+            self._gateway.settle(self._arm, accepted=requests, well=requests - late, late=late)
+            self._talker.prefills(*[0.001] * requests)
+            self._talker.steps(1, *[0.001] * (sum(CHUNKS) * requests))
+            for frames in CHUNKS:
+                codec.calls(1, frames, "eager", *[CALL_SECONDS] * requests)
+            self._short[name] = self._settings(name)["max_num_seqs"] < self._rows

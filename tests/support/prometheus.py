@@ -22,7 +22,6 @@ from support.stage_metrics import Gateway, Worker
 from syrinx_operator.cluster.prometheus import CLOCK_QUERY, counters_query
 from syrinx_operator.cluster.state import Owner
 from syrinx_operator.local import die_with_parent
-from syrinx_operator.resource.knobs import TUNED_STAGES
 
 OWNER = Owner("demo", "voices", "u-1", generation=1)
 ANSWERS = Path(__file__).parents[1] / "fixtures" / "prometheus" / "answers.json"
@@ -188,7 +187,7 @@ async def _record() -> None:
     until = time.time()
     async with running(program, history(until)) as url, httpx.AsyncClient(trust_env=False) as client:
         answers = {}
-        for query in (CLOCK_QUERY, *(counters_query(OWNER, 300, frozenset(apart)) for apart in ((), TUNED_STAGES))):
+        for query in (CLOCK_QUERY, *(counters_query(OWNER, 300, summed=summed) for summed in (False, True))):
             answer = await client.get(f"{url}/api/v1/query", params={"query": query, "time": f"{until:.3f}"})
             answers[query] = answer.raise_for_status().json()
     ANSWERS.parent.mkdir(parents=True, exist_ok=True)

@@ -67,6 +67,11 @@ class Worker:
             self.metrics[contract.STEP_SECONDS].labels(self.stage, rows_label(rows)).observe(value)
             self.metrics[contract.FRAMES].labels(self.stage).inc(rows)
 
+    def prefills(self, *seconds: float) -> None:
+        """Records prefills of requests."""
+        for value in seconds:
+            self.metrics[contract.PREFILL_SECONDS].labels(self.stage).observe(value)
+
     def calls(self, rows: int, frames: int, result: str, *seconds: float) -> None:
         """Records decoder calls with one requested shape."""
         for value in seconds:

@@ -1,152 +1,109 @@
-"""A random environment for the tuner: the ratio of good requests is a given function of the setting.
-
-Fast enough for thousands of days. `bench/simulator` models queues and engines.
-"""
+"""A pipeline with a given ratio of bad requests, and the tuner that decides for it."""
 
 import math
-import random
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 
 import msgspec
-import numpy as np
+from msgspec.structs import replace
 
-from syrinx_operator.resource.knobs import Identity, Setting, live_settings
+from simulator.scripted import START, TASK_TYPE, Bad, Scripted, clock
+from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.spec import default_pipeline
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import State
-from syrinx_operator.tuner.decide import Decision, assignment, decide, window_start
-from syrinx_operator.tuner.evidence import CallStats, Evidence, ReplicaStats, Route, RouteStats, StepStats
+from syrinx_operator.tuner.decide import Assignment, Decision, assignment, decide
+from syrinx_operator.tuner.evidence import Outcomes
+from syrinx_operator.tuner.plan import Answer, Forecast, Question
 from syrinx_operator.tuner.policy import Objective, Policy, policy_of
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
-IDENTITY = Identity(model="m1", image="syrinx 0.1.0", device="cpu")
+__all__ = ["BASE", "BETTER", "START", "TASK_TYPE", "World", "auto", "better", "clock", "served"]
 
-Good = Callable[[Setting, str, float], float]
-"""Ratio of good requests by setting, task type, and seconds since the start."""
+BASE = Setting(talker_max_num_seqs=2, codec_max_num_seqs=8, chunk_ramp=(2, 2, 3, 4, 5, 7, 9, 12))
+BETTER = replace(BASE, talker_max_num_seqs=8, codec_max_num_seqs=4)
 
 
 def auto(**fields) -> Policy:
-    """Returns an Auto policy with an objective for each task type."""
+    """Returns an Auto policy with an objective."""
     policy = policy_of(default_pipeline().spec)
-    objectives = dict.fromkeys(("CustomVoice", "Base"), Objective(0.2, 0.95))
-    return msgspec.structs.replace(policy, **({"mode": "Auto", "objectives": objectives} | fields))
+    given = {"mode": "Auto", "requested": BASE, "objectives": {TASK_TYPE: Objective(0.2, 0.95)}, **fields}
+    return replace(policy, **given)
 
 
-class World:
-    """Requests and replicas as the tuner observes them. `run` advances time with the tuner."""
+def better(base: float, other: float, setting: Setting = BETTER) -> Bad:
+    """Returns the ratio of bad requests: one of a setting, and one of all others."""
+    return lambda running, _: other if running == setting else base
 
-    def __init__(self, policy, good: Good, *, rate=4.0, mix=None, talkers=1, codecs=1, seed=0, state=None):
-        self.policy = policy
-        self.good = good
-        self.rate = rate if callable(rate) else lambda _: rate
-        self.mix = mix or {"CustomVoice": 1.0}
-        self.names = {Stage.TALKER: [f"talker-{n}" for n in range(talkers)]}
-        self.names[Stage.CODEC] = [f"codec-{n}" for n in range(codecs)]
-        self.restarts = {name: 0 for names in self.names.values() for name in names}
-        self.state = state or State()
-        self.now = START
-        self.random = random.Random(seed)
-        self.dice = np.random.default_rng(seed)
-        self.segments = []
+
+def served(bad: int, requests: int, label: str = "") -> dict[tuple[str, str], Outcomes]:
+    """Returns outcomes of one arm."""
+    return {(TASK_TYPE, label): Outcomes(accepted=requests, well=requests - bad, late=bad)}
+
+
+class World(Scripted):
+    """The tuner and its pipeline. The model always says that `proposal` is best, by `gain`."""
+
+    def __init__(
+        self,
+        bad: Bad,
+        *,
+        policy: Policy | None = None,
+        proposal: Setting | None = BETTER,
+        gain: float = 0.1,
+        start: float = 0.0,
+        **fields,
+    ) -> None:
+        self.policy = policy or auto()
+        super().__init__(bad, self.policy.requested, **fields)
+        self.proposal, self.gain = proposal, gain
+        self.questions: list[Question] = []
+        self.state = State()
         self.decisions: list[Decision] = []
-        self.identity = IDENTITY
-        self.problem = ""
-        self.disruption = ""
-        self.speed = {}
-        """By replica: factor on its ratio of good requests."""
+        self.applied: list[Assignment] = []
+        self.run(start)
 
-    def setting_of(self, stage, name) -> Setting:
-        now = assignment(self.policy, self.state)
-        return now.override(stage, name) or now.base
-
-    def elapsed(self) -> float:
-        return (self.now - START).total_seconds()
-
-    def pass_time(self, seconds):
-        """Generates requests."""
-        served = {}
-        talkers, codecs = self.names[Stage.TALKER], self.names[Stage.CODEC]
-        for talker in talkers:
-            for codec in codecs:
-                for task_type, part in self.mix.items():
-                    own = self.setting_of(Stage.TALKER, talker)
-                    theirs = self.setting_of(Stage.CODEC, codec)
-                    setting = msgspec.structs.replace(theirs, talker_max_num_seqs=own.talker_max_num_seqs)
-                    asked = int(
-                        self.dice.poisson(self.rate(self.elapsed()) * part * seconds / len(talkers) / len(codecs))
-                    )
-                    chance = self.good(setting, task_type, self.elapsed())
-                    chance *= self.speed.get(talker, 1.0) * self.speed.get(codec, 1.0)
-                    within = int(self.dice.binomial(asked, min(1.0, chance)))
-                    served[Route(talker, codec, task_type)] = (asked, within)
-        self.segments.append((self.now, served))
-        self.segments = self.segments[-200:]
-        self.now += timedelta(seconds=seconds)
-
-    def evidence(self) -> Evidence:
-        """Returns the evidence that the counter history would give."""
-        begin = window_start(self.policy, self.state, self.now)
-        counts = {}
-        for at, served in reversed(self.segments):
-            if at < begin - timedelta(seconds=0.2):
-                break
-            for route, (asked, within) in served.items():
-                before = counts.get(route, (0, 0))
-                counts[route] = (before[0] + asked, before[1] + within)
-        known = not self.problem
-        return Evidence(
-            since=begin,
-            until=self.now if known else begin,
-            identity=self.identity,
-            problem=self.problem,
-            routes={route: _served(*pair) for route, pair in counts.items() if pair[0]} if known else {},
-            queue_age=0.0,
-            replicas=tuple(self._worker(stage, name) for stage, names in self.names.items() for name in names),
-            disruption=self.disruption,
-        )
-
-    def _worker(self, stage, name) -> ReplicaStats:
-        settings = live_settings(self.setting_of(stage, name), stage)
-        # Engines have spare capacity, so the good ratio follows from the given function alone.
-        steps = {1: StepStats(100, 0.05), 8: StepStats(100, 0.06)}
-        calls = (CallStats(1, 4, "eager", 100, 0.05),) if stage is Stage.CODEC else ()
-        return ReplicaStats(
-            name=name,
-            stage=stage,
-            ready=True,
-            restarts=self.restarts[name],
-            settings=settings,
-            errors=0,
-            steps=steps,
-            calls=calls,
-        )
+    def ask(self, question: Question) -> Answer | None:
+        self.questions.append(question)
+        if self.proposal is None:
+            return None
+        now = Forecast(question.current, question.observed_well, 0.5, question.observed_well)
+        best = Forecast(self.proposal, min(1.0, now.well + self.gain), 0.5, now.score + self.gain)
+        return Answer(now, best, 0.0)
 
     def evaluate(self) -> Decision:
-        """Evaluates once and applies the decision at once."""
-        decision = decide(self.policy, self.state, self.evidence(), self.now)
-        # The state must survive encoding.
-        self.state = msgspec.json.decode(msgspec.json.encode(decision.state), type=State)
-        assert self.state == decision.state
+        """Decides once, as if the process had restarted since the last decision, and applies the assignment."""
+        self.state = msgspec.json.decode(msgspec.json.encode(self.state), type=State)
+        decision = decide(self.policy, self.state, self.evidence, self.ask, clock(self.now))
+        self.state = decision.state
         self.decisions.append(decision)
+        self.applied.append(assignment(self.policy, self.state))
+        self.apply(self.applied[-1])
         return decision
 
-    def run(self, seconds, each=lambda world: None):
-        """Advances time. `each` is called after every evaluation."""
-        end = self.now + timedelta(seconds=seconds)
-        while self.now < end:
+    def serve(self, seconds, each=lambda world: None) -> "World":
+        """Decides whenever a decision is due. `each` is called after every one."""
+        return self.until(lambda _: False, seconds, each, must=False)
+
+    def until(self, condition, seconds=3600.0, each=lambda world: None, *, must=True) -> "World":
+        """Decides until a condition holds."""
+        end = self.now + seconds
+        while not condition(self):
+            if self.now >= end:
+                assert not must, f"{self.state.phase}: {self.state.message}"
+                break
             decision = self.evaluate()
             each(self)
-            self.pass_time(decision.requeue_after)
+            if condition(self):
+                break
+            self.run(self.now + math.ceil(10 * decision.requeue_after) / 10)
         return self
 
+    @property
+    def events(self) -> list[str]:
+        return [event.reason for decision in self.decisions for event in decision.events if event.reason != "Compared"]
+
+    @property
     def verdicts(self) -> list[str]:
         return [record.verdict for record in self.state.history]
 
-    def event_reasons(self) -> list[str]:
-        return [event.reason for decision in self.decisions for event in decision.events]
-
-
-def _served(asked, within) -> RouteStats:
-    ttfa = {0.1: within // 2, 0.2: within, 0.5: asked, math.inf: asked}
-    return RouteStats(requests=asked, within_objective=within, underruns=0, ttfa_histogram=ttfa)
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is overridden."""
+        return self.applied[-1].candidate is None and self.applied[-1].label == ""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
-from syrinx_operator.resource.knobs import Knob, Setting
+from msgspec.structs import replace
+
+from syrinx_operator.resource.knobs import TUNED_STAGES, Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape
-from syrinx_operator.resource.tuning_status import Counts, Period, State, Stratum, Trial
+from syrinx_operator.resource.tuning_status import Forecast, Guard, Served, State, Trial
 from syrinx_operator.tuner.decide import Event
 from syrinx_operator.tuner.telemetry import PipelineKey, TunerTelemetry
+from syrinx_operator.tuner.trial import runs_candidate
 
 BASE = Setting(
     talker_max_num_seqs=8,
@@ -16,27 +22,41 @@ BASE = Setting(
     chunk_ramp=(2, 4, 8),
     capture_pairs=(CaptureShape(rows=1, frames=4),),
 )
-STRATA = (
-    Stratum(task_type="all", candidate=Counts(requests=40, good=39), baseline=Counts(requests=38, good=30)),
-    Stratum(task_type="CustomVoice", candidate=Counts(requests=40, good=39), baseline=Counts(requests=38, good=30)),
-)
+EARLIER_STATE = Path(__file__).parents[1] / "fixtures" / "tuning" / "earlier.json"
+"""The state of a pipeline in a trial, as the version before the what-if model recorded it."""
+
+
+def trial(candidate: Setting, baseline: Setting, start: datetime, *, of_candidate: bool = True, **fields: Any) -> Trial:
+    """Returns trial 3 of a pipeline with a talker and a codec, in a period of the candidate or of the baseline."""
+    found = Trial(
+        id=3,
+        candidate=candidate,
+        baseline=baseline,
+        why="the decoder waits",
+        start_time=start,
+        period_seconds=30.0,
+        period_time=start,
+        replicas=tuple(f"demo-{stage}-0" for stage in TUNED_STAGES),
+        guard=Guard(expected_bad=0.2),
+    )
+    # A coin decides which period of the first pair is the candidate's.
+    period = next(n for n in range(2) if runs_candidate(replace(found, period=n)) is of_candidate)
+    return replace(found, period=period, **fields)
 
 
 def in_trial(now: datetime) -> State:
     """Returns a state with a trial of twice the rows that started five minutes ago."""
-    trial = Trial(
-        id=3,
-        knob=Knob.CODEC_ROWS,
-        candidate=BASE.with_value(Knob.CODEC_ROWS, 8),
-        baseline=BASE,
-        design="Parallel",
-        rationale="the queue waits for it",
-        start_time=now - timedelta(minutes=5),
-        period_seconds=30.0,
-        period=Period(index=2, start_time=now),
-        strata=STRATA,
-    )
-    return State(mode="Auto", phase="Trial", trial=trial)
+    served = {"candidate_served": Served(requests=40, bad=1), "baseline_served": Served(requests=38, bad=8)}
+    twice = BASE.with_value(Knob.CODEC_ROWS, 8)
+    forecast = Forecast(time=now, rate=2.0, observed=0.93, current=0.92, best=0.985, setting=twice)
+    started = trial(twice, BASE, now - timedelta(minutes=5), **served)
+    return State(mode="Auto", phase="Trial", trial=started, forecast=forecast)
+
+
+def earlier_state() -> dict[str, Any]:
+    """Returns the content of `EARLIER_STATE`."""
+    found: dict[str, Any] = json.loads(EARLIER_STATE.read_text())
+    return found
 
 
 def update_telemetry(telemetry: TunerTelemetry, pipeline: PipelineKey = ("voices", "demo"), *verdicts: str) -> None:

@@ -17,6 +17,7 @@ from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.spec import PipelineSpec, default_pipeline
 from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.resource.tuning import SloSpec, TtfaObjective, TuningSpec
+from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.counters import Observation
 from syrinx_operator.tuner.evidence import slo_statuses
 from syrinx_operator.tuner.policy import policy_of
@@ -60,13 +61,14 @@ class Watch:
         seen = Observation(snapshots=reading.snapshots, replicas=(), identity=identity, problem=reading.problem)
         policy = policy_of(self.pipeline.spec)
         since = self.now - timedelta(seconds=window(policy))
-        evidence = self.tuner.evidence(owner.uid, policy, seen, since, self.now)
+        self.tuner.step(owner.uid, policy, State(), seen, self.now)
+        evidence = self.tuner.evidence(owner.uid, policy, since, self.now)
         return Summary(
             problem=evidence.problem,
             reason=reading.reason if evidence.problem else "",
             task_types=tuple(each for each in slo_statuses(self.pipeline.spec.slo.ttfa, evidence) if each.requests),
             live_streams=evidence.live_streams,
-            underruns=sum(stats.underruns for stats in evidence.routes.values()),
+            underruns=sum(stats.underruns for stats in evidence.streams.values()),
         )
 
 
@@ -100,7 +102,7 @@ async def test_only_task_types_with_an_objective_count_requests_within_it():
     assert (found["Base"].requests, found["Base"].within) == (2, 0.5)
 
 
-async def test_requests_are_summed_over_gateways_and_routes():
+async def test_requests_are_summed_over_gateways_talkers_and_codecs():
     first, second = Gateway("demo-gateway-5f-0"), Gateway("demo-gateway-5f-1")
     watch = Watch(first, second)
     await watch.summary()

@@ -24,6 +24,7 @@ from support.cluster_status import (
     message,
 )
 from support.fake_api import FakeApi
+from support.tuning import trial
 from syrinx_operator.cluster.events import EventRecorder, status_events
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.state import (
@@ -45,7 +46,7 @@ from syrinx_operator.resource.spec import (
 )
 from syrinx_operator.resource.status import Condition, PipelineStatus, read
 from syrinx_operator.resource.tuning import SloSpec, TtfaObjective, TuningSpec
-from syrinx_operator.resource.tuning_status import Counts, Period, State, Stratum, Trial, TrialRecord
+from syrinx_operator.resource.tuning_status import Forecast, Guard, Soak, State, TrialRecord
 from syrinx_operator.tuner.decide import Event
 from syrinx_stages.contract.settings import ReportedSettings
 
@@ -479,18 +480,8 @@ def test_with_tuning_off_the_status_has_no_metrics():
 # Tuning ------------------------------------------------------------------------------------------------------
 
 SETTING = Setting(talker_max_num_seqs=8, codec_max_num_seqs=4, chunk_ramp=(1, 2, 4))
-TRIAL = Trial(
-    id=3,
-    knob=Knob.CODEC_ROWS,
-    candidate=SETTING.with_value(Knob.CODEC_ROWS, 8),
-    baseline=SETTING,
-    design="Switchback",
-    rationale="the decoder waits",
-    start_time=NOW,
-    period_seconds=30.0,
-    period=Period(index=0, start_time=NOW, all_replicas=True),
-    strata=(Stratum(task_type="all", baseline=Counts(requests=4, good=3)),),
-)
+TRIAL = trial(msgspec.structs.replace(SETTING, talker_max_num_seqs=16, codec_max_num_seqs=8), SETTING, NOW)
+FORECAST = Forecast(time=NOW, rate=12.5, observed=0.9, current=0.91, best=0.99, setting=SETTING)
 
 
 @pytest.mark.parametrize(
@@ -498,7 +489,6 @@ TRIAL = Trial(
     [
         ("Watching", None, ("True", "Watching")),
         ("Trial", None, ("True", "Trial")),
-        ("Promoting", None, ("True", "Promoting")),
         ("Soaking", None, ("True", "Soaking")),
         ("Paused", None, ("False", "Paused")),
         ("NoData", "objectives", ("False", "NoData")),
@@ -517,9 +507,7 @@ def test_tuning_is_ready_in_its_active_phases(phase, slo, expected):
 def test_the_status_shows_what_is_in_force_what_is_tried_and_the_last_results():
     cluster = Cluster()
     results = tuple(
-        TrialRecord(
-            id=n, time=NOW, start_time=NOW, knob=Knob.RAMP, before="a", after="b", verdict="Promoted", reason="c"
-        )
+        TrialRecord(id=n, time=NOW, start_time=NOW, before="a", after="b", verdict="Promoted", reason="c")
         for n in range(20)
     )
     cluster.tuning = State(
@@ -534,14 +522,38 @@ def test_the_status_shows_what_is_in_force_what_is_tried_and_the_last_results():
     )
     assert found["trial"] == {
         "id": 3,
-        "knob": "codec.maxNumSeqs",
-        "goal": "GoodRequests",
-        "before": "4",
-        "after": "8",
-        "design": "Switchback",
+        "before": "talker.maxNumSeqs 8, codec.maxNumSeqs 4",
+        "after": "talker.maxNumSeqs 16, codec.maxNumSeqs 8",
         "rationale": "the decoder waits",
         "startTime": "2026-11-21T12:00:00Z",
     }
+
+
+def test_the_status_shows_what_the_model_says_beside_what_is_observed():
+    cluster = Cluster()
+    cluster.tuning = State(forecast=FORECAST, next_plan_time=NOW)
+    found = cluster.update()["tuning"]
+    assert found["nextTrialTime"] == "2026-11-21T12:00:00Z"
+    assert {**found["forecast"], "setting": None} == {
+        "time": "2026-11-21T12:00:00Z",
+        "rate": 12.5,
+        "observed": 0.9,
+        "current": 0.91,
+        "best": 0.99,
+        "setting": None,
+    }
+
+
+def test_the_last_good_setting_is_what_a_regression_reverts_to():
+    cluster, better = Cluster(), SETTING.with_value(Knob.CODEC_ROWS, 8)
+    soak = Soak(id=3, before=SETTING, start_time=NOW, rate=12.5, guard=Guard(expected_bad=0.1))
+    for state, last_good in (
+        (State(), None),
+        (State(chosen=better), better),
+        (State(chosen=better, soak=soak), SETTING),
+    ):
+        cluster.tuning = state
+        assert read(cluster.update()).tuning.last_good == last_good
 
 
 def test_a_tuning_phase_causes_no_status_events():

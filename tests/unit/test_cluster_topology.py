@@ -105,5 +105,5 @@ def test_prometheus_distinguishes_the_stages_in_a_pod():
         ],
         list[_Series],
     )
-    found = snapshots(owner_of(PIPELINE), series, frozenset())
+    found = snapshots(owner_of(PIPELINE), series)
     assert [(each.replica, each.stage) for each in found] == [("near-talker-0", "talker"), ("near-talker-0", "codec")]

@@ -8,28 +8,30 @@ import pytest
 
 from support.cluster_plan import CONFIG, EMPTY, after, objects, owner_of, pipeline, pod_template, replica
 from support.cluster_status import Cluster as StatusCluster
+from support.tuning import earlier_state, trial
 from syrinx_operator.cluster import tuning
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, Problem
-from syrinx_operator.resource.knobs import Identity, Knob, Setting, setting_of
+from syrinx_operator.resource.knobs import Identity, Knob, Setting, live_settings, setting_of
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import (
-    MAX_BEST_KNOWN,
     MAX_HISTORY,
-    MAX_QUARANTINE,
-    BestKnown,
-    Period,
-    QuarantinedSetting,
+    MAX_SHAPES,
+    MAX_TRIED,
+    CallPoint,
+    Forecast,
+    Measured,
     State,
-    Trial,
+    StepPoint,
     TrialRecord,
-    Workload,
+    Tried,
 )
+from syrinx_operator.tuner.decide import Decision
 from syrinx_stages.contract.settings import ReportedSettings
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-TALKER, CODEC = Component.TALKER, Component.CODEC
+GATEWAY, TALKER, CODEC = Component.GATEWAY, Component.TALKER, Component.CODEC
 RECORD = ObjectKey("ConfigMap", "demo-tuning")
 IDENTITY = Identity(model="m-1", image="syrinx/stages:1.0.0", device="talker: cpu; codec: cpu")
 
@@ -41,7 +43,7 @@ def auto(**spec):
 AUTO = auto()
 INITIAL = setting_of(AUTO.spec)
 CHOSEN = INITIAL.with_value(Knob.CODEC_ROWS, 16)
-OVERRIDES = CHOSEN.with_value(Knob.CODEC_ROWS, 32)
+CANDIDATE = CHOSEN.with_value(Knob.CODEC_ROWS, 32).with_value(Knob.TALKER_ROWS, 4)
 
 
 def tuned_state(**fields):
@@ -49,7 +51,6 @@ def tuned_state(**fields):
         **{
             "requested": INITIAL,
             "chosen": CHOSEN,
-            "last_good": CHOSEN,
             "identity": IDENTITY,
             "trial_count": 2,
             **fields,
@@ -57,19 +58,10 @@ def tuned_state(**fields):
     )
 
 
-def trial(*candidates, everywhere=False):
-    period = Period(index=0, start_time=NOW, candidate_replicas=candidates, all_replicas=everywhere)
-    return Trial(
-        id=3,
-        knob=Knob.CODEC_ROWS,
-        candidate=OVERRIDES,
-        baseline=CHOSEN,
-        design="Parallel",
-        rationale="the decoder waits",
-        start_time=NOW,
-        period_seconds=30.0,
-        period=period,
-    )
+def tried(*, counting=True, **fields):
+    """Returns the tuning in a trial, in a period of the candidate."""
+    running = trial(CANDIDATE, CHOSEN, NOW, counting_time=NOW if counting else None, first_label=9, **fields)
+    return tuned_state(phase="Trial", trial=running)
 
 
 def planned(subject, state, observed=EMPTY):
@@ -97,36 +89,73 @@ def test_a_chosen_setting_changes_live_settings_and_no_pod_template():
 @pytest.mark.parametrize("mode", ["Off", "Recommend"])
 def test_only_mode_auto_applies_tuned_settings(mode):
     subject = auto(tuning={"mode": mode})
-    state = tuned_state(trial=trial("demo-codec-0", everywhere=True))
-    tuned = tuning.tuning_of(subject, state)
-    assert rows(planned(subject, state)) == INITIAL.codec_max_num_seqs
-    assert tuned.overrides_for(replica(CODEC, 0, "t")) is None
+    tuned = tuning.tuning_of(subject, tried())
+    assert rows(planned(subject, tried())) == INITIAL.codec_max_num_seqs
+    assert overrides(tuned) == {}
 
 
 def test_pausing_keeps_the_chosen_setting_and_ends_a_trial():
     subject = auto(tuning={"mode": "Auto", "paused": True})
-    tuned = tuning.tuning_of(subject, tuned_state(trial=trial("demo-codec-0", everywhere=True)))
+    tuned = tuning.tuning_of(subject, tried())
     assert tuned.assignment.base == CHOSEN
-    assert tuned.overrides_for(replica(CODEC, 0, "t")) is None
+    assert overrides(tuned) == {}
 
 
-def test_a_trial_overrides_the_settings_of_its_replicas():
-    tuned = tuning.tuning_of(AUTO, tuned_state(trial=trial("demo-codec-1", "demo-codec-3")))
-    limited = [tuned.overrides_for(replica(CODEC, n, "t")) for n in range(4)]
-    assert [each and each["max_num_seqs"] for each in limited] == [None, 32, None, 32]
-    assert tuned.overrides_for(replica(TALKER, 1, "t")) is None
-    assert tuned.overrides_for(replica(Component.GATEWAY, 1, "t")) is None
-    assert rows(planned(AUTO, tuned.state)) == 16
+def overrides(tuned):
+    """Returns the overrides of a replica of each stage, without those of stages that have none."""
+    found = {stage: tuned.overrides_for(replica(stage, 7, "t")) for stage in STAGES}
+    return {stage: settings for stage, settings in found.items() if settings}
 
 
-def test_a_switchback_trial_applies_to_new_replicas_too():
-    tuned = tuning.tuning_of(AUTO, tuned_state(trial=trial(everywhere=True)))
-    assert tuned.overrides_for(replica(CODEC, 9, "t"))["max_num_seqs"] == 32
+def test_in_a_period_of_the_candidate_all_talkers_and_codecs_run_it():
+    tuned = tuning.tuning_of(AUTO, tried(counting=False))
+    assert overrides(tuned) == {
+        TALKER: live_settings(CANDIDATE, Stage.TALKER),
+        CODEC: live_settings(CANDIDATE, Stage.CODEC),
+    }
+    assert rows(planned(AUTO, tuned.state)) == 16, "a replica that restarts runs the base"
+
+
+def test_in_a_period_of_the_baseline_nothing_is_overridden():
+    tuned = tuning.tuning_of(AUTO, tried(counting=False, of_candidate=False))
+    assert overrides(tuned) == {} and not tuned.has_overrides
+
+
+@pytest.mark.parametrize("of_candidate", [True, False])
+def test_gateways_label_requests_while_they_are_counted(of_candidate):
+    state = tried(of_candidate=of_candidate)
+    tuned = tuning.tuning_of(AUTO, state)
+    assert overrides(tuned)[GATEWAY] == {"arm": f"{9 + state.trial.period:x}"}
+    assert (TALKER in overrides(tuned)) is of_candidate
+
+
+def test_a_canary_takes_no_part_in_a_trial():
+    tuned = tuning.tuning_of(AUTO, tried())
+    pods = [msgspec.structs.replace(replica(stage, 0, "t"), canary=True) for stage in STAGES]
+    assert [tuned.overrides_for(pod) for pod in pods] == [{}, {}, {}]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "seconds"),
+    [
+        (tuned_state(), tuned_state(), 300.0),
+        (tuned_state(), tried(counting=False), 0.0),
+        (tried(counting=False), tried(), 0.0),
+        (tried(), tuned_state(), 0.0),
+        (tried(), tried(), tuning.RENEW_SECONDS),
+        (tried(of_candidate=False), tried(of_candidate=False), tuning.RENEW_SECONDS),
+        (tried(counting=False, of_candidate=False), tried(counting=False, of_candidate=False), 300.0),
+    ],
+    ids=["nothing", "start", "counting", "end", "candidate", "label", "baseline"],
+)
+def test_changes_are_applied_at_once_and_overrides_renewed(before, after, seconds):
+    decision = Decision(state=after, requeue_after=400.0)
+    assert tuning.requeue_after(AUTO, tuning.tuning_of(AUTO, before), decision, resync_seconds=300.0) == seconds
 
 
 def test_an_edit_of_a_tuned_field_takes_effect_immediately():
     edited = auto(codec={"replicas": 4, "maxNumSeqs": 3})
-    assert rows(planned(edited, tuned_state(trial=trial("demo-codec-0")))) == 3
+    assert rows(planned(edited, tried())) == 3
 
 
 def test_tuned_settings_that_an_edit_made_invalid_are_dropped():
@@ -134,13 +163,13 @@ def test_tuned_settings_that_an_edit_made_invalid_are_dropped():
     smaller = auto(codec={"replicas": 4, "maxResident": 12})
     assert rows(planned(smaller, tuned_state())) == INITIAL.codec_max_num_seqs
     between = auto(codec={"replicas": 4, "maxResident": 20})
-    tuned = tuning.tuning_of(between, tuned_state(trial=trial("demo-codec-0")))
-    assert not tuned.assignment.has_overrides and tuned.assignment.base == setting_of(between.spec)
+    tuned = tuning.tuning_of(between, tried())
+    assert overrides(tuned) == {} and tuned.assignment.base == setting_of(between.spec)
 
 
 # The record ---------------------------------------------------------------------------------------------------
 
-IN_TRIAL = tuned_state(phase="Trial", trial=trial("demo-codec-0"))
+IN_TRIAL = tried()
 
 
 def as_json(value):
@@ -203,10 +232,24 @@ def test_with_nothing_to_read_tuning_starts_afresh(text):
 
 
 def test_of_a_damaged_record_all_that_is_readable_is_kept():
-    damaged = as_json(IN_TRIAL) | {"quarantine": "none", "lastGood": {"talkerMaxNumSeqs": "many"}}
+    damaged = as_json(IN_TRIAL) | {"tried": "none", "soak": {"id": 3}}
     found, lost = tuning.tuner_state({}, owner_of(AUTO), recorded(json.dumps(damaged)))
-    assert found == msgspec.structs.replace(IN_TRIAL, last_good=None)
+    assert found == IN_TRIAL
     assert lost.startswith("is not readable as a whole (")
+
+
+@pytest.mark.parametrize("place", ["record", "status"])
+def test_the_state_of_the_version_before_the_model_keeps_what_was_chosen(place):
+    """Its trial had another design, and ends."""
+    earlier = earlier_state()
+    observed = recorded(json.dumps(earlier)) if place == "record" else EMPTY
+    status = {} if place == "record" else {"tuning": earlier}
+    found, lost = tuning.tuner_state(status, owner_of(AUTO), observed)
+    assert (found.requested, found.chosen, found.identity, found.trial_count) == (INITIAL, CHOSEN, IDENTITY, 3)
+    assert found.trial is None and [each.verdict for each in found.history] == ["Promoted"]
+    if place == "record":
+        assert lost.startswith("is not readable as a whole (") and "$.trial" in lost
+    assert rows(planned(AUTO, found)) == 16
 
 
 def test_the_record_of_a_newer_version_is_read():
@@ -225,20 +268,21 @@ def test_the_largest_state_fits_into_a_config_map():
     setting = Setting(
         talker_max_num_seqs=1024, codec_max_num_seqs=1024, chunk_ramp=(64,) * 16, capture_pairs=(shape,) * 64
     )
-    workload, text = Workload(mix="m" * 64, rate_bucket=-100), "x" * 256
-    failed = QuarantinedSetting(setting=setting, workload=workload, reason=text, failures=100, until=NOW)
-    best = BestKnown(workload=workload, setting=setting, good_ratio=0.123456789, time=NOW)
+    text = "x" * 256
+    failed = Tried(setting=setting, baseline=setting, difference=-0.123456789, rate=123.456789012, until=NOW)
     verdict = TrialRecord(
-        id=10**6, time=NOW, start_time=NOW, knob=Knob.PAIRS, before=text, after=text, verdict="RolledBack", reason=text
+        id=10**6, time=NOW, start_time=NOW, before=text, after=text, verdict="RolledBack", reason=text, requests=10**6
     )
-    replicas = ("r" * 253,) * 64
-    period = Period(index=0, candidate_replicas=replicas, baseline_replicas=replicas, start_time=NOW)
-    period = msgspec.structs.replace(period, replicas=("r" * 253,) * 256, restarts=(10**6,) * 256)
+    measured = Measured(
+        steps=(StepPoint(1024, 123456.789012, 1234.56789),) * 12,
+        calls=(CallPoint(1024, 64, False, 123456.789012, 1234.56789),) * MAX_SHAPES,
+    )
     state = tuned_state(
         chosen=setting,
-        trial=msgspec.structs.replace(trial(), candidate=setting, baseline=setting, period=period),
-        quarantine=(failed,) * MAX_QUARANTINE,
-        best_known=(best,) * MAX_BEST_KNOWN,
+        forecast=Forecast(time=NOW, rate=12.3456789012, observed=0.1, current=0.2, best=0.3, setting=setting),
+        measured=measured,
+        trial=trial(setting, setting, NOW, replicas=("r" * 253,) * 512),
+        tried=(failed,) * MAX_TRIED,
         history=(verdict,) * MAX_HISTORY,
     )
     assert len(msgspec.json.encode(state)) < 512 * 1024, "the limit of Kubernetes is 1 MiB"

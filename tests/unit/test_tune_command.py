@@ -1,9 +1,11 @@
 """The command `syrinx tune`: sources, output formats, live view, plots, and error messages."""
 
 import asyncio
+import copy
 import io
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,19 +16,23 @@ from rich.console import Console
 from support.http_server import ScriptedResponse, http_server
 from syrinx_operator.commands.cli import main
 from syrinx_operator.commands.tune.command import gateway_load, read_view, watch
-from syrinx_operator.commands.tune.plot import plot_difference
+from syrinx_operator.commands.tune.plot import pairs, plot_arms, plot_evidence, read_audit
 from syrinx_operator.commands.tune.view import TuneError
 from syrinx_operator.local import tuning_files
 from syrinx_operator.local.running import claim
 from syrinx_operator.local.tuning_files import TuningMemory
-from syrinx_operator.resource.knobs import Knob, Setting
-from syrinx_operator.resource.tuning_status import Counts, PairedTest, Period, State, Stratum, Trial
+from syrinx_operator.resource.knobs import Setting
+from syrinx_operator.resource.spec import default_pipeline
+from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.tuner.betting import CERTAIN
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.runtime.metrics import Metrics, PipelineSeries
 
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 INITIAL = Setting(talker_max_num_seqs=1, codec_max_num_seqs=1, chunk_ramp=(2, 2, 4))
 STATE = State(mode="Auto", phase="Watching", message="the objectives are met", chosen=INITIAL)
+RECORDED = Path(__file__).parents[1] / "fixtures" / "tuning"
+"""The tuner's state and log after 40 minutes of a simulated pipeline."""
 PNG = b"\x89PNG\r\n"
 
 
@@ -69,6 +75,17 @@ def test_prints_the_state_as_json(up, capsys):
     keep(up)
     assert main(["tune", "--json"]) == 0
     assert msgspec.convert(json.loads(capsys.readouterr().out), State) == STATE
+
+
+def test_answers_what_if(up, capsys):
+    keep(up, msgspec.json.decode((RECORDED / "state.json").read_bytes(), type=State))
+    assert "demo was started by an earlier version of Syrinx" in refusal(capsys, "--what-if", "rate=1,mix=Base:1")
+    tuning_files.save_resource(up.directory, default_pipeline())
+    assert main(["tune", "--what-if", "rate=10,mix=CustomVoice:1,talkers=2,frames=40"]) == 0
+    shown = capsys.readouterr().out
+    assert "10 requests/s (CustomVoice 100%), Poisson arrivals, 40 frames (3.2 s) of audio a request\n" in shown
+    assert "talkers: 2, codecs: 1\n" in shown and "served well" in shown
+    assert "--what-if: rate: 'x' is not a number above 0" in refusal(capsys, "--what-if", "rate=x")
 
 
 def test_errors_name_a_remedy(root, capsys):
@@ -128,40 +145,16 @@ async def test_watch_fails_at_once_without_a_pipeline(root):
 
 
 def audit_lines():
-    """Entries of two trials of one pipeline, and of another pipeline."""
-    chosen = INITIAL.with_value(Knob.TALKER_ROWS, 4)
-    for number, knob, value in ((1, Knob.TALKER_ROWS, 4), (2, Knob.CODEC_ROWS, 8)):
-        base = INITIAL if number == 1 else chosen
-        since = NOW + timedelta(minutes=10 * number)
-        for pairs in range(4):
-            overall = Stratum(
-                task_type="all",
-                candidate=Counts(requests=30 * pairs, good=25 * pairs),
-                baseline=Counts(requests=30 * pairs, good=20 * pairs),
-                test=PairedTest(pairs=pairs, mean=0.15, mean_square=0.03),
-            )
-            trial = Trial(
-                id=number,
-                knob=knob,
-                candidate=base.with_value(knob, value),
-                baseline=base,
-                design="Switchback",
-                rationale="why",
-                start_time=since,
-                period_seconds=20,
-                period=Period(index=2 * pairs, start_time=since),
-                strata=(overall,),
-            )
-            reason = ("TrialStarted", "Compared", "Compared", "Promoted" if number == 1 else "RolledBack")[pairs]
-            setting = chosen if number == 2 or reason == "Promoted" else INITIAL
-            yield {
-                "time": since + timedelta(minutes=pairs),
-                "pipeline": "speech/demo",
-                "reason": reason,
-                "message": "words",
-                "after": {"base": setting, "candidate": None},
-                "data": {"trial": trial},
-            }
+    """Entries of a recorded pipeline with one trial, the same again as trial 2, and of another pipeline."""
+    recorded = [json.loads(line) for line in (RECORDED / "audit.jsonl").read_text().splitlines()]
+    for number in (1, 2):
+        for line in copy.deepcopy(recorded):
+            line["pipeline"] = "speech/demo"
+            if trial := line["data"].get("trial"):
+                trial["id"] = number
+                trial["startTime"] = (datetime.fromisoformat(trial["startTime"]) + timedelta(days=number)).isoformat()
+            line["time"] = (datetime.fromisoformat(line["time"]) + timedelta(days=number)).isoformat()
+            yield line
     yield {"time": NOW, "pipeline": "speech/other", "reason": "Settled", "message": "words"}
 
 
@@ -192,12 +185,31 @@ def test_plots_trials_from_the_operators_log(root, log, tmp_path, capsys):
     assert len(one.read_bytes()) < len(file.read_bytes())
 
 
-def test_difference_is_plotted_in_percent():
-    trials = [each["data"]["trial"] for each in audit_lines() if "data" in each]
+def recorded_steps():
+    entries = read_audit([RECORDED / "audit.jsonl"], None)
+    return [entry for entry in entries if entry.data.trial is not None]
+
+
+def test_plots_the_ratios_of_both_arms_by_pair():
+    steps = recorded_steps()
     axes = Figure().add_subplot()
-    plot_difference(axes, [trial for trial in trials if trial.id == 1])
-    assert list(axes.lines[1].get_ydata()) == pytest.approx([15.0, 15.0, 15.0])
-    assert axes.get_ylabel() == "good requests: difference in points"
+    plot_arms(axes, steps)
+    last = steps[-1].data.trial
+    assert [line.get_label() for line in axes.lines] == ["candidate", "baseline"]
+    assert {len(line.get_ydata()) for line in axes.lines} == {last.better.count} == {8}
+    assert sum(pair.candidate.requests for pair in pairs(steps)) == last.candidate_served.requests
+    first = steps[1].data.trial.candidate_served
+    assert axes.lines[0].get_ydata()[0] == pytest.approx(1 - first.bad / first.requests)
+
+
+def test_plots_the_log_wealth_up_to_the_line_that_decides():
+    steps = recorded_steps()
+    axes = Figure().add_subplot()
+    plot_evidence(axes, steps)
+    better, worse, harm, decides = axes.lines
+    assert [line.get_label() for line in (better, worse, harm)] == ["better", "worse", "harm"]
+    assert list(better.get_ydata()) == [step.data.trial.better.log_wealth for step in steps]
+    assert set(decides.get_ydata()) == {CERTAIN}
 
 
 def test_plots_trials_of_a_stopped_local_pipeline(root, log, tmp_path, capsys):

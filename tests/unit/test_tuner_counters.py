@@ -25,7 +25,6 @@ from syrinx_operator.tuner.evidence import (
     FailedRequests,
     Outcomes,
     ReplicaStats,
-    Route,
     StepStats,
     quantile,
 )
@@ -35,7 +34,7 @@ from syrinx_stages.contract import metrics as contract
 from syrinx_stages.gateway.outcomes import StreamOutcome
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-ROUTE = Route("demo-talker-0", "demo-codec-0", "CustomVoice")
+TASK = "CustomVoice"
 IDENTITY = Identity(model="m", image="i", device="d")
 POLICY = policy_of(PipelineSpec(slo=SloSpec(ttfa=(TtfaObjective(task_type="CustomVoice", ttfa_p95_ms=300),))))
 
@@ -62,7 +61,7 @@ class Past:
         return self.record.evidence(POLICY, at(since), at(until))
 
     def counted(self, since, until, **seen):
-        return sum(served.requests for served in self.evidence(since, until, **seen).routes.values())
+        return sum(served.requests for served in self.evidence(since, until, **seen).streams.values())
 
 
 def worker(pod):
@@ -73,16 +72,17 @@ def worker(pod):
 # Listeners ---------------------------------------------------------------------------------------------------
 
 
-def test_route_stats_are_grouped_by_replicas():
+def test_stream_stats_are_grouped_by_task_type():
     gateway = Gateway()
     past = Past(gateway)
     past.read(0)
-    gateway.serve(0.06, 0.3, 0.31, underruns=1)
+    gateway.serve(0.06, 0.3, underruns=1)
+    gateway.serve(0.31, talker="demo-talker-1", codec="demo-codec-1")
     gateway.serve(20.0, talker="demo-talker-1", task_type="Base")
     past.read(30)
-    served = past.evidence(0, 30).routes
-    assert {*served} == {ROUTE, Route("demo-talker-1", "demo-codec-0", "Base")}
-    mine = served[ROUTE]
+    served = past.evidence(0, 30).streams
+    assert {*served} == {TASK, "Base"}
+    mine = served[TASK]
     assert (mine.requests, mine.within_objective, mine.underruns) == (3, 2, 1)
     assert {*mine.ttfa_histogram} == {*contract.TTFA_BUCKETS, math.inf}
     assert [mine.ttfa_histogram[edge] for edge in (0.05, 0.075, 0.2, 0.3, 0.5, math.inf)] == [0, 1, 1, 2, 3, 3]
@@ -94,7 +94,7 @@ def test_without_an_objective_all_requests_are_within_it():
     past.read(0)
     gateway.serve(20.0, task_type="Base")
     past.read(30)
-    (served,) = past.evidence(0, 30).routes.values()
+    (served,) = past.evidence(0, 30).streams.values()
     assert (served.requests, served.within_objective) == (1, 1)
 
 
@@ -141,6 +141,19 @@ def test_stream_outcomes_are_grouped_by_task_type_and_arm():
     }
 
 
+def test_burstiness_follows_from_the_requests_of_equal_intervals():
+    gateway = Gateway()
+    past = Past(gateway)
+    for step in range(41):
+        past.read(5 * step)
+        gateway.settle(accepted=5)
+    assert past.evidence(0, 200).burst == 1, "steadier than a Poisson process"
+    for step in range(41, 81):
+        past.read(5 * step)
+        gateway.settle(accepted=20 * (step % 4 == 0))
+    assert past.evidence(205, 400).burst == pytest.approx(8.2, abs=0.3), "(variance / mean + 1) / 2"
+
+
 def test_the_outcomes_are_those_that_gateways_count():
     assert {"accepted", *StreamOutcome} == {*Outcomes.__struct_fields__}
 
@@ -171,7 +184,7 @@ def test_every_bucket_bound_works_as_an_objective(edge):
     past.read(0)
     gateway.serve(edge, edge + 0.0001)
     past.read(30)
-    (served,) = past.record.evidence(policy, at(0), at(30)).routes.values()
+    (served,) = past.record.evidence(policy, at(0), at(30)).streams.values()
     assert served.within_objective == 1
 
 
@@ -215,6 +228,17 @@ def test_talker_steps_are_grouped_by_rows():
     (found,) = past.evidence(0, 30, replicas=(worker(talker),)).replicas
     assert (found.frames, found.errors) == (306, 1)
     assert found.steps == {4: StepStats(2, pytest.approx(0.06)), 1024: StepStats(1, pytest.approx(0.5))}
+
+
+def test_prefills_of_a_talker_are_counted():
+    gateway, talker = Gateway(), Pod("demo-talker-0", "talker")
+    past = Past(gateway, talker)
+    talker.prefills(0.5)
+    past.read(0)
+    talker.prefills(0.01, 0.03)
+    past.read(30)
+    (found,) = past.evidence(0, 30, replicas=(worker(talker),)).replicas
+    assert found.prefills == StepStats(2, pytest.approx(0.04))
 
 
 def test_codec_calls_are_grouped_by_requested_shape():
@@ -277,7 +301,7 @@ def test_one_snapshot_gives_no_counts():
     gateway.serve(0.1)
     past.read(10)
     found = past.evidence(0, 30)
-    assert (found.routes, found.seconds, found.problem) == ({}, 0, "")
+    assert (found.streams, found.seconds, found.problem) == ({}, 0, "")
 
 
 def test_the_evidence_ends_with_the_oldest_gateway_snapshot():
@@ -308,17 +332,8 @@ def test_a_restarted_replica_counts_from_zero():
     talker.steps(8, 0.1)
     past.read(60)
     found = past.evidence(0, 60, replicas=(worker(talker),))
-    assert (found.routes[ROUTE].requests, found.routes[ROUTE].underruns) == (3, 1)
+    assert (found.streams[TASK].requests, found.streams[TASK].underruns) == (3, 1)
     assert (found.replicas[0].frames, found.replicas[0].steps[8].count) == (8, 1)
-
-
-def test_differently_aggregated_snapshots_have_no_difference():
-    past = Past()
-    few, many = frozenset({"talker"}), frozenset({"talker", "codec"})
-    for seconds, apart, count in ((0, few, 5), (30, many, 9), (60, many, 10)):
-        taken = gateway_snapshot(seconds, count)
-        past.record.add(msgspec.structs.replace(taken, distinct_stages=apart))
-    assert past.counted(0, 60) == 1
 
 
 # No data -----------------------------------------------------------------------------------------------------
@@ -331,7 +346,7 @@ def test_without_a_gateway_only_replicas_are_known():
     past.read(30)
     found = past.evidence(0, 30, replicas=(worker(talker),))
     assert found.problem == "no gateway metrics yet"
-    assert (found.routes, found.seconds, found.queue_age, found.replicas[0].frames) == ({}, 0, None, 0)
+    assert (found.streams, found.seconds, found.queue_age, found.replicas[0].frames) == ({}, 0, None, 0)
 
 
 def test_stale_counters_report_a_problem():
@@ -343,7 +358,7 @@ def test_stale_counters_report_a_problem():
     assert past.evidence(0, 120, problem="no route").problem == ""
     assert past.evidence(0, 121).problem == "the newest gateway metrics are older than 90 s"
     assert past.evidence(0, 121, problem="no route").problem == "no route"
-    assert past.evidence(0, 121).routes == {}
+    assert past.evidence(0, 121).streams == {}
 
 
 def test_a_long_scrape_interval_delays_staleness():
@@ -357,8 +372,8 @@ def test_a_long_scrape_interval_delays_staleness():
 # Whatever happens --------------------------------------------------------------------------------------------
 
 
-def gateway_snapshot(seconds, count, route=ROUTE, replica="g"):
-    counts = {Series(BUCKET, tuple(route), 0.1): float(count), Series(STARTED, ()): float(count)}
+def gateway_snapshot(seconds, count, replica="g"):
+    counts = {Series(BUCKET, (TASK,), 0.1): float(count), Series(STARTED, ()): float(count)}
     return Snapshot(replica=replica, stage="gateway", time=at(seconds), counts={k: v for k, v in counts.items() if v})
 
 

@@ -8,16 +8,17 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
+from support.tuning import earlier_state, trial
 from syrinx_operator.local import tuning_files
 from syrinx_operator.local.tuner import LocalTuner, identity_of
 from syrinx_operator.resource.knobs import Knob, setting_of
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, default_pipeline
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning import TuningSpec
-from syrinx_operator.resource.tuning_status import Period, State, Trial
+from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.decide import Decision, Event
 from syrinx_stages.contract.metrics import LIVE_STREAMS, MAX_NUM_SEQS
-from syrinx_stages.contract.settings import TOKEN_HEADER, CodecSettings, TalkerSettings
+from syrinx_stages.contract.settings import TOKEN_HEADER, CodecSettings, GatewaySettings, TalkerSettings
 from syrinx_stages.runtime.admin import create_admin
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import LiveSettings
@@ -36,22 +37,13 @@ def a_pipeline(mode="Auto", **tuning):
 
 INITIAL = setting_of(a_pipeline().spec)
 CHOSEN = INITIAL.with_value(Knob.TALKER_ROWS, 4)
-CANDIDATE = CHOSEN.with_value(Knob.CODEC_ROWS, 8)
+CANDIDATE = INITIAL.with_value(Knob.TALKER_ROWS, 2).with_value(Knob.CODEC_ROWS, 8)
 
 
-def start_trial(state):
-    trial = Trial(
-        id=1,
-        knob=Knob.CODEC_ROWS,
-        candidate=CANDIDATE,
-        baseline=CHOSEN,
-        design="Switchback",
-        rationale="why",
-        start_time=NOW,
-        period_seconds=20,
-        period=Period(index=0, start_time=NOW, all_replicas=True),
-    )
-    return msgspec.structs.replace(state, chosen=CHOSEN, requested=INITIAL, trial=trial)
+def in_trial(**fields):
+    """Returns a turn to a trial."""
+    running = trial(CANDIDATE, CHOSEN, NOW, first_label=9, **fields)
+    return lambda state: msgspec.structs.replace(state, chosen=CHOSEN, requested=INITIAL, trial=running)
 
 
 class FakeStage:
@@ -102,7 +94,8 @@ class Script:
         self.turns, self.evidence = [], []
         monkeypatch.setattr("syrinx_operator.tuner.runner.decide", self)
 
-    def __call__(self, policy, state, evidence, now):
+    def __call__(self, policy, state, look, ask, now):
+        evidence = look(now, now)
         self.evidence.append(evidence)
         turn = self.turns.pop(0) if self.turns else (lambda same: same)
         state = msgspec.structs.replace(turn(state), identity=evidence.identity, requested=policy.requested)
@@ -119,7 +112,7 @@ def children():
     return [
         FakeChild(Stage.TALKER, TalkerSettings(max_num_seqs=1)),
         FakeChild(Stage.CODEC, CodecSettings(max_num_seqs=1)),
-        FakeChild(Stage.GATEWAY, TalkerSettings()),
+        FakeChild(Stage.GATEWAY, GatewaySettings()),
     ]
 
 
@@ -168,17 +161,31 @@ async def test_chosen_settings_are_applied_and_saved_for_a_restarted_stage(tuner
 
 
 async def test_a_candidate_is_set_temporarily_and_renewed_by_every_step(tuner, children, script):
-    codec = children[1]
-    script.turns = [start_trial]
+    talker, codec, gateway = children
+    script.turns = [in_trial()]
     for _ in range(2):
         await tuner.step()
+        assert (talker.live.current.max_num_seqs, talker.live.base.max_num_seqs) == (2, 4)
         assert (codec.live.current.max_num_seqs, codec.live.base.max_num_seqs) == (8, 1)
-        assert codec.live.seconds_left > 59
-        assert codec.saved is None, "a restarted stage starts with the base"
-    script.turns = [lambda state: msgspec.structs.replace(state, trial=None)]
+        assert min(talker.live.seconds_left, codec.live.seconds_left) > 59
+        assert codec.saved is None and talker.saved["settings"] == {"max_num_seqs": 4}, "a restarted one has the base"
+        assert gateway.live.seconds_left is None
+    script.turns = [in_trial(of_candidate=False)]
     await tuner.step()
-    assert codec.live.seconds_left is None
-    assert codec.live.current.max_num_seqs == 1
+    for child, rows in ((talker, 4), (codec, 1)):
+        assert (child.live.seconds_left, child.live.current.max_num_seqs) == (None, rows)
+
+
+async def test_the_gateway_labels_requests_while_they_are_counted(tuner, children, script):
+    gateway = children[2]
+    script.turns = [in_trial(counting_time=NOW)]
+    for _ in range(2):
+        await tuner.step()
+        assert gateway.live.current.arm == f"{9 + tuner.state.trial.period:x}" and gateway.live.seconds_left > 59
+    assert gateway.live.base == GatewaySettings()
+    script.turns = [in_trial()]
+    await tuner.step()
+    assert gateway.live.seconds_left is None and gateway.live.current == GatewaySettings()
 
 
 async def test_the_evidence_has_the_settings_in_force_and_the_readiness(tuner, children, script):
@@ -281,6 +288,20 @@ def test_chosen_settings_that_an_edit_made_invalid_are_ignored(tmp_path):
     keep(tmp_path)
     smaller = msgspec.structs.replace(a_pipeline().spec, talker=TalkerSpec(max_num_seqs=1, max_resident=2))
     assert started(tmp_path, msgspec.structs.replace(a_pipeline(), spec=smaller)) == INITIAL
+
+
+def test_the_state_file_of_the_version_before_the_model_keeps_what_was_chosen(tmp_path):
+    """Its trial had another design, and ends."""
+    own = {"identity": identity_of(a_pipeline()), "requested": INITIAL, "chosen": CHOSEN}
+    memory = {"state": earlier_state() | own, "observedAt": NOW, "requested": INITIAL}
+    (tmp_path / tuning_files.STATE_FILE).write_bytes(msgspec.json.encode(memory))
+    events = []
+    tuner = LocalTuner(a_pipeline(), tmp_path, events.append)
+    assert setting_of(tuner.with_chosen_settings().spec) == CHOSEN
+    (event,) = events
+    assert event.kind == "warning" and "is not readable as a whole: " in event.text and "$.state.trial" in event.text
+    found = tuning_files.load(tmp_path).state
+    assert (found.trial_count, found.trial, len(found.history)) == (3, None, 1)
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"state": {"mode": "Sometimes"}}', b"\xff\x00"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import time
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -12,26 +14,34 @@ import pytest
 from support.stage_metrics import Gateway
 from support.stage_metrics import Worker as Pod
 from syrinx_operator.resource.knobs import TUNED_STAGES, Identity, live_settings
-from syrinx_operator.resource.spec import PipelineSpec
-from syrinx_operator.resource.tuning import SloSpec, TtfaObjective, TuningSpec
+from syrinx_operator.resource.spec import CodecSpec, PipelineSpec
+from syrinx_operator.resource.tuning import CaptureBounds, RowBounds, SloSpec, TtfaObjective, TuningBounds, TuningSpec
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner import runner
 from syrinx_operator.tuner.counters import Observation
 from syrinx_operator.tuner.decide import assignment
 from syrinx_operator.tuner.evidence import ReplicaStats
 from syrinx_operator.tuner.policy import policy_of
-from syrinx_operator.tuner.runner import Tuner
+from syrinx_operator.tuner.runner import Planner, Tuner
 from syrinx_operator.tuner.snapshot import parse_metrics
 
 SLO = SloSpec(ttfa=(TtfaObjective(task_type="CustomVoice", ttfa_p95_ms=100),))
 IDENTITY = Identity(model="m", image="i", device="d")
+BOUNDS = TuningBounds(
+    talker_max_num_seqs=RowBounds(min=8, max=8),
+    codec_max_num_seqs=RowBounds(min=1, max=8),
+    chunk_ramps=(),
+    capture_pairs=CaptureBounds(max=0),
+)
+"""Few settings, which the model plays in a second."""
 
 
 class Pipeline:
-    """A gateway, a talker and a codec with bad latencies, evaluated every 30 s."""
+    """A gateway, a talker and a codec. A third of the requests is late. It is evaluated every 30 s."""
 
     def __init__(self, mode="Auto"):
-        self.policy = policy_of(PipelineSpec(slo=SLO, tuning=TuningSpec(mode=mode)))
+        spec = PipelineSpec(slo=SLO, tuning=TuningSpec(mode=mode, bounds=BOUNDS), codec=CodecSpec(max_num_seqs=1))
+        self.policy = policy_of(spec)
         self.pods = (Gateway(), Pod("demo-talker-0", "talker"), Pod("demo-codec-0", "codec"))
         self.lines = []
         self.tuner = Tuner(self.lines.append)
@@ -40,10 +50,11 @@ class Pipeline:
 
     def serve(self):
         gateway, talker, codec = self.pods
-        gateway.serve(*[0.9] * 40)
-        talker.steps(8, *[0.03] * 100)
-        codec.steps(8, *[0.05] * 100)
-        codec.calls(8, 8, "eager", *[0.05] * 100)
+        gateway.serve(*[0.06] * 80, *[0.9] * 40)
+        gateway.settle(accepted=120, well=80, late=40)
+        talker.steps(4, *[0.01] * 750)
+        talker.prefills(*[0.01] * 120)
+        codec.calls(1, 8, "eager", *[0.06] * 400)
 
     def seen(self, problem=""):
         setting = assignment(self.policy, self.state).base
@@ -61,24 +72,29 @@ class Pipeline:
             problem=problem,
         )
 
-    def look(self):
+    def step(self):
         decision = self.tuner.step("voices/demo", self.policy, self.state, self.seen(), self.now)
         self.state = decision.state
         self.now += timedelta(seconds=30)
         return decision
 
-    def looks(self, times):
-        for _ in range(times):
+    def decides(self):
+        """Returns the first decision with an event."""
+        for _ in range(10):
             self.serve()
-            decision = self.look()
+            decision = self.step()
+            while decision.requeue_after == 1.0 and self.state.trial is None:
+                time.sleep(0.05)  # The model answers.
+                self.now -= timedelta(seconds=30)
+                decision = self.step()
             if decision.events:
                 return decision
-        raise AssertionError(f"nothing was decided in {times} looks: {self.state.message}")
+        raise AssertionError(f"nothing was decided: {self.state.message}")
 
 
 def test_snapshots_lead_to_a_decision_and_an_audit_line():
     pipeline = Pipeline()
-    decision = pipeline.looks(10)
+    decision = pipeline.decides()
     (event,) = decision.events
     (line,) = map(json.loads, pipeline.lines)
     assert event.reason == line["reason"] == "TrialStarted"
@@ -91,7 +107,7 @@ def test_snapshots_lead_to_a_decision_and_an_audit_line():
 
 def test_an_audit_entry_is_one_line():
     pipeline = Pipeline("Recommend")
-    pipeline.looks(10)
+    pipeline.decides()
     assert pipeline.lines and all("\n" not in line for line in pipeline.lines)
 
 
@@ -99,7 +115,7 @@ def test_audit_lines_go_to_their_own_logger(caplog):
     caplog.set_level(logging.INFO, "syrinx.tuning")
     pipeline = Pipeline("Recommend")
     pipeline.tuner = Tuner()
-    pipeline.looks(10)
+    pipeline.decides()
     assert [json.loads(record.message)["reason"] for record in caplog.records] == ["Recommended"]
 
 
@@ -109,47 +125,47 @@ def test_an_unwritable_audit_log_does_not_stop_decisions(caplog):
 
     pipeline = Pipeline("Recommend")
     pipeline.tuner = Tuner(full)
-    assert pipeline.looks(10).events
+    assert pipeline.decides().events
     assert "no space left" in caplog.text
 
 
 def test_an_exception_ends_the_trial_and_is_reported_once(monkeypatch):
     pipeline = Pipeline()
-    pipeline.looks(10)
+    pipeline.decides()
     tried = pipeline.state
 
     def fails(*_):
         raise ZeroDivisionError("odd")
 
     monkeypatch.setattr(runner, "decide", fails)
-    decision = pipeline.look()
+    decision = pipeline.step()
     assert tried.trial is not None and decision.state.trial is None
     assert [event.reason for event in decision.events] == ["TuningFailed"]
     assert "ZeroDivisionError: odd" in decision.state.message
-    assert not pipeline.look().events
+    assert not pipeline.step().events
     assert assignment(pipeline.policy, pipeline.state).base == pipeline.policy.requested
 
 
 def test_repeated_snapshots_count_once():
     pipeline = Pipeline()
-    pipeline.look()
+    pipeline.step()
     pipeline.serve()
     seen = pipeline.seen()
     since, until = pipeline.now - timedelta(seconds=60), pipeline.now
     for _ in range(2):
-        found = pipeline.tuner.evidence("voices/demo", pipeline.policy, seen, since, until)
-    assert found == pipeline.tuner.evidence("voices/demo", pipeline.policy, None, since, until)
-    assert sum(served.requests for served in found.routes.values()) == 40
+        pipeline.tuner.step("voices/demo", pipeline.policy, pipeline.state, seen, until)
+        found = pipeline.tuner.evidence("voices/demo", pipeline.policy, since, until)
+        assert found.of_arm().accepted == 120
 
 
 def test_pipelines_are_separate_and_can_be_forgotten():
     pipeline = Pipeline()
-    pipeline.look()
+    pipeline.step()
     window = pipeline.now - timedelta(seconds=60), pipeline.now
     assert pipeline.tuner.devices("voices/demo") == {"demo-talker-0": "cpu", "demo-codec-0": "cpu"}
     assert pipeline.tuner.devices("voices/other") == {}
     pipeline.tuner.forget("voices/demo")
-    found = pipeline.tuner.evidence("voices/demo", pipeline.policy, None, *window)
+    found = pipeline.tuner.evidence("voices/demo", pipeline.policy, *window)
     assert (found.problem, found.replicas) == ("no gateway metrics yet", ())
 
 
@@ -160,3 +176,31 @@ def test_a_failure_gives_no_data(mode):
     decision = pipeline.tuner.step("voices/demo", pipeline.policy, pipeline.state, seen, pipeline.now)
     assert (decision.state.phase, decision.state.message) == ("NoData", "no route")
     assert assignment(pipeline.policy, decision.state).base == pipeline.policy.requested
+
+
+def test_the_planner_answers_one_pipeline_at_a_time(monkeypatch):
+    monkeypatch.setattr(runner, "plan", math.sqrt)
+    planner = Planner()
+
+    def until(holds):
+        deadline = time.monotonic() + 30
+        while not (found := holds()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return found
+
+    assert planner.ask("one", 4.0) is None, "it computes in a process of its own"
+    assert until(lambda: planner.ask("one", 9.0)) == 2.0, "the answer to the question that was asked first"
+    assert planner.ask("one", 16.0) is None
+    assert until(lambda: planner.ask("other", 25.0)) == 5.0, "the other's turn comes after an answer that nobody awaits"
+
+
+def test_what_the_model_raises_is_raised_once(monkeypatch):
+    monkeypatch.setattr(runner, "plan", math.sqrt)
+    planner = Planner()
+    assert planner.ask("one", -1.0) is None
+    with pytest.raises(ValueError, match="math domain error"):
+        while True:
+            planner.ask("one", -1.0)
+            time.sleep(0.01)
+    assert planner.ask("one", 4.0) is None, "the next question is asked"

@@ -15,7 +15,6 @@ from syrinx_operator.tuner.snapshot import BUCKET, STARTED, WANTED_METRICS, Seri
 from syrinx_stages.contract import metrics as contract
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-ROUTE = ("demo-talker-0", "demo-codec-0", "CustomVoice")
 
 
 def read(text, stage="gateway"):
@@ -24,18 +23,32 @@ def read(text, stage="gateway"):
 
 def test_a_gateways_counters():
     gateway = Gateway()
-    gateway.serve(0.06, 0.4, underruns=1)
+    gateway.serve(0.06, underruns=1)
+    gateway.serve(0.06, 0.4, talker="demo-talker-1", codec="demo-codec-1")
     gateway.serve(20.0, task_type="Base")
     gateway.live(3)
     gateway.metrics[contract.QUEUE_AGE].set(1.5)
     found = read(gateway.text)
     assert (found.replica, found.stage, found.time, found.live_streams, found.queue_age) == ("r", "gateway", AT, 3, 1.5)
     assert found.counts == {
-        Series(BUCKET, ROUTE, 0.075): 1,
-        Series(BUCKET, ROUTE, 0.5): 1,
-        Series(BUCKET, (*ROUTE[:2], "Base"), math.inf): 1,
-        Series(STARTED, ()): 3,
-        Series(contract.UNDERRUNS.name, ROUTE): 1,
+        Series(BUCKET, ("CustomVoice",), 0.075): 2,
+        Series(BUCKET, ("CustomVoice",), 0.5): 1,
+        Series(BUCKET, ("Base",), math.inf): 1,
+        Series(STARTED, ()): 4,
+        Series(contract.UNDERRUNS.name, ("CustomVoice",)): 1,
+    }
+
+
+def test_a_talkers_counters():
+    talker = Worker("demo-talker-0", "talker")
+    talker.steps(4, 0.02)
+    talker.prefills(0.5)
+    assert read(talker.text, "talker").counts == {
+        Series(f"{contract.STEP_SECONDS.name}_count", ("4",)): 1,
+        Series(f"{contract.STEP_SECONDS.name}_sum", ("4",)): 0.02,
+        Series(f"{contract.PREFILL_SECONDS.name}_count", ()): 1,
+        Series(f"{contract.PREFILL_SECONDS.name}_sum", ()): 0.5,
+        Series(contract.FRAMES.name, ()): 4,
     }
 
 

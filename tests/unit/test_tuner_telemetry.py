@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape
-from syrinx_operator.resource.tuning_status import Counts, Period, State, Stratum, Trial
+from syrinx_operator.resource.tuning_status import Forecast, Guard, Served, State, Trial
 from syrinx_operator.tuner.decide import Event
 from syrinx_operator.tuner.telemetry import TunerTelemetry
 
@@ -21,19 +21,16 @@ BASE = Setting(
 )
 TRIAL = Trial(
     id=3,
-    knob=Knob.CODEC_ROWS,
     candidate=BASE.with_value(Knob.CODEC_ROWS, 8),
     baseline=BASE,
-    design="Parallel",
-    rationale="the queue waits for it",
+    why="the queue waits for it",
     start_time=NOW - timedelta(seconds=90),
     period_seconds=30.0,
-    period=Period(index=0, start_time=NOW),
-    strata=(
-        Stratum(task_type="all"),
-        Stratum(task_type="Base", candidate=Counts(requests=4, good=3), baseline=Counts(requests=8, good=4)),
-    ),
+    period_time=NOW,
+    candidate_served=Served(requests=4, bad=1),
+    guard=Guard(expected_bad=0.1),
 )
+FORECAST = Forecast(time=NOW, rate=4.0, observed=0.7, current=0.75, best=0.98, setting=TRIAL.candidate)
 DEMO = ("voices", "demo")
 
 
@@ -66,7 +63,7 @@ def test_a_knob_is_exported_as_a_number(scraped, knob, value):
 
 def test_exactly_one_phase_is_set(scraped):
     scraped.tell(state=State(phase="Trial"))
-    phases = ("Off", "Paused", "NoData", "Watching", "Trial", "Promoting", "Soaking")
+    phases = ("Off", "Paused", "NoData", "Watching", "Trial", "Soaking")
     found = {phase: scraped.value("syrinx_tuning_phase", phase=phase) for phase in phases}
     assert found == {phase: float(phase == "Trial") for phase in phases}
 
@@ -74,23 +71,29 @@ def test_exactly_one_phase_is_set(scraped):
 def test_exports_the_trial_in_progress(scraped):
     scraped.tell(state=State(phase="Trial", trial=TRIAL))
     assert scraped.value("syrinx_tuning_trial_age_seconds") == 90
-    arms = {
-        arm: scraped.value("syrinx_tuning_good_ratio", task_type="Base", arm=arm) for arm in ("candidate", "baseline")
-    }
-    assert arms == {"candidate": 0.75, "baseline": 0.5}
-    assert scraped.value("syrinx_tuning_requests", task_type="Base", arm="candidate") == 4
+    assert scraped.value("syrinx_tuning_good_ratio", arm="candidate") == 0.75
+    assert scraped.value("syrinx_tuning_requests", arm="candidate") == 4
 
 
 def test_exports_no_ratio_without_requests(scraped):
     scraped.tell(state=State(trial=TRIAL))
-    assert scraped.value("syrinx_tuning_good_ratio", task_type="all", arm="baseline") is None
+    assert scraped.value("syrinx_tuning_requests", arm="baseline") == 0
+    assert scraped.value("syrinx_tuning_good_ratio", arm="baseline") is None
 
 
 def test_removes_the_series_of_an_ended_trial(scraped):
     scraped.tell(state=State(trial=TRIAL))
     scraped.tell()
     assert scraped.value("syrinx_tuning_trial_age_seconds") == 0
-    assert scraped.value("syrinx_tuning_good_ratio", task_type="Base", arm="candidate") is None
+    assert scraped.value("syrinx_tuning_good_ratio", arm="candidate") is None
+
+
+def test_exports_the_forecast_once_there_is_one(scraped):
+    scraped.tell()
+    assert scraped.value("syrinx_tuning_forecast_ratio", of="best") is None
+    scraped.tell(state=State(forecast=FORECAST))
+    found = {of: scraped.value("syrinx_tuning_forecast_ratio", of=of) for of in ("observed", "current", "best")}
+    assert found == {"observed": 0.7, "current": 0.75, "best": 0.98}
 
 
 def test_metrics_age_until_newer_ones_arrive(scraped):
@@ -101,11 +104,12 @@ def test_metrics_age_until_newer_ones_arrive(scraped):
     assert scraped.value("syrinx_tuning_metrics_age_seconds") == 40
 
 
-def test_verdicts_are_counted_from_zero_and_other_events_are_not(scraped):
+def test_decisions_are_counted_from_zero_and_other_events_are_not(scraped):
     scraped.tell()
     assert scraped.value("syrinx_tuning_decisions_total", verdict="RolledBack") == 0
-    events = tuple(Event(reason=reason, message="") for reason in ("TrialStarted", "RolledBack", "RolledBack"))
-    scraped.tell(events=events)
+    reasons = ("TrialStarted", "RolledBack", "PutInForce", "RolledBack")
+    scraped.tell(events=tuple(Event(reason=reason, message="") for reason in reasons))
+    assert scraped.value("syrinx_tuning_decisions_total", verdict="PutInForce") == 1
     assert scraped.value("syrinx_tuning_decisions_total", verdict="RolledBack") == 2
     assert scraped.value("syrinx_tuning_decisions_total", verdict="TrialStarted") is None
 

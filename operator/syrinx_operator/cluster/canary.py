@@ -1,7 +1,7 @@
 """The course of a canary: (status, observed, now) -> (new status, events). Pure.
 
 Requests are counted in periods. In each one the ratios of good requests of both versions, which serve side by side,
-give one difference for the tuner's test by betting (`tuner.stats`), which may be evaluated after every period.
+give one difference for the tuner's test by betting (`tuner.betting`), which may be evaluated after every period.
 """
 
 from collections.abc import Mapping
@@ -11,12 +11,11 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from syrinx_operator.resource.canary_status import CanaryStatus
+from syrinx_operator.resource.canary_status import CanaryStatus, Counts
 from syrinx_operator.resource.rollout import CanarySpec
-from syrinx_operator.resource.tuning_status import Counts
+from syrinx_operator.tuner.betting import is_certain, updated
 from syrinx_operator.tuner.builder import Event
-from syrinx_operator.tuner.evidence import Evidence, count_requests
-from syrinx_operator.tuner.stats import format_effect, threshold, update_test
+from syrinx_operator.tuner.evidence import Evidence
 
 COMMANDS: Final[Mapping[str, str]] = {
     "promote": "replace the running version now",
@@ -124,13 +123,11 @@ def _counts(evidence: Evidence) -> Counts:
     A request is good if it was served, met the TTFA objective of its task type and did not underrun.
     """
     # Of an unknown task type are those that were invalid in themselves.
-    failed = {name: each for name, each in evidence.failed.items() if name != "unknown"}
-    counted = sum(count_requests(evidence.routes, failed).values(), Counts())
-    lost = sum(each.refused + each.errors for each in failed.values())
-    late = sum(stats.requests - stats.within_objective for stats in evidence.routes.values())
-    requests = evidence.completed + lost
-    good = max(0, evidence.completed - late - counted.underruns)
-    return Counts(requests=requests, good=good, underruns=counted.underruns, errors=lost)
+    lost = sum(each.refused + each.errors for name, each in evidence.failed.items() if name != "unknown")
+    late = sum(stats.requests - stats.within_objective for stats in evidence.streams.values())
+    underruns = sum(stats.underruns for stats in evidence.streams.values())
+    good = max(0, evidence.completed - late - underruns)
+    return Counts(requests=evidence.completed + lost, good=good, underruns=underruns, errors=lost)
 
 
 def _started(inputs: CanaryInputs, now: datetime) -> CanaryStatus:
@@ -222,11 +219,11 @@ def _count(
         period_time=seen.until,
         step_seconds=status.step_seconds + seconds,
         step_requests=status.step_requests + seen.canary.requests,
-        test=update_test(status.test, difference),
+        worse=updated(status.worse, -difference, -1.0),
     )
-    if status.test.worse.log_wealth >= threshold(1):
-        effect = format_effect(status.test, "GoodRequests")
-        return _rolled_back(status, "Failed", f"it has fewer good requests by {effect}; {_figures(status)}")
+    if is_certain(status.worse):
+        effect = f"{100 * status.worse.mean:.1f} points fewer good requests in {status.worse.count} periods"
+        return _rolled_back(status, "Failed", f"it has {effect}; {_figures(status)}")
     return _next_step(replace(status, message=_step(status, inputs, _figures(status))), inputs)
 
 

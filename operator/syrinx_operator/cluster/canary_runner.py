@@ -131,12 +131,12 @@ def command_of(live: Manifest) -> str:
     return found
 
 
-def route_overrides(plan: Plan, pipeline: TTSPipeline, observed: Observed, replica: Replica) -> dict[str, Any] | None:
-    """Returns the temporary settings of a gateway while a canary has a share; None for other replicas."""
+def route_overrides(plan: Plan, pipeline: TTSPipeline, observed: Observed, replica: Replica) -> dict[str, Any]:
+    """Returns the overrides of a gateway while a canary has a share; empty for other replicas."""
     if replica.component is not Component.GATEWAY or replica.canary:
-        return None
+        return {}
     route = canary_route(pipeline.spec, plan.canary, observed)
-    return None if route is None else {"canary": msgspec.to_builtins(route)}
+    return {} if route is None else {"canary": msgspec.to_builtins(route)}
 
 
 def _is_recorded(owner: Owner, plan: Plan, observed: Observed) -> bool:
@@ -234,7 +234,5 @@ def _other_change(plan: Plan, observed: Observed, tuning: State) -> str:
     """Returns what must end before the canary gets requests; empty if nothing."""
     if tuning.trial is not None:
         return f"the end of the tuner's trial {tuning.trial.id}"
-    if tuning.promotion is not None:
-        return f"the end of the tuner's promotion {tuning.promotion.id}"
     missing = next(iter(_rollouts(plan, observed).values()), "")
     return f"the roll-out of the running version: {missing}" if missing else ""

@@ -19,7 +19,6 @@ from msgspec import Struct
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.state import STAGES, Component, Owner
 from syrinx_operator.resource.knobs import TUNED_STAGES
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.tuner import snapshot
 from syrinx_operator.tuner.snapshot import LABELS, MAX_COUNT, Sample, Snapshot
 
@@ -35,7 +34,7 @@ CLOCK_QUERY = "vector(time())"
 """PromQL for Prometheus's own clock, in seconds since 1970."""
 _STEPS = 10
 """Evaluation points of a subquery's range."""
-_METRIC_LABELS = LABELS | {"__name__", "pod", "namespace", "stage", "version"}
+_METRIC_LABELS = LABELS | {"__name__", "pod", "namespace", "stage", "version", *TUNED_STAGES}
 """Labels that do not identify a scrape target."""
 _GENERATED = "[b-df-hj-np-tv-z0-9]+(-[b-df-hj-np-tv-z0-9]+)?"
 """How the name of a Deployment's pod ends: with a hash and a suffix; Kubernetes truncates long names at the hash.
@@ -89,20 +88,20 @@ def access(environment: Mapping[str, str]) -> Access:
     return found
 
 
-def counters_query(owner: Owner, seconds: int, split_by: frozenset[Stage]) -> str:
+def counters_query(owner: Owner, seconds: int, *, summed: bool) -> str:
     """Returns PromQL for the counters of all gateways, talkers and codecs in the last `seconds`.
 
-    It selects raw samples with their timestamps: `increase` extrapolates and misses a series' first value. With many
-    replicas that would be too many samples, so without both stages in `split_by` Prometheus sums over replicas.
+    It selects raw samples with their timestamps: `increase` extrapolates and misses a series' first value. Gateways
+    count by talker and codec. With many of both that would be too many samples: if `summed`, Prometheus sums over them.
     """
     names = sorted({name for stage in snapshot.WANTED_METRICS.values() for name in stage})
     series = f'{{__name__=~"{"|".join(names)}",{selector(owner)}}}'
-    if split_by == frozenset(TUNED_STAGES):
+    if not summed:
         return f"{series}[{seconds}s]"
-    labels = sorted(LABELS - set(TUNED_STAGES))
+    labels = ", ".join(sorted(LABELS))
     # A pod that two jobs scrape must count once.
-    deduplicated = f"max by (__name__, pod, {', '.join([*TUNED_STAGES, *labels])}) ({series})"
-    total = f"sum by (__name__, pod, {', '.join([*sorted(split_by), *labels])}) ({deduplicated})"
+    deduplicated = f"max by (__name__, pod, {', '.join(TUNED_STAGES)}, {labels}) ({series})"
+    total = f"sum by (__name__, pod, {labels}) ({deduplicated})"
     return f"{total}[{seconds}s:{max(seconds // _STEPS, 1)}s]"
 
 
@@ -125,7 +124,7 @@ def _pod_patterns(owner: Owner) -> dict[Component, str]:
 
 
 async def read(
-    url: str, owner: Owner, seconds: int, split_by: frozenset[Stage], access: Access, clock: Callable[[], datetime]
+    url: str, owner: Owner, seconds: int, summed: bool, access: Access, clock: Callable[[], datetime]
 ) -> tuple[Snapshot, ...]:
     """Returns the counters of a pipeline's replicas in the last `seconds`, oldest first. Raises PrometheusError.
 
@@ -140,7 +139,7 @@ async def read(
                 asked_at = clock()
                 times = [one.value for one in await _query(client, url, CLOCK_QUERY)]
                 theirs, answered_at = float(times[0][1]) if len(times) == 1 and times[0] else -1.0, clock()
-                series = await _query(client, url, counters_query(owner, seconds, split_by))
+                series = await _query(client, url, counters_query(owner, seconds, summed=summed))
         # This form of the comparison also rejects NaN.
         if not 0 <= theirs <= MAX_COUNT:
             raise ValueError("no time")
@@ -151,7 +150,7 @@ async def read(
         latest = clock().timestamp() + MAX_SKEW
         if not all(0 <= at <= latest for one in series for at, _ in one.values):
             raise ValueError("no time")
-        return await asyncio.to_thread(snapshots, owner, series, split_by)
+        return await asyncio.to_thread(snapshots, owner, series)
     except TimeoutError:
         raise PrometheusError(f"Prometheus did not answer within {TIMEOUT:g} seconds") from None
     except (httpx.ConnectError, OSError) as error:
@@ -163,7 +162,7 @@ async def read(
         raise PrometheusError("Prometheus returned values that are not counters") from None
 
 
-def snapshots(owner: Owner, found: Iterable[_Series], split_by: frozenset[Stage]) -> tuple[Snapshot, ...]:
+def snapshots(owner: Owner, found: Iterable[_Series]) -> tuple[Snapshot, ...]:
     """Returns range vectors as each replica's counters, oldest first. Raises ValueError."""
     patterns = {stage: re.compile(pattern) for stage, pattern in _pod_patterns(owner).items()}
     pods: dict[str, dict[_Target, list[_Series]]] = {}
@@ -177,7 +176,7 @@ def snapshots(owner: Owner, found: Iterable[_Series], split_by: frozenset[Stage]
             continue
         # A talker's pod may contain a codec, whose series have marker metrics of their own.
         for each in (Component.TALKER, Component.CODEC) if stage is Component.TALKER else (stage,):
-            snapshots += _pod_snapshots(pod, each, _one_target(by_target), split_by)
+            snapshots += _pod_snapshots(pod, each, _one_target(by_target))
     return tuple(sorted(snapshots, key=lambda each: (each.time, each.replica)))
 
 
@@ -190,15 +189,14 @@ def _one_target(targets: Mapping[_Target, list[_Series]]) -> list[_Series]:
     return targets[min(target for target, at in newest.items() if last - at <= MIN_SPAN)]
 
 
-def _pod_snapshots(pod: str, stage: Component, found: Iterable[_Series], split_by: frozenset[Stage]) -> list[Snapshot]:
+def _pod_snapshots(pod: str, stage: Component, found: Iterable[_Series]) -> list[Snapshot]:
     by_time: dict[float, list[Sample]] = {}
     for one in found:
         if (key := snapshot.wanted_series(stage.value, one.metric.get("__name__", ""), one.metric)) is not None:
             for at, value in one.values:
                 by_time.setdefault(at, []).append((key, float(value)))
-    stages = frozenset(str(each) for each in split_by)
     return [
-        snapshot.build_snapshot(pod, stage.value, datetime.fromtimestamp(at, UTC), samples, stages)
+        snapshot.build_snapshot(pod, stage.value, datetime.fromtimestamp(at, UTC), samples)
         for at, samples in sorted(by_time.items())
         if snapshot.is_export_of(stage.value, samples)
     ]

@@ -207,9 +207,7 @@ class Reconciler:
         pushed = await self._push_settings(pipeline, owner, tuning, planned, before, applied.objects, token)
         observed = _without_foreign(owner, structs.replace(pushed, objects=applied.objects))
         disruption = disruption_of(planned, observed, problems, previous.get("observedGeneration"), owner)
-        decision, metrics = await self._tuning.decide(
-            pipeline, owner, tuning, planned, before, observed, disruption, _now
-        )
+        decision, metrics = await self._tuning.decide(pipeline, owner, tuning, planned, observed, disruption, _now)
         canary = await self._canaries.decide(
             pipeline, owner, planned, observed, read(previous).canary, decision.state, command, _now
         )
@@ -300,8 +298,9 @@ class Reconciler:
             key = ObjectKey("ConfigMap", names.workload(owner.name, replica.component))
             if replica.component not in planned.settings or key not in objects or differs(manifests[key], objects[key]):
                 return None
-            route = route_overrides(planned, pipeline, before, replica)
-            return DesiredSettings(planned.settings[replica.component], route or tuning.overrides_for(replica))
+            # One body: the next one replaces all overrides of a replica.
+            overrides = tuning.overrides_for(replica) | route_overrides(planned, pipeline, before, replica)
+            return DesiredSettings(planned.settings[replica.component], overrides)
 
         fence = partial(self._leases.fence, owner)
         found = await self._stages.push_settings(

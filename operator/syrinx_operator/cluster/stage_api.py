@@ -39,8 +39,8 @@ class DesiredSettings(Struct, frozen=True):
     """The settings that a replica should have in force."""
 
     base: Settings
-    overrides: Mapping[str, Any] | None = None
-    """Settings of a trial, which expire unless they are renewed; None for the base alone."""
+    overrides: Mapping[str, Any] = {}
+    """Temporary settings, which expire unless they are renewed; empty for the base alone."""
 
 
 class StageApi:
@@ -104,7 +104,7 @@ class StageApi:
         if not _has_base(replica.reported, desired, settings):
             body = {"generation": generation, "settings": settings}
             replica = await self._put(namespace, replica, body, fence, token)
-        if desired.overrides is not None and replica.reported and replica.reported.generation == generation:
+        if desired.overrides and replica.reported and replica.reported.generation == generation:
             body = {"generation": generation, "settings": desired.overrides, "seconds": OVERRIDE_TTL_SECONDS}
             replica = await self._put(namespace, replica, body, fence, token)
         return replica
@@ -211,5 +211,5 @@ def _has_base(reported: ReportedSettings, desired: DesiredSettings, settings: Ma
     if reported.generation != desired.base.generation:
         return reported.generation > desired.base.generation
     # Sending the base again ends overrides that are no longer desired.
-    must_end_overrides = reported.seconds is not None and desired.overrides is None
+    must_end_overrides = reported.seconds is not None and not desired.overrides
     return not must_end_overrides and all(reported.base[name] == value for name, value in settings.items())

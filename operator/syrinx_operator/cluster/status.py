@@ -37,12 +37,12 @@ from syrinx_operator.resource.status import (
     TuningStatus,
 )
 from syrinx_operator.resource.tuning_status import Phase, State, Trial
-from syrinx_operator.tuner.builder import format_value
+from syrinx_operator.tuner.builder import format_setting
 from syrinx_operator.tuner.evidence import slo_statuses, truncated_ratio
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 
 _MAX_TTFA_MS = TTFA_BUCKETS[-1] * 1000
-_ACTIVE_PHASES: frozenset[Phase] = frozenset({"Watching", "Trial", "Promoting", "Soaking"})
+_ACTIVE_PHASES: frozenset[Phase] = frozenset({"Watching", "Trial", "Soaking"})
 _SOURCES = {"gateways": "the gateways", "prometheus": "Prometheus"}
 _PAUSED = "spec.paused is set: objects, settings and tuning stay as they are"
 
@@ -65,7 +65,7 @@ def status(inputs: StatusInputs) -> dict[str, Any]:
     has_metrics = spec.tuning.mode != "Off"
     slo = slo_statuses(spec.slo.ttfa, evidence) if has_metrics else ()
     p95 = max((each.ttfa_p95_ms for each in slo if each.ttfa_p95_ms is not None), default=None)
-    underruns = sum(each.underruns for each in evidence.routes.values())
+    underruns = sum(each.underruns for each in evidence.streams.values())
     scheme = "https" if spec.gateway.tls else "http"
     host = f"{names.workload(owner.name, Component.GATEWAY)}.{owner.namespace}.svc"
     redis = None
@@ -118,9 +118,10 @@ def _tuning(state: State, owner: Owner) -> TuningStatus:
         config_map=names.tuning_record(owner.name),
         requested=state.requested,
         chosen=state.chosen,
-        last_good=state.last_good,
+        last_good=state.chosen if state.soak is None else state.soak.before,
         last_change_time=state.last_change_time,
-        next_trial_time=state.next_trial_time,
+        next_trial_time=state.next_plan_time,
+        forecast=state.forecast,
         recommendation=state.recommendation,
         trial_count=state.trial_count,
         trial=None if state.trial is None else _trial(state.trial),
@@ -129,14 +130,12 @@ def _tuning(state: State, owner: Owner) -> TuningStatus:
 
 
 def _trial(trial: Trial) -> TrialStatus:
+    knobs = trial.baseline.differing_knobs(trial.candidate)
     return TrialStatus(
         id=trial.id,
-        knob=trial.knob,
-        goal=trial.goal,
-        before=format_value(trial.baseline, trial.knob),
-        after=format_value(trial.candidate, trial.knob),
-        design=trial.design,
-        rationale=trial.rationale,
+        before=format_setting(trial.baseline, knobs)[:256],
+        after=format_setting(trial.candidate, knobs)[:256],
+        rationale=trial.why,
         start_time=trial.start_time,
     )
 

@@ -14,7 +14,7 @@ from syrinx_operator.cluster.plan.tuning_record import decode_tuning, recorded_t
 from syrinx_operator.cluster.progress import incomplete
 from syrinx_operator.cluster.state import STAGES, Component, Metrics, Observed, Owner, Problem, Replica
 from syrinx_operator.resource import knobs
-from syrinx_operator.resource.knobs import TUNED_STAGES, Identity, Setting, live_settings
+from syrinx_operator.resource.knobs import Identity, Setting, live_settings
 from syrinx_operator.resource.rules import cluster_violations, violations
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import Stage, engine_suffix
@@ -30,15 +30,15 @@ from syrinx_operator.tuner.telemetry import TunerTelemetry
 
 TUNED: Mapping[Component, Stage] = {Component.TALKER: Stage.TALKER, Component.CODEC: Stage.CODEC}
 RENEW_SECONDS: Final = OVERRIDE_TTL_SECONDS / 3
-"""Maximum seconds between two reconciles while a replica has overrides."""
+"""Maximum seconds between two reconciles while replicas have overrides."""
 TRIAL_METRICS_SECONDS: Final = 1.0
-"""Minimum seconds between two readings of the metrics during a trial."""
+"""Minimum seconds between two readings of the metrics while a change is tried or watched."""
 
 WINDOW = 300.0
 """Measurement window in seconds; two tuning intervals if that is longer."""
 SCRAPE_SECONDS = 10.0
 MAX_ROUTES = 64
-"""Maximum number of talker-codec pairs for which a Prometheus is queried per replica of both stages."""
+"""Maximum number of talker-codec pairs for which raw samples are read from a Prometheus."""
 
 Scrape = Callable[[Replica], Awaitable[str]]
 
@@ -54,11 +54,22 @@ class Tuning(Struct, frozen=True, kw_only=True):
         """Returns the pipeline with the setting of replicas without overrides in its spec."""
         return _with_setting(pipeline, self.assignment.base)
 
-    def overrides_for(self, replica: Replica) -> dict[str, Any] | None:
-        """Returns a replica's overrides in the format of `PUT /settings/STAGE`; None if it has none."""
-        stage = TUNED.get(replica.component)
-        setting = stage and self.assignment.override(stage, replica.name)
-        return live_settings(setting, stage) if stage and setting else None
+    @property
+    def has_overrides(self) -> bool:
+        """Whether replicas have overrides, which must be renewed."""
+        return self.assignment.candidate is not None or self.assignment.label != ""
+
+    def overrides_for(self, replica: Replica) -> dict[str, Any]:
+        """Returns a replica's overrides in the format of `PUT /settings/STAGE`; empty if it has none.
+
+        All talkers and codecs run the candidate, and all gateways label their requests. A canary takes no part.
+        """
+        candidate, label, stage = self.assignment.candidate, self.assignment.label, TUNED.get(replica.component)
+        if replica.canary:
+            return {}
+        if replica.component is Component.GATEWAY:
+            return {"arm": label} if label else {}
+        return live_settings(candidate, stage) if stage and candidate else {}
 
 
 def tuner_state(status: Mapping[str, Any], owner: Owner, observed: Observed) -> tuple[State, str]:
@@ -79,7 +90,7 @@ def tuning_of(pipeline: TTSPipeline, state: State) -> Tuning:
     """Returns the tuning for a state. If an edit of the spec made its settings invalid, the spec's settings apply."""
     policy = policy_of(pipeline.spec)
     assigned = assignment(policy, state)
-    settings = (assigned.base, assigned.candidate if assigned.has_overrides else None)
+    settings = (assigned.base, assigned.candidate)
     tuned = [_with_setting(pipeline, setting) for setting in settings if setting is not None]
     if any(violations(each) or cluster_violations(each) for each in tuned):
         assigned = Assignment(base=policy.requested)
@@ -95,7 +106,7 @@ def requeue_after(pipeline: TTSPipeline, before: Tuning, decision: Decision, res
     after = tuning_of(pipeline, decision.state)
     if after.assignment != before.assignment:
         return 0.0
-    return min(resync_seconds, decision.requeue_after, *([RENEW_SECONDS] if after.assignment.has_overrides else []))
+    return min(resync_seconds, decision.requeue_after, *([RENEW_SECONDS] if after.has_overrides else []))
 
 
 def replica_stats(observed: Observed) -> tuple[ReplicaStats, ...]:
@@ -192,12 +203,10 @@ class MetricsReader:
         scrape: Scrape,
         *,
         max_age: float | None = None,
-        tuned: Stage | None = None,
     ) -> Reading:
         """Returns the stages' counters; none with tuning Off. Failures are part of the result and never raise.
 
-        `scrape` returns a replica's /metrics and may raise. `max_age` (seconds) shortens the interval. With many
-        replicas a Prometheus splits its sums only by replicas of the `tuned` stage.
+        `scrape` returns a replica's /metrics and may raise. `max_age` (seconds) shortens the interval.
         """
         spec, now = pipeline.spec, self._clock()
         # Pipelines that are no longer read are dropped.
@@ -217,7 +226,7 @@ class MetricsReader:
             reading = await self._scrape_all([each for each in replicas if each.component in STAGES], scrape, now)
         else:
             span = WINDOW if before is None or before.newest_at is None else (now - before.newest_at).total_seconds()
-            reading = await self._query(pipeline, owner, _split_by(replicas, tuned), min(span, WINDOW))
+            reading = await self._query(pipeline, owner, _has_many_routes(replicas), min(span, WINDOW))
         newest_at = max((each.time for each in reading.snapshots), default=before.newest_at if before else None)
         without_snapshots = msgspec.structs.replace(reading, snapshots=())
         self._memory[owner.uid] = _Memory(spec.tuning, now, without_snapshots, newest_at)
@@ -235,7 +244,7 @@ class MetricsReader:
         problem = f"cannot read the metrics of any gateway: {next(errors)}"
         return Reading(source="gateways", snapshots=found, reason="Error", problem=problem)
 
-    async def _query(self, pipeline: TTSPipeline, owner: Owner, split_by: frozenset[Stage], span: float) -> Reading:
+    async def _query(self, pipeline: TTSPipeline, owner: Owner, summed: bool, span: float) -> Reading:
         spec = pipeline.spec
         assert spec.tuning.prometheus is not None
         monitor = spec.monitoring.pod_monitor
@@ -244,9 +253,7 @@ class MetricsReader:
         found: tuple[Snapshot, ...] = ()
         reason = problem = ""
         try:
-            found = await prometheus.read(
-                spec.tuning.prometheus.url, owner, seconds, split_by, self._access, self._clock
-            )
+            found = await prometheus.read(spec.tuning.prometheus.url, owner, seconds, summed, self._access, self._clock)
         except prometheus.PrometheusError as error:
             reason, problem = "Error", f"spec.tuning.prometheus: {error}"
         if not problem and not any(each.stage == Component.GATEWAY for each in found):
@@ -281,11 +288,9 @@ async def scrape_snapshot(replica: Replica, scrape: Scrape, at: datetime) -> Sna
         return f"{replica.name}: {type(error).__name__}: {str(error)[:200]}"
 
 
-def _split_by(replicas: Sequence[Replica], tuned: Stage | None) -> frozenset[Stage]:
-    talkers, codecs = (sum(each.component.value == stage.value for each in replicas) for stage in TUNED_STAGES)
-    if talkers * codecs <= MAX_ROUTES:
-        return frozenset(TUNED_STAGES)
-    return frozenset() if tuned is None else frozenset({tuned})
+def _has_many_routes(replicas: Sequence[Replica]) -> bool:
+    talkers, codecs = (sum(each.component is component for each in replicas) for component in TUNED)
+    return talkers * codecs > MAX_ROUTES
 
 
 class TuningRunner:
@@ -311,33 +316,29 @@ class TuningRunner:
         owner: Owner,
         tuning: Tuning,
         plan: Plan,
-        before: Observed,
         observed: Observed,
         disruption: str,
         clock: Callable[[], datetime],
     ) -> tuple[Decision, Metrics]:
         """Returns the tuner's decision, and the metrics for the status.
 
-        `before` is the state before this reconcile pushed settings. The caller stores the decision's state; the
-        next reconcile applies it.
+        The caller stores the decision's state; the next reconcile applies it.
         """
         name, policy, state = f"{owner.namespace}/{owner.name}", tuning.policy, tuning.state
-        is_changing = state.trial is not None or state.promotion is not None
+        is_changing = state.trial is not None or state.soak is not None
         reading = await self._reader.read(
             pipeline,
             owner,
             observed.replicas,
             lambda replica: self._scrape(owner.namespace, replica),
             max_age=TRIAL_METRICS_SECONDS if is_changing else None,
-            tuned=None if state.trial is None else state.trial.knob.stage,
         )
         now = clock()
         observation = Observation(
             snapshots=reading.snapshots,
             scrape_interval=reading.scrape_interval,
             problem=reading.problem,
-            # Counters until now were produced under the settings from before this reconcile.
-            replicas=replica_stats(before),
+            replicas=replica_stats(observed),
             identity=identity(pipeline, plan, observed, self._tuner.devices(name), state.identity),
             disruption=disruption,
         )
@@ -352,7 +353,7 @@ class TuningRunner:
         )
         # They change with new metrics and not with the clock.
         if reading.snapshots or reading.problem or name not in self._metrics:
-            evidence = self._tuner.evidence(name, policy, None, now - timedelta(seconds=window(policy)), now)
+            evidence = self._tuner.evidence(name, policy, now - timedelta(seconds=window(policy)), now)
             self._metrics[name] = Metrics(source=reading.source, evidence=evidence, reason=reading.reason or "Stale")
         return decision, self._metrics[name]
 

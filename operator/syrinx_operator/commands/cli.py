@@ -207,9 +207,9 @@ def _rollout(options: argparse.Namespace, given: list[str]) -> int:
 def _tune(options: argparse.Namespace, given: list[str]) -> int:
     from syrinx_operator.commands.tune.command import tune  # Only this command needs it.
 
-    plot = {name: getattr(options, name) for name in ("plot", "trial", "audit")}
+    others = {name: getattr(options, name) for name in ("plot", "trial", "audit", "what_if")}
     namespace = options.namespace or (None if options.program == PROGRAM else current_namespace())
-    tune(options.name, namespace, watching=options.watch, as_json=options.json, **plot)
+    tune(options.name, namespace, watching=options.watch, as_json=options.json, **others)
     return 0
 
 

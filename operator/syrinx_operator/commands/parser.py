@@ -134,12 +134,14 @@ def make_parser(version: str, program: str) -> argparse.ArgumentParser:
     tune = command(
         "tune",
         "show the state of automatic tuning",
-        "Shows the tuned settings, the objectives, the running trial and the last decisions of the\n"
-        "pipeline of `syrinx up`, or with --namespace of a pipeline on the Kubernetes cluster of KUBECONFIG.\n"
+        "Shows the tuned settings, the objectives, the running trial, the learned engine times, the forecast and the\n"
+        "last decisions of the pipeline of `syrinx up`, or with --namespace of a pipeline on the Kubernetes cluster\n"
+        "of KUBECONFIG. --what-if answers a question about capacity from what was learned.\n"
         "This command is read-only; spec.tuning of the resource configures tuning.",
         epilog="examples:  syrinx tune --watch\n"
         "           syrinx tune --plot trial.png --trial 3\n"
         "           syrinx tune -n speech demo\n"
+        "           syrinx tune --what-if rate=40,mix=Base:1,CustomVoice:3,talkers=2\n"
         "           kubectl logs deploy/syrinx-operator > log; syrinx tune -n speech demo --audit log --plot t.png",
     )
     tune_name_help = "name of the pipeline; default: the one started last, or the only one of the namespace"
@@ -152,6 +154,12 @@ def make_parser(version: str, program: str) -> argparse.ArgumentParser:
     how.add_argument("--watch", action="store_true", help=watch_help)
     how.add_argument("--json", action="store_true", help="print the tuner's state as JSON")
     how.add_argument("--plot", metavar="FILE.png", help="plot the trials: both arms over time, and the settings")
+    what_if_help = (
+        "how well a load would be served: rate=R (requests/s), mix=TYPE:SHARE,... (task types), frames=F (mean frames "
+        "of a request), burst=B (mean requests of an arrival), reference=F (frames of a clone's reference), talkers=N, "
+        "codecs=N; only rate is required, and mix with several task types"
+    )
+    how.add_argument("--what-if", metavar="KEY=VALUE,...", help=what_if_help)
     tune.add_argument("--trial", type=_positive(int), metavar="N", help="with --plot: only this trial")
     audit_help = "with --plot: read decisions from the operator's log; - reads standard input"
     tune.add_argument("--audit", metavar="FILE", help=audit_help)

@@ -54,6 +54,7 @@ class LocalTuner:
         self._observe = observe
         self._identity = identity_of(pipeline)
         self._tuner = Tuner(tuning_files.audit_log(directory))
+        tuning_files.save_resource(directory, pipeline)
         self._error = ""
         self._state = self._load()
 
@@ -97,32 +98,33 @@ class LocalTuner:
         self, http: httpx.AsyncClient, members: Sequence[Member], replies: Mapping[str, StageReply], desired: Assignment
     ) -> str:
         requests = []
-        for member in _workers(members):
-            stage = member.stage
-            base, override = live_settings(desired.base, stage), desired.override(stage, member.name)
+        for member in members:
+            base, temporary = _settings(desired, member.stage)
             reported = replies[member.name].reported
-            if reported is None:
+            if reported is not None:
+                requests.append(_put_settings(http, member, reported, base, temporary))
+            elif base:
                 member.save_settings({"settings": base})  # It may be starting.
-            else:
-                override_settings = None if override is None else live_settings(override, stage)
-                requests.append(_put_settings(http, member, reported, base, override_settings))
         return "; ".join(filter(None, await asyncio.gather(*requests)))
 
     def _load(self) -> State:
         try:
-            found = tuning_files.load(self._directory)
+            found = tuning_files.load(self._directory, self._report_loss)
         except tuning_files.TuningMemoryError as error:
-            self._observe(Event("warning", "tuner", f"the saved state of tuning is lost: {error}"))
+            self._report_loss(str(error))
             return State()
         state = found.state if found else State()
         # Settings of another machine or model do not apply.
         is_same = state.identity == self._identity
-        return state if is_same else msgspec.structs.replace(state, chosen=None, last_good=None)
+        return state if is_same else msgspec.structs.replace(state, chosen=None)
+
+    def _report_loss(self, message: str) -> None:
+        self._observe(Event("warning", "tuner", f"the saved state of tuning is lost: {message}"))
 
     def _save(self, state: State, now: datetime) -> None:
         objectives = self._pipeline.spec.slo.ttfa
         window = now - timedelta(seconds=max(SLO_WINDOW_SECONDS, self._policy.interval))
-        evidence = self._tuner.evidence(self._pipeline.name, self._policy, None, window, now)
+        evidence = self._tuner.evidence(self._pipeline.name, self._policy, window, now)
         memory = tuning_files.TuningMemory(
             state=state,
             observed_at=now,
@@ -163,7 +165,8 @@ def observe(members: Sequence[Member], replies: Mapping[str, StageReply], identi
             restarts=member.restarts,
             settings=reported.settings if (reported := replies[member.name].reported) else None,
         )
-        for member in _workers(members)
+        for member in members
+        if member.stage is not Stage.GATEWAY
     ]
     return Observation(
         snapshots=tuple(reply.snapshot for reply in replies.values() if reply.snapshot is not None),
@@ -174,8 +177,11 @@ def observe(members: Sequence[Member], replies: Mapping[str, StageReply], identi
     )
 
 
-def _workers(members: Sequence[Member]) -> list[Member]:
-    return [member for member in members if member.stage is not Stage.GATEWAY]
+def _settings(desired: Assignment, stage: Stage) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the base settings that the tuner determines, and the temporary ones; those may be empty."""
+    if stage is Stage.GATEWAY:
+        return {}, {"arm": desired.label} if desired.label else {}
+    return live_settings(desired.base, stage), live_settings(desired.candidate, stage) if desired.candidate else {}
 
 
 async def _query(http: httpx.AsyncClient, member: Member) -> StageReply:
@@ -189,9 +195,8 @@ async def _query(http: httpx.AsyncClient, member: Member) -> StageReply:
     except (httpx.HTTPError, ValueError) as error:
         problem = f"{member.name} reports no metrics: {str(error) or type(error).__name__}"
     try:
-        if member.stage is not Stage.GATEWAY:
-            content = (await http.get(member.settings_url or "")).raise_for_status().content
-            reported = msgspec.json.decode(content, type=ReportedSettings)
+        content = (await http.get(member.settings_url or "")).raise_for_status().content
+        reported = msgspec.json.decode(content, type=ReportedSettings)
     except (httpx.HTTPError, msgspec.MsgspecError) as error:
         problem = f"{member.name} reports no settings: {str(error) or type(error).__name__}"
     return StageReply(snapshot, reported, problem)
@@ -202,7 +207,7 @@ async def _put_settings(
     member: Member,
     reported: ReportedSettings,
     base: Mapping[str, Any],
-    temporary: Mapping[str, Any] | None,
+    temporary: Mapping[str, Any],
 ) -> str:
     """Applies changed base settings and renews temporary settings. Returns an error message, or "".
 
@@ -211,11 +216,11 @@ async def _put_settings(
     generation, bodies = reported.generation, []
     is_changed = any(reported.base.get(name) != value for name, value in base.items())
     try:
-        if is_changed or (temporary is None and reported.seconds is not None):
+        if is_changed or (not temporary and reported.seconds is not None):
             generation += 1
             bodies.append({"generation": generation, "settings": base})
             member.save_settings(bodies[0])
-        if temporary is not None:
+        if temporary:
             seconds = OVERRIDE_TTL_SECONDS
             bodies.append({"generation": generation, "settings": temporary, "seconds": seconds})
         for body in bodies:

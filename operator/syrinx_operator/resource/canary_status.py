@@ -1,13 +1,36 @@
 """The state of a canary in the status, from which any operator continues."""
 
+from __future__ import annotations
+
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from syrinx_operator.resource.knobs import StatusStruct
-from syrinx_operator.resource.tuning_status import Count, Counts, PairedTest, Seconds, Timestamp
+from syrinx_operator.resource.tuning_status import Bet, Count, Timestamp
+
+Seconds = Annotated[float, Meta(ge=0)]
 
 CanaryPhase = Literal["Starting", "Running", "Promoted", "RolledBack"]
+
+
+class Counts(StatusStruct, frozen=True, kw_only=True):
+    """Requests of one version that ended."""
+
+    requests: Count = 0
+    """Served, refused or failed."""
+    good: Count = 0
+    """Requests that met the TTFA objective without an underrun."""
+    underruns: Annotated[Count, Meta(description="Streams whose playback underran.")] = 0
+    errors: Annotated[Count, Meta(description="Requests that failed.")] = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
+
+    @property
+    def good_ratio(self) -> float:
+        """Ratio of good requests; 1 without requests."""
+        return self.good / self.requests if self.requests else 1.0
 
 
 class CanaryStatus(StatusStruct, frozen=True, kw_only=True):
@@ -37,6 +60,4 @@ class CanaryStatus(StatusStruct, frozen=True, kw_only=True):
     step_requests: Annotated[Count, Meta(description="Requests of the canary in the current step.")] = 0
     stable: Annotated[Counts, Meta(description="Requests of the running version.")] = Counts()
     canary: Annotated[Counts, Meta(description="Requests of the new version.")] = Counts()
-    test: Annotated[PairedTest, Meta(description="Test of the difference of the ratios of good requests.")] = (
-        PairedTest()
-    )
+    worse: Annotated[Bet, Meta(description="Test of fewer good requests of the new version.")] = Bet()

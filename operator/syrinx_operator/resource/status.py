@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from syrinx_operator.resource.canary_status import CanaryStatus
-from syrinx_operator.resource.knobs import Knob, Setting, StatusStruct
+from syrinx_operator.resource.knobs import Setting, StatusStruct
 from syrinx_operator.resource.pods import list_map
 from syrinx_operator.resource.spec import CaptureShape
-from syrinx_operator.resource.tuning_status import Goal, Recommendation, Text, Timestamp, TrialRecord
+from syrinx_operator.resource.tuning_status import Forecast, Recommendation, Text, Timestamp, TrialRecord
 from syrinx_operator.resource.versions import read_known
 from syrinx_stages.contract.family import TaskName
 from syrinx_stages.contract.settings import Frames
@@ -163,21 +163,14 @@ class SloStatus(StatusStruct, frozen=True, kw_only=True):
 
 
 class TrialStatus(StatusStruct, frozen=True, kw_only=True):
-    """The experiment in progress: one knob with another value on some replicas, or on all of them at times."""
+    """The experiment in progress: all replicas run another setting at times."""
 
     id: Count
     """Number of the trial."""
-    knob: Knob
-    """The knob under test."""
-    goal: Goal
-    """What is compared. GoodRequests: ratio of requests that met the objectives. Throughput: frames per replica second.
-    EngineTime: engine time per frame."""
     before: Text
-    """Value of the baseline."""
+    """The values that differ, in the baseline."""
     after: Text
-    """Value under test."""
-    design: Annotated[str, Meta(max_length=32)]
-    """Parallel: some replicas run the candidate. Switchback: all replicas alternate."""
+    """The same under test."""
     rationale: Text
     """Why it is tried."""
     start_time: Timestamp
@@ -191,8 +184,8 @@ class TuningStatus(StatusStruct, frozen=True, kw_only=True):
     mode: Annotated[str, Meta(max_length=64)]
     """The requested mode."""
     phase: Annotated[str, Meta(max_length=64)]
-    """Off and Paused as requested. NoData: no requests or metrics. Watching: the objectives are evaluated.
-    Trial, Promoting, Soaking: a change is tested, rolled out, and observed."""
+    """Off and Paused as requested. NoData: no requests or metrics. Watching: requests are counted. Trial: a setting is
+    tried. Soaking: one that has come into force is watched."""
     message: Text
     """Details of the phase."""
     config_map: Annotated[str, Meta(max_length=253)] | None = None
@@ -206,7 +199,9 @@ class TuningStatus(StatusStruct, frozen=True, kw_only=True):
     last_change_time: Timestamp | None = None
     """Last change of settings."""
     next_trial_time: Timestamp | None = None
-    """No trial starts before this time."""
+    """The model is not asked for a better setting before this time, unless the load changes."""
+    forecast: Forecast | None = None
+    """What the model says of the present load. Absent before it was asked."""
     recommendation: Recommendation | None = None
     """The next change to try."""
     trial_count: Count = 0

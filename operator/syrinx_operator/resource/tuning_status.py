@@ -1,243 +1,180 @@
-"""The tuner's state: the ConfigMap NAME-tuning on Kubernetes, and a file for `syrinx up`. Types only.
+"""The tuner's state, which survives restarts in a ConfigMap or a file; the status shows its outline."""
 
-The state is bounded and holds everything needed to continue after a restart. The settings in force follow from it
-alone.
-"""
+from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from syrinx_operator.resource.knobs import Identity, Knob, Mode, Setting, StatusStruct
-from syrinx_stages.contract.family import TaskName
+from syrinx_operator.resource.knobs import Identity, Mode, Setting, StatusStruct
+from syrinx_stages.contract.metrics import ROW_BUCKETS
 
 Timestamp = Annotated[datetime, Meta(tz=True)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
 Difference = Annotated[float, Meta(ge=-1, le=1)]
 Count = Annotated[int, Meta(ge=0)]
-Seconds = Annotated[float, Meta(ge=0)]
+Number = Annotated[float, Meta(ge=0)]
 Text = Annotated[str, Meta(max_length=256)]
 Name = Annotated[str, Meta(max_length=253)]
 
-MAX_CANDIDATES = 64
-"""Limit of replicas that run a candidate before its promotion."""
 MAX_HISTORY = 20
-MAX_QUARANTINE = 32
-MAX_BEST_KNOWN = 32
+MAX_SHAPES = 96
+"""Shapes of calls that are kept: those that took most time."""
+MAX_TRIED = 32
 
-Phase = Literal["Off", "Paused", "NoData", "Watching", "Trial", "Promoting", "Soaking"]
+Phase = Literal["Off", "Paused", "NoData", "Watching", "Trial", "Soaking"]
 Verdict = Literal["Promoted", "RolledBack", "Inconclusive", "Superseded", "Regressed"]
-Goal = Literal["GoodRequests", "Throughput", "EngineTime"]
-StratumName = Literal["all", TaskName]
 
 
-class _Sums(StatusStruct, frozen=True, kw_only=True):
-    def __add__(self, other: Self) -> Self:
-        return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
+class Bet(StatusStruct, frozen=True, kw_only=True):
+    """A test's progress."""
+
+    count: Annotated[int, Meta(ge=0, description="Number of outcomes.")] = 0
+    mean: Annotated[float, Meta(description="Mean outcome.")] = 0.0
+    mean_square: Annotated[float, Meta(ge=0, description="Mean squared outcome.")] = 0.0
+    log_wealth: Annotated[float, Meta(description="Natural logarithm of the wealth. Starts at 0.")] = 0.0
 
 
-class Counts(_Sums, frozen=True, kw_only=True):
-    """Requests of one arm and task type."""
+class StepPoint(StatusStruct, frozen=True, array_like=True):
+    """Talker steps of up to `rows` rows, a bucket of the metric."""
 
-    requests: Count = 0
-    """Streaming requests that reached first audio or were refused or failed."""
-    good: Count = 0
-    """Requests that met the TTFA objective, minus streams with an underrun."""
-    underruns: Annotated[Count, Meta(description="Streams whose playback underran.")] = 0
-    errors: Annotated[Count, Meta(description="Requests that failed.")] = 0
+    rows: Annotated[int, Meta(ge=1)]
+    count: Number
+    seconds: Number
+
+
+class CallPoint(StatusStruct, frozen=True, array_like=True):
+    """Decoder calls of one requested shape. `captured` ones ran at a captured shape of this size."""
+
+    rows: Annotated[int, Meta(ge=1)]
+    frames: Annotated[int, Meta(ge=1)]
+    captured: bool
+    count: Number
+    seconds: Number
+
+
+class Measured(StatusStruct, frozen=True, kw_only=True):
+    """Engine times of one model on one device, with fading weights."""
+
+    steps: Annotated[tuple[StepPoint, ...], Meta(max_length=len(ROW_BUCKETS) + 1)] = ()
+    calls: Annotated[tuple[CallPoint, ...], Meta(max_length=MAX_SHAPES)] = ()
+    prefills: Number = 0.0
+    prefill_seconds: Number = 0.0
 
     @property
-    def good_ratio(self) -> float:
-        """Ratio of good requests; 1 without requests."""
-        return self.good / self.requests if self.requests else 1.0
+    def is_known(self) -> bool:
+        """Whether both stages were measured."""
+        return bool(self.steps and self.calls)
 
 
-class EProcess(StatusStruct, frozen=True, kw_only=True):
-    """Evidence for one hypothesis: the wealth of a test by betting."""
+class Served(StatusStruct, frozen=True, kw_only=True):
+    """Streamed requests."""
 
-    log_wealth: Annotated[float, Meta(description="Natural logarithm of the wealth. Starts at 0.")] = 0.0
-    mean_payoff: Annotated[Difference, Meta(description="Mean payoff of the bets.")] = 0.0
+    requests: Count = 0
+    """Accepted or refused."""
+    bad: Count = 0
+    """Late, interrupted, refused, failed, or stopped because they did not end."""
 
+    def __add__(self, other: Served) -> Served:
+        return Served(requests=self.requests + other.requests, bad=self.bad + other.bad)
 
-class PairedTest(StatusStruct, frozen=True, kw_only=True):
-    """Anytime-valid test of paired differences, candidate minus baseline."""
-
-    pairs: Annotated[Count, Meta(description="Pairs of periods.")] = 0
-    mean: Annotated[Difference, Meta(description="Mean difference.")] = 0.0
-    mean_square: Annotated[Ratio, Meta(description="Mean squared difference.")] = 0.0
-    better: EProcess = EProcess()
-    """Evidence that the candidate is better by more than the deadband."""
-    worse: Annotated[EProcess, Meta(description="Evidence that the candidate is worse.")] = EProcess()
-    futile: EProcess = EProcess()
-    """Evidence that the candidate is not better by the deadband."""
+    @property
+    def bad_ratio(self) -> float:
+        """Ratio of bad requests; 0 without requests."""
+        return min(1.0, self.bad / self.requests) if self.requests else 0.0
 
 
-class Stratum(StatusStruct, frozen=True, kw_only=True):
-    """Evidence for one task type, or for `all`, where each task type is weighted by its requests."""
+class Guard(StatusStruct, frozen=True, kw_only=True):
+    """Watches that requests are not served worse than expected."""
 
-    task_type: Annotated[StratumName, Meta(description="Task type, or `all`.")]
-    candidate: Annotated[Counts, Meta(description="Requests under the candidate.")] = Counts()
-    baseline: Annotated[Counts, Meta(description="Requests under the baseline.")] = Counts()
-    test: Annotated[PairedTest, Meta(description="The paired test.")] = PairedTest()
-    baseline_min_good: Ratio | None = None
-    """Smallest ratio of good requests in a baseline period or before the trial."""
-    baseline_ttfa_p95: Seconds | None = None
-    """Largest 95th percentile of TTFA in a baseline period, in seconds."""
-
-
-class PeriodCounts(StatusStruct, frozen=True, kw_only=True):
-    """Counts of one task type in the first period of a pair."""
-
-    task_type: Annotated[TaskName, Meta(description="Task type.")]
-    candidate: Annotated[Counts, Meta(description="Requests under the candidate.")] = Counts()
-    baseline: Annotated[Counts, Meta(description="Requests under the baseline.")] = Counts()
-
-
-class Period(StatusStruct, frozen=True, kw_only=True):
-    """A time span in which each replica keeps its arm."""
-
-    index: Annotated[Count, Meta(description="Index within the trial, from 0. Two periods make a pair.")]
-    candidate_replicas: Annotated[tuple[Name, ...], Meta(max_length=MAX_CANDIDATES)] = ()
-    """Replicas that run the candidate."""
-    baseline_replicas: Annotated[tuple[Name, ...], Meta(max_length=MAX_CANDIDATES)] = ()
-    """Replicas that they are compared with."""
-    all_replicas: Annotated[bool, Meta(description="Whether all replicas of the stage run the candidate.")] = False
-    start_time: Annotated[Timestamp, Meta(description="When the arms were assigned.")]
-    counting_since: Timestamp | None = None
-    """Start of counting. Absent until every replica has confirmed its arm."""
-    replicas: Annotated[tuple[Name, ...], Meta(max_length=256)] = ()
-    """Replicas of the stage at the start. A change discards the period."""
-    restarts: Annotated[tuple[Count, ...], Meta(max_length=256, description="Restart counts of the replicas.")] = ()
-
-
-class ArmWork(_Sums, frozen=True, kw_only=True):
-    """Engine work of the tuned stage, by arm."""
-
-    candidate_frames: Annotated[Count, Meta(description="Frames generated under the candidate.")] = 0
-    candidate_busy_seconds: Annotated[Seconds, Meta(description="Engine time under the candidate.")] = 0.0
-    candidate_replica_seconds: Annotated[Seconds, Meta(description="Replica time under the candidate.")] = 0.0
-    baseline_frames: Annotated[Count, Meta(description="Frames generated under the baseline.")] = 0
-    baseline_busy_seconds: Annotated[Seconds, Meta(description="Engine time under the baseline.")] = 0.0
-    baseline_replica_seconds: Annotated[Seconds, Meta(description="Replica time under the baseline.")] = 0.0
+    expected_bad: Annotated[Ratio, Meta(description="Ratio of bad requests that is no harm.")]
+    seen: Annotated[Served, Meta(description="Requests that were counted.")] = Served()
+    bet: Annotated[Bet, Meta(description="That more are bad.")] = Bet()
 
 
 class Trial(StatusStruct, frozen=True, kw_only=True):
-    """The experiment in progress: a candidate that differs from the baseline in one knob."""
+    """A switchback experiment: all replicas run the candidate and the baseline in turns, in an order drawn by lot."""
 
     id: Annotated[Count, Meta(description="Number of the trial.")]
-    knob: Annotated[Knob, Meta(description="The knob under test.")]
-    goal: Goal = "GoodRequests"
-    """The metric under test. GoodRequests: ratio of good requests. Throughput: frames per replica second, used
-    under overload. EngineTime: engine time per frame."""
     candidate: Annotated[Setting, Meta(description="The setting under test.")]
     baseline: Annotated[Setting, Meta(description="The setting that it is compared with.")]
-    design: Literal["Parallel", "Switchback"]
-    """Parallel: both arms at once on different replicas. Switchback: alternating on all replicas."""
-    rationale: Annotated[Text, Meta(description="Why the candidate was chosen.")]
+    why: Annotated[Text, Meta(description="Why the candidate was chosen.")]
     start_time: Annotated[Timestamp, Meta(description="Start of the trial.")]
     period_seconds: Annotated[float, Meta(gt=0, description="Counted length of a period.")]
-    period: Annotated[Period, Meta(description="The period in progress.")]
-    first_period: Annotated[tuple[PeriodCounts, ...], Meta(max_length=3)] = ()
-    """Counts of the first period while the second runs."""
-    first_period_work: Annotated[ArmWork, Meta(description="Engine work of the first period.")] = ArmWork()
-    strata: Annotated[tuple[Stratum, ...], Meta(max_length=4, description="Evidence: `all`, then by task type.")] = ()
-    discarded_periods: Annotated[Count, Meta(description="Periods that were disturbed and discarded.")] = 0
-    aborts_to_reject: Annotated[int, Meta(ge=1, le=2)] = 1
-    """Aborted periods that reject the candidate; 2 for a stage with high utilization."""
-    aborted_periods: Annotated[Count, Meta(description="Periods aborted because the candidate seemed harmful.")] = 0
-    recovery_threshold: Ratio | None = None
-    """After an aborted period: ratio of good requests that rejects the candidate."""
-    extensions: Annotated[Count, Meta(description="How often the trial was extended with longer periods.")] = 0
-    work: Annotated[ArmWork, Meta(description="Engine work of all pairs.")] = ArmWork()
-
-    @property
-    def overall(self) -> Stratum:
-        """The evidence for `all`."""
-        return self.strata[0] if self.strata else Stratum(task_type="all")
-
-    @property
-    def baseline_min_good(self) -> float | None:
-        """Smallest ratio of good requests under the baseline over all task types; None if unknown."""
-        return min((s.baseline_min_good for s in self.strata if s.baseline_min_good is not None), default=None)
-
-
-class Promotion(StatusStruct, frozen=True, kw_only=True):
-    """The roll-out of a promoted setting, replica by replica."""
-
-    id: Annotated[Count, Meta(description="Number of the trial.")]
-    setting: Annotated[Setting, Meta(description="The promoted setting.")]
-    replicas: Annotated[tuple[Name, ...], Meta(max_length=MAX_CANDIDATES)]
-    """Replicas that run it. Their number doubles with each step."""
-    last_step_time: Annotated[Timestamp, Meta(description="When the last replicas were added.")]
+    first_label: Annotated[Count, Meta(description="Label of the first period.")] = 0
+    period: Annotated[Count, Meta(description="Number of the period, from 0. Two make a pair.")] = 0
+    period_time: Annotated[Timestamp, Meta(description="When its setting was assigned.")]
+    confirmed_time: Annotated[Timestamp | None, Meta(description="When every replica ran it.")] = None
+    counting_time: Annotated[Timestamp | None, Meta(description="When counting began.")] = None
+    pair_time: Annotated[Timestamp | None, Meta(description="When counting of the pair began.")] = None
+    replicas: Annotated[tuple[Name, ...], Meta(max_length=512)] = ()
+    """Replicas of talker and codec. A change discards the pair."""
+    restarts: Annotated[Count, Meta(description="Their restarts.")] = 0
+    discarded: Annotated[Count, Meta(description="Pairs that were disturbed.")] = 0
+    candidate_served: Annotated[Served, Meta(description="Requests under the candidate.")] = Served()
+    baseline_served: Annotated[Served, Meta(description="Requests under the baseline.")] = Served()
+    better: Annotated[Bet, Meta(description="That the candidate serves more requests well.")] = Bet()
+    worse: Annotated[Bet, Meta(description="That it serves fewer well.")] = Bet()
+    guard: Annotated[Guard, Meta(description="The watch over the candidate's periods.")]
 
 
 class Soak(StatusStruct, frozen=True, kw_only=True):
-    """The observation time after a promotion."""
+    """The watch over a setting that has come into force."""
 
     id: Annotated[Count, Meta(description="Number of the trial.")]
-    start_time: Annotated[Timestamp, Meta(description="When every replica ran the setting.")]
-    end_time: Annotated[Timestamp, Meta(description="When the soak passes.")]
-    expected_good: Ratio
-    """Ratio of good requests before the promotion. A lower ratio is a regression."""
-    restarts: Annotated[Count, Meta(description="Restarts of the stage's replicas at the start.")] = 0
+    before: Annotated[Setting, Meta(description="The setting that a regression returns to.")]
+    start_time: Annotated[Timestamp, Meta(description="Start.")]
+    rate: Annotated[float, Meta(ge=0, description="Requests per second at the start.")]
+    was_urgent: Annotated[bool, Meta(description="Whether it came into force without a trial.")] = False
+    restarts: Annotated[Count, Meta(description="Restarts of the replicas at the start.")] = 0
+    guard: Annotated[Guard, Meta(description="The watch.")]
 
 
-class Workload(StatusStruct, frozen=True, kw_only=True):
-    """A coarse class of workloads. Results hold only within it."""
-
-    mix: Annotated[str, Meta(max_length=64)]
-    """Task types and their shares in quarters, as in Base:1,CustomVoice:3."""
-    rate_bucket: Annotated[int, Meta(description="Requests per second as a rounded power of the square root of 2.")]
-
-
-class QuarantinedSetting(StatusStruct, frozen=True, kw_only=True):
-    """A setting that is not tried again before a given time."""
+class Tried(StatusStruct, frozen=True, kw_only=True):
+    """What a comparison of two settings has shown."""
 
     setting: Annotated[Setting, Meta(description="The setting.")]
-    workload: Annotated[Workload, Meta(description="The workload that it failed under.")]
-    reason: Annotated[Text, Meta(description="Why it failed.")]
-    failures: Annotated[Annotated[int, Meta(ge=1)], Meta(description="Number of failures. Each doubles the time.")]
-    until: Annotated[Timestamp, Meta(description="When it may be tried again.")]
-
-
-class BestKnown(StatusStruct, frozen=True, kw_only=True):
-    """The best setting found under a workload."""
-
-    workload: Annotated[Workload, Meta(description="The workload.")]
-    setting: Annotated[Setting, Meta(description="The setting.")]
-    good_ratio: Annotated[Ratio, Meta(description="Its ratio of good requests.")]
-    time: Annotated[Timestamp, Meta(description="When it was found.")]
+    baseline: Annotated[Setting, Meta(description="The setting that it was compared with.")]
+    difference: Difference
+    """Ratio of requests served well, setting minus baseline; nearer to 0 with few observations."""
+    rate: Annotated[float, Meta(ge=0, description="Requests per second then. It holds for a similar load.")]
+    until: Annotated[Timestamp, Meta(description="The setting is not tried again before.")]
 
 
 class TrialRecord(StatusStruct, frozen=True, kw_only=True):
-    """The result of a trial or promotion."""
+    """The result of a trial."""
 
     id: Annotated[Count, Meta(description="Number of the trial.")]
     time: Annotated[Timestamp, Meta(description="When it was decided.")]
     start_time: Annotated[Timestamp, Meta(description="Start of the trial.")]
-    workload: Annotated[Workload | None, Meta(description="The workload.")] = None
-    knob: Annotated[Knob, Meta(description="The knob under test.")]
-    before: Annotated[Text, Meta(description="Value of the baseline.")]
-    after: Annotated[Text, Meta(description="Value of the candidate.")]
+    before: Annotated[Text, Meta(description="The values that differ, in the baseline.")]
+    after: Annotated[Text, Meta(description="The same in the candidate.")]
     verdict: Annotated[Verdict, Meta(description="The verdict.")]
     reason: Annotated[Text, Meta(description="Reason for the verdict.")]
     requests: Annotated[Count, Meta(description="Requests of both arms.")] = 0
-    baseline_min_good: Ratio | None = None
-    """Smallest ratio of good requests in a baseline period."""
     difference: Difference | None = None
-    """Mean difference, candidate minus baseline. GoodRequests: of the ratios. Throughput and EngineTime (sign
-    reversed): divided by the larger arm."""
-    lower: Annotated[Difference | None, Meta(description="Lower bound of the 95 % confidence sequence.")] = None
-    upper: Annotated[Difference | None, Meta(description="Upper bound of the 95 % confidence sequence.")] = None
+    """Mean difference of the ratio of requests served well, candidate minus baseline."""
+    forecast: Difference | None = None
+    """The difference that the model had predicted."""
 
 
 class Recommendation(StatusStruct, frozen=True, kw_only=True):
-    """The change that mode Auto would try next."""
+    """The change that mode Auto would make next."""
 
-    knob: Annotated[Knob, Meta(description="The knob.")]
     setting: Annotated[Setting, Meta(description="All knobs with the change.")]
     rationale: Annotated[Text, Meta(description="Why it is recommended.")]
+
+
+class Forecast(StatusStruct, frozen=True, kw_only=True):
+    """What the model says of the load at its last run."""
+
+    time: Annotated[Timestamp, Meta(description="When it ran.")]
+    rate: Annotated[float, Meta(ge=0, description="Requests per second.")]
+    observed: Annotated[Ratio, Meta(description="Ratio of requests served well.")]
+    current: Annotated[Ratio, Meta(description="The same, according to the model.")]
+    best: Annotated[Ratio, Meta(description="The same under the best setting.")]
+    setting: Annotated[Setting, Meta(description="The best setting.")]
 
 
 class State(StatusStruct, frozen=True, kw_only=True):
@@ -246,8 +183,8 @@ class State(StatusStruct, frozen=True, kw_only=True):
     # Default factories keep these three in the output: `omit_defaults` compares plain defaults only.
     mode: Annotated[Mode, Meta(description="The requested mode.")] = field(default_factory=lambda: "Recommend")
     phase: Phase = field(default_factory=lambda: "NoData")
-    """Off and Paused as requested. NoData: no requests or metrics. Watching: the objectives are evaluated.
-    Trial, Promoting, Soaking: a change is tested, rolled out, and observed."""
+    """Off and Paused as requested. NoData: no requests or metrics. Watching: requests are counted. Trial: a setting is
+    tried. Soaking: one that has come into force is watched."""
     message: Text = field(default_factory=lambda: "not evaluated yet")
     """Details of the phase."""
     requested: Annotated[Setting | None, Meta(description="Setting that spec requested at the last evaluation.")] = None
@@ -255,21 +192,20 @@ class State(StatusStruct, frozen=True, kw_only=True):
     """Setting in force outside of trials. Absent while it is the requested one."""
     last_change_time: Timestamp | None = None
     """Last change of settings. Earlier requests are not evaluated."""
-    last_good: Annotated[Setting | None, Meta(description="Setting that a regression reverts to.")] = None
     identity: Annotated[Identity | None, Meta(description="Model, image and device that the results hold for.")] = None
-    workload: Annotated[Workload | None, Meta(description="The current workload.")] = None
-    consecutive_breaches: Count = 0
-    """Consecutive evaluations that missed an objective, up to 3."""
-    last_breach_time: Annotated[Timestamp | None, Meta(description="When the last of them was counted.")] = None
-    next_trial_time: Annotated[Timestamp | None, Meta(description="No trial starts before this time.")] = None
-    recommendation: Annotated[Recommendation | None, Meta(description="The next change to try.")] = None
+    measured: Annotated[Measured, Meta(description="Engine times.")] = Measured()
+    measured_time: Annotated[Timestamp | None, Meta(description="They are known up to here.")] = None
+    forecast: Annotated[Forecast | None, Meta(description="The last run of the model.")] = None
+    next_plan_time: Annotated[
+        Timestamp | None, Meta(description="The model does not run before, unless the load changes.")
+    ] = None
+    fruitless: Annotated[Count, Meta(description="Runs of the model since the last improvement or change of load.")] = 0
+    recommendation: Annotated[Recommendation | None, Meta(description="The next change.")] = None
     trial_count: Annotated[Count, Meta(description="Trials so far.")] = 0
+    label: Annotated[Count, Meta(description="Label of the next period.")] = 0
     trial: Annotated[Trial | None, Meta(description="The trial in progress.")] = None
-    promotion: Annotated[Promotion | None, Meta(description="The promotion in progress.")] = None
-    soak: Annotated[Soak | None, Meta(description="The soak in progress.")] = None
-    quarantine: Annotated[tuple[QuarantinedSetting, ...], Meta(max_length=MAX_QUARANTINE)] = ()
-    """Settings that are not tried for now."""
-    best_known: Annotated[tuple[BestKnown, ...], Meta(max_length=MAX_BEST_KNOWN)] = ()
-    """Best settings by workload."""
+    soak: Annotated[Soak | None, Meta(description="The watch in progress.")] = None
+    tried: Annotated[tuple[Tried, ...], Meta(max_length=MAX_TRIED)] = ()
+    """Comparisons, oldest first."""
     history: Annotated[tuple[TrialRecord, ...], Meta(max_length=MAX_HISTORY)] = ()
     """The last results, oldest first."""

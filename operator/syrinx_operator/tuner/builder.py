@@ -1,6 +1,6 @@
-"""Mutable working copy of one decision, with the bookkeeping that all phases share."""
+"""Working copy of one decision, and what all phases do to it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -8,28 +8,27 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.resource.knobs import Knob, Setting
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import (
     MAX_HISTORY,
-    MAX_QUARANTINE,
+    MAX_TRIED,
     Phase,
-    QuarantinedSetting,
     State,
-    Trial,
     TrialRecord,
+    Tried,
     Verdict,
 )
-from syrinx_operator.tuner.evidence import Evidence, similar
+from syrinx_operator.tuner.evidence import Evidence
+from syrinx_operator.tuner.plan import Answer, Question
 from syrinx_operator.tuner.policy import Policy
-from syrinx_operator.tuner.stats import interval
 
-MAX_EVALUATION_SECONDS = 10.0
-"""Longest time between two evaluations while a change is in progress."""
-MAX_COOL_DOWN = timedelta(minutes=30)
-MAX_QUARANTINE_TIME = timedelta(hours=24)
-
+SAME_LOAD = 1.25
+"""Factor of the rate within which a result holds."""
 
 EventKind = Literal["Normal", "Warning"]
+Look = Callable[[datetime, datetime], Evidence]
+"""Returns what is known of a window."""
+Ask = Callable[[Question], Answer | None]
+"""Returns the answer to this question, or to one asked shortly before; None while it is not known yet."""
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -46,10 +45,11 @@ class Event(Struct, frozen=True, kw_only=True):
 class DecisionBuilder:
     """Builds one decision. The phases replace fields of `state` through `set`."""
 
-    def __init__(self, policy: Policy, state: State, evidence: Evidence, now: datetime) -> None:
+    def __init__(self, policy: Policy, state: State, look: Look, ask: Ask, now: datetime) -> None:
         self.policy = policy
         self.state = state
-        self.evidence = evidence
+        self.look = look
+        self.ask = ask
         self.now = now
         self.events: list[Event] = []
         self.requeue_after = policy.interval
@@ -62,87 +62,40 @@ class DecisionBuilder:
         """Sets the phase and its message."""
         self.set(phase=phase, message=message[:256])
 
-    def emit(self, reason: str, message: str, *, kind: EventKind = "Normal", trial: Trial | None = None) -> None:
+    def emit(self, reason: str, message: str, *, kind: EventKind = "Normal", **data: Any) -> None:
         """Adds an event."""
-        data = {"workload": self.state.workload} | ({} if trial is None else {"trial": trial})
         self.events.append(Event(kind=kind, reason=reason, message=message, data=data))
 
     def seconds_since(self, moment: datetime) -> float:
         """Returns the seconds since a moment."""
         return float((self.now - moment).total_seconds())
 
-    @property
-    def trial(self) -> Trial:
-        """The trial in progress. Only valid if there is one."""
-        assert self.state.trial is not None
-        return self.state.trial
-
-    def supersede(self, why: str) -> None:
-        """Ends the trial, promotion or soak in progress without a verdict of its own."""
-        if self.state.trial is not None:
-            self.record_trial(self.state.trial, "Superseded", why)
-            self.set(trial=None, last_change_time=self.now)
-        if self.state.promotion is not None or self.state.soak is not None:
-            self.set(promotion=None, soak=None, last_change_time=self.now)
-
-    def record_trial(self, trial: Trial, verdict: Verdict, reason: str) -> None:
-        """Appends the end of a trial to the history and emits an event."""
-        overall = trial.overall
-        lower, upper = interval(overall.test) if overall.test.pairs else (None, None)
-        self.record(
-            verdict,
-            reason,
-            *(trial.knob, trial.baseline, trial.candidate),
-            id=trial.id,
-            start_time=trial.start_time,
-            requests=overall.candidate.requests + overall.baseline.requests,
-            baseline_min_good=trial.baseline_min_good,
-            difference=overall.test.mean if overall.test.pairs else None,
-            lower=lower,
-            upper=upper,
-        )
-        message = f"trial {trial.id}, {format_change(trial.knob, trial.baseline, trial.candidate)}: {reason}"
-        self.emit(verdict, message, kind="Warning" if verdict == "RolledBack" else "Normal", trial=trial)
-
-    def record(self, verdict: Verdict, reason: str, knob: Knob, before: Setting, after: Setting, **fields: Any) -> None:
+    def record(self, verdict: Verdict, reason: str, before: Setting, after: Setting, **fields: Any) -> None:
         """Appends to the bounded history. `fields` are further ones of the record."""
+        knobs = before.differing_knobs(after)
         record = TrialRecord(
             time=self.now,
-            workload=self.state.workload,
-            knob=knob,
-            before=format_value(before, knob),
-            after=format_value(after, knob),
+            before=format_setting(before, knobs)[:256],
+            after=format_setting(after, knobs)[:256],
             verdict=verdict,
             reason=reason[:256],
             **fields,
         )
         self.set(history=(*self.state.history, record)[-MAX_HISTORY:])
 
-    def recorded(self, number: int) -> TrialRecord | None:
-        """Returns the latest history record of a trial, or None."""
-        return next((record for record in reversed(self.state.history) if record.id == number), None)
+    def remember(self, setting: Setting, baseline: Setting, difference: float, rate: float, hours: float) -> None:
+        """Remembers what a comparison has shown. The setting is not tried again for some hours."""
+        until = self.now + timedelta(hours=hours)
+        added = Tried(setting=setting, baseline=baseline, difference=difference, rate=rate, until=until)
+        others = [
+            e for e in self.state.tried if (e.setting, e.baseline) != (setting, baseline) or not alike(e.rate, rate)
+        ]
+        self.set(tried=(*others, added)[-MAX_TRIED:])
 
-    def quarantine(self, setting: Setting, why: str, hours: float = 1.0) -> None:
-        """Bars a setting under the current workload for some hours, doubled with each failure."""
-        workload = self.state.workload
-        if workload is None:
-            return
-        known = self.state.quarantine
-        before = next((q for q in known if q.setting == setting and similar(q.workload, workload)), None)
-        failures = before.failures + 1 if before else 1
-        until = self.now + min(timedelta(hours=hours) * 2 ** min(failures - 1, 10), MAX_QUARANTINE_TIME)
-        added = QuarantinedSetting(setting=setting, workload=workload, reason=why[:256], failures=failures, until=until)
-        others = [q for q in known if q is not before]
-        self.set(quarantine=(*others, added)[-MAX_QUARANTINE:])
 
-    def cool_down(self, *, failed: bool) -> None:
-        """Delays the next trial; the delay doubles with each consecutive failure."""
-        base = timedelta(seconds=max(10.0, self.policy.interval))
-        harmful = [record.verdict in ("RolledBack", "Regressed") for record in reversed(self.state.history)]
-        failures = [*harmful, False].index(False)
-        wait = min(base * 2 ** min(failures, 10), MAX_COOL_DOWN) if failed else base
-        breaches = max(0, self.state.consecutive_breaches - 1)
-        self.set(next_trial_time=self.now + wait, consecutive_breaches=breaches, last_breach_time=self.now)
+def alike(one: float, other: float) -> bool:
+    """Returns whether two rates are the same load."""
+    return one < other * SAME_LOAD and other < one * SAME_LOAD
 
 
 def in_force(policy: Policy, state: State) -> Setting:
@@ -153,25 +106,20 @@ def in_force(policy: Policy, state: State) -> Setting:
     return state.chosen
 
 
-def stage_of(base: Setting, setting: Setting) -> Stage:
-    """Returns the stage in which two settings differ. A trial changes one knob, so it is never both."""
-    differing = base.differing_knobs(setting)
-    return differing[0].stage if differing else Stage.CODEC
-
-
 def format_value(setting: Setting, knob: Knob) -> str:
-    """Returns a knob's value as text, at most 256 characters."""
+    """Returns a knob's value as text."""
     value = setting.value(knob)
     if knob is Knob.PAIRS:
-        return ("[" + ", ".join(f"{shape.rows}x{shape.frames}" for shape in value) + "]")[:256]
+        return "[" + ", ".join(f"{shape.rows}x{shape.frames}" for shape in value) + "]"
     return str(list(value) if isinstance(value, tuple) else value)
 
 
-def format_change(knob: Knob, before: Setting, after: Setting) -> str:
-    """Returns a knob and its values in two settings as text."""
-    return f"{knob} {format_value(before, knob)} -> {format_value(after, knob)}"
+def format_setting(setting: Setting, knobs: tuple[Knob, ...] = tuple(Knob)) -> str:
+    """Returns knobs and their values as text."""
+    return ", ".join(f"{knob} {format_value(setting, knob)}" for knob in knobs)
 
 
-def format_setting(setting: Setting) -> str:
-    """Returns all knobs as text."""
-    return ", ".join(f"{knob} {format_value(setting, knob)}" for knob in Knob)
+def format_change(before: Setting, after: Setting) -> str:
+    """Returns the knobs that differ, with both values, as text."""
+    knobs = before.differing_knobs(after)
+    return ", ".join(f"{knob} {format_value(before, knob)} -> {format_value(after, knob)}" for knob in knobs)

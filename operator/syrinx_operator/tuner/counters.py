@@ -21,12 +21,22 @@ from syrinx_operator.tuner.evidence import (
     FailedRequests,
     Outcomes,
     ReplicaStats,
-    Route,
-    RouteStats,
     StepStats,
+    StreamStats,
+    burstiness,
 )
 from syrinx_operator.tuner.policy import Objective, Policy
-from syrinx_operator.tuner.snapshot import BUCKET, STARTED, STEP_COUNT, STEP_SUM, Series, Snapshot, values_of
+from syrinx_operator.tuner.snapshot import (
+    BUCKET,
+    PREFILL_COUNT,
+    PREFILL_SUM,
+    STARTED,
+    STEP_COUNT,
+    STEP_SUM,
+    Series,
+    Snapshot,
+    values_of,
+)
 from syrinx_stages.contract import metrics as m
 
 STALE_SECONDS = 90.0
@@ -107,8 +117,6 @@ class CounterHistory:
         if snapshot.time <= before.time:
             return
         replica.last = snapshot
-        if snapshot.distinct_stages != before.distinct_stages:
-            return  # The series are aggregated differently, so they have no difference.
         counts = _difference(before.counts, snapshot.counts)
         replica.deltas.append(_Delta(before.time, snapshot.time, before.live_streams, counts))
         self._values += len(counts) + 1
@@ -152,7 +160,8 @@ class CounterHistory:
             found,
             since=min(deltas[0].since for deltas in windows),
             until=end,
-            routes=_route_stats(total, policy.objectives),
+            streams=_stream_stats(total, policy.objectives),
+            burst=burstiness([_accepted(delta) for deltas in windows for delta in deltas]),
             failed=_failed_requests(total),
             outcomes=_outcomes(total),
             completed=_requests(total, m.REQUESTS.name, "stop", "length"),
@@ -173,6 +182,7 @@ class CounterHistory:
             stats,
             errors=round(sums.get(Series(m.REQUESTS_FINISHED.name, ("error",)), 0.0)),
             frames=round(sums.get(Series(m.FRAMES.name, ()), 0.0)),
+            prefills=StepStats(round(sums.get(Series(PREFILL_COUNT, ()), 0.0)), sums.get(Series(PREFILL_SUM, ()), 0.0)),
             steps=_steps(sums),
             calls=_calls(sums),
         )
@@ -191,24 +201,28 @@ class CounterHistory:
         self._values -= len(replica.deltas.popleft().counts) + 1
 
 
-def _route_stats(sums: Sums, objectives: Mapping[str, Objective]) -> dict[Route, RouteStats]:
-    buckets: dict[tuple[str, ...], dict[float, int]] = {}
+def _stream_stats(sums: Sums, objectives: Mapping[str, Objective]) -> dict[str, StreamStats]:
+    buckets: dict[str, dict[float, int]] = {}
     for series, value in sums.items():
         if series.name == BUCKET:
-            buckets.setdefault(series.labels, {})[series.edge] = round(value)
+            buckets.setdefault(series.labels[0], {})[series.edge] = round(value)
     underruns = values_of(sums, m.UNDERRUNS.name)
     found = {}
-    for labels in sorted({*buckets, *underruns}):
-        route, counts = Route(*labels), buckets.get(labels, {})
-        limit = objectives[route.task_type].seconds if route.task_type in objectives else math.inf
+    for task_type in sorted({*buckets, *(name for (name,) in underruns)}):
+        counts = buckets.get(task_type, {})
+        limit = objectives[task_type].seconds if task_type in objectives else math.inf
         edges = sorted({*_EDGES, *counts}) if counts else []
-        found[route] = RouteStats(
+        found[task_type] = StreamStats(
             requests=sum(counts.values()),
             within_objective=sum(count for edge, count in counts.items() if edge <= limit),
-            underruns=round(underruns.get(labels, 0.0)),
+            underruns=round(underruns.get((task_type,), 0.0)),
             ttfa_histogram=dict(zip(edges, accumulate(counts.get(edge, 0) for edge in edges), strict=True)),
         )
     return found
+
+
+def _accepted(delta: _Delta) -> float:
+    return sum(values_of(delta.counts, m.STREAMS_ACCEPTED.name).values())
 
 
 def _failed_requests(sums: Sums) -> dict[str, FailedRequests]:

@@ -1,36 +1,64 @@
 """The tuner's decision function: (policy, state, evidence, now) -> (new state, events, requeue delay). Pure.
 
-A trial is a switchback or parallel experiment with one knob changed. Its paired differences feed a test by betting
-(`stats`), which is anytime-valid, so the tuner evaluates it after each pair. `decide` first applies edits of
-the resource, then advances whatever is in progress: a trial, a promotion or a soak. With nothing in progress, it checks
-the objectives and starts the next trial.
+It learns the engines' times, asks the model for the best setting when requests are not served well, and confirms the
+answer by a trial. Where most requests are bad, waiting is the greater harm: the answer comes into force at once, and is
+taken back if it is no improvement.
 """
 
 from datetime import datetime, timedelta
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.stage_config import Stage
-from syrinx_operator.resource.tuning_status import Phase, Recommendation, State
-from syrinx_operator.tuner.builder import DecisionBuilder, Event, format_change, in_force, stage_of
-from syrinx_operator.tuner.evidence import MIN_REQUESTS, Evidence, classify_workload, missed_objective, similar
+from syrinx_operator.resource.tuning_status import Forecast, Phase, Recommendation, State
+from syrinx_operator.tuner import trial as trials
+from syrinx_operator.tuner.builder import (
+    Ask,
+    DecisionBuilder,
+    Event,
+    Look,
+    alike,
+    format_change,
+    in_force,
+)
+from syrinx_operator.tuner.captures import plan_captures
+from syrinx_operator.tuner.curves import learned
+from syrinx_operator.tuner.evidence import Evidence, ttfa_quantile
+from syrinx_operator.tuner.plan import Answer, Compared, Question
 from syrinx_operator.tuner.policy import Policy
-from syrinx_operator.tuner.promotion import advance_promotion, advance_soak
-from syrinx_operator.tuner.search import Proposal, propose, within_bounds
-from syrinx_operator.tuner.trial import advance_trial, start_trial
+from syrinx_operator.tuner.whatif import Load, Plant
 
-__all__ = ["Assignment", "Decision", "Event", "assignment", "decide", "window_start"]
+__all__ = ["Assignment", "Decision", "Event", "assignment", "decide"]
 
 OVERRIDE_TTL_SECONDS = 60.0
 """Lifetime of a settings override that is not renewed. Covers at least three evaluations."""
-BREACHES = 3
-"""Consecutive evaluations that must find an objective missed before a trial starts."""
-TRIALS_A_DAY = 12
-"""Limit per workload."""
+WINDOW_SECONDS = 300.0
+"""Requests that are evaluated: those of this time, or since the last change of settings or load."""
+LEAST_SECONDS = 60.0
+"""Least of it."""
+MIN_REQUESTS = 20
+"""Least requests that are evaluated."""
+BAD_ENOUGH = 0.01
+"""Ratio of bad requests from which the model is asked."""
+LEAST_GAIN = 0.015
+"""Predicted gain that is worth a trial."""
+URGENT = 0.4
+"""Ratio of bad requests from which a change comes into force without a trial."""
+URGENT_GAIN = 0.3
+"""Predicted gain that such a change needs, as a ratio of the requests that are served well."""
+REPLAN = timedelta(minutes=5)
+"""Time until the model runs again while the load stays the same; it doubles while nothing better is found."""
+MAX_DOUBLINGS = 4
+LEARN_SECONDS = 60.0
+"""Engine times are learned at most once in this time."""
 MIN_RATE = 0.05
 """Requests per second. Below this rate a trial would take hours."""
 
+_MAX_REFERENCE = 400.0
+"""Frames. A reference has at most 30 s."""
+_NO_OUTCOMES = "the gateways report no outcomes of requests; set the pipeline's image to that of this version"
 _NEW_IDENTITY = "the model, image, device or engine changed"
 
 
@@ -44,40 +72,25 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
-    """The setting that each replica must run."""
+    """The settings of all replicas."""
 
     base: Setting
-    """Setting of all replicas without an override. The ConfigMap holds it for replicas that start."""
-    stage: Stage | None = None
-    """Stage whose replicas have overrides. An override expires on its own unless each evaluation renews it."""
+    """Setting without an override. Replicas that start run it."""
     candidate: Setting | None = None
-    """The setting of these overrides."""
-    replicas: tuple[str, ...] | None = None
-    """Names of the replicas with overrides; None for all of the stage."""
-
-    @property
-    def has_overrides(self) -> bool:
-        """Whether any replica has an override."""
-        return self.candidate is not None and self.replicas != ()
-
-    def override(self, stage: Stage, replica: str) -> Setting | None:
-        """Returns the override of a replica, or None."""
-        return self.candidate if stage is self.stage and (self.replicas is None or replica in self.replicas) else None
+    """Override of all replicas of talker and codec. It expires on its own unless each evaluation renews it."""
+    label: str = ""
+    """Label of requests, of all gateways; it expires as an override does."""
 
 
-def decide(policy: Policy, state: State, evidence: Evidence, now: datetime) -> Decision:
-    """Returns the next decision. Without data it changes no setting, and it never has two changes in progress.
-
-    `evidence` covers the window from `window_start(policy, state, now)`, or the part of it that is known.
-    """
-    builder = DecisionBuilder(policy, state, evidence, now)
+def decide(policy: Policy, state: State, look: Look, ask: Ask, now: datetime) -> Decision:
+    """Returns the next decision. Without data it changes no setting, and it never has two changes in progress."""
+    builder = DecisionBuilder(policy, state, look, ask, now)
     if _apply_spec(builder):
+        _learn(builder)
         if builder.state.trial is not None:
-            advance_trial(builder)
-        elif builder.state.promotion is not None:
-            advance_promotion(builder)
+            trials.advance_trial(builder)
         elif builder.state.soak is not None:
-            advance_soak(builder)
+            trials.advance_soak(builder)
         else:
             _monitor(builder)
     return Decision(state=builder.state, events=tuple(builder.events), requeue_after=builder.requeue_after)
@@ -85,28 +98,11 @@ def decide(policy: Policy, state: State, evidence: Evidence, now: datetime) -> D
 
 def assignment(policy: Policy, state: State) -> Assignment:
     """Returns the settings that a state implies. In modes other than Auto these are the requested ones."""
-    base, trial, promotion = in_force(policy, state), state.trial, state.promotion
-    if policy.mode != "Auto" or policy.paused:
+    base, trial = in_force(policy, state), state.trial
+    if trial is None or policy.mode != "Auto" or policy.paused:
         return Assignment(base=base)
-    if trial is not None:
-        replicas = None if trial.period.all_replicas else trial.period.candidate_replicas
-        return Assignment(base=base, stage=trial.knob.stage, candidate=trial.candidate, replicas=replicas)
-    if promotion is not None:
-        stage, candidate = stage_of(base, promotion.setting), promotion.setting
-        return Assignment(base=base, stage=stage, candidate=candidate, replicas=promotion.replicas)
-    return Assignment(base=base)
-
-
-def window_start(policy: Policy, state: State, now: datetime) -> datetime:
-    """Returns the start of the evidence window for the next decision."""
-    if state.trial is not None:
-        return state.trial.period.counting_since or now
-    if state.promotion is not None:
-        return state.promotion.last_step_time
-    if state.soak is not None:
-        return state.soak.start_time
-    window = now - timedelta(seconds=min(max(10 * policy.interval, 60.0), 300.0))
-    return max(window, state.last_change_time) if state.last_change_time is not None else window
+    candidate = trial.candidate if trials.runs_candidate(trial) else None
+    return Assignment(base=base, candidate=candidate, label=trials.label(trial))
 
 
 # Edits of the resource --------------------------------------------------------------------------------------------
@@ -117,7 +113,7 @@ def _apply_spec(builder: DecisionBuilder) -> bool:
     policy, state = builder.policy, builder.state
     if state.requested is not None and state.requested != policy.requested:
         _reset(builder, "the resource was edited; its values are in force")
-    elif state.chosen is not None and not within_bounds(policy, state.chosen):
+    elif state.chosen is not None and not _within_bounds(policy, state.chosen):
         _reset(builder, "the bounds were edited; the values of the resource are in force")
     builder.set(requested=policy.requested, mode=policy.mode)
     _apply_identity(builder)
@@ -125,7 +121,7 @@ def _apply_spec(builder: DecisionBuilder) -> bool:
         _revert_to_requested(builder, "Off", "tuning is off")
         return False
     if policy.paused:
-        builder.supersede("paused")
+        _supersede(builder, "paused")
         builder.set_phase("Paused", "tuning is paused; settings stay as they are")
         return False
     if policy.mode == "Recommend":
@@ -133,123 +129,237 @@ def _apply_spec(builder: DecisionBuilder) -> bool:
     return True
 
 
+def _within_bounds(policy: Policy, setting: Setting) -> bool:
+    """Returns whether the knobs that differ from the requested setting are within the bounds."""
+    inside = all(
+        setting.value(knob) in rows or setting.value(knob) == policy.requested.value(knob)
+        for knob, rows in policy.rows.items()
+    )
+    pairs = setting.capture_pairs == policy.requested.capture_pairs or len(setting.capture_pairs) <= policy.budget.count
+    return inside and pairs and setting.chunk_ramp in policy.ramps
+
+
 def _apply_identity(builder: DecisionBuilder) -> None:
     """Discards what was learned if the model, image, device or engine changed."""
-    known, current = builder.state.identity, builder.evidence.identity
+    known, current = builder.state.identity, builder.look(builder.now, builder.now).identity
     if known == current or not current.device:
         return
     if known is not None and known.device:
-        builder.supersede(_NEW_IDENTITY)
-        builder.set(best_known=(), quarantine=(), soak=None, workload=None)
-        builder.set(consecutive_breaches=0, last_change_time=builder.now)
-        builder.emit("Forgotten", f"{_NEW_IDENTITY}; the best-known settings and the quarantine were cleared")
+        _supersede(builder, _NEW_IDENTITY)
+        fresh = State()
+        builder.set(measured=fresh.measured, measured_time=builder.now, tried=(), forecast=None)
+        builder.set(last_change_time=builder.now)
+        builder.emit("Forgotten", f"{_NEW_IDENTITY}; the measured times were cleared")
     builder.set(identity=current)
 
 
+def _supersede(builder: DecisionBuilder, why: str) -> None:
+    """Ends what is in progress without a verdict of its own."""
+    if builder.state.trial is not None:
+        trials.end_trial(builder, builder.state.trial, "Superseded", why)
+    builder.set(soak=None)
+
+
 def _reset(builder: DecisionBuilder, why: str) -> None:
-    """Returns to the requested setting and clears the quarantine, because the user edited the resource."""
+    """Returns to the requested setting, because the user edited the resource."""
     if builder.state.chosen is not None and builder.state.trial is None:
         builder.emit("Superseded", why)
-    builder.supersede(why)
-    builder.set(chosen=None, last_good=None, quarantine=(), consecutive_breaches=0, recommendation=None)
-    builder.set(last_change_time=builder.now)
+    _supersede(builder, why)
+    builder.set(chosen=None, tried=(), recommendation=None, next_plan_time=None, last_change_time=builder.now)
 
 
 def _revert_to_requested(builder: DecisionBuilder, phase: Phase, message: str) -> None:
     """Returns to the requested setting because the mode is not Auto."""
     why = f"tuning.mode is {builder.policy.mode}; the values of the resource are in force"
-    builder.supersede(why)
+    _supersede(builder, why)
     if builder.state.chosen is not None:
         builder.emit("Superseded", why)
-        builder.set(chosen=None, last_good=None, last_change_time=builder.now)
+        builder.set(chosen=None, last_change_time=builder.now)
     if phase == "Off":
-        builder.set(recommendation=None, consecutive_breaches=0, last_breach_time=None)
+        builder.set(recommendation=None)
     builder.set_phase(phase, message)
 
 
 # Without a change in progress -------------------------------------------------------------------------------------
 
 
-def _monitor(builder: DecisionBuilder) -> None:
-    """Evaluates the objectives. Starts or recommends a trial after `BREACHES` consecutive misses."""
-    policy, evidence = builder.policy, builder.evidence
-    if evidence.problem:
-        builder.set_phase("NoData", evidence.problem)
+def _learn(builder: DecisionBuilder) -> None:
+    """Learns the engines' times since they were learned last."""
+    since = builder.state.measured_time or builder.now - timedelta(seconds=2 * WINDOW_SECONDS)
+    if builder.seconds_since(since) < LEARN_SECONDS:
         return
-    workload = classify_workload(evidence, builder.state.workload)
-    if workload != builder.state.workload:
-        builder.set(workload=workload, consecutive_breaches=0)
-    breach = missed_objective(policy, evidence)
-    _count_breach(builder, bool(breach))
-    if not breach and not any(stats.requests for stats in evidence.routes.values()):
+    window = builder.look(since, builder.now)
+    if not window.problem and window.until > since:
+        builder.set(measured=learned(builder.state.measured, window), measured_time=window.until)
+
+
+def _monitor(builder: DecisionBuilder) -> None:
+    """Asks the model when requests are not served well, and acts on its answer."""
+    recent = _recent(builder)
+    if recent.problem:
+        builder.set_phase("NoData", recent.problem)
+        return
+    seen = recent.of_arm()
+    if not recent.outcomes and sum(each.requests for each in recent.streams.values()) >= MIN_REQUESTS:
+        builder.set_phase("NoData", _NO_OUTCOMES)
+        return
+    if not seen.accepted:
         builder.set_phase("NoData", "no streaming request in the evaluation window")
         return
-    sustained = builder.state.consecutive_breaches >= BREACHES
-    current = in_force(policy, builder.state)
-    proposal = propose(policy, builder.state, evidence, current, builder.now, missed=sustained)
-    if proposal is not None and (sustained or not breach):
-        _try(builder, current, proposal, breach)
+    rate = sum(recent.rates.values())
+    if seen.accepted < MIN_REQUESTS or recent.seconds < LEAST_SECONDS or rate < MIN_RATE:
+        builder.set_phase("Watching", "too few requests")
         return
-    builder.set(recommendation=None)
-    if sustained:
-        # Without the measured ratio, which changes with each evaluation.
-        missed = f"the objective of {breach.split(':')[0]} is missed" if ":" in breach else "too many streams underrun"
-        builder.set_phase("Watching", f"{missed}, but every setting was tried under this workload")
-    elif breach:
-        builder.set_phase("Watching", "an objective seems to be missed")
-    elif policy.objectives:
-        builder.set_phase("Watching", "the objectives are met")
-    else:
-        builder.set_phase("Watching", "no objective (spec.slo.ttfa); only underruns are evaluated")
+    if seen.bad_ratio < BAD_ENOUGH or seen.bad < 3:
+        builder.set_phase("Watching", f"{1 - seen.bad_ratio:.1%} of the requests are served well")
+        _capture(builder, recent, rate)
+        return
+    _improve(builder, recent, rate)
 
 
-def _count_breach(builder: DecisionBuilder, breach: bool) -> None:
-    """Counts a breach at most once per interval, because evaluations may come more often."""
-    count, last = builder.state.consecutive_breaches, builder.state.last_breach_time
-    if not breach and count:
-        builder.set(consecutive_breaches=0, last_breach_time=None)
-    elif breach and count < BREACHES and (last is None or builder.seconds_since(last) >= 0.9 * builder.policy.interval):
-        builder.set(consecutive_breaches=count + 1, last_breach_time=builder.now)
+def _capture(builder: DecisionBuilder, recent: Evidence, rate: float) -> None:
+    """While requests are served well: has the codecs capture the shapes that save decoder time."""
+    policy, state, current = builder.policy, builder.state, in_force(builder.policy, builder.state)
+    costs = [cost for codec in recent.replicas_of(Stage.CODEC)[:1] for cost in codec.captures]
+    asked: dict[tuple[int, int], float] = {}
+    for call in (call for codec in recent.replicas_of(Stage.CODEC) for call in codec.calls):
+        asked[call.rows, call.frames] = asked.get((call.rows, call.frames), 0.0) + call.count
+    found = plan_captures(
+        state.measured.calls, asked, costs, current.capture_pairs, policy.budget, current.codec_max_num_seqs
+    )
+    setting = current if found is None else replace(current, capture_pairs=found.shapes)
+    is_tried = any(each.setting == setting and builder.now < each.until for each in state.tried)
+    if found is None or is_tried or recent.disruption:
+        builder.set(recommendation=None)
+        return
+    saved = (
+        "captured calls were not measured yet" if found.saved is None else f"saves {found.saved:.0%} of decoder time"
+    )
+    if policy.mode == "Recommend":
+        _recommend(builder, current, setting, saved)
+        return
+    number = state.trial_count + 1
+    builder.set(trial_count=number, recommendation=None)
+    builder.emit("PutInForce", f"change {number}, {format_change(current, setting)}: {saved}")
+    builder.remember(current, setting, 0.0, rate, hours=4.0)
+    trials.put_in_force(builder, number, setting, recent.of_arm().bad_ratio, rate)
 
 
-def _try(builder: DecisionBuilder, current: Setting, proposal: Proposal, breach: str) -> None:
-    """Starts a trial of a proposal, or recommends it."""
-    knob, known = proposal.knob, builder.state.recommendation
-    change = format_change(knob, current, proposal.setting)
-    why = f"{breach or 'less engine time'}; {proposal.rationale}"
-    is_new = known is None or (known.knob, known.setting) != (knob, proposal.setting)
-    if is_new:
-        rationale = proposal.rationale[:256]
-        builder.set(recommendation=Recommendation(knob=knob, setting=proposal.setting, rationale=rationale))
-    if builder.policy.mode == "Recommend":
-        if is_new:
-            builder.emit("Recommended", f"try {change}: {why}")
-        builder.set_phase("Watching", f"try {change}")
-    elif blocker := _blocker(builder, knob):
-        builder.set_phase("Watching", f"a trial of {knob} waits: {blocker}")
-    else:
-        number = builder.state.trial_count + 1
-        trial = start_trial(builder.policy, number, proposal, current, builder.evidence, builder.now)
-        builder.set(trial_count=number, trial=trial, recommendation=None, last_change_time=builder.now)
-        builder.set_phase("Trial", change)
-        builder.emit("TrialStarted", f"trial {number}, {change} ({trial.design}): {why}")
+def _recommend(builder: DecisionBuilder, current: Setting, setting: Setting, why: str) -> None:
+    known = builder.state.recommendation
+    change = format_change(current, setting)
+    if known is None or known.setting != setting:
+        builder.set(recommendation=Recommendation(setting=setting, rationale=why[:256]))
+        builder.emit("Recommended", f"try {change}: {why}")
+    builder.set_phase("Watching", f"try {change}")
+
+
+def _recent(builder: DecisionBuilder) -> Evidence:
+    """Returns the requests to evaluate: those under the setting in force and the present load."""
+    begin = builder.now - timedelta(seconds=WINDOW_SECONDS)
+    if builder.state.last_change_time is not None:
+        begin = max(begin, builder.state.last_change_time + timedelta(seconds=trials.WASH_OUT_SECONDS))
+    whole = builder.look(min(begin, builder.now), builder.now)
+    if whole.seconds > 3 * LEAST_SECONDS:
+        last = builder.look(builder.now - timedelta(seconds=1.5 * LEAST_SECONDS), builder.now)
+        requests, rate = last.of_arm().accepted, sum(whole.rates.values())
+        expected = rate * last.seconds
+        spread = 4 * (whole.burst * max(expected, 1.0)) ** 0.5
+        if requests >= MIN_REQUESTS and abs(requests - expected) > max(spread, 0.25 * expected):
+            return last
+    return whole
+
+
+def _improve(builder: DecisionBuilder, recent: Evidence, rate: float) -> None:
+    state, current = builder.state, in_force(builder.policy, builder.state)
+    planned = state.forecast
+    is_same = (
+        planned is not None
+        and alike(planned.rate, rate)
+        and abs(planned.observed - 1 + recent.of_arm().bad_ratio) < 0.1
+    )
+    if state.next_plan_time is not None and builder.now < state.next_plan_time and is_same:
+        return
+    if recent.disruption:
+        builder.set_phase("Watching", recent.disruption)
+        return
+    if not is_same:
+        builder.set(fruitless=0)
+    question = _question(builder, recent, current)
+    if question is None:
+        builder.set_phase("Watching", "the engines' times are not known yet")
+        return
+    answer = builder.ask(question)
+    if answer is None:
         builder.requeue_after = 1.0
+        return
+    _act(builder, recent, rate, answer)
 
 
-def _blocker(builder: DecisionBuilder, knob: Knob) -> str:
-    """Returns why no trial can start now; empty if one can."""
-    evidence, state, now = builder.evidence, builder.state, builder.now
-    replicas = evidence.replicas_of(knob.stage)
-    if evidence.disruption:
-        return evidence.disruption
-    if state.next_trial_time is not None and now < state.next_trial_time:
-        return f"cooling down until {state.next_trial_time:%H:%M:%S}"
-    alike = [record for record in state.history if similar(record.workload, state.workload)]
-    if sum(builder.seconds_since(record.time) < 86_400 for record in alike) >= TRIALS_A_DAY:
-        return f"the limit of {TRIALS_A_DAY} trials a day under this workload is reached"
-    requests = evidence.total.requests
-    if requests < MIN_REQUESTS or requests / max(evidence.seconds, 1.0) < MIN_RATE:
-        return "too few requests"
-    if not replicas or not all(replica.ready and replica.settings is not None for replica in replicas):
-        return f"not every {knob.stage} is ready"
-    return ""
+def _question(builder: DecisionBuilder, recent: Evidence, current: Setting) -> Question | None:
+    policy, measured = builder.policy, builder.state.measured
+    talkers, codecs = recent.replicas_of(Stage.TALKER), recent.replicas_of(Stage.CODEC)
+    if not measured.is_known or not talkers or not codecs:
+        return None
+    rate = sum(recent.rates.values())
+    known = [each for each in builder.state.tried if alike(each.rate, rate)]
+    frames = sum(each.frames or 0 for each in talkers)
+    reference = sum(each.frames or 0 for each in codecs) - frames
+    clones = recent.rates.get("Base", 0.0) * recent.seconds
+    started = max(1, recent.of_arm().accepted - recent.of_arm().refused)
+    limits = {name: objective.seconds for name, objective in policy.objectives.items()}
+    medians = {name: median for name in recent.rates if (median := ttfa_quantile(recent, name, 0.5)) is not None}
+    return Question(
+        load=Load(rates=recent.rates, frames=max(frames / started, 1.0), burst=recent.burst),
+        plant=Plant(
+            talkers=len(talkers),
+            codecs=len(codecs),
+            talker_resident=policy.residents[Stage.TALKER],
+            codec_resident=policy.residents[Stage.CODEC],
+            patience=policy.max_queue_seconds,
+            limits=limits,
+            reference={"Base": min(max(reference, 0) / clones, _MAX_REFERENCE)} if clones else {},
+        ),
+        measured=measured,
+        current=current,
+        rows=policy.rows,
+        ramps=policy.ramps,
+        avoided=tuple(each.setting for each in known if builder.now < each.until),
+        compared=tuple(Compared(each.setting, each.baseline, each.difference) for each in known),
+        observed_well=1 - recent.of_arm().bad_ratio,
+        observed_medians=medians,
+    )
+
+
+def _act(builder: DecisionBuilder, recent: Evidence, rate: float, answer: Answer) -> None:
+    """Recommends the best setting, tries it, or puts it in force."""
+    seen, best = recent.of_arm(), answer.best
+    builder.set(
+        forecast=Forecast(
+            time=builder.now,
+            rate=rate,
+            observed=1 - seen.bad_ratio,
+            current=answer.current.well,
+            best=best.well,
+            setting=best.setting,
+        ),
+        next_plan_time=builder.now + REPLAN * 2 ** min(builder.state.fruitless, MAX_DOUBLINGS),
+        fruitless=builder.state.fruitless + 1,
+    )
+    gain = min(best.score - answer.current.score, seen.bad_ratio)
+    doubt = answer.error * min(builder.state.fruitless - 1, MAX_DOUBLINGS) / (2 * MAX_DOUBLINGS)
+    if gain < LEAST_GAIN + doubt or best.setting == answer.current.setting:
+        builder.set(recommendation=None)
+        builder.set_phase("Watching", f"{seen.bad_ratio:.1%} of the requests are bad, and no setting is better")
+        return
+    change = format_change(answer.current.setting, best.setting)
+    why = f"{seen.bad_ratio:.1%} of the requests are bad; the model says {1 - best.well:.1%}"
+    if builder.policy.mode == "Recommend":
+        _recommend(builder, answer.current.setting, best.setting, why)
+    elif seen.bad_ratio >= URGENT and best.score - answer.current.score >= URGENT_GAIN * (1 - seen.bad_ratio):
+        number = builder.state.trial_count + 1
+        builder.set(trial_count=number, recommendation=None)
+        builder.emit("PutInForce", f"change {number}, {change}: {why}")
+        trials.put_in_force(builder, number, best.setting, seen.bad_ratio, rate, urgent=True)
+    else:
+        trials.start_trial(builder, best.setting, why, recent)

@@ -4,10 +4,9 @@ An unknown value is None or absent, never zero.
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 
@@ -15,32 +14,14 @@ from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.resource.tuning import TtfaObjective
-from syrinx_operator.resource.tuning_status import Counts, Workload
-from syrinx_operator.tuner.policy import Policy
 from syrinx_stages.contract.family import FAMILY
 
 MIN_REQUESTS = 20
 """Smallest sample for a ratio."""
-CONGESTED_UTILIZATION = 0.85
-"""Utilization of a stage above which its queue couples the replicas."""
-_MISS_Z = 2.0
-"""Standard errors by which an objective must be missed."""
-_RATE_HYSTERESIS = 0.75
-"""Distance in buckets from the current rate bucket that starts a new one. Adjacent buckets meet at half a bucket."""
-_MIX_SHIFT = 0.2
-"""Change of a task type's share that counts as another mix."""
 
 
-class Route(NamedTuple):
-    """The names of the replicas that a request went through, and its task type."""
-
-    talker: str
-    codec: str
-    task_type: str
-
-
-class RouteStats(Struct, frozen=True, kw_only=True):
-    """Requests of one route that reached first audio within the window."""
+class StreamStats(Struct, frozen=True, kw_only=True):
+    """Requests of one task type that reached first audio within the window."""
 
     requests: int
     within_objective: int
@@ -73,6 +54,20 @@ class Outcomes(Struct, frozen=True, kw_only=True):
     failed: int = 0
     refused: int = 0
     void: int = 0
+
+    def __add__(self, other: "Outcomes") -> "Outcomes":
+        return Outcomes(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
+
+    @property
+    def bad(self) -> int:
+        """Requests that were not served well."""
+        return self.late + self.interrupted + self.runaway + self.failed + self.refused
+
+    @property
+    def bad_ratio(self) -> float:
+        """Ratio of bad requests so far; 0 without requests."""
+        requests = self.accepted - self.void
+        return min(1.0, self.bad / requests) if requests > 0 else 0.0
 
 
 class StepStats(Struct, frozen=True):
@@ -119,6 +114,8 @@ class ReplicaStats(Struct, frozen=True, kw_only=True):
     """Requests that it failed within the window."""
     frames: int | None = None
     """Frames generated within the window."""
+    prefills: StepStats = StepStats(0, 0.0)
+    """Prefills of a talker within the window."""
     steps: Mapping[int, StepStats] = {}
     """By rows, rounded up to a bucket of the metric; within the window."""
     calls: tuple[CallStats, ...] = ()
@@ -135,11 +132,14 @@ class Evidence(Struct, frozen=True, kw_only=True):
     identity: Identity
     problem: str = ""
     """Why there are no counters (missing, stale, error, reset). If set, the fields below are empty."""
-    routes: Mapping[Route, RouteStats] = {}
+    outcomes: Mapping[tuple[str, str], Outcomes] = {}
+    """By task type and arm."""
+    burst: float = 1.0
+    """Mean requests of an arrival, from how their number varies between snapshots."""
+    streams: Mapping[str, StreamStats] = {}
+    """By task type."""
     failed: Mapping[str, FailedRequests] = {}
     """By task type."""
-    outcomes: Mapping[tuple[str, str], Outcomes] = {}
-    """By task type and arm; the arm is empty without a trial. Gateways of earlier versions report none."""
     completed: int = 0
     """Requests whose audio is complete."""
     lost_forwards: int = 0
@@ -158,52 +158,40 @@ class Evidence(Struct, frozen=True, kw_only=True):
         """Length of the window in seconds."""
         return max(0.0, (self.until - self.since).total_seconds())
 
-    @property
-    def counts(self) -> dict[str, Counts]:
-        """Requests by task type, including refused and failed ones."""
-        return count_requests(self.routes, self.failed)
+    def of_arm(self, arm: str | None = None) -> Outcomes:
+        """Returns the outcomes of an arm, over all task types; of all arms without one."""
+        return sum((each for (_, name), each in self.outcomes.items() if arm is None or name == arm), Outcomes())
 
     @property
-    def total(self) -> Counts:
-        """All requests, including refused and failed ones."""
-        return sum(self.counts.values(), Counts())
-
-    @property
-    def request_rate(self) -> float:
-        """Requests per second, including refused and failed ones."""
-        return self.total.requests / self.seconds if self.seconds else 0.0
+    def rates(self) -> dict[str, float]:
+        """Streamed requests per second by task type."""
+        found: dict[str, float] = {}
+        for (task_type, _), each in self.outcomes.items():
+            if each.accepted and self.seconds:
+                found[task_type] = found.get(task_type, 0.0) + each.accepted / self.seconds
+        return found
 
     def replicas_of(self, stage: Stage) -> tuple[ReplicaStats, ...]:
         """Returns the replicas of a stage, sorted by name."""
         return tuple(sorted((each for each in self.replicas if each.stage is stage), key=lambda each: each.name))
 
 
-def count_requests(
-    routes: Mapping[Route, RouteStats], failed: Mapping[str, FailedRequests] | None = None
-) -> dict[str, Counts]:
-    """Returns the requests by task type. Refused and failed ones count as bad.
+def burstiness(counts: Sequence[float]) -> float:
+    """Returns the mean requests of an arrival, from the numbers of requests in equal intervals.
 
-    A request is good if it met the TTFA objective of its task type and its stream did not underrun.
+    Bursts of geometric size with mean b that arrive as a Poisson process have a variance of 2b - 1 times the mean.
     """
-    by_type: dict[str, Counts] = {}
-    for route, stats in routes.items():
-        good = min(stats.requests, max(0, stats.within_objective - stats.underruns))
-        counts = Counts(requests=stats.requests, good=good, underruns=stats.underruns)
-        by_type[route.task_type] = by_type.get(route.task_type, Counts()) + counts
-    for task_type, lost in (failed or {}).items():
-        counts = Counts(requests=lost.refused + lost.errors, errors=lost.errors)
-        if counts.requests:
-            by_type[task_type] = by_type.get(task_type, Counts()) + counts
-    return by_type
+    if len(counts) < 6 or not sum(counts):
+        return 1.0
+    mean = sum(counts) / len(counts)
+    variance = sum((count - mean) ** 2 for count in counts) / (len(counts) - 1)
+    return min(max((variance / mean + 1) / 2, 1.0), 16.0)
 
 
-def ttfa_quantile(routes: Mapping[Route, RouteStats], task_type: str, q: float) -> float | None:
+def ttfa_quantile(evidence: Evidence, task_type: str, q: float) -> float | None:
     """Returns the q-quantile of a task type's TTFA in seconds; None without requests."""
-    total = Counter[float]()
-    for route, stats in routes.items():
-        if route.task_type == task_type:
-            total.update(stats.ttfa_histogram)
-    return quantile(total, q)
+    stats = evidence.streams.get(task_type)
+    return None if stats is None else quantile(stats.ttfa_histogram, q)
 
 
 def quantile(histogram: Mapping[float, int], q: float) -> float | None:
@@ -229,12 +217,12 @@ def slo_statuses(objectives: Iterable[TtfaObjective], evidence: Evidence) -> tup
     """Returns the status of each task type with requests or an objective."""
     targets, found = {objective.task_type: objective.target for objective in objectives}, []
     for task_type in FAMILY.task_types:
-        routes = [stats for route, stats in evidence.routes.items() if route.task_type == task_type]
-        requests, target = sum(stats.requests for stats in routes), targets.get(task_type)
+        stats, target = evidence.streams.get(task_type), targets.get(task_type)
+        requests = stats.requests if stats else 0
         if not requests and target is None:
             continue
-        within = sum(stats.within_objective for stats in routes)
-        p95 = ttfa_quantile(evidence.routes, task_type, 0.95)
+        within = stats.within_objective if stats else 0
+        p95 = ttfa_quantile(evidence, task_type, 0.95)
         found.append(
             SloStatus(
                 task_type=task_type,
@@ -245,62 +233,3 @@ def slo_statuses(objectives: Iterable[TtfaObjective], evidence: Evidence) -> tup
             )
         )
     return tuple(found)
-
-
-def missed_objective(policy: Policy, evidence: Evidence) -> str:
-    """Describes an objective that is missed by two standard errors; empty if none is, or with too few requests."""
-    for task_type, counts in sorted(evidence.counts.items()):
-        objective = policy.objectives.get(task_type)
-        if objective is None or counts.requests < MIN_REQUESTS:
-            continue
-        within = sum(s.within_objective for route, s in evidence.routes.items() if route.task_type == task_type)
-        ratio = within / counts.requests
-        if ratio + _MISS_Z * _standard_error(ratio, counts.requests) < objective.target:
-            target = f"{objective.target:.0%} within {objective.seconds * 1000:.0f} ms"
-            return f"{task_type}: {ratio:.0%} of the requests met the TTFA objective of {target}"
-    requests = sum(stats.requests for stats in evidence.routes.values())
-    if requests >= MIN_REQUESTS:
-        ratio = min(1.0, sum(stats.underruns for stats in evidence.routes.values()) / requests)
-        if ratio - _MISS_Z * _standard_error(ratio, requests) > policy.max_underrun_ratio:
-            return f"{ratio:.0%} of the streams underran, objective {policy.max_underrun_ratio:.1%}"
-    return ""
-
-
-def overloaded(policy: Policy, evidence: Evidence) -> bool:
-    """Returns whether demand exceeds capacity: requests are refused, or the oldest one has waited too long."""
-    if any(failed.refused for failed in evidence.failed.values()):
-        return True
-    tightest = min((objective.seconds for objective in policy.objectives.values()), default=1.0)
-    return evidence.queue_age is not None and evidence.queue_age > max(1.0, tightest)
-
-
-def classify_workload(evidence: Evidence, before: Workload | None) -> Workload | None:
-    """Returns the workload class, with hysteresis; `before` while there are too few requests."""
-    counts, requests = evidence.counts, evidence.total.requests
-    if requests < MIN_REQUESTS or not evidence.seconds:
-        return before
-    shares = {task_type: each.requests / requests for task_type, each in sorted(counts.items()) if each.requests}
-    position = 2 * math.log2(evidence.request_rate)
-    quarters = {task_type: round(4 * share) for task_type, share in shares.items()}
-    mix, rate_bucket = ",".join(f"{name}:{count}" for name, count in quarters.items() if count), round(position)
-    if before is not None:
-        parts = (part.partition(":") for part in before.mix.split(",") if part)
-        known = {name: int(count) / 4 for name, _, count in parts}
-        if all(abs(shares.get(name, 0.0) - known.get(name, 0.0)) < _MIX_SHIFT for name in {*shares, *known}):
-            mix = before.mix
-        if abs(position - before.rate_bucket) < _RATE_HYSTERESIS:
-            rate_bucket = before.rate_bucket
-    return Workload(mix=mix, rate_bucket=rate_bucket)
-
-
-def similar(one: Workload | None, other: Workload | None) -> bool:
-    """Returns whether results of one workload hold for another: the same mix, and rates at most one bucket apart."""
-    if one is None or other is None:
-        return one == other
-    return one.mix == other.mix and abs(one.rate_bucket - other.rate_bucket) <= 1
-
-
-def _standard_error(ratio: float, requests: int) -> float:
-    """Returns the standard error of a ratio, with add-one smoothing so that 0 and 1 are not exact."""
-    smoothed = (ratio * requests + 1) / (requests + 2)
-    return math.sqrt(smoothed * (1 - smoothed) / requests)

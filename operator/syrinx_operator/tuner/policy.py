@@ -7,6 +7,7 @@ from msgspec import Struct
 from syrinx_operator.resource.knobs import RAMP_LADDER, ROWS_LADDER, Knob, Mode, Setting, setting_of
 from syrinx_operator.resource.sizes import codec_resident, talker_resident
 from syrinx_operator.resource.spec import PipelineSpec
+from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning import RowBounds
 
 
@@ -46,11 +47,10 @@ class Policy(Struct, frozen=True, kw_only=True):
     ramps: tuple[tuple[int, ...], ...]
     """Allowed chunk ramps, from the lowest TTFA to the least engine time."""
     budget: CaptureBudget
-
-    @property
-    def wash_out_seconds(self) -> float:
-        """Seconds after a settings change that are excluded from counting."""
-        return min(max(self.interval / 2, 3.0), 15.0)
+    residents: Mapping[Stage, int]
+    """Most requests of a replica at the same time."""
+    max_queue_seconds: float
+    """How long a request may wait for a talker."""
 
 
 def policy_of(spec: PipelineSpec) -> Policy:
@@ -76,6 +76,8 @@ def policy_of(spec: PipelineSpec) -> Policy:
             seconds=float(bounds.capture_pairs.seconds),
             bytes=bounds.capture_pairs.memory_mi_b << 20,
         ),
+        residents={Stage.TALKER: talker_resident(spec), Stage.CODEC: codec_resident(spec)},
+        max_queue_seconds=spec.gateway.max_queue_seconds,
     )
 
 

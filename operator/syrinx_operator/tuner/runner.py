@@ -4,8 +4,12 @@ The operator and `syrinx up` share it. It keeps only counters, which build up ag
 """
 
 import logging
+import signal
 from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
 from datetime import datetime, timedelta
+from functools import partial
+from multiprocessing import get_context
 
 import msgspec
 
@@ -13,8 +17,9 @@ from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.builder import in_force
 from syrinx_operator.tuner.counters import CounterHistory, Observation
-from syrinx_operator.tuner.decide import Decision, Event, decide, window_start
+from syrinx_operator.tuner.decide import Decision, Event, decide
 from syrinx_operator.tuner.evidence import Evidence
+from syrinx_operator.tuner.plan import Answer, Question, plan
 from syrinx_operator.tuner.policy import Policy
 from syrinx_stages.contract import logs
 
@@ -26,6 +31,28 @@ AUDIT = logging.getLogger("syrinx.tuning")
 log = logging.getLogger(__name__)
 
 
+class Planner:
+    """Runs the model in a process of its own, one question at a time, because it computes for seconds."""
+
+    def __init__(self) -> None:
+        self._running: tuple[str, Future[Answer]] | None = None
+
+    def ask(self, name: str, question: Question) -> Answer | None:
+        """Returns the answer to the last question of a pipeline once it is known; until then, and if another pipeline's
+        is being answered, None. Raises what the model raised."""
+        if self._running is None:
+            # Ctrl-C is for the process that waits.
+            ignored = (signal.SIGINT, signal.SIG_IGN)
+            pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=signal.signal, initargs=ignored)
+            self._running = name, pool.submit(plan, question)
+            pool.shutdown(wait=False)  # The process ends with its answer.
+        asker, answer = self._running
+        if not answer.done():
+            return None
+        self._running = None
+        return answer.result() if asker == name else None
+
+
 class Tuner:
     """Decides for any number of pipelines, by name."""
 
@@ -33,17 +60,20 @@ class Tuner:
         """`audit` is called with one JSON line per event."""
         self._audit = audit
         self._histories: dict[str, CounterHistory] = {}
+        self._planner = Planner()
 
     def step(self, name: str, policy: Policy, state: State, observation: Observation, now: datetime) -> Decision:
         """Returns the next decision. Never raises: an exception ends the trial in progress."""
         try:
-            evidence = self.evidence(name, policy, observation, window_start(policy, state, now), now)
-            decision = decide(policy, state, evidence, now)
+            history = self._histories.setdefault(name, CounterHistory())
+            history.observe(observation)
+            look = partial(history.evidence, policy)
+            decision = decide(policy, state, look, partial(self._planner.ask, name), now)
         except Exception as error:
             namespace, _, pipeline = name.rpartition("/")
             log.exception("%s: exception in the tuner", name, extra=logs.of_pipeline(namespace, pipeline))
             decision = _after_exception(policy, state, error, now)
-        for event in (*_pair_events(state, decision.state), *decision.events):
+        for event in decision.events:
             line = _audit_line(name, policy, state, decision.state, event, now)
             try:
                 self._audit(line)
@@ -51,14 +81,9 @@ class Tuner:
                 log.warning("cannot write the audit log: %s: %s", error, line)
         return decision
 
-    def evidence(
-        self, name: str, policy: Policy, observation: Observation | None, since: datetime, until: datetime
-    ) -> Evidence:
-        """Returns the evidence of a window. Without an observation, uses the last one."""
-        history = self._histories.setdefault(name, CounterHistory())
-        if observation is not None:
-            history.observe(observation)
-        return history.evidence(policy, since, until)
+    def evidence(self, name: str, policy: Policy, since: datetime, until: datetime) -> Evidence:
+        """Returns the evidence of a window from what was observed."""
+        return self._histories.setdefault(name, CounterHistory()).evidence(policy, since, until)
 
     def devices(self, name: str) -> dict[str, str]:
         """Returns the devices that a pipeline's talkers and codecs report, by replica name."""
@@ -74,23 +99,14 @@ def _after_exception(policy: Policy, state: State, error: Exception, now: dateti
     """Ends the change in progress and delays the next trial."""
     message = f"internal error of the tuner, see the log: {type(error).__name__}: {error}"[:256]
     new = msgspec.structs.replace(
-        state, trial=None, promotion=None, soak=None, message=message, next_trial_time=now + FAILURE_BACKOFF
+        state, trial=None, soak=None, message=message, next_plan_time=now + FAILURE_BACKOFF, forecast=None
     )
     events = () if message == state.message else (Event(kind="Warning", reason="TuningFailed", message=message),)
     return Decision(state=new, events=events, requeue_after=policy.interval)
 
 
-def _pair_events(before: State, after: State) -> tuple[Event, ...]:
-    """Returns an event for the audit log only if a pair was completed, so that a trial's course can be plotted."""
-    old, trial = before.trial, after.trial
-    if old is None or trial is None or (old.id, old.overall.test.pairs) == (trial.id, trial.overall.test.pairs):
-        return ()
-    message = f"trial {trial.id}, pair {trial.overall.test.pairs}"
-    return (Event(reason="Compared", message=message, data={"trial": trial}),)
-
-
 def _audit_line(name: str, policy: Policy, before: State, after: State, event: Event, now: datetime) -> str:
-    phases = (before.trial, after.trial, before.promotion, after.promotion, before.soak, after.soak)
+    phases = (before.trial, after.trial, before.soak, after.soak)
     record = {
         "time": now,
         "pipeline": name,
@@ -106,5 +122,4 @@ def _audit_line(name: str, policy: Policy, before: State, after: State, event: E
 
 
 def _settings(policy: Policy, state: State) -> dict[str, Setting | None]:
-    promoted = state.promotion.setting if state.promotion else None
-    return {"base": in_force(policy, state), "candidate": state.trial.candidate if state.trial else promoted}
+    return {"base": in_force(policy, state), "candidate": state.trial.candidate if state.trial else None}

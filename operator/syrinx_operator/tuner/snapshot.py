@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from syrinx_operator.tuner.evidence import CaptureCost, Route
+from syrinx_operator.tuner.evidence import CaptureCost
 from syrinx_stages.contract import metrics as m
 
 MAX_COUNT = 2**53
@@ -22,14 +22,15 @@ BUCKET = f"{m.TTFA.name}_bucket"
 STARTED = f"{m.FIRST_BYTE.name}_count"
 STEP_COUNT = f"{m.STEP_SECONDS.name}_count"
 STEP_SUM = f"{m.STEP_SECONDS.name}_sum"
+PREFILL_COUNT = f"{m.PREFILL_SECONDS.name}_count"
+PREFILL_SUM = f"{m.PREFILL_SECONDS.name}_sum"
 
-ALL_STAGES = frozenset({"talker", "codec"})
 _SHAPE = ("rows", "frames")
 _CALL = (*_SHAPE, "result")
 _GATEWAY: Mapping[str, tuple[str, ...]] = {
-    BUCKET: Route._fields,
+    BUCKET: ("task_type",),
     STARTED: (),
-    m.UNDERRUNS.name: Route._fields,
+    m.UNDERRUNS.name: ("task_type",),
     m.STREAMS_ACCEPTED.name: ("task_type", "arm"),
     m.STREAM_OUTCOMES.name: ("task_type", "arm", "outcome"),
     m.REQUESTS.name: ("task_type", "outcome"),
@@ -37,7 +38,7 @@ _GATEWAY: Mapping[str, tuple[str, ...]] = {
     m.LIVE_STREAMS.name: (),
     m.QUEUE_AGE.name: (),
 }
-_TALKER: Mapping[str, tuple[str, ...]] = {
+_ENGINE: Mapping[str, tuple[str, ...]] = {
     STEP_COUNT: ("rows",),
     STEP_SUM: ("rows",),
     m.FRAMES.name: (),
@@ -47,9 +48,9 @@ _TALKER: Mapping[str, tuple[str, ...]] = {
 }
 WANTED_METRICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "gateway": _GATEWAY,
-    "talker": _TALKER,
+    "talker": {**_ENGINE, PREFILL_COUNT: (), PREFILL_SUM: ()},
     "codec": {
-        **_TALKER,
+        **_ENGINE,
         m.CODEC_CALLS.name: _CALL,
         m.CODEC_CALL_SECONDS.name: _CALL,
         m.CAPTURE_SECONDS.name: _SHAPE,
@@ -101,8 +102,6 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """Torch device of a talker or codec; empty if it is not reported."""
     captures: tuple[CaptureCost, ...] = ()
     """Capture costs of a codec's shapes."""
-    distinct_stages: frozenset[str] = ALL_STAGES
-    """Stages whose replica label a gateway's counters keep. They are summed over the other stages' replicas."""
 
 
 def wanted_series(stage: str, name: str, labels: Mapping[str, str]) -> Series | None:
@@ -124,9 +123,7 @@ def is_export_of(stage: str, samples: Iterable[Sample]) -> bool:
     return any(series.name == _ALWAYS_EXPORTED[stage] for series, _ in samples)
 
 
-def build_snapshot(
-    replica: str, stage: str, at: datetime, samples: Iterable[Sample], apart: frozenset[str] = ALL_STAGES
-) -> Snapshot:
+def build_snapshot(replica: str, stage: str, at: datetime, samples: Iterable[Sample]) -> Snapshot:
     """Returns the snapshot of samples. Raises ValueError for invalid counts and for metrics of another stage."""
     samples = list(samples)
     if not is_export_of(stage, samples):
@@ -155,7 +152,6 @@ def build_snapshot(
             CaptureCost(int(shape[0]), int(shape[1]), seconds[shape], round(memory[shape]))
             for shape in sorted(seconds.keys() & memory.keys())
         ),
-        distinct_stages=apart,
     )
 
 

@@ -15,7 +15,8 @@ from syrinx_operator.tuner.decide import Event
 PIPELINE = ("pipeline_namespace", "pipeline")
 """Labels of every series. Prometheus adds its own label `namespace`, that of the scraped pod."""
 
-_ARM = ("task_type", "arm")
+PUT_IN_FORCE = "PutInForce"
+"""A decision without a verdict: a change that came into force without a trial."""
 _DECISIONS = "syrinx_tuning_decisions"
 _FAMILIES: Mapping[str, tuple[str, ...]] = {
     "syrinx_tuning_knob": (
@@ -24,13 +25,15 @@ _FAMILIES: Mapping[str, tuple[str, ...]] = {
     ),
     "syrinx_tuning_phase": ("1 for the current phase of tuning, else 0.", "phase"),
     "syrinx_tuning_trial_age_seconds": ("Age of the trial in progress; 0 without one.",),
-    "syrinx_tuning_good_ratio": (
-        "Ratio of good requests in the trial in progress, by task type (or all) and arm.",
-        *_ARM,
+    "syrinx_tuning_good_ratio": ("Ratio of requests served well in the trial in progress, by arm.", "arm"),
+    "syrinx_tuning_requests": ("Requests in the compared periods of the trial in progress, by arm.", "arm"),
+    "syrinx_tuning_forecast_ratio": (
+        "Ratio of requests served well at the last run of the model: observed, and predicted for the current and the "
+        "best setting.",
+        "of",
     ),
-    "syrinx_tuning_requests": ("Requests in the trial in progress, by task type (or all) and arm.", *_ARM),
     "syrinx_tuning_metrics_age_seconds": ("Age of the newest stage metrics of the tuner.",),
-    _DECISIONS: ("Trials and promotions ended since the process started, by verdict.", "verdict"),
+    _DECISIONS: ("Decisions since the process started: verdicts, and changes put in force without a trial.", "verdict"),
 }
 """By name: help text, and labels besides `PIPELINE`."""
 
@@ -70,7 +73,7 @@ class TunerTelemetry(Collector):
         None keeps the last one.
         """
         before = self._pipelines.get(pipeline)
-        decisions = before.decisions if before else dict.fromkeys(get_args(Verdict), 0)
+        decisions = before.decisions if before else dict.fromkeys((*get_args(Verdict), PUT_IN_FORCE), 0)
         if metrics_until is None and before is not None:
             metrics_until = before.metrics_until
         for event in events:
@@ -104,11 +107,14 @@ def _samples(exported: _Exported, now: datetime) -> Iterator[tuple[str, tuple[st
         yield "syrinx_tuning_phase", (phase,), float(state.phase == phase)
     age = 0.0 if trial is None else max(0.0, (now - trial.start_time).total_seconds())
     yield "syrinx_tuning_trial_age_seconds", (), age
-    for stratum in trial.strata if trial else ():
-        for arm, counts in (("candidate", stratum.candidate), ("baseline", stratum.baseline)):
-            yield "syrinx_tuning_requests", (stratum.task_type, arm), counts.requests
-            if counts.requests:
-                yield "syrinx_tuning_good_ratio", (stratum.task_type, arm), counts.good_ratio
+    if trial is not None:
+        for arm, served in (("candidate", trial.candidate_served), ("baseline", trial.baseline_served)):
+            yield "syrinx_tuning_requests", (arm,), served.requests
+            if served.requests:
+                yield "syrinx_tuning_good_ratio", (arm,), 1 - served.bad_ratio
+    if (forecast := state.forecast) is not None:
+        for of, ratio in (("observed", forecast.observed), ("current", forecast.current), ("best", forecast.best)):
+            yield "syrinx_tuning_forecast_ratio", (of,), ratio
     if exported.metrics_until is not None:
         yield "syrinx_tuning_metrics_age_seconds", (), max(0.0, (now - exported.metrics_until).total_seconds())
     for verdict, count in exported.decisions.items():

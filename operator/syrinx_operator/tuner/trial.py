@@ -1,314 +1,422 @@
-"""The trial in progress: arms, randomized periods, and the verdict. Pure.
+"""A trial of a setting: a switchback experiment on the ratio of requests that are served well. Pure.
 
-Arms are parallel (on different replicas) or a switchback (alternating on all). In each period the replicas confirm
-their arm, the effects of the change wash out, and requests are counted. Two periods with swapped arms make a pair.
+In each pair of periods a coin decides whether all replicas run the candidate or the baseline first. While requests are
+counted, gateways label them with the period's own label. A pair yields one difference of the ratios, on whose mean two
+bets are placed: that the candidate is better, and that it is worse. Meanwhile a guard bets that more of the candidate's
+requests are bad than is usual, and ends the trial at once when it is certain.
 """
 
 import math
 import random
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from syrinx_operator.resource.knobs import TUNED_STAGES, Setting, live_settings
-from syrinx_operator.resource.tuning_status import MAX_CANDIDATES, ArmWork, Period, Stratum, Trial, Verdict
-from syrinx_operator.tuner import arms
-from syrinx_operator.tuner.arms import MIN_STRATUM_REQUESTS, OVERALL
-from syrinx_operator.tuner.builder import MAX_EVALUATION_SECONDS, DecisionBuilder
-from syrinx_operator.tuner.estimate import BURSTY_UTILIZATION, fit_load_model, utilization
-from syrinx_operator.tuner.evidence import CONGESTED_UTILIZATION, Evidence, ReplicaStats, overloaded
-from syrinx_operator.tuner.policy import Policy
-from syrinx_operator.tuner.promotion import promote
-from syrinx_operator.tuner.search import Proposal
-from syrinx_operator.tuner.stats import DEADBAND, METRICS, format_effect, threshold
+from syrinx_operator.resource.tuning_status import Bet, Guard, Served, Soak, Trial, Verdict
+from syrinx_operator.tuner.betting import CERTAIN, MOST_STAKE, is_certain, updated
+from syrinx_operator.tuner.builder import DecisionBuilder, EventKind, alike, format_change, in_force
+from syrinx_operator.tuner.evidence import Evidence, Outcomes
 
-MIN_PAIRS = 4
-MIN_REQUESTS_PER_ARM = 100
-"""Required before a promotion."""
-MAX_PAIRS = 12
-"""Pairs after which a trial ends, or is extended by as many with longer periods if it looks promising."""
-EXTENSION_FACTOR = 3
-"""Factor on the period length of an extended trial: carry-over between periods then weighs less."""
-MAX_EXTENSIONS = 3
-MAX_DISCARDED = 10
-PERIOD_REQUESTS = 20
-"""Requests that a period should be long enough for."""
-MAX_PERIOD_SECONDS = 300.0
-CONFIRM_SECONDS = 45.0
-"""Time limit for the replicas to confirm their arm."""
-NO_DATA_SECONDS = 90.0
-MAX_DISRUPTION_SECONDS = 600.0
-"""Time that a trial waits for a roll-out to end."""
-MARGIN = 0.05
-"""Non-inferiority margin: a stratum may look worse by this difference and still be promoted."""
-COUPLED_GOOD_RATIO = 0.8
-"""Below this good ratio, most bad requests wait for the stage as a whole, so parallel arms are not independent."""
+LABELS = 16
+"""Labels are used in turns; late outcomes of a period never meet those of its label's next one."""
+MAX_TRIAL_SECONDS = 3600.0
+PERIOD_SECONDS = 10.0
+"""Shortest counted length of a period."""
+PERIOD_REQUESTS = 5
+"""Expected requests of a period, at least."""
+MAX_PERIOD_SECONDS = 180.0
+CONFIRM_SECONDS = 60.0
+"""Time for every replica to run its setting."""
+WASH_OUT_SECONDS = 3.0
+"""Time from then until requests are counted, and late outcomes of the last period are waited for."""
+MAX_DATA_SECONDS = 150.0
+"""How long a trial waits for counters."""
+CHECK_SECONDS = 5.0
+"""Time between two looks of a guard."""
+MAX_DISCARDED = 20
+LEAST_PAIRS = 8
+"""Pairs after which a trial ends that is not going to find anything."""
+EARLIER = timedelta(seconds=60)
+"""How much earlier counters are read from. A label tells the requests of its period, and is not used again so soon."""
+SLACK = 0.05
+"""More bad requests than expected that a guard does not bet on."""
+GUARD_REQUESTS = 5
+"""Least requests of an outcome of a guard's bet."""
+SOAK_SECONDS = 300.0
+SHORT_SOAK_SECONDS = 75.0
 
 
 class Outcome(NamedTuple):
-    """How a trial ends."""
+    """End of a trial."""
 
     verdict: Verdict
     reason: str
 
 
-def start_trial(
-    policy: Policy, number: int, proposal: Proposal, current: Setting, evidence: Evidence, now: datetime
-) -> Trial:
-    """Returns a trial of a proposal. Its first period waits until the replicas confirm their arm."""
-    stage = proposal.knob.stage
-    replicas = evidence.replicas_of(stage)
-    model = fit_load_model(policy, evidence, current)
-    load = {each: utilization(model, current, each) if model else 1.0 for each in TUNED_STAGES}
-    # Replicas that share one queue interfere: requests of either arm then wait for the stage as a whole.
-    coupled = overloaded(policy, evidence) or load[stage] > CONGESTED_UTILIZATION
-    coupled = coupled or evidence.total.good_ratio < COUPLED_GOOD_RATIO
-    bursty = max(load.values()) > BURSTY_UTILIZATION
-    arm_rate = evidence.request_rate * (max(1, len(replicas) // 4) / len(replicas) if len(replicas) > 1 else 1.0)
-    enough = PERIOD_REQUESTS / arm_rate if arm_rate else MAX_PERIOD_SECONDS
-    seconds = min(max(policy.interval, enough), MAX_PERIOD_SECONDS)
-    if bursty and proposal.goal == "GoodRequests":
-        seconds = min(EXTENSION_FACTOR * seconds, MAX_PERIOD_SECONDS)
+def label(trial: Trial) -> str:
+    """Returns the label of the period in progress; empty while requests are not counted."""
+    return "" if trial.counting_time is None else _label(trial, trial.period)
+
+
+def runs_candidate(trial: Trial) -> bool:
+    """Returns whether the period in progress is the candidate's."""
+    # The same after a restart of this process, and not predictable from the load.
+    first = random.Random(f"{trial.id} {trial.start_time.timestamp()} {trial.period // 2}").random() < 0.5
+    return first == (trial.period % 2 == 0)
+
+
+def start_trial(builder: DecisionBuilder, candidate: Setting, why: str, recent: Evidence) -> None:
+    """Starts a trial. `recent` is what is known of the setting in force."""
+    state, before = builder.state, in_force(builder.policy, builder.state)
+    seen = served(recent.of_arm())
+    seconds = PERIOD_REQUESTS / max(sum(recent.rates.values()), 1e-6)
     trial = Trial(
-        id=number,
-        knob=proposal.knob,
-        goal=proposal.goal,
-        candidate=proposal.setting,
-        baseline=current,
-        design="Switchback" if len(replicas) < 2 or coupled else "Parallel",
-        rationale=proposal.rationale[:256],
-        aborts_to_reject=2 if bursty else 1,
-        start_time=now,
-        period_seconds=seconds,
-        period=Period(index=0, start_time=now),
-        strata=arms.first_strata(evidence),
+        id=state.trial_count + 1,
+        candidate=candidate,
+        baseline=before,
+        why=why[:256],
+        start_time=builder.now,
+        period_time=builder.now,
+        period_seconds=min(max(seconds, PERIOD_SECONDS), MAX_PERIOD_SECONDS),
+        first_label=state.label,
+        guard=Guard(expected_bad=seen.bad_ratio),
+        replicas=_replicas(recent).names,
+        restarts=_replicas(recent).restarts,
     )
-    return replace(trial, period=next_period(trial, replicas, 0, now))
-
-
-def next_period(trial: Trial, replicas: Sequence[ReplicaStats], index: int, now: datetime) -> Period:
-    """Returns a period with its arms. The arms swap within a pair; a coin seeded by the trial decides the order."""
-    names = tuple(replica.name for replica in replicas)
-    coin = random.Random(f"{trial.id}:{trial.start_time.isoformat()}:{index // 2}")
-    first_side = (coin.random() < 0.5) == (index % 2 == 0)
-    restarts = tuple(replica.restarts for replica in replicas)
-    period = Period(index=index, start_time=now, replicas=names[:256], restarts=restarts[:256])
-    if trial.design == "Switchback":
-        return replace(period, all_replicas=first_side)
-    # Two equal groups: a quarter of the replicas each, at least one.
-    size = min(max(1, len(names) // 4), MAX_CANDIDATES)
-    drawn = coin.sample(sorted(names), 2 * size)
-    one, two = tuple(sorted(drawn[:size])), tuple(sorted(drawn[size:]))
-    candidate, baseline = (one, two) if first_side else (two, one)
-    return replace(period, candidate_replicas=candidate, baseline_replicas=baseline)
-
-
-def confirmed(trial: Trial, replicas: Sequence[ReplicaStats]) -> bool:
-    """Returns whether every replica reports the setting of its arm."""
-    for replica in replicas:
-        setting = trial.candidate if arms.runs_candidate(trial, replica.name) else trial.baseline
-        expected = live_settings(setting, replica.stage).items()
-        if replica.settings is None or any(replica.settings.get(name) != value for name, value in expected):
-            return False
-    return True
-
-
-def discard_period(trial: Trial, replicas: Sequence[ReplicaStats], now: datetime) -> Trial:
-    """Returns the trial with the current pair discarded; the next pair is randomized again."""
-    index = trial.period.index - trial.period.index % 2 + 2
-    return replace(
-        trial,
-        first_period=(),
-        first_period_work=ArmWork(),
-        period=next_period(trial, replicas, index, now),
-        discarded_periods=trial.discarded_periods + 1,
-    )
-
-
-# The verdict ------------------------------------------------------------------------------------------------------
-
-
-def verdict(trial: Trial) -> Outcome | None:
-    """Returns the verdict after a pair, or None while the evidence is not sufficient."""
-    overall, strata = trial.overall, _tested(trial)
-    needed = threshold(len(strata))
-    for stratum in strata:
-        if stratum.test.worse.log_wealth >= needed:
-            return Outcome("RolledBack", f"{_metric(trial, stratum)} worse: {_effect(trial, stratum)}")
-    pairs = overall.test.pairs
-    if pairs >= MIN_PAIRS and min(overall.candidate.requests, overall.baseline.requests) >= MIN_REQUESTS_PER_ARM:
-        better = [
-            stratum
-            for stratum in strata
-            if stratum.test.better.log_wealth >= needed and (stratum is overall or trial.goal == "GoodRequests")
-        ]
-        if better and not any(s.test.mean < -MARGIN and s.test.worse.log_wealth > math.log(2) for s in strata):
-            return Outcome("Promoted", f"{_metric(trial, better[0])} better: {_effect(trial, better[0])}")
-        if overall.test.futile.log_wealth >= needed and all(
-            s.test.futile.log_wealth >= needed or s.test.mean < DEADBAND for s in strata
-        ):
-            return Outcome("Inconclusive", f"not better by {DEADBAND:.0%}: {_effect(trial, overall)}")
-    if pairs < MAX_PAIRS * (1 + trial.extensions):
-        return None
-    return Outcome("Inconclusive", f"no verdict after {pairs} pairs: {_effect(trial, overall)}")
-
-
-def extend(trial: Trial) -> Trial | None:
-    """Returns the trial with longer periods if its mean effect exceeds the deadband, else None."""
-    promising = any(s.test.mean > DEADBAND and s.test.better.log_wealth > 0 for s in _tested(trial))
-    if trial.extensions >= MAX_EXTENSIONS or not promising:
-        return None
-    seconds = min(EXTENSION_FACTOR * trial.period_seconds, MAX_PERIOD_SECONDS)
-    return replace(trial, extensions=trial.extensions + 1, period_seconds=seconds)
-
-
-def _tested(trial: Trial) -> list[Stratum]:
-    """Returns the strata under test: overall, and the task types with enough requests.
-
-    A single task type equals overall for the goal GoodRequests and is left out.
-    """
-    overall, *task_types = trial.strata
-    enough = [s for s in task_types if min(s.candidate.requests, s.baseline.requests) >= MIN_STRATUM_REQUESTS]
-    return [overall, *enough] if len(enough) > 1 or trial.goal != "GoodRequests" else [overall]
-
-
-def _metric(trial: Trial, stratum: Stratum) -> str:
-    return METRICS[trial.goal] if stratum.task_type == OVERALL else f"{stratum.task_type}: good requests"
-
-
-def _effect(trial: Trial, stratum: Stratum) -> str:
-    goal = trial.goal if stratum.task_type == OVERALL else "GoodRequests"
-    counts = f"{stratum.candidate.requests} and {stratum.baseline.requests} requests"
-    return f"{format_effect(stratum.test, goal)}, {counts}"
-
-
-# One evaluation ---------------------------------------------------------------------------------------------------
+    builder.set(trial_count=trial.id, trial=trial, recommendation=None, last_change_time=builder.now)
+    change = format_change(before, candidate)
+    builder.set_phase("Trial", change)
+    builder.emit("TrialStarted", f"trial {trial.id}, {change}: {why}", trial=trial)
+    builder.requeue_after = 1.0
 
 
 def advance_trial(builder: DecisionBuilder) -> None:
     """Evaluates the trial in progress once."""
-    trial, evidence = builder.trial, builder.evidence
-    builder.requeue_after = min(builder.policy.interval, MAX_EVALUATION_SECONDS)
-    if failed := arms.failure(trial, evidence):
-        _end(builder, Outcome("RolledBack", failed))
-    elif disturbance := _disturbance(trial, evidence):
-        _discard(builder, disturbance)
-    elif trial.period.counting_since is None:
-        _await_confirmation(builder)
-    elif harm := arms.suspected_harm(builder.policy, trial, evidence):
-        _abort_period(builder, harm)
+    trial = builder.state.trial
+    assert trial is not None
+    now = builder.look(builder.now, builder.now)
+    builder.requeue_after = CHECK_SECONDS
+    replicas = _replicas(now)
+    if now.disruption or replicas.names != trial.replicas:
+        _discard(builder, trial, now.disruption or "the replicas changed", now)
+    elif replicas.restarts != trial.restarts:
+        if runs_candidate(trial):
+            _end(builder, trial, Outcome("RolledBack", "a replica restarted under the candidate"))
+        else:
+            _discard(builder, trial, "a replica restarted", now)
+    elif trial.confirmed_time is None:
+        _confirm(builder, trial, now)
+    elif trial.counting_time is None:
+        _begin(builder, trial)
     else:
-        _await_period_end(builder, trial.period.counting_since)
+        _count(builder, trial)
 
 
-def _disturbance(trial: Trial, evidence: Evidence) -> str:
-    """Returns why this period cannot be attributed to its arms; empty if it can."""
-    replicas = evidence.replicas_of(trial.knob.stage)
-    if evidence.disruption:
-        return evidence.disruption
-    if tuple(replica.name for replica in replicas)[:256] != trial.period.replicas:
-        return "the replicas changed"
-    if tuple(replica.restarts for replica in replicas)[:256] != trial.period.restarts:
-        return "a replica restarted"
-    if trial.period.counting_since is not None and not confirmed(trial, replicas):
-        return "a replica does not run the setting of its arm"
-    return ""
+class _Replicas(NamedTuple):
+    """Talkers and codecs."""
+
+    names: tuple[str, ...]
+    restarts: int
 
 
-def _await_confirmation(builder: DecisionBuilder) -> None:
-    trial = builder.trial
-    replicas = builder.evidence.replicas_of(trial.knob.stage)
-    if replicas and confirmed(trial, replicas):
-        seconds = builder.policy.wash_out_seconds
-        period = replace(trial.period, counting_since=builder.now + timedelta(seconds=seconds))
-        builder.set(trial=replace(trial, period=period))
-        builder.requeue_after = seconds + 0.1
-    elif builder.seconds_since(trial.period.start_time) > CONFIRM_SECONDS:
-        _discard(builder, "not every replica confirmed its settings")
+def _replicas(evidence: Evidence) -> _Replicas:
+    replicas = [each for stage in TUNED_STAGES for each in evidence.replicas_of(stage)]
+    return _Replicas(tuple(each.name for each in replicas), sum(each.restarts for each in replicas))
+
+
+def _confirm(builder: DecisionBuilder, trial: Trial, now: Evidence) -> None:
+    setting = trial.candidate if runs_candidate(trial) else trial.baseline
+    wanted = {stage: live_settings(setting, stage) for stage in TUNED_STAGES}
+    replicas = [each for stage in TUNED_STAGES for each in now.replicas_of(stage)]
+    if all(
+        each.settings is not None
+        and all(each.settings.get(name) == value for name, value in wanted[each.stage].items())
+        for each in replicas
+    ):
+        builder.set(trial=replace(trial, confirmed_time=builder.now))
+        builder.requeue_after = WASH_OUT_SECONDS
+    elif builder.seconds_since(trial.period_time) > CONFIRM_SECONDS:
+        _discard(builder, trial, "not every replica confirmed its settings", now)
     else:
         builder.requeue_after = 1.0
 
 
-def _await_period_end(builder: DecisionBuilder, counting_since: datetime) -> None:
-    """Counts the period at its end. If data is missing, waits, but not for long: the candidate runs unobserved."""
-    trial, problem = builder.trial, builder.evidence.problem
-    elapsed = builder.seconds_since(counting_since)
-    missing = bool(problem) or builder.evidence.seconds < 0.5 * trial.period_seconds
-    if missing and elapsed > 2 * trial.period_seconds + NO_DATA_SECONDS:
-        _end(builder, Outcome("Inconclusive", problem or "no requests to compare"))
-    elif builder.now < counting_since + timedelta(seconds=trial.period_seconds):
-        builder.requeue_after = min(builder.requeue_after, max(1.0, trial.period_seconds - elapsed))
-    elif not missing:
-        _count(builder)
-
-
-def _abort_period(builder: DecisionBuilder, harm: str) -> None:
-    """Removes a suspected candidate at once.
-
-    It is rolled back if the baseline then recovers, or if it is suspected again. A parallel trial has a concurrent
-    baseline, so there the first suspicion suffices. Where load is bursty, recovery alone proves nothing.
-    """
-    trial = builder.trial
-    if trial.design == "Parallel" or trial.aborted_periods >= 1:
-        _end(builder, Outcome("RolledBack", harm))
+def _begin(builder: DecisionBuilder, trial: Trial) -> None:
+    """Begins to count, once the last pair is known."""
+    assert trial.confirmed_time is not None
+    if builder.seconds_since(trial.confirmed_time) < WASH_OUT_SECONDS:
+        builder.requeue_after = WASH_OUT_SECONDS - builder.seconds_since(trial.confirmed_time)
         return
-    expected = arms.recovery_threshold(trial) if trial.aborts_to_reject == 1 else None
-    builder.set(trial=replace(trial, aborted_periods=1, recovery_threshold=expected))
-    builder.emit("CandidateSuspected", f"trial {trial.id}: {harm}")
-    _count(builder)
-
-
-def _count(builder: DecisionBuilder) -> None:
-    """Counts a complete period. After the second one of a pair, evaluates the test."""
-    trial = builder.trial
-    if not trial.period.all_replicas and trial.recovery_threshold is not None:
-        if arms.recovered(trial, builder.evidence):
-            _end(builder, Outcome("RolledBack", "fewer good requests under the candidate, recovered without it"))
+    if trial.period % 2 == 0 and trial.pair_time is not None:
+        known = builder.look(trial.pair_time - EARLIER, builder.now)
+        if known.until < trial.period_time:
+            _await_data(builder, trial, known)
             return
-        trial = replace(trial, recovery_threshold=None)
-    replicas = builder.evidence.replicas_of(trial.knob.stage)
-    period = next_period(trial, replicas, trial.period.index + 1, builder.now)
-    trial = arms.count_period(trial, builder.evidence, period)
-    builder.set(trial=trial)
+        trial = _with_pair(trial, known)
+        builder.set(trial=trial)
+        builder.emit("Compared", f"trial {trial.id}, pair {trial.better.count}", trial=trial)
+        if outcome := _verdict(trial, builder.seconds_since(trial.start_time)):
+            _end(builder, trial, outcome)
+            return
+    guard = replace(trial.guard, seen=Served())
+    pair = trial.pair_time if trial.period % 2 else builder.now
+    builder.set(trial=replace(trial, counting_time=builder.now, pair_time=pair, guard=guard))
+    builder.requeue_after = min(CHECK_SECONDS, trial.period_seconds)
+
+
+def _await_data(builder: DecisionBuilder, trial: Trial, known: Evidence) -> None:
     builder.requeue_after = 1.0
-    outcome = verdict(trial) if period.index % 2 == 0 else None
-    if outcome is None:
+    if builder.seconds_since(trial.period_time) > MAX_DATA_SECONDS:
+        _end(builder, trial, Outcome("Inconclusive", known.problem or "there are no counters"))
+
+
+def _with_pair(trial: Trial, known: Evidence) -> Trial:
+    """Returns the trial with the pair that ended last."""
+    last = replace(trial, period=trial.period - 1)
+    first = replace(trial, period=trial.period - 2)
+    one, two = (served(known.of_arm(_label(trial, each.period))) for each in (first, last))
+    candidate, baseline = (one, two) if runs_candidate(first) else (two, one)
+    trial = replace(
+        trial,
+        candidate_served=trial.candidate_served + candidate,
+        baseline_served=trial.baseline_served + baseline,
+        # A burst in a baseline period is what the candidate's next one may see, too.
+        guard=replace(trial.guard, expected_bad=max(baseline.bad_ratio, (trial.baseline_served + baseline).bad_ratio)),
+    )
+    if not candidate.requests or not baseline.requests:
+        return trial
+    difference = baseline.bad_ratio - candidate.bad_ratio
+    return replace(trial, better=updated(trial.better, difference, -1.0), worse=updated(trial.worse, -difference, -1.0))
+
+
+def _verdict(trial: Trial, seconds: float) -> Outcome | None:
+    """Returns the end of a trial, or None while it must continue."""
+    pairs, effect = trial.better.count, describe(trial)
+    if is_certain(trial.worse):
+        return Outcome("RolledBack", effect)
+    if is_certain(trial.better) and pairs >= 3:
+        return Outcome("Promoted", effect)
+    left = MAX_TRIAL_SECONDS - seconds
+    if left <= 0 or (pairs >= LEAST_PAIRS and not _may_win(trial.better, pairs * left / seconds)):
+        return Outcome("Inconclusive", effect)
+    return None
+
+
+def _may_win(bet: Bet, pairs: float) -> bool:
+    """Returns whether a bet may be won with this many further outcomes, if the mean is a standard error larger."""
+    mean = bet.mean + math.sqrt(bet.mean_square / bet.count)
+    stake = min(mean / max(bet.mean_square, 1e-6), MOST_STAKE)
+    return mean > 0 and bet.log_wealth + pairs * (stake * mean - stake**2 * bet.mean_square / 2) > CERTAIN
+
+
+def describe(trial: Trial) -> str:
+    """Returns the effect so far as text."""
+    both = trial.candidate_served.requests, trial.baseline_served.requests
+    points = 100 * trial.better.mean
+    return (
+        f"{points:+.1f} points of requests served well, {both[0]} and {both[1]} requests in {trial.better.count} pairs"
+    )
+
+
+def _count(builder: DecisionBuilder, trial: Trial) -> None:
+    assert trial.counting_time is not None
+    elapsed = builder.seconds_since(trial.counting_time)
+    if runs_candidate(trial):
+        known = builder.look(trial.counting_time - EARLIER, builder.now)
+        guard = watched(trial.guard, known.of_arm(label(trial)))
+        trial = replace(trial, guard=guard)
+        builder.set(trial=trial)
+        if is_certain(guard.bet):
+            bad = known.of_arm(label(trial))
+            _end(builder, trial, Outcome("RolledBack", f"{bad.bad} of {bad.accepted} requests were not served well"))
+            return
+    if elapsed < trial.period_seconds:
+        builder.requeue_after = min(CHECK_SECONDS, trial.period_seconds - elapsed)
         return
-    extended = extend(trial) if outcome.verdict == "Inconclusive" else None
-    if extended is not None:
-        builder.set(trial=extended)
-        builder.emit("TrialExtended", f"trial {trial.id}: {outcome.reason}; continuing with longer periods")
-    else:
-        _end(builder, outcome)
+    _next_period(builder, trial, trial.period + 1)
 
 
-def _discard(builder: DecisionBuilder, why: str) -> None:
-    """Discards the current pair. It is repeated as soon as the disruption ends."""
-    trial = builder.trial
-    replicas = builder.evidence.replicas_of(trial.knob.stage)
-    needed = 2 if trial.design == "Parallel" else 1
-    if trial.discarded_periods >= MAX_DISCARDED or len(replicas) < needed:
-        _end(builder, Outcome("Inconclusive", f"too many periods were discarded: {why}"))
-    elif not builder.evidence.disruption or trial.period.counting_since is not None:
-        builder.set(trial=discard_period(trial, replicas, builder.now))
-        builder.requeue_after = 1.0
-    elif builder.seconds_since(trial.period.start_time) > MAX_DISRUPTION_SECONDS:
-        _end(builder, Outcome("Superseded", why))
+def _next_period(builder: DecisionBuilder, trial: Trial, period: int) -> None:
+    following = replace(trial, period=period, period_time=builder.now, confirmed_time=None, counting_time=None)
+    builder.set(trial=following)
+    builder.requeue_after = 1.0
 
 
-def _end(builder: DecisionBuilder, outcome: Outcome) -> None:
+def _discard(builder: DecisionBuilder, trial: Trial, why: str, now: Evidence) -> None:
+    """Discards the pair in progress. It is repeated once the disturbance has ended."""
+    if trial.discarded >= MAX_DISCARDED or builder.seconds_since(trial.start_time) > MAX_TRIAL_SECONDS:
+        _end(builder, trial, Outcome("Inconclusive", f"it was disturbed too often: {why}"))
+        return
+    # The next pair, whose order is drawn anew.
+    names, restarts = _replicas(now)
+    trial = replace(trial, discarded=trial.discarded + 1, pair_time=None, replicas=names, restarts=restarts)
+    _next_period(builder, trial, trial.period + 2 - trial.period % 2)
+    builder.requeue_after = CHECK_SECONDS
+
+
+def _end(builder: DecisionBuilder, trial: Trial, outcome: Outcome) -> None:
     """Ends the trial. The resulting settings are in force from the next evaluation on."""
-    trial = builder.trial
-    builder.record_trial(trial, outcome.verdict, outcome.reason)
-    builder.set(trial=None, last_change_time=builder.now)
-    builder.requeue_after = 1.0
+    end_trial(builder, trial, outcome.verdict, outcome.reason)
+    rate = sum(builder.look(trial.start_time, builder.now).rates.values())
+    shown = _shown(trial)
     if outcome.verdict == "Promoted":
-        promote(builder, trial)
+        builder.remember(trial.baseline, trial.candidate, -shown, rate, hours=1.0)
+        put_in_force(builder, trial.id, trial.candidate, trial.candidate_served.bad_ratio, rate)
         return
-    if outcome.verdict in ("RolledBack", "Inconclusive"):
-        hours = 4.0 if outcome.verdict == "RolledBack" else 1.0
-        builder.quarantine(trial.candidate, outcome.reason, hours=hours)
-    builder.cool_down(failed=outcome.verdict == "RolledBack")
+    hours = 4.0 if outcome.verdict == "RolledBack" else 2.0
+    builder.remember(trial.candidate, trial.baseline, shown, rate, hours)
     builder.set_phase("Watching", f"trial {trial.id} ended: {outcome.verdict}")
+
+
+def _shown(trial: Trial) -> float:
+    """Returns the difference that a trial has shown, nearer to 0 after few pairs."""
+    if not trial.better.count:
+        return trial.guard.expected_bad - 1.0 if is_certain(trial.guard.bet) else 0.0
+    return trial.better.mean * trial.better.count / (trial.better.count + 2)
+
+
+def end_trial(builder: DecisionBuilder, trial: Trial, verdict: Verdict, reason: str) -> None:
+    """Records the end of a trial."""
+    both = trial.candidate_served + trial.baseline_served
+    builder.record(
+        verdict,
+        reason,
+        trial.baseline,
+        trial.candidate,
+        id=trial.id,
+        start_time=trial.start_time,
+        requests=both.requests,
+        difference=trial.better.mean if trial.better.count else None,
+        forecast=_forecast(builder),
+    )
+    change = format_change(trial.baseline, trial.candidate)
+    kind: EventKind = "Warning" if verdict == "RolledBack" else "Normal"
+    builder.emit(verdict, f"trial {trial.id}, {change}: {reason}", kind=kind, trial=trial)
+    builder.set(trial=None, last_change_time=builder.now, label=(trial.first_label + trial.period + 1) % LABELS)
+    builder.requeue_after = 1.0
+
+
+def _forecast(builder: DecisionBuilder) -> float | None:
+    """Returns the difference that the model predicted."""
+    forecast = builder.state.forecast
+    return None if forecast is None else forecast.best - forecast.current
+
+
+def _label(trial: Trial, period: int) -> str:
+    return f"{(trial.first_label + period) % LABELS:x}"
+
+
+# What has come into force ------------------------------------------------------------------------------------------
+
+
+def put_in_force(
+    builder: DecisionBuilder, number: int, setting: Setting, expected_bad: float, rate: float, *, urgent: bool = False
+) -> None:
+    """Makes a setting the chosen one, and watches that it is as good as expected."""
+    before = in_force(builder.policy, builder.state)
+    restarts = _replicas(builder.look(builder.now, builder.now)).restarts
+    soak = Soak(
+        id=number,
+        before=before,
+        start_time=builder.now,
+        rate=rate,
+        was_urgent=urgent,
+        restarts=restarts,
+        guard=Guard(expected_bad=expected_bad),
+    )
+    builder.set(chosen=setting, soak=soak, last_change_time=builder.now, fruitless=0)
+    builder.set_phase("Soaking", f"change {number} is in force on all replicas; it is watched")
+    builder.requeue_after = 1.0
+
+
+def advance_soak(builder: DecisionBuilder) -> None:
+    """Watches a setting that has come into force, and takes it back if it disappoints."""
+    soak = builder.state.soak
+    assert soak is not None
+    builder.requeue_after = CHECK_SECONDS
+    known = builder.look(soak.start_time, builder.now)
+    if known.disruption or known.problem:
+        if builder.seconds_since(soak.start_time) > 2 * SOAK_SECONDS:
+            _settle(builder, soak)
+        return
+    guard = watched(soak.guard, known.of_arm())
+    restarts = _replicas(known).restarts
+    if restarts >= soak.restarts + 2:
+        _revert(builder, soak, "replicas restart repeatedly")
+    elif is_certain(guard.bet) and alike(sum(known.rates.values()), soak.rate):
+        bad = known.of_arm()
+        _revert(builder, soak, f"{bad.bad} of {bad.accepted} requests were not served well")
+    elif is_certain(guard.bet) or builder.seconds_since(soak.start_time) > _soak_seconds(soak, guard):
+        _settle(builder, soak)
+    else:
+        builder.set(soak=replace(soak, guard=guard))
+
+
+def _soak_seconds(soak: Soak, guard: Guard) -> float:
+    """Returns how long a setting is watched: not long if it came into force without a trial and was no great help."""
+    is_poor = soak.was_urgent and 2 * guard.seen.bad_ratio > soak.guard.expected_bad
+    return SHORT_SOAK_SECONDS if is_poor else SOAK_SECONDS
+
+
+def _settle(builder: DecisionBuilder, soak: Soak) -> None:
+    seen = soak.guard.seen
+    if seen.requests >= GUARD_REQUESTS and soak.was_urgent:
+        chosen = in_force(builder.policy, builder.state)
+        difference = soak.guard.expected_bad - seen.bad_ratio
+        builder.remember(soak.before, chosen, -difference, soak.rate, hours=0.5)
+        reason = f"in force without a trial: {100 * difference:+.1f} points of requests served well"
+        builder.record(
+            "Promoted",
+            reason,
+            soak.before,
+            chosen,
+            id=soak.id,
+            start_time=soak.start_time,
+            requests=seen.requests,
+            difference=difference,
+            forecast=_forecast(builder),
+        )
+    builder.set(soak=None)
+    builder.set_phase("Watching", f"change {soak.id} has passed its watch")
+    builder.emit("Settled", f"change {soak.id} has passed its watch")
+
+
+def _revert(builder: DecisionBuilder, soak: Soak, why: str) -> None:
+    chosen = in_force(builder.policy, builder.state)
+    builder.record("Regressed", why, chosen, soak.before, id=soak.id, start_time=soak.start_time)
+    difference = soak.guard.expected_bad - soak.guard.seen.bad_ratio
+    builder.remember(chosen, soak.before, min(difference, 0.0), soak.rate, hours=4.0)
+    builder.set(chosen=soak.before, soak=None, last_change_time=builder.now)
+    builder.set_phase("Watching", f"change {soak.id} was taken back: {why}")
+    builder.emit("Regressed", f"change {soak.id} was taken back: {why}", kind="Warning")
+
+
+# Guards ------------------------------------------------------------------------------------------------------------
+
+
+def served(outcomes: Outcomes) -> Served:
+    """Returns the requests and the bad ones."""
+    return Served(requests=outcomes.accepted, bad=outcomes.bad)
+
+
+def watched(guard: Guard, known: Outcomes) -> Guard:
+    """Returns the guard with the requests since it last looked, once they are enough for an outcome of its bet."""
+    requests, bad = known.accepted - guard.seen.requests, known.bad - guard.seen.bad
+    if requests < GUARD_REQUESTS:
+        return guard
+    usual = min(guard.expected_bad + SLACK, 1.0)
+    return replace(guard, seen=served(known), bet=updated(guard.bet, min(1.0, bad / requests) - usual, -usual))
+
+
+__all__ = [
+    "Bet",
+    "advance_soak",
+    "advance_trial",
+    "end_trial",
+    "label",
+    "put_in_force",
+    "runs_candidate",
+    "start_trial",
+]

@@ -5,9 +5,8 @@ from typing import Any
 
 from syrinx_operator.cluster.canary import COMMANDS
 from syrinx_operator.commands.inspect.cluster import ClusterError
-from syrinx_operator.resource.canary_status import CanaryStatus
+from syrinx_operator.resource.canary_status import CanaryStatus, Counts
 from syrinx_operator.resource.status import read
-from syrinx_operator.resource.tuning_status import Counts
 
 ACTIONS: Mapping[str, str] = {"status": "show the canary", **COMMANDS}
 

@@ -1,4 +1,4 @@
-"""`syrinx tune`: prints, watches, or plots the tuning of a local pipeline or of one on Kubernetes."""
+"""`syrinx tune`: prints, watches, plots or asks the tuner of a local pipeline or of one on Kubernetes."""
 
 import asyncio
 import contextlib
@@ -17,12 +17,13 @@ from rich.text import Text
 
 from syrinx_operator.commands.inspect.cluster import ClusterError, Manifest, connect
 from syrinx_operator.commands.tune.view import TuneError, View, changes, lines
+from syrinx_operator.commands.tune.what_if import parse_what_if, what_if_lines
 from syrinx_operator.local import tuning_files
 from syrinx_operator.local.console import make_console
 from syrinx_operator.local.running import RunningPipeline, find_running, state_directory
 from syrinx_operator.resource.knobs import setting_of
 from syrinx_operator.resource.spec import PipelineSpec
-from syrinx_operator.resource.status import read
+from syrinx_operator.resource.status import StageStatus, read
 
 REFRESH_SECONDS = 1.0
 _GAUGES = {"syrinx_live_streams": "live streams", "syrinx_queue_length": "requests waiting"}
@@ -38,6 +39,7 @@ def tune(
     plot: str | None,
     trial: int | None,
     audit: str | None,
+    what_if: str | None,
 ) -> None:
     """Prints, plots, or watches until Ctrl-C. Raises TuneError or ReportError."""
     if plot is None and (trial is not None or audit is not None):
@@ -47,6 +49,10 @@ def tune(
     elif watching:
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(watch(lambda: read_view(name, namespace), make_console()))
+    elif what_if is not None:
+        asked = parse_what_if(what_if)
+        answer = what_if_lines(asyncio.run(read_view(name, namespace)), asked)
+        make_console().print("\n".join(answer), markup=False)
     else:
         view = asyncio.run(read_view(name, namespace))
         if as_json:
@@ -144,13 +150,18 @@ async def gateway_load(admin_url: str) -> str:
 def _read_local(running: RunningPipeline) -> View:
     if running.tuning == "Off":
         raise TuneError(f"{running.name} {_OFF}")
+    directory = state_directory(os.environ) / running.name
     try:
-        memory = tuning_files.load(state_directory(os.environ) / running.name)
+        memory = tuning_files.load(directory)
     except tuning_files.TuningMemoryError as error:
         raise TuneError(str(error)) from None
     if memory is None:
         raise TuneError(f"{running.name} has just started and was not evaluated yet; try again in a moment")
+    resource = tuning_files.load_resource(directory)
+    spec = None if resource is None else resource.spec
     fields = msgspec.structs.asdict(memory)
+    if spec is not None:
+        fields |= {"spec": spec, "talkers": spec.talker.replicas, "codecs": spec.codec.replicas}
     return View(name=running.name, location=running.url, admin_url=running.admin_url, **fields)
 
 
@@ -178,7 +189,14 @@ async def _read_cluster(namespace: str, name: str | None) -> View:
         requested=setting_of(spec),
         objectives=spec.slo.ttfa,
         slo=status.slo,
+        spec=spec,
+        talkers=_ready(status.talker) or spec.talker.replicas,
+        codecs=_ready(status.codec) or spec.codec.replicas,
     )
+
+
+def _ready(stage: StageStatus | None) -> int:
+    return 0 if stage is None else stage.ready_replicas
 
 
 def _valid_spec(live: Manifest) -> PipelineSpec:

@@ -1,9 +1,11 @@
-"""Reads the tuner's audit log, and plots trials (good ratio of both arms, and their difference) and the knobs."""
+"""Reads the tuner's audit log, and plots trials (both arms and the evidence) and the settings over time."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from matplotlib.axes import Axes
@@ -11,26 +13,24 @@ from matplotlib.figure import Figure
 from msgspec import Struct
 
 from syrinx_operator.commands.bench.report import writing
-from syrinx_operator.commands.tune.view import TuneError, format_knob
+from syrinx_operator.commands.tune.view import TuneError
 from syrinx_operator.resource.knobs import Knob, Setting, StatusStruct
-from syrinx_operator.resource.tuning_status import Timestamp, Trial
-from syrinx_operator.tuner.stats import interval
+from syrinx_operator.resource.tuning_status import Served, Timestamp, Trial
+from syrinx_operator.tuner.betting import CERTAIN
+from syrinx_operator.tuner.builder import format_change, format_value
 
 MAX_TRIALS = 12
 """Number of plotted trials, the newest."""
-_DIFFERENCES = {
-    "GoodRequests": "good requests: difference in points",
-    "Throughput": "frames per replica second:\ndifference in % of the larger arm",
-    "EngineTime": "engine time per frame saved:\nin % of the larger arm",
-}
-_VERDICTS = {
+_CHANGES = {
     "Promoted": "tab:green",
+    "PutInForce": "tab:green",
     "RolledBack": "tab:red",
     "Regressed": "tab:red",
     "Inconclusive": "tab:gray",
     "Superseded": "tab:gray",
 }
 _ARMS = {"candidate": "tab:orange", "baseline": "tab:blue"}
+_BETS = {"better": "tab:green", "worse": "tab:red", "harm": "tab:purple"}
 
 
 class _Data(StatusStruct, frozen=True, kw_only=True):
@@ -57,6 +57,14 @@ class AuditEntry(StatusStruct, frozen=True, kw_only=True):
 
 class _Wrapped(Struct):
     message: str
+
+
+class Pair(NamedTuple):
+    """Requests of one pair of periods."""
+
+    time: datetime
+    candidate: Served
+    baseline: Served
 
 
 def read_audit(files: Iterable[Path | None], pipeline: str | None) -> list[AuditEntry]:
@@ -98,43 +106,27 @@ def plot(entries: Sequence[AuditEntry], file: Path, only: int | None = None) -> 
     """Writes a PNG. Raises TuneError if there is no (such) trial, ReportError if the file cannot be written."""
     trials = _trials(entries, only)
     known = [(entry, entry.after.base) for entry in entries if entry.after.base is not None]
-    tried = {entry.data.trial.knob for entry in entries if entry.data.trial is not None}
-    knobs = [] if only else [k for k in Knob if k in tried or len({setting.value(k) for _, setting in known}) > 1]
+    knobs = [] if only else [knob for knob in Knob if len({setting.value(knob) for _, setting in known}) > 1]
     rows = len(trials) + len(knobs)
     figure = Figure(figsize=(10, 0.6 + 2.6 * rows), layout="constrained")
-    grid = figure.add_gridspec(rows, 2, width_ratios=(3, 2))
+    grid = figure.add_gridspec(rows, 2)
     for row, knob in enumerate(knobs):
-        axes = figure.add_subplot(grid[row, :])
-        values = [(_minutes(entries, entry), format_knob(setting.value(knob))) for entry, setting in known]
-        _plot_knob(axes, entries, knob, values)
+        values = [(_minutes(entries, entry), format_value(setting, knob)) for entry, setting in known]
+        _plot_knob(figure.add_subplot(grid[row, :]), entries, knob, values)
     for row, steps in enumerate(trials, start=len(knobs)):
-        _plot_good_ratios(figure.add_subplot(grid[row, 0]), steps)
-        plot_difference(figure.add_subplot(grid[row, 1]), [trial for _, trial in steps])
+        plot_arms(figure.add_subplot(grid[row, 0]), steps)
+        plot_evidence(figure.add_subplot(grid[row, 1]), steps)
     figure.suptitle(f"tuning of {entries[-1].pipeline}", fontsize=10)
     with writing(file):
         figure.savefig(file, dpi=110, format="png")
 
 
-def plot_difference(axes: Axes, steps: Sequence[Trial]) -> None:
-    """Plots the mean difference of a trial and its 95 % confidence sequence over the pairs, in percent."""
-    tests = {trial.overall.test.pairs: trial.overall.test for trial in steps}
-    pairs = sorted(count for count in tests if count)
-    bounds = [interval(tests[count]) for count in pairs]
-    lower, upper = [100 * low for low, _ in bounds], [100 * high for _, high in bounds]
-    axes.axhline(0, color="black", linewidth=0.8)
-    axes.fill_between(pairs, lower, upper, alpha=0.2, color="tab:orange")
-    axes.plot(pairs, [100 * tests[count].mean for count in pairs], marker=".", color="tab:orange")
-    axes.set_xlabel("pairs of periods")
-    axes.set_ylabel(_DIFFERENCES[steps[-1].goal], fontsize=8)
-    axes.grid(alpha=0.3)
-
-
-def _trials(entries: Sequence[AuditEntry], only: int | None) -> list[list[tuple[AuditEntry, Trial]]]:
+def _trials(entries: Sequence[AuditEntry], only: int | None) -> list[list[AuditEntry]]:
     """Returns the entries of each trial. A pipeline whose state was reset numbers its trials from 1 again."""
-    found: dict[tuple[int, datetime], list[tuple[AuditEntry, Trial]]] = {}
+    found: dict[tuple[int, datetime], list[AuditEntry]] = {}
     for entry in entries:
         if (trial := entry.data.trial) is not None:
-            found.setdefault((trial.id, trial.start_time), []).append((entry, trial))
+            found.setdefault((trial.id, trial.start_time), []).append(entry)
     numbers = sorted({number for number, _ in found})
     selected = [steps for (number, _), steps in found.items() if only in (None, number)]
     if not selected:
@@ -143,19 +135,56 @@ def _trials(entries: Sequence[AuditEntry], only: int | None) -> list[list[tuple[
     return selected[-MAX_TRIALS:]
 
 
-def _plot_good_ratios(axes: Axes, steps: Sequence[tuple[AuditEntry, Trial]]) -> None:
-    entries = [entry for entry, _ in steps]
-    trial = steps[-1][1]
+def pairs(steps: Sequence[AuditEntry]) -> list[Pair]:
+    """Returns the pairs of a trial, from the requests that its entries count in total."""
+    found = []
+    for before, after in pairwise(steps):
+        old, new = before.data.trial, after.data.trial
+        assert old is not None and new is not None
+        candidate, baseline = (
+            Served(requests=now.requests - then.requests, bad=now.bad - then.bad)
+            for now, then in (
+                (new.candidate_served, old.candidate_served),
+                (new.baseline_served, old.baseline_served),
+            )
+        )
+        if candidate.requests and baseline.requests:
+            found.append(Pair(after.time, candidate, baseline))
+    return found
+
+
+def plot_arms(axes: Axes, steps: Sequence[AuditEntry]) -> None:
+    """Plots the ratio of requests served well in both arms of each pair."""
+    trial, start = steps[-1].data.trial, steps[0].time
+    assert trial is not None
+    compared = pairs(steps)
+    times = [(pair.time - start).total_seconds() / 60 for pair in compared]
     for arm, color in _ARMS.items():
-        counts = [(_minutes(entries, entry), getattr(each.overall, arm)) for entry, each in steps]
-        points = [(at, each.good_ratio) for at, each in counts if each.requests]
-        label = f"{arm} {format_knob(getattr(trial, arm).value(trial.knob))}"
-        axes.plot([at for at, _ in points], [ratio for _, ratio in points], marker=".", color=color, label=label)
-    axes.set_title(f"trial {trial.id}: {trial.knob.value}, {entries[-1].reason}", fontsize=9)
-    axes.set_ylabel("good requests, cumulative ratio")
+        ratios = [1 - getattr(pair, arm).bad_ratio for pair in compared]
+        axes.plot(times, ratios, marker=".", color=color, label=arm)
+    change = format_change(trial.baseline, trial.candidate)
+    axes.set_title(f"trial {trial.id}: {change}: {steps[-1].reason}", fontsize=8, wrap=True)
+    axes.set_ylabel("served well, by pair")
     axes.set_ylim(-0.03, 1.03)
     axes.legend(fontsize=8)
-    _time_axis(axes, entries)
+    _time_axis(axes, steps)
+
+
+def plot_evidence(axes: Axes, steps: Sequence[AuditEntry]) -> None:
+    """Plots the log wealth of a trial's bets. The line is where one decides."""
+    times = [_minutes(steps, entry) for entry in steps]
+    trials = [entry.data.trial for entry in steps if entry.data.trial is not None]
+    bets = {
+        "better": [trial.better for trial in trials],
+        "worse": [trial.worse for trial in trials],
+        "harm": [trial.guard.bet for trial in trials],
+    }
+    for name, color in _BETS.items():
+        axes.plot(times, [bet.log_wealth for bet in bets[name]], marker=".", color=color, label=name)
+    axes.axhline(CERTAIN, color="black", linewidth=0.8, linestyle="--")
+    axes.set_ylabel("log wealth of the bets")
+    axes.legend(fontsize=8)
+    _time_axis(axes, steps)
 
 
 def _plot_knob(axes: Axes, entries: Sequence[AuditEntry], knob: Knob, known: Sequence[tuple[float, str]]) -> None:
@@ -163,12 +192,11 @@ def _plot_knob(axes: Axes, entries: Sequence[AuditEntry], knob: Knob, known: Seq
     axes.step([at for at, _ in known], [values.index(value) for _, value in known], where="post")
     axes.set_yticks(range(len(values)), values)
     for entry in entries:
-        trial, color = entry.data.trial, _VERDICTS.get(entry.reason)
-        if trial is not None and trial.knob is knob and color is not None:
+        if color := _CHANGES.get(entry.reason):
             at = _minutes(entries, entry)
             axes.axvline(at, color=color, linewidth=0.8)
-            text, position = f"{trial.id} {entry.reason}", axes.get_xaxis_transform()
-            axes.text(at, 1, text, transform=position, rotation=90, va="top", fontsize=7, color=color)
+            position = axes.get_xaxis_transform()
+            axes.text(at, 1, entry.reason, transform=position, rotation=90, va="top", fontsize=7, color=color)
     axes.set_title(knob.value, fontsize=9)
     axes.margins(y=0.2)
     _time_axis(axes, entries)

@@ -2,16 +2,29 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
 
 from msgspec import Struct
 
-from syrinx_operator.resource.knobs import Knob, Setting
-from syrinx_operator.resource.spec import CaptureShape
+from syrinx_operator.resource.knobs import ROWS_LADDER, Knob, Setting
+from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.resource.tuning import TtfaObjective
-from syrinx_operator.resource.tuning_status import Counts, State, Stratum, Trial, TrialRecord
-from syrinx_operator.tuner.stats import METRICS, format_effect
+from syrinx_operator.resource.tuning_status import (
+    Bet,
+    Forecast,
+    Measured,
+    Served,
+    Soak,
+    State,
+    Trial,
+    TrialRecord,
+    Tried,
+)
+from syrinx_operator.tuner.betting import CERTAIN
+from syrinx_operator.tuner.builder import format_change, format_value
+from syrinx_operator.tuner.captures import call_times
+from syrinx_operator.tuner.curves import step_seconds
+from syrinx_operator.tuner.trial import runs_candidate
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 
 MAX_DECISIONS = 8
@@ -38,6 +51,10 @@ class View(Struct, frozen=True, kw_only=True):
     slo: Sequence[SloStatus] = ()
     observed_at: datetime | None = None
     """Time of the last evaluation; None if unknown."""
+    spec: PipelineSpec | None = None
+    """None of a local pipeline that an earlier version started."""
+    talkers: int = 1
+    codecs: int = 1
 
     @property
     def in_force(self) -> Setting:
@@ -47,7 +64,7 @@ class View(Struct, frozen=True, kw_only=True):
 
 def lines(view: View, now: datetime) -> list[str]:
     """Returns the full view, one string per line."""
-    return [line for section in _sections(view, now) for line in (*section, "")][:-1]
+    return [line for section in _sections(view, now) if section for line in (*section, "")][:-1]
 
 
 def changes(before: View | None, after: View) -> list[str]:
@@ -64,16 +81,8 @@ def changes(before: View | None, after: View) -> list[str]:
     if old is None or old.recommendation != state.recommendation:
         found += _recommendation(after)
     if before is not None and before.in_force != after.in_force:
-        found.append(f"settings in force: {_differences(before.in_force, after.in_force)}")
+        found.append(f"settings in force: {format_change(before.in_force, after.in_force)}")
     return found
-
-
-def format_knob(value: Any) -> str:
-    """Returns a knob's value as text."""
-    if isinstance(value, tuple):
-        parts = [f"{each.rows}x{each.frames}" if isinstance(each, CaptureShape) else str(each) for each in value]
-        return ",".join(parts) or "none"
-    return str(value)
 
 
 def _sections(view: View, now: datetime) -> Iterator[list[str]]:
@@ -87,23 +96,22 @@ def _sections(view: View, now: datetime) -> Iterator[list[str]]:
     yield ["objectives", *(_objectives(view) or ["  none; set spec.slo.ttfa"])]
     if state.trial:
         yield _trial(state.trial, now)
-    if state.promotion:
-        promotion = state.promotion
-        yield [f"promoting trial {promotion.id}: {len(promotion.replicas)} replicas have the new setting"]
     if state.soak:
-        yield [f"soaking trial {state.soak.id} until {_clock(state.soak.end_time)}"]
-    if state.recommendation:
-        yield _recommendation(view)
+        yield _soak(state.soak, now)
+    yield _recommendation(view)
+    if state.forecast:
+        yield _forecast(view.in_force, state.forecast)
+    if state.measured.is_known:
+        yield _engine_times(state.measured, view.in_force, state.forecast.setting if state.forecast else view.in_force)
     if state.history:
         yield ["decisions, newest last", *(f"  {_decision(each)}" for each in state.history[-MAX_DECISIONS:])]
-    if state.quarantine:
-        yield ["quarantined settings", *_quarantined(view)]
+    if avoided := [each for each in state.tried if each.until > now]:
+        yield ["not tried again for now, at a similar load", *(f"  {_tried(each)}" for each in avoided)]
 
 
 def _knob(view: View, knob: Knob) -> str:
-    value, requested = view.in_force.value(knob), view.requested.value(knob)
-    note = "" if value == requested else f"   (spec: {format_knob(requested)})"
-    return f"  {knob.value:<19} {format_knob(value)}{note}"
+    value, requested = format_value(view.in_force, knob), format_value(view.requested, knob)
+    return f"  {knob.value:<19} {value}" + ("" if value == requested else f"   (spec: {requested})")
 
 
 def _objectives(view: View) -> list[str]:
@@ -128,69 +136,105 @@ def _report(report: SloStatus) -> str:
     return f"{_MET[report.met]}; {report.requests} recent requests{within}{p95}"
 
 
+# What is in progress ------------------------------------------------------------------------------------------------
+
+
 def _trial_title(trial: Trial) -> str:
-    return f"trial {trial.id}: {_change(trial.knob, trial.baseline, trial.candidate)}: {trial.rationale}"
+    return f"trial {trial.id}: {format_change(trial.baseline, trial.candidate)}: {trial.why}"
 
 
 def _trial(trial: Trial, now: datetime) -> list[str]:
-    discarded = f", {trial.discarded_periods} periods discarded" if trial.discarded_periods else ""
+    discarded = f", {trial.discarded} discarded" if trial.discarded else ""
+    arm = "candidate" if runs_candidate(trial) else "baseline"
+    waiting = "" if trial.counting_time else ", not counted yet"
     return [
         _trial_title(trial),
-        f"  since {_clock(trial.start_time)} ({_ago(trial.start_time, now)}), {trial.design}, "
-        f"compares {METRICS[trial.goal]}; {trial.overall.test.pairs} pairs of periods{discarded}",
-        f"  now: {_arms(trial)}",
-        *(_stratum(trial, each) for each in trial.strata if each.candidate.requests or each.baseline.requests),
+        f"  since {_clock(trial.start_time)} ({_ago(trial.start_time, now)}): {trial.better.count} pairs of periods of "
+        f"{trial.period_seconds:.0f} s{discarded}; now the {arm}{waiting}",
+        f"  candidate {_served(trial.candidate_served)}, baseline {_served(trial.baseline_served)}; "
+        f"mean difference {_points(trial.better.mean)}",
+        f"  evidence: better {_evidence(trial.better)}, worse {_evidence(trial.worse)}, harm "
+        f"{_evidence(trial.guard.bet)}; 100% ends the trial",
     ]
 
 
-def _arms(trial: Trial) -> str:
-    period = trial.period
-    state = "" if period.counting_since else "; waiting for confirmation"
-    if trial.design == "Switchback":
-        return f"all replicas run the {'candidate' if period.all_replicas else 'baseline'}{state}"
-    candidate, baseline = ", ".join(period.candidate_replicas), ", ".join(period.baseline_replicas)
-    return f"candidate on {candidate}, compared with {baseline}{state}"
+def _soak(soak: Soak, now: datetime) -> list[str]:
+    guard = soak.guard
+    return [
+        f"change {soak.id} is in force since {_clock(soak.start_time)} ({_ago(soak.start_time, now)}) and watched",
+        f"  {_served(guard.seen)}, expected {1 - guard.expected_bad:.1%}; evidence of harm {_evidence(guard.bet)}; "
+        "100% takes it back",
+    ]
 
 
-def _stratum(trial: Trial, stratum: Stratum) -> str:
-    goal = trial.goal if stratum.task_type == "all" else "GoodRequests"
-    return (
-        f"  {stratum.task_type:<12} candidate {_counts(stratum.candidate)}, baseline {_counts(stratum.baseline)}; "
-        f"{METRICS[goal]}: {format_effect(stratum.test, goal)}"
-    )
-
-
-def _counts(counts: Counts) -> str:
-    if not counts.requests:
+def _served(served: Served) -> str:
+    if not served.requests:
         return "no requests"
-    return f"{counts.good} of {counts.requests} good ({counts.good_ratio:.0%})"
+    return f"{1 - served.bad_ratio:.1%} of {served.requests} served well"
+
+
+def _evidence(bet: Bet) -> str:
+    """Returns the log wealth of a bet, in percent of what decides."""
+    return f"{min(max(bet.log_wealth / CERTAIN, 0.0), 1.0):.0%}"
+
+
+def _points(difference: float) -> str:
+    return f"{100 * difference:+.1f} points"
+
+
+# What is known ------------------------------------------------------------------------------------------------------
 
 
 def _recommendation(view: View) -> list[str]:
     found = view.state.recommendation
     if found is None:
         return []
-    return [f"recommendation: {_change(found.knob, view.in_force, found.setting)}: {found.rationale}"]
+    return [f"recommendation: {format_change(view.in_force, found.setting)}: {found.rationale}"]
+
+
+def _forecast(in_force: Setting, forecast: Forecast) -> list[str]:
+    change = format_change(in_force, forecast.setting) or "the setting in force"
+    return [
+        f"forecast of {_clock(forecast.time)}, for {forecast.rate:.3g} requests/s",
+        f"  served well: {forecast.observed:.1%} observed, {forecast.current:.1%} according to the model",
+        f"  best: {forecast.best:.1%} with {change}",
+    ]
+
+
+def _engine_times(measured: Measured, setting: Setting, best: Setting) -> list[str]:
+    """Returns a table of milliseconds by rows, up to those of the setting in force and of the best one."""
+    most = max(rows for each in (setting, best) for rows in (each.talker_max_num_seqs, each.codec_max_num_seqs))
+    rows = [each for each in ROWS_LADDER if each <= most]
+    steps, calls = step_seconds(measured, rows[-1]), call_times(measured.calls, setting.capture_pairs)
+    table = {"rows": [str(each) for each in rows], "talker step": [_ms(steps[each]) for each in rows]}
+    for frames in sorted({setting.chunk_ramp[0], max(setting.chunk_ramp)}):
+        table[f"codec call, {frames} frames"] = [_ms(calls.at(each, frames)) for each in rows]
+    if measured.prefills:
+        table["prefill"] = [_ms(measured.prefill_seconds / measured.prefills)]
+    largest = measured.steps[-1].rows
+    note = f"; steps of more than {largest} rows are extrapolated" if largest < rows[-1] else ""
+    cells = (f"  {name:<22}" + "".join(f"{value:>7}" for value in values) for name, values in table.items())
+    return [f"engine times in ms{note}", *cells]
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.3g}" if seconds < 1 else f"{1000 * seconds:.0f}"
 
 
 def _decision(record: TrialRecord) -> str:
-    what = f"{record.knob.value} {record.before} -> {record.after}"
-    return f"{_clock(record.time)}  trial {record.id}: {what}: {record.verdict}: {record.reason}"
+    shown = "" if record.difference is None else f", measured {_points(record.difference)}"
+    model = "" if record.forecast is None else f" (forecast {_points(record.forecast)}{shown})"
+    return (
+        f"{_clock(record.time)}  change {record.id}: {record.before} -> {record.after}: {record.verdict}: "
+        f"{record.reason}{model}"
+    )
 
 
-def _quarantined(view: View) -> Iterator[str]:
-    for each in view.state.quarantine:
-        times = "1 failure" if each.failures == 1 else f"{each.failures} failures"
-        yield f"  {_differences(view.in_force, each.setting)}, until {_clock(each.until)} ({times}): {each.reason}"
-
-
-def _change(knob: Knob, before: Setting, after: Setting) -> str:
-    return f"{knob.value} {format_knob(before.value(knob))} -> {format_knob(after.value(knob))}"
-
-
-def _differences(before: Setting, after: Setting) -> str:
-    found = [f"{knob.value} {format_knob(after.value(knob))}" for knob in after.differing_knobs(before)]
-    return ", ".join(found) or "the setting in force"
+def _tried(tried: Tried) -> str:
+    return (
+        f"{format_change(tried.baseline, tried.setting)}, until {_clock(tried.until)}: {_points(tried.difference)} "
+        f"at {tried.rate:.3g} requests/s"
+    )
 
 
 def _clock(when: datetime) -> str:

@@ -1,0 +1,162 @@
+"""Error rates of trials: of changes that change nothing, and of one that usually helps and rarely does much harm."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from simulator.auto import policy
+from simulator.fresh import draw
+from simulator.scenario import Scenario
+from simulator.scripted import Scripted
+from simulator.world import World, clock, good
+from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.resource.spec import default_pipeline
+from syrinx_operator.resource.tuning_status import State, Trial
+from syrinx_operator.tuner.builder import DecisionBuilder
+from syrinx_operator.tuner.decide import Assignment, assignment, decide
+from syrinx_operator.tuner.evidence import Evidence
+from syrinx_operator.tuner.plan import Answer, Question
+from syrinx_operator.tuner.policy import Policy, policy_of
+from syrinx_operator.tuner.trial import start_trial
+
+_WARM_UP = 300.0
+"""Seconds before a trial, which show what is usual."""
+_BADLY = (0.02, 0.6)
+"""Range of the ratio of bad requests in the A/A runs."""
+_USUAL_GAIN, _RARE_HARM, _RARE = 0.05, 0.6, 0.1
+
+
+class Errors(Struct, frozen=True, kw_only=True):
+    """Verdicts of trials."""
+
+    runs: int
+    promoted: float
+    """Ratio of the trials."""
+    rolled_back: float
+    inconclusive: float
+
+
+class Pipeline(Protocol):
+    """What a trial needs of a pipeline."""
+
+    now: float
+
+    def apply(self, assignment: Assignment) -> None:
+        """Applies an assignment."""
+
+    def run(self, until: float) -> None:
+        """Serves requests up to `until` seconds."""
+
+    def evidence(self, since: datetime, until: datetime) -> Evidence:
+        """Returns the evidence of a window."""
+
+
+def errors(verdicts: Iterable[str]) -> Errors:
+    """Returns the ratios of verdicts."""
+    counts = Counter(verdicts)
+    runs = counts.total()
+    promoted, rolled_back, inconclusive = (
+        counts[verdict] / runs for verdict in ("Promoted", "RolledBack", "Inconclusive")
+    )
+    return Errors(runs=runs, promoted=promoted, rolled_back=rolled_back, inconclusive=inconclusive)
+
+
+def no_op(pool: Executor, first_seed: int, runs: int) -> Errors:
+    """Returns the verdicts on a change that changes nothing: each run on another machine, with bursty traffic."""
+    return errors(pool.map(no_op_trial, range(first_seed, first_seed + runs), chunksize=4))
+
+
+def skewed(pool: Executor, first_seed: int, runs: int) -> Errors:
+    """Returns the verdicts on a change that makes 5 points of requests good in most pairs, and 60 bad in a tenth."""
+    return errors(pool.map(skewed_trial, range(first_seed, first_seed + runs), chunksize=16))
+
+
+def no_op_trial(seed: int) -> str:
+    """Returns the verdict on more rows than a replica has requests."""
+    scenario = _bursty(seed)
+    twice = 2 * scenario.talker_resident
+    candidate = scenario.initial.with_value(Knob.TALKER_ROWS, twice).with_value(Knob.CODEC_ROWS, twice)
+    return _verdict(World(scenario), policy(scenario), candidate, _WARM_UP)
+
+
+def _bursty(seed: int) -> Scenario:
+    """Returns a drawn machine with a load that it serves neither well nor never."""
+    drawn, randoms = draw(seed), random.Random(f"A/A {seed}")
+    rows = drawn.talker_resident
+    rates = {name: rate / drawn.talkers for name, rate in drawn.load[0][1].items()}
+    scenario = replace(
+        drawn,
+        initial=drawn.initial.with_value(Knob.TALKER_ROWS, rows).with_value(Knob.CODEC_ROWS, rows),
+        talkers=1,
+        codecs=1,
+        burst=randoms.choice((2.0, 3.0, 4.0)),
+    )
+    least, factor = 0.0, 1.0
+    for _ in range(12):
+        scenario = replace(scenario, load=((drawn.seconds, {name: factor * rate for name, rate in rates.items()}),))
+        world = World(scenario)
+        world.run(_WARM_UP)
+        served = good(world.outcomes(), scenario)
+        bad = 1 - float(served.mean()) if len(served) else 0.0
+        if _BADLY[0] <= bad <= _BADLY[1]:
+            break
+        least, factor = (least, (least + factor) / 2) if bad > _BADLY[1] else (factor, 1.3 * factor)
+    return scenario
+
+
+def skewed_trial(seed: int) -> str:
+    """Returns the verdict on a change with the mean of -1.5 points."""
+    randoms = random.Random(f"skewed {seed}")
+    rules = replace(policy_of(default_pipeline().spec), mode="Auto")
+    candidate = rules.requested.with_value(Knob.CODEC_ROWS, 2 * rules.requested.codec_max_num_seqs)
+    usual = randoms.uniform(_USUAL_GAIN, 1 - _RARE_HARM)
+    effects = dict[int, float]()
+    pair = 0
+
+    def bad(setting: Setting, _: float) -> float:
+        if setting != candidate:
+            return usual
+        return usual + effects.setdefault(pair, _RARE_HARM if randoms.random() < _RARE else -_USUAL_GAIN)
+
+    def follow(trial: Trial) -> None:
+        nonlocal pair
+        pair = trial.period // 2
+
+    world = Scripted(bad, rules.requested, rate=randoms.uniform(1.0, 10.0), seed=seed)
+    # The coin depends on the time.
+    return _verdict(world, rules, candidate, _WARM_UP + seed, follow)
+
+
+def _verdict(
+    world: Pipeline,
+    rules: Policy,
+    candidate: Setting,
+    start: float,
+    follow: Callable[[Trial], None] = lambda _: None,
+) -> str:
+    """Runs one trial from `start` seconds on and returns its verdict. `follow` is called after each evaluation."""
+    world.run(start)
+    now = clock(world.now)
+    recent = world.evidence(now - timedelta(seconds=_WARM_UP), now)
+    state = State(requested=rules.requested, mode=rules.mode, identity=recent.identity, measured_time=now)
+    builder = DecisionBuilder(rules, state, world.evidence, _never, now)
+    start_trial(builder, candidate, "", recent)
+    state = builder.state
+    while state.trial is not None:
+        follow(state.trial)
+        world.apply(assignment(rules, state))
+        world.run(world.now + builder.requeue_after)
+        decision = decide(rules, state, world.evidence, _never, clock(world.now))
+        state, builder.requeue_after = decision.state, decision.requeue_after
+    return state.history[-1].verdict
+
+
+def _never(_: Question) -> Answer | None:
+    """Answers no question."""
+    return None

@@ -1,0 +1,162 @@
+"""Choosing a setting by the model. `tests/simulation` checks the choice against brute force."""
+
+import pytest
+from msgspec.structs import replace
+
+from syrinx_operator.resource.knobs import RAMP_LADDER, Knob, Setting
+from syrinx_operator.resource.spec import CaptureShape
+from syrinx_operator.resource.tuning_status import CallPoint, Measured, StepPoint
+from syrinx_operator.tuner.plan import Compared, Question, calibrated, plan
+from syrinx_operator.tuner.whatif import Load, Model, Plant
+
+ROWS, RAMPS = (1, 4, 16), RAMP_LADDER[:3]
+START = Setting(talker_max_num_seqs=1, codec_max_num_seqs=16, chunk_ramp=RAMPS[2])
+MEASURED = Measured(
+    steps=tuple(StepPoint(rows, 100, 100 * (0.012 + 0.001 * rows)) for rows in (1, 2, 4, 8, 16)),
+    calls=tuple(
+        CallPoint(rows, frames, False, 100, 100 * (0.006 + 0.0004 * rows * frames))
+        for rows in (1, 4, 16)
+        for frames in (2, 8, 12)
+    ),
+    prefills=100,
+    prefill_seconds=2.0,
+)
+PLANT = Plant(
+    talkers=1, codecs=1, talker_resident=32, codec_resident=32, patience=2.0, limits={"CustomVoice": 0.3, "Base": 0.3}
+)
+
+
+def question(**fields) -> Question:
+    """Returns a question about a busy machine with one talker row, under which nearly all requests are bad."""
+    given = {
+        "load": Load(rates={"CustomVoice": 8.0}, frames=20.0),
+        "plant": PLANT,
+        "measured": MEASURED,
+        "current": START,
+        "rows": {Knob.TALKER_ROWS: ROWS, Knob.CODEC_ROWS: ROWS},
+        "ramps": RAMPS,
+        **fields,
+    }
+    return Question(**given)
+
+
+def served(asked: Question, setting: Setting, count: int = 600) -> float:
+    """Returns the ratio of requests served well according to a model with other requests than the plan's."""
+    return Model(asked.load, asked.plant, asked.measured, count, seed=99).outcome(setting).well
+
+
+@pytest.fixture(scope="module")
+def answer():
+    return plan(question())
+
+
+def test_finds_a_setting_that_serves_nearly_as_many_as_any(answer):
+    asked = question()
+    grid = [
+        replace(START, talker_max_num_seqs=talker, codec_max_num_seqs=codec, chunk_ramp=ramp)
+        for talker in ROWS
+        for codec in ROWS
+        for ramp in asked.ramps
+    ]
+    best = max(served(asked, each, 200) for each in grid)
+    assert served(asked, START) < 0.3
+    assert served(asked, answer.best.setting) > best - 0.03
+    assert answer.best.well > answer.current.well + 0.5
+    assert answer.error == 0.0
+
+
+def test_the_same_question_has_the_same_answer(answer):
+    assert plan(question()) == answer
+
+
+def test_avoided_settings_are_not_proposed(answer):
+    other = plan(question(avoided=(answer.best.setting,)))
+    assert other.best.setting != answer.best.setting
+    assert other.best.well > answer.best.well - 0.1
+
+
+def test_the_current_setting_stays_if_it_is_as_good(answer):
+    again = plan(question(current=answer.best.setting))
+    assert again.best.setting == again.current.setting == answer.best.setting
+
+
+def test_the_current_setting_is_forecast_even_if_it_was_avoided():
+    assert plan(question(avoided=(START,))).current.setting == START
+
+
+def test_bounds_are_kept():
+    found = plan(question(rows={Knob.TALKER_ROWS: (1, 2), Knob.CODEC_ROWS: (4,)}, ramps=RAMPS[2:3])).best.setting
+    assert found.talker_max_num_seqs in (1, 2)
+    assert found.codec_max_num_seqs in (4, START.codec_max_num_seqs)
+    assert found.chunk_ramp == RAMPS[2]
+
+
+def test_captured_shapes_stay():
+    pairs = (CaptureShape(rows=1, frames=4),)
+    assert plan(question(current=replace(START, capture_pairs=pairs))).best.setting.capture_pairs == pairs
+
+
+def test_a_comparison_shifts_the_choice_and_its_neighbors(answer):
+    """The best setting was tried and was no better than the start: the model was wrong about it."""
+    failed = Compared(answer.best.setting, START, 0.0)
+    other = plan(question(compared=(failed,)))
+    assert other.error > 0.5
+    assert other.best.score < answer.best.score
+    assert len(other.best.setting.differing_knobs(answer.best.setting)) > 1
+
+
+def test_a_comparison_that_came_true_changes_nothing(answer):
+    gain = Model(question().load, PLANT, MEASURED, 1200).outcome(answer.best.setting).well
+    gain -= Model(question().load, PLANT, MEASURED, 1200).outcome(START).well
+    other = plan(question(compared=(Compared(answer.best.setting, START, gain),)))
+    assert other.best.setting == answer.best.setting
+    assert other.error < 0.05
+
+
+# Calibration ------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_agrees_is_not_calibrated():
+    asked = question(current=replace(START, talker_max_num_seqs=8, codec_max_num_seqs=8))
+    known = Model(asked.load, PLANT, MEASURED, 400).outcome(asked.current)
+    asked = replace(asked, observed_well=known.well, observed_medians=known.medians)
+    plant = calibrated(asked)
+    assert plant.slowdown == 1.0
+    assert plant.offsets == {"CustomVoice": pytest.approx(0.0)}
+
+
+def test_nothing_observed_is_nothing_to_agree_with():
+    assert calibrated(question()) == PLANT
+
+
+@pytest.mark.parametrize("slowdown", [0.7, 1.5, 2.0])
+def test_a_slower_machine_than_measured_is_found_out(slowdown):
+    asked = question(current=replace(START, talker_max_num_seqs=8, codec_max_num_seqs=8))
+    for rate in (4.0, 8.0):
+        asked = replace(asked, load=Load(rates={"CustomVoice": 2.5 * rate}, frames=20.0))
+        true = Model(asked.load, replace(PLANT, slowdown=slowdown), MEASURED, 400).outcome(asked.current).well
+        plain = Model(asked.load, PLANT, MEASURED, 400).outcome(asked.current).well
+        plant = calibrated(replace(asked, observed_well=true))
+        agrees = Model(asked.load, plant, MEASURED, 400).outcome(asked.current).well
+        assert agrees == pytest.approx(true, abs=0.06)
+        if abs(true - plain) > 0.2:
+            assert plant.slowdown == pytest.approx(slowdown, rel=0.25)
+
+
+def test_ttfa_that_the_model_does_not_explain_is_an_offset_of_its_task_type():
+    asked = question(
+        current=replace(START, talker_max_num_seqs=8, codec_max_num_seqs=8),
+        load=Load(rates={"CustomVoice": 1.0, "Base": 1.0}, frames=20.0),
+    )
+    known = Model(asked.load, PLANT, MEASURED, 400).outcome(asked.current)
+    medians = {"CustomVoice": known.medians["CustomVoice"], "Base": known.medians["Base"] + 0.1}
+    plant = calibrated(replace(asked, observed_well=known.well, observed_medians=medians))
+    assert plant.offsets == {"CustomVoice": pytest.approx(0.0), "Base": pytest.approx(0.1)}
+    medians["Base"] = 60.0
+    plant = calibrated(replace(asked, observed_well=known.well, observed_medians=medians))
+    assert plant.offsets["Base"] == PLANT.limits["Base"] / 2
+
+
+def test_more_load_than_any_setting_serves_still_has_an_answer():
+    found = plan(question(load=Load(rates={"CustomVoice": 200.0}, frames=20.0), observed_well=0.0))
+    assert 0.0 <= found.current.well <= found.best.well <= 1.0

@@ -1,0 +1,187 @@
+"""The model of the pipeline obeys the laws of any queue. `tests/simulation` compares it with the simulator."""
+
+from itertools import pairwise
+
+import pytest
+from msgspec.structs import replace
+
+from syrinx_operator.resource.knobs import RAMP_LADDER, ROWS_LADDER, Setting
+from syrinx_operator.resource.tuning_status import CallPoint, Measured, StepPoint
+from syrinx_operator.tuner.whatif import FRAME_SECONDS, Load, Model, Plant, draw
+
+LOAD = Load(rates={"CustomVoice": 3.0, "Base": 1.0}, frames=50.0)
+PLANT = Plant(
+    talkers=1,
+    codecs=1,
+    talker_resident=32,
+    codec_resident=32,
+    patience=5.0,
+    limits={"CustomVoice": 0.3, "Base": 0.5},
+    reference={"Base": 40.0},
+)
+SETTING = Setting(talker_max_num_seqs=16, codec_max_num_seqs=8, chunk_ramp=RAMP_LADDER[1])
+REQUESTS = 300
+NOISE = 0.02
+"""Ratio of requests: a queue is chaotic near its capacity."""
+
+
+def machine(step=0.012, row=0.001, call=0.006, frame=0.0004, prefill=0.02) -> Measured:
+    """Returns the engine times of a linear machine."""
+    return Measured(
+        steps=tuple(StepPoint(rows, 100, 100 * (step + row * (rows + rows // 2 + 1) / 2)) for rows in (1, 2, 4, 8, 16)),
+        calls=tuple(
+            CallPoint(rows, frames, False, 100, 100 * (call + frame * rows * frames))
+            for rows in (1, 4, 16)
+            for frames in (2, 8, 12)
+        ),
+        prefills=100,
+        prefill_seconds=100 * prefill,
+    )
+
+
+def outcome(setting=SETTING, *, load=LOAD, plant=PLANT, measured=None, seed=0):
+    return Model(load, plant, measured or machine(), REQUESTS, seed).outcome(setting)
+
+
+def rate(load, factor):
+    return replace(load, rates={name: factor * each for name, each in load.rates.items()})
+
+
+# The drawn load ---------------------------------------------------------------------------------------------------
+
+
+def test_draws_the_load():
+    requests = draw(Load(rates={"CustomVoice": 6.0, "Base": 2.0}, frames=50.0), 20_000, seed=1)
+    assert requests == sorted(requests)
+    assert len(requests) / requests[-1].accepted == pytest.approx(8.0, rel=0.03)
+    assert sum(each.task_type == "Base" for each in requests) / len(requests) == pytest.approx(0.25, abs=0.01)
+    assert sum(each.frames for each in requests) / len(requests) == pytest.approx(50.0, rel=0.02)
+
+
+def test_bursts_have_the_mean_size_and_keep_the_rate():
+    requests = draw(replace(LOAD, burst=3.0), 20_000, seed=1)
+    arrivals = len({each.accepted for each in requests})
+    assert len(requests) / arrivals == pytest.approx(3.0, rel=0.03)
+    assert len(requests) / requests[-1].accepted == pytest.approx(4.0, rel=0.05)
+
+
+def test_the_same_seed_gives_the_same_answer():
+    assert outcome() == outcome()
+    assert outcome(seed=1) != outcome()
+
+
+# Laws -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0, 3.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_quicker_engines_never_serve_fewer(factor, seed):
+    setting = replace(SETTING, chunk_ramp=RAMP_LADDER[seed])
+    served = [
+        outcome(setting, load=rate(LOAD, factor), plant=replace(PLANT, slowdown=slowdown), seed=seed).well
+        for slowdown in (0.5, 0.7, 1.0, 1.4, 2.0)
+    ]
+    assert all(slower <= quicker + NOISE for quicker, slower in pairwise(served)), served
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_more_replicas_never_serve_fewer(seed):
+    served = [
+        outcome(load=rate(LOAD, 4.0), plant=replace(PLANT, talkers=count, codecs=count), seed=seed).well
+        for count in (1, 2, 4, 8)
+    ]
+    assert all(few <= many + NOISE for few, many in pairwise(served)), served
+    assert served[0] < 0.9 < served[-1]
+
+
+def test_less_load_is_never_served_worse():
+    served = [outcome(load=rate(LOAD, factor)).well for factor in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)]
+    assert all(more <= less + NOISE for less, more in pairwise(served)), served
+    assert served[0] > 0.99 and served[-1] < 0.5
+
+
+def test_bursts_are_harder_than_even_arrivals():
+    assert outcome(load=replace(LOAD, burst=6.0)).well < outcome().well - NOISE
+
+
+def test_a_limit_that_is_never_reached_changes_nothing():
+    wide = [
+        outcome(replace(SETTING, talker_max_num_seqs=32, codec_max_num_seqs=codec), load=rate(LOAD, 0.5))
+        for codec in (32, 64)
+    ]
+    assert wide[0] == wide[1]
+    model = Model(rate(LOAD, 0.5), PLANT, machine(), REQUESTS)
+    kept = [model.outcome(replace(SETTING, talker_max_num_seqs=rows)) for rows in (64, 32)]
+    alone = outcome(replace(SETTING, talker_max_num_seqs=32), load=rate(LOAD, 0.5))
+    assert kept == [alone, alone]
+
+
+def test_what_a_model_remembers_does_not_depend_on_the_order():
+    """Results by limit are shared; each must be what a new model says."""
+    model = Model(rate(LOAD, 2.0), PLANT, machine(), 200)
+    for talker in (32, 1, 8):
+        for codec in (8, 32, 1):
+            setting = replace(SETTING, talker_max_num_seqs=talker, codec_max_num_seqs=codec)
+            assert model.outcome(setting) == Model(rate(LOAD, 2.0), PLANT, machine(), 200).outcome(setting)
+
+
+def test_one_row_each_serves_one_stream_at_a_time():
+    lone = replace(SETTING, talker_max_num_seqs=1)
+    # A frame takes 13 ms of 80 ms: six streams at a time are the limit, with about four seconds each.
+    assert outcome(lone, load=rate(LOAD, 0.1)).well > 0.95
+    assert outcome(lone, load=rate(LOAD, 1.0)).well < 0.3
+    assert outcome(load=rate(LOAD, 1.0)).well > 0.9
+
+
+def test_small_first_chunks_are_heard_sooner_and_cost_engine_time():
+    medians = [outcome(replace(SETTING, chunk_ramp=ramp)).medians["CustomVoice"] for ramp in RAMP_LADDER]
+    assert medians == sorted(medians)
+    costs = [
+        outcome(replace(SETTING, chunk_ramp=ramp), load=rate(LOAD, 0.1)).busy
+        for ramp in (RAMP_LADDER[0], RAMP_LADDER[4])
+    ]
+    assert costs[0] > costs[1]
+
+
+def test_an_idle_pipeline_takes_prefill_steps_and_a_call():
+    found = outcome(load=replace(LOAD, rates={"CustomVoice": 0.01}))
+    # Two frames, decoded at once.
+    assert found.medians["CustomVoice"] == pytest.approx(0.02 + 2 * 0.013 + 0.0068, rel=0.01)
+
+
+def test_references_delay_first_audio_by_what_is_left_of_their_calls():
+    """A codec decodes the reference while the talker computes: seven calls of up to twelve frames."""
+    load = replace(LOAD, rates={"CustomVoice": 0.01, "Base": 0.01})
+    medians = outcome(load=load, plant=replace(PLANT, reference={"Base": 80.0})).medians
+    calls = 6 * 0.0108 + 0.0092
+    assert medians["Base"] - medians["CustomVoice"] == pytest.approx(calls - 0.02 - 2 * 0.013, rel=0.05)
+    hidden = outcome(load=load, plant=replace(PLANT, reference={"Base": 40.0})).medians
+    assert hidden["Base"] == pytest.approx(hidden["CustomVoice"], rel=0.03)
+
+
+def test_offsets_are_added_to_the_ttfa():
+    plain, later = outcome(), outcome(plant=replace(PLANT, offsets={"Base": 0.2}))
+    assert later.medians["Base"] == pytest.approx(plain.medians["Base"] + 0.2)
+    assert later.medians["CustomVoice"] == plain.medians["CustomVoice"]
+    assert later.well <= plain.well
+
+
+def test_without_patience_what_waits_is_refused():
+    crowded = rate(LOAD, 10.0)
+    patient, hasty = (outcome(load=crowded, plant=replace(PLANT, patience=wait)) for wait in (60.0, 0.5))
+    assert hasty.well > patient.well
+    assert hasty.well < 0.9
+
+
+def test_engine_time_is_the_machines():
+    found = outcome(replace(SETTING, talker_max_num_seqs=1), load=replace(LOAD, rates={"CustomVoice": 0.02}))
+    # For each frame a step of one row, and a prefill for each 50; calls are about ten a request.
+    talker = (0.013 + 0.02 / 50) / FRAME_SECONDS
+    assert talker < found.busy < talker + (0.2 * 0.006 + 0.0004 + 0.001) / FRAME_SECONDS
+
+
+@pytest.mark.parametrize("rows", ROWS_LADDER[:7])
+def test_every_setting_has_an_answer(rows):
+    for ramp in RAMP_LADDER:
+        found = outcome(Setting(talker_max_num_seqs=rows, codec_max_num_seqs=rows, chunk_ramp=ramp))
+        assert 0.0 <= found.well <= 1.0 < found.busy + 1.0
