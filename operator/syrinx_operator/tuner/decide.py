@@ -210,7 +210,9 @@ def _monitor(builder: DecisionBuilder) -> None:
     if seen.accepted < MIN_REQUESTS or recent.seconds < LEAST_SECONDS or rate < MIN_RATE:
         builder.set_phase("Watching", "too few requests")
         return
-    if seen.bad_ratio < BAD_ENOUGH or seen.bad < 3:
+    # `slo.underrunRatio` may tolerate more interruptions.
+    tolerated = min(seen.interrupted, max(builder.policy.max_underrun_ratio - BAD_ENOUGH, 0.0) * seen.accepted)
+    if seen.bad_ratio < BAD_ENOUGH or seen.bad - tolerated < max(3.0, BAD_ENOUGH * seen.accepted):
         builder.set_phase("Watching", f"{1 - seen.bad_ratio:.1%} of the requests are served well")
         _capture(builder, recent, rate)
         return
@@ -290,7 +292,7 @@ def _improve(builder: DecisionBuilder, recent: Evidence, rate: float) -> None:
         builder.set_phase("Watching", "the engines' times are not known yet")
         return
     answer = builder.ask(question)
-    if answer is None:
+    if answer is None or answer.current.setting != current:  # Not known yet, or of a setting that was replaced.
         builder.requeue_after = 1.0
         return
     _act(builder, recent, rate, answer)

@@ -36,21 +36,29 @@ class Planner:
 
     def __init__(self) -> None:
         self._running: tuple[str, Future[Answer]] | None = None
+        self._answered: dict[str, Future[Answer]] = {}
+        """Answers that their pipelines have not collected yet."""
 
     def ask(self, name: str, question: Question) -> Answer | None:
-        """Returns the answer to the last question of a pipeline once it is known; until then, and if another pipeline's
-        is being answered, None. Raises what the model raised."""
+        """Returns the answer to the last question of a pipeline once it is known; until then, and while another
+        pipeline's is being answered, None. Raises what the model raised."""
+        if self._running is not None and self._running[1].done():
+            asker, answer = self._running
+            self._answered[asker] = answer
+            self._running = None
+        if name in self._answered:
+            return self._answered.pop(name).result()
         if self._running is None:
             # Ctrl-C is for the process that waits.
             ignored = (signal.SIGINT, signal.SIG_IGN)
             pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=signal.signal, initargs=ignored)
             self._running = name, pool.submit(plan, question)
             pool.shutdown(wait=False)  # The process ends with its answer.
-        asker, answer = self._running
-        if not answer.done():
-            return None
-        self._running = None
-        return answer.result() if asker == name else None
+        return None
+
+    def forget(self, name: str) -> None:
+        """Drops the answer for a deleted pipeline."""
+        self._answered.pop(name, None)
 
 
 class Tuner:
@@ -93,6 +101,7 @@ class Tuner:
     def forget(self, name: str) -> None:
         """Removes a deleted pipeline."""
         self._histories.pop(name, None)
+        self._planner.forget(name)
 
 
 def _after_exception(policy: Policy, state: State, error: Exception, now: datetime) -> Decision:

@@ -411,7 +411,6 @@ def watched(guard: Guard, known: Outcomes) -> Guard:
 
 
 __all__ = [
-    "Bet",
     "advance_soak",
     "advance_trial",
     "end_trial",
