@@ -192,7 +192,8 @@ def test_the_planner_answers_one_pipeline_at_a_time(monkeypatch):
     assert planner.ask("one", 4.0) is None, "it computes in a process of its own"
     assert until(lambda: planner.ask("one", 9.0)) == 2.0, "the answer to the question that was asked first"
     assert planner.ask("one", 16.0) is None
-    assert until(lambda: planner.ask("other", 25.0)) == 5.0, "the other's turn comes after an answer that nobody awaits"
+    assert until(lambda: planner.ask("other", 25.0)) == 5.0, "the other's turn comes when the first is answered"
+    assert planner.ask("one", 36.0) == 4.0, "whose answer is kept"
 
 
 def test_what_the_model_raises_is_raised_once(monkeypatch):

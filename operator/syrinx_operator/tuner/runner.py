@@ -4,7 +4,9 @@ The operator and `syrinx up` share it. It keeps only counters, which build up ag
 """
 
 import logging
+import math
 import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from datetime import datetime, timedelta
@@ -26,6 +28,9 @@ from syrinx_stages.contract import logs
 FAILURE_BACKOFF = timedelta(minutes=30)
 """No trial starts for this long after an exception in the tuner."""
 
+ANSWER_SECONDS = 60.0
+"""An answer that was not collected for this long is about another load."""
+
 AUDIT = logging.getLogger("syrinx.tuning")
 """One JSON line per decision."""
 log = logging.getLogger(__name__)
@@ -36,18 +41,19 @@ class Planner:
 
     def __init__(self) -> None:
         self._running: tuple[str, Future[Answer]] | None = None
-        self._answered: dict[str, Future[Answer]] = {}
-        """Answers that their pipelines have not collected yet."""
+        self._answered: dict[str, tuple[float, Future[Answer]]] = {}
+        """Answers that their pipelines have not collected yet, and when they were found to be known."""
 
     def ask(self, name: str, question: Question) -> Answer | None:
         """Returns the answer to the last question of a pipeline once it is known; until then, and while another
         pipeline's is being answered, None. Raises what the model raised."""
         if self._running is not None and self._running[1].done():
             asker, answer = self._running
-            self._answered[asker] = answer
+            self._answered[asker] = time.monotonic(), answer
             self._running = None
-        if name in self._answered:
-            return self._answered.pop(name).result()
+        known_at, own = self._answered.pop(name, (-math.inf, None))
+        if own is not None and time.monotonic() - known_at < ANSWER_SECONDS:
+            return own.result()
         if self._running is None:
             # Ctrl-C is for the process that waits.
             ignored = (signal.SIGINT, signal.SIG_IGN)
