@@ -201,6 +201,22 @@ def test_a_gateway_that_reports_no_outcomes_is_left_alone():
     assert world.state.phase == "NoData" and world.state.trial_count == 0
 
 
+@pytest.mark.parametrize(("ratio", "asks"), [(0.01, True), (1.0, False)])
+def test_interruptions_within_the_underrun_ratio_are_no_reason_to_ask(ratio, asks):
+    world = World(better(BAD, WELL))
+    evidence = world.evidence
+
+    def interrupted(since, until):
+        found = evidence(since, until)
+        changed = {key: replace(each, late=0, interrupted=each.bad) for key, each in found.outcomes.items()}
+        return replace(found, outcomes=changed)
+
+    world.evidence = interrupted
+    world.policy = replace(world.policy, max_underrun_ratio=ratio)
+    world.serve(HOUR)
+    assert bool(world.questions) == asks
+
+
 def test_nothing_starts_during_a_disruption():
     world = World(better(BAD, WELL))
     world.disruption = "talker rolls out"
