@@ -26,8 +26,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 DEADLINE = 60.0
 TEXT = "The farmer found two heavy bags."
 LONG = (
-    "The old teacher carried seven green apples before breakfast. Her brother opened a broken window for his friends."
-)
+    "The old teacher carried seven green apples before breakfast. Her brother opened a broken window for his friends. "
+) * 3
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PHASES = ("queue", "talker.prepare", "talker.prefill", "talker.first_frame", "talker.generate")
 PHASES += ("codec.wait", "codec.first_call", "codec.decode", "gateway.first_byte")
@@ -225,13 +225,17 @@ async def test_the_owner_after_a_crash_goes_on_with_the_trace(running: Running) 
 
 async def test_log_lines_name_the_request_and_its_trace(running: Running) -> None:
     body = {"input": LONG, "voice": "us", "response_format": "pcm", "stream": True, "seed": 2}
-    gateway = next(child for child in running.pipeline.processes if child.stage == "gateway")
+    pid = {child.stage: child.pid for child in running.pipeline.processes}
     with pytest.raises(httpx.RemoteProtocolError):
         async with asyncio.timeout(DEADLINE), running.client.stream("POST", "/v1/audio/speech", json=body) as response:
             trace = trace_of(response)
-            os.killpg(gateway.pid, signal.SIGTERM)
-            async for _ in response.aiter_raw():
-                pass
+            os.killpg(pid["codec"], signal.SIGSTOP)  # however quick the machine, the stream outlives the drain
+            os.killpg(pid["gateway"], signal.SIGTERM)
+            try:
+                async for _ in response.aiter_raw():
+                    pass
+            finally:
+                os.killpg(pid["codec"], signal.SIGCONT)
     server = only(await running.trace(response, SERVER), SERVER)
     (line,) = [each for each in running.logged("gateway-0") if "was cut off" in each["message"]]
     expected = {"level": "warning", "request_id": server.attributes["syrinx.request.id"], "trace_id": trace}
