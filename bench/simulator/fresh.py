@@ -21,7 +21,7 @@ _LENGTH = 4.2
 def draw(seed: int) -> Scenario:
     """Returns a workload of one simulated day."""
     randoms = random.Random(f"workload {seed}")
-    costs = _costs(randoms)
+    costs = draw_costs(randoms)
     resident = randoms.choice((16, 32, 64))
     replicas = randoms.choice((1, 1, 1, 2, 3, 4, 8))
     initial = Setting(
@@ -29,19 +29,19 @@ def draw(seed: int) -> Scenario:
         codec_max_num_seqs=min(randoms.choice(_START_ROWS), resident),
         chunk_ramp=randoms.choice(RAMP_LADDER),
     )
-    mix = _mix(randoms)
-    capacity = replicas * _capacity(costs, mix, resident)
-    day = 3600 * min(max(_REQUESTS / (0.7 * capacity) / 3600, HOURS[0]), HOURS[1])
+    mix = draw_mix(randoms)
+    total = replicas * capacity(costs, mix, resident)
+    day = 3600 * min(max(_REQUESTS / (0.7 * total) / 3600, HOURS[0]), HOURS[1])
     if randoms.random() < 0.5:
-        load: Load = ((day, _rates(mix, capacity * randoms.uniform(0.3, 0.95))),)
+        load: Load = ((day, _rates(mix, total * randoms.uniform(0.3, 0.95))),)
     else:
-        other = _mix(randoms) if randoms.random() < 0.5 else mix
+        other = draw_mix(randoms) if randoms.random() < 0.5 else mix
         morning, noon = randoms.uniform(0.3, 0.6), randoms.uniform(0.6, 0.95)
         halves = [(mix, morning), (other, noon)]
         if randoms.random() < 0.5:
             halves.reverse()
         load = tuple(
-            (day / 2 * (half + 1), _rates(each, replicas * _capacity(costs, each, resident) * level))
+            (day / 2 * (half + 1), _rates(each, replicas * capacity(costs, each, resident) * level))
             for half, (each, level) in enumerate(halves)
         )
     return Scenario(
@@ -51,7 +51,7 @@ def draw(seed: int) -> Scenario:
         load=load,
         burst=randoms.choice((1.0, 1.0, 2.0, 3.0)),
         audio_seconds=_LENGTH,
-        objectives={name: Objective(_objective(costs, name, randoms), 0.95) for name in TASK_TYPES},
+        objectives={name: Objective(draw_objective(costs, name, randoms), 0.95) for name in TASK_TYPES},
         initial=initial,
         talkers=replicas,
         codecs=replicas,
@@ -62,7 +62,7 @@ def draw(seed: int) -> Scenario:
     )
 
 
-def _costs(randoms: random.Random) -> Costs:
+def draw_costs(randoms: random.Random) -> Costs:
     """Returns a machine between two cores of a CPU and a large GPU."""
     step = math.exp(randoms.uniform(math.log(0.004), math.log(0.03)))
     per_row = step * math.exp(randoms.uniform(math.log(0.002), math.log(0.15)))
@@ -90,7 +90,8 @@ def _costs(randoms: random.Random) -> Costs:
     )
 
 
-def _mix(randoms: random.Random) -> dict[str, float]:
+def draw_mix(randoms: random.Random) -> dict[str, float]:
+    """Returns the shares of task types."""
     weights = [randoms.choice((0.0, 0.0, 1.0, 1.0, 3.0)) for _ in TASK_TYPES]
     if not any(weights):
         weights[0] = 1.0
@@ -101,7 +102,7 @@ def _rates(mix: dict[str, float], rate: float) -> dict[str, float]:
     return {name: share * rate for name, share in mix.items()}
 
 
-def _capacity(costs: Costs, mix: dict[str, float], resident: int) -> float:
+def capacity(costs: Costs, mix: dict[str, float], resident: int) -> float:
     """Returns the requests per second that a talker and a codec on one device serve with large batches."""
     frames = _LENGTH / 0.08
     rows = min(16, resident)
@@ -115,7 +116,7 @@ def _capacity(costs: Costs, mix: dict[str, float], resident: int) -> float:
     return 1 / (max(talker, codec) * costs.interference)
 
 
-def _objective(costs: Costs, task_type: str, randoms: random.Random) -> float:
+def draw_objective(costs: Costs, task_type: str, randoms: random.Random) -> float:
     """Returns a bound that an idle machine meets with room."""
     idle = 3 * costs.hop + 3 * costs.step[0][1] + costs.prefill[task_type] + costs.prepare.get(task_type, 0.0)
     idle += (

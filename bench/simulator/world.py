@@ -1,7 +1,7 @@
 """A simulated pipeline with the interface of a real one: settings in, evidence out."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, compress
@@ -65,6 +65,12 @@ class World:
         counts = {Stage.TALKER: scenario.talkers, Stage.CODEC: scenario.codecs}
         self._names = {f"{stage}-{index}": stage for stage in TUNED_STAGES for index in range(counts[stage])}
         """Names and stages of the replicas, in the order of `Memory.replicas`."""
+        self._serving = [True] * len(self._names)
+        """Whether each replica claims requests. One that does not is being drained, starting, or not there."""
+        self._starting: dict[int, float] = {}
+        """Replicas that start, and when they are ready."""
+        self.replica_seconds = 0.0
+        """Seconds of replicas that start, serve or drain."""
         self._base = scenario.initial
         self._candidate: Setting | None = None
         self._labels: list[tuple[float, str]] = [(0.0, "")]
@@ -92,11 +98,13 @@ class World:
             step = self.scenario.scrape_seconds
             scrape = (int(self.now / step + 1e-9) + 1) * step
             restart = min((at for at, _ in self._restarts if at > self.now), default=float("inf"))
-            stop = min(until, scrape, self._overrides_end, restart)
+            stop = min(until, scrape, self._overrides_end, restart, *self._starting.values())
             while not kernel.advance(self._state, stop):
                 self._memory = layout.grow(self._memory, self.scenario)
                 self._state = kernel.bind(self._memory)
+            self.replica_seconds += (stop - self.now) * self._existing()
             self.now = stop
+            self._begin_to_serve()
             if stop >= self._overrides_end:
                 self._override(None, "")
             if stop == restart:
@@ -110,7 +118,44 @@ class World:
         twin._memory = layout.Memory(*(array.copy() for array in self._memory))
         twin._state = kernel.bind(twin._memory)
         twin._scrapes, twin._labels = list(self._scrapes), list(self._labels)
+        twin._serving, twin._starting = list(self._serving), dict(self._starting)
         return twin
+
+    def scale(self, counts: Mapping[Stage, int], start_seconds: float) -> None:
+        """Sets the number of replicas of each stage, at most those of the scenario.
+
+        New ones serve after `start_seconds`. Those that are too many finish their requests and end.
+        """
+        for k, name in enumerate(self._names):
+            is_wanted = int(name.rpartition("-")[2]) < counts[self._names[name]]
+            if not is_wanted:
+                self._serving[k] = False
+                self._starting.pop(k, None)
+            elif not self._serving[k]:
+                self._starting.setdefault(k, self.now + start_seconds)
+        self._begin_to_serve()
+        self._configure()
+
+    def live_streams(self) -> int:
+        """Returns the number of requests that wait or are served."""
+        requests = self._requests()
+        return int((np.isnan(requests["finished"]) & ~requests["refused"]).sum())
+
+    def _begin_to_serve(self) -> None:
+        for k in [k for k, at in self._starting.items() if at <= self.now]:
+            del self._starting[k]
+            self._serving[k] = True
+            self._configure()
+            kernel.poll(self._state, k, self.now)
+
+    def _existing(self) -> int:
+        """Returns the number of replicas that start, serve or drain."""
+        held = self._memory.replicas["held"]
+        return sum(serves or k in self._starting or held[k] > 0 for k, serves in enumerate(self._serving))
+
+    def _present(self) -> list[int]:
+        """Returns the replicas that serve or start."""
+        return [k for k, serves in enumerate(self._serving) if serves or k in self._starting]
 
     @property
     def events(self) -> int:
@@ -144,7 +189,7 @@ class World:
 
     def _configure(self) -> None:
         scenario = self.scenario
-        for replica, stage in zip(self._memory.replicas, self._names.values(), strict=True):
+        for replica, stage, serves in zip(self._memory.replicas, self._names.values(), self._serving, strict=True):
             setting = self._candidate or self._base
             replica["limited"] = self._candidate is not None and replica["up"]
             if stage is Stage.TALKER:
@@ -159,7 +204,7 @@ class World:
                 for at, shape in enumerate(setting.capture_pairs):
                     replica["shapes"][at] = shape.rows, shape.frames
             replica["rows"] = min(rows, resident)
-            replica["capacity"] = replica["rows"] if by_rows else resident
+            replica["capacity"] = (replica["rows"] if by_rows else resident) if serves else 0
 
     # Evidence -----------------------------------------------------------------------------------------------
 
@@ -178,14 +223,16 @@ class World:
         """Returns the evidence that the tuner's counter history would have of a window."""
         begin, end = (since - EPOCH).total_seconds(), min((until - EPOCH).total_seconds(), self.now)
         known = self._scrapes[: bisect_right(self._scrapes, end, key=attrgetter("at"))]
-        stale = known[-1].at < end - STALE_SECONDS
+        stale = not known or known[-1].at < end - STALE_SECONDS
+        present = self._present()
         down = list(compress(self._names, ~self._memory.replicas["up"]))
+        down += [list(self._names)[k] for k in self._starting]
         found = Evidence(
             since=since,
             until=since,
             identity=self.scenario.identity,
             problem=f"the counters are older than {STALE_SECONDS:g} seconds" if stale else "",
-            replicas=tuple(self._replica(k) for k in range(len(self._names))),
+            replicas=tuple(self._replica(k) for k in present),
             queue_age=None if stale else known[-1].queue_age,
             disruption=f"{down[0]} is not ready" if down else "",
         )
@@ -202,7 +249,7 @@ class World:
             burst=burstiness(self._arrivals([scrape.at for scrape in seen])),
             replicas=tuple(
                 msgspec.structs.replace(replica, **self._counts(k, first, last))
-                for k, replica in enumerate(found.replicas)
+                for k, replica in zip(present, found.replicas, strict=True)
             ),
         )
 
@@ -262,7 +309,7 @@ class World:
     def _replica(self, k: int) -> ReplicaStats:
         name, stage = list(self._names.items())[k]
         replica, setting, costs = self._memory.replicas[k], self._candidate or self._base, self.scenario.costs
-        up = bool(replica["up"])
+        up = bool(replica["up"]) and self._serving[k]
         return ReplicaStats(
             name=name,
             stage=stage,
@@ -284,7 +331,7 @@ class World:
         window = _between(requests, "accepted", first.at, last.at)
         asked = np.bincount(window["task"][~window["refused"]], minlength=len(TASK_TYPES))
         prefill = [self.scenario.costs.prefill.get(name, 0.0) for name in TASK_TYPES]
-        talkers = self.scenario.talkers
+        talkers = sum(k < self.scenario.talkers for k in self._present())
         return {
             "errors": 0,
             "prefills": StepStats(int(asked.sum()) // talkers, float(asked @ prefill) / talkers),
@@ -311,8 +358,9 @@ class World:
 
 def _counted(one: Array, two: Array) -> list[tuple[int, int, int]]:
     """Returns the pairs of values and their numbers."""
-    found, counts = np.unique(np.stack([one, two]), axis=1, return_counts=True)
-    return [(int(a), int(b), int(count)) for (a, b), count in zip(found.T, counts, strict=True)]
+    width = int(two.max(initial=0)) + 1
+    counts = np.bincount(one * width + two)
+    return [(int(each) // width, int(each) % width, int(counts[each])) for each in np.flatnonzero(counts)]
 
 
 def _between(records: Array, field: str, begin: float, end: float) -> Array:

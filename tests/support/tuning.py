@@ -11,7 +11,17 @@ from msgspec.structs import replace
 
 from syrinx_operator.resource.knobs import TUNED_STAGES, Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape
-from syrinx_operator.resource.tuning_status import Forecast, Guard, Served, State, Trial
+from syrinx_operator.resource.stage_config import Stage
+from syrinx_operator.resource.tuning_status import (
+    Capacity,
+    Forecast,
+    Guard,
+    Replicas,
+    Served,
+    StageReplicas,
+    State,
+    Trial,
+)
 from syrinx_operator.tuner.decide import Event
 from syrinx_operator.tuner.telemetry import PipelineKey, TunerTelemetry
 from syrinx_operator.tuner.trial import runs_candidate
@@ -50,7 +60,20 @@ def in_trial(now: datetime) -> State:
     twice = BASE.with_value(Knob.CODEC_ROWS, 8)
     forecast = Forecast(time=now, rate=2.0, observed=0.93, current=0.92, best=0.985, setting=twice)
     started = trial(twice, BASE, now - timedelta(minutes=5), **served)
-    return State(mode="Auto", phase="Trial", trial=started, forecast=forecast)
+    return State(mode="Auto", phase="Trial", trial=started, forecast=forecast, replicas=scaled(now))
+
+
+def scaled(now: datetime, talkers: int = 3, codecs: int = 2, **fields: Any) -> Replicas:
+    """Returns what is known of ready replicas, each of which serves two requests a second."""
+    stages = {
+        stage: StageReplicas(count=count, ready=count, wanted=count, correction=1.0)
+        for stage, count in ((Stage.TALKER, talkers), (Stage.CODEC, codecs))
+    }
+    capacity = Capacity(
+        time=now, setting=BASE, shares={"CustomVoice": 1.0}, frames=50.0, talkers=(2.0, 8.0), codecs=(2.0, 8.0)
+    )
+    known: dict[str, Any] = {"ready_time": now - timedelta(hours=1), "judged_time": now, "capacity": capacity}
+    return Replicas(stages=stages, **(known | fields))
 
 
 def earlier_state() -> dict[str, Any]:

@@ -178,9 +178,8 @@ def test_a_failure_gives_no_data(mode):
     assert assignment(pipeline.policy, decision.state).base == pipeline.policy.requested
 
 
-def test_the_planner_answers_one_pipeline_at_a_time(monkeypatch):
-    monkeypatch.setattr(runner, "plan", math.sqrt)
-    planner = Planner()
+def test_the_planner_answers_one_pipeline_at_a_time():
+    planner = Planner(math.sqrt)
 
     def until(holds):
         deadline = time.monotonic() + 30
@@ -196,9 +195,8 @@ def test_the_planner_answers_one_pipeline_at_a_time(monkeypatch):
     assert planner.ask("one", 36.0) == 4.0, "whose answer is kept"
 
 
-def test_what_the_model_raises_is_raised_once(monkeypatch):
-    monkeypatch.setattr(runner, "plan", math.sqrt)
-    planner = Planner()
+def test_what_the_model_raises_is_raised_once():
+    planner = Planner(math.sqrt)
     assert planner.ask("one", -1.0) is None
     with pytest.raises(ValueError, match="math domain error"):
         while True:

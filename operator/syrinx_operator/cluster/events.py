@@ -125,6 +125,9 @@ def _condition_events(old: Condition | None, new: Condition) -> Iterator[tuple[L
         case "UnknownFields":
             if is_new_status:
                 yield "Warning", "UnknownFields"
+        case "AutoscalingReady":
+            if new.status == "False":
+                yield "Warning", new.reason
         case "TuningReady":
             # The tuner has Events of its own, and missing metrics are reported above.
             pass

@@ -23,6 +23,7 @@ from syrinx_operator.cluster.plan.optional import unserved
 from syrinx_operator.cluster.plan.records import recorded_settings
 from syrinx_operator.cluster.plan.route import route_problems
 from syrinx_operator.cluster.progress import incomplete
+from syrinx_operator.cluster.scaling import autoscaling_ready
 from syrinx_operator.cluster.state import STAGES, Component, Owner, Problem
 from syrinx_operator.resource import status as report
 from syrinx_operator.resource.spec import CaptureShape
@@ -39,6 +40,7 @@ from syrinx_operator.resource.status import (
 from syrinx_operator.resource.tuning_status import Phase, State, Trial
 from syrinx_operator.tuner.builder import format_setting
 from syrinx_operator.tuner.evidence import slo_statuses, truncated_ratio
+from syrinx_operator.tuner.replicas import summary
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 
 _MAX_TTFA_MS = TTFA_BUCKETS[-1] * 1000
@@ -123,6 +125,7 @@ def _tuning(state: State, owner: Owner) -> TuningStatus:
         next_trial_time=state.next_plan_time,
         forecast=state.forecast,
         recommendation=state.recommendation,
+        replicas=None if state.replicas is None else summary(state.replicas)[:256],
         trial_count=state.trial_count,
         trial=None if state.trial is None else _trial(state.trial),
         history=state.history[-MAX_OUTCOMES:],
@@ -185,7 +188,8 @@ def conditions(inputs: StatusInputs) -> tuple[Condition, ...]:
 
     Ready: a gateway, a talker and a codec of one model generation are ready, of the current generation or, during a
     rollout, of the previous one. Progressing: the actual state differs from the desired one. Degraded: a problem needs
-    intervention. MetricsAvailable and TuningReady are omitted with tuning Off, UnknownFields if there are none.
+    intervention. MetricsAvailable and TuningReady are omitted with tuning Off, AutoscalingReady unless Syrinx scales a
+    stage, UnknownFields if there are none.
     """
     serving = serving_generation(inputs)
     components: dict[ConditionType, ConditionValue] = {
@@ -201,9 +205,14 @@ def conditions(inputs: StatusInputs) -> tuple[Condition, ...]:
         missing = ConditionValue("False", f"Metrics{metrics.reason}", problem)
         found["MetricsAvailable"] = missing if problem else available
         found["TuningReady"] = _tuning_ready(inputs)
+    if (scaling := autoscaling_ready(inputs)) is not None:
+        found["AutoscalingReady"] = ConditionValue(*scaling)
     found["Progressing"] = _progressing(inputs)
     if inputs.pipeline.spec.paused:
-        found["TuningReady"] = found["Progressing"] = ConditionValue("False", "Paused", _PAUSED)
+        paused: tuple[ConditionType, ...] = ("TuningReady", "AutoscalingReady")
+        found |= dict.fromkeys(
+            (*(kind for kind in paused if kind in found), "Progressing"), ConditionValue("False", "Paused", _PAUSED)
+        )
     found["Degraded"] = _degraded(inputs)
     if unknown := unknown_fields(inputs):
         found["UnknownFields"] = ConditionValue("True", "Ignored", "; ".join(unknown))

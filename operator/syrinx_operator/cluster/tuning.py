@@ -12,6 +12,7 @@ from syrinx_operator.cluster import names, prometheus
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.tuning_record import decode_tuning, recorded_tuning
 from syrinx_operator.cluster.progress import incomplete
+from syrinx_operator.cluster.scaling import permitted
 from syrinx_operator.cluster.state import STAGES, Component, Metrics, Observed, Owner, Problem, Replica
 from syrinx_operator.resource import knobs
 from syrinx_operator.resource.knobs import Identity, Setting, live_settings
@@ -24,6 +25,7 @@ from syrinx_operator.tuner.counters import Observation
 from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment, Decision, Event, assignment
 from syrinx_operator.tuner.evidence import Evidence, ReplicaStats
 from syrinx_operator.tuner.policy import Policy, policy_of
+from syrinx_operator.tuner.replicas import LOOK_SECONDS
 from syrinx_operator.tuner.runner import Tuner
 from syrinx_operator.tuner.snapshot import Snapshot, parse_metrics
 from syrinx_operator.tuner.telemetry import TunerTelemetry
@@ -325,13 +327,14 @@ class TuningRunner:
         The caller stores the decision's state; the next reconcile applies it.
         """
         name, policy, state = f"{owner.namespace}/{owner.name}", tuning.policy, tuning.state
+        policy = permitted(policy, owner, observed)
         is_changing = state.trial is not None or state.soak is not None
         reading = await self._reader.read(
             pipeline,
             owner,
             observed.replicas,
             lambda replica: self._scrape(owner.namespace, replica),
-            max_age=TRIAL_METRICS_SECONDS if is_changing else None,
+            max_age=TRIAL_METRICS_SECONDS if is_changing else LOOK_SECONDS if policy.scales else None,
         )
         now = clock()
         observation = Observation(

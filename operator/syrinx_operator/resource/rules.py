@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from syrinx_operator.resource import model, pods, spec, tuning
-from syrinx_operator.resource.autoscaling import AutoscalingSpec
+from syrinx_operator.resource.autoscaling import ReplicaBounds, StageAutoscalingSpec
 from syrinx_operator.resource.conditions import (
     FORBIDDEN,
     Condition,
@@ -128,11 +128,22 @@ def _has_quantities(cel: str, quantities: Mapping[str, int | str]) -> str:
 
 def _keda_needs_prometheus(stage: str) -> Rule:
     field = f"{stage}.autoscaling"
-    condition = ~has(field) | equals(f"{field}.by", "Hpa") | has("tuning.prometheus")
+    condition = ~has(field) | ~equals(f"{field}.by", "Keda") | has("tuning.prometheus")
     message = "by: Keda needs tuning.prometheus, which has the metrics"
     return Rule(field, condition, message, cluster_only=True)
 
 
+def _syrinx_scales(stage: str) -> Iterator[Rule]:
+    field = f"{stage}.autoscaling"
+    other = ~has(field) | ~equals(f"{field}.by", "Syrinx")
+    yield Rule(
+        "slo.ttfa", other | ~is_empty("slo.ttfa"), f"{field} by Syrinx needs an objective here", cluster_only=True
+    )
+    message = f"{field} by Syrinx needs Recommend or Auto"
+    yield Rule("tuning.mode", other | ~equals("tuning.mode", "Off"), message, cluster_only=True)
+
+
+_BY_SYRINX = equals("by", "Syrinx")
 _SEPARATE = equals("topology", "Separate")
 _RESIDENT_ROWS = Rule(
     "maxNumSeqs",
@@ -213,6 +224,7 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
             "vLLM needs its own process: use engine torch or topology Separate",
         ),
         *(_keda_needs_prometheus(stage) for stage in ("gateway", "talker", "codec")),
+        *(rule for stage in ("talker", "codec") for rule in _syrinx_scales(stage)),
         immutable("self.topology == oldSelf.topology", "is immutable", "topology"),
     ),
     model.ModelSpec: (
@@ -326,12 +338,19 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         ),
     ),
     tuning.TuningBounds: (unique("chunkRamps", "a ramp is listed twice"),),
-    AutoscalingSpec: (
+    ReplicaBounds: (
         Rule(
             "minReplicas",
             at_most("minReplicas", "maxReplicas"),
             "must be at most maxReplicas",
             detail="{self.min_replicas} is more than maxReplicas, {self.max_replicas}",
+        ),
+    ),
+    StageAutoscalingSpec: (
+        requires("mode", _BY_SYRINX, "is for `by: Syrinx`"),
+        *(
+            requires(field, ~_BY_SYRINX, "is for `by: Keda` and `by: Hpa`")
+            for field in ("streamsPerReplica", "maxWaitSeconds")
         ),
     ),
     tuning.RowBounds: (

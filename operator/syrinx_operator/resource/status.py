@@ -16,7 +16,14 @@ from syrinx_stages.contract.settings import Frames
 
 StageConditionType = Literal["GatewayReady", "TalkerReady", "CodecReady", "ConnectorReady"]
 ConditionType = Literal[
-    "Ready", StageConditionType, "MetricsAvailable", "TuningReady", "Progressing", "Degraded", "UnknownFields"
+    "Ready",
+    StageConditionType,
+    "MetricsAvailable",
+    "TuningReady",
+    "AutoscalingReady",
+    "Progressing",
+    "Degraded",
+    "UnknownFields",
 ]
 """The types that this operator writes."""
 ConditionStatus = Literal["True", "False", "Unknown"]
@@ -204,6 +211,8 @@ class TuningStatus(StatusStruct, frozen=True, kw_only=True):
     """What the model says of the present load. Absent before it was asked."""
     recommendation: Recommendation | None = None
     """The next change to try."""
+    replicas: Text | None = None
+    """Numbers of replicas and the last change of them. Absent if the tuner does not decide them."""
     trial_count: Count = 0
     """Trials so far."""
     trial: TrialStatus | None = None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
 from syrinx_operator.resource.knobs import Identity, Mode, Setting, StatusStruct
+from syrinx_operator.resource.stage_config import Stage
 from syrinx_stages.contract.metrics import ROW_BUCKETS
 
 Timestamp = Annotated[datetime, Meta(tz=True)]
@@ -22,6 +24,10 @@ MAX_HISTORY = 20
 MAX_SHAPES = 96
 """Shapes of calls that are kept: those that took most time."""
 MAX_TRIED = 32
+RATE_BINS = 144
+"""Rates of ten minutes that are kept: a day."""
+USUAL = 0.85
+"""Part of a predicted capacity that is used until more is observed."""
 
 Phase = Literal["Off", "Paused", "NoData", "Watching", "Trial", "Soaking"]
 Verdict = Literal["Promoted", "RolledBack", "Inconclusive", "Superseded", "Regressed"]
@@ -177,6 +183,58 @@ class Forecast(StatusStruct, frozen=True, kw_only=True):
     setting: Annotated[Setting, Meta(description="The best setting.")]
 
 
+class Capacity(StatusStruct, frozen=True, kw_only=True):
+    """Requests per second that 1 and 4 replicas serve well, according to the model."""
+
+    time: Annotated[Timestamp, Meta(description="When it was computed.")]
+    setting: Annotated[Setting, Meta(description="The setting that it holds for.")]
+    shares: Annotated[Mapping[str, Ratio], Meta(description="Shares of the task types that it holds for.")]
+    frames: Annotated[float, Meta(ge=0, description="Mean frames of a request that it holds for.")]
+    talkers: Annotated[tuple[Number, ...], Meta(description="Capacity of talkers.")]
+    codecs: Annotated[tuple[Number, ...], Meta(description="Capacity of codecs.")]
+
+    @property
+    def curves(self) -> Mapping[Stage, tuple[float, ...]]:
+        """The capacities by stage."""
+        return {Stage.TALKER: self.talkers, Stage.CODEC: self.codecs}
+
+
+class Peak(StatusStruct, frozen=True, array_like=True):
+    """The last time at which so many replicas were needed."""
+
+    time: Timestamp
+    count: Count
+
+
+class StageReplicas(StatusStruct, frozen=True, kw_only=True):
+    """Replicas of a stage."""
+
+    count: Annotated[Count, Meta(description="Number in force.")]
+    ready: Annotated[Count, Meta(description="How many are ready.")] = 0
+    wanted: Annotated[Count, Meta(description="Number that the expected load needs, also beyond the bounds.")] = 0
+    recommended: Annotated[Count | None, Meta(description="Number that mode Auto would choose.")] = None
+    correction: Annotated[float, Meta(description="Part of the capacity that is used, by what was observed.")] = USUAL
+    peaks: tuple[Peak, ...] = ()
+    """Larger needs of the last ten minutes, the largest first."""
+
+
+class Replicas(StatusStruct, frozen=True, kw_only=True):
+    """What is known about the number of replicas."""
+
+    stages: Annotated[Mapping[Stage, StageReplicas], Meta(description="Talkers and codecs.")] = {}
+    why: Annotated[Text, Meta(description="The last change.")] = ""
+    capacity: Annotated[Capacity | None, Meta(description="What replicas can do.")] = None
+    ready_time: Annotated[Timestamp, Meta(description="When the number of ready replicas changed last.")]
+    judged_time: Annotated[Timestamp, Meta(description="When the capacity was corrected last.")]
+    blamed: Annotated[Stage | None, Meta(description="Stage whose capacity was corrected for the worse last.")] = None
+    blamed_bad: Annotated[Ratio, Meta(description="Ratio of bad requests then.")] = 0.0
+    added_time: Annotated[Timestamp | None, Meta(description="When replicas were added that are not ready yet.")] = None
+    start_seconds: Annotated[float, Meta(ge=0, description="Time until a new replica is ready.")] = 120.0
+    rates: Annotated[tuple[Number, ...], Meta(max_length=RATE_BINS)] = (0.0,) * RATE_BINS
+    """Requests per second by ten minutes of the day; 0 if there were none."""
+    last_bin: Annotated[Count, Meta(description="Number of the newest ten minutes, since 1970.")] = 0
+
+
 class State(StatusStruct, frozen=True, kw_only=True):
     """State of the tuner."""
 
@@ -203,6 +261,7 @@ class State(StatusStruct, frozen=True, kw_only=True):
     recommendation: Annotated[Recommendation | None, Meta(description="The next change.")] = None
     trial_count: Annotated[Count, Meta(description="Trials so far.")] = 0
     label: Annotated[Count, Meta(description="Label of the next period.")] = 0
+    replicas: Annotated[Replicas | None, Meta(description="The number of replicas. Absent if others decide.")] = None
     trial: Annotated[Trial | None, Meta(description="The trial in progress.")] = None
     soak: Annotated[Soak | None, Meta(description="The watch in progress.")] = None
     tried: Annotated[tuple[Tried, ...], Meta(max_length=MAX_TRIED)] = ()

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import Forecast, Phase, Recommendation, State
+from syrinx_operator.tuner import replicas
 from syrinx_operator.tuner import trial as trials
 from syrinx_operator.tuner.builder import (
     Ask,
@@ -28,6 +29,7 @@ from syrinx_operator.tuner.curves import learned
 from syrinx_operator.tuner.evidence import Evidence, ttfa_quantile
 from syrinx_operator.tuner.plan import Answer, Compared, Question
 from syrinx_operator.tuner.policy import Policy
+from syrinx_operator.tuner.replicas import AskCapacity
 from syrinx_operator.tuner.whatif import Load, Plant
 
 __all__ = ["Assignment", "Decision", "Event", "assignment", "decide"]
@@ -82,11 +84,14 @@ class Assignment(Struct, frozen=True, kw_only=True):
     """Label of requests, of all gateways; it expires as an override does."""
 
 
-def decide(policy: Policy, state: State, look: Look, ask: Ask, now: datetime) -> Decision:
+def decide(
+    policy: Policy, state: State, look: Look, ask: Ask, now: datetime, ask_capacity: AskCapacity = lambda _: None
+) -> Decision:
     """Returns the next decision. Without data it changes no setting, and it never has two changes in progress."""
     builder = DecisionBuilder(policy, state, look, ask, now)
     if _apply_spec(builder):
         _learn(builder)
+        replicas.advance(builder, _question, ask_capacity)
         if builder.state.trial is not None:
             trials.advance_trial(builder)
         elif builder.state.soak is not None:

@@ -1,6 +1,7 @@
 """The constraints and objectives of tuning, derived from the resource. Pure."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 from msgspec import Struct
 
@@ -29,6 +30,14 @@ class CaptureBudget(Struct, frozen=True, kw_only=True):
     """Total memory."""
 
 
+class Scale(Struct, frozen=True, kw_only=True):
+    """Bounds of a stage's replicas."""
+
+    mode: Literal["Auto", "Recommend"]
+    minimum: int
+    maximum: int
+
+
 class Policy(Struct, frozen=True, kw_only=True):
     """Constraints and objectives of a pipeline's tuning."""
 
@@ -51,6 +60,10 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Most requests of a replica at the same time."""
     max_queue_seconds: float
     """How long a request may wait for a talker."""
+    scales: Mapping[Stage, Scale] = {}
+    """Stages whose number of replicas is decided."""
+    colocated: bool = False
+    """Whether each talker has a codec in its process."""
 
 
 def policy_of(spec: PipelineSpec) -> Policy:
@@ -78,7 +91,20 @@ def policy_of(spec: PipelineSpec) -> Policy:
         ),
         residents={Stage.TALKER: talker_resident(spec), Stage.CODEC: codec_resident(spec)},
         max_queue_seconds=spec.gateway.max_queue_seconds,
+        scales=_scales(spec),
+        colocated=spec.topology == "Colocated",
     )
+
+
+def _scales(spec: PipelineSpec) -> Mapping[Stage, Scale]:
+    """Returns the bounds of the stages that Syrinx scales. A colocated codec follows its talker."""
+    codec = spec.talker if spec.topology == "Colocated" else spec.codec
+    parts = {Stage.TALKER: spec.talker.autoscaling, Stage.CODEC: codec.autoscaling}
+    return {
+        stage: Scale(mode=part.mode or "Auto", minimum=part.min_replicas, maximum=part.max_replicas)
+        for stage, part in parts.items()
+        if part is not None and part.by == "Syrinx"
+    }
 
 
 def _rows(bounds: RowBounds, max_resident: int, requested: int) -> tuple[int, ...]:

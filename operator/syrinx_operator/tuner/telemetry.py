@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.tuning_status import Phase, State, Verdict
 from syrinx_operator.tuner.decide import Event
+from syrinx_operator.tuner.replicas import able
 
 PIPELINE = ("pipeline_namespace", "pipeline")
 """Labels of every series. Prometheus adds its own label `namespace`, that of the scraped pod."""
@@ -31,6 +32,15 @@ _FAMILIES: Mapping[str, tuple[str, ...]] = {
         "Ratio of requests served well at the last run of the model: observed, and predicted for the current and the "
         "best setting.",
         "of",
+    ),
+    "syrinx_tuning_replicas": (
+        "Replicas of a stage whose number the tuner decides: set, and needed, also beyond the bounds.",
+        "stage",
+        "of",
+    ),
+    "syrinx_tuning_capacity_requests": (
+        "Requests per second that the replicas serve well, by stage, as predicted and corrected by what is observed.",
+        "stage",
     ),
     "syrinx_tuning_metrics_age_seconds": ("Age of the newest stage metrics of the tuner.",),
     _DECISIONS: ("Decisions since the process started: verdicts, and changes put in force without a trial.", "verdict"),
@@ -115,6 +125,12 @@ def _samples(exported: _Exported, now: datetime) -> Iterator[tuple[str, tuple[st
     if (forecast := state.forecast) is not None:
         for of, ratio in (("observed", forecast.observed), ("current", forecast.current), ("best", forecast.best)):
             yield "syrinx_tuning_forecast_ratio", (of,), ratio
+    if (memory := state.replicas) is not None:
+        for stage, part in memory.stages.items():
+            yield "syrinx_tuning_replicas", (stage, "set"), part.count
+            if memory.capacity is not None:
+                yield "syrinx_tuning_replicas", (stage, "needed"), part.wanted
+                yield "syrinx_tuning_capacity_requests", (stage,), able(memory, stage)
     if exported.metrics_until is not None:
         yield "syrinx_tuning_metrics_age_seconds", (), max(0.0, (now - exported.metrics_until).total_seconds())
     for verdict, count in exported.decisions.items():

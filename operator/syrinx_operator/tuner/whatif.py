@@ -145,6 +145,12 @@ class Model:
         played = self._outcomes.setdefault((id(talked), setting.chunk_ramp, setting.capture_pairs), _Played())
         return played.get(setting.codec_max_num_seqs, lambda limit: self._decode(talked, setting, limit))
 
+    def live(self, rows: int) -> float:
+        """Returns the mean number of live streams with a limit of rows."""
+        frames = self._talked.get(rows, self._talk).frames
+        spent = sum(each[-1] - request.accepted for request, each in zip(self._requests, frames, strict=True) if each)
+        return spent / max(self._requests[-1].accepted - self._requests[0].accepted, FRAME_SECONDS)
+
     def _talk(self, rows: int) -> tuple[_Talked, int]:
         slowdown = self._plant.slowdown
         steps = [slowdown * seconds for seconds in step_seconds(self._measured, rows)]

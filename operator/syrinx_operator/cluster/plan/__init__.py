@@ -39,6 +39,7 @@ from syrinx_operator.cluster.state import (
 )
 from syrinx_operator.resource.canary_status import CanaryStatus
 from syrinx_operator.resource.spec import PipelineSpec, TTSPipeline
+from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import State
 
 
@@ -92,7 +93,7 @@ def plan(
     live = {stage: records.settings(spec, stage, owner, observed) for stage in STAGES}
     own_workload = state.workload_stages(spec)
     counts = {
-        stage: workloads.replica_count(owner, stage, records.stage_spec(spec, stage), observed)
+        stage: workloads.replica_count(owner, stage, records.stage_spec(spec, stage), observed, _decided(tuning, stage))
         for stage in own_workload
     }
     before = records.recorded_release(owner, observed)
@@ -151,6 +152,14 @@ def plan(
         if tested
         else context.image,
     )
+
+
+def _decided(tuning: State | None, stage: Component) -> int | None:
+    """Returns the tuner's number of replicas; None if it has not decided yet."""
+    if tuning is None or tuning.replicas is None or stage is Component.GATEWAY:
+        return None
+    part = tuning.replicas.stages.get(Stage(stage.value))
+    return None if part is None else part.count
 
 
 def _redis_claims(owner: Owner, spec: PipelineSpec) -> list[Manifest]:

@@ -9,7 +9,7 @@ from syrinx_operator.cluster.kinds import AUTOSCALER, SCALED_OBJECT
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
 from syrinx_operator.cluster.prometheus import selector
 from syrinx_operator.cluster.state import Component, Manifest, ObjectKey, Observed, Owner, is_owned, workload_stages
-from syrinx_operator.resource.autoscaling import AutoscalingSpec, StageAutoscalingSpec
+from syrinx_operator.resource.autoscaling import AutoscalingSpec, ReplicaBounds, StageAutoscalingSpec
 from syrinx_operator.resource.sizes import codec_settings, talker_settings
 from syrinx_operator.resource.spec import PipelineSpec
 
@@ -20,6 +20,7 @@ _FORMER_WAIT_METRIC: Final = "syrinx_queue_oldest_age_seconds"
 _WAIT_WINDOW: Final = "2m"
 """The wait is averaged, so that one burst adds no replicas."""
 _STREAMS_PER_GATEWAY: Final = 100
+_WAIT_SECONDS: Final = 0.1
 _POLLING_SECONDS: Final = 15
 
 
@@ -38,7 +39,7 @@ def autoscalers(owner: Owner, spec: PipelineSpec, observed: Observed) -> list[Ma
     found = []
     for stage in workload_stages(spec):
         part = getattr(spec, stage.value)
-        if part.autoscaling is None:
+        if part.autoscaling is None or part.autoscaling.by == "Syrinx":
             continue
         targets = _targets(spec, stage, part.autoscaling)
         kind, other = (SCALED_OBJECT, AUTOSCALER) if part.autoscaling.by == "Keda" else (AUTOSCALER, SCALED_OBJECT)
@@ -52,7 +53,9 @@ def autoscalers(owner: Owner, spec: PipelineSpec, observed: Observed) -> list[Ma
     return found
 
 
-def _targets(spec: PipelineSpec, stage: Component, autoscaling: AutoscalingSpec) -> list[_Target]:
+def _targets(
+    spec: PipelineSpec, stage: Component, autoscaling: AutoscalingSpec | StageAutoscalingSpec
+) -> list[_Target]:
     rows = {Component.TALKER: talker_settings(spec).max_num_seqs, Component.CODEC: codec_settings(spec).max_num_seqs}
     default = rows.get(stage, _STREAMS_PER_GATEWAY)
     # A pod that two jobs scrape must count once.
@@ -62,12 +65,13 @@ def _targets(spec: PipelineSpec, stage: Component, autoscaling: AutoscalingSpec)
         waits = (
             f"max(avg_over_time({name}{{SELECTOR}}[{_WAIT_WINDOW}]))" for name in (WAIT_METRIC, _FORMER_WAIT_METRIC)
         )
-        found.append(_Target(WAIT_METRIC, " or ".join(waits), autoscaling.max_wait_seconds, per_replica=False))
+        value = autoscaling.max_wait_seconds or _WAIT_SECONDS
+        found.append(_Target(WAIT_METRIC, " or ".join(waits), value, per_replica=False))
     return found
 
 
 def _scaled_object(
-    owner: Owner, spec: PipelineSpec, stage: Component, autoscaling: AutoscalingSpec, targets: list[_Target]
+    owner: Owner, spec: PipelineSpec, stage: Component, autoscaling: ReplicaBounds, targets: list[_Target]
 ) -> Manifest:
     prometheus = spec.tuning.prometheus
     assert prometheus is not None
@@ -102,7 +106,7 @@ def _scaled_object(
 
 
 def _horizontal_pod_autoscaler(
-    owner: Owner, spec: PipelineSpec, stage: Component, autoscaling: AutoscalingSpec, targets: list[_Target]
+    owner: Owner, spec: PipelineSpec, stage: Component, autoscaling: ReplicaBounds, targets: list[_Target]
 ) -> Manifest:
     metrics = []
     for target in targets:

@@ -27,13 +27,23 @@ class ReplicaCount(Struct, frozen=True):
         return not self.applied or self.resource_version is not None
 
 
-def replica_count(owner: Owner, stage: Component, part: AnyStage, observed: Observed) -> ReplicaCount:
+def replica_count(
+    owner: Owner, stage: Component, part: AnyStage, observed: Observed, decided: int | None = None
+) -> ReplicaCount:
     """Returns the count to apply. With an autoscaler, its count is left alone, or copied while we own the field.
 
     An autoscaler that the spec requests counts before it exists, so that the count never returns to `replicas`.
+    `decided` is the tuner's count, which applies unless an autoscaler of others exists; None before its first one.
     """
     key, autoscaling = names.workload_key(owner.name, stage), part.autoscaling
     live = observed.objects.get(key)
+    if autoscaling is not None and autoscaling.by == "Syrinx":
+        if autoscaling.mode == "Recommend":
+            autoscaling = None
+        elif key not in observed.autoscaled:
+            current = part.replicas if live is None else live["spec"].get("replicas", 1)
+            count = current if decided is None else decided
+            return ReplicaCount(min(max(count, autoscaling.min_replicas), autoscaling.max_replicas))
     if live is None and autoscaling is not None:
         return ReplicaCount(min(max(part.replicas, autoscaling.min_replicas), autoscaling.max_replicas))
     if live is None or (autoscaling is None and key not in observed.autoscaled):

@@ -13,6 +13,7 @@ from syrinx_operator.resource.tuning_status import (
     Bet,
     Forecast,
     Measured,
+    Replicas,
     Served,
     Soak,
     State,
@@ -24,6 +25,7 @@ from syrinx_operator.tuner.betting import CERTAIN
 from syrinx_operator.tuner.builder import format_change, format_value
 from syrinx_operator.tuner.captures import call_times
 from syrinx_operator.tuner.curves import step_seconds
+from syrinx_operator.tuner.replicas import able, summary
 from syrinx_operator.tuner.trial import runs_candidate
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 
@@ -101,6 +103,8 @@ def _sections(view: View, now: datetime) -> Iterator[list[str]]:
     yield _recommendation(view)
     if state.forecast:
         yield _forecast(view.in_force, state.forecast)
+    if state.replicas:
+        yield _replicas(state.replicas)
     if state.measured.is_known:
         yield _engine_times(state.measured, view.in_force, state.forecast.setting if state.forecast else view.in_force)
     if state.history:
@@ -199,6 +203,16 @@ def _forecast(in_force: Setting, forecast: Forecast) -> list[str]:
         f"  served well: {forecast.observed:.1%} observed, {forecast.current:.1%} according to the model",
         f"  best: {forecast.best:.1%} with {change}",
     ]
+
+
+def _replicas(memory: Replicas) -> list[str]:
+    found = [f"replicas: {summary(memory)}"]
+    for stage, part in memory.stages.items() if memory.capacity else ():
+        found.append(
+            f"  {stage}: {part.count} serve {able(memory, stage):.3g} requests/s, {part.wanted} are needed; used are "
+            f"{part.correction:.0%} of the predicted capacity"
+        )
+    return found
 
 
 def _engine_times(measured: Measured, setting: Setting, best: Setting) -> list[str]:

@@ -1,0 +1,386 @@
+"""How many replicas the tuner decides for a load. What a replica can serve is scripted, as is what the model says."""
+
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from simulator.scripted import START
+from support.tuner_world import BASE, World, auto, clock
+from syrinx_operator.resource.knobs import TUNED_STAGES
+from syrinx_operator.resource.stage_config import Stage
+from syrinx_operator.resource.tuning_status import (
+    RATE_BINS,
+    USUAL,
+    CallPoint,
+    Capacity,
+    Measured,
+    Replicas,
+    State,
+    StepPoint,
+)
+from syrinx_operator.tuner import replicas
+from syrinx_operator.tuner.decide import assignment, decide
+from syrinx_operator.tuner.plan import Question
+from syrinx_operator.tuner.policy import Scale
+from syrinx_operator.tuner.replicas import CapacityQuestion, capacity, needed, served
+from syrinx_operator.tuner.whatif import Load, Plant
+
+MINUTE, HOUR = 60.0, 3600.0
+TALKER, CODEC = TUNED_STAGES
+MEASURED = Measured(
+    steps=tuple(StepPoint(rows, 100, 100 * (0.03 + 0.002 * rows)) for rows in (1, 2, 4, 8)),
+    calls=tuple(
+        CallPoint(rows, frames, False, 100, 100 * (0.02 + 0.001 * rows * frames))
+        for rows in (1, 4, 8)
+        for frames in (2, 8, 12)
+    ),
+    prefills=100,
+    prefill_seconds=3.0,
+)
+
+
+def scale(mode="Auto", minimum=1, maximum=10) -> Scale:
+    return Scale(mode=mode, minimum=minimum, maximum=maximum)
+
+
+class Service(World):
+    """A pipeline whose replicas take a minute to start. A talker serves 2 requests a second, a codec 4."""
+
+    ABLE: Mapping[Stage, float] = {TALKER: 2.0, CODEC: 4.0}
+
+    def __init__(self, *, error=1.0, scales=None, **fields) -> None:
+        """The model thinks that a replica serves `error` times what it does."""
+        self.error = error
+        self.capacities: list[CapacityQuestion] = []
+        self.start_seconds, self.since = 60.0, {}
+        scales = dict.fromkeys(TUNED_STAGES, scale()) if scales is None else scales
+        super().__init__(lambda *_: self.badness(), policy=auto(scales=scales), proposal=None, **fields)
+
+    def ready(self, stage: Stage) -> int:
+        return sum(self.is_ready(name) for name in self.restarts if name.startswith(stage))
+
+    def is_ready(self, name: str) -> bool:
+        return self.now >= self.since.get(name, 0.0)
+
+    def badness(self) -> float:
+        return max(0.001, *(1 - self.ready(stage) * able / self.rate for stage, able in self.ABLE.items()))
+
+    def ask_capacity(self, question: CapacityQuestion) -> Capacity:
+        self.capacities.append(question)
+        talkers, codecs = (tuple(self.error * able * n for n in replicas.SIZES) for able in self.ABLE.values())
+        shares = {name: 1.0 for name in question.asked.load.rates}
+        return Capacity(
+            time=question.time,
+            setting=BASE,
+            shares=shares,
+            frames=question.asked.load.frames,
+            talkers=talkers,
+            codecs=codecs,
+        )
+
+    def evaluate(self):
+        self.state = msgspec.json.decode(msgspec.json.encode(self.state), type=State)
+        decision = decide(self.policy, self.state, self.evidence, self.ask, clock(self.now), self.ask_capacity)
+        self.state = decision.state
+        self.decisions.append(decision)
+        self.applied.append(assignment(self.policy, self.state))
+        self.apply(self.applied[-1])
+        for stage, count in self.counts.items():
+            names = [f"{stage}-{index}" for index in range(count)]
+            for name in [each for each in self.restarts if each.startswith(stage) and each not in names]:
+                del self.restarts[name]
+            for name in [each for each in names if each not in self.restarts]:
+                self.restarts[name], self.since[name] = 0, self.now + self.start_seconds
+        return decision
+
+    def _replica(self, name, requests):
+        found = super()._replica(name, requests)
+        count = sum(each.startswith(found.stage) for each in self.restarts)
+        return replace(found, ready=self.is_ready(name), frames=found.frames // count)
+
+    def evidence(self, since, until):
+        starting = [name for name in self.restarts if not self.is_ready(name)]
+        found = super().evidence(since, until)
+        return replace(found, disruption=f"{starting[0]} is not ready" if starting else found.disruption)
+
+    @property
+    def memory(self) -> Replicas:
+        assert self.state.replicas is not None
+        return self.state.replicas
+
+    @property
+    def counts(self) -> dict[Stage, int]:
+        found = self.state.replicas
+        return {stage: part.count for stage, part in found.stages.items()} if found else {}
+
+    @property
+    def messages(self) -> list[str]:
+        return [event.message for decision in self.decisions for event in decision.events]
+
+
+# Capacity -----------------------------------------------------------------------------------------------------------
+
+
+def test_more_replicas_serve_more_than_in_proportion():
+    curve = (2.0, 10.0)
+    assert [served(curve, n) for n in (1, 4)] == pytest.approx([2.0, 10.0])
+    each = [served(curve, n) / n for n in range(1, 20)]
+    assert each == sorted(each)
+
+
+@pytest.mark.parametrize("curve", [(2.0, 10.0), (2.0, 8.0), (0.5, 2.4)])
+def test_the_needed_number_is_the_least_that_serves(curve):
+    for rate in (0.1, 1.9, 2.0, 2.1, 17.0, 60.0):
+        count = needed(curve, rate)
+        assert served(curve, count) >= rate - 1e-6
+        assert count == 1 or served(curve, count - 1) < rate
+
+
+def test_nothing_is_needed_of_a_stage_that_cannot_serve():
+    assert needed((0.0, 0.0), 5.0) == needed((2.0, 8.0), 0.0) == 1
+
+
+def test_the_model_knows_that_a_stricter_target_and_slower_engines_need_more():
+    def curves(target=0.95, slowdown=1.0, resident=64):
+        plant = Plant(
+            talkers=1,
+            codecs=1,
+            talker_resident=64,
+            codec_resident=resident,
+            patience=2.0,
+            limits={"CustomVoice": 0.5},
+            slowdown=slowdown,
+        )
+        asked = Question(
+            load=Load(rates={"CustomVoice": 2.0}, frames=50.0),
+            plant=plant,
+            measured=MEASURED,
+            current=BASE,
+            rows={},
+            ramps=(),
+        )
+        return capacity(CapacityQuestion(asked=asked, target=target, time=START)).curves
+
+    usual, strict, slow, narrow = curves(), curves(target=0.998), curves(slowdown=2.0), curves(resident=4)
+    assert 0 < strict[TALKER][0] < usual[TALKER][0]
+    assert 0 < slow[TALKER][1] < 0.7 * usual[TALKER][1]
+    assert usual[TALKER][1] > 4 * usual[TALKER][0]
+    assert 0 < narrow[CODEC][1] < usual[CODEC][1], "a codec holds few streams"
+
+
+# Scaling up ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_present_count_is_kept_while_it_serves_well():
+    world = Service(rate=3.0, replicas=2).serve(2 * HOUR)
+    assert world.counts == {TALKER: 2, CODEC: 1}, "a talker serves 2 requests a second, a codec 4"
+
+
+def test_a_sudden_crowd_is_answered_at_once_and_as_a_whole():
+    world = Service(rate=3.0, replicas=2).serve(HOUR)
+    world.rate = 14.0
+    before = world.now
+    world.until(lambda w: w.counts[TALKER] >= 7 and w.counts[CODEC] >= 4, 2 * MINUTE)
+    ups = [message for message in world.messages if message.startswith("talker: 2 ->")]
+    assert len(ups) == 1 and world.now - before <= MINUTE
+    assert "requests/s are expected within" in ups[0] and "2 serve" in ups[0]
+    world.serve(10 * MINUTE)
+    assert world.badness() < 0.01
+
+
+def test_replicas_are_added_before_a_growing_load_needs_them():
+    world = Service(rate=3.0, replicas=2).serve(HOUR)
+    bad = []
+
+    def grow(world):
+        world.rate = min(20.0, 3.0 + (world.now - HOUR) / 200)
+        bad.append(world.badness())
+
+    world.serve(HOUR, grow)
+    assert world.counts[TALKER] >= 10
+    assert sum(each > 0.01 for each in bad) < 0.1 * len(bad)
+
+
+def test_a_growth_of_yesterday_is_expected_again():
+    def counts(yesterday):
+        number = int(START.timestamp()) // replicas.BIN_SECONDS
+        rates = tuple(yesterday if each == (number + 7) % RATE_BINS else 3.0 for each in range(RATE_BINS))
+        world = Service(rate=3.0, replicas=2).serve(50 * MINUTE)
+        world.state = replace(world.state, replicas=replace(world.memory, rates=rates))
+        return world.serve(20 * MINUTE - 2 * replicas.LOOK_SECONDS).counts
+
+    assert counts(3.0)[TALKER] <= 3
+    assert counts(12.0)[TALKER] >= 6
+
+
+def test_the_start_of_a_replica_is_measured():
+    world = Service(rate=3.0, replicas=2)
+    world.start_seconds = 300.0
+    world.serve(HOUR)
+    before = world.memory.start_seconds
+    world.rate = 9.0
+    world.serve(HOUR)
+    assert before < world.memory.start_seconds < 300.0
+
+
+def test_the_maximum_limits():
+    world = Service(rate=14.0, replicas=2, scales=dict.fromkeys(TUNED_STAGES, scale(maximum=3))).serve(HOUR)
+    assert world.counts == {TALKER: 3, CODEC: 3}
+    assert world.memory.stages[TALKER].wanted >= 7, "which the condition says"
+
+
+def test_a_model_that_promises_too_much_is_corrected():
+    world = Service(error=3.0, rate=9.0, replicas=2).serve(HOUR)
+    assert world.badness() < 0.01
+    assert world.counts[TALKER] <= 7 and world.counts[CODEC] <= 4, "the least is 5 and 3"
+    for part in world.memory.stages.values():
+        assert part.correction == pytest.approx(1 / 3, rel=0.4)
+
+
+def test_a_model_that_promises_too_little_is_corrected_before_replicas_are_added():
+    world = Service(error=0.6, rate=7.0, replicas=4)
+    world.serve(HOUR)
+    assert world.counts[TALKER] <= 5
+
+
+# Scaling down -------------------------------------------------------------------------------------------------------
+
+
+def test_replicas_are_removed_when_ten_minutes_did_not_need_them():
+    world = Service(rate=13.0, replicas=8).serve(HOUR)
+    assert world.counts[TALKER] == 8
+    world.rate, before = 3.0, world.now
+    world.until(lambda w: w.counts[TALKER] < 8, HOUR)
+    assert world.now - before >= replicas.HYSTERESIS.total_seconds()
+    world.serve(HOUR)
+    assert world.counts == {TALKER: 2, CODEC: 1}
+    assert "ScaledDown" in world.events
+
+
+def test_a_valley_of_minutes_removes_nothing():
+    world = Service(rate=13.0, replicas=8).serve(HOUR)
+    most = world.counts[TALKER]
+    for rate in (3.0, 13.0, 3.0, 13.0):
+        world.rate = rate
+        world.serve(8 * MINUTE)
+        assert world.counts[TALKER] >= most - 1
+
+
+def test_the_minimum_is_kept_without_requests():
+    world = Service(rate=3.0, replicas=4, scales=dict.fromkeys(TUNED_STAGES, scale(minimum=2))).serve(HOUR)
+    assert world.counts == {TALKER: 2, CODEC: 2}
+
+
+def test_nothing_is_removed_during_a_disruption():
+    world = Service(rate=3.0, replicas=4)
+    world.until(lambda w: w.state.replicas, MINUTE)
+    world.disruption = "a canary is in progress"
+    world.serve(HOUR)
+    assert world.counts == {TALKER: 4, CODEC: 4}
+    world.rate = 14.0
+    world.serve(5 * MINUTE)
+    assert world.counts[TALKER] >= 7, "but added"
+
+
+def test_the_state_of_an_idle_pipeline_does_not_change():
+    world = Service(rate=3.0, replicas=2).serve(HOUR)
+    world.rate = 1e-9
+    world.serve(25 * HOUR)  # What was yesterday is expected again.
+    before = world.memory
+    world.serve(12 * HOUR)
+    assert world.memory == before
+
+
+# Beside trials ------------------------------------------------------------------------------------------------------
+
+
+def in_trial(world) -> Service:
+    """Starts a trial, by an answer of the model to the present question."""
+    world.rate *= 1.3
+    world.policy = replace(world.policy, objectives=dict(world.policy.objectives))
+    world.proposal = replace(BASE, talker_max_num_seqs=8, codec_max_num_seqs=4)
+    world.until(lambda w: w.state.trial, HOUR)
+    return world
+
+
+class Troubled(Service):
+    """A twentieth of the requests is bad, however many replicas there are."""
+
+    def badness(self) -> float:
+        return max(0.04, super().badness())
+
+
+def test_more_replicas_end_a_trial_which_is_not_charged_to_the_candidate():
+    world = in_trial(Troubled(rate=3.0, replicas=4))
+    candidate = world.state.trial.candidate
+    world.rate, before = 19.0, len(world.events)
+    world.until(lambda w: "ScaledUp" in w.events[before:], 5 * MINUTE)
+    assert world.state.trial is None
+    assert world.state.history[-1].verdict == "Superseded"
+    assert not any(each.setting == candidate for each in world.state.tried)
+
+
+def test_no_replica_is_removed_during_a_trial():
+    world = in_trial(Troubled(rate=3.0, replicas=4))
+    counts, lower = world.counts, []
+
+    def watch(world):
+        if world.state.trial or world.state.soak:
+            lower.append(any(world.counts[stage] < counts[stage] for stage in TUNED_STAGES))
+
+    world.rate = 1.5
+    world.serve(30 * MINUTE, watch)
+    assert lower and not any(lower)
+
+
+# Modes --------------------------------------------------------------------------------------------------------------
+
+
+def test_recommend_only_says_it():
+    world = Service(rate=9.0, replicas=2, scales=dict.fromkeys(TUNED_STAGES, scale("Recommend"))).serve(HOUR)
+    assert world.counts == {TALKER: 2, CODEC: 2}
+    assert world.memory.stages[TALKER].recommended >= 5
+    assert set(world.events) == {"ScalingRecommended"}
+    assert "recommended" in replicas.summary(world.memory)
+
+
+def test_a_stage_that_others_scale_is_followed():
+    world = Service(rate=3.0, replicas=3, scales={TALKER: scale()}).serve(HOUR)
+    assert world.counts == {TALKER: 2, CODEC: 3}
+    world.restarts["codec-3"] = 0
+    world.evaluate()
+    assert world.counts[CODEC] == 4
+
+
+def test_colocated_stages_have_the_larger_number():
+    world = Service(rate=7.5, replicas=1)
+    world.policy = replace(world.policy, colocated=True)
+    world.serve(HOUR)
+    assert world.counts[TALKER] == world.counts[CODEC] >= 4
+
+
+def test_nothing_is_remembered_once_nothing_is_scaled():
+    world = Service(rate=3.0, replicas=2).serve(HOUR)
+    world.policy = replace(world.policy, scales={})
+    world.evaluate()
+    assert world.state.replicas is None
+
+
+def test_the_capacity_is_asked_for_anew_when_the_setting_or_the_mix_changes():
+    world = Service(rate=3.0, replicas=2).serve(4 * HOUR)
+    (question,) = world.capacities
+    assert question.asked.load.rate == pytest.approx(3.0, rel=0.3) and question.target == 0.95
+    world.policy = replace(world.policy, requested=replace(BASE, talker_max_num_seqs=4))
+    world.serve(10 * MINUTE)
+    assert len(world.capacities) > 1
+
+
+def test_what_replicas_can_do_is_forgotten_with_the_image():
+    world = Service(error=3.0, rate=9.0, replicas=2).serve(HOUR)
+    world.identity = replace(world.identity, image="another")
+    world.evaluate()
+    assert world.memory.capacity is None
+    assert {part.correction for part in world.memory.stages.values()} == {USUAL}
+    assert world.counts[TALKER] >= 5, "but the replicas stay"
