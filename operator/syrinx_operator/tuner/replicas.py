@@ -28,8 +28,8 @@ HYSTERESIS = timedelta(minutes=10)
 """Replicas that were needed within this time are kept."""
 RATE_SECONDS, SUDDEN_SECONDS = 300.0, 30.0
 """Windows of the rate of requests, and of a sudden rise."""
-JUDGED_SECONDS = 45.0
-"""Least time of which it is judged how requests are served."""
+JUDGED_SECONDS, MAX_JUDGED_SECONDS = 45.0, 600.0
+"""Least and most time of which it is judged how requests are served."""
 LOOK_SECONDS = 10.0
 """Time between two evaluations while there are requests."""
 BIN_SECONDS = 600
@@ -41,7 +41,7 @@ STILL = 0.8
 """Part of the bad requests from which on more replicas of a stage were no help."""
 LESS = 0.9
 """Part of a use of the capacity with bad requests that is used from then on."""
-FORGET_SECONDS = 6 * 3600.0
+FORGET_SECONDS = 3 * 3600.0
 """Time in which a correction for the worse loses two thirds of its effect."""
 _MAX_TARGET = 0.998
 """The model plays too few requests for more."""
@@ -167,7 +167,8 @@ def advance(builder: DecisionBuilder, question: AskModel, ask: AskCapacity) -> N
         return
     if recent.rates:
         builder.requeue_after = min(builder.requeue_after, LOOK_SECONDS)
-    known = builder.look(max(_memory(builder).ready_time, recent.since), builder.now)
+    judged = builder.now - timedelta(seconds=MAX_JUDGED_SECONDS)
+    known = builder.look(max(_memory(builder).ready_time, judged), builder.now)
     if known.of_arm().accepted >= MIN_REQUESTS:
         if builder.state.trial is None or _memory(builder).capacity is None:
             _measure(builder, known, question, ask)
@@ -301,10 +302,10 @@ def _holds(builder: DecisionBuilder, known: Capacity | None, asked: Question) ->
 def _verdict(builder: DecisionBuilder, known: Evidence) -> bool | None:
     """Returns whether the ready replicas serve the requests well; None while that is not known."""
     seen, target = known.of_arm(), max(each.target for each in builder.policy.objectives.values())
-    if known.seconds >= JUDGED_SECONDS and seen.bad >= max(3.0, 2 * (1 - target) * seen.accepted):
+    tolerated = (1 - target) * seen.accepted
+    if known.seconds >= JUDGED_SECONDS and seen.bad > tolerated + 3 * math.sqrt(known.burst * tolerated) + 1:
         return False
-    is_good = known.seconds >= RATE_SECONDS / 2 and seen.bad <= (1 - target) / 2 * seen.accepted
-    return True if is_good else None
+    return True if known.seconds >= RATE_SECONDS / 2 and seen.bad <= tolerated / 2 else None
 
 
 def _correct(builder: DecisionBuilder, known: Evidence) -> None:

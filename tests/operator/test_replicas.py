@@ -1,0 +1,159 @@
+"""Replicas that the tuner decides: workloads follow its state, and others' autoscalers and trials come first."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from support.listeners import CHUNKS, Listeners
+from support.operator import Harness
+from support.tuning import scaled, trial
+from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.resource.stage_config import Stage
+from syrinx_operator.resource.tuning_status import CallPoint, Measured, Peak, Replicas, State, StepPoint
+from syrinx_stages.contract.settings import DEFAULT_RAMP
+
+pytestmark = pytest.mark.faults
+
+CODECS = ("demo-codec-0", "demo-codec-1")
+ASKED = Setting(talker_max_num_seqs=8, codec_max_num_seqs=8, chunk_ramp=DEFAULT_RAMP)
+SPEC = {
+    "talker": {"autoscaling": {"maxReplicas": 3}},
+    "codec": {"replicas": 2, "autoscaling": {"maxReplicas": 4}},
+    "slo": {"ttfa": [{"taskType": "CustomVoice", "ttfaP95Ms": 300}]},
+    "tuning": {"intervalSeconds": 5},
+}
+MEASURED = Measured(steps=(StepPoint(1, 100, 1.0),), calls=(CallPoint(1, 4, False, 100, 2.0),), prefills=10)
+
+
+def known(talkers: int = 1, codecs: int = 2, peaks: tuple[Peak, ...] = ()) -> Replicas:
+    """Returns what is known of replicas that serve two requests a second each."""
+    memory = scaled(datetime.now(UTC), talkers, codecs)
+    assert memory.capacity is not None
+    capacity = msgspec.structs.replace(memory.capacity, setting=ASKED, frames=float(sum(CHUNKS)))
+    stages = {stage: msgspec.structs.replace(part, peaks=peaks) for stage, part in memory.stages.items()}
+    return msgspec.structs.replace(memory, capacity=capacity, stages=stages)
+
+
+def write_state(harness: Harness, replicas: Replicas, **fields) -> None:
+    state = State(phase="Watching", requested=ASKED, measured=MEASURED, replicas=replicas, **fields)
+    data = {"tuning.json": msgspec.json.encode(state).decode()}
+    harness.cluster.patch("configmap", "demo-tuning", {"data": data}, manager="syrinx-operator")
+
+
+def count(harness: Harness, stage: str) -> int:
+    found: int = harness.cluster.get("statefulset", f"demo-{stage}")["spec"]["replicas"]
+    return found
+
+
+def counts(harness: Harness) -> tuple[int, int]:
+    return count(harness, "talker"), count(harness, "codec")
+
+
+def reasons(harness: Harness) -> set[str]:
+    return {event["reason"] for event in harness.events()}
+
+
+async def started(harness: Harness, *, per_second: float = 6.0, **spec) -> Harness:
+    """Returns a ready pipeline with this many requests per codec, all served well, whose operator has stopped."""
+    admins = harness.cluster.kubelet.admins
+    admins.metrics = Listeners(
+        CODECS, lambda pod: admins.report(pod)["settings"], rows=0, late=0.0, per_second=per_second
+    ).metrics
+    harness.apply(**{**SPEC, **spec})
+    async with harness.operator():
+        await harness.settled()
+        await harness.wait(lambda: len(harness.cluster.list("pod", "syrinx.dev/component=codec")) == 2, "two codecs")
+        await harness.wait(lambda: harness.condition("AutoscalingReady")["reason"] == "NoData", "nothing is known")
+    return harness
+
+
+async def test_replicas_are_added_for_the_load_and_the_maximum_limits(harness):
+    await started(harness)
+    write_state(harness, known())
+    async with harness.operator() as operator:
+        await harness.wait(lambda: counts(harness) == (3, 4), "as many as there may be", 120)
+        await operator.kill()
+    async with harness.operator():
+        await harness.settled()
+        await harness.wait(lambda: len(harness.talkers()) == 3, "the next operator keeps them")
+        await harness.wait(lambda: harness.condition("AutoscalingReady")["reason"] == "MaxReplicas", "it is reported")
+    message = harness.condition("AutoscalingReady")["message"]
+    assert "maxReplicas is 3" in message and "maxReplicas is 4" in message
+    assert counts(harness) == (3, 4)
+    assert {"ScaledUp", "MaxReplicas"} <= reasons(harness)
+    assert "2 -> 4 replicas" in harness.cluster.get("ttspipeline", "demo")["status"]["tuning"]["replicas"]
+
+
+async def test_replicas_that_are_not_needed_drain(harness):
+    await started(harness, per_second=0.5)
+    # A larger number was needed nine minutes and 50 seconds ago.
+    write_state(harness, known(peaks=(Peak(datetime.now(UTC) - timedelta(minutes=9, seconds=50), 2),)))
+    async with harness.operator():
+        await harness.wait(lambda: counts(harness) == (1, 1), "one is removed", 120)
+        await harness.wait(lambda: len(harness.cluster.list("pod", "syrinx.dev/component=codec")) == 1, "it has ended")
+        await harness.settled()
+    assert "ScaledDown" in reasons(harness)
+
+
+async def test_nothing_is_removed_during_a_trial(harness):
+    await started(harness, per_second=0.5, tuning={"mode": "Auto", "intervalSeconds": 5})
+    now = datetime.now(UTC)
+    candidate = ASKED.with_value(Knob.CODEC_ROWS, 16)
+    running = trial(candidate, ASKED, now, replicas=("demo-talker-0", *CODECS), period_seconds=60.0)
+    replicas = known(peaks=(Peak(now - timedelta(minutes=9, seconds=55), 2),))
+    write_state(harness, replicas, mode="Auto", trial=running)
+    async with harness.operator() as operator:
+        await operator.ready()
+        await operator.reconciled(20)
+        state = msgspec.json.decode(harness.cluster.get("configmap", "demo-tuning")["data"]["tuning.json"], type=State)
+        assert state.trial is not None and state.replicas.stages[Stage.CODEC].wanted == 1
+        assert counts(harness) == (1, 2)
+
+
+async def test_another_autoscaler_is_respected(harness):
+    await started(harness)
+    target = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "demo-codec"}
+    body = {"scaleTargetRef": target, "maxReplicas": 8}
+    kind = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler"}
+    harness.cluster.apply({**kind, "metadata": {"name": "codecs"}, "spec": body})
+    harness.cluster.scale("statefulset", "demo-codec", 3)
+    write_state(harness, known())
+    async with harness.operator() as operator:
+        await harness.wait(lambda: count(harness, "talker") == 3, "talkers are added", 120)
+        await harness.wait(lambda: harness.condition("AutoscalingReady")["reason"] == "OtherAutoscaler", "it is said")
+        await operator.reconciled(3)
+        assert count(harness, "codec") == 3
+        harness.cluster.delete("horizontalpodautoscaler", "codecs")
+        await harness.wait(lambda: count(harness, "codec") == 4, "Syrinx decides again", 120)
+
+
+async def test_mode_recommend_changes_nothing(harness):
+    recommend = {"autoscaling": {"mode": "Recommend", "maxReplicas": 4}}
+    await started(harness, talker=recommend, codec={"replicas": 2, **recommend})
+    write_state(harness, known())
+    async with harness.operator() as operator:
+        await harness.wait(lambda: "ScalingRecommended" in reasons(harness), "a recommendation", 120)
+        await operator.reconciled(3)
+        assert counts(harness) == (1, 2)
+        assert "codec 2 (4 recommended)" in harness.cluster.get("ttspipeline", "demo")["status"]["tuning"]["replicas"]
+
+
+async def test_the_count_stays_when_an_autoscaler_is_replaced_by_syrinx_and_back(harness):
+    await started(harness, per_second=0.5)
+    hpa = {"autoscaling": {"by": "Hpa", "maxReplicas": 4}}
+    async with harness.operator() as operator:
+        harness.apply(**{**SPEC, "codec": {"replicas": 1, **hpa}})
+        await harness.settled()
+        harness.cluster.scale("statefulset", "demo-codec", 3)
+        await operator.reconciled(2)
+        harness.apply(**{**SPEC, "codec": {"replicas": 1, "autoscaling": {"maxReplicas": 4}}})
+        await harness.settled()
+        await operator.reconciled(3)
+        assert not harness.cluster.list("horizontalpodautoscaler")
+        assert count(harness, "codec") == 3
+        harness.apply(**{**SPEC, "codec": {"replicas": 1, **hpa}})
+        await harness.settled()
+        assert count(harness, "codec") == 3
