@@ -1,4 +1,4 @@
-"""`python -m simulator scale | calibrate | engines | tuning`."""
+"""`python -m simulator scale | calibrate | engines | tuning | replicas`."""
 
 import argparse
 from pathlib import Path
@@ -24,6 +24,11 @@ def main() -> None:
     tuned.add_argument("--first-seed", type=int, default=1000, help="seed of the first workload")
     tuned.add_argument("--runs", type=int, default=1000, help="number of A/A trials")
     tuned.add_argument("--jobs", type=int, default=2, help="number of processes")
+    scaled = commands.add_parser("replicas", help="measure the numbers of replicas that the tuner chooses")
+    scaled.add_argument("--workloads", type=int, default=8, help="number of drawn workloads")
+    scaled.add_argument("--seeds", type=int, default=3, help="number of drawn days of each")
+    scaled.add_argument("--first-seed", type=int, default=1000, help="seed of the first workload")
+    scaled.add_argument("--jobs", type=int, default=2, help="number of processes")
     given = parser.parse_args()
     if given.command == "scale":
         scale.main(given.json)
@@ -31,6 +36,8 @@ def main() -> None:
         calibrate.main(given.fit)
     elif given.command == "tuning":
         tuning.main(given.workloads, given.seeds, given.first_seed, given.runs, given.jobs)
+    elif given.command == "replicas":
+        tuning.scale(given.workloads, given.seeds, given.first_seed, given.jobs)
     else:
         # Only this command needs torch.
         from simulator import engines

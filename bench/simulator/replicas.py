@@ -3,9 +3,11 @@
 import itertools
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,6 +26,7 @@ from syrinx_operator.tuner.policy import Objective, Policy, Scale
 from syrinx_operator.tuner.replicas import BIN_SECONDS, LOOK_SECONDS, capacity
 
 Counts = Mapping[Stage, int]
+TUNER = "tuner"
 
 HOURS = 6.0
 TARGET = 0.99
@@ -81,8 +84,8 @@ def draw(workload: int, seed: int) -> Day:
     peak, depth = randoms.uniform(*_PEAK) * most, randoms.uniform(0.3, 0.7)
     days = random.Random(f"replicas {workload} {seed}")
     begin = days.uniform(0.0, _DAY - HOURS * 3600)
-    today, flashes = _rates(days, peak, depth)
-    before, _ = _rates(days, peak * days.uniform(0.8, 1.1), depth)
+    today, flashes = _rates(days, peak, depth, begin)
+    before, _ = _rates(days, peak * days.uniform(0.8, 1.1), depth, begin)
     counts = np.random.default_rng(days.getrandbits(32))
     # The simulation starts at midnight, the day does not.
     yesterday = tuple(
@@ -105,7 +108,7 @@ def draw(workload: int, seed: int) -> Day:
             codecs=MAX_REPLICAS,
         ),
         yesterday=yesterday,
-        flashes=sum(begin < each.end and each.begin < begin + HOURS * 3600 for each in flashes),
+        flashes=flashes,
     )
 
 
@@ -162,15 +165,18 @@ def _served(kind: Day) -> float:
     return rate / _STEP if rate > 1.0 else 0.0
 
 
-def _rates(randoms: random.Random, peak: float, depth: float) -> tuple[Callable[[float], float], list[_Flash]]:
-    """Returns the rate by time of day: a wave with slow noise, and up to three flash crowds."""
+def _rates(randoms: random.Random, peak: float, depth: float, begin: float) -> tuple[Callable[[float], float], int]:
+    """Returns the rate by time of day: a wave with slow noise, and up to two flash crowds in the hours from `begin`.
+
+    Also returns the number of flash crowds.
+    """
     noon = randoms.uniform(0.4, 0.7) * _DAY
     noise = [randoms.gauss(0, 0.05) for _ in range(49)]
     flashes = []
-    for _ in range(randoms.choice((0, 1, 2, 3))):
-        begin = randoms.uniform(0.0, _DAY)
+    for _ in range(randoms.choice((0, 1, 1, 2))):
+        starts = begin + randoms.uniform(0.0, HOURS * 3600)
         length, factor = randoms.uniform(600.0, 2400.0), randoms.uniform(1.4, 2.5)
-        flashes.append(_Flash(begin, randoms.uniform(60.0, 300.0), begin + length, factor))
+        flashes.append(_Flash(starts, randoms.uniform(60.0, 300.0), starts + length, factor))
 
     def rate(time: float) -> float:
         wave = 1 - depth * (1 - math.cos(2 * math.pi * (time - noon) / _DAY)) / 2
@@ -178,7 +184,7 @@ def _rates(randoms: random.Random, peak: float, depth: float) -> tuple[Callable[
         level = noise[int(at)] * (1 - part) + noise[int(at) + 1] * part
         return peak * wave * (1 + level) * max([each.at(time) for each in flashes], default=1.0)
 
-    return rate, flashes
+    return rate, len(flashes)
 
 
 # The least --------------------------------------------------------------------------------------------------------
@@ -256,15 +262,6 @@ def _search(serves: Callable[[tuple[int, ...]], bool], start: tuple[int, ...], *
 # Methods ----------------------------------------------------------------------------------------------------------
 
 
-class Score(Struct, frozen=True, kw_only=True):
-    """How a method served a day."""
-
-    cost_over_least: float
-    """Replica-seconds beyond the least, as a ratio of that."""
-    missed: float
-    """Ratio of requests served badly."""
-
-
 def run_tuner(day: Day, start: Counts) -> tuple[World, list[tuple[float, Event]]]:
     """Runs the tuner, with the settings left as they are."""
     rules, world = rules_of(day), World(day.scenario)
@@ -334,3 +331,154 @@ def run_hpa(day: Day, start: Counts) -> World:
             world.scale(counts, day.start_seconds)
             running = counts
     return world
+
+
+# All of them ------------------------------------------------------------------------------------------------------
+
+
+class Score(Struct, frozen=True, kw_only=True):
+    """How a method served a day."""
+
+    cost_over_least: float
+    """Replica-seconds beyond the least, as a ratio of that."""
+    missed: float
+    """Ratio of requests served badly."""
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One workload on one of its days."""
+
+    workload: int
+    seed: int
+    """Of the day."""
+    requests: int
+    colocated: bool
+    start_seconds: float
+    flashes: int
+    fewest: int
+    """Talkers and codecs of the least numbers, in the span that needs fewest."""
+    most: int
+    least_missed: float
+    """Ratio of requests that the least numbers serve badly."""
+    scores: Mapping[str, Score]
+    """By method."""
+
+
+class Summary(Score, frozen=True, kw_only=True):
+    """A method over all days: means, and the worst."""
+
+    cost_over_least_worst: float
+    missed_worst: float
+
+
+class ReplicasReport(Summary, frozen=True, kw_only=True):
+    """The tuner, its baselines, and all days."""
+
+    command: str
+    workloads: int
+    seeds: int
+    first_seed: int
+    hours: float
+    target: float
+    """Ratio of requests to serve well."""
+    baselines: Mapping[str, Summary]
+    rows: tuple[Row, ...]
+
+
+def measure(workload: int, seed: int) -> Row:
+    """Runs all methods on the same requests."""
+    day = draw(workload, seed)
+    best = least(day)
+    start = best.counts[0]
+    peak = {stage: max(each[stage] for each in best.counts) for stage in TUNED_STAGES}
+    worlds = {TUNER: run_tuner(day, start)[0], "fixed at the peak": run_fixed(day, peak), "HPA": run_hpa(day, start)}
+    totals = [sum(each.values()) for each in best.counts]
+    return Row(
+        workload=workload,
+        seed=seed,
+        requests=len(worlds[TUNER].outcomes()),
+        colocated=day.colocated,
+        start_seconds=round(day.start_seconds),
+        flashes=day.flashes,
+        fewest=min(totals),
+        most=max(totals),
+        least_missed=round(best.missed, 4),
+        scores={
+            name: Score(
+                cost_over_least=round(world.replica_seconds / best.seconds - 1, 4),
+                missed=round(1 - float(good(world.outcomes(), day.scenario).mean()), 4),
+            )
+            for name, world in worlds.items()
+        },
+    )
+
+
+def report(workloads: int, seeds: int, first_seed: int, jobs: int) -> ReplicasReport:
+    """Measures days of workloads that are drawn by seeds from `first_seed` on."""
+    with ProcessPoolExecutor(jobs) as pool:
+        drawn, each = zip(*itertools.product(range(first_seed, first_seed + workloads), range(seeds)), strict=True)
+        rows = []
+        for row in pool.map(measure, drawn, each):
+            print(f"workload {row.workload}, day {row.seed}: {_cells(row)}", flush=True)
+            rows.append(row)
+    return ReplicasReport(
+        **msgspec.structs.asdict(_summary([row.scores[TUNER] for row in rows])),
+        command=f"PYTHONPATH=bench python -m simulator replicas --workloads {workloads} --seeds {seeds} "
+        f"--first-seed {first_seed}",
+        workloads=workloads,
+        seeds=seeds,
+        first_seed=first_seed,
+        hours=HOURS,
+        target=TARGET,
+        baselines={name: _summary([row.scores[name] for row in rows]) for name in rows[0].scores if name != TUNER},
+        rows=tuple(rows),
+    )
+
+
+def _summary(scores: Sequence[Score]) -> Summary:
+    costs, missed = [each.cost_over_least for each in scores], [each.missed for each in scores]
+    return Summary(
+        cost_over_least=round(sum(costs) / len(costs), 4),
+        missed=round(sum(missed) / len(missed), 5),
+        cost_over_least_worst=max(costs),
+        missed_worst=max(missed),
+    )
+
+
+def table(report: ReplicasReport) -> list[str]:
+    """Returns the lines of a section in Markdown."""
+    return [
+        "## Replicas",
+        "",
+        f"Measured by `{report.command}`: {report.workloads} drawn workloads, {report.hours:g} hours of {report.seeds} "
+        f"drawn days each, with a daily wave and flash crowds. The objective is that {report.target:.0%} of the "
+        "requests are served well. A new replica takes its time to start; one that ends finishes its requests. The "
+        "tuner knows the rates of the day before, and nothing else. Settings stay.",
+        "",
+        "- Cost: replica-seconds of talkers and codecs over the least. The least is found in hindsight with the same "
+        "requests: for each ten minutes the numbers of which none can be less, with replicas that come and go at once.",
+        "- Missed: ratio of requests served badly.",
+        "- Fixed at the peak: the largest of the least numbers all the time, which nobody knows before. HPA: live "
+        "streams for each replica, as many as rows in a step.",
+        "",
+        "| method | cost over the least, mean | worst | missed, mean | worst |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {name} | {each.cost_over_least:+.1%} | {each.cost_over_least_worst:+.1%} | {each.missed:.2%} | "
+            f"{each.missed_worst:.2%} |"
+            for name, each in {TUNER: report, **report.baselines}.items()
+        ),
+        "",
+        "| workload, day | requests | starts in | flash crowds | least, replicas | its missed | tuner | fixed | HPA |",
+        "|---|---|---|---|---|---|---|---|---|",
+        *(
+            f"| {row.workload}, {row.seed} | {row.requests:,} | {row.start_seconds:.0f} s | {row.flashes} | "
+            f"{row.fewest} to {row.most} | {row.least_missed:.2%} | {_cells(row)} |"
+            for row in report.rows
+        ),
+        "",
+    ]
+
+
+def _cells(row: Row) -> str:
+    return " | ".join(f"{each.cost_over_least:+.0%}, {each.missed:.2%}" for each in row.scores.values())

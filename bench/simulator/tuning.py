@@ -11,11 +11,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from simulator import baselines, trials
+from simulator import baselines, replicas, trials
 from simulator.auto import policy, tune
 from simulator.cases import RESULTS
 from simulator.fresh import draw
 from simulator.layout import Array
+from simulator.replicas import ReplicasReport
 from simulator.scenario import Scenario
 from simulator.trials import Errors
 from simulator.world import fixed, good, run_fixed
@@ -102,6 +103,7 @@ class Report(Struct, frozen=True, kw_only=True):
     skewed: Errors
     """A change that is usually better by 5 points, and worse by 60 in a tenth of the pairs."""
     skewed_promoted: float
+    replicas: ReplicasReport | None = None
 
 
 # One workload -----------------------------------------------------------------------------------------------------
@@ -237,10 +239,24 @@ def main(workloads: int, seeds: int, first_seed: int, runs: int, jobs: int) -> N
         aa=aa,
         skewed=skewed,
         skewed_promoted=skewed.promoted,
+        replicas=_recorded().replicas,
     )
+    _record(report)
+    plot(report, RESULTS / "tuning.png")
+
+
+def scale(workloads: int, seeds: int, first_seed: int, jobs: int) -> None:
+    """Measures the numbers of replicas, and adds them to the results."""
+    _record(replace(_recorded(), replicas=replicas.report(workloads, seeds, first_seed, jobs)))
+
+
+def _recorded() -> Report:
+    return msgspec.json.decode((RESULTS / "tuning.json").read_bytes(), type=Report)
+
+
+def _record(report: Report) -> None:
     (RESULTS / "tuning.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
     write_table(RESULTS / "tuning.json", RESULTS / "tuning.md")
-    plot(report, RESULTS / "tuning.png")
 
 
 # Tables -----------------------------------------------------------------------------------------------------------
@@ -287,6 +303,7 @@ def write_table(source: Path, target: Path) -> None:
         "",
         "![Regret of each workload by method](tuning.png)",
         "",
+        *(replicas.table(report.replicas) if report.replicas else ()),
     ]
     target.write_text("\n".join(lines))
 

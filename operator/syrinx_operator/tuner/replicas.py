@@ -303,7 +303,7 @@ def _verdict(builder: DecisionBuilder, known: Evidence) -> bool | None:
     """Returns whether the ready replicas serve the requests well; None while that is not known."""
     seen, target = known.of_arm(), max(each.target for each in builder.policy.objectives.values())
     tolerated = (1 - target) * seen.accepted
-    if known.seconds >= JUDGED_SECONDS and seen.bad > tolerated + 3 * math.sqrt(known.burst * tolerated) + 1:
+    if known.seconds >= JUDGED_SECONDS and seen.bad > tolerated + 2 * math.sqrt(known.burst * tolerated) + 1:
         return False
     return True if known.seconds >= RATE_SECONDS / 2 and seen.bad <= tolerated / 2 else None
 
