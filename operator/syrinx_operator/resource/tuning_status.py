@@ -26,6 +26,7 @@ MAX_SHAPES = 96
 MAX_TRIED = 32
 RATE_BINS = 144
 """Rates of ten minutes that are kept: a day."""
+ANY = 1000.0
 USUAL = 0.85
 """Part of a predicted capacity that is used until more is observed."""
 
@@ -214,6 +215,7 @@ class StageReplicas(StatusStruct, frozen=True, kw_only=True):
     wanted: Annotated[Count, Meta(description="Number that the expected load needs, also beyond the bounds.")] = 0
     recommended: Annotated[Count | None, Meta(description="Number that mode Auto would choose.")] = None
     correction: Annotated[float, Meta(description="Part of the capacity that is used, by what was observed.")] = USUAL
+    limit: Annotated[float, Meta(description="Part of the capacity with which requests were bad.")] = ANY
     peaks: tuple[Peak, ...] = ()
     """Larger needs of the last ten minutes, the largest first."""
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from syrinx_operator.resource.knobs import TUNED_STAGES, Setting
 from syrinx_operator.resource.stage_config import Stage
-from syrinx_operator.resource.tuning_status import RATE_BINS, USUAL, Capacity, Peak, Replicas, StageReplicas
+from syrinx_operator.resource.tuning_status import ANY, RATE_BINS, USUAL, Capacity, Peak, Replicas, StageReplicas
 from syrinx_operator.tuner.builder import DecisionBuilder, alike, in_force
 from syrinx_operator.tuner.evidence import MIN_REQUESTS, Evidence
 from syrinx_operator.tuner.plan import Question, calibrated
@@ -36,13 +36,15 @@ BIN_SECONDS = 600
 """Length of the bins of the rates of the last day."""
 SAME_MIX = 0.4
 """Sum of the changes of the task types' shares for which a capacity still holds."""
-MAX_CORRECTION = 2.0
+MAX_CORRECTION = 3.0
 STILL = 0.8
 """Part of the bad requests from which on more replicas of a stage were no help."""
 LESS = 0.9
 """Part of a use of the capacity with bad requests that is used from then on."""
-FORGET_SECONDS = 3 * 3600.0
-"""Time in which a correction for the worse loses two thirds of its effect."""
+MILD = 5.0
+"""Ratio of bad requests, of what is tolerated, that shows that a capacity is nearly reached."""
+FAST, SLOW = 1.03, 1.005
+"""Growth of the used capacity in five minutes while requests are served well, up to what was too much, and beyond."""
 _MAX_TARGET = 0.998
 """The model plays too few requests for more."""
 _REQUESTS = 400
@@ -159,7 +161,7 @@ def advance(builder: DecisionBuilder, question: AskModel, ask: AskCapacity) -> N
     if builder.state.replicas is None:
         return
     if not builder.state.measured.is_known:  # Another image, model or device: what replicas can do is forgotten.
-        stages = {stage: replace(part, correction=USUAL) for stage, part in _memory(builder).stages.items()}
+        stages = {stage: replace(part, correction=USUAL, limit=ANY) for stage, part in _memory(builder).stages.items()}
         builder.set(replicas=replace(_memory(builder), capacity=None, stages=stages))
     _record_rate(builder)
     recent = builder.look(builder.now - timedelta(seconds=RATE_SECONDS), builder.now)
@@ -283,8 +285,7 @@ def _measure(builder: DecisionBuilder, known: Evidence, question: AskModel, ask:
     asked = question(builder, known, setting)
     if asked is None or _holds(builder, memory.capacity, asked):
         return
-    target = max(each.target for each in builder.policy.objectives.values())
-    found = ask(CapacityQuestion(asked=asked, target=target, time=builder.now))
+    found = ask(CapacityQuestion(asked=asked, target=_target(builder), time=builder.now))
     if found is None:
         builder.requeue_after = min(builder.requeue_after, 2.0)
     elif found.setting == setting:
@@ -301,8 +302,8 @@ def _holds(builder: DecisionBuilder, known: Capacity | None, asked: Question) ->
 
 def _verdict(builder: DecisionBuilder, known: Evidence) -> bool | None:
     """Returns whether the ready replicas serve the requests well; None while that is not known."""
-    seen, target = known.of_arm(), max(each.target for each in builder.policy.objectives.values())
-    tolerated = (1 - target) * seen.accepted
+    seen = known.of_arm()
+    tolerated = (1 - _target(builder)) * seen.accepted
     if known.seconds >= JUDGED_SECONDS and seen.bad > tolerated + 2 * math.sqrt(known.burst * tolerated) + 1:
         return False
     return True if known.seconds >= RATE_SECONDS / 2 and seen.bad <= tolerated / 2 else None
@@ -314,30 +315,48 @@ def _correct(builder: DecisionBuilder, known: Evidence) -> None:
     memory, is_good = _memory(builder), _verdict(builder, known)
     if memory.capacity is None or is_good is None:
         return
-    curves, stages = memory.capacity.curves, dict(memory.stages)
-    able_now = {stage: max(served(curves[stage], part.ready), 1e-9) for stage, part in stages.items()}
-    rate = sum(known.rates.values())
-    if not is_good:
-        last = builder.look(builder.now - timedelta(seconds=SUDDEN_SECONDS), builder.now)
-        rate = max(rate, sum(last.rates.values()))
-        use = {stage: rate / able_now[stage] for stage in stages}
-        if any(use[stage] > part.correction for stage, part in stages.items()):
-            return  # It was to be expected.
-        blamed = max(stages, key=lambda stage: use[stage] / stages[stage].correction)
-        bad = known.of_arm().bad_ratio
-        if blamed is memory.blamed and bad > STILL * memory.blamed_bad:
-            # More of them were no help.
-            blamed = next(stage for stage in stages if stage is not blamed)
-        stages[blamed] = replace(stages[blamed], correction=round(LESS * use[blamed], 3))
-        memory = replace(memory, blamed=blamed, blamed_bad=bad)
-    else:
-        forgets = builder.seconds_since(memory.judged_time) >= RATE_SECONDS
-        kept = math.exp(-RATE_SECONDS / FORGET_SECONDS) if forgets else 1.0
+    curves, stages, bad = memory.capacity.curves, dict(memory.stages), known.of_arm().bad_ratio
+    use = {
+        stage: sum(known.rates.values()) / max(served(curves[stage], part.ready), 1e-9)
+        for stage, part in stages.items()
+    }
+    if is_good:
+        grows = builder.seconds_since(memory.judged_time) >= RATE_SECONDS
         for stage, part in stages.items():
-            better = max(part.correction, USUAL - (USUAL - part.correction) * kept, rate / able_now[stage])
-            stages[stage] = replace(part, correction=round(min(better, MAX_CORRECTION), 3))
+            factor = 1.0 if not grows else FAST if part.correction * FAST < LESS * part.limit else SLOW
+            # Only what was served well shows that the model promises too little.
+            usual = max(part.correction, min(part.correction * factor, 1.0))
+            stages[stage] = _corrected(part, max(usual, use[stage]))
+    elif not _is_bad_now(builder):
+        return
+    elif any(use[stage] > part.correction for stage, part in stages.items()):
+        # It was to be expected. If few are bad, it is not far from what they serve well.
+        if bad < MILD * (1 - _target(builder)):
+            for stage, part in stages.items():
+                stages[stage] = _corrected(part, max(part.correction, LESS * use[stage]))
+    else:
+        blamed = max(stages, key=lambda stage: use[stage] / stages[stage].correction)
+        if blamed is memory.blamed and bad > STILL * memory.blamed_bad:
+            blamed = next(stage for stage in stages if stage is not blamed)
+        stages[blamed] = replace(_corrected(stages[blamed], LESS * use[blamed]), limit=round(use[blamed], 3))
+        memory = replace(memory, blamed=blamed, blamed_bad=bad)
     if stages != memory.stages:
         builder.set(replicas=replace(memory, stages=stages, judged_time=builder.now))
+
+
+def _is_bad_now(builder: DecisionBuilder) -> bool:
+    """Returns whether requests were bad in the last minute, under the present load."""
+    last = builder.look(builder.now - timedelta(seconds=2 * SUDDEN_SECONDS), builder.now).of_arm()
+    return last.bad > (1 - _target(builder)) * last.accepted
+
+
+def _corrected(part: StageReplicas, correction: float) -> StageReplicas:
+    return replace(part, correction=round(min(correction, MAX_CORRECTION), 3))
+
+
+def _target(builder: DecisionBuilder) -> float:
+    """Returns the strictest ratio of requests to serve well."""
+    return max(each.target for each in builder.policy.objectives.values())
 
 
 # Scaling ------------------------------------------------------------------------------------------------------------
