@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from simulator import kernel, layout
+from simulator import kernel, layout, replicas
 from simulator.cases import benched, published, simulate
 from simulator.scenario import TASK_TYPES, Costs, Decoder, Failure, Scenario, line
 from simulator.world import World, clock, fixed, good, goodput
@@ -507,3 +507,68 @@ def _calls(evidence) -> int:
 
 def _steps(evidence) -> int:
     return sum(step.count for worker in evidence.replicas for step in worker.steps.values())
+
+
+class TestScaling:
+    SERVICE = changed(SCENARIO, load=((1e9, {"CustomVoice": 6.0}),), talkers=3, codecs=3, seconds=180.0)
+
+    def test_a_replica_serves_once_it_has_started(self):
+        world = World(self.SERVICE)
+        world.scale({Stage.TALKER: 1, Stage.CODEC: 2}, 0.0)
+        world.run(30.0)
+        world.scale({Stage.TALKER: 2, Stage.CODEC: 2}, 40.0)
+        world.run(60.0)
+        (started,) = (each for each in world.evidence(clock(0.0), clock(60.0)).replicas if each.name == "talker-1")
+        assert not started.ready and world.evidence(clock(0.0), clock(60.0)).disruption
+        world.run(180.0)
+        talkers = world.outcomes().talker
+        assert world.outcomes().accepted[talkers == 1].min() > 69.0
+        assert (talkers == 1).sum() > 50 and not (talkers == 2).any()
+
+    def test_a_replica_that_ends_finishes_its_requests(self):
+        world, kept = World(self.SERVICE), World(self.SERVICE)
+        for each in (world, kept):
+            each.run(60.0)
+        held = world.outcomes()
+        drained = (held.talker == 1) & np.isnan(held.finished)
+        assert drained.any()
+        world.scale({Stage.TALKER: 1, Stage.CODEC: 1}, 0.0)
+        for each in (world, kept):
+            each.run(180.0)
+        after = world.outcomes()[: len(held)]
+        assert not np.isnan(after.finished[drained]).any()
+        assert after.talker[drained].tolist() == [1] * int(drained.sum())
+        later = world.outcomes()[len(held) :]
+        assert set(later.talker[later.talker >= 0]) == {0}
+        assert good(world.outcomes(), self.SERVICE).mean() > 0.99 * good(kept.outcomes(), self.SERVICE).mean()
+
+    def test_replicas_cost_from_their_start_until_they_have_ended(self):
+        world = World(self.SERVICE)
+        world.scale({Stage.TALKER: 1, Stage.CODEC: 1}, 0.0)
+        world.run(50.0)
+        assert world.replica_seconds == pytest.approx(100.0)
+        world.scale({Stage.TALKER: 2, Stage.CODEC: 1}, 20.0)
+        world.run(100.0)
+        assert world.replica_seconds == pytest.approx(250.0)
+        world.scale({Stage.TALKER: 1, Stage.CODEC: 1}, 0.0)
+        world.run(150.0)
+        assert 350.0 <= world.replica_seconds < 370.0
+
+    def test_the_least_in_hindsight_serves_well_and_less_does_not(self):
+        day = replicas.Day(
+            scenario=changed(self.SERVICE, seconds=1200.0, objectives={"CustomVoice": Objective(0.1, 0.99)}),
+            colocated=False,
+            start_seconds=60.0,
+        )
+        day = msgspec.structs.replace(
+            day, scenario=changed(day.scenario, load=((1e9, {"CustomVoice": 60.0}),), talkers=12, codecs=12)
+        )
+        found = replicas.least(day)
+        assert found.missed <= 1 - replicas.TARGET
+        total = sum(found.counts[1].values())
+        assert total > 2
+        for stage in found.counts[1]:
+            fewer = {**found.counts[1], stage: found.counts[1][stage] - 1}
+            if fewer[stage]:
+                outcomes = replicas.run_fixed(day, fewer).outcomes()
+                assert good(outcomes, day.scenario).mean() < replicas.TARGET

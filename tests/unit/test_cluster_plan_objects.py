@@ -93,6 +93,49 @@ def test_a_requested_autoscaler_takes_the_count_over_before_it_exists():
     assert replica_count(OWNER, Component.TALKER, talker, scaled) == ReplicaCount(5, applied=False)
 
 
+AUTO, RECOMMEND = {"minReplicas": 2, "maxReplicas": 8}, {"mode": "Recommend", "minReplicas": 2, "maxReplicas": 8}
+
+
+@pytest.mark.parametrize(
+    ("autoscaling", "live", "autoscaled", "decided", "expected"),
+    [
+        (AUTO, None, False, None, ReplicaCount(2)),
+        (AUTO, "syrinx-operator", False, None, ReplicaCount(5)),
+        (AUTO, "kube-controller-manager", False, None, ReplicaCount(5)),
+        (AUTO, "syrinx-operator", False, 7, ReplicaCount(7)),
+        (AUTO, "syrinx-operator", False, 9, ReplicaCount(8)),
+        (AUTO, "kube-controller-manager", True, 7, ReplicaCount(5, applied=False)),
+        (AUTO, "syrinx-operator", True, 7, ReplicaCount(5, resource_version="7")),
+        (RECOMMEND, "syrinx-operator", False, 7, ReplicaCount(1)),
+        (RECOMMEND, "kube-controller-manager", True, 7, ReplicaCount(5, applied=False)),
+        ({"by": "Hpa", **AUTO}, "syrinx-operator", False, 7, ReplicaCount(5, resource_version="7")),
+    ],
+    ids=[
+        "a new pipeline",
+        "before the first decision",
+        "after an autoscaler",
+        "decided",
+        "within the bounds",
+        "an autoscaler of others",
+        "an autoscaler that has not scaled yet",
+        "Recommend",
+        "Recommend, autoscaled",
+        "handed to an autoscaler",
+    ],
+)
+def test_the_tuner_decides_the_replica_count_unless_another_autoscaler_does(
+    autoscaling, live, autoscaled, decided, expected
+):
+    slo = {"ttfa": [{"taskType": "CustomVoice", "ttfaP95Ms": 300}]}
+    talker = pipeline({"talker": {"autoscaling": autoscaling}, "slo": slo}).spec.talker
+    observed = msgspec.structs.replace(
+        EMPTY,
+        objects={TALKER: workload(live)} if live else {},
+        autoscaled=frozenset({TALKER} if autoscaled else ()),
+    )
+    assert replica_count(OWNER, Component.TALKER, talker, observed, decided) == expected
+
+
 def keys(plan):
     return {key(each) for each in plan.manifests}
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
+from support import tuning as tuned
 from support.cluster_status import (
     CODEC,
     CONFIG,
@@ -34,6 +35,7 @@ from syrinx_operator.cluster.state import (
     Problem,
 )
 from syrinx_operator.cluster.status import failed
+from syrinx_operator.resource.autoscaling import StageAutoscalingSpec
 from syrinx_operator.resource.connector import ConnectorSpec
 from syrinx_operator.resource.gateway import GatewaySpec, HttpRouteSpec, ParentRef, RouteSpec
 from syrinx_operator.resource.knobs import Knob, Setting
@@ -44,6 +46,7 @@ from syrinx_operator.resource.spec import (
     PodMonitorSpec,
     TalkerSpec,
 )
+from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.status import Condition, PipelineStatus, read
 from syrinx_operator.resource.tuning import SloSpec, TtfaObjective, TuningSpec
 from syrinx_operator.resource.tuning_status import Forecast, Guard, Soak, State, TrialRecord
@@ -475,6 +478,43 @@ def test_with_tuning_off_the_status_has_no_metrics():
     report = off.update()
     assert report["tuning"] == {"mode": "Off", "phase": "Off", "message": "tuning is off", "configMap": "demo-tuning"}
     assert not {"MetricsAvailable", "TuningReady"} & conditions(report).keys() and "slo" not in report
+
+
+# Autoscaling -------------------------------------------------------------------------------------------------
+
+SCALED = {
+    "talker": TalkerSpec(autoscaling=StageAutoscalingSpec(max_replicas=3)),
+    "codec": CodecSpec(autoscaling=StageAutoscalingSpec(max_replicas=4)),
+    "slo": OBJECTIVES,
+}
+
+
+def scaling(memory, **spec):
+    """Returns the condition about replicas, and its message."""
+    cluster = Cluster(**{**SCALED, **spec})
+    cluster.tuning = State(mode="Recommend", phase="Watching", replicas=memory)
+    report = cluster.update()
+    return condition(report, "AutoscalingReady"), message(report, "AutoscalingReady")
+
+
+def test_the_condition_about_replicas_says_what_limits_them():
+    assert scaling(None)[0] == ("Unknown", "NoData")
+    assert scaling(tuned.scaled(NOW, 3, 2)) == (("True", "Scaling"), "talker 3, codec 2")
+    memory = tuned.scaled(NOW, 3, 2)
+    more = msgspec.structs.replace(memory.stages[Stage.TALKER], wanted=5)
+    limited = msgspec.structs.replace(memory, stages={**memory.stages, Stage.TALKER: more})
+    status, text = scaling(limited)
+    assert status == ("False", "MaxReplicas")
+    assert text == "talker: 5 replicas are needed, and maxReplicas is 3"
+    none = msgspec.structs.replace(memory.capacity, talkers=(0.0, 0.0))
+    assert scaling(msgspec.structs.replace(memory, capacity=none))[0] == ("False", "NoCapacity")
+
+
+def test_without_autoscaling_by_syrinx_there_is_no_such_condition():
+    assert "AutoscalingReady" not in conditions(Cluster().update())
+    hpa = StageAutoscalingSpec(by="Hpa", max_replicas=3)
+    others = {"talker": TalkerSpec(autoscaling=hpa), "codec": CodecSpec(autoscaling=hpa)}
+    assert "AutoscalingReady" not in conditions(Cluster(**others).update())
 
 
 # Tuning ------------------------------------------------------------------------------------------------------

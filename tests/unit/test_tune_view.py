@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
+from support.tuning import scaled
 from syrinx_operator.commands.tune.view import View, changes, lines
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.status import SloStatus
@@ -193,3 +194,11 @@ def test_lists_only_changes():
     decided, knobs = changes(trying, done)
     assert "Promoted: +21.0 points" in decided
     assert knobs == "settings in force: talker.maxNumSeqs 1 -> 4"
+
+
+def test_shows_the_replicas_and_what_they_can_serve():
+    memory = replace(scaled(NOW, talkers=3, codecs=2), why="talker: 2 -> 3 replicas: 5 requests/s are expected")
+    shown = text(State(replicas=memory))
+    assert "replicas: talker 3, codec 2; talker: 2 -> 3 replicas" in shown
+    assert "talker: 3 serve 6 requests/s, 3 are needed; used are 100% of the predicted capacity" in shown
+    assert "replicas" not in text(State())

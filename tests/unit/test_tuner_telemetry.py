@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
+from support.tuning import scaled
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.tuning_status import Forecast, Guard, Served, State, Trial
@@ -94,6 +95,15 @@ def test_exports_the_forecast_once_there_is_one(scraped):
     scraped.tell(state=State(forecast=FORECAST))
     found = {of: scraped.value("syrinx_tuning_forecast_ratio", of=of) for of in ("observed", "current", "best")}
     assert found == {"observed": 0.7, "current": 0.75, "best": 0.98}
+
+
+def test_exports_the_replicas_that_the_tuner_decides(scraped):
+    scraped.tell()
+    assert scraped.value("syrinx_tuning_replicas", stage="talker", of="set") is None
+    scraped.tell(state=State(replicas=scaled(NOW, talkers=3, codecs=2)))
+    assert scraped.value("syrinx_tuning_replicas", stage="talker", of="set") == 3
+    assert scraped.value("syrinx_tuning_replicas", stage="codec", of="needed") == 2
+    assert scraped.value("syrinx_tuning_capacity_requests", stage="talker") == pytest.approx(6.0)
 
 
 def test_metrics_age_until_newer_ones_arrive(scraped):
