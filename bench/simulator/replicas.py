@@ -402,10 +402,10 @@ def measure(workload: int, seed: int) -> Row:
         flashes=day.flashes,
         fewest=min(totals),
         most=max(totals),
-        least_missed=round(best.missed, 4),
+        least_missed=round(float(best.missed), 4),
         scores={
             name: Score(
-                cost_over_least=round(world.replica_seconds / best.seconds - 1, 4),
+                cost_over_least=round(float(world.replica_seconds) / best.seconds - 1, 4),
                 missed=round(1 - float(good(world.outcomes(), day.scenario).mean()), 4),
             )
             for name, world in worlds.items()
