@@ -55,7 +55,7 @@ def test_the_question_shows_the_load_and_what_was_measured():
     assert question.plant.limits == {"CustomVoice": 0.2}
     assert question.observed_well == pytest.approx(1 - BAD, abs=0.1)
     assert question.measured.is_known
-    assert 0.0 < question.observed_medians["CustomVoice"] <= 0.5
+    assert 0.0 < question.observed_quick["CustomVoice"] <= 0.5
 
 
 def test_a_candidate_that_is_no_better_ends_without_a_promotion():
@@ -168,7 +168,7 @@ def test_an_urgent_change_that_makes_it_worse_is_taken_back():
 
 
 def test_a_small_predicted_gain_is_not_urgent():
-    world = World(better(0.7, 0.1), gain=0.5 * deciding.URGENT_GAIN * 0.3).until(lambda w: w.events, 300)
+    world = World(better(0.7, 0.1), gain=0.5 * deciding.URGENT_MORE * 0.3).until(lambda w: w.events, 300)
     assert world.events == ["TrialStarted"]
 
 

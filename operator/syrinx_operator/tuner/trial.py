@@ -22,9 +22,9 @@ from syrinx_operator.tuner.evidence import Evidence, Outcomes
 LABELS = 16
 """Labels are used in turns; late outcomes of a period never meet those of its label's next one."""
 MAX_TRIAL_SECONDS = 3600.0
-PERIOD_SECONDS = 10.0
+PERIOD_SECONDS = 6.0
 """Shortest counted length of a period."""
-PERIOD_REQUESTS = 5
+PERIOD_REQUESTS = 10
 """Expected requests of a period, at least."""
 MAX_PERIOD_SECONDS = 180.0
 CONFIRM_SECONDS = 60.0
