@@ -12,7 +12,7 @@ import math
 
 from syrinx_operator.resource.tuning_status import Bet
 
-ALPHA = 0.05
+ALPHA = 0.03
 """Probability that a test ever finds what is not there."""
 CERTAIN = math.log(1 / ALPHA)
 """Log wealth of a finding."""

@@ -44,9 +44,9 @@ BAD_ENOUGH = 0.01
 """Ratio of bad requests from which the model is asked."""
 LEAST_GAIN = 0.015
 """Predicted gain that is worth a trial."""
-URGENT = 0.2
+URGENT = 0.1
 """Ratio of bad requests from which a change comes into force without a trial."""
-URGENT_GAIN, URGENT_MORE, URGENT_LESS = 0.05, 0.3, 0.5
+URGENT_GAIN, URGENT_MORE, URGENT_LESS = 0.05, 0.3, 0.4
 """Predicted gain that such a change needs: at least, and a ratio of the requests that are served well or that are not,
 whichever is less."""
 REPLAN = timedelta(minutes=5)

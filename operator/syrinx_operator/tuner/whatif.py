@@ -1,8 +1,8 @@
 """What if: serves a drawn load by a model of the pipeline under a setting. Pure.
 
-A request waits for a talker, is prepared beside its steps, is prefilled, and becomes a row of them. The frames that a stream has become chunks
-by the ramp, and rows of the codec's calls. Whoever's playback ends first goes first. Codecs take turns in claiming.
-Talkers do not wait for codecs, so that one run of a talker serves all settings of the codec.
+A request waits for a talker, is prepared beside its steps, is prefilled, and becomes a row of them. The frames that a
+stream has become chunks by the ramp, and rows of the codec's calls. Whoever's playback ends first goes first. Codecs
+take turns in claiming. Talkers do not wait for codecs, so that one run of a talker serves all settings of the codec.
 """
 
 from __future__ import annotations
