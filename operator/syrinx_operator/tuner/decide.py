@@ -364,7 +364,7 @@ def _act(builder: DecisionBuilder, recent: Evidence, rate: float, answer: Answer
     why = f"{seen.bad_ratio:.1%} of the requests are bad; the model says {1 - best.well:.1%}"
     if builder.policy.mode == "Recommend":
         _recommend(builder, answer.current.setting, best.setting, why)
-    elif seen.bad_ratio >= URGENT and best.score - answer.current.score >= _urgent_gain(seen.bad_ratio):
+    elif seen.bad_ratio >= URGENT and min(gain, best.well - 1 + seen.bad_ratio) >= _urgent_gain(seen.bad_ratio):
         number = builder.state.trial_count + 1
         builder.set(trial_count=number, recommendation=None)
         builder.emit("PutInForce", f"change {number}, {change}: {why}")
