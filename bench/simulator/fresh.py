@@ -10,7 +10,7 @@ from syrinx_operator.resource.knobs import RAMP_LADDER, Setting
 from syrinx_operator.resource.tuning import TtfaMs
 from syrinx_operator.tuner.policy import Objective
 
-HOURS = (2.0, 6.0)
+HOURS = (1.0, 6.0)
 """Shortest and longest day: the more requests a second, the shorter."""
 _REQUESTS = 120_000
 """Requests of a day that is neither."""

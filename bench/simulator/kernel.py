@@ -344,8 +344,11 @@ def _talker_turn(m: Memory, k: int, now: float) -> None:
     replayed = m.requests[oldest].produced
     seconds = m.tasks[m.requests[oldest].task].prefill + replayed * m.step_seconds[1]
     seconds *= _noise(m, 0, oldest, replayed)
+    seconds *= talker.speed * _slowdown(m, k)
+    talker.prefills += 1
+    talker.prefill_seconds += seconds
     m.batch[k, 0] = oldest
-    push(m, now + seconds * talker.speed * _slowdown(m, k), PREFILLED, k, talker.life)
+    push(m, now + seconds, PREFILLED, k, talker.life)
 
 
 @njit(cache=True)

@@ -53,8 +53,8 @@ REQUEST = _record(
 COUNT = _record({"i8": "count", "f8": "seconds"})
 REPLICA = _record(
     {
-        "f8": "speed wake polled_at prepares_until batch_seconds mean_seconds",
-        "i8": "frames last_message",
+        "f8": "speed wake polled_at prepares_until prefill_seconds batch_seconds mean_seconds",
+        "i8": "frames prefills last_message",
         "i4": "stage neighbor rows capacity held unstarted waiting life restarts batch batch_frames batch_result "
         "chunks max_chunk pairs",
         "?": "up busy polling limited",

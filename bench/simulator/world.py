@@ -330,11 +330,18 @@ class World:
         requests = self._requests()
         window = _between(requests, "accepted", first.at, last.at)
         asked = np.bincount(window["task"][~window["refused"]], minlength=len(TASK_TYPES))
-        prefill = [self.scenario.costs.prefill.get(name, 0.0) for name in TASK_TYPES]
         talkers = sum(k < self.scenario.talkers for k in self._present())
+        prepares = {
+            name: StepStats(count // talkers, count // talkers * self.scenario.costs.prepare.get(name, 0.0))
+            for name, count in zip(TASK_TYPES, asked.tolist(), strict=True)
+            if count
+        }
         return {
             "errors": 0,
-            "prefills": StepStats(int(asked.sum()) // talkers, float(asked @ prefill) / talkers),
+            "prepares": prepares,
+            "prefills": StepStats(
+                int(after["prefills"] - before["prefills"]), float(after["prefill_seconds"] - before["prefill_seconds"])
+            ),
             "frames": int(after["frames"] - before["frames"]),
             "steps": {
                 rows: StepStats(count - known, seconds - spent)

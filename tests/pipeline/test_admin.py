@@ -142,6 +142,7 @@ async def test_call_seconds_are_labeled_with_shape_and_result() -> None:
 async def test_engine_time_is_counted_as_prefills_and_steps() -> None:
     async with pipeline() as stages, admin_of(stages.workers[0]) as admin:
         await synthesize(stages.connector(), request("a"))
+        assert admin.metric("syrinx_prepare_seconds_count", task_type="CustomVoice") == 1
         assert admin.metric("syrinx_prefill_seconds_count", stage="talker") == 1
         assert admin.metric("syrinx_prefill_seconds_sum", stage="talker") > 0
         assert admin.metric("syrinx_step_seconds_sum", stage="talker", rows="1") > 0

@@ -46,7 +46,7 @@ class World(Scripted):
         *,
         policy: Policy | None = None,
         proposal: Setting | None = BETTER,
-        gain: float = 0.1,
+        gain: float = 0.04,
         start: float = 0.0,
         **fields,
     ) -> None:

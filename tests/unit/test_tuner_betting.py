@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 
 from syrinx_operator.resource.tuning_status import Bet
-from syrinx_operator.tuner.betting import ALPHA, CERTAIN, is_certain, updated
+from syrinx_operator.tuner.betting import ALPHA, CERTAIN, MOST_STAKE, is_certain, updated
 
 RUNS = 2000
 OUTCOMES = 60
@@ -97,7 +97,7 @@ def test_the_worst_outcome_never_costs_all():
     for _ in range(OUTCOMES):
         bet = updated(bet, 0.5, -0.5)
     assert bet.log_wealth > 2 * CERTAIN
-    assert updated(bet, -0.5, -0.5).log_wealth >= bet.log_wealth + math.log(0.1) - 1e-9
+    assert updated(bet, -0.5, -0.5).log_wealth >= bet.log_wealth + math.log(1 - MOST_STAKE) - 1e-9
 
 
 def test_counts_mean_and_mean_square():

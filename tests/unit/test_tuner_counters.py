@@ -236,8 +236,10 @@ def test_prefills_of_a_talker_are_counted():
     talker.prefills(0.5)
     past.read(0)
     talker.prefills(0.01, 0.03)
+    talker.prepares("Base", 0.2, 0.3)
     past.read(30)
     (found,) = past.evidence(0, 30, replicas=(worker(talker),)).replicas
+    assert found.prepares == {"Base": StepStats(2, pytest.approx(0.5))}
     assert found.prefills == StepStats(2, pytest.approx(0.04))
 
 

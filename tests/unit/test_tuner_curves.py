@@ -7,7 +7,7 @@ import pytest
 from simulator.scripted import clock
 from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.stage_config import Stage
-from syrinx_operator.resource.tuning_status import MAX_SHAPES, CallPoint, Measured, StepPoint
+from syrinx_operator.resource.tuning_status import MAX_SHAPES, CallPoint, Measured, PreparePoint, StepPoint
 from syrinx_operator.tuner.curves import MEMORY_SECONDS, call_cost, learned, step_seconds
 from syrinx_operator.tuner.evidence import CallStats, Evidence, ReplicaStats, StepStats
 from syrinx_stages.contract.metrics import ROW_BUCKETS
@@ -18,7 +18,7 @@ def steps(**means: float) -> Measured:
     return Measured(steps=tuple(StepPoint(int(name[1:]), 100, 100 * mean) for name, mean in means.items()))
 
 
-def evidence(seconds=60.0, *, step=None, calls=(), prefills=None, talkers=1) -> Evidence:
+def evidence(seconds=60.0, *, step=None, calls=(), prefills=None, prepares=None, talkers=1) -> Evidence:
     replicas = [
         ReplicaStats(
             name=f"t{n}",
@@ -26,6 +26,7 @@ def evidence(seconds=60.0, *, step=None, calls=(), prefills=None, talkers=1) -> 
             ready=True,
             restarts=0,
             steps=step or {},
+            prepares=prepares or {},
             prefills=prefills or StepStats(0, 0.0),
         )
         for n in range(talkers)
@@ -49,7 +50,14 @@ def test_known_sizes_are_as_measured_and_those_between_are_interpolated():
 
 def test_steps_beyond_the_known_ones_follow_the_line():
     known = step_seconds(steps(r1=0.011, r2=0.012), 64)
-    assert known[64] == pytest.approx(0.010 + 0.001 * 64)
+    assert known[64] == pytest.approx(0.010 + 0.001 * 64, rel=0.05)
+
+
+def test_sizes_that_hardly_differ_tell_little_of_larger_ones():
+    """Steps of few rows may be those without a decoder call at the same time."""
+    often, rare = StepPoint(4, 10_000, 10_000 * 0.035), StepPoint(2, 100, 100 * 0.027)
+    known = step_seconds(Measured(steps=(rare, often)), 32)
+    assert 0.035 < known[32] < 0.11
 
 
 def test_a_single_size_gives_a_mild_slope():
@@ -125,12 +133,14 @@ def test_without_calls_there_is_no_cost():
 def test_learns_from_all_replicas():
     seen = evidence(
         step={4: StepStats(10, 0.2)},
+        prepares={"Base": StepStats(2, 0.5)},
         prefills=StepStats(3, 0.06),
         calls=[CallStats(1, 2, "eager", 5, 0.05), CallStats(1, 2, "hit", 5, 0.01), CallStats(1, 2, "padded", 5, 0.02)],
         talkers=2,
     )
     known = learned(Measured(), seen)
     assert known.steps == (StepPoint(4, 20, 0.4),)
+    assert known.prepares == (PreparePoint("Base", 4, 1.0),)
     assert (known.prefills, known.prefill_seconds) == (6, 0.12)
     assert known.calls == (CallPoint(1, 2, False, 5, 0.05), CallPoint(1, 2, True, 5, 0.01)), (
         "of a padded call, no shape is known"

@@ -119,7 +119,7 @@ def test_a_comparison_that_came_true_changes_nothing(answer):
 def test_a_model_that_agrees_is_not_calibrated():
     asked = question(current=replace(START, talker_max_num_seqs=8, codec_max_num_seqs=8))
     known = Model(asked.load, PLANT, MEASURED, 400).outcome(asked.current)
-    asked = replace(asked, observed_well=known.well, observed_medians=known.medians)
+    asked = replace(asked, observed_well=known.well, observed_quick=known.quick)
     plant = calibrated(asked)
     assert plant.slowdown == 1.0
     assert plant.offsets == {"CustomVoice": pytest.approx(0.0)}
@@ -149,11 +149,11 @@ def test_ttfa_that_the_model_does_not_explain_is_an_offset_of_its_task_type():
         load=Load(rates={"CustomVoice": 1.0, "Base": 1.0}, frames=20.0),
     )
     known = Model(asked.load, PLANT, MEASURED, 400).outcome(asked.current)
-    medians = {"CustomVoice": known.medians["CustomVoice"], "Base": known.medians["Base"] + 0.1}
-    plant = calibrated(replace(asked, observed_well=known.well, observed_medians=medians))
-    assert plant.offsets == {"CustomVoice": pytest.approx(0.0), "Base": pytest.approx(0.1)}
-    medians["Base"] = 60.0
-    plant = calibrated(replace(asked, observed_well=known.well, observed_medians=medians))
+    quick = {"CustomVoice": known.quick["CustomVoice"], "Base": known.quick["Base"] + 0.1}
+    plant = calibrated(replace(asked, observed_well=known.well, observed_quick=quick))
+    assert plant.offsets == {"CustomVoice": pytest.approx(0.0), "Base": pytest.approx(0.1 * known.well, rel=0.01)}
+    quick["Base"] = 60.0
+    plant = calibrated(replace(asked, observed_well=known.well, observed_quick=quick))
     assert plant.offsets["Base"] == PLANT.limits["Base"] / 2
 
 

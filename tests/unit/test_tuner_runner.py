@@ -37,7 +37,7 @@ BOUNDS = TuningBounds(
 
 
 class Pipeline:
-    """A gateway, a talker and a codec. A third of the requests is late. It is evaluated every 30 s."""
+    """A gateway, a talker and a codec. A few requests are late. It is evaluated every 30 s."""
 
     def __init__(self, mode="Auto"):
         spec = PipelineSpec(slo=SLO, tuning=TuningSpec(mode=mode, bounds=BOUNDS), codec=CodecSpec(max_num_seqs=1))
@@ -50,8 +50,8 @@ class Pipeline:
 
     def serve(self):
         gateway, talker, codec = self.pods
-        gateway.serve(*[0.06] * 80, *[0.9] * 40)
-        gateway.settle(accepted=120, well=80, late=40)
+        gateway.serve(*[0.06] * 110, *[0.9] * 10)
+        gateway.settle(accepted=120, well=110, late=10)
         talker.steps(4, *[0.01] * 750)
         talker.prefills(*[0.01] * 120)
         codec.calls(1, 8, "eager", *[0.06] * 400)
@@ -83,7 +83,7 @@ class Pipeline:
         for _ in range(10):
             self.serve()
             decision = self.step()
-            while decision.requeue_after == 1.0 and self.state.trial is None:
+            while decision.requeue_after == 1.0 and not decision.events:
                 time.sleep(0.05)  # The model answers.
                 self.now -= timedelta(seconds=30)
                 decision = self.step()

@@ -17,6 +17,7 @@ from syrinx_operator.tuner.trial import (
     MAX_DISCARDED,
     MAX_PERIOD_SECONDS,
     MAX_TRIAL_SECONDS,
+    PERIOD_BAD_SECONDS,
     PERIOD_REQUESTS,
     PERIOD_SECONDS,
     WASH_OUT_SECONDS,
@@ -79,8 +80,10 @@ def test_each_pair_has_both_settings_in_an_order_drawn_by_lot():
     assert flips == pytest.approx(500, abs=60)
 
 
-@pytest.mark.parametrize(("rate", "seconds"), [(20.0, PERIOD_SECONDS), (0.25, PERIOD_REQUESTS / 0.25)])
-def test_a_period_is_long_enough_for_some_requests(rate, seconds):
+@pytest.mark.parametrize(
+    ("rate", "seconds"), [(20.0, PERIOD_SECONDS + PERIOD_BAD_SECONDS * BAD), (0.25, PERIOD_REQUESTS / 0.25)]
+)
+def test_a_period_is_long_enough_for_some_requests_and_for_queues(rate, seconds):
     trial = World(better(BAD, 0.05), rate=rate).until(lambda w: w.state.trial is not None, 7200).state.trial
     assert trial.period_seconds == pytest.approx(seconds, rel=0.5)
     assert PERIOD_SECONDS <= trial.period_seconds <= MAX_PERIOD_SECONDS
@@ -271,7 +274,7 @@ def test_a_moderate_loss_is_rolled_back_or_at_least_not_promoted():
 def test_an_end_needs_some_pairs():
     world = started(better(0.35, 0.35)).until(lambda w: w.state.trial is None, 2 * MAX_TRIAL_SECONDS)
     requests = world.state.history[0].requests
-    assert requests >= 2 * LEAST_PAIRS * PERIOD_SECONDS * world.rate * 0.7
+    assert requests >= 2 * LEAST_PAIRS * PERIOD_SECONDS * world.rate
 
 
 def test_labels_go_on_after_a_trial():

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from syrinx_operator.resource.knobs import RAMP_LADDER, ROWS_LADDER, Setting
-from syrinx_operator.resource.tuning_status import CallPoint, Measured, StepPoint
+from syrinx_operator.resource.tuning_status import CallPoint, Measured, PreparePoint, StepPoint
 from syrinx_operator.tuner.whatif import FRAME_SECONDS, Load, Model, Plant, draw
 
 LOAD = Load(rates={"CustomVoice": 3.0, "Base": 1.0}, frames=50.0)
@@ -134,8 +134,8 @@ def test_one_row_each_serves_one_stream_at_a_time():
 
 
 def test_small_first_chunks_are_heard_sooner_and_cost_engine_time():
-    medians = [outcome(replace(SETTING, chunk_ramp=ramp)).medians["CustomVoice"] for ramp in RAMP_LADDER]
-    assert medians == sorted(medians)
+    quick = [outcome(replace(SETTING, chunk_ramp=ramp)).quick["CustomVoice"] for ramp in RAMP_LADDER]
+    assert quick == sorted(quick)
     costs = [
         outcome(replace(SETTING, chunk_ramp=ramp), load=rate(LOAD, 0.1)).busy
         for ramp in (RAMP_LADDER[0], RAMP_LADDER[4])
@@ -146,23 +146,35 @@ def test_small_first_chunks_are_heard_sooner_and_cost_engine_time():
 def test_an_idle_pipeline_takes_prefill_steps_and_a_call():
     found = outcome(load=replace(LOAD, rates={"CustomVoice": 0.01}))
     # Two frames, decoded at once.
-    assert found.medians["CustomVoice"] == pytest.approx(0.02 + 2 * 0.013 + 0.0068, rel=0.01)
+    assert found.quick["CustomVoice"] == pytest.approx(0.02 + 2 * 0.013 + 0.0068, rel=0.1)
 
 
 def test_references_delay_first_audio_by_what_is_left_of_their_calls():
     """A codec decodes the reference while the talker computes: seven calls of up to twelve frames."""
     load = replace(LOAD, rates={"CustomVoice": 0.01, "Base": 0.01})
-    medians = outcome(load=load, plant=replace(PLANT, reference={"Base": 80.0})).medians
+    quick = outcome(load=load, plant=replace(PLANT, reference={"Base": 80.0})).quick
     calls = 6 * 0.0108 + 0.0092
-    assert medians["Base"] - medians["CustomVoice"] == pytest.approx(calls - 0.02 - 2 * 0.013, rel=0.05)
-    hidden = outcome(load=load, plant=replace(PLANT, reference={"Base": 40.0})).medians
+    assert quick["Base"] - quick["CustomVoice"] == pytest.approx(calls - 0.02 - 2 * 0.013, rel=0.05)
+    hidden = outcome(load=load, plant=replace(PLANT, reference={"Base": 40.0})).quick
     assert hidden["Base"] == pytest.approx(hidden["CustomVoice"], rel=0.03)
+
+
+def test_references_are_prepared_one_after_the_other_beside_the_steps():
+    load = Load(rates={"CustomVoice": 2.0, "Base": 2.0}, frames=20.0)
+    machines = [
+        replace(machine(), prepares=(PreparePoint("Base", 10, 10 * seconds), PreparePoint("CustomVoice", 10, 0.0)))
+        for seconds in (0.0, 0.1, 0.4)
+    ]
+    at_once, short, long = (outcome(load=load, measured=each) for each in machines)
+    assert short.quick["Base"] - at_once.quick["Base"] == pytest.approx(0.1, rel=0.2)
+    assert at_once.well - short.well < 0.1
+    assert short.well - long.well > 0.3, "they are prepared for four fifths of the time, and wait for each other"
 
 
 def test_offsets_are_added_to_the_ttfa():
     plain, later = outcome(), outcome(plant=replace(PLANT, offsets={"Base": 0.2}))
-    assert later.medians["Base"] == pytest.approx(plain.medians["Base"] + 0.2)
-    assert later.medians["CustomVoice"] == plain.medians["CustomVoice"]
+    assert later.quick["Base"] == pytest.approx(plain.quick["Base"] + 0.2)
+    assert later.quick["CustomVoice"] == plain.quick["CustomVoice"]
     assert later.well <= plain.well
 
 

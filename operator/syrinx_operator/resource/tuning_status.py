@@ -61,11 +61,20 @@ class CallPoint(StatusStruct, frozen=True, array_like=True):
     seconds: Number
 
 
+class PreparePoint(StatusStruct, frozen=True, array_like=True):
+    """Prompts of one task type."""
+
+    task_type: Annotated[str, Meta(max_length=32)]
+    count: Number
+    seconds: Number
+
+
 class Measured(StatusStruct, frozen=True, kw_only=True):
     """Engine times of one model on one device, with fading weights."""
 
     steps: Annotated[tuple[StepPoint, ...], Meta(max_length=len(ROW_BUCKETS) + 1)] = ()
     calls: Annotated[tuple[CallPoint, ...], Meta(max_length=MAX_SHAPES)] = ()
+    prepares: Annotated[tuple[PreparePoint, ...], Meta(max_length=8)] = ()
     prefills: Number = 0.0
     prefill_seconds: Number = 0.0
 

@@ -12,11 +12,11 @@ import math
 
 from syrinx_operator.resource.tuning_status import Bet
 
-ALPHA = 0.025
+ALPHA = 0.03
 """Probability that a test ever finds what is not there."""
 CERTAIN = math.log(1 / ALPHA)
 """Log wealth of a finding."""
-MOST_STAKE = 0.9
+MOST_STAKE = 0.95
 """Largest part of the wealth that an outcome may cost."""
 _PRIOR_MEAN, _PRIOR_SQUARE = 0.1, 0.04
 """Expected outcome and expected squared outcome before the first, as much as one outcome."""

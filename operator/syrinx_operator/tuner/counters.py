@@ -30,6 +30,8 @@ from syrinx_operator.tuner.snapshot import (
     BUCKET,
     PREFILL_COUNT,
     PREFILL_SUM,
+    PREPARE_COUNT,
+    PREPARE_SUM,
     STARTED,
     STEP_COUNT,
     STEP_SUM,
@@ -183,6 +185,7 @@ class CounterHistory:
             errors=round(sums.get(Series(m.REQUESTS_FINISHED.name, ("error",)), 0.0)),
             frames=round(sums.get(Series(m.FRAMES.name, ()), 0.0)),
             prefills=StepStats(round(sums.get(Series(PREFILL_COUNT, ()), 0.0)), sums.get(Series(PREFILL_SUM, ()), 0.0)),
+            prepares=_prepares(sums),
             steps=_steps(sums),
             calls=_calls(sums),
         )
@@ -250,6 +253,11 @@ def _outcomes(sums: Sums) -> dict[tuple[str, str], Outcomes]:
 def _requests(sums: Sums, name: str, *outcomes: str) -> int:
     """Returns how many requests had one of the outcomes, which are the last label of the metric."""
     return round(sum(value for labels, value in values_of(sums, name).items() if labels[-1] in outcomes))
+
+
+def _prepares(sums: Sums) -> dict[str, StepStats]:
+    counts, seconds = values_of(sums, PREPARE_COUNT), values_of(sums, PREPARE_SUM)
+    return {name: StepStats(round(count), seconds.get((name,), 0.0)) for (name,), count in sorted(counts.items())}
 
 
 def _steps(sums: Sums) -> dict[int, StepStats]:

@@ -14,14 +14,16 @@ from typing import Any
 from msgspec import Struct
 
 from syrinx_operator.resource.stage_config import Stage
-from syrinx_operator.resource.tuning_status import MAX_SHAPES, CallPoint, Measured, StepPoint
+from syrinx_operator.resource.tuning_status import MAX_SHAPES, CallPoint, Measured, PreparePoint, StepPoint
 from syrinx_operator.tuner.evidence import Evidence
 from syrinx_stages.contract.metrics import ROW_BUCKETS
 
 MEMORY_SECONDS = 4 * 3600.0
 """Time after which older measurements count a third."""
 _SLOPE_PER_ROW = 0.15
-"""Part of the mean step that a further row adds, until steps of two sizes were measured."""
+"""Part of the mean step that a further row is expected to add, divided by the mean rows."""
+_SLOPE_SPREAD = 0.25
+"""Spread of the sizes, in mean sizes, at which what was measured of the slope counts as much as what is expected."""
 
 
 def learned(measured: Measured, evidence: Evidence) -> Measured:
@@ -29,10 +31,13 @@ def learned(measured: Measured, evidence: Evidence) -> Measured:
     keep = MEMORY_SECONDS / (MEMORY_SECONDS + evidence.seconds)
     steps = {each.rows: [each.count * keep, each.seconds * keep] for each in measured.steps}
     calls = {(c.rows, c.frames, c.captured): [c.count * keep, c.seconds * keep] for c in measured.calls}
+    prepares = {each.task_type: [each.count * keep, each.seconds * keep] for each in measured.prepares}
     prefills, prefill_seconds = measured.prefills * keep, measured.prefill_seconds * keep
     for replica in evidence.replicas_of(Stage.TALKER):
         for rows, step in replica.steps.items():
             _add(steps, rows, step.count, step.seconds)
+        for task_type, prepare in replica.prepares.items():
+            _add(prepares, task_type, prepare.count, prepare.seconds)
         prefills += replica.prefills.count
         prefill_seconds += replica.prefills.seconds
     for replica in evidence.replicas_of(Stage.CODEC):
@@ -44,6 +49,7 @@ def learned(measured: Measured, evidence: Evidence) -> Measured:
     return Measured(
         steps=tuple(StepPoint(rows, *sums) for rows, sums in sorted(steps.items()) if sums[0] >= 0.5),
         calls=tuple(CallPoint(*shape, *sums) for shape, sums in sorted(heaviest) if sums[0] >= 0.5),
+        prepares=tuple(PreparePoint(name, *sums) for name, sums in sorted(prepares.items()) if sums[0] >= 0.5),
         prefills=prefills,
         prefill_seconds=prefill_seconds,
     )
@@ -94,15 +100,17 @@ def _mean(group: Sequence[tuple[float, float, float]]) -> float:
 
 
 def _line(points: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
-    """Returns the weighted least-squares line (fixed, slope); a larger size is never quicker."""
+    """Returns the weighted line (fixed, slope): least squares, with an expected slope where sizes hardly differ.
+
+    A larger size is never quicker.
+    """
     weight = sum(count for _, count, _ in points)
     size = sum(count * x for x, count, _ in points) / weight
     mean = sum(count * y for _, count, y in points) / weight
     spread = sum(count * (x - size) ** 2 for x, count, _ in points)
-    if len(points) < 2 or spread < 0.02 * weight:
-        slope = _SLOPE_PER_ROW * mean / max(size, 1.0)
-    else:
-        slope = sum(count * (x - size) * (y - mean) for x, count, y in points) / spread
+    known = sum(count * (x - size) * (y - mean) for x, count, y in points)
+    expected, trust = _SLOPE_PER_ROW * mean / size, weight * (_SLOPE_SPREAD * size) ** 2
+    slope = (known + expected * trust) / (spread + trust)
     slope = min(max(slope, 0.0), mean / size)
     return mean - slope * size, slope
 

@@ -30,7 +30,7 @@ from syrinx_operator.tuner.evidence import Evidence, ttfa_quantile
 from syrinx_operator.tuner.plan import Answer, Compared, Question
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.replicas import AskCapacity
-from syrinx_operator.tuner.whatif import Load, Plant
+from syrinx_operator.tuner.whatif import QUICK, Load, Plant
 
 __all__ = ["Assignment", "Decision", "Event", "assignment", "decide"]
 
@@ -46,10 +46,11 @@ BAD_ENOUGH = 0.01
 """Ratio of bad requests from which the model is asked."""
 LEAST_GAIN = 0.015
 """Predicted gain that is worth a trial."""
-URGENT = 0.4
+URGENT = 0.1
 """Ratio of bad requests from which a change comes into force without a trial."""
-URGENT_GAIN = 0.3
-"""Predicted gain that such a change needs, as a ratio of the requests that are served well."""
+URGENT_GAIN, URGENT_MORE, URGENT_LESS = 0.05, 0.3, 0.4
+"""Predicted gain that such a change needs: at least, and a ratio of the requests that are served well or that are not,
+whichever is less."""
 REPLAN = timedelta(minutes=5)
 """Time until the model runs again while the load stays the same; it doubles while nothing better is found."""
 MAX_DOUBLINGS = 4
@@ -315,7 +316,7 @@ def _question(builder: DecisionBuilder, recent: Evidence, current: Setting) -> Q
     clones = recent.rates.get("Base", 0.0) * recent.seconds
     started = max(1, recent.of_arm().accepted - recent.of_arm().refused)
     limits = {name: objective.seconds for name, objective in policy.objectives.items()}
-    medians = {name: median for name in recent.rates if (median := ttfa_quantile(recent, name, 0.5)) is not None}
+    quick = {name: seconds for name in recent.rates if (seconds := ttfa_quantile(recent, name, QUICK)) is not None}
     return Question(
         load=Load(rates=recent.rates, frames=max(frames / started, 1.0), burst=recent.burst),
         plant=Plant(
@@ -334,8 +335,13 @@ def _question(builder: DecisionBuilder, recent: Evidence, current: Setting) -> Q
         avoided=tuple(each.setting for each in known if builder.now < each.until),
         compared=tuple(Compared(each.setting, each.baseline, each.difference) for each in known),
         observed_well=1 - recent.of_arm().bad_ratio,
-        observed_medians=medians,
+        observed_quick=quick,
     )
+
+
+def _urgent_gain(bad_ratio: float) -> float:
+    """Returns the predicted gain with which a change comes into force without a trial."""
+    return max(URGENT_GAIN, min(URGENT_MORE * (1 - bad_ratio), URGENT_LESS * bad_ratio))
 
 
 def _act(builder: DecisionBuilder, recent: Evidence, rate: float, answer: Answer) -> None:
@@ -363,7 +369,7 @@ def _act(builder: DecisionBuilder, recent: Evidence, rate: float, answer: Answer
     why = f"{seen.bad_ratio:.1%} of the requests are bad; the model says {1 - best.well:.1%}"
     if builder.policy.mode == "Recommend":
         _recommend(builder, answer.current.setting, best.setting, why)
-    elif seen.bad_ratio >= URGENT and best.score - answer.current.score >= URGENT_GAIN * (1 - seen.bad_ratio):
+    elif seen.bad_ratio >= URGENT and min(gain, best.well - 1 + seen.bad_ratio) >= _urgent_gain(seen.bad_ratio):
         number = builder.state.trial_count + 1
         builder.set(trial_count=number, recommendation=None)
         builder.emit("PutInForce", f"change {number}, {change}: {why}")

@@ -71,7 +71,7 @@ class Outcomes(Struct, frozen=True, kw_only=True):
 
 
 class StepStats(Struct, frozen=True):
-    """Engine steps of one batch size."""
+    """Engine steps of one batch size, or other work of one kind."""
 
     count: int
     seconds: float
@@ -116,6 +116,8 @@ class ReplicaStats(Struct, frozen=True, kw_only=True):
     """Frames generated within the window."""
     prefills: StepStats = StepStats(0, 0.0)
     """Prefills of a talker within the window."""
+    prepares: Mapping[str, StepStats] = {}
+    """Prompts that a talker made within the window, by task type."""
     steps: Mapping[int, StepStats] = {}
     """By rows, rounded up to a bucket of the metric; within the window."""
     calls: tuple[CallStats, ...] = ()

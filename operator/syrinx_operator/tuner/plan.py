@@ -22,9 +22,10 @@ _NEARER = 0.02
 """Ratio of engine time that a distance of 1 from the current setting must save."""
 _SLOWDOWN = (0.6, 2.5)
 """Range of the factor of all engine times that the model may need to agree with what is observed."""
-_AGREES = 0.05
+_AGREES, _AGREES_BADLY = 0.01, 0.1
+"""Difference from what is observed that is not corrected where all requests are served well, and where none is."""
 _BISECTIONS = 6
-_CALIBRATION_REQUESTS = 400
+_CALIBRATION_REQUESTS = 1200
 _ALIKE = 0.003
 """Difference of the score within which the setting with less engine time is better."""
 
@@ -53,8 +54,8 @@ class Question(Struct, frozen=True, kw_only=True):
     """Comparisons under such a load. The model errs near them as it erred there."""
     observed_well: float | None = None
     """Ratio of requests that the current setting serves well; None if it never served such a load."""
-    observed_medians: Mapping[str, float] = {}
-    """Their median TTFA in seconds, by task type."""
+    observed_quick: Mapping[str, float] = {}
+    """The `QUICK`-quantile of their TTFA in seconds, by task type."""
 
 
 class Forecast(Struct, frozen=True):
@@ -107,12 +108,14 @@ def calibrated(question: Question) -> Plant:
         return question.plant
     plain = _current(question, question.plant)
     offsets = {}
-    for task_type, median in question.observed_medians.items():
+    for task_type, seconds in question.observed_quick.items():
         most = question.plant.limits.get(task_type, math.inf) / 2
-        offsets[task_type] = min(max(median - plain.medians.get(task_type, median), 0.0), most)
+        unexplained = question.observed_well * max(seconds - plain.quick.get(task_type, seconds), 0.0)
+        offsets[task_type] = min(unexplained, most)
     plant = replace(question.plant, offsets=offsets)
     low, high = _SLOWDOWN
-    if abs(_current(question, plant).well - question.observed_well) < _AGREES:
+    tolerance = _AGREES + _AGREES_BADLY * (1 - question.observed_well) ** 2
+    if abs(_current(question, plant).well - question.observed_well) < tolerance:
         return plant
     for _ in range(_BISECTIONS):
         middle = math.sqrt(low * high)

@@ -22,6 +22,8 @@ BUCKET = f"{m.TTFA.name}_bucket"
 STARTED = f"{m.FIRST_BYTE.name}_count"
 STEP_COUNT = f"{m.STEP_SECONDS.name}_count"
 STEP_SUM = f"{m.STEP_SECONDS.name}_sum"
+PREPARE_COUNT = f"{m.PREPARE_SECONDS.name}_count"
+PREPARE_SUM = f"{m.PREPARE_SECONDS.name}_sum"
 PREFILL_COUNT = f"{m.PREFILL_SECONDS.name}_count"
 PREFILL_SUM = f"{m.PREFILL_SECONDS.name}_sum"
 
@@ -48,7 +50,13 @@ _ENGINE: Mapping[str, tuple[str, ...]] = {
 }
 WANTED_METRICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "gateway": _GATEWAY,
-    "talker": {**_ENGINE, PREFILL_COUNT: (), PREFILL_SUM: ()},
+    "talker": {
+        **_ENGINE,
+        PREPARE_COUNT: ("task_type",),
+        PREPARE_SUM: ("task_type",),
+        PREFILL_COUNT: (),
+        PREFILL_SUM: (),
+    },
     "codec": {
         **_ENGINE,
         m.CODEC_CALLS.name: _CALL,

@@ -22,9 +22,11 @@ from syrinx_operator.tuner.evidence import Evidence, Outcomes
 LABELS = 16
 """Labels are used in turns; late outcomes of a period never meet those of its label's next one."""
 MAX_TRIAL_SECONDS = 3600.0
-PERIOD_SECONDS = 10.0
+PERIOD_SECONDS = 6.0
 """Shortest counted length of a period."""
-PERIOD_REQUESTS = 5
+PERIOD_BAD_SECONDS = 40.0
+"""How much longer it is if all requests are bad: queues remember the last period."""
+PERIOD_REQUESTS = 10
 """Expected requests of a period, at least."""
 MAX_PERIOD_SECONDS = 180.0
 CONFIRM_SECONDS = 60.0
@@ -71,7 +73,8 @@ def start_trial(builder: DecisionBuilder, candidate: Setting, why: str, recent: 
     """Starts a trial. `recent` is what is known of the setting in force."""
     state, before = builder.state, in_force(builder.policy, builder.state)
     seen = served(recent.of_arm())
-    seconds = PERIOD_REQUESTS / max(sum(recent.rates.values()), 1e-6)
+    least = PERIOD_SECONDS + PERIOD_BAD_SECONDS * seen.bad_ratio
+    seconds = max(least, PERIOD_REQUESTS / max(sum(recent.rates.values()), 1e-6))
     trial = Trial(
         id=state.trial_count + 1,
         candidate=candidate,
@@ -79,7 +82,7 @@ def start_trial(builder: DecisionBuilder, candidate: Setting, why: str, recent: 
         why=why[:256],
         start_time=builder.now,
         period_time=builder.now,
-        period_seconds=min(max(seconds, PERIOD_SECONDS), MAX_PERIOD_SECONDS),
+        period_seconds=min(seconds, MAX_PERIOD_SECONDS),
         first_label=state.label,
         guard=Guard(expected_bad=seen.bad_ratio),
         replicas=_replicas(recent).names,

@@ -11,7 +11,7 @@ from syrinx_stages.connector.base import Append, Claim, StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import REFERENCE_POSITION, STREAM_START, Group, Position, StreamKind
-from syrinx_stages.contract.messages import Codes, End, EndReason, PlaybackProgress, Reference
+from syrinx_stages.contract.messages import Codes, End, EndReason, PlaybackProgress, Reference, SpeechRequest
 from syrinx_stages.contract.settings import TalkerSettings
 from syrinx_stages.runtime.in_flight import CompletedStep
 from syrinx_stages.runtime.serial_thread import SerialThread
@@ -127,7 +127,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             self.journal.restore(claim, entries)
             delivered = await self.connector.last_position(request.id, self.input_kind)
         pcm = await self.connector.reference(request.id) if request.has_reference else None
-        prepared = await self._prepare_thread.run(self.engine.prepare, request, b"".join(frames), pcm)
+        prepared = await self._prepare_thread.run(self._prepare, request, b"".join(frames), pcm)
         if not self.owns(claim):
             return
         if prepared.reference_codes is not None and not reference_published:
@@ -136,6 +136,12 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         self._waiting[request.id] = Waiting(claim, prepared, delivered or STREAM_START)
         self.traces.begin(request.id, "prefill")
         self.wake.set()
+
+    def _prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
+        start = time.monotonic()
+        prepared = self.engine.prepare(request, codes, reference)
+        self.metrics[m.PREPARE_SECONDS].labels(request.task_type).observe(time.monotonic() - start)
+        return prepared
 
     def evict(self, request_id: str) -> None:
         self._waiting.pop(request_id, None)

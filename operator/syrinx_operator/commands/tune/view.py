@@ -223,6 +223,8 @@ def _engine_times(measured: Measured, setting: Setting, best: Setting) -> list[s
     table = {"rows": [str(each) for each in rows], "talker step": [_ms(steps[each]) for each in rows]}
     for frames in sorted({setting.chunk_ramp[0], max(setting.chunk_ramp)}):
         table[f"codec call, {frames} frames"] = [_ms(calls.at(each, frames)) for each in rows]
+    for each in measured.prepares:
+        table[f"prepare, {each.task_type}"] = [_ms(each.seconds / each.count)]
     if measured.prefills:
         table["prefill"] = [_ms(measured.prefill_seconds / measured.prefills)]
     largest = measured.steps[-1].rows
