@@ -95,7 +95,7 @@ def test_a_version_that_is_too_slow_is_rolled_back(demo):
         demo.edit(STARVED)
         demo.wait("to forward requests to the canary", lambda: serves(demo), slow=True)
         message = rolled_back(demo, before, "CanaryFailed")
-    assert "it has fewer good requests" in message or "it fails requests" in message
+    assert "points fewer good requests" in message or "it fails requests" in message
 
 
 def test_an_annotation_aborts_a_canary(demo):

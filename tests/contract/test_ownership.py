@@ -100,6 +100,52 @@ async def test_claims_more_at_once_while_requests_wait(world_of, until):
     assert sizes == [1, 2, 4, 2]
 
 
+async def test_the_room_of_a_request_that_ended_is_reported_at_once(world_of, until, monkeypatch):
+    """Its client may send the next one at once, which must not be refused because of the last report."""
+    monkeypatch.setattr(ownership, "REPORT_SECONDS", 60)
+    monkeypatch.setattr(ownership, "REFRESH_SECONDS", 60)
+    reported = []
+    with RedisServer() as server:
+        connector = RedisConnector(server.url_with_password, KEYS)
+        consumer = connector.consumer(Group.TALKERS, "a")
+        report = consumer.report
+
+        async def recorded(capacity):
+            reported.append(capacity.free)
+            return await report(capacity)
+
+        consumer.report = recorded
+        owner = Ownership(
+            consumer,
+            1,
+            lambda claim: None,
+            lambda request_id: None,
+            lambda: 1,
+            lambda: Capacity(owner.free, 0.1),
+            Counter("takeovers", "", registry=None),
+        )
+
+        async def is_full():
+            return not owner.free
+
+        async def is_reported():
+            return reported and reported[-1] == owner.free
+
+        await connector.submit(world_of.request("r"), world_of.admission)
+        tasks = [asyncio.create_task(owner.claim_loop())]
+        await until(is_full)
+        tasks.append(asyncio.create_task(owner.report_loop()))
+        await until(is_reported)
+        await owner.finish("r")
+        await until(is_reported)
+        assert reported == [0, 1]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await owner.close(hand_over=False)
+        await connector.close()
+
+
 async def test_a_consumer_that_never_read_leaves_at_once_though_redis_is_away():
     connector = RedisConnector("redis://127.0.0.1:1/0", KEYS)
     consumer = connector.consumer(Group.TALKERS, "a")

@@ -15,7 +15,8 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 0.5
 """Pause after the connector failed."""
 REPORT_SECONDS = 0.05
-"""Minimum interval of capacity reports. While nothing changes, they are sent with `REFRESH_SECONDS` between them."""
+"""Minimum interval of capacity reports, unless a request has ended: its client may send the next one at once. While
+nothing changes, they are sent with `REFRESH_SECONDS` between them."""
 
 
 class Ownership:
@@ -52,6 +53,7 @@ class Ownership:
         self._takeovers = takeovers
         self._changed = asyncio.Event()
         self._report_due = asyncio.Event()
+        self._freed = asyncio.Event()
         self.codecs_free: float = 1
         """Number of requests that the codecs can take, as last reported; 1 if none has reported."""
         self.claiming = True
@@ -71,7 +73,8 @@ class Ownership:
         """Removes a claim that was finished, lost, or left to expire."""
         self.claims.pop(request_id, None)
         self._consumer.forget(request_id)
-        self._changed.set()
+        self._freed.set()
+        self.recheck_admission()
 
     async def reclaim(self, claim: Claim) -> None:
         """Admits a forgotten claim again if this replica still owns the request."""
@@ -176,7 +179,10 @@ class Ownership:
 
     async def _wait_for_change(self, reported: Capacity) -> None:
         while True:
-            await asyncio.sleep(REPORT_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REPORT_SECONDS):
+                    await self._freed.wait()
+            self._freed.clear()
             if self.codecs_free < 1 or self._measured().free != reported.free:
                 return
             self._report_due.clear()
