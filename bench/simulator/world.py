@@ -366,7 +366,7 @@ class World:
 def _counted(one: Array, two: Array) -> list[tuple[int, int, int]]:
     """Returns the pairs of values and their numbers."""
     width = int(two.max(initial=0)) + 1
-    counts = np.bincount(one * width + two)
+    counts = np.bincount(one.astype(np.int64) * width + two)
     return [(int(each) // width, int(each) % width, int(counts[each])) for each in np.flatnonzero(counts)]
 
 

@@ -48,9 +48,10 @@ LEAST_GAIN = 0.015
 """Predicted gain that is worth a trial."""
 URGENT = 0.1
 """Ratio of bad requests from which a change comes into force without a trial."""
-URGENT_GAIN, URGENT_MORE, URGENT_LESS = 0.05, 0.3, 0.4
-"""Predicted gain that such a change needs: at least, and a ratio of the requests that are served well or that are not,
-whichever is less."""
+URGENT_MORE, URGENT_LESS = 0.3, 0.4
+"""Predicted gain that such a change needs: this ratio of the requests that are served well, or of those that are bad."""
+HOPELESS = 0.9
+"""Ratio of bad requests from which the model need only say that a setting carries more load."""
 REPLAN = timedelta(minutes=5)
 """Time until the model runs again while the load stays the same; it doubles while nothing better is found."""
 MAX_DOUBLINGS = 4
@@ -339,9 +340,14 @@ def _question(builder: DecisionBuilder, recent: Evidence, current: Setting) -> Q
     )
 
 
+def _promised(gain: float, well: float, bad_ratio: float) -> float:
+    """Returns the predicted gain over what is observed, too, unless there is nothing to lose."""
+    return gain if bad_ratio >= HOPELESS else min(gain, well - 1 + bad_ratio)
+
+
 def _urgent_gain(bad_ratio: float) -> float:
     """Returns the predicted gain with which a change comes into force without a trial."""
-    return max(URGENT_GAIN, min(URGENT_MORE * (1 - bad_ratio), URGENT_LESS * bad_ratio))
+    return min(URGENT_MORE * (1 - bad_ratio), URGENT_LESS * bad_ratio)
 
 
 def _act(builder: DecisionBuilder, recent: Evidence, rate: float, answer: Answer) -> None:
@@ -369,7 +375,7 @@ def _act(builder: DecisionBuilder, recent: Evidence, rate: float, answer: Answer
     why = f"{seen.bad_ratio:.1%} of the requests are bad; the model says {1 - best.well:.1%}"
     if builder.policy.mode == "Recommend":
         _recommend(builder, answer.current.setting, best.setting, why)
-    elif seen.bad_ratio >= URGENT and min(gain, best.well - 1 + seen.bad_ratio) >= _urgent_gain(seen.bad_ratio):
+    elif seen.bad_ratio >= URGENT and _promised(gain, best.well, seen.bad_ratio) >= _urgent_gain(seen.bad_ratio):
         number = builder.state.trial_count + 1
         builder.set(trial_count=number, recommendation=None)
         builder.emit("PutInForce", f"change {number}, {change}: {why}")

@@ -15,9 +15,11 @@ from syrinx_operator.tuner.whatif import Load, Model, Outcome, Plant
 
 _ROUNDS = ((120, 16), (400, 4), (1200, 1))
 """(requests, settings kept) of each round. The first has all settings."""
-_GROWTH = 1.15
-"""A setting must also serve this much more load, which counts `_GROWTH_WEIGHT`: forecasts err, and load grows."""
+_GROWTH, _OVERLOAD = 1.15, 0.7
+"""A setting must also serve this much more load, which counts `_GROWTH_WEIGHT`: forecasts err, and load grows. Where
+most requests are bad it is less load: that shows which setting carries most."""
 _GROWTH_WEIGHT = 0.25
+_MOST_ARE_BAD = 0.5
 _NEARER = 0.02
 """Ratio of engine time that a distance of 1 from the current setting must save."""
 _SLOWDOWN = (0.6, 2.5)
@@ -84,7 +86,7 @@ def plan(question: Question) -> Answer:
     settings = [each for each in _settings(question) if each not in question.avoided]
     current = question.current
     for count, kept in _ROUNDS:
-        models = _models(question, count, grown=kept <= _ROUNDS[1][1])
+        models = _models(question, count, first=kept == _ROUNDS[0][1])
         errors = _errors(question, models[0])
         found = [_forecast(models, errors, each) for each in {current: None, **dict.fromkeys(settings)}]
         best = max(each.score for each in found)
@@ -140,13 +142,15 @@ def _settings(question: Question) -> Sequence[Setting]:
     ]
 
 
-def _models(question: Question, count: int, *, grown: bool) -> list[Model]:
-    """Returns the models of the load, and, from the second round on, of more load."""
+def _models(question: Question, count: int, *, first: bool) -> list[Model]:
+    """Returns the models of the load, and of another one: of more load from the second round on, or of less."""
     load, plant, measured = question.load, question.plant, question.measured
     models = [Model(load, plant, measured, count)]
-    if grown:
-        more = {name: rate * _GROWTH for name, rate in load.rates.items()}
-        models.append(Model(replace(load, rates=more), plant, measured, count, seed=1))
+    is_overload = question.observed_well is not None and question.observed_well < _MOST_ARE_BAD
+    if is_overload or not first:
+        factor = _OVERLOAD if is_overload else _GROWTH
+        rates = {name: rate * factor for name, rate in load.rates.items()}
+        models.append(Model(replace(load, rates=rates), plant, measured, count, seed=1))
     return models
 
 
@@ -174,8 +178,8 @@ def _distance(one: Setting, other: Setting) -> float:
 
 def _forecast(models: Sequence[Model], errors: Sequence[tuple[Setting, float]], setting: Setting) -> Forecast:
     expected, *others = (model.outcome(setting) for model in models)
-    grown = others[0] if others else expected
-    near = [(math.exp(-_distance(setting, other)), error) for other, error in errors]
+    other = others[0] if others else expected
+    near = [(math.exp(-_distance(setting, known)), error) for known, error in errors]
     error = sum(weight * value for weight, value in near) / max(1.0, sum(weight for weight, _ in near))
-    score = (1 - _GROWTH_WEIGHT) * expected.well + _GROWTH_WEIGHT * grown.well + error
+    score = (1 - _GROWTH_WEIGHT) * expected.well + _GROWTH_WEIGHT * other.well + error
     return Forecast(setting, min(max(expected.well + error, 0.0), 1.0), expected.busy, score)
