@@ -38,7 +38,8 @@ def served(bad: int, requests: int, label: str = "") -> dict[tuple[str, str], Ou
 
 
 class World(Scripted):
-    """The tuner and its pipeline. The model always says that `proposal` is best, by `gain`."""
+    """The tuner and its pipeline. The model always says that `proposal` is best: it serves `gain` more of the requests
+    well, and of another load `more`."""
 
     def __init__(
         self,
@@ -47,12 +48,13 @@ class World(Scripted):
         policy: Policy | None = None,
         proposal: Setting | None = BETTER,
         gain: float = 0.04,
+        more: float = 0.0,
         start: float = 0.0,
         **fields,
     ) -> None:
         self.policy = policy or auto()
         super().__init__(bad, self.policy.requested, **fields)
-        self.proposal, self.gain = proposal, gain
+        self.proposal, self.gain, self.more = proposal, gain, more
         self.questions: list[Question] = []
         self.state = State()
         self.decisions: list[Decision] = []
@@ -64,7 +66,7 @@ class World(Scripted):
         if self.proposal is None:
             return None
         now = Forecast(question.current, question.observed_well, 0.5, question.observed_well)
-        best = Forecast(self.proposal, min(1.0, now.well + self.gain), 0.5, now.score + self.gain)
+        best = Forecast(self.proposal, min(1.0, now.well + self.gain), 0.5, now.score + self.gain + self.more)
         return Answer(now, best, 0.0)
 
     def evaluate(self) -> Decision:

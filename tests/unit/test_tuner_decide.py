@@ -160,6 +160,13 @@ def test_where_most_requests_are_bad_the_answer_comes_into_force_at_once():
     assert known.difference == pytest.approx(-0.6, abs=0.15)
 
 
+def test_where_nothing_is_to_lose_the_model_need_not_promise_that_requests_are_served_well():
+    world = World(better(1.0, 0.8), gain=0.0, more=0.1).until(lambda w: w.events, 300)
+    assert world.events == ["PutInForce"]
+    world = World(better(0.8, 0.8), gain=0.0, more=0.1).until(lambda w: w.events, 300)
+    assert world.events == ["TrialStarted"]
+
+
 def test_an_urgent_change_that_makes_it_worse_is_taken_back():
     world = World(better(0.6, 0.95), gain=0.5).until(lambda w: "Regressed" in w.events, 600)
     assert world.events == ["PutInForce", "Regressed"]

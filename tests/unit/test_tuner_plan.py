@@ -160,3 +160,12 @@ def test_ttfa_that_the_model_does_not_explain_is_an_offset_of_its_task_type():
 def test_more_load_than_any_setting_serves_still_has_an_answer():
     found = plan(question(load=Load(rates={"CustomVoice": 200.0}, frames=20.0), observed_well=0.0))
     assert 0.0 <= found.current.well <= found.best.well <= 1.0
+
+
+@pytest.mark.parametrize("rate", [20.0, 25.0])
+def test_where_none_is_served_well_the_setting_that_carries_more_load_is_better(rate):
+    asked = question(load=Load(rates={"CustomVoice": rate}, frames=20.0), observed_well=0.0)
+    found = plan(asked)
+    less = replace(asked, load=Load(rates={"CustomVoice": 0.7 * rate}, frames=20.0))
+    assert found.best.score > found.current.score + 0.015
+    assert served(less, found.best.setting) > served(less, START) + 0.05

@@ -49,7 +49,7 @@ LEAST_GAIN = 0.015
 URGENT = 0.1
 """Ratio of bad requests from which a change comes into force without a trial."""
 URGENT_MORE, URGENT_LESS = 0.3, 0.4
-"""Predicted gain that such a change needs: this ratio of the requests that are served well, or of those that are bad."""
+"""Predicted gain that such a change needs: a ratio of the requests that are served well, or of those that are bad."""
 HOPELESS = 0.9
 """Ratio of bad requests from which the model need only say that a setting carries more load."""
 REPLAN = timedelta(minutes=5)
