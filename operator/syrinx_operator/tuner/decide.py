@@ -341,7 +341,7 @@ def _question(builder: DecisionBuilder, recent: Evidence, current: Setting) -> Q
 
 
 def _promised(gain: float, well: float, bad_ratio: float) -> float:
-    """Returns the predicted gain over what is observed, too, unless there is nothing to lose."""
+    """Returns the predicted gain; that over what is observed if it is less, unless nothing is to lose."""
     return gain if bad_ratio >= HOPELESS else min(gain, well - 1 + bad_ratio)
 
 
