@@ -183,14 +183,15 @@ class TestSchedules:
             talker["held"] = len(rows)
             talker["polling"] = False
             talker["mean_seconds"] = step = draw.choice([np.inf, draw.uniform(0.001, 0.04)])
-            late = real_talker.is_overloaded(rows, now, 8.0, real_talker.late_margin(step))
-            assert kernel.can_admit(world._state, 0, now) == (not late)
+            found = real_talker.survey(rows, now, 8.0, margin=real_talker.late_margin(step))
+            assert kernel.can_admit(world._state, 0, now) == (not found.late)
             kernel.talker_step(world._state, 0, now)
             chosen = memory.batch[0, : talker["batch"]] if talker["busy"] else []
-            step = real_talker.schedule(rows, now, limit, 8.0)
-            assert {f"{r:03}" for r in chosen} == set(step.ids)
-            if not step.ids:
-                assert talker["wake"] == pytest.approx(step.wake_at or np.inf)
+            assert {f"{r:03}" for r in chosen} == set(found.first(limit))
+            if not found.due:
+                # The simulated listeners are never abandoned.
+                wakes = found.wake_at or np.inf
+                assert talker["wake"] == pytest.approx(wakes if wakes < now + 30 else np.inf)
 
     def test_codec_calls_match_the_real_scheduler(self, monkeypatch):
         monkeypatch.setattr(real_codec, "START_MARGIN_SECONDS", 0.0)

@@ -9,13 +9,10 @@ from syrinx_stages.runtime.speed import HEADROOM
 from syrinx_stages.talker.scheduler import (
     AHEAD_SECONDS,
     LATE_MARGIN_SECONDS,
+    LISTENER_TIMEOUT,
     Row,
-    Step,
-    abandoned,
-    demands,
-    is_overloaded,
     late_margin,
-    schedule,
+    survey,
 )
 
 NOW = 100.0
@@ -36,7 +33,11 @@ def row(name: str, produced: int = 0, age: float = 1.0, **fields: object) -> Row
 
 
 def ids(rows: list[Row], max_num_seqs: int = 8, lead_limit: float = 8.0) -> tuple[str, ...]:
-    return schedule(rows, NOW, max_num_seqs, lead_limit).ids
+    return tuple(survey(rows, NOW, lead_limit).first(max_num_seqs))
+
+
+def late(rows: list[Row], margin: float) -> list[str]:
+    return survey(rows, NOW, 8.0, margin=margin).late
 
 
 def test_a_new_stream_is_already_late_and_goes_first() -> None:
@@ -51,14 +52,14 @@ def test_playing_streams_are_ordered_by_underrun_time() -> None:
 def test_a_stream_that_is_ahead_waits_for_steps_of_others() -> None:
     """It has 16 frames to deliver, and 2 s until it underruns."""
     ahead = row("ahead", produced=25, age=0.0, delivered=9)
-    step = schedule([ahead], NOW, 8, 8.0, ahead_frames=16)
-    assert step == Step((), NOW + 25 * FAMILY.frame_seconds - AHEAD_SECONDS)
-    assert schedule([ahead, row("new")], NOW, 8, 8.0, ahead_frames=16).ids == ("new", "ahead")
+    alone = survey([ahead], NOW, 8.0, ahead_frames=16)
+    assert (alone.due, alone.wake_at) == ([], NOW + 25 * FAMILY.frame_seconds - AHEAD_SECONDS)
+    assert survey([ahead, row("new")], NOW, 8.0, ahead_frames=16).first(8) == ["new", "ahead"]
 
 
 def test_a_stream_needs_frames_if_few_are_to_be_delivered_or_it_underruns_soon_or_is_not_live() -> None:
     def is_due(stream: Row) -> bool:
-        return bool(schedule([stream], NOW, 8, 8.0, ahead_frames=16).ids)
+        return bool(survey([stream], NOW, 8.0, ahead_frames=16).due)
 
     assert is_due(row("delivered", produced=25, age=0.0, delivered=10))
     assert is_due(row("slow codec", produced=25, age=0.6))
@@ -73,15 +74,17 @@ def test_new_streams_are_ordered_by_age() -> None:
 
 def test_a_stream_at_the_lead_limit_waits_until_its_lead_shrinks() -> None:
     ahead = row("ahead", produced=125, delivered=120, first_delivered_at=NOW - 1.0)
-    step = schedule([ahead], NOW, 8, lead_limit=8.0)
-    assert step.ids == ()
-    assert step.wake_at == pytest.approx(NOW + 1.0)
-    assert schedule([ahead], step.wake_at + 0.001, 8, lead_limit=8.0).ids == ("ahead",)
+    found = survey([ahead], NOW, 8.0)
+    assert (found.due, found.wake_at) == ([], pytest.approx(NOW + 1.0))
+    assert survey([ahead], found.wake_at + 0.001, 8.0).first(8) == ["ahead"]
 
 
-def test_a_client_that_does_not_read_blocks_its_stream_without_a_timer() -> None:
+def test_a_client_that_does_not_read_blocks_its_stream_until_it_is_abandoned() -> None:
     stuck = row("stuck", produced=125, delivered=10, first_delivered_at=NOW - 9.0, age=9.0)
-    assert schedule([stuck], NOW, 8, lead_limit=8.0) == schedule([], NOW, 8, lead_limit=8.0)
+    found = survey([stuck], NOW, 8.0)
+    assert (found.due, found.demands) == ([], [])
+    assert found.wake_at == pytest.approx(NOW - 9.0 + LISTENER_TIMEOUT, abs=0.01)
+    assert survey([stuck], found.wake_at, 8.0).abandoned == ["stuck"]
 
 
 def test_whole_file_requests_have_no_lead_limit() -> None:
@@ -109,31 +112,27 @@ def test_a_stream_at_the_lead_limit_is_abandoned_when_its_listener_stays_inactiv
         row("fresh", produced=125, age=59.0),
         row("behind", produced=2, age=61.0),
     ]
-    assert abandoned(rows, NOW, lead_limit=8.0, timeout=60.0) == ["silent"]
+    assert survey(rows, NOW, 8.0).abandoned == ["silent"]
 
 
-def test_a_live_stream_close_to_underrun_means_overload() -> None:
-    assert not is_overloaded([row("ahead", produced=16, age=1.0), row("new")], NOW, 8.0, 0.25)
-    assert is_overloaded(
-        [row("ahead", produced=16, age=1.0), row("underrunning", produced=15, age=1.0)], NOW, 8.0, 0.25
-    )
+def test_a_live_stream_close_to_underrun_is_late() -> None:
+    assert not late([row("ahead", produced=16, age=1.0), row("new")], 0.25)
+    assert late([row("ahead", produced=16, age=1.0), row("close", produced=15, age=1.0)], 0.25) == ["close"]
     whole = row("whole", produced=1, age=9.0)
     whole.live = False
-    assert not is_overloaded([whole], NOW, 8.0, 0.25), "files have no playback to interrupt"
+    assert not late([whole], 0.25), "files have no playback to interrupt"
 
 
-def test_a_stream_whose_client_does_not_read_is_not_overload() -> None:
+def test_a_stream_whose_client_does_not_read_is_not_late() -> None:
     """It waits for its client, not for the talker, so new requests can be admitted."""
-    assert not is_overloaded(
-        [row("stuck", produced=125, delivered=25, first_delivered_at=NOW - 12.0, age=12.0)], NOW, 8.0, 0.25
-    )
+    assert not late([row("stuck", produced=125, delivered=25, first_delivered_at=NOW - 12.0, age=12.0)], 0.25)
 
 
 def test_short_steps_allow_a_smaller_margin() -> None:
     """Otherwise every stream would count as late at its first frames, and block admission."""
     new = row("new", produced=1, age=0.002)
-    assert is_overloaded([new], NOW, 8.0, late_margin(0.020))
-    assert not is_overloaded([new], NOW, 8.0, late_margin(0.004))
+    assert late([new], late_margin(0.020))
+    assert not late([new], late_margin(0.004))
     assert late_margin(0.020) == late_margin(1.0) == LATE_MARGIN_SECONDS
 
 
@@ -142,7 +141,7 @@ def test_frames_in_flight_count_as_generated() -> None:
     flying = row("flying", produced=13, in_flight=2)
     assert ids([flying, row("same", produced=14)]) == ("same", "flying")
     ahead = row("ahead", produced=11, in_flight=2)
-    assert schedule([ahead], NOW, 8, lead_limit=1.0).ids == ()
+    assert not survey([ahead], NOW, 1.0).due
 
 
 def test_new_streams_without_a_step_in_flight_go_first() -> None:
@@ -169,11 +168,20 @@ def test_a_step_is_bounded_without_duplicates_and_uses_all_eligible_rows(
         row(str(index), produced, age, delivered=delivered, first_delivered_at=NOW - elapsed if delivered else None)
         for index, (produced, age, delivered, elapsed) in enumerate(drawn)
     ]
-    step = schedule(rows, NOW, max_num_seqs, lead_limit)
-    eligible = [item.id for item in rows if item.lead(NOW) < lead_limit]
-    assert len(step.ids) == len(set(step.ids)) == min(max_num_seqs, len(eligible))
-    assert set(step.ids) <= set(eligible)
-    assert step.wake_at is None or step.wake_at > NOW
+    found = survey(rows, NOW, lead_limit)
+    chosen = found.first(max_num_seqs)
+    eligible = [item.id for item in rows if _lead(item) < lead_limit]
+    assert len(chosen) == len(set(chosen)) == min(max_num_seqs, len(eligible))
+    assert set(chosen) <= set(eligible)
+    assert found.wake_at is None or found.wake_at > NOW
+
+
+def _lead(item: Row) -> float:
+    """Returns the seconds of audio generated beyond what has been played."""
+    played = 0.0
+    if item.first_delivered_at is not None:
+        played = min(item.delivered * FAMILY.frame_seconds, NOW - item.first_delivered_at)
+    return item.frames * FAMILY.frame_seconds - played
 
 
 def test_steady_rows_share_the_steps_fairly() -> None:
@@ -181,7 +189,7 @@ def test_steady_rows_share_the_steps_fairly() -> None:
     rows = [row(str(index), age=0.001 * index) for index in range(8)]
     now = NOW
     for _ in range(200):
-        for name in schedule(rows, now, 4, 100.0).ids:
+        for name in survey(rows, now, 100.0).first(4):
             chosen = rows[int(name)]
             chosen.produced += 1
             chosen.first_frame_at = chosen.first_frame_at or now
@@ -196,5 +204,5 @@ def test_demand_follows_the_lead_over_playback() -> None:
     ahead = row("ahead", produced=50, age=1.0, delivered=13, first_delivered_at=NOW - 1.0)
     at_limit = row("at its limit", produced=125, delivered=120, first_delivered_at=NOW - 1.0)
     paused = row("paused", produced=125, delivered=10, first_delivered_at=NOW - 9.0, age=9.0)
-    found = demands([row("new"), row("short lead", produced=20), ahead, file, at_limit, paused], NOW, 8.0)
-    assert found == [HEADROOM, HEADROOM, 1.0, 1.0, 1.0]
+    found = survey([row("new"), row("short lead", produced=20), ahead, file, at_limit, paused], NOW, 8.0)
+    assert found.demands == [HEADROOM, HEADROOM, 1.0, 1.0, 1.0]

@@ -25,6 +25,11 @@ AHEAD_SECONDS = 1.5
 FILE_BUFFER_SECONDS = 1.0
 """How much later than a live stream's the deadlines of a whole-file request are."""
 
+LISTENER_TIMEOUT = 60.0
+"""Seconds of listener inactivity after which a stream at its lead limit is canceled."""
+
+_FRAME = FAMILY.frame_seconds
+
 
 class Row(Struct, kw_only=True):
     """Scheduling state of one resident request. Times are seconds on one monotonic clock."""
@@ -62,81 +67,74 @@ class Row(Struct, kw_only=True):
             return -math.inf
         return self.first_frame_at + self.frames * FAMILY.frame_seconds
 
-    def lead(self, now: float) -> float:
-        """Returns the seconds of audio generated beyond what has been played."""
-        played = 0.0
-        if self.first_delivered_at is not None:
-            played = min(self.delivered * FAMILY.frame_seconds, now - self.first_delivered_at)
-        return self.frames * FAMILY.frame_seconds - played
 
-    def needs_frames_at(self, ahead_frames: float) -> float:
-        """Returns the time from which on a step is due for this row: -inf for now, see `TalkerEngine.ahead_frames`."""
-        if not self.live or self.frames - self.delivered < ahead_frames:
-            return -math.inf
-        return self.underrun_at() - AHEAD_SECONDS
+class Survey(Struct, frozen=True):
+    """What all rows together need, found in one pass: with a thousand of them, a pass takes part of a millisecond."""
 
-    def is_playing(self, now: float) -> bool:
-        """Returns whether playback has not reached the last delivered frame, so that the lead shrinks with time."""
-        delivered_seconds = self.delivered * FAMILY.frame_seconds
-        return self.first_delivered_at is not None and now - self.first_delivered_at < delivered_seconds
+    due: list[tuple[float, int, float, str]]
+    """Rows that may join a step. In ascending order the most urgent comes first; among rows without a frame, those
+    whose first frame is not in flight, by age."""
+    wake_at: float | None
+    """When to look again without new events if there is no step; None: never."""
+    demands: list[float]
+    """Seconds of audio per second that each row needs, without paused listeners."""
+    late: list[str]
+    """Live streams that underrun within the margin. One that is still late with the frames in flight then means that
+    this talker has as much work as it can do."""
+    abandoned: list[str]
+    """Rows at the lead limit whose listener has been inactive for `LISTENER_TIMEOUT`."""
 
-
-class Step(Struct, frozen=True):
-    """The next step, or when to schedule again without new events (None: never)."""
-
-    ids: tuple[str, ...]
-    wake_at: float | None = None
+    def first(self, max_num_seqs: int) -> list[str]:
+        """Returns the ids of at most `max_num_seqs` rows for a step, the most urgent one first."""
+        return [request_id for *_, request_id in sorted(self.due)[:max_num_seqs]]
 
 
-def schedule(
-    rows: Iterable[Row], now: float, max_num_seqs: int, lead_limit: float, ahead_frames: float = math.inf
-) -> Step:
-    """Returns at most `max_num_seqs` rows by deadline, without live rows whose lead reaches `lead_limit` seconds.
+def survey(
+    rows: Iterable[Row], now: float, lead_limit: float, ahead_frames: float = math.inf, margin: float = 0.0
+) -> Survey:
+    """Looks at all rows. `due` has no live rows whose lead reaches `lead_limit` seconds; none if no row needs a frame.
 
-    No rows if none needs a frame. ahead_frames: see `TalkerEngine.ahead_frames`.
+    ahead_frames: see `TalkerEngine.ahead_frames`. margin: the lead in seconds below which a stream is late. A row at
+    the lead limit is never late: it waits for its listener, who paused or does not read.
     """
-    due = []
+    due: list[tuple[float, int, float, str]] = []
+    demands: list[float] = []
+    abandoned: list[str] = []
+    late: list[str] = []
     wake_at = needed_at = math.inf
     for row in rows:
-        excess = row.lead(now) - lead_limit if row.live else -math.inf
+        underrun_at = row.underrun_at()
+        key = underrun_at, row.in_flight, row.accepted_at, row.id
+        if not row.live:
+            due.append(key)
+            demands.append(1.0)
+            needed_at = -math.inf
+            continue
+        frames, delivered_seconds = row.produced + row.in_flight, row.delivered * _FRAME
+        listened = 0.0 if row.first_delivered_at is None else now - row.first_delivered_at
+        excess = frames * _FRAME - min(listened, delivered_seconds) - lead_limit
         if excess < 0:
-            due.append(row)
-            needed_at = min(needed_at, row.needs_frames_at(ahead_frames))
-        elif row.is_playing(now):
+            due.append(key)
+            demands.append(live_demand(underrun_at - now))
+            if row.first_frame_at is not None and underrun_at < now + margin:
+                late.append(row.id)
+            is_ahead = frames - row.delivered >= ahead_frames
+            needed_at = min(needed_at, underrun_at - AHEAD_SECONDS if is_ahead else -math.inf)
+            continue
+        abandoned_at = row.last_feedback_at + LISTENER_TIMEOUT
+        if abandoned_at < now:
+            abandoned.append(row.id)
+        else:
+            wake_at = min(wake_at, abandoned_at + 0.001)
+        if row.first_delivered_at is not None and listened < delivered_seconds:
+            # The listener plays what was delivered, so that the lead shrinks with time.
+            demands.append(live_demand(underrun_at - now))
             wake_at = min(wake_at, now + max(excess, 0.001))
     if needed_at > now:
-        wake_at = min(wake_at, needed_at)
-        return Step(ids=(), wake_at=None if wake_at == math.inf else wake_at)
-    # Among rows without a frame, those whose first frame is not in flight go first.
-    due.sort(key=lambda row: (row.underrun_at(), row.in_flight, row.accepted_at, row.id))
-    return Step(ids=tuple(row.id for row in due[:max_num_seqs]))
+        due, wake_at = [], min(wake_at, needed_at)
+    return Survey(due, None if wake_at == math.inf else wake_at, demands, late, abandoned)
 
 
 def late_margin(step_seconds: float) -> float:
     """Returns the lead in seconds below which a stream is late, for steps of this duration."""
     return min(LATE_MARGIN_SECONDS, LATE_MARGIN_STEPS * step_seconds)
-
-
-def demands(rows: Iterable[Row], now: float, lead_limit: float) -> list[float]:
-    """Returns the seconds of audio per second that each row needs. A paused listener's needs none."""
-    found = []
-    for row in rows:
-        if not row.live:
-            found.append(1.0)
-        elif row.lead(now) < lead_limit or row.is_playing(now):
-            found.append(live_demand(row.underrun_at() - now))
-    return found
-
-
-def is_overloaded(rows: Iterable[Row], now: float, lead_limit: float, margin: float) -> bool:
-    """Returns whether a live stream underruns within `margin` seconds: this talker has as much work as it can do.
-
-    A row at the lead limit does not count. It waits for its listener, who paused or does not read.
-    """
-    started = [row for row in rows if row.live and row.first_frame_at is not None and row.lead(now) < lead_limit]
-    return any(row.underrun_at() < now + margin for row in started)
-
-
-def abandoned(rows: Iterable[Row], now: float, lead_limit: float, timeout: float) -> list[str]:
-    """Returns the live rows at the lead limit whose listener has been inactive for `timeout` seconds."""
-    return [row.id for row in rows if now - row.last_feedback_at > timeout and row.live and row.lead(now) >= lead_limit]

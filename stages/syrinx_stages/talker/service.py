@@ -19,12 +19,9 @@ from syrinx_stages.runtime.worker import Worker
 from syrinx_stages.talker.engine import EngineFull, TalkerEngine
 from syrinx_stages.talker.prefill import burst_size
 from syrinx_stages.talker.prompt import Prepared
-from syrinx_stages.talker.scheduler import Row, abandoned, demands, is_overloaded, late_margin, schedule
+from syrinx_stages.talker.scheduler import LISTENER_TIMEOUT, Row, Survey, late_margin, survey
 
 log = logging.getLogger(__name__)
-
-LISTENER_TIMEOUT = 60.0
-"""Seconds of listener inactivity after which a stream at its lead limit is canceled."""
 
 MAX_UNSTARTED = 4
 """Claimed requests of which no frame is being generated yet, while references are encoded: enough to keep the engine
@@ -36,6 +33,9 @@ COLD_REQUESTS = 2
 
 CODEC_DELAY_SECONDS = 0.15
 """Time from a request's first codes until the codecs' capacity reports count it."""
+
+SURVEY_SECONDS = 0.02
+"""Admission uses the survey of the last step if it is not older, and no row has come or gone."""
 
 HELD_FRAMES = 4
 """Frames of a stream that is ahead of its listener are published in entries of this many."""
@@ -98,6 +98,8 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         self._empty_steps = 0
         self._step_seconds = math.inf
         self._prefill_seconds = self.metrics[m.PREFILL_SECONDS].labels(self.stage)
+        self._surveyed: tuple[Survey, int, float] = survey((), 0.0, 0.0), 0, -math.inf
+        """The last survey, the number of its rows, and when it was made."""
 
     async def close(self) -> None:
         await super().close()
@@ -165,8 +167,10 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         """Returns how many further requests to claim now. Streams in progress come first: none while one is late."""
         if self._engine_full:
             return 0
-        started = {row.id for row in self.rows.values() if row.frames}
-        unstarted = [claim for request_id, claim in self.ownership.claims.items() if request_id not in started]
+        rows = self.rows
+        started = (row is not None and row.frames for row in map(rows.get, self.ownership.claims))
+        claims = zip(self.ownership.claims.values(), started, strict=True)
+        unstarted = [claim for claim, has_frames in claims if not has_frames]
         ready = sum(not claim.request.has_reference for claim in unstarted)
         prefill_rows = self.engine.prefill_rows
         room = min(max(MAX_UNSTARTED, prefill_rows) - len(unstarted), prefill_rows + 1 - ready)
@@ -174,37 +178,49 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
 
     def spare_requests(self) -> float:
         """Returns how many further requests could be generated and decoded in time; none while a stream is late."""
-        lead_limit, now, rows = self.live.current.lead_limit_seconds, time.monotonic(), self.rows.values()
-        spare = self.speed.spare_requests(demands(rows, now, lead_limit))
+        (seen, count, made_at), now = self._surveyed, time.monotonic()
+        if count != len(self.rows) or now - made_at > SURVEY_SECONDS:
+            seen = self._survey(now)
+        spare = self.speed.spare_requests(seen.demands)
         if math.isinf(self.speed.capacity):
             spare = min(spare, max(COLD_REQUESTS - len(self.ownership.claims), 0))
-        late = self.speed.real_time and is_overloaded(rows, now, lead_limit, late_margin(self._step_seconds))
-        return min(spare, self._codecs_room(), 0.0 if late else math.inf)
+        late_before = now + late_margin(self._step_seconds)
+        late = any(self.rows[key].underrun_at() < late_before for key in seen.late if key in self.rows)
+        return min(spare, self._codecs_room(), 0.0 if late and self.speed.real_time else math.inf)
+
+    def _survey(self, now: float) -> Survey:
+        lead_limit, margin = self.live.current.lead_limit_seconds, late_margin(self._step_seconds)
+        found = survey(self.rows.values(), now, lead_limit, self.engine.ahead_frames, margin)
+        self._surveyed = found, len(self.rows), now
+        return found
 
     def _codecs_room(self) -> float:
         """Returns how many further requests the codecs could decode, without those whose codes they had not seen."""
-        since = time.monotonic() - CODEC_DELAY_SECONDS
-        seen = {row.id for row in self.rows.values() if row.first_frame_at is not None and row.first_frame_at < since}
-        claims = self.ownership.claims.items()
-        return self.ownership.codecs_free - sum(not claim.redelivered and key not in seen for key, claim in claims)
+        since, rows = time.monotonic() - CODEC_DELAY_SECONDS, self.rows
+        unseen = 0
+        for request_id, claim in self.ownership.claims.items():
+            row = rows.get(request_id)
+            is_seen = row is not None and row.first_frame_at is not None and row.first_frame_at < since
+            unseen += not (is_seen or claim.redelivered)
+        return self.ownership.codecs_free - unseen
 
     async def run_iteration(self) -> float | None:
         """Prefills waiting requests, launches a step of the due rows, and reads the oldest step in flight.
 
         Returns when to run again (monotonic seconds), 0 for immediately, or None to wait for an event.
         """
-        settings, now = self.live.current, time.monotonic()
-        for request_id in abandoned(self.rows.values(), now, settings.lead_limit_seconds, LISTENER_TIMEOUT):
+        now = time.monotonic()
+        admitted = self._next_prefills(now)
+        found = self._survey(now)
+        for request_id in found.abandoned:
             message = f"the client has not read for {LISTENER_TIMEOUT:.0f} s"
             self._end(self.rows[request_id], End(EndReason.CANCELLED, message))
-        admitted = self._next_prefills(now)
-        limits = self.live.max_num_seqs, settings.lead_limit_seconds, self.engine.ahead_frames
-        step = schedule(self.rows.values(), now, *limits)
-        self.rows_running.set(len(step.ids))
-        if not (admitted or step.ids or self.steps):
-            return min(filter(None, (step.wake_at, self._next_abandoned_at())), default=None)
-        depth = self.engine.depth if len(step.ids) > self.engine.prompt_rows else 1
-        rows = [self.rows[request_id] for request_id in step.ids] if len(self.steps) < depth else []
+        ids = found.first(self.live.max_num_seqs)
+        self.rows_running.set(len(ids))
+        if not (admitted or ids or self.steps):
+            return found.wake_at
+        depth = self.engine.depth if len(ids) > self.engine.prompt_rows else 1
+        rows = [self.rows[request_id] for request_id in ids] if len(self.steps) < depth else []
         for row in rows:
             row.in_flight += 1
         launched, completed = await self.engine_thread.run(self._launch_and_read, admitted, rows, depth)
@@ -229,11 +245,6 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             self.traces.begin(request_id, "first_frame")
         self._resident |= resident
         self._prefill_seconds.observe(launched.prefill_seconds)
-
-    def _next_abandoned_at(self) -> float | None:
-        """Returns when the first listener has been inactive for too long (monotonic seconds)."""
-        times = (row.last_feedback_at + LISTENER_TIMEOUT for row in self.rows.values() if row.live)
-        return min(times, default=None)
 
     def _next_prefills(self, now: float) -> list[Waiting]:
         """Creates rows for the oldest waiting requests: so few that their prefill does not stall the other streams."""
