@@ -178,7 +178,8 @@ def _first_code_kernel(
     grid_dependency_wait(PDL)
     launch_dependents(PDL)
     score = tl.load(scores + row * SCORES_STRIDE + id, mask=id < VOCABULARY, other=float("-inf"))
-    repeated = tl.load(seen + slot.to(tl.int64) * VOCABULARY + id, mask=id < VOCABULARY, other=0) != 0
+    # What an earlier request of the slot has left does not count.
+    repeated = (tl.load(seen + slot.to(tl.int64) * VOCABULARY + id, mask=id < VOCABULARY, other=0) != 0) & (frame > 0)
     row_params = sampling_params + slot * PARAMS_STRIDE
     penalty = tl.load(row_params + REPETITION_PENALTY)
     score = tl.where(repeated, tl.where(score < 0, score * penalty, score / penalty), score)
@@ -186,7 +187,8 @@ def _first_code_kernel(
     score = tl.where((id >= FIRST_SPECIAL) & ((id != EOS) | too_early), float("-inf"), score)
     code = sample(score, id, row_params, uniform(tl.load(seeds + slot), frame, 0))
     tl.store(codes + row * CODES_STRIDE, code.to(codes.dtype.element_ty))
-    tl.store(seen + slot.to(tl.int64) * VOCABULARY + code, 1, mask=code >= 0)
+    is_new = (id == code) | (frame == 0)
+    tl.store(seen + slot.to(tl.int64) * VOCABULARY + id, (id == code).to(tl.int8), mask=(id < VOCABULARY) & is_new)
     # The predictor's first input is the talker's state, projected by the same product as the logits.
     i = tl.arange(0, triton.next_power_of_2(WIDTH))
     state = tl.load(scores + row * SCORES_STRIDE + VOCABULARY + i, mask=i < WIDTH, other=0.0)

@@ -86,7 +86,9 @@ class CudaTalkerEngine:
             # Reference voices are encoded in float32: it happens once per request and improves quality.
             self._prompter = Prompter(checkpoint.as_float32(), talker, MAX_PAGES * PAGE_SIZE)
             self.runner = ModelRunner(pack(talker), talker.config, self._recorder, max_resident, memory_fraction)
-        state = self.runner.state
+            state = self.runner.state
+            with torch.inference_mode():
+                state.text_rows[0] = self._prompter.pad_row
         self.allocator = Allocator(
             slots=self.runner.max_resident,
             pages=state.cache.shape[1] - 1,

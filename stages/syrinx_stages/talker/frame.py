@@ -49,17 +49,20 @@ class SamplingState:
         self.sampling_params = torch.zeros(slots, 2, NUM_SAMPLING_PARAMS, dtype=torch.float32, device=device)
         self.seeds = torch.zeros(slots, dtype=torch.int64, device=device)
         self.seen = torch.zeros(slots, vocabulary, dtype=torch.int8, device=device)
-        """1 for each code 0 that the request has generated."""
+        """1 for each code 0 that the request has generated. Its first frame clears what an earlier request has left."""
+        # A copy from pageable memory would wait for the device. A later request of a slot may overwrite its row here
+        # before it is copied: then no step of the earlier one follows.
+        self._host_params = torch.zeros(self.sampling_params.shape, pin_memory=device.type == "cuda")
 
     def write(self, slot: int, sampling: Sampling, seed: int, codes: Tensor) -> None:
         """Writes a slot without waiting for the device. codes: int64 [frames, 16] on it, generated already."""
-        # A copy from pageable memory would wait for the device.
-        params = torch.tensor(sampling_params(sampling), pin_memory=self.seeds.is_cuda)
-        self.sampling_params[slot] = params.to(self.seeds.device, non_blocking=True)
+        self._host_params[slot].numpy()[:] = sampling_params(sampling)
+        self.sampling_params[slot].copy_(self._host_params[slot], non_blocking=True)
         # Assigning a Python number would wait for the device.
         self.seeds[slot].fill_(signed_seed(seed))
-        self.seen[slot].zero_()
-        self.seen[slot].index_fill_(0, codes[:, 0], 1)
+        if len(codes):
+            self.seen[slot].zero_()
+            self.seen[slot].index_fill_(0, codes[:, 0], 1)
 
     def inputs(self, metadata: Tensor) -> SamplingInputs:
         """Returns the kernels' inputs for a step with this metadata."""

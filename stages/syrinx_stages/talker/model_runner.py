@@ -121,7 +121,6 @@ class ModelRunner:
     ) -> None:
         """Writes a request's text rows and sampling state. codes: int64 [frames, 16], generated already."""
         state = self.state
-        state.text_rows[0] = prompt.pad_row
         for index, page in enumerate(allocation.text_pages):
             rows = prompt.text_rows[index * PAGE_SIZE : (index + 1) * PAGE_SIZE]
             state.text_rows[page * PAGE_SIZE : page * PAGE_SIZE + len(rows)] = rows

@@ -8,7 +8,6 @@ Each later input is the sum of the last frame's code embeddings and one text row
 has all the text and the rows are padding; with streaming text, every frame consumes one token of it.
 """
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -90,6 +89,7 @@ class Prompter:
         self._limit = model_limit if max_positions is None else min(max_positions, model_limit)
         self._talker = talker
         self._prompts = PromptBuilder(talker, checkpoint.load_tokenizer(), checkpoint.config)
+        self._no_frames = torch.zeros(0, CODE_GROUPS, dtype=torch.int64, device=talker.device)
         self._clones = checkpoint.config.tts_model_type is ModelType.BASE
         if self._clones:
             self._speaker_encoder = checkpoint.load_speaker_encoder()
@@ -97,6 +97,11 @@ class Prompter:
                 self._codec_encoder = checkpoint.load_codec_encoder()
             except ImportError as error:
                 raise CheckpointError(f"{checkpoint.directory}: cannot load a Base checkpoint: {error}") from None
+
+    @property
+    def pad_row(self) -> Tensor:
+        """See `Prompt`: the same for all requests."""
+        return self._prompts.pad_row
 
     def prepare(
         self,
@@ -114,7 +119,9 @@ class Prompter:
                 f"input: the prompt has {len(prompt.embeds)} positions of the model's {self._limit}; send shorter text"
             )
             raise RequestError(message, "input")
-        frames = torch.from_numpy(np.frombuffer(codes, "<i2").reshape(-1, CODE_GROUPS).astype(np.int64))
+        frames = self._no_frames
+        if codes:
+            frames = torch.from_numpy(np.frombuffer(codes, "<i2").reshape(-1, CODE_GROUPS).astype(np.int64))
         frames = frames.to(codes_device or self._talker.device)
         reference_codes = None
         if voice is not None and voice.codes is not None:
@@ -143,6 +150,13 @@ class PromptBuilder:
         self._config, self._codec = config, config.talker_config
         self._cached_text = lru_cache(CACHED_PARTS)(self._text)
         self._cached_codes = lru_cache(CACHED_PARTS)(self._codes)
+        self._cached_sum = lru_cache(CACHED_PARTS)(self._sum)
+        self._pad, self._bos, self._eos = config.tts_pad_token_id, config.tts_bos_token_id, config.tts_eos_token_id
+
+    @property
+    def pad_row(self) -> Tensor:
+        """The embedding of the text's padding: [hidden_size]."""
+        return self._cached_text(self._pad)[0]
 
     def build(self, request: SpeechRequest, voice: Voice | None = None) -> Prompt:
         """Builds the prompt of a request; Base checkpoints, and only they, need `voice`.
@@ -150,23 +164,21 @@ class PromptBuilder:
         Raises RequestError naming the request field that the checkpoint does not support.
         """
         self._check_task(request, voice)
-        pad, bos, eos = self._special()
-        codec_bos, codec_pad = (
-            self._cached_codes(each) for each in (self._codec.codec_bos_id, self._codec.codec_pad_id)
-        )
+        codec_bos, codec_pad = self._codec.codec_bos_id, self._codec.codec_pad_id
         ids = self._tokenizer.assistant(request.text)
         if not ids.text:
             raise RequestError("text: is empty", "input")
         start = [*self._instructions(request), self._cached_text(*ids.role)]
-        start += [self._language(request) + pad, self._speaker(request, voice) + pad, codec_pad + bos]
+        start += [self._language(request), self._speaker(request, voice), self._cached_sum(self._bos, codec_pad)]
         if voice is not None and not request.x_vector_only:
             body, rest = self._continue_reference(request, voice, ids.text)
-            return Prompt(torch.cat((*start, body)), rest, pad[0])
+            return Prompt(torch.cat((*start, body)), rest, self.pad_row)
         text = self._text(*ids.text)
         if request.non_streaming_text:
-            start += [text + codec_pad, eos + codec_pad, pad + codec_bos]
-            return Prompt(torch.cat(start), text[:0], pad[0])
-        return Prompt(torch.cat((*start, text[:1] + codec_bos)), torch.cat((text[1:], eos)), pad[0])
+            end = self._cached_sum(self._eos, codec_pad), self._cached_sum(self._pad, codec_bos)
+            return Prompt(torch.cat((*start, text + self._cached_codes(codec_pad), *end)), text[:0], self.pad_row)
+        first = text[:1] + self._cached_codes(codec_bos)
+        return Prompt(torch.cat((*start, first)), torch.cat((text[1:], self._cached_text(self._eos))), self.pad_row)
 
     def _check_task(self, request: SpeechRequest, voice: Voice | None) -> None:
         if request.task_type is not (task := TASK_TYPES[self._config.tts_model_type]):
@@ -175,17 +187,15 @@ class PromptBuilder:
             wanted = "is needed by" if voice is None else "is only for"
             raise _unsupported("ref_audio", f"a reference voice {wanted} a Base checkpoint")
 
-    def _special(self) -> Sequence[Tensor]:
-        """Returns the text's padding, BOS and EOS, each [1, hidden_size]."""
-        config = self._config
-        special = self._cached_text(config.tts_pad_token_id, config.tts_bos_token_id, config.tts_eos_token_id)
-        return torch.split(special, 1)
-
     def _text(self, *ids: int) -> Tensor:
         return self._talker.embed_text(torch.tensor(ids, dtype=torch.int64, device=self._talker.device))
 
     def _codes(self, *ids: int) -> Tensor:
         return self._talker.embed_codec(torch.tensor(ids, device=self._talker.device))
+
+    def _sum(self, text: int, *codes: int) -> Tensor:
+        """Returns the embeddings of codes, each with that of the same text token."""
+        return self._codes(*codes) + self._text(text)
 
     def _instructions(self, request: SpeechRequest) -> list[Tensor]:
         if not request.instructions:
@@ -201,22 +211,22 @@ class PromptBuilder:
             raise _unsupported("language", f"{request.language!r} is unknown; accepted: {', '.join(accepted)}")
         if request.voice and language in ("auto", "chinese"):
             language = codec.dialect(request.voice.lower()) or language
-        if language == "auto":
-            return self._cached_codes(codec.codec_nothink_id, codec.codec_think_bos_id, codec.codec_think_eos_id)
-        ids = (codec.codec_think_id, codec.codec_think_bos_id, codec.codec_language_id[language])
-        return self._cached_codes(*ids, codec.codec_think_eos_id)
+        ids = [codec.codec_nothink_id, codec.codec_think_bos_id, codec.codec_think_eos_id]
+        if language != "auto":
+            ids = [codec.codec_think_id, ids[1], codec.codec_language_id[language], ids[2]]
+        return self._cached_sum(self._pad, *ids)
 
     def _speaker(self, request: SpeechRequest, voice: Voice | None) -> Tensor:
-        """The speaker's embedding [1, hidden_size], or [0, hidden_size] for VoiceDesign."""
+        """The speaker [1, hidden_size], or [0, hidden_size] for VoiceDesign."""
         if voice is not None:
-            embedding: Tensor = voice.embedding.to(self._special()[0])
-            return embedding[None]
+            embedding: Tensor = voice.embedding.to(self.pad_row)
+            return (embedding + self.pad_row)[None]
         if self._config.tts_model_type is ModelType.VOICE_DESIGN:
-            return self._special()[0][:0]
+            return self.pad_row[None][:0]
         speakers = self._codec.speakers
         if not request.voice or request.voice.lower() not in speakers:
             raise _unsupported("voice", f"{request.voice!r} is unknown; accepted: {', '.join(speakers)}")
-        return self._cached_codes(speakers[request.voice.lower()])
+        return self._cached_sum(self._pad, speakers[request.voice.lower()])
 
     def _continue_reference(self, request: SpeechRequest, voice: Voice, text_ids: list[int]) -> tuple[Tensor, Tensor]:
         """Returns the reference with the text to speak as its continuation (in-context learning), and the text rows."""
@@ -225,13 +235,12 @@ class PromptBuilder:
         if not request.reference_text:
             message = "the transcript of the reference audio is needed unless x_vector_only_mode is true"
             raise _unsupported("ref_text", message)
-        pad, _, eos = self._special()
         reference_ids = self._tokenizer.assistant(request.reference_text).text
-        text = torch.cat((self._text(*reference_ids, *text_ids), eos))
+        text = torch.cat((self._text(*reference_ids, *text_ids), self._cached_text(self._eos)))
         codec_bos = self._cached_codes(self._codec.codec_bos_id)
         codes = torch.cat((codec_bos, self._talker.embed_frame(voice.codes.to(self._talker.device))))
         if request.non_streaming_text:
-            return torch.cat((text + self._cached_codes(self._codec.codec_pad_id), codes + pad)), text[:0]
+            return torch.cat((text + self._cached_codes(self._codec.codec_pad_id), codes + self.pad_row)), text[:0]
         aligned = text[: len(codes)]
-        padding = pad.expand(len(codes) - len(aligned), -1)
+        padding = self.pad_row.expand(len(codes) - len(aligned), -1)
         return torch.cat((aligned, padding)) + codes, text[len(codes) :]
