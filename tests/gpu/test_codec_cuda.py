@@ -27,11 +27,14 @@ TOLERANCE = {torch.float32: 2e-4, torch.float16: 1e-2, torch.bfloat16: 8e-2}
 
 @pytest.fixture(autouse=True)
 def exact_reference() -> Iterator[None]:
-    """Makes the reference decoder multiply in float32 instead of TF32."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
+    """Makes the reference decoder multiply and convolve in float32 instead of TF32."""
+    backends = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [backend.allow_tf32 for backend in backends]
+    for backend in backends:
+        backend.allow_tf32 = False
     yield
-    torch.backends.cuda.matmul.allow_tf32 = before
+    for backend, allowed in zip(backends, before, strict=True):
+        backend.allow_tf32 = allowed
 
 
 @pytest.fixture(scope="module")
