@@ -58,7 +58,7 @@ class Setup(Struct, frozen=True, kw_only=True):
     gpus: int = 1
     """Number of GPUs that talkers and codecs use."""
     gateways: int = 2
-    talker_rows: int = 128
+    talker_rows: int = 256
     codec_rows: int = 32
     capture_rows: Sequence[int] = (1, 2, 4, 8, 16, 32)
     capture_frames: Sequence[int] = (2, 4, 8, 12)

@@ -31,7 +31,7 @@ _DEFAULTS = {
         talker_rows=8, codec_rows=8, max_resident=DEFAULT_RESIDENT, chunk_ramp=DEFAULT_RAMP, captures=False
     ),
     # Measured on an H200 as the best for any load. The ramp has few sizes, so that each can be captured.
-    "cuda": _Defaults(talker_rows=128, codec_rows=32, max_resident=1024, chunk_ramp=(2, 2, 4, 8, 12), captures=True),
+    "cuda": _Defaults(talker_rows=256, codec_rows=32, max_resident=1024, chunk_ramp=(2, 2, 4, 8, 12), captures=True),
 }
 
 

@@ -92,7 +92,7 @@ class TalkerSpec(StageSpec, frozen=True, kw_only=True):
     vllm: VllmSpec | None = None
     """Options of engine vllm. Default: the defaults of its fields."""
     max_num_seqs: Rows | None = None
-    """Maximum number of requests per step (batch size). At most maxResident. Default: 8 on a CPU, 128 on a GPU."""
+    """Maximum number of requests per step (batch size). At most maxResident. Default: 8 on a CPU, 256 on a GPU."""
     max_resident: Rows | None = None
     """Maximum number of requests with resident state. Requests that are not in the current step wait for their
     deadline. Default: 32 on a CPU, 1024 on a GPU; fewer if memoryFraction has no room for them."""
