@@ -20,6 +20,8 @@ class EndReason(StrEnum):
     """The talker sampled its end-of-sequence code."""
     LENGTH = "length"
     """`max_frames` was reached."""
+    RUNAWAY = "runaway"
+    """The talker has detected that the speech would not end or has gone wrong."""
     CANCELLED = "cancelled"
     """The client disconnected, or its gateway died."""
     REFUSED = "refused"
@@ -46,6 +48,17 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     residual_top_p: float = 1.0
 
 
+class RunawayGuard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the talker must know of a request to detect a runaway."""
+
+    expected_frames: int = 0
+    """Frames that such a text usually has."""
+    max_frames: int = 0
+    """More frames are a runaway; 0 if the duration is unknown."""
+    repeats: bool = False
+    """The text repeats itself, and so may its speech."""
+
+
 class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A request for one utterance, validated by the gateway."""
 
@@ -70,6 +83,8 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     seed: int = 0
     client: str = ""
     """Identifies the client for its share of the queue: a hash, see `gateway.client`."""
+    guard: RunawayGuard | None = None
+    """None: only `max_frames` ends the speech of a model that does not."""
     live: bool = True
     """The client plays the audio while it is generated: `lead_limit_seconds` applies."""
     traceparent: str = ""
@@ -94,6 +109,8 @@ class Codes(msgspec.Struct, frozen=True, tag="codes", omit_defaults=True):
     codes: bytes
     talker: str = ""
     """The talker replica. Set only in the first entry that an owner writes."""
+    marks: bytes = b""
+    """What the frames' sampling says about a runaway: see `frames.marks_of`."""
 
 
 class Audio(msgspec.Struct, frozen=True, tag="audio", omit_defaults=True):

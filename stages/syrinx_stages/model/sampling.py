@@ -7,10 +7,12 @@ the same numbers on every device, in every batch and after another process has t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..contract.frames import encode_mark
 from ..contract.messages import Sampling
 from .config import CODE_GROUPS, SPECIAL_IDS, TalkerConfig
 from .talker import Talker
@@ -20,6 +22,8 @@ _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _MIX_2 = 0x94D049BB133111EB - (1 << 64)
 INVALID_CODE = -1
 """Sampled in place of a code from scores that have NaN, infinity or nothing else than -infinity."""
+IMPLAUSIBLE_NATS = 4.0
+"""A code is implausible if its surprise exceeds its expectation, the entropy, by this much."""
 MIN_TEMPERATURE = 1e-30
 """Lower temperatures are greedy: only the top score has any probability, and the division would overflow float32."""
 
@@ -52,9 +56,10 @@ class LogitFilter:
         given, top_ks, top_ps = zip(*params, strict=True)
         temperatures = [t if t >= MIN_TEMPERATURE else 0.0 for t in given]
         self._all_greedy = not any(temperatures)
-        self._greedy = None
+        self.greedy: Tensor | None = None
+        """Which rows are greedy, [rows] bool; None if none is."""
         if not all(temperatures):
-            self._greedy = torch.tensor([t == 0 for t in temperatures], device=device)
+            self.greedy = torch.tensor([t == 0 for t in temperatures], device=device)
         self._temperature = torch.tensor([[t or 1.0] for t in temperatures], dtype=torch.float32, device=device)
         self._top_k = max(top_ks)
         self._kth = None
@@ -77,11 +82,15 @@ class LogitFilter:
         ids = torch.searchsorted(distribution, uniform * distribution[:, -1:], right=True).squeeze(1)
         # Any NaN or infinity makes all probabilities NaN.
         ids = ids.masked_fill(distribution[:, -1].isnan(), INVALID_CODE)
-        return ids if self._greedy is None else torch.where(self._greedy, _best(scores), ids)
+        return ids if self.greedy is None else torch.where(self.greedy, _best(scores), ids)
+
+    def scale(self, scores: Tensor) -> Tensor:
+        """Returns the scores divided by the temperature; unchanged where it is 0."""
+        return scores / self._temperature
 
     def filter(self, scores: Tensor) -> Tensor:
         """Returns the scores divided by the temperature, with -inf for ids that top-k or top-p remove."""
-        scores = scores / self._temperature
+        scores = self.scale(scores)
         if self._top_k:
             # The k-th score is a copy, not a sum, so using the largest k of the batch does not change a row.
             count = min(self._top_k, scores.shape[-1])
@@ -116,6 +125,7 @@ class Sampler:
         first = config.vocab_size - SPECIAL_IDS
         self._suppressed = torch.arange(config.vocab_size, device=device) >= first
         self._suppressed[self._eos] = False
+        self._eos_column = torch.tensor([self._eos], device=device)
         self.seeds = torch.tensor([signed_seed(seed) for seed in seeds], dtype=torch.int64, device=device)
         self._penalty = None
         if any(row.repetition_penalty != 1 for row in rows):
@@ -139,6 +149,23 @@ class Sampler:
         scores[:, self._eos].masked_fill_(frames < self._min_frames, -torch.inf)
         return scores
 
+    def marks(self, logits: Tensor, scores: Tensor, code0: Tensor) -> list[int]:
+        """Returns what the sampling of each row's code 0 says, as `contract.frames.encode_mark`; 0 for greedy rows.
+
+        logits: of the model. scores: those that `code0` [rows] is sampled from. Both are [rows, vocabulary].
+        """
+        # A model that wants to end says so before the minimum length, too.
+        with_end = scores.index_copy(1, self._eos_column, logits[:, self._eos, None].float())
+        log_p = self.code0_filter.scale(with_end).log_softmax(-1)
+        p = log_p.exp()
+        hazard = -torch.log1p(-p[:, self._eos].double().clamp(max=1 - 1e-9))
+        entropy = torch.special.entr(p).sum(-1)
+        surprise = -log_p.gather(-1, code0.clamp(min=0)[:, None]).squeeze(1)
+        facts = torch.stack((hazard, surprise > entropy + IMPLAUSIBLE_NATS, entropy), 1).nan_to_num()
+        if self.code0_filter.greedy is not None:
+            facts = facts.masked_fill(self.code0_filter.greedy[:, None], 0.0)
+        return [encode_mark(hazard, bool(implausible), entropy) for hazard, implausible, entropy in facts.tolist()]
+
 
 class SamplerStep:
     """Samples the 16 codes of every row's next frame."""
@@ -149,7 +176,14 @@ class SamplerStep:
 
     def code0(self, logits: Tensor, seen: Tensor) -> Tensor:
         """Returns code 0 or EOS [rows] for logits [rows, vocab_size]; `seen`, of that shape, marks codes 0 so far."""
-        scores = self._sampler.code0_scores(logits, seen, self._frames)
+        return self.code0_of(self.code0_scores(logits, seen))
+
+    def code0_scores(self, logits: Tensor, seen: Tensor) -> Tensor:
+        """Returns the scores [rows, vocabulary] that `code0` samples from; see there."""
+        return self._sampler.code0_scores(logits, seen, self._frames)
+
+    def code0_of(self, scores: Tensor) -> Tensor:
+        """Returns code 0 or EOS [rows] for the scores of `code0_scores`."""
         return self._sampler.code0_filter.sample(scores, self._uniforms[0])
 
     def residual(self, logits: Tensor, group: int) -> Tensor:
@@ -158,6 +192,15 @@ class SamplerStep:
 
 
 SeededSampling = tuple[Sampling, int]
+
+
+class SampledFrames(NamedTuple):
+    """The next frame of each row."""
+
+    codes: Tensor
+    """[rows, 16] int64. If code 0 is EOS, the row's other codes are undefined."""
+    marks: list[int]
+    """What the sampling of each row's code 0 says: see `contract.frames`."""
 
 
 class FrameSampler:
@@ -171,8 +214,8 @@ class FrameSampler:
 
     def sample(
         self, rows: Sequence[SeededSampling], frames: Sequence[int], hidden: Tensor, seen: Sequence[Tensor]
-    ) -> Tensor:
-        """Returns the next frame of each row [B, 16]. If code 0 is EOS, the row's other codes are undefined.
+    ) -> SampledFrames:
+        """Returns the next frame of each row.
 
         frames: number of frames that each row has. hidden: the talker's states [B, H]. seen: for each row, which
         codes 0 it has, bool [vocabulary].
@@ -180,8 +223,12 @@ class FrameSampler:
         if self._cached is None or self._cached[0] != rows:
             samplings, seeds = zip(*rows, strict=True)
             self._cached = rows, Sampler(samplings, seeds, self._talker.config, self._talker.device)
-        step = self._cached[1].step(torch.tensor(frames, device=hidden.device))
-        code0 = step.code0(self._talker.logits(hidden), torch.stack(list(seen)))
+        sampler = self._cached[1]
+        step = sampler.step(torch.tensor(frames, device=hidden.device))
+        logits = self._talker.logits(hidden)
+        scores = step.code0_scores(logits, torch.stack(list(seen)))
+        code0 = step.code0_of(scores)
         if bool((code0 == self._eos).all()):
-            return code0[:, None].expand(-1, CODE_GROUPS)
-        return self._talker.predict(hidden, code0, step.residual)
+            return SampledFrames(code0[:, None].expand(-1, CODE_GROUPS), [0] * len(code0))
+        marks = sampler.marks(logits, scores, code0)
+        return SampledFrames(self._talker.predict(hidden, code0, step.residual), marks)

@@ -18,7 +18,7 @@ from syrinx_stages.model.layers import pack_weights
 from syrinx_stages.model.sampling import FrameSampler
 from syrinx_stages.model.talker import KVCache
 from syrinx_stages.runtime.engine import Limits
-from syrinx_stages.talker.engine import frame_results
+from syrinx_stages.talker.engine import frame_results, with_marks
 from syrinx_stages.talker.prompt import Prepared, Prompt, Prompter
 
 REPLAY_FRAMES = 48
@@ -97,8 +97,8 @@ class EagerTalkerEngine:
         self._advance(rows)
         choices = [(row.request.sampling, row.request.seed) for row in rows]
         hidden, seen = torch.stack([row.hidden for row in rows]), [row.seen for row in rows]
-        codes = self._frame_sampler.sample(choices, [row.frames for row in rows], hidden, seen)
-        sampled = frame_results(codes.to(torch.int16).cpu().numpy(), self._eos)
+        codes, marks = self._frame_sampler.sample(choices, [row.frames for row in rows], hidden, seen)
+        sampled = with_marks(frame_results(codes.to(torch.int16).cpu().numpy(), self._eos), marks)
         continuing = [index for index, result in enumerate(sampled) if not isinstance(result, End)]
         if continuing:
             self._append_frames([rows[index] for index in continuing], codes[continuing])

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from syrinx_stages.contract.frames import MarkedFrame
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.runtime.engine import Engine
 from syrinx_stages.talker.prompt import Prepared
@@ -22,6 +23,14 @@ def frame_results(frames: NDArray[np.int16], eos: int) -> list[bytes | End]:
     return [
         End(EndReason.STOP) if ended[row] else frame.tobytes() if valid[row] else _NOT_FINITE
         for row, frame in enumerate(frames)
+    ]
+
+
+def with_marks(results: list[bytes | End], marks: Sequence[int]) -> list[bytes | End]:
+    """Returns the results with each frame's mark; see `contract.frames`."""
+    return [
+        result if isinstance(result, End) else MarkedFrame(result, mark)
+        for result, mark in zip(results, marks, strict=True)
     ]
 
 
@@ -64,6 +73,8 @@ class TalkerEngine(Engine, Protocol):
 
     def read(self, step: Any) -> Mapping[str, bytes | End]:
         """Waits for a step and returns a frame ([16] int16, little-endian) or the end of each request.
+
+        Frames are marked (`contract.frames.MarkedFrame`) by engines that know their probabilities on the host.
 
         A request is missing if it ended in an earlier step, was released, or had no memory for its frame. In the last
         case its state is unchanged.

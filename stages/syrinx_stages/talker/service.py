@@ -10,6 +10,7 @@ from msgspec import Struct
 from syrinx_stages.connector.base import Append, Claim, StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.frames import marks_of, split_frames
 from syrinx_stages.contract.keys import REFERENCE_POSITION, STREAM_START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason, PlaybackProgress, Reference, SpeechRequest
 from syrinx_stages.contract.settings import TalkerSettings
@@ -19,6 +20,7 @@ from syrinx_stages.runtime.worker import Worker
 from syrinx_stages.talker.engine import EngineFull, TalkerEngine
 from syrinx_stages.talker.prefill import burst_size
 from syrinx_stages.talker.prompt import Prepared
+from syrinx_stages.talker.runaway import RunawayDetector, Signal
 from syrinx_stages.talker.scheduler import LISTENER_TIMEOUT, Row, Survey, late_margin, survey
 
 log = logging.getLogger(__name__)
@@ -42,6 +44,9 @@ HELD_FRAMES = 4
 HELD_LEAD_SECONDS = 1.0
 """A stream with less audio ahead of its listener gets each frame at once."""
 
+FRAME_BYTES = 2 * FAMILY.code_groups
+"""Bytes of the codes of a frame."""
+
 _FAILED = "the talker failed to process this request"
 
 
@@ -50,6 +55,8 @@ class Stream(Row, kw_only=True):
 
     held: list[bytes]
     """Frames that are generated and not published yet."""
+    detector: RunawayDetector | None
+    """None if the request is not guarded."""
 
 
 class Waiting(Struct, frozen=True):
@@ -59,6 +66,8 @@ class Waiting(Struct, frozen=True):
     prepared: Prepared
     delivered: Position
     """Last reported delivery to the client when the request was claimed."""
+    detector: RunawayDetector | None = None
+    """It knows the frames of previous owners."""
 
     @property
     def id(self) -> str:
@@ -100,6 +109,8 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         self._prefill_seconds = self.metrics[m.PREFILL_SECONDS].labels(self.stage)
         self._surveyed: tuple[Survey, int, float] = survey((), 0.0, 0.0), 0, -math.inf
         """The last survey, the number of its rows, and when it was made."""
+        for signal in Signal:
+            self.metrics[m.RUNAWAYS].labels(signal)
 
     async def close(self) -> None:
         await super().close()
@@ -124,26 +135,37 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
                 if self.owns(claim):
                     self.claim_again(claim)
                 return
-            frames = [item.entry.codes for item in entries if isinstance(item.entry, Codes)]
+            frames = [
+                frame
+                for item in entries
+                if isinstance(item.entry, Codes)
+                for frame in split_frames(item.entry.codes, item.entry.marks, FRAME_BYTES)
+            ]
             reference_published = any(isinstance(item.entry, Reference) for item in entries)
             self.journal.restore(claim, entries)
             delivered = await self.connector.last_position(request.id, self.input_kind)
         pcm = await self.connector.reference(request.id) if request.has_reference else None
-        prepared = await self._prepare_thread.run(self._prepare, request, b"".join(frames), pcm)
+        prepared, detector = await self._prepare_thread.run(self._prepare, request, frames, pcm)
         if not self.owns(claim):
             return
         if prepared.reference_codes is not None and not reference_published:
             entry = Reference(prepared.reference_codes)
             self.publisher.put([self.output(request.id, REFERENCE_POSITION, entry)])
-        self._waiting[request.id] = Waiting(claim, prepared, delivered or STREAM_START)
+        self._waiting[request.id] = Waiting(claim, prepared, delivered or STREAM_START, detector)
         self.traces.begin(request.id, "prefill")
         self.wake.set()
 
-    def _prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
+    def _prepare(
+        self, request: SpeechRequest, frames: Sequence[bytes], reference: bytes | None
+    ) -> tuple[Prepared, RunawayDetector | None]:
         start = time.monotonic()
-        prepared = self.engine.prepare(request, codes, reference)
+        prepared = self.engine.prepare(request, b"".join(frames), reference)
+        detector = None if request.guard is None else RunawayDetector(request.guard)
+        if detector is not None:
+            for frame in frames:
+                detector.add(frame)
         self.metrics[m.PREPARE_SECONDS].labels(request.task_type).observe(time.monotonic() - start)
-        return prepared
+        return prepared, detector
 
     def evict(self, request_id: str) -> None:
         self._waiting.pop(request_id, None)
@@ -291,7 +313,10 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             row.produced += 1
             row.held.append(result)
             row.first_frame_at = now if row.first_frame_at is None else row.first_frame_at
-            if len(row.held) == HELD_FRAMES or row.underrun_at() < now + HELD_LEAD_SECONDS:
+            if row.detector is not None and (signal := row.detector.add(result)) is not None:
+                self._cut_runaway(row, row.detector.good_frames, signal)
+                ended.append((row, End(EndReason.RUNAWAY)))
+            elif _must_publish(row, now):
                 appends.append(self._entry(row))
         self.publisher.put(appends)
         for row, end in ended:
@@ -308,9 +333,18 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             self._unattributed.remove(row.id)
             self.traces.begin(row.id, "generate")
             talker = self.replica
-        codes = Codes(b"".join(row.held), talker)
+        codes = Codes(b"".join(row.held), talker, marks_of(row.held))
         row.held.clear()
         return self.output(row.id, Position(row.produced), codes)
+
+    def _cut_runaway(self, row: Stream, good_frames: int, signal: Signal) -> None:
+        """Drops the frames of a runaway after its good ones, as far as they are not published."""
+        detected_at, published = row.produced, row.produced - len(row.held)
+        row.produced = max(good_frames, published)
+        del row.held[row.produced - published :]
+        self.metrics[m.RUNAWAYS].labels(signal).inc()
+        message = "request %s is a runaway (%s): stopped at frame %d, after %d frames"
+        log.info(message, row.id, signal, detected_at, row.produced, extra=self.log_fields(row.id))
 
     def _end(self, row: Stream, end: End) -> None:
         """Ends a request after the frames that its row holds."""
@@ -382,6 +416,17 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             return {request_id: End(EndReason.ERROR, _FAILED)}
 
 
+def _must_publish(row: Stream, now: float) -> bool:
+    """Returns whether the frames that a row holds must be published now.
+
+    Frames under suspicion are held until a listener needs them: if they belong to a runaway, it ends before them.
+    """
+    is_urgent = row.underrun_at() < now + HELD_LEAD_SECONDS
+    if row.detector is not None and row.detector.is_suspicious:
+        return is_urgent and row.live
+    return is_urgent or len(row.held) >= HELD_FRAMES
+
+
 def _row(waiting: Waiting, now: float) -> Stream:
     request = waiting.claim.request
     # After a takeover, assume that everything delivered has been played, so that the lead is not overestimated.
@@ -397,4 +442,5 @@ def _row(waiting: Waiting, now: float) -> Stream:
         delivered=delivered,
         first_delivered_at=playback_start if delivered else None,
         held=[],
+        detector=waiting.detector,
     )

@@ -167,7 +167,7 @@ class EagerFrameGenerator:
     def _sample(self, states: Sequence[_State], hidden: Tensor) -> None:
         samplings = [state.request.sampling for state in states]
         counts, seen = [len(state.codes) for state in states], [state.seen for state in states]
-        frames = self._frame_sampler.sample(samplings, counts, hidden, seen)
+        frames = self._frame_sampler.sample(samplings, counts, hidden, seen).codes
         for state, codes in zip(states, frames, strict=True):
             state.codes.append(codes)
             state.seen[codes[0].clamp(min=0)] = True

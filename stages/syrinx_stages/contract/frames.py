@@ -1,0 +1,58 @@
+"""Frames of codes with what their sampling says about the course of a request. Imports no torch."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+_HAZARD_STEPS, _ENTROPY_STEPS = 8, 16
+_MAX_HAZARD, _MAX_ENTROPY = 127, 255
+_MARK_BYTES = 2
+
+
+class Mark(Struct, frozen=True):
+    """What the sampling of a frame's code 0 says. Both numbers are rounded down."""
+
+    end_hazard: float
+    """-log(1 - p) of the probability p with which the request would have ended instead, in eighths up to 15.875."""
+    is_implausible: bool
+    """The code is one that the model would practically not sample."""
+    entropy: float
+    """How uncertain the model was, in sixteenths of a nat up to 15.9375."""
+
+
+class MarkedFrame(bytes):
+    """A frame ([16] int16, little-endian) with its mark in two bytes, as `encode_mark` returns it."""
+
+    mark: int
+
+    def __new__(cls, codes: bytes, mark: int) -> "MarkedFrame":
+        """Adds a mark to a frame."""
+        frame = super().__new__(cls, codes)
+        frame.mark = mark
+        return frame
+
+
+def encode_mark(end_hazard: float, is_implausible: bool, entropy: float) -> int:
+    """Returns a mark as a number below 2^16. Its parts are those of `Mark`."""
+    hazard = min(int(end_hazard * _HAZARD_STEPS), _MAX_HAZARD)
+    return hazard | is_implausible << 7 | min(int(entropy * _ENTROPY_STEPS), _MAX_ENTROPY) << 8
+
+
+def decode_mark(mark: int) -> Mark:
+    """Returns the parts of a mark."""
+    return Mark((mark & _MAX_HAZARD) / _HAZARD_STEPS, bool(mark & 128), (mark >> 8) / _ENTROPY_STEPS)
+
+
+def marks_of(frames: Sequence[bytes]) -> bytes:
+    """Returns the marks of frames ([frames] uint16, little-endian); empty unless all are marked."""
+    marks = [frame.mark for frame in frames if isinstance(frame, MarkedFrame)]
+    return np.array(marks, "<u2").tobytes() if len(marks) == len(frames) else b""
+
+
+def split_frames(codes: bytes, marks: bytes, size: int) -> list[bytes]:
+    """Returns the frames of `size` bytes in `codes`, with the marks that `marks_of` returned for them."""
+    frames = [codes[start : start + size] for start in range(0, len(codes), size)]
+    if not marks:
+        return frames
+    return [MarkedFrame(*each) for each in zip(frames, np.frombuffer(marks, "<u2").tolist(), strict=True)]

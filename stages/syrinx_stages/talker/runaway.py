@@ -1,0 +1,200 @@
+"""Detects clips that will not end or have gone wrong, frame by frame. Pure: the verdict follows from the frames alone.
+
+An owner that takes a request over feeds the detector the frames in Redis and comes to the same verdict. A frame costs
+about a microsecond: rules that need more run only while codes repeat.
+"""
+
+from enum import StrEnum
+
+from syrinx_stages.contract.frames import Mark, MarkedFrame, decode_mark
+from syrinx_stages.contract.messages import RunawayGuard
+
+MAX_PERIOD = 25
+"""Frames of the longest loop: two seconds."""
+LOOP_FRAMES = 20
+"""Frames that repeat the ones a period before are a loop; at least a period. Pauses within speech are shorter."""
+SUSPECT_FRAMES = 8
+"""From this many on the loop is suspected."""
+SILENT_CODES = 3
+"""Speech of `MAX_PERIOD` frames has more different codes 0."""
+
+MAX_HAZARD = 14.0
+"""The chance that a healthy request survives more end hazard in all is exp(-14), one in a million."""
+END_HAZARD = 1.0
+"""A frame before which the end was this likely is where the clip should have ended."""
+MISSED_HAZARD = 3.0
+"""A clip that has survived this much (one in 20) has missed its end if none follows for `QUIET_FRAMES`..."""
+QUIET_FRAMES = 12
+MIN_PART = 0.5
+"""...and at least this part of the expected frames was generated. The end of a sentence within a text looks similar."""
+
+BABBLE_WINDOW = 16
+MAX_IMPLAUSIBLE = 7
+"""More implausible codes among `BABBLE_WINDOW` frames are babble; from `SUSPECT_IMPLAUSIBLE` on it is suspected."""
+SUSPECT_IMPLAUSIBLE = 3
+
+LATE_PART = 0.2
+"""A clip is late after this part of the frames between the expected and the maximum number."""
+DRIFT_WINDOW = 12
+"""A late clip babbles if the model was this much more uncertain in its last frames than in the first half of the..."""
+DRIFT_RATIO, DRIFT_NATS = 2.0, 0.6
+"""...expected ones: by the ratio, and by so many nats."""
+
+_LAGS = (1 << MAX_PERIOD + 1) - 2
+_SHORT_LAGS = (1 << LOOP_FRAMES + 1) - 2
+_WINDOW = (1 << BABBLE_WINDOW) - 1
+_NEVER = 1 << 30
+
+
+class Signal(StrEnum):
+    """What shows that a clip is a runaway."""
+
+    END = "end"
+    """The model would have ended it, or its probability of the end has collapsed."""
+    LOOP = "loop"
+    """Codes repeat with a period of up to two seconds."""
+    SILENCE = "silence"
+    """Codes stand still or alternate between a few values."""
+    BABBLE = "babble"
+    """Codes are not those that the model predicts."""
+    DURATION = "duration"
+    """It is longer than any clip of such a text."""
+
+
+class RunawayDetector:
+    """The state of one request. Feed it every frame in order."""
+
+    def __init__(self, guard: RunawayGuard) -> None:
+        self.frames = 0
+        self._guard = guard
+        self._max_frames = guard.max_frames or _NEVER
+        slack = guard.max_frames - guard.expected_frames
+        self._late = guard.expected_frames + int(LATE_PART * slack) if guard.max_frames else _NEVER
+        self._recent: dict[int, tuple[int, int]] = {}
+        """By code 0: its last frame, and a bit set of the distances from there to earlier ones with the same code 0."""
+        self._lags: list[int] = []
+        """For each frame, the bit set of the distances to earlier frames with the same code 0."""
+        self._codes: list[int] = []
+        self._repeated = 0
+        """How many of the last frames have a code 0 of the frames before."""
+        self._repeating_from = _NEVER
+        """Frames before a suspected loop."""
+        self._hazard = 0.0
+        """End hazard that the request has survived."""
+        self._pending_hazard = 0.0
+        """The part of it after the last `QUIET_FRAMES` frames without any."""
+        self._quiet = 0
+        self._end_at = _NEVER
+        """Frames before the suspected end."""
+        self._implausible = 0
+        """Bit set of the last frames, the newest in bit 0."""
+        self._babbling_from = _NEVER
+        """Frames before suspected babble."""
+        self._entropy = [0.0]
+        """Sums of the entropy of the first 0, 1, ... frames, as far as all are marked."""
+        self._baseline_frames = max(DRIFT_WINDOW, guard.expected_frames // 2)
+
+    @property
+    def good_frames(self) -> int:
+        """Frames before the first one that is under suspicion; at least 1."""
+        suspected = min(self._repeating_from, self._end_at, self._babbling_from, self._late)
+        return max(1, min(self.frames, suspected))
+
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether any frame is under suspicion."""
+        return self.good_frames < self.frames
+
+    def add(self, frame: bytes) -> Signal | None:
+        """Adds a frame ([16] int16, little-endian). Returns what shows that the clip is a runaway, or None."""
+        self.frames += 1
+        signal = self._add_code(frame[0] | frame[1] << 8)
+        if isinstance(frame, MarkedFrame):
+            signal = self._add_mark(decode_mark(frame.mark)) or signal
+        return signal or (Signal.DURATION if self.frames > self._max_frames else None)
+
+    def _add_mark(self, mark: Mark) -> Signal | None:
+        if len(self._entropy) == self.frames:
+            self._entropy.append(self._entropy[-1] + mark.entropy)
+        ended = self._add_hazard(mark.end_hazard)
+        babbles = self._add_plausibility(mark.is_implausible) if mark.is_implausible or self._implausible else False
+        if ended:
+            return Signal.END
+        return Signal.BABBLE if babbles or self._has_drifted() else None
+
+    def _add_code(self, code: int) -> Signal | None:
+        at = self.frames
+        last, lags = self._recent.get(code, (0, 0))
+        lags = lags << at - last & _LAGS if at - last <= MAX_PERIOD else 0
+        self._recent[code] = at, lags | 1
+        self._lags.append(lags)
+        self._codes.append(code)
+        self._repeated = self._repeated + 1 if lags else 0
+        if self._repeated < SUSPECT_FRAMES:
+            self._repeating_from = _NEVER
+            return None
+        return self._repetition()
+
+    def _repetition(self) -> Signal | None:
+        """Examines the last frames, all of which have a code 0 of the frames before."""
+        suspected = self._common_lags(SUSPECT_FRAMES)
+        self._repeating_from = self._first_with(suspected) if suspected else _NEVER
+        if self._repeated < LOOP_FRAMES:
+            return None
+        periods = self._common_lags(LOOP_FRAMES) & _SHORT_LAGS
+        if self._repeated >= MAX_PERIOD:
+            periods |= self._common_lags(MAX_PERIOD)
+            if len(set(self._codes[-MAX_PERIOD:])) <= SILENT_CODES:
+                self._repeating_from = min(self._repeating_from, self.frames - MAX_PERIOD)
+                return Signal.SILENCE
+        if periods & 2:
+            return Signal.SILENCE
+        return Signal.LOOP if periods and not self._guard.repeats else None
+
+    def _common_lags(self, count: int) -> int:
+        """Returns the distances at which each of the last `count` frames repeats an earlier one, as a bit set."""
+        common = _LAGS
+        for lags in self._lags[-count:]:
+            common &= lags
+        return common
+
+    def _first_with(self, periods: int) -> int:
+        """Returns the number of frames before the last ones that all repeat at one of `periods`."""
+        first = self.frames - SUSPECT_FRAMES
+        while first and (common := periods & self._lags[first - 1]):
+            periods, first = common, first - 1
+        return first
+
+    def _add_hazard(self, hazard: float) -> bool:
+        """Adds the newest frame's end hazard. Returns whether the clip should have ended."""
+        if hazard:
+            self._quiet = 0
+            self._hazard += hazard
+            self._pending_hazard += hazard
+            if self._pending_hazard >= END_HAZARD and self._end_at == _NEVER:
+                self._end_at = self.frames - 1
+            return self._hazard > MAX_HAZARD
+        self._quiet += 1
+        if self._quiet == QUIET_FRAMES and self._pending_hazard:
+            if self._pending_hazard >= MISSED_HAZARD and self._end_at >= MIN_PART * self._guard.expected_frames:
+                return True
+            self._pending_hazard, self._end_at = 0.0, _NEVER
+        return False
+
+    def _add_plausibility(self, is_implausible: bool) -> bool:
+        """Adds whether the newest frame is implausible. Returns whether too many are."""
+        window = self._implausible = (self._implausible << 1 | is_implausible) & _WINDOW
+        count = window.bit_count()
+        if count < SUSPECT_IMPLAUSIBLE:
+            self._babbling_from = _NEVER
+        else:
+            self._babbling_from = min(self._babbling_from, self.frames - window.bit_length())
+        return count > MAX_IMPLAUSIBLE
+
+    def _has_drifted(self) -> bool:
+        """Returns whether the clip is late and the model has become much more uncertain."""
+        start = self.frames - DRIFT_WINDOW
+        if self.frames <= self._late or start < self._baseline_frames or len(self._entropy) <= self.frames:
+            return False
+        usual = self._entropy[self._baseline_frames] / self._baseline_frames
+        return (self._entropy[-1] - self._entropy[start]) / DRIFT_WINDOW >= max(DRIFT_RATIO * usual, usual + DRIFT_NATS)
