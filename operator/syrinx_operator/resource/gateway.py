@@ -111,7 +111,8 @@ class RouteSpec(Object, frozen=True, kw_only=True):
 
 
 class ApiSpec(Object, frozen=True, kw_only=True):
-    """Names that the public API accepts besides those of the checkpoint, and what it does with instructions."""
+    """Names that the public API accepts besides those of the checkpoint, and what it does with instructions and
+    runaways."""
 
     openai_names: bool = _API.openai_names
     """Accept OpenAI's voice and model names (alloy, tts-1, ...) as aliases, so that clients work on their defaults."""
@@ -123,6 +124,9 @@ class ApiSpec(Object, frozen=True, kw_only=True):
     unsupported_instructions: Literal["Ignore", "Refuse"] = _API.unsupported_instructions
     """What happens to requests with instructions that the checkpoint cannot follow. Ignore: they are served, with a
     Warning header. Refuse: they are answered with 422."""
+    runaway_guard: bool = _API.runaway_guard
+    """Stop speech that would not end or has gone wrong, and make whole files again with another seed. Requests may
+    choose otherwise with `runaway_guard`."""
 
 
 class ApiKeysSpec(Object, frozen=True, kw_only=True):

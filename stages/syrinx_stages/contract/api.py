@@ -48,3 +48,4 @@ class SpeechFields(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fie
     x_vector_only_mode: bool | None = None
     non_streaming_mode: bool | None = None
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+    runaway_guard: bool | None = None

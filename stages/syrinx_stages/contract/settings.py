@@ -142,6 +142,8 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Other names of the model."""
     unsupported_instructions: Literal["Ignore", "Refuse"] = "Ignore"
     """What happens to a request with instructions that the checkpoint cannot follow."""
+    runaway_guard: bool = True
+    """Whether speech that would not end or has gone wrong is stopped, unless a request says otherwise."""
 
 
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

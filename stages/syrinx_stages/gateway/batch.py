@@ -24,6 +24,7 @@ from syrinx_stages.gateway.errors import ApiError, bad_request
 from syrinx_stages.gateway.fields import RawBody, decoding, parse_fields, put_back, take_out_references
 from syrinx_stages.gateway.request import ParsedRequest, model_not_found, parse_request
 from syrinx_stages.gateway.service import GatewayService
+from syrinx_stages.gateway.whole import open_whole
 
 MAX_ITEMS = 32
 MAX_BATCH_TEXT = 32_768
@@ -62,6 +63,8 @@ class ItemResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     audio_seconds: float | None = None
     seed: int | None = None
     finish_reason: EndReason | None = None
+    retries: int = 0
+    """How often the speech was made again with another seed."""
     usage: dict[str, int] | None = None
     """Numbers of text tokens and of frames, as in `speech.audio.done`."""
     warnings: list[str] = []
@@ -239,12 +242,12 @@ class BatchResponse(Response):
         parsed, audio = item.parsed, item.parsed.audio
         # An item that waits for others has not been accepted yet.
         request = structs.replace(parsed.request, accepted_at=time.time(), **self._trace)
-        async with self._service.open_stream(request, item.reference, time.monotonic(), audio.speed) as stream:
-            pcm = await stream.collect()
+        async with open_whole(self._service, request, item.reference, time.monotonic(), audio.speed) as speech:
+            stream = speech.stream
             tokens = usage(await asyncio.to_thread(self._service.input_tokens, request), stream.frames)
 
             def encoded() -> bytes:
-                parts, seconds = encode(pcm, audio)
+                parts, seconds = encode(speech.pcm, audio)
                 return msgspec.json.encode(
                     ItemResult(
                         index=index,
@@ -253,8 +256,9 @@ class BatchResponse(Response):
                         media_type=audio.media_type,
                         sample_rate=audio.rate,
                         audio_seconds=round(seconds, 3),
-                        seed=request.seed,
-                        finish_reason=stream.reason,
+                        seed=speech.seed,
+                        finish_reason=speech.reason,
+                        retries=speech.retries,
                         usage=tokens,
                         warnings=parsed.warnings,
                     )

@@ -15,11 +15,14 @@ from starlette.types import Receive, Scope, Send
 
 from syrinx_stages.contract import logs
 from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.messages import EndReason, SpeechRequest
 from syrinx_stages.gateway.encoders import Encoder, encode
 from syrinx_stages.gateway.errors import ApiError
 from syrinx_stages.gateway.request import Delivery, ParsedRequest
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.speech import SpeechStream
+from syrinx_stages.gateway.trace import SpeechSpan
+from syrinx_stages.gateway.whole import open_whole
 
 log = logging.getLogger(__name__)
 
@@ -109,41 +112,55 @@ class SpeechResponse(Response):
         self._parsed = parsed
         self._reference = reference
         self._accepted = accepted
-        self._fixed_headers = {"X-Seed": str(parsed.request.seed), "X-Sample-Rate": str(parsed.audio.rate)}
+        self._fixed_headers = {"X-Sample-Rate": str(parsed.audio.rate)}
         if parsed.warnings:
             self._fixed_headers["Warning"] = ", ".join(f"299 - {json.dumps(each)}" for each in parsed.warnings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves the request. Raises `ApiError` if it fails before anything was sent."""
         client = ClientConnection(receive, send)
-        deliver = self._whole if self._parsed.delivery is Delivery.WHOLE else self._stream
-        request, speed, span = self._parsed.request, self._parsed.audio.speed, scope["state"]["request"].span
-        async with self._service.open_stream(request, self._reference, self._accepted, speed, span) as stream:
-            await client.run(deliver(stream, client))
+        span = scope["state"]["request"].span
+        if self._parsed.delivery is Delivery.WHOLE:
+            await client.run(self._whole(client, span))
+            return
+        async with self._service.open_stream(*self._arguments, span) as stream:
+            await client.run(self._stream(stream, client))
 
-    async def _whole(self, stream: SpeechStream, client: ClientConnection) -> None:
-        parts, seconds = await asyncio.to_thread(encode, await stream.collect(), self._parsed.audio)
-        size = sum(map(len, parts))
-        assert stream.reason is not None
-        headers = {
-            **self._fixed_headers,
-            "X-Finish-Reason": stream.reason,
-            "X-Audio-Seconds": f"{seconds:.3f}",
-            "Content-Type": self._parsed.audio.media_type,
-            "Content-Length": str(size),
-        }
-        await client.start(headers)
-        for part in parts:
-            await client.send(part, seconds * len(part) / size)
-        await client.finish(b"")
-        stream.complete()
+    @property
+    def _arguments(self) -> tuple[SpeechRequest, bytes | None, float, float]:
+        """The arguments by which the request is submitted."""
+        return self._parsed.request, self._reference, self._accepted, self._parsed.audio.speed
+
+    async def _whole(self, client: ClientConnection, span: SpeechSpan | None) -> None:
+        async with open_whole(self._service, *self._arguments, span) as speech:
+            parts, seconds = await asyncio.to_thread(encode, speech.pcm, self._parsed.audio)
+            size = sum(map(len, parts))
+            headers = {
+                **self._fixed_headers,
+                "X-Seed": str(speech.seed),
+                "X-Finish-Reason": speech.reason,
+                "X-Retries": str(speech.retries),
+                "X-Audio-Seconds": f"{seconds:.3f}",
+                "Content-Type": self._parsed.audio.media_type,
+                "Content-Length": str(size),
+            }
+            await client.start(headers)
+            for part in parts:
+                await client.send(part, seconds * len(part) / size)
+            await client.finish(b"")
+            speech.stream.complete()
 
     async def _stream(self, stream: SpeechStream, client: ClientConnection) -> None:
         request, audio = self._parsed.request, self._parsed.audio
         sse = self._parsed.delivery is Delivery.SSE
         input_tokens = await asyncio.to_thread(self._service.input_tokens, request) if sse else 0
         media_type = EVENT_STREAM if sse else audio.media_type
-        headers = {**self._fixed_headers, "Content-Type": media_type, "Cache-Control": "no-store"}
+        headers = {
+            **self._fixed_headers,
+            "X-Seed": str(request.seed),
+            "Content-Type": media_type,
+            "Cache-Control": "no-store",
+        }
         encoder, started = Encoder(audio), False
 
         async def send(data: bytes, seconds: float) -> None:
@@ -162,7 +179,8 @@ class SpeechResponse(Response):
             if last := await self._encode(encoder.finish):
                 await send(last, math.inf)
                 stream.flushed()
-            await client.finish(_done(input_tokens, stream.frames) if sse else b"")
+            assert stream.reason is not None
+            await client.finish(_done(input_tokens, stream.frames, stream.reason) if sse else b"")
             stream.complete()
         except ApiError as error:
             if not started:
@@ -200,5 +218,5 @@ def usage(input_tokens: int, frames: int) -> dict[str, int]:
     return {"input_tokens": input_tokens, "output_tokens": frames, "total_tokens": input_tokens + frames}
 
 
-def _done(input_tokens: int, frames: int) -> bytes:
-    return _event({"type": "speech.audio.done", "usage": usage(input_tokens, frames)})
+def _done(input_tokens: int, frames: int, reason: EndReason) -> bytes:
+    return _event({"type": "speech.audio.done", "finish_reason": reason, "usage": usage(input_tokens, frames)})

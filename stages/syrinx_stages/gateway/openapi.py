@@ -29,9 +29,10 @@ _KEY_ERRORS = ("401", "429")
 _EVENTS = "text/event-stream"
 HEADERS = {
     "X-Request-Id": "Identifies the request: the one that the client sent, or a new one.",
-    "X-Seed": "The seed of the request.",
+    "X-Seed": "The seed of the audio.",
     "X-Sample-Rate": "Samples per second of the audio.",
-    "X-Finish-Reason": "stop or length; in responses to stream: false.",
+    "X-Finish-Reason": "stop, length or runaway; in responses to stream: false.",
+    "X-Retries": "How often the speech was made again with another seed; in responses to stream: false.",
     "X-Audio-Seconds": "Duration of the audio; in responses to stream: false.",
     "Warning": "Fields of the request that have no effect.",
 }
@@ -52,6 +53,7 @@ _FIELDS = {
     "x_vector_only_mode": "For Base: clone from the speaker embedding alone, without ref_text.",
     "non_streaming_mode": "false: the model reads one text token per frame instead of all text at once.",
     "seed": "The same seed gives the same audio; random unless given.",
+    "runaway_guard": "Stop speech that would not end or has gone wrong; the default is the server's.",
     "max_new_tokens": "Maximum number of frames, of 80 ms each.",
     "temperature": "Of a frame's first code; 0 is greedy.",
     "top_k": "Of a frame's first code.",

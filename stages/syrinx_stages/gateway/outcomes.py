@@ -24,7 +24,7 @@ class StreamOutcome(StrEnum):
     INTERRUPTED = "interrupted"
     """Playback underran."""
     RUNAWAY = "runaway"
-    """Stopped by the length limit, though the client asked for no lower one."""
+    """Stopped by the guard, or by the length limit though the client asked for no lower one."""
     FAILED = "failed"
     """An error after admission; the audio is incomplete or missing."""
     REFUSED = "refused"
@@ -36,6 +36,7 @@ class StreamOutcome(StrEnum):
 _OF_END = {
     EndReason.STOP: StreamOutcome.WELL,
     EndReason.LENGTH: StreamOutcome.WELL,
+    EndReason.RUNAWAY: StreamOutcome.RUNAWAY,
     EndReason.REFUSED: StreamOutcome.REFUSED,
     EndReason.ERROR: StreamOutcome.FAILED,
 }
@@ -75,7 +76,7 @@ class OutcomeTracker:
 
     def generated(self, reason: EndReason) -> None:
         """Records that the stages have generated all audio."""
-        if reason is EndReason.LENGTH and not self._is_limited:
+        if reason is EndReason.RUNAWAY or (reason is EndReason.LENGTH and not self._is_limited):
             self.settle(StreamOutcome.RUNAWAY)
 
     def ended(self, reason: EndReason) -> None:

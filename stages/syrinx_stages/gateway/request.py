@@ -10,7 +10,7 @@ import msgspec
 
 from syrinx_stages.contract.api import SpeechFields, VoiceId
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.messages import SpeechRequest, TaskType
+from syrinx_stages.contract.messages import RunawayGuard, SpeechRequest, TaskType
 from syrinx_stages.gateway.catalog import DEFAULT_VOICE, Catalog
 from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions, accepted_rates, default_rate
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, unsupported
@@ -78,6 +78,8 @@ def parse_request(
         sampling=replace_fields(checkpoint.sampling, fields),
         seed=secrets.randbits(63) if fields.seed is None else fields.seed,
         client=client,
+        # The service adds what it knows about durations.
+        guard=RunawayGuard() if _is_guarded(fields, catalog) else None,
         live=delivery is not Delivery.WHOLE,
     )
     return ParsedRequest(request, audio, delivery, warnings)
@@ -212,6 +214,10 @@ def _instructions(fields: SpeechFields, task: TaskType, catalog: Catalog) -> tup
         return None, [f"instructions are ignored: {message}"]
     _check_text("instructions", fields.instructions)
     return fields.instructions, []
+
+
+def _is_guarded(fields: SpeechFields, catalog: Catalog) -> bool:
+    return catalog.api.runaway_guard if fields.runaway_guard is None else fields.runaway_guard
 
 
 def default_max_frames(checkpoint: Description) -> int:

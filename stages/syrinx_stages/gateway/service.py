@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+from msgspec import structs
 
 from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError, QueueFull, Ticket
 from syrinx_stages.connector.redis_streams import RedisConnector
@@ -27,6 +28,7 @@ from syrinx_stages.gateway.active_requests import ActiveRequests
 from syrinx_stages.gateway.body import MAX_REFERENCE_BODY, Uploads
 from syrinx_stages.gateway.catalog import Catalog
 from syrinx_stages.gateway.client import Refusals, count_request
+from syrinx_stages.gateway.durations import Durations
 from syrinx_stages.gateway.errors import ApiError, bad_request, unavailable
 from syrinx_stages.gateway.fanout import FanOut, PlaybackReporter
 from syrinx_stages.gateway.fields import MAX_BODY
@@ -98,6 +100,7 @@ class GatewayService:
         self.tls = config.tls
         self.refusals = Refusals()
         default_frames = default_max_frames(self.checkpoint)
+        self._durations = Durations()
         self.outcomes = StreamOutcomes(metrics, self.live, self.checkpoint.task_type, default_frames)
         self.monitor = PipelineMonitor(connector, metrics, self.live)
         self._storage = StorageMonitor(connector, metrics[m.REDIS_FULL].labels("gateway").set)
@@ -218,6 +221,8 @@ class GatewayService:
 
         Raises 503 if the request is not admitted. One that no talker claims within `max_queue_seconds` ends as refused.
         """
+        if request.guard is not None:
+            request = structs.replace(request, guard=self._durations.guard(request))
         tracker = self.outcomes.open(request, accepted)
         submission = _Submission(request, reference_pcm, await self._admit(request, reference_pcm, tracker))
         stream = SpeechStream(
@@ -252,6 +257,8 @@ class GatewayService:
                 submission.expiry.cancel()
             self._end(submission)
             self._playback_reporter.forget(request.id)
+            if stream.reason is EndReason.STOP:
+                self._durations.learn(request, stream.generated_frames)
             stream.record_outcome()
 
     def _end(self, submission: _Submission) -> None:

@@ -110,6 +110,8 @@ class SpeechStream:
         """Frames delivered to the client so far, trimmed silence included."""
         self.reason: EndReason | None = None
         """Why the stages ended the stream; None until they do."""
+        self.generated_frames = 0
+        """Frames that the stages have generated; known with `reason`."""
         self.outcome: EndReason = EndReason.CANCELLED
         """For the metrics: cancelled until delivered or failed."""
         self._inbox = inbox
@@ -275,7 +277,7 @@ class SpeechStream:
         if not frames:
             self.outcome = EndReason.ERROR
             raise internal_error("the model ended this text before its first frame; try another seed")
-        self.reason = end.reason
+        self.reason, self.generated_frames = end.reason, frames
         self._tracker.generated(end.reason)
 
     def offer(self) -> None:
@@ -338,6 +340,11 @@ class SpeechStream:
         assert self.reason is not None
         self.outcome = self.reason
 
+    def discard(self) -> None:
+        """Records that the client receives nothing of this audio, because another attempt replaces it."""
+        self.complete()
+        self.frames = 0
+
     def record_outcome(self) -> None:
         """Counts the request. Call it once, when the request is over."""
         if self._span is not None:
@@ -353,7 +360,7 @@ class SpeechStream:
         seconds = self.frames * FAMILY.frame_seconds - self._trimmer.withheld / FAMILY.sample_rate
         self._metrics[m.AUDIO_SECONDS].labels(*self._served_by()).inc(seconds)
         count_audio(self._metrics, seconds)
-        if self.outcome in (EndReason.STOP, EndReason.LENGTH):
+        if self.outcome in (EndReason.STOP, EndReason.LENGTH, EndReason.RUNAWAY):
             elapsed = time.monotonic() - self._playback.accepted
             self._metrics[m.REQUEST_SECONDS].labels(*self._served_by()).observe(elapsed)
 
