@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 _HAZARD_STEPS, _ENTROPY_STEPS = 8, 16
 _MAX_HAZARD, _MAX_ENTROPY = 127, 255
@@ -35,8 +36,15 @@ class MarkedFrame(bytes):
 
 def encode_mark(end_hazard: float, is_implausible: bool, entropy: float) -> int:
     """Returns a mark as a number below 2^16. Its parts are those of `Mark`."""
-    hazard = min(int(end_hazard * _HAZARD_STEPS), _MAX_HAZARD)
-    return hazard | is_implausible << 7 | min(int(entropy * _ENTROPY_STEPS), _MAX_ENTROPY) << 8
+    return encode_marks(np.array([[end_hazard, is_implausible, entropy]], np.float32))[0]
+
+
+def encode_marks(facts: NDArray[np.float32]) -> list[int]:
+    """Returns marks as `encode_mark`. facts: the parts of each, [frames, 3]."""
+    limits = np.array([_MAX_HAZARD, 1, _MAX_ENTROPY], np.float32)
+    parts = np.minimum(facts * np.array([_HAZARD_STEPS, 1, _ENTROPY_STEPS], np.float32), limits).astype(np.int64)
+    marks: list[int] = (parts @ np.array([1, 128, 256])).tolist()
+    return marks
 
 
 def decode_mark(mark: int) -> Mark:

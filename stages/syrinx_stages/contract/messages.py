@@ -53,6 +53,8 @@ class RunawayGuard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     expected_frames: int = 0
     """Frames that such a text usually has."""
+    late_frames: int = 0
+    """With more, the clip is late, which alone is no runaway; 0 if the duration is unknown."""
     max_frames: int = 0
     """More frames are a runaway; 0 if the duration is unknown."""
     repeats: bool = False

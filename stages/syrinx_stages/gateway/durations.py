@@ -27,9 +27,13 @@ _PRIOR = (
 """From public recordings of the official voices in ten languages; wide enough for slow and fast ones."""
 _PRIOR_VARIANCE, _PRIOR_COUNT = 1.2, 20.0
 """Variance of the frames for each expected frame: 15 % of a sentence of 50 frames; it weighs as much as 20 texts."""
+_UNPREDICTABLE = np.array([0, 0, 0, 0, 2.0, 2.0, 0])
+"""Deviation in frames for each digit and symbol: how they are spoken depends on their neighbors, all in a text alike."""
 DEVIATIONS = 6.0
 """Standard deviations above the prediction from which on a clip is a runaway. The tail of durations is heavier than a
 normal distribution's."""
+LATE_DEVIATIONS = 1.5
+"""Standard deviations above the prediction from which on a clip is late."""
 MIN_SLACK = 13
 """Frames above the prediction, at least: one second."""
 FREE_VOICE = 2.0
@@ -88,7 +92,8 @@ class _Regression:
     def predict(self, counts: NDArray[np.float64]) -> tuple[float, float]:
         """Returns the expected number of frames and its standard deviation."""
         frames = max(1.0, float(counts @ self._mean))
-        return frames, math.sqrt(float(counts @ self._covariance @ counts) + self._variance * frames)
+        unknown = float(counts @ self._covariance @ counts) + float(counts @ _UNPREDICTABLE) ** 2
+        return frames, math.sqrt(unknown + self._variance * frames)
 
     def learn(self, counts: NDArray[np.float64], frames: int) -> None:
         """Learns from the duration of a text."""
@@ -122,7 +127,10 @@ class Durations:
         expected, deviation = self._regression(voice).predict(text_counts(request.text))
         longest = expected * (FREE_VOICE if voice.name is None else 1.0) + max(DEVIATIONS * deviation, MIN_SLACK)
         return RunawayGuard(
-            expected_frames=round(expected), max_frames=math.ceil(longest), repeats=repeats_itself(request.text)
+            expected_frames=round(expected),
+            late_frames=math.ceil(expected + LATE_DEVIATIONS * deviation),
+            max_frames=math.ceil(longest),
+            repeats=repeats_itself(request.text),
         )
 
     def learn(self, request: SpeechRequest, frames: int) -> None:

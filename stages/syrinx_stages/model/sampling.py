@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from ..contract.frames import encode_mark
+from ..contract.frames import encode_marks
 from ..contract.messages import Sampling
 from .config import CODE_GROUPS, SPECIAL_IDS, TalkerConfig
 from .talker import Talker
@@ -122,10 +123,9 @@ class Sampler:
         self, rows: Sequence[Sampling], seeds: Sequence[int], config: TalkerConfig, device: torch.device
     ) -> None:
         self._eos = config.codec_eos_token_id
-        first = config.vocab_size - SPECIAL_IDS
-        self._suppressed = torch.arange(config.vocab_size, device=device) >= first
+        self._first_special = config.vocab_size - SPECIAL_IDS
+        self._suppressed = torch.arange(config.vocab_size, device=device) >= self._first_special
         self._suppressed[self._eos] = False
-        self._eos_column = torch.tensor([self._eos], device=device)
         self.seeds = torch.tensor([signed_seed(seed) for seed in seeds], dtype=torch.int64, device=device)
         self._penalty = None
         if any(row.repetition_penalty != 1 for row in rows):
@@ -154,17 +154,17 @@ class Sampler:
 
         logits: of the model. scores: those that `code0` [rows] is sampled from. Both are [rows, vocabulary].
         """
-        # A model that wants to end says so before the minimum length, too.
-        with_end = scores.index_copy(1, self._eos_column, logits[:, self._eos, None].float())
-        log_p = self.code0_filter.scale(with_end).log_softmax(-1)
-        p = log_p.exp()
-        hazard = -torch.log1p(-p[:, self._eos].double().clamp(max=1 - 1e-9))
-        entropy = torch.special.entr(p).sum(-1)
-        surprise = -log_p.gather(-1, code0.clamp(min=0)[:, None]).squeeze(1)
+        codes = self.code0_filter.scale(scores[:, : self._first_special])
+        log_p = codes.log_softmax(-1)
+        entropy = -(log_p.exp() * log_p).sum(-1)
+        surprise = -log_p.gather(-1, code0.clamp(0, self._first_special - 1)[:, None]).squeeze(1)
+        # -log(1 - p) of the end. A model that wants to end says so before the minimum length, too.
+        end = self.code0_filter.scale(logits[:, self._eos, None].float())
+        hazard = functional.softplus(end - codes[:, :1] + log_p[:, :1]).squeeze(1)
         facts = torch.stack((hazard, surprise > entropy + IMPLAUSIBLE_NATS, entropy), 1).nan_to_num()
         if self.code0_filter.greedy is not None:
             facts = facts.masked_fill(self.code0_filter.greedy[:, None], 0.0)
-        return [encode_mark(hazard, bool(implausible), entropy) for hazard, implausible, entropy in facts.tolist()]
+        return encode_marks(facts.cpu().numpy())
 
 
 class SamplerStep:

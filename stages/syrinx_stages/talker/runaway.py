@@ -33,8 +33,6 @@ MAX_IMPLAUSIBLE = 7
 """More implausible codes among `BABBLE_WINDOW` frames are babble; from `SUSPECT_IMPLAUSIBLE` on it is suspected."""
 SUSPECT_IMPLAUSIBLE = 3
 
-LATE_PART = 0.2
-"""A clip is late after this part of the frames between the expected and the maximum number."""
 DRIFT_WINDOW = 12
 """A late clip babbles if the model was this much more uncertain in its last frames than in the first half of the..."""
 DRIFT_RATIO, DRIFT_NATS = 2.0, 0.6
@@ -68,8 +66,7 @@ class RunawayDetector:
         self.frames = 0
         self._guard = guard
         self._max_frames = guard.max_frames or _NEVER
-        slack = guard.max_frames - guard.expected_frames
-        self._late = guard.expected_frames + int(LATE_PART * slack) if guard.max_frames else _NEVER
+        self._late = guard.late_frames or _NEVER
         self._recent: dict[int, tuple[int, int]] = {}
         """By code 0: its last frame, and a bit set of the distances from there to earlier ones with the same code 0."""
         self._lags: list[int] = []

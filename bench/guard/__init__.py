@@ -1,0 +1,1 @@
+"""Measures how well the talker detects runaways, and how rarely it stops healthy speech."""

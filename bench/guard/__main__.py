@@ -1,0 +1,171 @@
+"""`python -m guard`: plants runaways, speaks healthy sentences, and writes results/guard.json and guard.md.
+
+Run it in the project's root with PYTHONPATH=bench:tests. Needs nothing but the CPU.
+"""
+
+import argparse
+import itertools
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from msgspec import structs
+
+from guard import checkpoints
+from guard.clips import Clip, Speaker
+from guard.planted import Kind, draw
+from guard.report import Case, Cost, report, table
+from support import small_checkpoint
+from syrinx_operator.commands.bench.report import save
+from syrinx_stages.contract.messages import SpeechRequest, TaskType
+from syrinx_stages.gateway.durations import Durations
+from syrinx_stages.model.checkpoint import Checkpoint
+from training.corpus import HELD_OUT, Sentence, finish, held_out
+from training.grammar import Grammar
+
+RESULTS = Path(__file__).parents[1] / "results"
+VOICES = ("us", "us_f", "us_m", "gb")
+TWO_SENTENCES = 0.1
+"""Part of the texts that are two sentences of a grammar."""
+RANDOM_FRAMES = 60
+"""A checkpoint with random weights never ends; the plant begins within so many frames."""
+
+
+def sentences(number: int, rng: random.Random) -> Iterator[Sentence]:
+    """Yields random sentences of the grammars, two at once in one of ten, and of the held-out sets."""
+    grammars = {language: Grammar(language, rng, []) for language in ("english", "german")}
+    fixed = [sentence for name in HELD_OUT for sentence in held_out(name)]
+    for _ in range(number):
+        language = rng.choices(("english", "german", "held out"), (0.7, 0.15, 0.15))[0]
+        if language == "held out":
+            yield rng.choice(fixed)
+            continue
+        drawn = [
+            finish(Sentence(grammars[language].sentence(), language)).text for _ in range(rng.choice([1] * 9 + [2]))
+        ]
+        yield Sentence(" ".join(drawn), language)
+
+
+def request(number: int, task: TaskType, sentence: Sentence, rng: random.Random) -> SpeechRequest:
+    """Returns the request for a sentence; its number is its seed."""
+    voice = rng.choice(VOICES) if sentence.language == "english" else VOICES[0]
+    return SpeechRequest(
+        id=str(number),
+        accepted_at=0.0,
+        text=sentence.text,
+        task_type=task,
+        voice=voice if task is TaskType.CUSTOM_VOICE else None,
+        language=sentence.language,
+        has_reference=task is TaskType.BASE,
+        x_vector_only=task is TaskType.BASE,
+        non_streaming_text=rng.random() < 0.7,
+        seed=number,
+    )
+
+
+def speak_healthy(speaker: Speaker, durations: Durations, requests: Sequence[SpeechRequest]) -> list[Clip]:
+    """Returns the clips of healthy sentences, of whose durations the guard of later ones learns."""
+    clips = (Clip(request=each, guard=durations.guard(each)) for each in requests)
+    spoken = []
+    for clip in speaker.speak(clips):
+        spoken.append(clip)
+        if clip.ended:
+            durations.learn(clip.request, len(clip.codes))
+        if len(spoken) % 500 == 0:
+            print(f"{len(spoken)} sentences, {sum(not each.ended for each in spoken)} false alarms", flush=True)
+    return spoken
+
+
+def silent_code(clips: Sequence[Clip]) -> int:
+    """Returns the code 0 that follows itself most often: that of pauses."""
+    pairs = (pair for clip in clips for pair in itertools.pairwise(clip.codes))
+    repeated = Counter(before for before, now in pairs if before == now)
+    return repeated.most_common(1)[0][0]
+
+
+def plant(
+    speaker: Speaker, durations: Durations, name: str, kind: Kind, healthy: Sequence[Clip], rng: random.Random
+) -> Case:
+    """Plants runaways of one kind into clips whose healthy course is known."""
+    code = silent_code(healthy) if kind is Kind.SILENCE else 0
+    plants = [draw(kind, len(clip.codes), code, rng) for clip in healthy]
+    requests = [clip.request for clip in healthy]
+    planted = [
+        Clip(request=each, guard=durations.guard(each), plant=plant)
+        for each, plant in zip(requests, plants, strict=True)
+    ]
+    case = Case.of(name, kind, list(speaker.speak(planted)))
+    print(f"{name}, {kind}: {case.found} of {case.planted} found", flush=True)
+    return case
+
+
+def measure_type(
+    directory: Path, task: TaskType, number: int, planted: int, rng: random.Random
+) -> tuple[list[Clip], list[Case], Cost]:
+    """Speaks `number` healthy sentences with the bundled voice as a checkpoint of this type, and plants runaways."""
+    speaker, durations = Speaker(Checkpoint(str(checkpoints.write(directory / f"{task}", task)))), Durations()
+    requests = [request(index, task, each, rng) for index, each in enumerate(sentences(number, rng))]
+    healthy = speak_healthy(speaker, durations, requests)
+    cost = Cost.of(speaker)
+    ended = [clip for clip in healthy if clip.ended and len(clip.codes) > 3]
+    endless = Speaker(Checkpoint(str(checkpoints.write(directory / f"{task}-endless", task, ends=False))))
+    cases = [
+        plant(endless if kind is Kind.END_COLLAPSED else speaker, durations, task, kind, ended[-planted:], rng)
+        for kind in Kind
+    ]
+    return healthy, cases, cost
+
+
+def measure_random(directory: Path, kind: str, planted: int, rng: random.Random) -> list[Case]:
+    """Plants loops and silence with random weights, which have no healthy speech to learn durations from."""
+    task = {"custom_voice": TaskType.CUSTOM_VOICE, "voice_design": TaskType.VOICE_DESIGN, "base": TaskType.BASE}[kind]
+    checkpoint = Checkpoint(str(small_checkpoint.write(directory / f"random-{kind}", kind)))
+    speaker, durations = Speaker(checkpoint), Durations()
+    frames = [rng.randint(4, RANDOM_FRAMES) for _ in range(planted)]
+    requests = [request(index, task, each, rng) for index, each in enumerate(sentences(planted, rng))]
+    voice = next(iter(checkpoint.config.talker_config.speakers), None)
+    clips = [
+        Clip(request=_as_voice(each, voice), guard=durations.guard(each), codes=[0] * count)
+        for each, count in zip(requests, frames, strict=True)
+    ]
+    return [plant(speaker, durations, f"random {task}", each, clips, rng) for each in (Kind.LOOP, Kind.SILENCE)]
+
+
+def _as_voice(request: SpeechRequest, voice: str | None) -> SpeechRequest:
+    is_preset = request.task_type is TaskType.CUSTOM_VOICE
+    return structs.replace(request, voice=voice if is_preset else None, language="auto")
+
+
+def main() -> None:
+    """Measures all types of checkpoints."""
+    parser = argparse.ArgumentParser(prog="python -m guard", description=__doc__)
+    parser.add_argument("--sentences", type=int, default=10_000, help="of the bundled voice (default: 10,000)")
+    parser.add_argument("--planted", type=int, default=100, help="runaways of each kind and type (default: 100)")
+    parser.add_argument("--learned", type=int, default=300, help="healthy sentences of the other types (default: 300)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="output directory (default: bench/results)")
+    arguments = parser.parse_args()
+    # As the stages do: it makes steps independent of the batch.
+    torch.set_num_threads(1)
+    rng = random.Random(24)
+    cases: list[Case] = []
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        for task in (TaskType.BASE, TaskType.VOICE_DESIGN):
+            _, found, _ = measure_type(directory, task, arguments.learned, arguments.planted, rng)
+            cases += found
+        for kind in ("custom_voice", "voice_design", "base"):
+            cases += measure_random(directory, kind, arguments.planted, rng)
+        healthy, found, cost = measure_type(
+            directory, TaskType.CUSTOM_VOICE, arguments.sentences, arguments.planted, rng
+        )
+    result = report([*found, *cases], healthy, cost)
+    save(result, arguments.results / "guard.json")
+    (arguments.results / "guard.md").write_text(table(result), encoding="utf-8")
+    print(table(result))
+
+
+if __name__ == "__main__":
+    main()

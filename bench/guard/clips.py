@@ -1,0 +1,92 @@
+"""Speaks clips through the talker's engine, with the detector at work as in the talker's service."""
+
+import time
+from collections.abc import Iterable
+
+from msgspec import Struct, field, structs
+
+from guard.planted import NO_END, Kind, Plant, PlantingSampler
+from syrinx_stages.contract.messages import End, RunawayGuard, SpeechRequest
+from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.talker.eager_engine import EagerTalkerEngine
+from syrinx_stages.talker.runaway import RunawayDetector, Signal
+
+CONCURRENT = 32
+"""Clips in one batch. On a CPU a clip does not depend on the others."""
+FOUND_FRAMES = 25
+"""A runaway must be found within two seconds of audio."""
+REFERENCE = b"\x00\x00\x00\x3d" * 24_000
+"""A second of reference audio for Base checkpoints, which all sound alike to the benchmark's one."""
+
+
+class Clip(Struct, kw_only=True):
+    """A clip to speak, and what became of it."""
+
+    request: SpeechRequest
+    guard: RunawayGuard
+    plant: Plant | None = None
+    codes: list[int] = field(default_factory=list)
+    """Code 0 of each frame."""
+    ended: bool = False
+    """The model has ended it."""
+    signal: Signal | None = None
+    """What the detector found after the last frame."""
+    good_frames: int = 0
+
+    @property
+    def is_found(self) -> bool:
+        """Whether the plant was found in time, and not before it was there."""
+        assert self.plant is not None
+        return self.signal is not None and 0 < len(self.codes) - self.plant.start <= FOUND_FRAMES
+
+
+class Speaker:
+    """A loaded checkpoint."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._engine = EagerTalkerEngine(checkpoint)
+        self.sampler = self._engine._frame_sampler = PlantingSampler(self._engine._talker)
+        self.frames = 0
+        self.step_seconds = 0.0
+        self.detector_seconds = 0.0
+
+    def speak(self, clips: Iterable[Clip]) -> Iterable[Clip]:
+        """Yields the clips, each when it is over. Unhealthy ones end `FOUND_FRAMES` after the plant."""
+        waiting, running = iter(clips), dict[str, tuple[Clip, RunawayDetector]]()
+        while True:
+            while len(running) < CONCURRENT and (clip := next(waiting, None)) is not None:
+                self._start(clip)
+                running[clip.request.id] = clip, RunawayDetector(clip.guard)
+            if not running:
+                return
+            began = time.perf_counter()
+            results = self._engine.read(self._engine.launch(list(running)))
+            self.step_seconds += time.perf_counter() - began
+            self.frames += len(results)
+            for request_id, result in results.items():
+                clip, detector = running[request_id]
+                if self._is_over(clip, detector, result):
+                    del running[request_id]
+                    self._engine.release(request_id)
+                    self.sampler.plants.pop(clip.request.seed, None)
+                    yield clip
+
+    def _start(self, clip: Clip) -> None:
+        request = clip.request
+        if clip.plant is not None:
+            self.sampler.plants[request.seed] = clip.plant
+            if clip.plant.kind is not Kind.END_COLLAPSED:
+                request = structs.replace(request, sampling=structs.replace(request.sampling, min_frames=NO_END))
+        self._engine.admit([self._engine.prepare(request, b"", REFERENCE if request.has_reference else None)])
+
+    def _is_over(self, clip: Clip, detector: RunawayDetector, result: bytes | End) -> bool:
+        if isinstance(result, End):
+            clip.ended = True
+            return True
+        clip.codes.append(int.from_bytes(result[:2], "little"))
+        began = time.perf_counter()
+        clip.signal = detector.add(result)
+        self.detector_seconds += time.perf_counter() - began
+        clip.good_frames = detector.good_frames
+        limit = clip.plant.start + FOUND_FRAMES if clip.plant is not None else None
+        return clip.signal is not None or len(clip.codes) == limit
