@@ -7,8 +7,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 _HAZARD_STEPS, _ENTROPY_STEPS = 8, 16
-_MAX_HAZARD, _MAX_ENTROPY = 127, 255
-_MARK_BYTES = 2
+_STEPS, _LIMITS = np.array([_HAZARD_STEPS, 1, _ENTROPY_STEPS]), np.array([127, 1, 255])
+_IMPLAUSIBLE, _ENTROPY = 1 << 7, 1 << 8
+_PLACES = np.array([1, _IMPLAUSIBLE, _ENTROPY])
 
 
 class Mark(Struct, frozen=True):
@@ -39,17 +40,15 @@ def encode_mark(end_hazard: float, is_implausible: bool, entropy: float) -> int:
     return encode_marks(np.array([[end_hazard, is_implausible, entropy]], np.float32))[0]
 
 
-def encode_marks(facts: NDArray[np.float32]) -> list[int]:
+def encode_marks(facts: NDArray[np.floating]) -> list[int]:
     """Returns marks as `encode_mark`. facts: the parts of each, [frames, 3]."""
-    limits = np.array([_MAX_HAZARD, 1, _MAX_ENTROPY], np.float32)
-    parts = np.minimum(facts * np.array([_HAZARD_STEPS, 1, _ENTROPY_STEPS], np.float32), limits).astype(np.int64)
-    marks: list[int] = (parts @ np.array([1, 128, 256])).tolist()
+    marks: list[int] = (np.minimum(facts * _STEPS, _LIMITS).astype(np.int64) @ _PLACES).tolist()
     return marks
 
 
 def decode_mark(mark: int) -> Mark:
     """Returns the parts of a mark."""
-    return Mark((mark & _MAX_HAZARD) / _HAZARD_STEPS, bool(mark & 128), (mark >> 8) / _ENTROPY_STEPS)
+    return Mark((mark % _IMPLAUSIBLE) / _HAZARD_STEPS, bool(mark & _IMPLAUSIBLE), (mark // _ENTROPY) / _ENTROPY_STEPS)
 
 
 def marks_of(frames: Sequence[bytes]) -> bytes:

@@ -28,7 +28,7 @@ _PRIOR = (
 _PRIOR_VARIANCE, _PRIOR_COUNT = 1.2, 20.0
 """Variance of the frames for each expected frame: 15 % of a sentence of 50 frames; it weighs as much as 20 texts."""
 _UNPREDICTABLE = np.array([0, 0, 0, 0, 2.0, 2.0, 0])
-"""Deviation in frames for each digit and symbol: how they are spoken depends on their neighbors, all in a text alike."""
+"""Deviation in frames for each digit and symbol: their neighbors decide how they are spoken, all in a text alike."""
 DEVIATIONS = 6.0
 """Standard deviations above the prediction from which on a clip is a runaway. The tail of durations is heavier than a
 normal distribution's."""
@@ -41,8 +41,9 @@ FREE_VOICE = 2.0
 _MAX_ERROR = 4.0
 """Standard deviations to which an observation is limited, so that an unusual text does not change the model much."""
 
-_TOKEN = re.compile(r"\S+")
-_PAUSE = re.compile(r"[.,;:!?…—–()。，、；：！？\n]+")
+_MARKS = '.,;:!?…—–()"“”„«»。，、；：！？'
+"""What may surround a word."""
+_PAUSE = re.compile(r"[.,;:!?…]+(?!\w)|[—–()]+|[。，、；：！？]+|\n+")
 _WORD = re.compile(r"[^\W\d_]+(?:['’\-][^\W\d_]+)*")
 _SHORT_REPEATS = re.compile(r"(\w{1,4}?)\1{3}")
 _IDEOGRAPHS = 0x2E80
@@ -54,17 +55,16 @@ MAX_PHRASE = 8
 def text_counts(text: str) -> NDArray[np.float64]:
     """Returns what a text consists of: 1, and the numbers of letters, words, pauses, digits, symbols and ideographs."""
     letters = words = digits = symbols = ideographs = 0
-    for token in _TOKEN.findall(text):
-        core = _PAUSE.sub("", token)
-        digits += sum(map(str.isdecimal, core))
-        wide = sum(ord(each) >= _IDEOGRAPHS for each in core)
-        ideographs += wide
-        if not wide and _WORD.fullmatch(core) and not (len(core) > 1 and core.isupper()):
+    for token in text.split():
+        core = token.strip(_MARKS)
+        wide, decimal = sum(ord(each) >= _IDEOGRAPHS for each in core), sum(map(str.isdecimal, core))
+        ideographs, digits = ideographs + wide, digits + decimal
+        if _WORD.fullmatch(core) and not wide and not (len(core) > 1 and core.isupper()):
             letters, words = letters + len(core), words + 1
         else:
-            symbols += sum(not each.isdecimal() and ord(each) < _IDEOGRAPHS for each in core)
+            symbols += len(core) - wide - decimal
     # A closing mark is a pause that nobody hears.
-    pauses = len(_PAUSE.findall(text.strip().rstrip(".!?。！？")))
+    pauses = len(_PAUSE.findall(text.strip().rstrip(_MARKS)))
     return np.array([1, letters, words, pauses, digits, symbols, ideographs], np.float64)
 
 

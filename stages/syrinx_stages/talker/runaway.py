@@ -40,6 +40,7 @@ DRIFT_RATIO, DRIFT_NATS = 2.0, 0.6
 
 _LAGS = (1 << MAX_PERIOD + 1) - 2
 _SHORT_LAGS = (1 << LOOP_FRAMES + 1) - 2
+_STANDSTILL = 1 << 1
 _WINDOW = (1 << BABBLE_WINDOW) - 1
 _NEVER = 1 << 30
 
@@ -72,6 +73,8 @@ class RunawayDetector:
         self._lags: list[int] = []
         """For each frame, the bit set of the distances to earlier frames with the same code 0."""
         self._codes: list[int] = []
+        self._periods = _STANDSTILL if guard.repeats else _LAGS
+        """Those of loops, as a bit set."""
         self._repeated = 0
         """How many of the last frames have a code 0 of the frames before."""
         self._repeating_from = _NEVER
@@ -134,7 +137,7 @@ class RunawayDetector:
 
     def _repetition(self) -> Signal | None:
         """Examines the last frames, all of which have a code 0 of the frames before."""
-        suspected = self._common_lags(SUSPECT_FRAMES)
+        suspected = self._common_lags(SUSPECT_FRAMES) & self._periods
         self._repeating_from = self._first_with(suspected) if suspected else _NEVER
         if self._repeated < LOOP_FRAMES:
             return None
@@ -144,9 +147,9 @@ class RunawayDetector:
             if len(set(self._codes[-MAX_PERIOD:])) <= SILENT_CODES:
                 self._repeating_from = min(self._repeating_from, self.frames - MAX_PERIOD)
                 return Signal.SILENCE
-        if periods & 2:
+        if periods & _STANDSTILL:
             return Signal.SILENCE
-        return Signal.LOOP if periods and not self._guard.repeats else None
+        return Signal.LOOP if periods & self._periods else None
 
     def _common_lags(self, count: int) -> int:
         """Returns the distances at which each of the last `count` frames repeats an earlier one, as a bit set."""
