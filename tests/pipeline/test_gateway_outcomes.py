@@ -133,6 +133,15 @@ async def test_a_limit_that_no_client_asked_for_is_a_runaway(running: Gateway, f
     await counted(running, **{outcome: 1})
 
 
+@pytest.mark.parametrize("fields", [{}, {"max_new_tokens": 100}])
+async def test_what_the_guard_stops_is_a_runaway(running: Gateway, fields: dict):
+    running.stages.script = Script(end=End(EndReason.RUNAWAY))
+    await running.say(**fields)
+    await counted(running, runaway=1)
+    labels = {"task_type": "CustomVoice", "outcome": "runaway"}
+    await until(lambda: running.metric("syrinx_requests_total", **labels) == 1, "the request is counted")
+
+
 @pytest.mark.parametrize(("pause_after", "outcome"), [(0, "void"), (4, "well")])
 async def test_a_client_that_leaves(running: Gateway, pause_after: int, outcome: str):
     running.stages.script = Script(pause_after=pause_after)

@@ -138,6 +138,7 @@ async def test_a_stream_ends_at_the_last_good_place_and_says_why() -> None:
         *_, done = events((await speech.say(stream_format="sse")).text.encode())
         assert done["type"] == "speech.audio.done"
         assert done["finish_reason"] == "runaway"
+        await until(lambda: speech.requests("runaway"), "the request is counted")
         assert (speech.streams("runaway"), speech.requests("runaway")) == (1, 1)
         *_, whole = events((await healthy.say(stream_format="sse")).text.encode())
         assert whole["finish_reason"] == "stop"

@@ -71,6 +71,8 @@ SPECIFICATION: list[tuple[str, list[Event], str | None]] = [
     ("interrupted before it is audible", [stalled, passed], "interrupted"),
     ("interrupted, then the client leaves", [in_time, stalled, left], "interrupted"),
     ("stopped by the length limit", [in_time, limited], "runaway"),
+    ("stopped by the guard", [in_time, generated(EndReason.RUNAWAY)], "runaway"),
+    ("stopped by the guard, late", [too_late, generated(EndReason.RUNAWAY)], "late"),
     ("stopped by the length limit, then the client leaves", [in_time, limited, left], "runaway"),
     ("an error before any audio", [failed], "failed"),
     ("an error after audio in time", [in_time, passed, failed], "failed"),
