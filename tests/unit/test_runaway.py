@@ -124,11 +124,27 @@ def test_a_late_clip_of_which_the_model_becomes_uncertain_is_babble(late_entropy
     detector = RunawayDetector(GUARD)
     frames = (frame(code, entropy=1.0 if index < 40 else late_entropy) for index, code in enumerate(speech(60)))
     assert feed(detector, frames) is signal
-    assert detector.good_frames == (50 if signal is None else min(50, detector.frames))
+    assert (detector.frames, detector.good_frames) == ((60, 50) if signal is None else (51, 39))
+
+
+@pytest.mark.parametrize(("entropy", "signal"), [(2.4, None), (2.6, Signal.BABBLE)])
+def test_an_overdue_clip_that_is_not_late_babbles_only_if_the_model_is_very_uncertain(
+    entropy: float, signal: Signal | None
+) -> None:
+    frames = (frame(code, entropy=1.0 if index < 30 else entropy) for index, code in enumerate(speech(50)))
+    assert feed(RunawayDetector(GUARD), frames) is signal
+
+
+def test_a_short_text_has_few_frames_to_compare_with() -> None:
+    short = RunawayGuard(expected_frames=3, late_frames=5, max_frames=60)
+    frames = (frame(code, entropy=1.0 if index < 12 else 4.0) for index, code in enumerate(speech(40)))
+    detector = RunawayDetector(short)
+    assert feed(detector, frames) is Signal.BABBLE
+    assert (detector.frames, detector.good_frames) == (24, 5)
 
 
 def test_uncertainty_in_time_is_none() -> None:
-    frames = (frame(code, entropy=0.5 if index < 20 else 4) for index, code in enumerate(speech(50)))
+    frames = (frame(code, entropy=0.5 if index < 20 else 4) for index, code in enumerate(speech(45)))
     assert feed(RunawayDetector(GUARD), frames) is None
 
 

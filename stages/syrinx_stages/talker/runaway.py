@@ -1,10 +1,11 @@
 """Detects clips that will not end or have gone wrong, frame by frame. Pure: the verdict follows from the frames alone.
 
 An owner that takes a request over feeds the detector the frames in Redis and comes to the same verdict. A frame costs
-about a microsecond: rules that need more run only while codes repeat.
+a few microseconds: rules that need more run only while codes repeat or a clip is long.
 """
 
 from enum import StrEnum
+from typing import NamedTuple
 
 from syrinx_stages.contract.frames import Mark, MarkedFrame, decode_mark
 from syrinx_stages.contract.messages import RunawayGuard
@@ -33,10 +34,23 @@ MAX_IMPLAUSIBLE = 7
 """More implausible codes among `BABBLE_WINDOW` frames are babble; from `SUSPECT_IMPLAUSIBLE` on it is suspected."""
 SUSPECT_IMPLAUSIBLE = 3
 
-DRIFT_WINDOW = 12
-"""A late clip babbles if the model was this much more uncertain in its last frames than in the first half of the..."""
-DRIFT_RATIO, DRIFT_NATS = 2.0, 0.6
-"""...expected ones: by the ratio, and by so many nats."""
+
+class Drift(NamedTuple):
+    """A rise of the model's uncertainty over that of the first half of the expected frames."""
+
+    part: float
+    """It counts after this part of the frames between the expected number and that of a late clip."""
+    window: int
+    """The last frames, whose mean entropy is compared."""
+    ratio: float
+    nats: float
+    """It is greater by both."""
+
+
+MIN_BASELINE = 12
+"""Frames of the first half, at least."""
+DRIFTS = (Drift(1.0, 12, 2.0, 0.6), Drift(0.5, 16, 2.5, 1.5))
+"""Each is babble. Numbers and unusual words are uncertain, too, so that the earlier one is also the greater one."""
 
 _LAGS = (1 << MAX_PERIOD + 1) - 2
 _SHORT_LAGS = (1 << LOOP_FRAMES + 1) - 2
@@ -92,7 +106,10 @@ class RunawayDetector:
         """Frames before suspected babble."""
         self._entropy = [0.0]
         """Sums of the entropy of the first 0, 1, ... frames, as far as all are marked."""
-        self._baseline_frames = max(DRIFT_WINDOW, guard.expected_frames // 2)
+        self._baseline_frames = max(MIN_BASELINE, guard.expected_frames // 2)
+        span = self._late - guard.expected_frames
+        self._drifts = [(guard.expected_frames + int(drift.part * span), drift) for drift in DRIFTS]
+        self._drifts_from = min(after for after, _ in self._drifts)
 
     @property
     def good_frames(self) -> int:
@@ -192,9 +209,19 @@ class RunawayDetector:
         return count > MAX_IMPLAUSIBLE
 
     def _has_drifted(self) -> bool:
-        """Returns whether the clip is late and the model has become much more uncertain."""
-        start = self.frames - DRIFT_WINDOW
-        if self.frames <= self._late or start < self._baseline_frames or len(self._entropy) <= self.frames:
+        """Returns whether the model has become much more uncertain about a clip that should be over."""
+        if self.frames <= self._drifts_from or len(self._entropy) <= self.frames:
+            return False
+        return any(self.frames > after and self._rises(drift) for after, drift in self._drifts)
+
+    def _rises(self, drift: Drift) -> bool:
+        """Returns whether the entropy of the last frames is greater than before by so much."""
+        start = self.frames - drift.window
+        if start < self._baseline_frames:
             return False
         usual = self._entropy[self._baseline_frames] / self._baseline_frames
-        return (self._entropy[-1] - self._entropy[start]) / DRIFT_WINDOW >= max(DRIFT_RATIO * usual, usual + DRIFT_NATS)
+        now = (self._entropy[-1] - self._entropy[start]) / drift.window
+        if now < max(drift.ratio * usual, usual + drift.nats):
+            return False
+        self._babbling_from = min(self._babbling_from, start)
+        return True
