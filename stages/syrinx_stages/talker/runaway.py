@@ -79,6 +79,8 @@ class RunawayDetector:
 
     def __init__(self, guard: RunawayGuard) -> None:
         self.frames = 0
+        self.good_frames = 1
+        """Frames before those under suspicion; at least 1. Never less than before: the others may be published."""
         self._guard = guard
         self._max_frames = guard.max_frames or _NEVER
         self._late = guard.late_frames or _NEVER
@@ -112,14 +114,8 @@ class RunawayDetector:
         self._drifts_from = min(after for after, _ in self._drifts)
 
     @property
-    def good_frames(self) -> int:
-        """Frames before the first one that is under suspicion; at least 1."""
-        suspected = min(self._repeating_from, self._end_at, self._babbling_from, self._late)
-        return max(1, min(self.frames, suspected))
-
-    @property
     def is_suspicious(self) -> bool:
-        """Whether any frame is under suspicion."""
+        """Whether the last frames are under suspicion."""
         return self.good_frames < self.frames
 
     def add(self, frame: bytes) -> Signal | None:
@@ -128,7 +124,12 @@ class RunawayDetector:
         signal = self._add_code(frame[0] | frame[1] << 8)
         if isinstance(frame, MarkedFrame):
             signal = self._add_mark(decode_mark(frame.mark)) or signal
-        return signal or (Signal.DURATION if self.frames > self._max_frames else None)
+        if self.frames > self._max_frames:
+            signal = signal or Signal.DURATION
+        if signal is None:
+            suspected = min(self._repeating_from, self._end_at, self._babbling_from, self._late)
+            self.good_frames = max(self.good_frames, min(self.frames, suspected))
+        return signal
 
     def _add_mark(self, mark: Mark) -> Signal | None:
         if len(self._entropy) == self.frames:
@@ -162,7 +163,6 @@ class RunawayDetector:
         if self._repeated >= MAX_PERIOD:
             periods |= self._common_lags(MAX_PERIOD)
             if len(set(self._codes[-MAX_PERIOD:])) <= SILENT_CODES:
-                self._repeating_from = min(self._repeating_from, self.frames - MAX_PERIOD)
                 return Signal.SILENCE
         if periods & _STANDSTILL:
             return Signal.SILENCE
@@ -221,7 +221,4 @@ class RunawayDetector:
             return False
         usual = self._entropy[self._baseline_frames] / self._baseline_frames
         now = (self._entropy[-1] - self._entropy[start]) / drift.window
-        if now < max(drift.ratio * usual, usual + drift.nats):
-            return False
-        self._babbling_from = min(self._babbling_from, start)
-        return True
+        return now >= max(drift.ratio * usual, usual + drift.nats)

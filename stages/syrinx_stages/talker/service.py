@@ -135,12 +135,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
                 if self.owns(claim):
                     self.claim_again(claim)
                 return
-            frames = [
-                frame
-                for item in entries
-                if isinstance(item.entry, Codes)
-                for frame in split_frames(item.entry.codes, item.entry.marks, FRAME_BYTES)
-            ]
+            frames = _written_frames(entries)
             reference_published = any(isinstance(item.entry, Reference) for item in entries)
             self.journal.restore(claim, entries)
             delivered = await self.connector.last_position(request.id, self.input_kind)
@@ -414,6 +409,12 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         except Exception:
             log.exception("request %s failed in the engine", request_id, extra=self.log_fields(request_id))
             return {request_id: End(EndReason.ERROR, _FAILED)}
+
+
+def _written_frames(entries: Sequence[StreamEntry]) -> list[bytes]:
+    """Returns the frames in the entries of a request, with their marks."""
+    codes = [item.entry for item in entries if isinstance(item.entry, Codes)]
+    return [frame for each in codes for frame in split_frames(each.codes, each.marks, FRAME_BYTES)]
 
 
 def _must_publish(row: Stream, now: float) -> bool:

@@ -108,7 +108,7 @@ BUGS = [
     ),
     Bug(
         "a takeover ignores the frames that were written",
-        lambda: in_method(TalkerService, "admit", "item.entry.codes for item in entries", "b'' for item in ()"),
+        lambda: in_method(TalkerService, "admit", "_written_frames(entries)", "[]"),
     ),
     Bug(
         "a takeover publishes audio again",
