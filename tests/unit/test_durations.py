@@ -64,6 +64,18 @@ def test_texts_unlike_those_before_keep_a_wide_range() -> None:
     assert guard.max_frames > 12.5 * 6
 
 
+def test_how_well_numbers_are_predicted_is_learned_from_numbers() -> None:
+    """The digits of these are spoken one by one; as much of the range as they explain becomes narrow."""
+    rng, durations, text = random.Random(5), Durations(), "Call 304-1640 before noon."
+    before = durations.guard(request(text))
+    for _ in range(100):
+        number = f"Call {rng.randrange(1000)}-{rng.randrange(10_000)} before noon."
+        durations.learn(request(number), round(20 + 6 * sum(map(str.isdecimal, number)) + rng.gauss(0, 1)))
+    guard = durations.guard(request(text))
+    assert guard.expected_frames == pytest.approx(62, abs=2)
+    assert guard.max_frames - guard.expected_frames < (before.max_frames - before.expected_frames) / 2
+
+
 @pytest.mark.parametrize(
     ("voice", "task", "fields"),
     [

@@ -119,33 +119,47 @@ def test_an_implausible_code_now_and_then_is_none() -> None:
     assert feed(detector, (frame(code, implausible=index % 4 == 0) for index, code in enumerate(speech(400)))) is None
 
 
-@pytest.mark.parametrize(("late_entropy", "signal"), [(1.5, None), (2.2, Signal.BABBLE)])
-def test_a_late_clip_of_which_the_model_becomes_uncertain_is_babble(late_entropy: float, signal: Signal | None) -> None:
-    detector = RunawayDetector(GUARD)
-    frames = (frame(code, entropy=1.0 if index < 40 else late_entropy) for index, code in enumerate(speech(60)))
-    assert feed(detector, frames) is signal
-    assert (detector.frames, detector.good_frames) == ((60, 50) if signal is None else (51, 50))
+def uncertain(ranges: Iterable[tuple[int, float]], guard: RunawayGuard = GUARD) -> tuple[Signal | None, int, int]:
+    """The signal, the frames until then, and the good ones. ranges: numbers of frames, and their entropy in nats."""
+    detector = RunawayDetector(guard)
+    entropies = [entropy for count, entropy in ranges for _ in range(count)]
+    signal = feed(detector, (frame(code, entropy=each) for code, each in zip(speech(2000), entropies, strict=False)))
+    return signal, detector.frames, detector.good_frames
 
 
-@pytest.mark.parametrize(("entropy", "signal"), [(2.4, None), (2.6, Signal.BABBLE)])
-def test_an_overdue_clip_that_is_not_late_babbles_only_if_the_model_is_very_uncertain(
-    entropy: float, signal: Signal | None
-) -> None:
-    frames = (frame(code, entropy=1.0 if index < 30 else entropy) for index, code in enumerate(speech(50)))
-    assert feed(RunawayDetector(GUARD), frames) is signal
+def test_a_clip_of_which_the_model_is_unsure_from_its_end_on_is_babble() -> None:
+    assert uncertain([(40, 1.0), (30, 4.0)]) == (Signal.BABBLE, 46, 41)
+
+
+def test_what_is_unsure_depends_on_the_model() -> None:
+    assert uncertain([(40, 4.0), (30, 4.0)]) == (None, 70, 50)
+    assert uncertain([(40, 0.1), (30, 0.5)]) == (None, 70, 50)
+
+
+def test_the_later_a_clip_the_less_it_takes() -> None:
+    found = [uncertain([(40 + late, 1.0), (30 - late, 3.0)])[1] - 40 - late for late in (0, 5, 10, 15)]
+    assert found == sorted(found, reverse=True)
+    assert found[0] > found[-1]
+
+
+def test_uncertainty_in_time_is_none() -> None:
+    assert uncertain([(20, 0.5), (18, 4.0)])[0] is None
+    assert uncertain([(20, 0.5), (6, 4.0), (20, 0.5)]) == (None, 46, 46)
+
+
+def test_frames_without_marks_say_nothing_about_the_usual_uncertainty() -> None:
+    unmarked = [bytes(frame(code)) for code in speech(25)]
+    marked = [frame(code, entropy=3.0) for code in speech(45, 1)]
+    assert feed(RunawayDetector(GUARD), unmarked + marked) is None
+
+
+def test_one_uncertain_frame_is_none() -> None:
+    assert uncertain([(40, 0.5), (1, 15.0), (9, 0.5)])[0] is None
 
 
 def test_a_short_text_has_few_frames_to_compare_with() -> None:
     short = RunawayGuard(expected_frames=3, late_frames=5, max_frames=60)
-    frames = (frame(code, entropy=1.0 if index < 12 else 4.0) for index, code in enumerate(speech(40)))
-    detector = RunawayDetector(short)
-    assert feed(detector, frames) is Signal.BABBLE
-    assert (detector.frames, detector.good_frames) == (24, 5)
-
-
-def test_uncertainty_in_time_is_none() -> None:
-    frames = (frame(code, entropy=0.5 if index < 20 else 4) for index, code in enumerate(speech(45)))
-    assert feed(RunawayDetector(GUARD), frames) is None
+    assert uncertain([(12, 1.0), (20, 4.0)], short) == (Signal.BABBLE, 17, 5)
 
 
 def test_a_clip_longer_than_any_of_its_text_is_a_runaway() -> None:

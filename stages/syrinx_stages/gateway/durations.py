@@ -25,11 +25,12 @@ _PRIOR = (
     (3.0, 1.0),  # an ideograph, kana or hangul
 )
 """From public recordings of the official voices in ten languages; wide enough for slow and fast ones."""
-_PRIOR_VARIANCE, _PRIOR_COUNT = 1.2, 20.0
-"""Variance of the frames for each expected frame: 15 % of a sentence of 50 frames; it weighs as much as 20 texts."""
-_UNPREDICTABLE = np.array([0, 0, 0, 0, 2.0, 2.0, 0])
-"""Deviation in frames for each digit and symbol: their neighbors decide how they are spoken, all in a text alike."""
-DEVIATIONS = 6.0
+_SPELLED = np.array([0, 0, 0, 0, 1.0, 1.0, 0])
+"""How many digits and symbols a text has: their neighbors decide how they are spoken, all in a text alike."""
+_PRIOR_VARIANCES, _PRIOR_COUNTS = np.array([1.2, 4.0]), np.array([20.0, 8.0])
+"""Variance of the frames for each expected frame (15 % of a sentence of 50 frames) and for the square of `_SPELLED`; as
+many texts weigh as much."""
+DEVIATIONS = 5.0
 """Standard deviations above the prediction from which on a clip is a runaway. The tail of durations is heavier than a
 normal distribution's."""
 LATE_DEVIATIONS = 1.5
@@ -87,26 +88,33 @@ class _Regression:
         means, deviations = np.array(_PRIOR).T
         self._mean = means
         self._covariance = np.diag(deviations**2)
-        self._variance, self._count = _PRIOR_VARIANCE, _PRIOR_COUNT
+        self._variances, self._counts = _PRIOR_VARIANCES, _PRIOR_COUNTS
 
     def predict(self, counts: NDArray[np.float64]) -> tuple[float, float]:
         """Returns the expected number of frames and its standard deviation."""
-        frames = max(1.0, float(counts @ self._mean))
-        unknown = float(counts @ self._covariance @ counts) + float(counts @ _UNPREDICTABLE) ** 2
-        return frames, math.sqrt(unknown + self._variance * frames)
+        noise = float(self._variances @ self._scales(counts))
+        return self._frames(counts), math.sqrt(float(counts @ self._covariance @ counts) + noise)
 
     def learn(self, counts: NDArray[np.float64], frames: int) -> None:
         """Learns from the duration of a text."""
-        expected, deviation = self.predict(counts)
+        _, deviation = self.predict(counts)
+        scales = self._scales(counts)
         error = frames - float(counts @ self._mean)
         error = math.copysign(min(abs(error), _MAX_ERROR * deviation), error)
         gain = self._covariance @ counts / deviation**2
         self._covariance = self._covariance - np.outer(gain, counts @ self._covariance)
         self._mean = self._mean + gain * error
-        self._count += 1
-        # What the uncertainty of the weights explains of an error is not variance of the speech.
-        explained = self._variance * expected / deviation**2
-        self._variance += (explained * error**2 / expected - self._variance) / self._count
+        # Each cause of an error learns as much of it as it is expected to explain.
+        shares = self._variances * scales / deviation**2
+        self._counts = self._counts + shares
+        self._variances = self._variances * (1 + shares * ((error / deviation) ** 2 - 1) / self._counts)
+
+    def _frames(self, counts: NDArray[np.float64]) -> float:
+        return max(1.0, float(counts @ self._mean))
+
+    def _scales(self, counts: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Returns by how much each of the variances counts for a text."""
+        return np.array([self._frames(counts), float(counts @ _SPELLED) ** 2])
 
 
 class _Voice(Struct, frozen=True):

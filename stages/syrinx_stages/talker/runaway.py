@@ -4,8 +4,8 @@ An owner that takes a request over feeds the detector the frames in Redis and co
 a few microseconds: rules that need more run only while codes repeat or a clip is long.
 """
 
+import math
 from enum import StrEnum
-from typing import NamedTuple
 
 from syrinx_stages.contract.frames import Mark, MarkedFrame, decode_mark
 from syrinx_stages.contract.messages import RunawayGuard
@@ -34,23 +34,18 @@ MAX_IMPLAUSIBLE = 7
 """More implausible codes among `BABBLE_WINDOW` frames are babble; from `SUSPECT_IMPLAUSIBLE` on it is suspected."""
 SUSPECT_IMPLAUSIBLE = 3
 
-
-class Drift(NamedTuple):
-    """A rise of the model's uncertainty over that of the first half of the expected frames."""
-
-    part: float
-    """It counts after this part of the frames between the expected number and that of a late clip."""
-    window: int
-    """The last frames, whose mean entropy is compared."""
-    ratio: float
-    nats: float
-    """It is greater by both."""
-
-
 MIN_BASELINE = 12
-"""Frames of the first half, at least."""
-DRIFTS = (Drift(1.0, 12, 2.0, 0.6), Drift(0.5, 16, 2.5, 1.5))
-"""Each is babble. Numbers and unusual words are uncertain, too, so that the earlier one is also the greater one."""
+"""The model's usual uncertainty is its mean entropy in the first half of the expected frames; at least in so many..."""
+MIN_ENTROPY = 0.75
+"""...and at least this, in nats."""
+OVER_RATIO = 3.0
+"""After the text half of the frames are as uncertain as usual, the others this many times as much."""
+MAX_SURPRISE, MAX_DOUBT = 2.0, 3.5
+"""Nats that one frame and all say at most: it takes several, and no uncertainty before a text's end is a runaway."""
+LATE_ODDS, MAX_ODDS = 2.7, 8.0
+"""Logarithm of the odds that a text is over by its duration alone: when it is late, and at most."""
+OVER_ODDS = 4.0
+"""The same by duration and uncertainty: with more, the text is over. Of 1,250 healthy clips the highest had 0.4."""
 
 _LAGS = (1 << MAX_PERIOD + 1) - 2
 _SHORT_LAGS = (1 << LOOP_FRAMES + 1) - 2
@@ -106,12 +101,18 @@ class RunawayDetector:
         """Bit set of the last frames, the newest in bit 0."""
         self._babbling_from = _NEVER
         """Frames before suspected babble."""
-        self._entropy = [0.0]
-        """Sums of the entropy of the first 0, 1, ... frames, as far as all are marked."""
+        self._expected = guard.expected_frames
+        self._spread = max(1.0, (self._late - guard.expected_frames) / LATE_ODDS)
+        """Scale in frames of the logistic distribution of the text's duration."""
         self._baseline_frames = max(MIN_BASELINE, guard.expected_frames // 2)
-        span = self._late - guard.expected_frames
-        self._drifts = [(guard.expected_frames + int(drift.part * span), drift) for drift in DRIFTS]
-        self._drifts_from = min(after for after, _ in self._drifts)
+        self._marked = 0
+        """Marked frames, up to `_baseline_frames`: a talker of an earlier version does not mark any."""
+        self._usual_entropy = 0.0
+        """Their mean."""
+        self._over = -math.inf
+        """Logarithm of the likelihood that the text ended at one of these frames, relative to that it goes on."""
+        self._over_at = _NEVER
+        """Frames before it was more likely than not that the text is over."""
 
     @property
     def is_suspicious(self) -> bool:
@@ -127,18 +128,17 @@ class RunawayDetector:
         if self.frames > self._max_frames:
             signal = signal or Signal.DURATION
         if signal is None:
-            suspected = min(self._repeating_from, self._end_at, self._babbling_from, self._late)
+            suspected = min(self._repeating_from, self._end_at, self._babbling_from, self._over_at, self._late)
             self.good_frames = max(self.good_frames, min(self.frames, suspected))
         return signal
 
     def _add_mark(self, mark: Mark) -> Signal | None:
-        if len(self._entropy) == self.frames:
-            self._entropy.append(self._entropy[-1] + mark.entropy)
+        is_over = self._add_entropy(mark.entropy)
         ended = self._add_hazard(mark.end_hazard)
         babbles = self._add_plausibility(mark.is_implausible) if mark.is_implausible or self._implausible else False
         if ended:
             return Signal.END
-        return Signal.BABBLE if babbles or self._has_drifted() else None
+        return Signal.BABBLE if babbles or is_over else None
 
     def _add_code(self, code: int) -> Signal | None:
         at = self.frames
@@ -208,17 +208,26 @@ class RunawayDetector:
             self._babbling_from = min(self._babbling_from, self.frames - window.bit_length())
         return count > MAX_IMPLAUSIBLE
 
-    def _has_drifted(self) -> bool:
-        """Returns whether the model has become much more uncertain about a clip that should be over."""
-        if self.frames <= self._drifts_from or len(self._entropy) <= self.frames:
-            return False
-        return any(self.frames > after and self._rises(drift) for after, drift in self._drifts)
+    def _add_entropy(self, entropy: float) -> bool:
+        """Adds the model's uncertainty about the newest frame. Returns whether the text is over.
 
-    def _rises(self, drift: Drift) -> bool:
-        """Returns whether the entropy of the last frames is greater than before by so much."""
-        start = self.frames - drift.window
-        if start < self._baseline_frames:
+        A sequential test for a change (Shiryaev, 1963). Before it the entropy is taken as exponentially distributed,
+        the widest distribution with a given mean; when the text ends is known from its duration.
+        """
+        if self._marked < self._baseline_frames:
+            self._marked += 1
+            self._usual_entropy += entropy / self._baseline_frames
             return False
-        usual = self._entropy[self._baseline_frames] / self._baseline_frames
-        now = (self._entropy[-1] - self._entropy[start]) / drift.window
-        return now >= max(drift.ratio * usual, usual + drift.nats)
+        overdue = (self.frames - 1 - self._expected) / self._spread
+        ends_now = -_softplus(overdue) - _softplus(-overdue) - math.log(self._spread)
+        relative = entropy / max(MIN_ENTROPY, self._usual_entropy)
+        surprise = math.log((1 + math.exp(relative * (1 - 1 / OVER_RATIO)) / OVER_RATIO) / 2)
+        self._over = min(max(self._over, ends_now) + min(surprise, MAX_SURPRISE), MAX_DOUBT)
+        odds = self._over + min(_softplus(overdue), MAX_ODDS)
+        self._over_at = min(self._over_at, self.frames - 1) if odds > 0 else _NEVER
+        return odds > OVER_ODDS
+
+
+def _softplus(x: float) -> float:
+    """Returns log(1 + exp(x))."""
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
