@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from support import small_talker
+from support import marks, small_talker
 from support.talker_lifetimes import Lifetimes, Reference, poison
 
+from syrinx_stages.contract.frames import MarkedFrame
 from syrinx_stages.contract.messages import End, EndReason, Sampling, SpeechRequest
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.runtime.errors import RequestError
@@ -87,7 +88,12 @@ def test_concurrent_requests_get_the_frames_of_each_alone(
     assert rings == {1, 2, 3}
     for request in lifetimes.all:
         results = [*request.frames, *([request.end] if request.end else [])]
-        assert alone(eager, request.request, len(results)) == results
+        expected = alone(eager, request.request, len(results))
+        assert expected == results
+        if request.frames:
+            marks.assert_close(
+                *([frame.mark for frame in each if isinstance(frame, MarkedFrame)] for each in (results, expected))
+            )
     assert is_empty(engine)
 
 

@@ -8,9 +8,10 @@ import support.interpreter  # noqa: F401, I001 (before any kernel)
 import numpy as np
 import pytest
 import torch
-from support import small_talker
+from support import marks, small_talker
 
-from syrinx_stages.contract.messages import End, SpeechRequest
+from syrinx_stages.contract.frames import MarkedFrame
+from syrinx_stages.contract.messages import SpeechRequest
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.talker import KVCache
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
@@ -46,14 +47,20 @@ def speech_request(name: str = "a") -> SpeechRequest:
     return small_talker.request(name, "Hello there, it's late.", non_streaming_text=False, seed=7, sampling=sampling)
 
 
-def codes_of(eager: EagerTalkerEngine) -> list[list[int]]:
+def frames_of(eager: EagerTalkerEngine) -> list[MarkedFrame]:
     """What the request says by the torch engine."""
     wanted = speech_request()
     eager.admit([eager.prepare(wanted, b"", None)])
     generated = [eager.read(eager.launch([wanted.id]))[wanted.id] for _ in range(FRAMES)]
     eager.release(wanted.id)
-    assert not any(isinstance(frame, End) for frame in generated)
-    return [np.frombuffer(frame, "<i2").tolist() for frame in generated]
+    frames = [frame for frame in generated if isinstance(frame, MarkedFrame)]
+    assert len(frames) == FRAMES
+    return frames
+
+
+def codes_of(eager: EagerTalkerEngine) -> list[list[int]]:
+    """The codes of these frames."""
+    return [np.frombuffer(frame, "<i2").tolist() for frame in frames_of(eager)]
 
 
 @torch.inference_mode()
@@ -71,7 +78,7 @@ def inputs(frames: FrameGenerator, places: torch.Tensor, width: int) -> torch.Te
 
 
 def read(frames: FrameGenerator, first: int, count: int) -> list[list[int]]:
-    (codes,) = frames.read([(HANDLE, first, count)])
+    ((codes, _),) = frames.read([(HANDLE, first, count)])
     return np.frombuffer(codes, "<i2").reshape(-1, 16).tolist()
 
 
@@ -102,6 +109,20 @@ def test_a_prompt_and_its_frames(eager: EagerTalkerEngine, frames: FrameGenerato
     assert read(frames, 0, FRAMES) == expected
     assert read(frames, FRAMES - 2, 1) == expected[-2:-1]
     assert read(frames, FRAMES, 0) == []
+
+
+def test_frames_have_the_marks_of_the_torch_engine(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
+    """A previous owner's frames have theirs in the stream."""
+    expected = frames_of(eager)
+    start = opened(eager, codes=torch.tensor(codes_of(eager)[:2]))
+    frames.open(start)
+    layers = Layers(eager, frames)
+    layers.feed(len(start.prompt.embeds) + 2)
+    for _ in range(3, FRAMES):
+        layers.feed(1)
+    ((_, found),) = frames.read([(HANDLE, 2, FRAMES - 2)])
+    marks.assert_close(found, [frame.mark for frame in expected[2:]])
+    assert len(set(found)) > 1
 
 
 def test_recomputed_positions_sample_nothing(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
@@ -164,7 +185,7 @@ def test_requests_in_one_step(eager: EagerTalkerEngine, frames: FrameGenerator) 
         follows = frames.sample(where, torch.cat(hidden)).tolist()
     assert follows == [expected[0][0], 0, expected[1][0]]
     generated = frames.read([(handles[0], 0, 1), (handles[2], 0, 2)])
-    found = [np.frombuffer(codes, "<i2").reshape(-1, 16).tolist() for codes in generated]
+    found = [np.frombuffer(codes, "<i2").reshape(-1, 16).tolist() for codes, _ in generated]
     assert found == [expected[:1], expected[:2]]
 
 
@@ -187,5 +208,5 @@ def test_request_whose_scores_are_not_finite_ends_alone(eager: EagerTalkerEngine
         # vLLM may have scheduled one more step.
         assert inputs(frames, last + 1, states.shape[1]).isfinite().all()
     assert min(read(frames, 0, 1)[0]) < 0
-    good = frames.read([(handles[1], 0, 1)])[0]
+    good, _ = frames.read([(handles[1], 0, 1)])[0]
     assert np.frombuffer(good, "<i2").tolist() == expected[0]

@@ -128,7 +128,7 @@ def uncertain(ranges: Iterable[tuple[int, float]], guard: RunawayGuard = GUARD) 
 
 
 def test_a_clip_of_which_the_model_is_unsure_from_its_end_on_is_babble() -> None:
-    assert uncertain([(40, 1.0), (30, 4.0)]) == (Signal.BABBLE, 46, 41)
+    assert uncertain([(40, 1.0), (30, 4.0)]) == (Signal.BABBLE, 48, 41)
 
 
 def test_what_is_unsure_depends_on_the_model() -> None:

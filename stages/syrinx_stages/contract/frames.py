@@ -6,7 +6,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+IMPLAUSIBLE_NATS = 4.0
+"""A code is implausible if its surprise exceeds its expectation, the entropy, by this much."""
 _HAZARD_STEPS, _ENTROPY_STEPS = 8, 16
+# `kernels.sampling.encode_mark` computes the same.
 _STEPS, _LIMITS = np.array([_HAZARD_STEPS, 1, _ENTROPY_STEPS]), np.array([127, 1, 255])
 _IMPLAUSIBLE, _ENTROPY = 1 << 7, 1 << 8
 _PLACES = np.array([1, _IMPLAUSIBLE, _ENTROPY])

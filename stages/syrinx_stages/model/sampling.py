@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..contract.frames import encode_marks
+from ..contract.frames import IMPLAUSIBLE_NATS, encode_marks
 from ..contract.messages import Sampling
 from .config import CODE_GROUPS, SPECIAL_IDS, TalkerConfig
 from .talker import Talker
@@ -23,8 +23,6 @@ _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _MIX_2 = 0x94D049BB133111EB - (1 << 64)
 INVALID_CODE = -1
 """Sampled in place of a code from scores that have NaN, infinity or nothing else than -infinity."""
-IMPLAUSIBLE_NATS = 4.0
-"""A code is implausible if its surprise exceeds its expectation, the entropy, by this much."""
 MIN_TEMPERATURE = 1e-30
 """Lower temperatures are greedy: only the top score has any probability, and the division would overflow float32."""
 

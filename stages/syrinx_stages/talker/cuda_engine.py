@@ -21,7 +21,7 @@ from syrinx_stages.model.config import TalkerConfig
 from syrinx_stages.runtime.engine import Limits
 from syrinx_stages.runtime.gpu_memory import refuse_out_of_memory
 from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation, Allocator
-from syrinx_stages.talker.engine import EngineFull, frame_results
+from syrinx_stages.talker.engine import EngineFull, frame_results, with_marks
 from syrinx_stages.talker.model_runner import MAX_PAGES, RESIDENT_SECONDS, ModelRunner, NewRequest
 from syrinx_stages.talker.packed import pack
 from syrinx_stages.talker.prompt import Prepared, Prompter
@@ -54,6 +54,8 @@ class Step(Struct):
 
     ids: Sequence[str]
     rows: Sequence[_Row]
+    frames: Sequence[int]
+    """How many frames each row had before."""
     full: Sequence[str]
     """Requests that had all their frames before this step."""
     ring: int
@@ -151,10 +153,11 @@ class CudaTalkerEngine:
             elif self.allocator.grow(row.allocation):
                 chosen.append(request_id)
         if not chosen:
-            return Step([], [], full, 0, None)
+            return Step([], [], [], full, 0, None)
         rows = [self._rows[request_id] for request_id in chosen]
+        frames = [row.allocation.frames for row in rows]
         ring, wait = self.runner.decode([row.allocation for row in rows])
-        return Step(chosen, rows, full, ring, wait)
+        return Step(chosen, rows, frames, full, ring, wait)
 
     def read(self, step: Step) -> dict[str, bytes | End]:
         results: dict[str, bytes | End] = {}
@@ -166,8 +169,10 @@ class CudaTalkerEngine:
         if step.wait is None:
             return results
         step.wait()
-        frames = self.runner.state.host_codes[step.ring].numpy()[: len(step.ids)]
-        sampled = frame_results(frames, self._config.codec_eos_token_id)
+        state = self.runner.state
+        frames = state.host_codes[step.ring].numpy()[: len(step.ids)]
+        marks = state.read_marks([row.allocation.slot for row in step.rows], step.frames)
+        sampled = with_marks(frame_results(frames, self._config.codec_eos_token_id), marks)
         for request_id, row, result in zip(step.ids, step.rows, sampled, strict=True):
             if not row.stopped and self._rows.get(request_id) is row:
                 row.stopped = isinstance(result, End)

@@ -74,7 +74,7 @@ class TalkerEngine(Engine, Protocol):
     def read(self, step: Any) -> Mapping[str, bytes | End]:
         """Waits for a step and returns a frame ([16] int16, little-endian) or the end of each request.
 
-        Frames are marked (`contract.frames.MarkedFrame`) by engines that know their probabilities on the host.
+        Frames are marked, see `contract.frames.MarkedFrame`.
 
         A request is missing if it ended in an earlier step, was released, or had no memory for its frame. In the last
         case its state is unchanged.

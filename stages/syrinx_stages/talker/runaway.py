@@ -36,16 +36,17 @@ SUSPECT_IMPLAUSIBLE = 3
 
 MIN_BASELINE = 12
 """The model's usual uncertainty is its mean entropy in the first half of the expected frames; at least in so many..."""
-MIN_ENTROPY = 0.75
+MIN_ENTROPY = 0.6
 """...and at least this, in nats."""
 OVER_RATIO = 3.0
 """After the text half of the frames are as uncertain as usual, the others this many times as much."""
-MAX_SURPRISE, MAX_DOUBT = 2.0, 3.5
-"""Nats that one frame and all say at most: it takes several, and no uncertainty before a text's end is a runaway."""
+MAX_SURPRISE, MAX_DOUBT = 2.0, 2.0
+"""Nats that the uncertainty of one frame and of all counts at most: words that the model does not know are uncertain,
+too. So only a clip that is longer than six of seven of such texts is a runaway by that."""
 LATE_ODDS, MAX_ODDS = 2.7, 8.0
 """Logarithm of the odds that a text is over by its duration alone: when it is late, and at most."""
 OVER_ODDS = 4.0
-"""The same by duration and uncertainty: with more, the text is over. Of 1,250 healthy clips the highest had 0.4."""
+"""The same by duration and uncertainty: with more, the text is over."""
 
 _LAGS = (1 << MAX_PERIOD + 1) - 2
 _SHORT_LAGS = (1 << LOOP_FRAMES + 1) - 2
