@@ -1,14 +1,17 @@
 """`python -m guard`: plants runaways, speaks healthy sentences, and writes results/guard.json and guard.md.
 
-Run it in the project's root with PYTHONPATH=bench:tests. Needs nothing but the CPU.
+Run it in the project's root with PYTHONPATH=bench:tests. Needs nothing but one core of the CPU: a second for about 14
+sentences. The results of what was spoken so far are written meanwhile.
 """
 
 import argparse
 import itertools
+import math
 import random
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -30,6 +33,10 @@ RESULTS = Path(__file__).parents[1] / "results"
 VOICES = ("us", "us_f", "us_m", "gb")
 TWO_SENTENCES = 0.1
 """Part of the texts that are two sentences of a grammar."""
+WRITE_EVERY = 500
+"""Sentences between two results."""
+SEEDS_OF_A_RUN = 1_000_000
+"""Clips have consecutive seeds, from this many times the run's on."""
 RANDOM_FRAMES = 60
 """A checkpoint with random weights never ends; the plant begins within so many frames."""
 
@@ -66,19 +73,6 @@ def request(number: int, task: TaskType, sentence: Sentence, rng: random.Random)
     )
 
 
-def speak_healthy(speaker: Speaker, durations: Durations, requests: Sequence[SpeechRequest]) -> list[Clip]:
-    """Returns the clips of healthy sentences, of whose durations the guard of later ones learns."""
-    clips = (Clip(request=each, guard=durations.guard(each)) for each in requests)
-    spoken = []
-    for clip in speaker.speak(clips):
-        spoken.append(clip)
-        if clip.ended:
-            durations.learn(clip.request, len(clip.codes))
-        if len(spoken) % 500 == 0:
-            print(f"{len(spoken)} sentences, {sum(not each.ended for each in spoken)} false alarms", flush=True)
-    return spoken
-
-
 def silent_code(clips: Sequence[Clip]) -> int:
     """Returns the code 0 that follows itself most often: that of pauses."""
     pairs = (pair for clip in clips for pair in itertools.pairwise(clip.codes))
@@ -102,21 +96,38 @@ def plant(
     return case
 
 
-def measure_type(
-    directory: Path, task: TaskType, number: int, planted: int, rng: random.Random
-) -> tuple[list[Clip], list[Case], Cost]:
-    """Speaks `number` healthy sentences with the bundled voice as a checkpoint of this type, and plants runaways."""
-    speaker, durations = Speaker(Checkpoint(str(checkpoints.write(directory / f"{task}", task)))), Durations()
-    requests = [request(index, task, each, rng) for index, each in enumerate(sentences(number, rng))]
-    healthy = speak_healthy(speaker, durations, requests)
-    cost = Cost.of(speaker)
-    ended = [clip for clip in healthy if clip.ended and len(clip.codes) > 3]
-    endless = Speaker(Checkpoint(str(checkpoints.write(directory / f"{task}-endless", task, ends=False))))
-    cases = [
-        plant(endless if kind is Kind.END_COLLAPSED else speaker, durations, task, kind, ended[-planted:], rng)
-        for kind in Kind
-    ]
-    return healthy, cases, cost
+class Voice:
+    """The bundled voice as a checkpoint of some type, and what a gateway has learned of its durations."""
+
+    def __init__(self, directory: Path, task: TaskType, rng: random.Random) -> None:
+        self.task, self._rng = task, rng
+        self.speaker = Speaker(Checkpoint(str(checkpoints.write(directory / f"{task}", task))))
+        self._endless = Speaker(Checkpoint(str(checkpoints.write(directory / f"{task}-endless", task, ends=False))))
+        self._durations = Durations()
+        self.spoken: list[Clip] = []
+
+    def speak(self, number: int, first_seed: int) -> Iterator[Clip]:
+        """Yields the clips of `number` healthy sentences, of whose durations the guard of later ones learns."""
+        drawn = enumerate(sentences(number, self._rng), first_seed)
+        requests = [request(seed, self.task, each, self._rng) for seed, each in drawn]
+        for clip in self.speaker.speak(Clip(request=each, guard=self._durations.guard(each)) for each in requests):
+            if clip.ended:
+                self._durations.learn(clip.request, len(clip.codes))
+            self.spoken.append(clip)
+            yield clip
+
+    def plant(self, kind: Kind, number: int) -> Case:
+        """Plants runaways of one kind into the newest healthy clips.
+
+        A clip that ended much too early has text left, so that going on with it is no runaway.
+        """
+        clips = [clip for clip in self.spoken if clip.ended and len(clip.codes) > 3 and not self._is_early(clip)]
+        speaker = self._endless if kind is Kind.END_COLLAPSED else self.speaker
+        return plant(speaker, self._durations, self.task, kind, clips[-number:], self._rng)
+
+    def _is_early(self, clip: Clip) -> bool:
+        guard = self._durations.guard(clip.request)
+        return len(clip.codes) < 2 * guard.expected_frames - guard.late_frames
 
 
 def measure_random(directory: Path, kind: str, planted: int, rng: random.Random) -> list[Case]:
@@ -139,32 +150,49 @@ def _as_voice(request: SpeechRequest, voice: str | None) -> SpeechRequest:
     return structs.replace(request, voice=voice if is_preset else None, language="auto")
 
 
+def measure(arguments: argparse.Namespace, write: Callable[[list[Case], Voice], None]) -> None:
+    """Measures all types of checkpoints. Calls `write` with what was measured so far."""
+    rng, seed = random.Random(arguments.seed), arguments.seed * SEEDS_OF_A_RUN
+    until = time.monotonic() + 60 * arguments.minutes
+    cases: list[Case] = []
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        voices = [Voice(directory, task, rng) for task in (TaskType.CUSTOM_VOICE, TaskType.BASE, TaskType.VOICE_DESIGN)]
+        for voice in voices:
+            list(voice.speak(arguments.learned, seed))
+            cases += [voice.plant(kind, arguments.planted) for kind in Kind]
+        for kind in ("custom_voice", "voice_design", "base"):
+            cases += measure_random(directory, kind, arguments.planted, rng)
+        bundled = voices[0]
+        write(cases, bundled)
+        for _ in bundled.speak(arguments.sentences - arguments.learned, seed + arguments.learned):
+            if len(bundled.spoken) % WRITE_EVERY == 0:
+                write(cases, bundled)
+            if time.monotonic() > until:
+                break
+        write(cases, bundled)
+
+
 def main() -> None:
-    """Measures all types of checkpoints."""
+    """Measures and writes the results."""
     parser = argparse.ArgumentParser(prog="python -m guard", description=__doc__)
     parser.add_argument("--sentences", type=int, default=10_000, help="of the bundled voice (default: 10,000)")
     parser.add_argument("--planted", type=int, default=100, help="runaways of each kind and type (default: 100)")
-    parser.add_argument("--learned", type=int, default=300, help="healthy sentences of the other types (default: 300)")
+    parser.add_argument("--learned", type=int, default=300, help="healthy sentences before these (default: 300)")
+    parser.add_argument("--seed", type=int, default=24, help="of the sentences and clips (default: 24)")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="end with fewer sentences (default: no limit)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="output directory (default: bench/results)")
     arguments = parser.parse_args()
     # As the stages do: it makes steps independent of the batch.
     torch.set_num_threads(1)
-    rng = random.Random(24)
-    cases: list[Case] = []
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        for task in (TaskType.BASE, TaskType.VOICE_DESIGN):
-            _, found, _ = measure_type(directory, task, arguments.learned, arguments.planted, rng)
-            cases += found
-        for kind in ("custom_voice", "voice_design", "base"):
-            cases += measure_random(directory, kind, arguments.planted, rng)
-        healthy, found, cost = measure_type(
-            directory, TaskType.CUSTOM_VOICE, arguments.sentences, arguments.planted, rng
-        )
-    result = report([*found, *cases], healthy, cost)
-    save(result, arguments.results / "guard.json")
-    (arguments.results / "guard.md").write_text(table(result), encoding="utf-8")
-    print(table(result))
+
+    def write(cases: list[Case], voice: Voice) -> None:
+        result = report(cases, voice.spoken, Cost.of(voice.speaker))
+        save(result, arguments.results / "guard.json")
+        (arguments.results / "guard.md").write_text(table(result), encoding="utf-8")
+        print(f"{result.sentences} sentences, {result.false_alarms} false alarms", flush=True)
+
+    measure(arguments, write)
 
 
 if __name__ == "__main__":

@@ -105,6 +105,7 @@ class RunawayDetector:
         self._expected = guard.expected_frames
         self._spread = max(1.0, (self._late - guard.expected_frames) / LATE_ODDS)
         """Scale in frames of the logistic distribution of the text's duration."""
+        self._log_spread = math.log(self._spread)
         self._baseline_frames = max(MIN_BASELINE, guard.expected_frames // 2)
         self._marked = 0
         """Marked frames, up to `_baseline_frames`: a talker of an earlier version does not mark any."""
@@ -220,15 +221,13 @@ class RunawayDetector:
             self._usual_entropy += entropy / self._baseline_frames
             return False
         overdue = (self.frames - 1 - self._expected) / self._spread
-        ends_now = -_softplus(overdue) - _softplus(-overdue) - math.log(self._spread)
+        if overdue < -MAX_ODDS:
+            return False
+        tail = math.log1p(math.exp(-abs(overdue)))
+        ends_now = -abs(overdue) - 2 * tail - self._log_spread
         relative = entropy / max(MIN_ENTROPY, self._usual_entropy)
         surprise = math.log((1 + math.exp(relative * (1 - 1 / OVER_RATIO)) / OVER_RATIO) / 2)
         self._over = min(max(self._over, ends_now) + min(surprise, MAX_SURPRISE), MAX_DOUBT)
-        odds = self._over + min(_softplus(overdue), MAX_ODDS)
+        odds = self._over + min(max(overdue, 0.0) + tail, MAX_ODDS)
         self._over_at = min(self._over_at, self.frames - 1) if odds > 0 else _NEVER
         return odds > OVER_ODDS
-
-
-def _softplus(x: float) -> float:
-    """Returns log(1 + exp(x))."""
-    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
