@@ -32,7 +32,7 @@ async def test_a_length_limit_is_not_tried_again(running: Gateway) -> None:
 async def test_a_failed_retry_leaves_the_good_part_of_the_attempt_before(running: Gateway) -> None:
     running.stages.script = Script(frames=6, pause_after=4, end=End(EndReason.RUNAWAY))
     call = asyncio.create_task(running.say(stream=False, response_format="wav"))
-    await until(lambda: running.stages.seen, "the first attempt")
+    await until(lambda: running.stages.written, "the first attempt has begun")
     first = running.stages.script
     running.stages.script = Script(frames=0, end=End(EndReason.ERROR, "scripted"))
     first.go.set()
