@@ -1,6 +1,7 @@
 """Frames of codes with what their sampling says about the course of a request. Imports no torch."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -8,11 +9,9 @@ from numpy.typing import NDArray
 
 IMPLAUSIBLE_NATS = 4.0
 """A code is implausible if its surprise exceeds its expectation, the entropy, by this much."""
-_HAZARD_STEPS, _ENTROPY_STEPS = 8, 16
 # `kernels.sampling.encode_mark` computes the same.
-_STEPS, _LIMITS = np.array([_HAZARD_STEPS, 1, _ENTROPY_STEPS]), np.array([127, 1, 255])
+_HAZARD_STEPS, _ENTROPY_STEPS = 8, 16
 _IMPLAUSIBLE, _ENTROPY = 1 << 7, 1 << 8
-_PLACES = np.array([1, _IMPLAUSIBLE, _ENTROPY])
 
 
 class Mark(Struct, frozen=True):
@@ -40,12 +39,14 @@ class MarkedFrame(bytes):
 
 def encode_mark(end_hazard: float, is_implausible: bool, entropy: float) -> int:
     """Returns a mark as a number below 2^16. Its parts are those of `Mark`."""
-    return encode_marks(np.array([[end_hazard, is_implausible, entropy]], np.float32))[0]
+    return int(encode_marks(np.float64(end_hazard), np.bool_(is_implausible), np.float64(entropy)))
 
 
-def encode_marks(facts: NDArray[np.floating]) -> list[int]:
-    """Returns marks as `encode_mark`. facts: the parts of each, [frames, 3]."""
-    marks: list[int] = (np.minimum(facts * _STEPS, _LIMITS).astype(np.int64) @ _PLACES).tolist()
+def encode_marks(end_hazard: Any, is_implausible: Any, entropy: Any) -> NDArray[np.int64]:
+    """Returns marks as `encode_mark`, of arrays of the parts. NaN is 0."""
+    hazard = np.fmin(np.fmax(end_hazard * _HAZARD_STEPS, 0), _IMPLAUSIBLE - 1).astype(np.int64)
+    uncertain = np.fmin(np.fmax(entropy * _ENTROPY_STEPS, 0), 255).astype(np.int64)
+    marks: NDArray[np.int64] = hazard + _IMPLAUSIBLE * is_implausible + _ENTROPY * uncertain
     return marks
 
 

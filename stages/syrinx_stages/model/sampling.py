@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from ..contract.frames import IMPLAUSIBLE_NATS, encode_marks
 from ..contract.messages import Sampling
@@ -59,7 +59,7 @@ class LogitFilter:
         """Which rows are greedy, [rows] bool; None if none is."""
         if not all(temperatures):
             self.greedy = torch.tensor([t == 0 for t in temperatures], device=device)
-        self._temperature = torch.tensor([[t or 1.0] for t in temperatures], dtype=torch.float32, device=device)
+        self.temperature = torch.tensor([[t or 1.0] for t in temperatures], dtype=torch.float32, device=device)
         self._top_k = max(top_ks)
         self._kth = None
         if len(set(top_ks)) > 1:
@@ -83,13 +83,9 @@ class LogitFilter:
         ids = ids.masked_fill(distribution[:, -1].isnan(), INVALID_CODE)
         return ids if self.greedy is None else torch.where(self.greedy, _best(scores), ids)
 
-    def scale(self, scores: Tensor) -> Tensor:
-        """Returns the scores divided by the temperature; unchanged where it is 0."""
-        return scores / self._temperature
-
     def filter(self, scores: Tensor) -> Tensor:
         """Returns the scores divided by the temperature, with -inf for ids that top-k or top-p remove."""
-        scores = self.scale(scores)
+        scores = scores / self.temperature
         if self._top_k:
             # The k-th score is a copy, not a sum, so using the largest k of the batch does not change a row.
             count = min(self._top_k, scores.shape[-1])
@@ -152,17 +148,27 @@ class Sampler:
 
         logits: of the model. scores: those that `code0` [rows] is sampled from. Both are [rows, vocabulary].
         """
-        codes = self.code0_filter.scale(scores[:, : self._first_special])
-        log_p = codes.log_softmax(-1)
-        entropy = -(log_p.exp() * log_p).sum(-1)
-        surprise = -log_p.gather(-1, code0.clamp(0, self._first_special - 1)[:, None]).squeeze(1)
-        # -log(1 - p) of the end. A model that wants to end says so before the minimum length, too.
-        end = self.code0_filter.scale(logits[:, self._eos, None].float())
-        hazard = functional.softplus(end - codes[:, :1] + log_p[:, :1]).squeeze(1)
-        facts = torch.stack((hazard, surprise > entropy + IMPLAUSIBLE_NATS, entropy), 1).nan_to_num()
+        # In NumPy: for a few rows, each operation of PyTorch costs more than its arithmetic.
+        temperature = self.code0_filter.temperature.cpu().numpy()
+        codes = scores[:, : self._first_special].cpu().numpy()
+        sampled = code0.clamp(0, self._first_special - 1).cpu().numpy()
+        # A model that wants to end says so before the minimum length, too.
+        end = logits[:, self._eos, None].float().cpu().numpy()
+        best = codes.max(1, keepdims=True)
+        with np.errstate(invalid="ignore"):
+            codes, end = (codes - best) / temperature, (end - best) / temperature
+            mass = np.exp(codes)
+            total = mass.sum(1)
+            log_total = np.log(total)
+            entropy = log_total - np.einsum("rc,rc->r", mass, codes) / total
+            surprise = log_total - codes[np.arange(len(codes)), sampled]
+            # -log(1 - p) of the end.
+            hazard = np.logaddexp(0.0, end[:, 0] - log_total)
+            marks = encode_marks(hazard, surprise > entropy + IMPLAUSIBLE_NATS, entropy)
         if self.code0_filter.greedy is not None:
-            facts = facts.masked_fill(self.code0_filter.greedy[:, None], 0.0)
-        return encode_marks(facts.cpu().numpy())
+            marks[self.code0_filter.greedy.cpu().numpy()] = 0
+        listed: list[int] = marks.tolist()
+        return listed
 
 
 class SamplerStep:
