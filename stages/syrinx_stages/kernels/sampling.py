@@ -17,7 +17,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..contract.frames import IMPLAUSIBLE_NATS
 from .launch import grid_dependency_wait, launch, launch_dependents, supports_pdl
 from .metadata import FRAME, NUM_POSITIONS, RING, SLOT, TEXT_ROW
 
@@ -29,7 +28,8 @@ MIN_FRAMES = tl.constexpr(4)
 NUM_SAMPLING_PARAMS = 5
 INVALID_CODE = tl.constexpr(-1)
 """Sampled in place of a code from scores that have NaN, infinity or nothing else than -infinity."""
-_IMPLAUSIBLE_NATS = tl.constexpr(IMPLAUSIBLE_NATS)
+IMPLAUSIBLE_NATS = tl.constexpr(4.0)
+"""As in `contract.frames`."""
 
 
 @triton.jit
@@ -162,7 +162,7 @@ def encode_mark(scores, end_score, code, id, temperature):
     end = (end_score - best) / temperature - log_total
     # For large numbers log(1 + exp(x)) is x.
     hazard = tl.where(end > 20, end, tl.log(1 + tl.exp(tl.minimum(end, 20.0))))
-    implausible = (surprise > entropy + _IMPLAUSIBLE_NATS).to(tl.int32)
+    implausible = (surprise > entropy + IMPLAUSIBLE_NATS).to(tl.int32)
     steps = tl.minimum(hazard * 8, 127.0).to(tl.int32) + (tl.minimum(entropy * 16, 255.0).to(tl.int32) << 8)
     return steps + (implausible << 7)
 
