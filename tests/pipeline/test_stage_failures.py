@@ -18,7 +18,7 @@ from syrinx_stages.connector.base import Claim, ConnectorError, StageConnector, 
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import REFERENCE_POSITION, Group, Position, StreamKind
-from syrinx_stages.contract.messages import Codes, EndReason, Reference, SpeechRequest, TaskType
+from syrinx_stages.contract.messages import Codes, EndReason, SpeechRequest, TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 
@@ -119,8 +119,8 @@ async def test_another_talker_takes_over_between_reference_and_first_frame(tmp_p
         connector = stages.connector()
         await submit(connector, item, reference)
         claim = await claim_as_crashed_replica(stages.connector(), Group.TALKERS)
-        codes = stages.talker_engine(base).prepare(item, b"", reference).reference_codes
-        written = chained(claim, StreamKind.CODES, (REFERENCE_POSITION, Reference(codes)))
+        entry = stages.talker_engine(base).prepare(item, b"", reference).reference
+        written = chained(claim, StreamKind.CODES, (REFERENCE_POSITION, entry))
         assert await stages.connector().append(written) == [None]
         talker = await stages.talker()
         await stages.codec()

@@ -144,7 +144,8 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             return
         match event.entry:
             case Reference(codes):
-                row.context += self._queue(row, codes)
+                # A voice without codes is for the gateway.
+                row.context += self._queue(row, codes) if codes else 0
             case Codes(codes, talker):
                 row.talker = talker or row.talker
                 row.provenance_sent = row.provenance_sent and not talker

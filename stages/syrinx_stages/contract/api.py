@@ -46,6 +46,7 @@ class SpeechFields(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fie
     ref_audio: str | None = None
     ref_text: str | None = None
     x_vector_only_mode: bool | None = None
+    speaker_embedding: Annotated[list[float], Meta(min_length=1, max_length=16_384)] | None = None
     non_streaming_mode: bool | None = None
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     runaway_guard: bool | None = None

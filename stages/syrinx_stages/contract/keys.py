@@ -1,7 +1,8 @@
 """Redis key names and stream positions.
 
 All keys of a shard share the hash tag `{pipeline:generation:shard}`: multi-key commands stay in one Redis Cluster slot,
-and stages of different model generations never share a key.
+and stages of different model generations never share a key, except those of
+the kept voices, which all generations of a pipeline use.
 """
 
 from __future__ import annotations
@@ -69,9 +70,11 @@ class Keys(Struct, frozen=True, dict=True):
     pipeline: str
     generation: str
     shard: int = 0
+    namespace: str = ""
+    """Of the pipeline, if pipelines of several namespaces may share a Redis."""
 
     def __post_init__(self) -> None:
-        for field in ("pipeline", "generation"):
+        for field in ("pipeline", "generation", *(("namespace",) if self.namespace else ())):
             if not _NAME.fullmatch(getattr(self, field)):
                 raise ValueError(f"{field} {getattr(self, field)!r}: letters, digits, '.', '_' and '-' only, up to 128")
 
@@ -108,5 +111,36 @@ class Keys(Struct, frozen=True, dict=True):
         return f"{self.prefix}:{request_id}:owners"
 
     def reference(self, request_id: str) -> str:
-        """The reference audio of a request (a string value)."""
+        """The reference audio or the prepared voice of a request (a string value)."""
         return f"{self.prefix}:{request_id}:reference"
+
+    @cached_property
+    def _voices(self) -> str:
+        return f"{{{self.pipeline}:voices:{self.namespace}}}"
+
+    @property
+    def voices(self) -> str:
+        """The kept voices by their ids (a hash of encoded records)."""
+        return f"{self._voices}:records"
+
+    @property
+    def voice_names(self) -> str:
+        """The ids of the kept voices by `<owner>/<name in lower case>` (a hash)."""
+        return f"{self._voices}:names"
+
+    @property
+    def voice_sizes(self) -> str:
+        """The bytes that each kept voice takes, by its id (a hash)."""
+        return f"{self._voices}:sizes"
+
+    def voice_owner(self, owner: str) -> str:
+        """The ids of the voices of an owner (a set)."""
+        return f"{self._voices}:owner:{owner}"
+
+    def voice_source(self, voice_id: str) -> str:
+        """What a kept voice was made from (a string value)."""
+        return f"{self._voices}:{voice_id}:source"
+
+    def prepared_voice(self, voice_id: str) -> str:
+        """A kept voice as the talkers of this generation need it (a string value)."""
+        return f"{self._voices}:{voice_id}:prepared:{self.generation}"

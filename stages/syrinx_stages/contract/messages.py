@@ -76,6 +76,10 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     instructions: str | None = None
     has_reference: bool = False
     """Reference audio (mono float32 samples at 24 kHz, little-endian) is stored under its own key. Base only."""
+    reference_prepared: bool = False
+    """What is stored there is a `PreparedVoice` instead."""
+    returns_voice: bool = False
+    """The talker publishes the prepared voice, for the gateway to keep."""
     reference_text: str | None = None
     x_vector_only: bool = False
     non_streaming_text: bool = True
@@ -94,15 +98,31 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     tracestate: str = ""
     """What other vendors add to its trace."""
 
+    @property
+    def encodes_reference(self) -> bool:
+        """Whether a talker has to encode reference audio before it can prefill the request."""
+        return self.has_reference and not self.reference_prepared
+
+
+class PreparedVoice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A reference voice as a talker needs it: valid for one checkpoint."""
+
+    embedding: bytes
+    """The speaker encoder's x-vector: `[hidden_size] float32`, little-endian."""
+    codes: bytes = b""
+    """The codes of the reference audio: `[frames, 16] int16`, little-endian; empty for the x-vector alone."""
+
 
 class StreamCreated(msgspec.Struct, frozen=True, tag="open"):
     """The first entry of every stream."""
 
 
-class Reference(msgspec.Struct, frozen=True, tag="ref"):
-    """The codes of the reference audio. The codec decodes them as context and does not output them."""
+class Reference(msgspec.Struct, frozen=True, tag="ref", omit_defaults=True):
+    """The reference voice. The codec decodes its codes as context and does not output them."""
 
-    codes: bytes
+    codes: bytes = b""
+    embedding: bytes = b""
+    """As in `PreparedVoice`. Set only if the request asks for it."""
 
 
 class Codes(msgspec.Struct, frozen=True, tag="codes", omit_defaults=True):
@@ -144,7 +164,9 @@ Entry = StreamCreated | Reference | Codes | Audio | PlaybackProgress | End
 """Any entry of a request's streams."""
 
 encode = msgspec.msgpack.Encoder().encode
-"""Encodes a request or an entry."""
+"""Encodes a request, an entry or a prepared voice."""
+decode_voice = msgspec.msgpack.Decoder(PreparedVoice).decode
+"""Decodes a prepared voice. Raises like `decode_request`."""
 decode_request = msgspec.msgpack.Decoder(SpeechRequest).decode
 """Decodes a request. Raises `msgspec.DecodeError` (which includes `ValidationError`) for invalid data."""
 _entry_decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)

@@ -33,6 +33,8 @@ SETTINGS_PORT = 9091
 """Default port of the settings of a process's stages."""
 TOKEN_VARIABLE = "SYRINX_SETTINGS_TOKEN"
 """Environment variable with the token of the settings port."""
+NAMESPACE_VARIABLE = "SYRINX_NAMESPACE"
+"""Environment variable with the namespace of the pipeline; unset outside of Kubernetes."""
 TRACK_VARIABLE = "SYRINX_TRACK"
 """Environment variable with the label `track` of a process's metrics: `canary`, or unset."""
 TOKEN_HEADER = "X-Syrinx-Token"
@@ -146,6 +148,15 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Whether speech that would not end or has gone wrong is stopped, unless a request says otherwise."""
 
 
+class VoiceLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many voices the clients of a pipeline may keep."""
+
+    max_per_key: Annotated[int, Meta(ge=1, le=1000)] = 20
+    """Voices of one API key. Without keys all clients share their voices, and only the other limit applies."""
+    max_total: Annotated[int, Meta(ge=0, le=1000)] = 100
+    """Voices in all. 0: voices cannot be uploaded."""
+
+
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A certificate and its private key, in PEM format. They are reloaded when they change."""
 
@@ -197,6 +208,7 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     codec: CodecSettings = CodecSettings()
     gateway: GatewaySettings = GatewaySettings()
     api: ApiConfig = ApiConfig()
+    voices: VoiceLimits = VoiceLimits()
     reference_hosts: tuple[str, ...] = ()
     """Hosts that the gateway may fetch `ref_audio` URLs from; none by default."""
     api_keys_file: str | None = None

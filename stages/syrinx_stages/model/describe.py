@@ -38,6 +38,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     """Positions of the prompt and the frames together."""
     sampling: Sampling = Sampling()
     """Sampling parameters of a request that sets none."""
+    embedding_size: int | None = None
+    """Numbers of a speaker embedding; None if the checkpoint does not clone voices."""
     max_new_tokens: int = FAMILY.default_frames
     """Frames of a request that sets no limit; the model may have fewer positions."""
 
@@ -59,6 +61,10 @@ def languages(config: ModelConfig) -> tuple[str, ...]:
     return ("auto", *(key for key in config.talker_config.codec_language_id if "dialect" not in key))
 
 
+def _embedding_size(config: ModelConfig) -> int | None:
+    return config.speaker_encoder_config.enc_dim if config.tts_model_type is ModelType.BASE else None
+
+
 def describe(name: str) -> Description:
     """Describes a checkpoint given by path or as `bundled`. Raises `CheckpointError` naming file and field."""
     directory = checkpoint_directory(name)
@@ -73,5 +79,6 @@ def describe(name: str) -> Description:
         supports_instructions=supports_instructions(config),
         max_positions=config.talker_config.max_position_embeddings,
         sampling=default_sampling(generation),
+        embedding_size=_embedding_size(config),
         max_new_tokens=generation.max_new_tokens or FAMILY.default_frames,
     )

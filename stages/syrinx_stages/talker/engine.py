@@ -56,7 +56,8 @@ class TalkerEngine(Engine, Protocol):
         """Builds a request's prompt. Thread-safe.
 
         codes: frames written by a previous owner, [frames, 16] int16. reference: mono samples at the family's rate,
-        float32. Raises RequestError that names a field which this checkpoint cannot serve.
+        float32, or an encoded `PreparedVoice` if the request says so. Raises RequestError that names a field which this
+        checkpoint cannot serve.
         """
 
     def admit(self, prepared: Sequence[Prepared]) -> None:

@@ -139,13 +139,12 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             reference_published = any(isinstance(item.entry, Reference) for item in entries)
             self.journal.restore(claim, entries)
             delivered = await self.connector.last_position(request.id, self.input_kind)
-        pcm = await self.connector.reference(request.id) if request.has_reference else None
-        prepared, detector = await self._prepare_thread.run(self._prepare, request, frames, pcm)
+        reference = await self.connector.reference(request.id) if request.has_reference else None
+        prepared, detector = await self._prepare_thread.run(self._prepare, request, frames, reference)
         if not self.owns(claim):
             return
-        if prepared.reference_codes is not None and not reference_published:
-            entry = Reference(prepared.reference_codes)
-            self.publisher.put([self.output(request.id, REFERENCE_POSITION, entry)])
+        if prepared.reference is not None and not reference_published:
+            self.publisher.put([self.output(request.id, REFERENCE_POSITION, prepared.reference)])
         self._waiting[request.id] = Waiting(claim, prepared, delivered or STREAM_START, detector)
         self.traces.begin(request.id, "prefill")
         self.wake.set()
@@ -188,7 +187,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         started = (row is not None and row.frames for row in map(rows.get, self.ownership.claims))
         claims = zip(self.ownership.claims.values(), started, strict=True)
         unstarted = [claim for claim, has_frames in claims if not has_frames]
-        ready = sum(not claim.request.has_reference for claim in unstarted)
+        ready = sum(not claim.request.encodes_reference for claim in unstarted)
         prefill_rows = self.engine.prefill_rows
         room = min(max(MAX_UNSTARTED, prefill_rows) - len(unstarted), prefill_rows + 1 - ready)
         return min(room, super().admissible()) if room > 0 else 0

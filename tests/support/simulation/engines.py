@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from support.simulation.loop import SimulatedLoop
 from syrinx_stages.codec.engine import CaptureCost, Prefill
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
+from syrinx_stages.contract.messages import End, EndReason, Reference, SpeechRequest
 from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.runtime.engine import Limits
 
@@ -81,7 +81,7 @@ class Prepared:
 
     request: SpeechRequest
     codes: list[bytes]
-    reference_codes: bytes | None = None
+    reference: Reference | None = None
 
     @property
     def frames(self) -> int:
@@ -150,7 +150,7 @@ class SimulatedTalkerEngine(_Engine[_Row]):
     def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
         self.loop.spend(self.pace.jittered(self.pace.prefill))
         frames = [codes[start : start + _FRAME.size] for start in range(0, len(codes), _FRAME.size)]
-        return Prepared(request, frames, reference_codes(request) if reference is not None else None)
+        return Prepared(request, frames, Reference(reference_codes(request)) if reference is not None else None)
 
     def admit(self, prepared: Sequence[Prepared]) -> None:
         for each in prepared:
