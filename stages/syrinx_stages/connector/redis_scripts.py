@@ -30,6 +30,8 @@ wait, so it only removes the stream of a generation that has neither requests no
 STREAM_BYTES = 1 << 20
 """Memory of Redis reserved for each unfinished request: 4,096 frames of codes (0.3 MB), 9 s of audio (the default
 lead limit and a chunk, 0.43 MB), and its share of the change feeds."""
+VOICES_SHARE = 4
+"""Kept voices take at most this part of Redis' memory; the rest is for streams."""
 
 _CONSTANTS = {
     "FEED_RETENTION_SECONDS": FEED_RETENTION_SECONDS,
@@ -41,6 +43,7 @@ _CONSTANTS = {
     "TURN_SECONDS": TURN_SECONDS,
     "QUEUE_TTL_SECONDS": QUEUE_TTL_SECONDS,
     "STREAM_BYTES": STREAM_BYTES,
+    "VOICES_SHARE": VOICES_SHARE,
 }
 
 
@@ -71,3 +74,8 @@ REFRESH = Script("owner", "finish", "touch_queue", "refresh")
 HAND_OVER = Script("hand_over")
 JOIN = Script("touch_queue", "join")
 LEAVE = Script("leave")
+FIND_VOICE = Script("find_voice")
+LIST_VOICES = Script("list_voices")
+KEEP_VOICE = Script("keep_voice")
+PREPARE_VOICE = Script("prepare_voice")
+DELETE_VOICE = Script("delete_voice")

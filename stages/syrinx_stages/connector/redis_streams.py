@@ -32,8 +32,24 @@ from syrinx_stages.connector.redis_consumer import RedisConsumer
 from syrinx_stages.connector.redis_pool import CommandPool
 from syrinx_stages.connector.redis_reader import RedisReader, decode_or_end
 from syrinx_stages.connector.redis_sentinel import redis_address
-from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Group, Keys, Position, StreamKind
-from syrinx_stages.contract.messages import PlaybackProgress, SpeechRequest, StreamCreated, encode
+from syrinx_stages.connector.redis_voices import RedisVoices
+from syrinx_stages.contract.keys import (
+    END_SEQUENCE,
+    REFERENCE_POSITION,
+    STREAM_CREATED,
+    Group,
+    Keys,
+    Position,
+    StreamKind,
+)
+from syrinx_stages.contract.messages import (
+    PlaybackProgress,
+    PreparedVoice,
+    Reference,
+    SpeechRequest,
+    StreamCreated,
+    encode,
+)
 from syrinx_stages.contract.settings import GatewaySettings
 
 _GONE, _SUPERSEDED = 1, 2
@@ -187,6 +203,19 @@ class RedisConnector:
     async def reference(self, request_id: str) -> bytes | None:
         audio: bytes | None = await self._pool.call(b"GET", self._keys.reference(request_id))
         return audio
+
+    async def published_voice(self, request_id: str) -> PreparedVoice | None:
+        """Returns the voice that a talker has prepared for a request with `returns_voice`; None if it has not."""
+        at = str(REFERENCE_POSITION)
+        for _, fields in await self._pool.call(b"XRANGE", self._keys.stream(request_id, StreamKind.CODES), at, at):
+            entry = decode_or_end(fields[1])
+            if isinstance(entry, Reference) and entry.embedding:
+                return PreparedVoice(entry.embedding, entry.codes)
+        return None
+
+    def voices(self) -> RedisVoices:
+        """Returns the kept voices of the pipeline."""
+        return RedisVoices(self._pool, self._keys)
 
     async def queue(self, group: Group) -> QueueState:
         """Returns the length and age of a group's queue, and the wait of the next request."""

@@ -9,7 +9,7 @@ import msgspec
 
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.keys import Keys
-from syrinx_stages.contract.settings import StageConfig, StageSettings
+from syrinx_stages.contract.settings import NAMESPACE_VARIABLE, StageConfig, StageSettings
 from syrinx_stages.runtime.errors import SettingsError, StartError
 from syrinx_stages.runtime.settings import SettingsUpdate, merge
 
@@ -61,9 +61,12 @@ def _without_unknown(path: str, own: StageSettings, update: SettingsUpdate) -> S
 def connect_redis(
     config: StageConfig, environment: Mapping[str, str], on_error: Callable[[], object] = lambda: None
 ) -> RedisConnector:
-    """Returns a connector for `REDIS_URL`, `REDIS_PASSWORD` and `REDIS_CA_FILE`. Raises `StartError`."""
+    """Returns a connector for `REDIS_URL`, `REDIS_PASSWORD` and `REDIS_CA_FILE`. Raises `StartError`.
+
+    `NAMESPACE_VARIABLE` distinguishes pipelines of the same name that share a Redis.
+    """
     try:
-        keys = Keys(config.pipeline, config.generation)
+        keys = Keys(config.pipeline, config.generation, namespace=environment.get(NAMESPACE_VARIABLE, ""))
     except ValueError as error:
         raise StartError(str(error)) from None
     url, password = environment.get("REDIS_URL"), environment.get("REDIS_PASSWORD", "")
