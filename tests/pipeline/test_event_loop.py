@@ -23,7 +23,7 @@ from support.gateway import DEADLINE, Script, Stages, base_checkpoint, until
 from support.process import StageProcess
 from support.streams import Streams, redis_url
 from support.watched_gateway import REPORT
-from syrinx_stages.gateway.request import MAX_TEXT
+from syrinx_stages.gateway.texts import MAX_TEXT
 
 MAX_HOLD = 10.0
 """Milliseconds."""

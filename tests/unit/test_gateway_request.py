@@ -6,15 +6,17 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from syrinx_stages.contract.api import SpeechFields
-from syrinx_stages.contract.messages import Sampling, TaskType
+from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import ApiConfig
 from syrinx_stages.gateway.catalog import OPENAI_VOICES, Catalog
 from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions
 from syrinx_stages.gateway.errors import ApiError, error_response
 from syrinx_stages.gateway.fields import parse_fields
 from syrinx_stages.gateway.request import Delivery, ParsedRequest, parse_request
+from syrinx_stages.gateway.voices import KeptVoice
 from syrinx_stages.model.describe import Description, describe
 from syrinx_stages.runtime.errors import StartError
 
@@ -31,10 +33,12 @@ BASE = msgspec.structs.replace(CUSTOM, task_type=TaskType.BASE, voices=(), suppo
 DEFAULTS = ApiConfig()
 
 
-def parsed_json(body: str | bytes, checkpoint: Description = CUSTOM, api: ApiConfig = DEFAULTS) -> ParsedRequest:
+def parsed_json(
+    body: str | bytes, checkpoint: Description = CUSTOM, api: ApiConfig = DEFAULTS, kept: KeptVoice | None = None
+) -> ParsedRequest:
     raw = body if isinstance(body, bytes) else body.encode()
     fields, ignored = parse_fields(raw)
-    parsed = parse_request(fields, Catalog(checkpoint, "qwen3-tts", api), "id", 1.5)
+    parsed = parse_request(fields, Catalog(checkpoint, "qwen3-tts", api), "id", 1.5, kept=kept)
     parsed.warnings.extend(ignored)
     return parsed
 
@@ -185,10 +189,10 @@ def test_instructions_without_effect_are_ignored_with_a_warning_or_refused():
 
 def test_fields_of_other_servers_clients_are_honored_or_named_in_a_warning():
     extra = {"temperature": 0, "seed": 3, "no_such": 1}
-    accepted = parsed(initial_codec_chunk_frames=1, speaker_embedding=[0.5] * 9, extra_params=extra, seed=4)
+    accepted = parsed(initial_codec_chunk_frames=1, stream_options=[0.5] * 9, extra_params=extra, seed=4)
     assert (accepted.request.sampling.temperature, accepted.request.seed) == (0, 4), "the body comes first"
     names = [warning.split(" is ignored: ")[0] for warning in accepted.warnings]
-    assert names == ["initial_codec_chunk_frames", "speaker_embedding", "extra_params.'no_such'"]
+    assert names == ["initial_codec_chunk_frames", "stream_options", "extra_params.'no_such'"]
     assert refused(extra_params={"temperature": "hot"}).param == "temperature"
     assert refused(extra_params=[1]).param == refused(extra_params={"a": "a" * 70_000}).param == "extra_params"
     assert len(parsed(extra_params={f"name{i}": i for i in range(100)}).warnings) == 8
@@ -197,6 +201,53 @@ def test_fields_of_other_servers_clients_are_honored_or_named_in_a_warning():
 @pytest.mark.parametrize("voice", ["Ryan", {"id": "ryan"}])
 def test_voice_is_a_name_or_an_object_with_an_id(voice: Any):
     assert parsed(voice=voice).request.voice == "ryan"
+
+
+KEPT = KeptVoice(id="voice_1", owner="", name="Anna", created_at=1, consent="cons_1", transcript="Okay.")
+
+
+def clone(kept: KeptVoice | None = None, **fields: Any) -> SpeechRequest:
+    return parsed_json(json.dumps({"input": "Hello.", **fields}), BASE, kept=kept).request
+
+
+def test_a_kept_voice_brings_its_reference_and_its_transcript():
+    request = clone(KEPT, voice="anna")
+    assert (request.voice, request.has_reference, request.reference_text) == (None, True, "Okay.")
+    assert (request.x_vector_only, request.non_streaming_text) == (False, False)
+
+
+def test_a_kept_voice_without_a_transcript_is_an_x_vector():
+    alone = structs.replace(KEPT, transcript=None)
+    for kept, fields in ((alone, {}), (alone, {"x_vector_only_mode": True}), (KEPT, {"x_vector_only_mode": True})):
+        request = clone(kept, voice="anna", **fields)
+        assert (request.has_reference, request.x_vector_only, request.reference_text) == (True, True, None)
+
+
+def test_a_speaker_embedding_is_an_x_vector():
+    request = clone(speaker_embedding=[0.5, 1])
+    assert (request.has_reference, request.x_vector_only, request.reference_text) == (True, True, None)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "status", "fields"),
+    [
+        (BASE, 400, {"x_vector_only_mode": False}),
+        (BASE, 400, {"ref_text": "Okay."}),
+        (BASE, 400, {"ref_audio": "AAAA"}),
+        (CUSTOM, 422, {"speaker_embedding": [1.0]}),
+        (CUSTOM, 400, {"speaker_embedding": [1.0], "task_type": "CustomVoice"}),
+    ],
+)
+def test_a_speaker_embedding_needs_a_base_checkpoint_and_no_other_voice(
+    checkpoint: Description, status: int, fields: dict[str, Any]
+):
+    error = refused(checkpoint, **{"speaker_embedding": [1.0], **fields})
+    assert (error.status, error.param) == (status, next(iter(fields)))
+
+
+def test_an_unknown_voice_of_a_base_checkpoint_can_be_uploaded():
+    error = refused(BASE, voice="anna")
+    assert (error.param, "POST /v1/audio/voices" in error.message) == ("voice", True)
 
 
 def test_default_is_a_voice_name():

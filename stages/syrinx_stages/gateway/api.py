@@ -18,20 +18,24 @@ from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.gateway import openapi
 from syrinx_stages.gateway.access import RequireKey
 from syrinx_stages.gateway.batch import BatchResponse, parse_batch, prepare
-from syrinx_stages.gateway.body import Body, read_body
+from syrinx_stages.gateway.body import FORM, JSON, Body, read_body
 from syrinx_stages.gateway.canary import CanaryForwarder
 from syrinx_stages.gateway.client import client_key
 from syrinx_stages.gateway.delivery import SpeechResponse
-from syrinx_stages.gateway.errors import ApiError, error_response, internal_error, quoted, unavailable
+from syrinx_stages.gateway.errors import ApiError, bad_request, error_response, internal_error, quoted, unavailable
 from syrinx_stages.gateway.exchange import Exchanges
 from syrinx_stages.gateway.fields import RawBody, parse_fields
+from syrinx_stages.gateway.form import parse_form
 from syrinx_stages.gateway.page import page
 from syrinx_stages.gateway.refusals import BATCH_PATH, SPEECH_PATH, RefuseEarly
-from syrinx_stages.gateway.request import model_not_found, parse_request, traced
+from syrinx_stages.gateway.request import model_not_found, parse_request, requested_voice, traced
 from syrinx_stages.gateway.service import GatewayService
+from syrinx_stages.gateway.voice_upload import keep_voice
+from syrinx_stages.gateway.voices import KeptVoice, describe_voice, parse_upload
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.server import READ
 
+VOICES_PATH = "/v1/audio/voices"
 SMALL_BODY = 64 * 1024
 """Bytes of a body that is parsed in the event loop."""
 _Parsed = TypeVar("_Parsed")
@@ -81,7 +85,7 @@ def create_app(service: GatewayService) -> ASGIApp:
     return CORSMiddleware(
         app,
         allow_origins=service.cors_origins,
-        allow_methods=["GET", "HEAD", "POST"],
+        allow_methods=["GET", "HEAD", "POST", "DELETE"],
         allow_headers=["*"],
         expose_headers=["Retry-After", *openapi.HEADERS],
     )
@@ -98,19 +102,20 @@ async def _speech(http: Request) -> Response:
             body = await _receive(http, holding)
             accepted, accepted_at = time.monotonic(), time.time()
             fields, ignored = await _parse(parse_fields, body)
-            parsed = parse_request(fields, service.catalog, request.id, accepted_at, client_key(http))
+            kept = await service.voices.find(requested_voice(fields))
+            parsed = parse_request(fields, service.catalog, request.id, accepted_at, client_key(http), kept)
             parsed.warnings.extend(ignored)
             if request.span is not None:
                 request.span.set_request(service.catalog.model, parsed.request)
                 parsed = traced(parsed, request.span.fields)
-            reference = await service.decode_reference(fields.ref_audio) if fields.ref_audio else None
+            parsed, voice = await service.clone(fields, parsed, kept)
         except (ApiError, asyncio.CancelledError) as error:
             service.count_refusal()
             if isinstance(error, ApiError) and error.status == HTTPStatus.SERVICE_UNAVAILABLE:
                 # The body is unknown; most requests are streams.
                 service.outcomes.refuse()
             raise
-        return SpeechResponse(service, parsed, reference, accepted)
+        return SpeechResponse(service, parsed, voice, accepted)
 
 
 # Without FastAPI's resolution of arguments, which every refused request would pay for.
@@ -130,11 +135,11 @@ async def _speech_batch(http: Request) -> Response:
         return BatchResponse(service, request.id, items, request.span.fields if request.span is not None else {})
 
 
-async def _receive(http: Request, holding: contextlib.ExitStack) -> Body:
+async def _receive(http: Request, holding: contextlib.ExitStack, media_type: str = JSON) -> Body:
     """Returns the body of a request for speech. Raises as `read_body`, and 503 unless new requests are accepted."""
     service = _service(http)
     service.check_open()
-    body = await read_body(http, service.max_body, service.uploads, holding)
+    body = await read_body(http, service.max_body, service.uploads, holding, media_type)
     service.requests.set_received(http.state.request)
     return body
 
@@ -163,9 +168,50 @@ async def _openapi(http: Request) -> Response:
     return JSONResponse(openapi.document(needs_key=_service(http).api_keys is not None))
 
 
-@_routes.api_route("/v1/audio/voices", methods=READ)
+@_routes.api_route(VOICES_PATH, methods=READ)
 async def _voices(http: Request) -> Response:
-    return JSONResponse(_service(http).catalog.voice_list())
+    service = _service(http)
+    own = [describe_voice(voice) for voice in await service.voices.of_client()]
+    durable = await service.voices.durable() if own else None
+    return JSONResponse(service.catalog.voice_list(own) | ({} if durable is None else {"durable": durable}))
+
+
+@_routes.post(VOICES_PATH)
+async def _keep_voice(http: Request) -> Response:
+    service, request = _service(http), http.state.request
+    size = service.voices.embedding_size("audio_sample")
+    with contextlib.ExitStack() as holding:
+        form = await parse_form(http.headers, await _receive(http, holding, FORM))
+        voice = describe_voice(await keep_voice(service, parse_upload(form, size), request.id, client_key(http)))
+    durable = await service.voices.durable()
+    # vLLM-Omni's clients read `voice`, OpenAI's the fields beside it.
+    return JSONResponse({**voice, "success": True, "voice": voice, "durable": durable})
+
+
+@_routes.api_route(VOICES_PATH + "/{name:path}", methods=READ)
+async def _voice(http: Request, name: str) -> Response:
+    service = _service(http)
+    if (card := service.catalog.voice_card(name)) is not None:
+        return JSONResponse(card)
+    return JSONResponse(describe_voice(await _find(service, name)))
+
+
+@_routes.delete(VOICES_PATH + "/{name:path}")
+async def _delete_voice(http: Request, name: str) -> Response:
+    service = _service(http)
+    if service.catalog.has_voice(name):
+        raise bad_request("voice", f"{quoted(name)} is a voice or an alias of this service and cannot be deleted")
+    voice = await _find(service, name)
+    await service.voices.delete(voice)
+    body = {"id": voice.id, "object": "audio.voice.deleted", "deleted": True}
+    return JSONResponse({**body, "success": True, "message": f"voice {voice.name!r} was deleted"})
+
+
+async def _find(service: GatewayService, name: str) -> KeptVoice:
+    """Returns a voice of the client. Raises 404."""
+    if (voice := await service.voices.find(name)) is None:
+        raise ApiError(404, f"voice {quoted(name)} does not exist", param="voice", code="voice_not_found")
+    return voice
 
 
 @_routes.api_route("/v1/models", methods=READ)

@@ -22,8 +22,10 @@ from syrinx_stages.gateway.delivery import ClientConnection, usage
 from syrinx_stages.gateway.encoders import encode
 from syrinx_stages.gateway.errors import ApiError, bad_request
 from syrinx_stages.gateway.fields import RawBody, decoding, parse_fields, put_back, take_out_references
-from syrinx_stages.gateway.request import ParsedRequest, model_not_found, parse_request
+from syrinx_stages.gateway.kept_voices import Cloned
+from syrinx_stages.gateway.request import ParsedRequest, model_not_found, parse_request, requested_voice
 from syrinx_stages.gateway.service import GatewayService
+from syrinx_stages.gateway.voices import KeptVoice
 from syrinx_stages.gateway.whole import open_whole
 
 MAX_ITEMS = 32
@@ -47,7 +49,7 @@ class Item(Struct, frozen=True):
     """A valid item."""
 
     parsed: ParsedRequest
-    reference: bytes | None
+    voice: Cloned | None
 
 
 class ItemResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -132,33 +134,48 @@ async def prepare(
     models = {fields.model for fields, _ in parsed}
     if all(model is not None and not service.catalog.has_model(model) for model in models):
         raise model_not_found(str(parsed[0][0].model), service.catalog, "model: ")
-    references: dict[str, bytes | ApiError] = {}
+    voices = _Voices(service)
     items: list[Item | ApiError] = []
     for index, (fields, warnings) in enumerate(parsed):
         try:
-            request = parse_request(fields, service.catalog, f"{request_id}-{index}", time.time(), client)
+            kept = await voices.find(requested_voice(fields))
+            request = parse_request(fields, service.catalog, f"{request_id}-{index}", time.time(), client, kept)
             request.warnings.extend(warnings)
-            items.append(Item(request, await _reference(service, fields.ref_audio, references)))
+            items.append(Item(*await voices.clone(fields, request, kept)))
         except ApiError as error:
             service.count_refusal()
             items.append(error)
     return items
 
 
-async def _reference(
-    service: GatewayService, ref_audio: str | None, decoded: dict[str, bytes | ApiError]
-) -> bytes | None:
-    """Returns the PCM of a reference, which is decoded once for all items."""
-    if not ref_audio:
-        return None
-    if ref_audio not in decoded:
-        try:
-            decoded[ref_audio] = await service.decode_reference(ref_audio)
-        except ApiError as error:
-            decoded[ref_audio] = error
-    if isinstance(found := decoded[ref_audio], ApiError):
-        raise found
-    return found
+class _Voices:
+    """The voices of a batch: each is found, and each reference decoded, once for all items."""
+
+    def __init__(self, service: GatewayService) -> None:
+        self._service = service
+        self._found: dict[str | None, KeptVoice | None] = {}
+        self._decoded: dict[str, Cloned | ApiError] = {}
+
+    async def find(self, name: str | None) -> KeptVoice | None:
+        """As `KeptVoices.find`."""
+        if name not in self._found:
+            self._found[name] = await self._service.voices.find(name)
+        return self._found[name]
+
+    async def clone(
+        self, fields: SpeechFields, parsed: ParsedRequest, kept: KeptVoice | None
+    ) -> tuple[ParsedRequest, Cloned | None]:
+        """As `GatewayService.clone`."""
+        if not fields.ref_audio:
+            return await self._service.clone(fields, parsed, kept)
+        if fields.ref_audio not in self._decoded:
+            try:
+                self._decoded[fields.ref_audio] = Cloned(await self._service.decode_reference(fields.ref_audio))
+            except ApiError as error:
+                self._decoded[fields.ref_audio] = error
+        if isinstance(found := self._decoded[fields.ref_audio], ApiError):
+            raise found
+        return parsed, found
 
 
 class BatchResponse(Response):
@@ -242,7 +259,7 @@ class BatchResponse(Response):
         parsed, audio = item.parsed, item.parsed.audio
         # An item that waits for others has not been accepted yet.
         request = structs.replace(parsed.request, accepted_at=time.time(), **self._trace)
-        async with open_whole(self._service, request, item.reference, time.monotonic(), audio.speed) as speech:
+        async with open_whole(self._service, request, item.voice, time.monotonic(), audio.speed) as speech:
             stream = speech.stream
             tokens = usage(await asyncio.to_thread(self._service.input_tokens, request), stream.frames)
 

@@ -11,6 +11,8 @@ from starlette.requests import ClientDisconnect, Request
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, too_large, unavailable
 from syrinx_stages.gateway.fields import MAX_BODY, RawBody
 
+JSON, FORM = "application/json", "multipart/form-data"
+"""The media types of bodies."""
 MAX_REFERENCE_BODY = 24 * 2**20
 """Bytes of a body with reference audio: enough for the largest one as base64."""
 MAX_UPLOADS = 8
@@ -109,13 +111,15 @@ class Uploads:
         self._uploads.discard(slowest)
 
 
-async def read_body(http: Request, max_bytes: int, uploads: Uploads, holding: contextlib.ExitStack) -> Body:
+async def read_body(
+    http: Request, max_bytes: int, uploads: Uploads, holding: contextlib.ExitStack, media_type: str = JSON
+) -> Body:
     """Returns the body. One above `MAX_BODY` is one of `uploads` until `holding` is closed.
 
     Raises `ApiError`: 408 if the body is late, 413 above `max_bytes` (never more is buffered), 415 for another content
-    type than JSON or an encoding, 503 if there is no room for a large body.
+    type than `media_type` or an encoding, 503 if there is no room for a large body.
     """
-    _check_type(http)
+    _check_type(http, media_type)
     body, upload = Body(), None
     try:
         async with asyncio.timeout(None) as limit:
@@ -144,11 +148,11 @@ async def read_body(http: Request, max_bytes: int, uploads: Uploads, holding: co
     raise too_large(None, f"the body is larger than {max_bytes // 2**20} MB")
 
 
-def _check_type(http: Request) -> None:
+def _check_type(http: Request, media_type: str) -> None:
     content_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type != "application/json":
+    if content_type != media_type:
         found = quoted(content_type) if content_type else "missing"
-        message = f"Content-Type is {found}; send application/json"
+        message = f"Content-Type is {found}; send {media_type}"
         raise ApiError(415, message, code="unsupported_media_type")
     encoding = http.headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":

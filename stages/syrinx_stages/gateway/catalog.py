@@ -1,5 +1,6 @@
 """What clients of this gateway may name: models and voices, with aliases for the names of OpenAI's API."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -79,19 +80,30 @@ class Catalog(Struct, frozen=True, dict=True):
             return self.voice_aliases[name.lower()]
         return self._own_voices[name.lower()]
 
-    def voice_list(self) -> dict[str, Any]:
-        """The body of `GET /v1/audio/voices`."""
-        checkpoint = self.checkpoint
-        own = [{"id": name, "object": "voice", "name": name} for name in checkpoint.voices]
-        aliases = [
-            {"id": alias, "object": "voice", "name": alias, "alias_of": voice}
+    @cached_property
+    def _voice_cards(self) -> dict[str, dict[str, Any]]:
+        """The voices and their aliases as the API shows them, by their names in lower case."""
+        own = {name: {"id": name, "object": "voice", "name": name} for name in self.checkpoint.voices}
+        aliases = {
+            alias: {"id": alias, "object": "voice", "name": alias, "alias_of": voice}
             for alias, voice in self.voice_aliases.items()
-        ]
+        }
+        return {name.lower(): card for name, card in (own | aliases).items()}
+
+    def voice_card(self, name: str) -> dict[str, Any] | None:
+        """The voice or alias with this name as the API shows it, ignoring case; None if there is none."""
+        return self._voice_cards.get(name.lower())
+
+    def voice_list(self, uploaded: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+        """The body of `GET /v1/audio/voices`. `uploaded` are the client's own voices."""
+        checkpoint = self.checkpoint
+        voices = [*self._voice_cards.values(), *uploaded]
         return {
             "object": "list",
-            "data": own + aliases,
-            "voices": own + aliases,
-            "names": list(checkpoint.voices),
+            "data": voices,
+            "voices": voices,
+            "names": [*checkpoint.voices, *(voice["name"] for voice in uploaded)],
+            "uploaded_voices": list(uploaded),
             "default": self.default_voice,
             "languages": list(checkpoint.languages),
             "task_types": [checkpoint.task_type],

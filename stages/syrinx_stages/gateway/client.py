@@ -62,6 +62,12 @@ def _network(host: str) -> str:
     return str(ipaddress.ip_network((int(address), _IPV6_PREFIX), strict=False))
 
 
+def voice_owner() -> str:
+    """Returns a hash of the name of the client's API key: the owner of its voices; empty without keys."""
+    client = current_client.get()
+    return "" if client is None else hashlib.sha256(f"name {client.name}".encode()).hexdigest()[:_DIGITS]
+
+
 def count_request(metrics: Metrics, task_type: TaskType | str, outcome: EndReason) -> None:
     """Counts a speech request that is over."""
     metrics[m.REQUESTS].labels(task_type, outcome).inc()

@@ -18,6 +18,7 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import EndReason, SpeechRequest
 from syrinx_stages.gateway.encoders import Encoder, encode
 from syrinx_stages.gateway.errors import ApiError
+from syrinx_stages.gateway.kept_voices import Cloned
 from syrinx_stages.gateway.request import Delivery, ParsedRequest
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.speech import SpeechStream
@@ -104,13 +105,11 @@ class SpeechResponse(Response):
     Nothing is sent before the first audio arrives, so a failure until then is an ordinary error response.
     """
 
-    def __init__(
-        self, service: GatewayService, parsed: ParsedRequest, reference: bytes | None, accepted: float
-    ) -> None:
+    def __init__(self, service: GatewayService, parsed: ParsedRequest, voice: Cloned | None, accepted: float) -> None:
         super().__init__()
         self._service = service
         self._parsed = parsed
-        self._reference = reference
+        self._voice = voice
         self._accepted = accepted
         self._fixed_headers = {"X-Sample-Rate": str(parsed.audio.rate)}
         if parsed.warnings:
@@ -127,9 +126,9 @@ class SpeechResponse(Response):
             await client.run(self._stream(stream, client))
 
     @property
-    def _arguments(self) -> tuple[SpeechRequest, bytes | None, float, float]:
+    def _arguments(self) -> tuple[SpeechRequest, Cloned | None, float, float]:
         """The arguments by which the request is submitted."""
-        return self._parsed.request, self._reference, self._accepted, self._parsed.audio.speed
+        return self._parsed.request, self._voice, self._accepted, self._parsed.audio.speed
 
     async def _whole(self, client: ClientConnection, span: SpeechSpan | None) -> None:
         async with open_whole(self._service, *self._arguments, span) as speech:

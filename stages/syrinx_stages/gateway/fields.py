@@ -18,7 +18,6 @@ _MAX_PARAM = 100
 """Characters of a client's field name that `param` repeats."""
 _IGNORED = {
     "initial_codec_chunk_frames": "chunk sizes are a server setting (chunkRamp)",
-    "speaker_embedding": "send ref_audio to clone a voice",
     "stream_options": "events have one form",
     "user": "clients are told apart by their key",
 }

@@ -9,7 +9,7 @@ import msgspec
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway.batch import MAX_ITEMS, NOT_SHARED, ItemResult
 from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions
-from syrinx_stages.gateway.request import MAX_TEXT
+from syrinx_stages.gateway.texts import MAX_TEXT
 
 _ERRORS = {
     "400": "The request is invalid: a value, a name, a combination, a body that is not JSON.",

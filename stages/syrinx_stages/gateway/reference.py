@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.silence import AUDIBLE_PEAK
-from syrinx_stages.gateway.errors import bad_request, quoted, too_large
+from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, too_large
 
 FIELD = "ref_audio"
 MIN_SECONDS = 1.0
@@ -74,6 +74,11 @@ async def fetch(client: httpx.AsyncClient, url: httpx.URL) -> bytes:
     return bytes(data)
 
 
+def file_too_large() -> ApiError:
+    """413: the file is above `MAX_FILE`."""
+    return too_large(FIELD, f"the file is larger than {MAX_FILE // 2**20} MB")
+
+
 def decode_base64(ref_audio: str) -> bytes:
     """Decodes a data: URI or plain base64 to the bytes of the file. Raises 400 or 413."""
     prefix = _DATA_URI.match(ref_audio)
@@ -81,7 +86,7 @@ def decode_base64(ref_audio: str) -> bytes:
         raise bad_request(FIELD, "the data: URI is not base64; send data:audio/wav;base64,...")
     start = prefix.end() if prefix else 0
     if len(ref_audio) - start > MAX_FILE * 4 // 3 + 4:
-        raise too_large(FIELD, f"the file is larger than {MAX_FILE // 2**20} MB")
+        raise file_too_large()
     try:
         pieces = range(start, len(ref_audio), _PIECE)
         return b"".join(b64decode(ref_audio[piece : piece + _PIECE], validate=True) for piece in pieces)

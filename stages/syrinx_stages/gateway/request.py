@@ -1,7 +1,6 @@
 """Translates request fields to a `SpeechRequest` for the stages, or to an error that says what is accepted."""
 
 import secrets
-import unicodedata
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import TypeVar
@@ -14,11 +13,11 @@ from syrinx_stages.contract.messages import RunawayGuard, SpeechRequest, TaskTyp
 from syrinx_stages.gateway.catalog import DEFAULT_VOICE, Catalog
 from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions, accepted_rates, default_rate
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, unsupported
+from syrinx_stages.gateway.texts import check_text
+from syrinx_stages.gateway.voices import KeptVoice
 from syrinx_stages.model.describe import Description
 from syrinx_stages.model.generation import replace_fields
 
-MAX_TEXT = 4096
-"""Characters of `input`, `instructions` and `ref_text` each: OpenAI's limit, about five minutes of speech."""
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
@@ -44,34 +43,43 @@ class ParsedRequest(msgspec.Struct, frozen=True):
 
 
 def parse_request(
-    fields: SpeechFields, catalog: Catalog, request_id: str, accepted_at: float, client: str = ""
+    fields: SpeechFields,
+    catalog: Catalog,
+    request_id: str,
+    accepted_at: float,
+    client: str = "",
+    kept: KeptVoice | None = None,
 ) -> ParsedRequest:
     """Validates the fields. `accepted_at` is in Unix seconds, `client` as in `SpeechRequest`.
+
+    kept: the client's voice that `voice` names, if it names one.
 
     Raises `ApiError`: 400 if the request is invalid in itself, 404 if it names another model, 422 if this checkpoint
     does not support it.
     """
     if fields.model is not None and not catalog.has_model(fields.model):
         raise model_not_found(fields.model, catalog, "model: ")
-    _check_text("input", fields.input)
+    check_text("input", fields.input)
     audio = _audio(fields)
     delivery = _delivery(fields, audio.format)
     checkpoint = catalog.checkpoint
     task = _task(fields, checkpoint)
-    _check_reference(fields, task)
+    voice = _voice(fields, task, catalog) if kept is None else None
+    _check_reference(fields, task, kept)
     cloning = task is TaskType.BASE
+    x_vector_only = _x_vector_only(fields, kept)
     instructions, warnings = _instructions(fields, task, catalog)
     request = SpeechRequest(
         id=request_id,
         accepted_at=accepted_at,
         text=fields.input,
         task_type=task,
-        voice=_voice(fields, task, catalog),
+        voice=voice,
         language=_language(fields, checkpoint),
         instructions=instructions,
         has_reference=cloning,
-        reference_text=fields.ref_text,
-        x_vector_only=bool(fields.x_vector_only_mode),
+        reference_text=None if x_vector_only else fields.ref_text if kept is None else kept.transcript,
+        x_vector_only=x_vector_only,
         # The official defaults: a cloned voice is given its text token by token.
         non_streaming_text=not cloning if fields.non_streaming_mode is None else fields.non_streaming_mode,
         max_frames=_max_frames(fields, checkpoint),
@@ -96,18 +104,6 @@ def model_not_found(name: str, catalog: Catalog, prefix: str = "") -> ApiError:
     accepted = ", ".join((catalog.model, *catalog.model_aliases))
     message = f"{prefix or 'model '}{quoted(name)} is not served here; accepted: {accepted}"
     return ApiError(404, message, param="model", code="model_not_found")
-
-
-def _check_text(field: str, text: str) -> None:
-    """Raises 400 for text that is empty, too long or has control characters."""
-    if not text.strip():
-        raise bad_request(field, "is empty; send the text")
-    if len(text) > MAX_TEXT:
-        raise bad_request(field, f"has {len(text):,} characters; at most {MAX_TEXT:,} are accepted")
-    for index, character in enumerate(text):
-        if unicodedata.category(character) == "Cc" and character not in "\t\n\r":
-            message = f"character {index + 1} is the control character U+{ord(character):04X}; remove it"
-            raise bad_request(field, message)
 
 
 def _choice(field: str, value: str | None, choices: Iterable[_Choice]) -> _Choice | None:
@@ -149,20 +145,57 @@ def _task(fields: SpeechFields, checkpoint: Description) -> TaskType:
     if requested not in (None, checkpoint.task_type):
         message = f"{requested} needs another checkpoint; this one does {checkpoint.task_type}"
         raise unsupported("task_type", message)
-    if requested is None and checkpoint.task_type is not TaskType.BASE and fields.ref_audio is not None:
+    source = _source(fields)
+    if requested is None and checkpoint.task_type is not TaskType.BASE and source is not None:
         message = f"cloning a voice needs a Base checkpoint; this one does {checkpoint.task_type}"
-        raise unsupported("ref_audio", message)
+        raise unsupported(source, message)
     return checkpoint.task_type
 
 
-def _check_reference(fields: SpeechFields, task: TaskType) -> None:
+def _source(fields: SpeechFields) -> str | None:
+    """The field that brings a voice to clone; None without one."""
+    return next((name for name in ("ref_audio", "speaker_embedding") if getattr(fields, name) is not None), None)
+
+
+def _check_reference(fields: SpeechFields, task: TaskType, kept: KeptVoice | None) -> None:
     if task is not TaskType.BASE:
-        for name in ("ref_audio", "ref_text", "x_vector_only_mode"):
+        for name in ("ref_audio", "ref_text", "x_vector_only_mode", "speaker_embedding"):
             if getattr(fields, name) not in (None, False):
                 raise bad_request(name, f"is for task_type Base; leave it out with {task}")
-        return
+    elif kept is not None:
+        _check_kept(fields, kept)
+    elif fields.speaker_embedding is not None:
+        _check_embedding(fields)
+    else:
+        _check_audio(fields)
+
+
+def _check_kept(fields: SpeechFields, kept: KeptVoice) -> None:
+    for name in ("ref_audio", "ref_text", "speaker_embedding"):
+        if getattr(fields, name) is not None:
+            message = f"cannot be combined with the uploaded voice {quoted(kept.name)}, which has its own"
+            raise bad_request(name, f"{message}; leave one of them out")
+    if fields.x_vector_only_mode is False and kept.x_vector_only:
+        message = f"is false, but the voice {quoted(kept.name)} has no transcript; upload it again with ref_text"
+        raise bad_request("x_vector_only_mode", message)
+
+
+def _check_embedding(fields: SpeechFields) -> None:
+    for name in ("ref_audio", "ref_text"):
+        if getattr(fields, name) is not None:
+            raise bad_request(name, "has no effect with speaker_embedding; leave one of them out")
+    if fields.x_vector_only_mode is False:
+        raise bad_request("x_vector_only_mode", "is false, but speaker_embedding is an x-vector; leave one of them out")
+
+
+def _x_vector_only(fields: SpeechFields, kept: KeptVoice | None) -> bool:
+    without_codes = fields.speaker_embedding is not None or (kept is not None and kept.x_vector_only)
+    return without_codes or bool(fields.x_vector_only_mode)
+
+
+def _check_audio(fields: SpeechFields) -> None:
     if not fields.ref_audio:
-        message = "is required for task_type Base: base64 audio, a data: URI or a URL"
+        message = "is required for task_type Base: base64 audio, a data: URI or a URL; or send an uploaded voice"
         raise bad_request("ref_audio", message, "missing_field")
     if fields.x_vector_only_mode:
         if fields.ref_text is not None:
@@ -171,19 +204,26 @@ def _check_reference(fields: SpeechFields, task: TaskType) -> None:
         message = "is required for task_type Base: the transcript of ref_audio; or set x_vector_only_mode"
         raise bad_request("ref_text", message, "missing_field")
     else:
-        _check_text("ref_text", fields.ref_text)
+        check_text("ref_text", fields.ref_text)
+
+
+def requested_voice(fields: SpeechFields) -> str | None:
+    """Returns the name or id that the request gives as its voice."""
+    return fields.voice.id if isinstance(fields.voice, VoiceId) else fields.voice
 
 
 def _voice(fields: SpeechFields, task: TaskType, catalog: Catalog) -> str | None:
-    requested = fields.voice.id if isinstance(fields.voice, VoiceId) else fields.voice
+    requested = requested_voice(fields)
     voices = catalog.checkpoint.voices
     if requested is None:
         return catalog.default_voice
     if catalog.has_voice(requested):
         return catalog.voice(requested)
+    if task is TaskType.BASE:
+        message = f"{quoted(requested)} is not among your voices; upload it with POST /v1/audio/voices"
+        raise bad_request("voice", f"{message}, or send ref_audio without a voice")
     if not voices:
-        source = "ref_audio" if task is TaskType.BASE else "instructions"
-        message = f"with {task} the voice comes from {source}; leave voice out or send {DEFAULT_VOICE!r}"
+        message = f"with {task} the voice comes from instructions; leave voice out or send {DEFAULT_VOICE!r}"
         raise bad_request("voice", message)
     accepted = ", ".join((*voices, *catalog.voice_aliases))
     raise bad_request("voice", f"{quoted(requested)} is unknown; accepted: {accepted}")
@@ -212,7 +252,7 @@ def _instructions(fields: SpeechFields, task: TaskType, catalog: Catalog) -> tup
         if catalog.api.unsupported_instructions == "Refuse":
             raise unsupported("instructions", f"{message}; leave them out")
         return None, [f"instructions are ignored: {message}"]
-    _check_text("instructions", fields.instructions)
+    check_text("instructions", fields.instructions)
     return fields.instructions, []
 
 

@@ -18,8 +18,9 @@ from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError, QueueFul
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract import logs
 from syrinx_stages.contract import metrics as m
+from syrinx_stages.contract.api import SpeechFields
 from syrinx_stages.contract.keys import StreamKind
-from syrinx_stages.contract.messages import EndReason, SpeechRequest, TaskType
+from syrinx_stages.contract.messages import EndReason, PreparedVoice, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.families import IMPLEMENTATION
 from syrinx_stages.gateway import reference
@@ -32,11 +33,13 @@ from syrinx_stages.gateway.durations import Durations
 from syrinx_stages.gateway.errors import ApiError, bad_request, unavailable
 from syrinx_stages.gateway.fanout import FanOut, PlaybackReporter
 from syrinx_stages.gateway.fields import MAX_BODY
+from syrinx_stages.gateway.kept_voices import Cloned, KeptVoices, OnPrepared, clone_prepared
 from syrinx_stages.gateway.monitor import CONNECTOR_SECONDS, PipelineMonitor
 from syrinx_stages.gateway.outcomes import OutcomeTracker, StreamOutcome, StreamOutcomes
-from syrinx_stages.gateway.request import default_max_frames
+from syrinx_stages.gateway.request import ParsedRequest, default_max_frames
 from syrinx_stages.gateway.speech import Resubmitted, SpeechStream
 from syrinx_stages.gateway.trace import SpeechSpan
+from syrinx_stages.gateway.voices import KeptVoice, encode_embedding
 from syrinx_stages.runtime.journal import KEEP_SECONDS
 from syrinx_stages.runtime.metrics import Metrics, export_settings
 from syrinx_stages.runtime.settings import LiveSettings
@@ -67,7 +70,7 @@ class _Submission:
     """A request in the queue. It has another ticket once it was submitted again."""
 
     request: SpeechRequest
-    reference_pcm: bytes | None
+    voice: Cloned | None
     ticket: Ticket
     expiry: asyncio.TimerHandle | None = None
 
@@ -114,6 +117,7 @@ class GatewayService:
         self._released: deque[tuple[float, Ticket]] = deque(maxlen=MAX_RELEASED)
         """The last releases and their times: a fail-over may lose them, and the stages would serve the requests."""
         connector.on_reconnect(self._release_again)
+        self.voices = KeptVoices(connector.voices(), self.catalog, config.voices, self.decode_audio)
         # Proxies from the environment would bypass the list of allowed hosts.
         self._http = httpx.AsyncClient(trust_env=False, timeout=reference.FETCH_SECONDS)
         cloning = self.checkpoint.task_type is TaskType.BASE
@@ -188,6 +192,25 @@ class GatewayService:
         """Counts a request that was forwarded to a canary: answered, fallback or failed."""
         self._metrics[m.CANARY_FORWARDS].labels(outcome).inc()
 
+    async def clone(
+        self, fields: SpeechFields, parsed: ParsedRequest, kept: KeptVoice | None
+    ) -> tuple[ParsedRequest, Cloned | None]:
+        """Returns the request for the stages, and the voice that it clones. Raises `ApiError` 400, 413, 422 or 503."""
+        if kept is not None:
+            return await self.voices.clone(parsed, kept)
+        if fields.speaker_embedding is not None:
+            size = self.voices.embedding_size("speaker_embedding")
+            voice = PreparedVoice(encode_embedding(fields.speaker_embedding, size))
+            request, cloned = clone_prepared(parsed.request, voice)
+            return structs.replace(parsed, request=request), cloned
+        return parsed, Cloned(await self.decode_reference(fields.ref_audio)) if fields.ref_audio else None
+
+    async def decode_audio(self, data: bytes) -> bytes:
+        """Returns the PCM of an audio file. Raises 400 or 413."""
+        if len(data) > reference.MAX_FILE:
+            raise reference.file_too_large()
+        return await asyncio.get_running_loop().run_in_executor(self._decoders, reference.decode_audio, data)
+
     async def decode_reference(self, ref_audio: str) -> bytes:
         """Returns the PCM of a reference. Raises 400 or 413."""
         decode = functools.partial(asyncio.get_running_loop().run_in_executor, self._decoders)
@@ -210,21 +233,22 @@ class GatewayService:
     async def open_stream(
         self,
         request: SpeechRequest,
-        reference_pcm: bytes | None,
+        voice: Cloned | None,
         accepted: float,
         speed: float = 1.0,
         span: SpeechSpan | None = None,
     ) -> AsyncIterator[SpeechStream]:
         """Submits a request and yields its stream; releases the request on exit. `accepted` is in monotonic seconds.
 
-        speed: at which the client plays the audio. span: that of the request, if it is traced.
+        voice: what the request clones. speed: at which the client plays the audio. span: that of the request, if it is
+        traced.
 
         Raises 503 if the request is not admitted. One that no talker claims within `max_queue_seconds` ends as refused.
         """
         if request.guard is not None:
             request = structs.replace(request, guard=self._durations.guard(request))
         tracker = self.outcomes.open(request, accepted)
-        submission = _Submission(request, reference_pcm, await self._admit(request, reference_pcm, tracker))
+        submission = _Submission(request, voice, await self._admit(request, voice, tracker))
         stream = SpeechStream(
             request,
             self._fanout.open(request.id),
@@ -264,7 +288,20 @@ class GatewayService:
     def _end(self, submission: _Submission) -> None:
         """Releases a request, once."""
         if self._fanout.close(submission.request.id):
-            self._in_background(self._release(submission.ticket))
+            self._in_background(self._finish(submission))
+
+    async def _finish(self, submission: _Submission) -> None:
+        if submission.voice is not None and submission.voice.on_prepared is not None:
+            await self._pass_on(submission.request, submission.voice.on_prepared)
+        await self._release(submission.ticket)
+
+    async def _pass_on(self, request: SpeechRequest, on_prepared: OnPrepared) -> None:
+        """Passes on the voice that a talker has prepared, if it has."""
+        try:
+            async with asyncio.timeout(CONNECTOR_SECONDS):
+                await on_prepared(await self._connector.published_voice(request.id))
+        except (ConnectorError, TimeoutError) as error:
+            log.warning("the voice of request %s is not kept: %s", request.id, error, extra=_fields(request))
 
     async def _check(self, submission: _Submission, stream: SpeechStream) -> None:
         """Raises `ApiError` if no more audio can arrive.
@@ -290,32 +327,33 @@ class GatewayService:
         log.warning(message, request.id, stream.frames, extra=_fields(request))
         self._playback_reporter.forget(request.id)
         self._fanout.restart(request.id)
-        submission.ticket = await self._queue(request, submission.reference_pcm)
+        submission.ticket = await self._queue(request, submission.voice)
         self._expire_later(submission, stream)
         raise Resubmitted
 
-    async def _admit(self, request: SpeechRequest, reference_pcm: bytes | None, tracker: OutcomeTracker) -> Ticket:
+    async def _admit(self, request: SpeechRequest, voice: Cloned | None, tracker: OutcomeTracker) -> Ticket:
         """Submits a request. Raises 503 if it is not admitted."""
         try:
             self.check_open()
-            return await self._submit(request, reference_pcm)
+            return await self._submit(request, voice)
         except BaseException:
             tracker.settle(StreamOutcome.REFUSED)
             raise
 
-    async def _submit(self, request: SpeechRequest, reference_pcm: bytes | None) -> Ticket:
+    async def _submit(self, request: SpeechRequest, voice: Cloned | None) -> Ticket:
         started, ticket = time.perf_counter(), None
         try:
-            ticket = await self._queue(request, reference_pcm)
+            ticket = await self._queue(request, voice)
         finally:
             if ticket is None:
                 self.count_refusal(request.task_type)
         self._metrics[m.REDIS_SECONDS].labels(STAGE).observe(time.perf_counter() - started)
         return ticket
 
-    async def _queue(self, request: SpeechRequest, reference_pcm: bytes | None) -> Ticket:
+    async def _queue(self, request: SpeechRequest, voice: Cloned | None) -> Ticket:
         """Queues a request. Raises 503. If the caller is cancelled, the request is released."""
-        submit = asyncio.create_task(self._connector.submit(request, self.live.current, reference_pcm))
+        data = None if voice is None else voice.data
+        submit = asyncio.create_task(self._connector.submit(request, self.live.current, data))
         ticket: Ticket | None = None
         try:
             async with asyncio.timeout(CONNECTOR_SECONDS):

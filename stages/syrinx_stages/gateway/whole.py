@@ -8,6 +8,7 @@ from msgspec import Struct, structs
 
 from syrinx_stages.contract.messages import EndReason, SpeechRequest
 from syrinx_stages.gateway.errors import ApiError
+from syrinx_stages.gateway.kept_voices import Cloned
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.speech import SpeechStream
 from syrinx_stages.gateway.trace import SpeechSpan
@@ -42,7 +43,7 @@ class WholeSpeech(Struct, frozen=True):
 async def open_whole(
     service: GatewayService,
     request: SpeechRequest,
-    reference_pcm: bytes | None,
+    voice: Cloned | None,
     accepted: float,
     speed: float = 1.0,
     span: SpeechSpan | None = None,
@@ -54,7 +55,7 @@ async def open_whole(
     async with contextlib.AsyncExitStack() as streams:
         best: WholeSpeech | None = None
         for retry in range(1 if _is_greedy(request) else MAX_RETRIES + 1):
-            attempt = service.open_stream(_attempt(request, retry), reference_pcm, accepted, speed, span)
+            attempt = service.open_stream(_attempt(request, retry), voice, accepted, speed, span)
             try:
                 stream = await streams.enter_async_context(attempt)
                 pcm = await stream.collect()

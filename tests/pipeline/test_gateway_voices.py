@@ -1,0 +1,282 @@
+"""Kept voices through the public API, a real talker and codec, and Redis."""
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import openai
+import pytest
+import torch
+
+from support import small_checkpoint
+from support.api_keys import Keys as ApiKeys
+from support.cloning import TRANSCRIPT, Cloning, gateway_of, sample, stages_of
+from support.stages import Pipeline
+from syrinx_stages.contract.keys import Keys
+from syrinx_stages.contract.settings import VoiceLimits
+from syrinx_stages.gateway import reference
+from syrinx_stages.model.checkpoint import Checkpoint
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return Checkpoint(str(small_checkpoint.write(tmp_path_factory.mktemp("base") / "model", "base")))
+
+
+@pytest.fixture
+async def stages(base: Checkpoint) -> AsyncIterator[Pipeline]:
+    async with stages_of(base) as it:
+        yield it
+
+
+@pytest.fixture
+async def running(stages: Pipeline) -> AsyncIterator[Cloning]:
+    async with gateway_of(stages) as it:
+        yield it
+
+
+def as_reference(file: bytes) -> dict[str, str]:
+    return {"ref_audio": base64.b64encode(file).decode(), "ref_text": TRANSCRIPT}
+
+
+async def test_a_kept_voice_speaks_as_its_reference_in_each_request_does(running: Cloning):
+    assert (await running.upload("Anna")).status_code == 200
+    kept = await running.say(voice="anna")
+    sent = await running.say(**as_reference(sample()))
+    assert (kept.status_code, sent.status_code) == (200, 200), kept.text
+    assert kept.content == sent.content
+    assert len(kept.content) > 0
+
+
+async def test_a_reference_is_encoded_once_for_all_gateways(running: Cloning, stages: Pipeline):
+    await running.upload("anna")
+    assert len(stages.talker_engine.encoded) == 1
+    async with gateway_of(stages) as another:
+        for gateway in (running, another, another):
+            assert (await gateway.say(voice="anna")).status_code == 200
+    assert len(stages.talker_engine.encoded) == 1
+
+
+async def test_another_model_generation_prepares_a_voice_at_its_first_use(running: Cloning, stages: Pipeline):
+    await running.upload("anna")
+    first = await running.say(voice="anna")
+    async with stages_of(stages.checkpoint, Keys(stages.streams.keys.pipeline, "2")) as others:
+        for _ in range(2):
+            # A gateway that has just started has no voices in memory.
+            async with gateway_of(others) as gateway:
+                assert (await gateway.say(voice="anna")).content == first.content
+        assert len(others.talker_engine.encoded) == 1
+
+
+async def test_an_upload_describes_the_voice_to_openai_and_to_vllm_omni(running: Cloning):
+    file = sample()
+    uploaded = (await running.upload("Anna", file, speaker_description="warm")).json()
+    voice = uploaded.pop("voice")
+    assert uploaded == {**voice, "success": True, "durable": False}
+    assert voice.pop("id").startswith("voice_")
+    assert voice.pop("created_at") > 1.7e9
+    assert voice == {
+        "object": "audio.voice",
+        "type": "audio_sample",
+        "name": "Anna",
+        "consent": "cons_1",
+        "ref_text": TRANSCRIPT,
+        "speaker_description": "warm",
+        "seconds": 1.6,
+        "mime_type": "audio/wav",
+        "file_size": len(file),
+    }
+
+
+async def test_voices_are_listed_found_and_deleted(running: Cloning):
+    anna = (await running.upload("Anna")).json()["voice"]
+    bert = (await running.upload("bert", sample(1))).json()["voice"]
+    listed = (await running.http.get("/v1/audio/voices")).json()
+    assert sorted(each["name"] for each in listed["uploaded_voices"]) == ["Anna", "bert"]
+    assert anna in listed["voices"]
+    assert anna in listed["data"]
+    assert listed["durable"] is False
+    for name in ("anna", anna["id"]):
+        assert (await running.http.get(f"/v1/audio/voices/{name}")).json() == anna
+    deleted = (await running.http.delete("/v1/audio/voices/ANNA")).json()
+    assert (deleted["id"], deleted["deleted"], deleted["success"]) == (anna["id"], True, True)
+    for response in (await running.say(voice="anna"), await running.say(voice=anna["id"])):
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "voice")
+    assert (await running.http.delete("/v1/audio/voices/anna")).status_code == 404
+    assert (await running.http.get("/v1/audio/voices")).json()["uploaded_voices"] == [bert]
+    assert (await running.upload("anna", sample(2))).status_code == 200, "the name is free again"
+
+
+async def test_a_deleted_voice_leaves_nothing_in_redis(running: Cloning):
+    async def left() -> list[bytes]:
+        return list(running.stages.streams.raw.scan_iter(match=f"{{{running.stages.streams.keys.pipeline}:voices:*"))
+
+    await running.upload("anna")
+    assert len(await left()) == 6
+    await running.http.delete("/v1/audio/voices/anna")
+    assert await left() == []
+
+
+async def test_streams_events_and_batches_take_a_kept_voice(running: Cloning):
+    anna = (await running.upload("anna")).json()
+    spoken = (await running.say(voice="anna", stream=False)).content
+    events = await running.say(voice={"id": anna["id"]}, stream_format="sse")
+    deltas = [json.loads(line[6:]) for line in events.text.splitlines() if line]
+    assert b"".join(base64.b64decode(each["audio"]) for each in deltas if "audio" in each) == spoken
+    items = [{"input": "Hello."}, {"input": "Hello.", "voice": "bert"}]
+    fields = {"voice": "anna", "response_format": "pcm", "max_new_tokens": 10, "seed": 3}
+    batch = (await running.http.post("/v1/audio/speech/batch", json={"items": items, **fields})).json()
+    assert base64.b64decode(batch["results"][0]["audio_data"]) == spoken
+    assert batch["results"][1]["param"] == "voice"
+
+
+async def test_openais_client_makes_uses_and_deletes_a_voice(running: Cloning):
+    client = openai.AsyncOpenAI(base_url=f"{running.http.base_url}/v1", api_key="none")
+    voice = await client.audio.voices.create(audio_sample=("a.wav", sample()), consent="cons_1234", name="Anna")
+    assert (voice.object, voice.type, voice.name) == ("audio.voice", "audio_sample", "Anna")
+    fields = {"model": "tts-1", "input": "Hello.", "response_format": "pcm", "extra_body": {"max_new_tokens": 5}}
+    speech = await client.audio.speech.create(voice={"id": voice.id}, **fields)
+    assert len(speech.content) > 0
+    deleted = await client.audio.voices.delete(voice.id)
+    assert (deleted.id, deleted.deleted, deleted.object) == (voice.id, True, "audio.voice.deleted")
+    with pytest.raises(openai.BadRequestError, match="is not among your voices"):
+        await client.audio.speech.create(voice={"id": voice.id}, **fields)
+    with pytest.raises(openai.UnprocessableEntityError, match="type: 'prompt' voices cannot be made"):
+        await client.audio.voices.create(type="prompt", name="Anna", prompt="a calm voice")
+
+
+async def test_a_voice_without_a_transcript_is_its_speaker_embedding(running: Cloning):
+    await running.upload("anna", ref_text=None)
+    alone = await running.say(**{**as_reference(sample()), "ref_text": None, "x_vector_only_mode": True})
+    assert (await running.say(voice="anna")).content == alone.content
+    refused = (await running.say(voice="anna", x_vector_only_mode=False)).json()["error"]
+    assert refused["param"] == "x_vector_only_mode"
+
+
+async def test_a_voice_with_a_transcript_can_be_cloned_from_its_embedding_alone(running: Cloning):
+    await running.upload("anna")
+    alone = await running.say(**{**as_reference(sample()), "ref_text": None, "x_vector_only_mode": True})
+    assert (await running.say(voice="anna", x_vector_only_mode=True)).content == alone.content
+
+
+async def test_a_speaker_embedding_is_a_voice_of_a_request_or_a_kept_one(running: Cloning, stages: Pipeline):
+    samples = np.frombuffer(reference.decode_audio(sample()), "<f4")
+    encoder = stages.checkpoint.load_speaker_encoder()
+    embedding = encoder.embed(torch.from_numpy(samples.copy())).tolist()
+    expected = await running.say(**{**as_reference(sample()), "ref_text": None, "x_vector_only_mode": True})
+    assert (await running.say(speaker_embedding=embedding)).content == expected.content
+    uploaded = await running.upload("anna", speaker_embedding=json.dumps(embedding), ref_text=None)
+    assert uploaded.json()["type"] == "speaker_embedding", uploaded.text
+    async with gateway_of(stages) as another:
+        assert (await another.say(voice="anna")).content == expected.content
+    for fields in ({"speaker_embedding": embedding[:-1]}, {"speaker_embedding": [0.0] * len(embedding)}):
+        error = (await running.say(**fields)).json()["error"]
+        assert error["param"] == "speaker_embedding"
+
+
+async def test_a_voice_belongs_to_its_api_key(stages: Pipeline, tmp_path: Path):
+    keys = ApiKeys(tmp_path, a={}, b={})
+    async with gateway_of(stages, api_keys_file=str(keys.file)) as running:
+        anna = (await running.upload("anna", headers=keys.of("a"))).json()
+        assert (await running.say(keys.of("a"), voice="anna")).status_code == 200
+        for name in ("anna", anna["id"]):
+            assert (await running.say(keys.of("b"), voice=name)).json()["error"]["param"] == "voice"
+            path = f"/v1/audio/voices/{name}"
+            assert (await running.http.get(path, headers=keys.of("b"))).status_code == 404
+            assert (await running.http.delete(path, headers=keys.of("b"))).status_code == 404
+        assert (await running.http.get("/v1/audio/voices", headers=keys.of("b"))).json()["uploaded_voices"] == []
+        assert (await running.upload("anna", sample(1), headers=keys.of("b"))).status_code == 200
+        first, second = [await running.say(keys.of(name), voice="anna") for name in "ab"]
+        assert first.content != second.content
+        assert (await running.upload("anna")).status_code == 401
+
+
+async def test_voices_are_limited_per_key_and_in_all(stages: Pipeline, tmp_path: Path):
+    keys = ApiKeys(tmp_path, a={}, b={})
+    limits = VoiceLimits(max_per_key=2, max_total=3)
+    async with gateway_of(stages, api_keys_file=str(keys.file), voices=limits) as running:
+        answers = [await running.upload(f"voice {index}", headers=keys.of(name)) for index, name in enumerate("aaabb")]
+        assert [answer.status_code for answer in answers] == [200, 200, 422, 200, 422]
+        errors = [answers[index].json()["error"] for index in (2, 4)]
+        assert [error["code"] for error in errors] == ["too_many_voices"] * 2
+        assert "maxPerKey is 2" in errors[0]["message"]
+        assert "maxTotal is 3" in errors[1]["message"]
+        await running.http.delete("/v1/audio/voices/voice 0", headers=keys.of("a"))
+        assert (await running.upload("new", headers=keys.of("a"))).status_code == 200
+    async with gateway_of(stages, voices=VoiceLimits(max_total=0)) as running:
+        refused = (await running.upload("other")).json()["error"]
+        assert refused["code"] == "unsupported_by_model"
+        assert "maxTotal" in refused["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "param", "words"),
+    [
+        ({"consent": None}, 400, "consent", "who agreed"),
+        ({"name": None}, 400, "name", "is required"),
+        ({"name": "a" * 65}, 400, "name", "up to 64"),
+        ({"name": "alloy"}, 400, "name", "choose another"),
+        ({"file": b"no audio" * 100}, 400, "audio_sample", "not a supported audio file"),
+        ({"file": sample(seconds=40)}, 400, "audio_sample", "40.00 seconds"),
+        ({"file": bytes(17 * 2**20)}, 413, "audio_sample", "16 MB"),
+        ({"ref_text": "a" * 4097}, 400, "ref_text", "4,097 characters"),
+        ({"type": "prompt"}, 422, "type", "cannot be made"),
+        ({"volume": "11"}, 400, "volume", "is not a field"),
+        ({"speaker_embedding": "[1, 2]", "ref_text": None}, 400, "speaker_embedding", "has 2 numbers"),
+        ({"speaker_embedding": "loud", "ref_text": None}, 400, "speaker_embedding", "not a JSON array"),
+        ({"speaker_embedding": "[1]"}, 400, "ref_text", "no effect"),
+    ],
+)
+async def test_an_invalid_upload_names_the_field(
+    running: Cloning, fields: dict[str, object], status: int, param: str, words: str
+):
+    response = await running.upload(**{"name": "anna", **fields})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (status, param), error
+    assert words in error["message"]
+    assert (await running.http.get("/v1/audio/voices")).json()["uploaded_voices"] == []
+
+
+async def test_a_name_is_taken_once(running: Cloning, stages: Pipeline):
+    await running.upload("anna")
+    again = await running.upload("ANNA", sample(1))
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "voice_exists")
+    assert len(stages.talker_engine.encoded) == 1, "nothing is prepared for a voice that cannot be kept"
+
+
+@pytest.mark.parametrize("name", ["ref_audio", "ref_text", "speaker_embedding"])
+async def test_a_kept_voice_cannot_be_combined_with_another_one(running: Cloning, name: str):
+    await running.upload("anna")
+    value = [1.0] if name == "speaker_embedding" else base64.b64encode(sample()).decode()
+    error = (await running.say(voice="anna", **{name: value})).json()["error"]
+    assert (error["param"], "leave one of them out" in error["message"]) == (name, True)
+
+
+async def test_a_body_that_is_no_form_is_refused(running: Cloning):
+    text = await running.http.post("/v1/audio/voices", json={"name": "anna"})
+    assert (text.status_code, text.json()["error"]["code"]) == (415, "unsupported_media_type")
+    for kind in ("multipart/form-data", "multipart/form-data; boundary=x"):
+        broken = await running.http.post("/v1/audio/voices", content=b"--y\r\n", headers={"Content-Type": kind})
+        assert (broken.status_code, broken.json()["error"]["code"]) == (400, "invalid_form")
+
+
+async def test_a_redis_that_comes_back_empty_has_no_voices(running: Cloning):
+    await running.upload("anna")
+    raw = running.stages.streams.raw
+    raw.delete(*raw.scan_iter(match=f"{{{running.stages.streams.keys.pipeline}:voices:*"))
+    assert (await running.say(voice="anna")).json()["error"]["param"] == "voice"
+    assert (await running.upload("anna")).status_code == 200
+
+
+async def test_voices_need_a_base_checkpoint():
+    async with stages_of(Checkpoint("bundled")) as stages, gateway_of(stages) as running:
+        refused = await running.upload("anna")
+        assert (refused.status_code, refused.json()["error"]["param"]) == (422, "audio_sample")
+        preset = (await running.http.get("/v1/audio/voices/US")).json()
+        assert preset == {"id": "us", "object": "voice", "name": "us"}
+        listed = (await running.http.get("/v1/audio/voices")).json()
+        assert (listed["uploaded_voices"], "durable" in listed) == ([], False)
+        embedding = await running.say(speaker_embedding=[1.0])
+        assert (embedding.status_code, embedding.json()["error"]["param"]) == (422, "speaker_embedding")
