@@ -73,6 +73,26 @@ async def test_a_clone_continues_its_reference_without_repeating_it(
     assert received.pcm == samples.tobytes()
 
 
+async def test_a_reference_is_decoded_once_for_all_its_clones(base: Checkpoint, reference: bytes) -> None:
+    async with pipeline(checkpoint=base) as stages:
+        connector = stages.connector()
+        codec = next(worker for worker in stages.workers if worker.stage == "codec")
+        first = await synthesize(connector, clone("a"), reference)
+        decode, decoded = codec.engine.launch, []
+
+        def launch(ids: list[str], codes: list[list[bytes]], shape: tuple[int, int]) -> object:
+            decoded.extend(map(len, codes))
+            return decode(ids, codes, shape)
+
+        codec.engine.launch = launch
+        again = await synthesize(connector, clone("b"), reference)
+        assert sum(decoded) == FRAMES
+        samples = np.frombuffer(reference, "<f4")
+        other = await synthesize(connector, clone("c"), samples[::-1].tobytes())
+    assert again.pcm == first.pcm != other.pcm
+    assert sum(decoded) > 2 * FRAMES, "another reference is decoded"
+
+
 async def test_a_clone_from_the_x_vector_needs_no_text_and_sends_no_reference(
     base: Checkpoint, reference: bytes
 ) -> None:

@@ -9,6 +9,7 @@ from syrinx_stages.codec.engine import CaptureCost, Prefill
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.model.codec_decoder import CodecDecoder
+from syrinx_stages.model.codec_state import DecoderState
 from syrinx_stages.model.layers import pack_weights
 from syrinx_stages.runtime.engine import Limits
 
@@ -30,7 +31,7 @@ class EagerCodecEngine:
         self._device = next(decoder.parameters()).device
         self._codebooks = decoder.config.num_quantizers
         self.codebook_size = decoder.config.codebook_size
-        self.prefill: Prefill | None = Prefill(decoder.context_frames, self._prefill)
+        self.prefill: Prefill | None = Prefill(decoder.context_frames, self._prefill, self._save, self._restore)
         # Padding rows use one extra slot.
         self._padding_slot = max_resident
         self._state = decoder.new_state(max_resident + 1)
@@ -85,11 +86,22 @@ class EagerCodecEngine:
 
     @torch.inference_mode()
     def _prefill(self, request_id: str, codes: Sequence[bytes]) -> list[bytes]:
-        slots = torch.tensor([self._slots[request_id]], device=self._device)
+        slots = self._slot(request_id)
         lengths = torch.tensor([len(codes)], device=self._device)
         state = self._decoder.prefill(self._batch([codes], (1, len(codes))), lengths, self._state.gather(slots))
         self._state.scatter_(slots, state)
         return [b""]
+
+    @torch.inference_mode()
+    def _save(self, request_id: str) -> DecoderState:
+        return self._state.gather(self._slot(request_id))
+
+    @torch.inference_mode()
+    def _restore(self, request_id: str, state: DecoderState) -> None:
+        self._state.scatter_(self._slot(request_id), state)
+
+    def _slot(self, request_id: str) -> torch.Tensor:
+        return torch.tensor([self._slots[request_id]], device=self._device)
 
     def _batch(self, codes: Sequence[Sequence[bytes]], shape: CapturePair) -> torch.Tensor:
         """Returns the codes of each row, with zeros for padding: [rows, frames, codebooks] int64."""

@@ -20,12 +20,16 @@ class CaptureCost(Struct, frozen=True):
 
 
 class Prefill(Struct, frozen=True):
-    """Rebuilds the state of a stream that was taken over at a fraction of the cost of decoding its frames again."""
+    """Rebuilds the state of a stream that was taken over or continues a reference, without decoding all its frames."""
 
     context_frames: int
     """Of the frames before the first audio, the last ones must be decoded: this many."""
     launch: Callable[[str, Sequence[bytes]], Any]
     """Like `CodecEngine.launch`, for the next frames of a request, of which there is no audio."""
+    save: Callable[[str], Any]
+    """Returns a copy of a request's state."""
+    restore: Callable[[str, Any], None]
+    """Replaces a request's state by a saved one."""
 
 
 class CodecEngine(Engine, Protocol):

@@ -1,5 +1,6 @@
 """The codec service: reads code frames from the connector, decodes them on the engine and publishes PCM."""
 
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ from syrinx_stages.runtime.worker import Worker
 
 log = logging.getLogger(__name__)
 
+MAX_REFERENCES = 16
+"""References whose decoder state is kept, so that a voice which is cloned again starts at once: about 5 MB each."""
 _UPSTREAM = "upstream"
 """Metric label of errors caused by the talker."""
 
@@ -32,6 +35,8 @@ class Stream(Row, kw_only=True):
     codes: list[bytes]
     received: int = 0
     """Frames of codes received, without those of the reference."""
+    reference: bytes = b""
+    """Digest of the codes of the reference while they are being decoded, and nothing else is context."""
     published: int
     """Frames of audio published: `decoded` without the calls in flight."""
     in_flight: int = 0
@@ -51,6 +56,8 @@ class _RowCodes(Struct, frozen=True):
     codes: list[bytes]
     position: Position | None = None
     """Where the audio belongs in the output stream; None if the frames only rebuild decoder state."""
+    reference: bytes = b""
+    """Digest of the codes of the reference, if these frames are its last ones."""
 
 
 class _Batch(Struct, frozen=True):
@@ -71,6 +78,8 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
 
     def set_up(self) -> None:
         self._shapes = CapturedShapes()
+        self._references: dict[bytes, Any] = {}
+        """The decoder's state after each of the last references, by digest. Changed on the engine's thread only."""
 
     async def warm_up(self) -> None:
         """Warms up the engine and captures the configured shapes."""
@@ -145,7 +154,8 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         match event.entry:
             case Reference(codes):
                 # A voice without codes is for the gateway.
-                row.context += self._queue(row, codes) if codes else 0
+                if codes and not self._restore_reference(row, codes):
+                    row.context += self._queue(row, codes)
             case Codes(codes, talker):
                 row.talker = talker or row.talker
                 row.provenance_sent = row.provenance_sent and not talker
@@ -160,6 +170,22 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             case _:
                 return
         self.wake.set()
+
+    def _restore_reference(self, row: Stream, codes: bytes) -> bool:
+        """Sets the row's state to that after a reference, if it was decoded before. Returns whether it was."""
+        prefill, digest = self.engine.prefill, hashlib.blake2b(codes).digest()
+        if prefill is None:
+            return False
+        if (state := self._references.get(digest)) is None:
+            row.reference = digest if not row.skip else b""
+            return False
+
+        def restore() -> None:
+            self._save_reference(digest, state)
+            prefill.restore(row.id, state)
+
+        self.engine_thread.queue(restore)
+        return True
 
     def _queue(self, row: Stream, codes: bytes, new: int | None = None) -> int:
         """Queues the last `new` frames, or all, and returns their number. Ends the stream if they are invalid."""
@@ -222,7 +248,8 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             row.in_flight += 1
             if row.context:
                 row.context -= frames
-                items.append(_RowCodes(row, codes))
+                reference = b"" if row.context else row.reference
+                items.append(_RowCodes(row, codes, reference=reference))
             else:
                 row.decoded += frames
                 items.append(_RowCodes(row, codes, Position(row.decoded)))
@@ -285,7 +312,18 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
     def _launch_rows(self, rows: Sequence[_RowCodes], shape: CapturePair, prefill: bool) -> Any:
         if prefill and self.engine.prefill:
             return self.engine.prefill.launch(rows[0].row.id, rows[0].codes)
-        return self.engine.launch([item.row.id for item in rows], [item.codes for item in rows], shape)
+        call = self.engine.launch([item.row.id for item in rows], [item.codes for item in rows], shape)
+        for item in rows:
+            if item.reference and self.engine.prefill:
+                self._save_reference(item.reference, self.engine.prefill.save(item.row.id))
+        return call
+
+    def _save_reference(self, digest: bytes, state: Any) -> None:
+        """Keeps a state as the most recent one."""
+        self._references.pop(digest, None)
+        self._references[digest] = state
+        if len(self._references) > MAX_REFERENCES:
+            del self._references[next(iter(self._references))]
 
     def _run_separately(self, item: _RowCodes, prefill: bool) -> bytes | None:
         try:

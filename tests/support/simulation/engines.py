@@ -197,7 +197,7 @@ class SimulatedCodecEngine(_Engine[_Stream]):
 
     @property
     def prefill(self) -> Prefill:
-        return Prefill(3, self._prefill)
+        return Prefill(3, self._prefill, self._save, self._restore)
 
     def capture(self, shape: CapturePair) -> None:
         self.captured = (*self.captured, shape)
@@ -218,6 +218,13 @@ class SimulatedCodecEngine(_Engine[_Stream]):
         stream.chain = zlib.crc32(b"".join(frames), stream.chain)
         stream.inexact = self.prefill.context_frames
         return [b""]
+
+    def _save(self, request_id: str) -> tuple[int, int]:
+        stream = self.rows[request_id]
+        return stream.chain, stream.inexact
+
+    def _restore(self, request_id: str, state: tuple[int, int]) -> None:
+        self.rows[request_id].chain, self.rows[request_id].inexact = state
 
     def _decode(self, stream: _Stream, frames: Sequence[bytes]) -> bytes:
         parts = []
