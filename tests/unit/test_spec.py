@@ -6,7 +6,15 @@ import pytest
 from syrinx_operator.local.machine import publishable_pipeline
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource.connector import ConnectorSpec
-from syrinx_operator.resource.gateway import ApiKeysSpec, ApiSpec, CorsSpec, GatewaySpec, ServiceSpec, TlsSpec
+from syrinx_operator.resource.gateway import (
+    ApiKeysSpec,
+    ApiSpec,
+    CorsSpec,
+    GatewaySpec,
+    ServiceSpec,
+    TlsSpec,
+    VoicesSpec,
+)
 from syrinx_operator.resource.model import S3, HuggingFace, ModelImage, ModelSpec, ModelVolume, NfsVolume
 from syrinx_operator.resource.pods import EnvVar, Resources, SecretKey, fields_of
 from syrinx_operator.resource.rules import violations
@@ -24,7 +32,7 @@ from syrinx_operator.resource.stage_config import LocalError, Stage, ignored_loc
 from syrinx_operator.resource.tuning import PrometheusSpec, SloSpec, TtfaObjective, TuningSpec
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.messages import TaskType
-from syrinx_stages.contract.settings import ApiConfig, GatewaySettings, StageConfig, TlsFiles, VllmOptions
+from syrinx_stages.contract.settings import ApiConfig, GatewaySettings, StageConfig, TlsFiles, VllmOptions, VoiceLimits
 
 
 def pipeline(**spec):
@@ -78,7 +86,12 @@ def test_every_value_reaches_its_stage():
             spec=PipelineSpec(
                 model=ModelSpec(path="/models/qwen/", name="qwen"),
                 gateway=GatewaySpec(
-                    port=9000, max_queue=3, max_queue_seconds=2.5, reference_hosts=("example.org",), api=api
+                    port=9000,
+                    max_queue=3,
+                    max_queue_seconds=2.5,
+                    reference_hosts=("example.org",),
+                    api=api,
+                    voices=VoicesSpec(max_per_key=3, max_total=9),
                 ),
                 talker=TalkerSpec(replicas=2, max_num_seqs=5, max_resident=50, lead_limit_seconds=3),
                 codec=CodecSpec(
@@ -109,6 +122,7 @@ def test_every_value_reaches_its_stage():
     assert configs["gateway-0"].gateway.max_queue_seconds == 2.5
     assert configs["gateway-0"].reference_hosts == ("example.org",)
     assert configs["gateway-0"].api == ApiConfig(openai_names=False, voice_aliases={"narrator": "us"})
+    assert configs["gateway-0"].voices == VoiceLimits(max_per_key=3, max_total=9)
     assert configs["talker-0"].api == ApiConfig()
     assert configs["talker-0"].port == configs["codec-0"].port == 0
 

@@ -12,6 +12,7 @@ from syrinx_stages.contract.settings import ModelAlias, Seconds, VoiceAlias, Voi
 
 _API = settings.ApiConfig()
 _GATEWAY = settings.GatewaySettings()
+_VOICES = settings.VoiceLimits()
 LocalFile = Annotated[pods.Line, Meta(max_length=1024)]
 """A file on the machine of `syrinx up`, which resolves a relative path from the directory of the resource's file."""
 
@@ -129,6 +130,15 @@ class ApiSpec(Object, frozen=True, kw_only=True):
     choose otherwise with `runaway_guard`."""
 
 
+class VoicesSpec(Object, frozen=True, kw_only=True):
+    """How many voices clients may keep with POST /v1/audio/voices. Only a Base checkpoint clones voices."""
+
+    max_per_key: Annotated[int, Meta(ge=1, le=1000)] = _VOICES.max_per_key
+    """Maximum number of voices of an API key. Without keys all clients share their voices, up to maxTotal."""
+    max_total: Annotated[int, Meta(ge=0, le=1000)] = _VOICES.max_total
+    """Maximum number of voices in all; they take at most a quarter of Redis' maxmemory. 0: none can be uploaded."""
+
+
 class ApiKeysSpec(Object, frozen=True, kw_only=True):
     """The API keys of the clients: `secret` on Kubernetes, `file` with `syrinx up`."""
 
@@ -184,6 +194,8 @@ class GatewaySpec(pods.PodFields, frozen=True, kw_only=True):
     """Hosts from which reference audio may be downloaded by URL. Default: none."""
     api: ApiSpec = ApiSpec()
     """Names that the API accepts besides those of the checkpoint, and what it does with instructions."""
+    voices: VoicesSpec = VoicesSpec()
+    """How many voices clients may keep."""
     api_keys: ApiKeysSpec | None = None
     """API keys, of which every request needs one. Default: none; everybody who reaches the gateway may use it."""
     tls: TlsSpec | None = None

@@ -28,11 +28,11 @@ from syrinx_operator.resource.conditions import (
 )
 from syrinx_operator.resource.documents import Path
 from syrinx_operator.resource.pod_template import problems
-from syrinx_stages.contract.settings import SETTINGS_PORT, TOKEN_VARIABLE
+from syrinx_stages.contract.settings import NAMESPACE_VARIABLE, SETTINGS_PORT, TOKEN_VARIABLE
 
 RESERVED_ENV = frozenset(
     {TOKEN_VARIABLE, "REDIS_URL", "REDIS_PASSWORD", "REDIS_CA_FILE", "POD_NAME", "HOME", "HF_TOKEN", "HF_ENDPOINT"}
-    | {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONUNBUFFERED"}
+    | {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONUNBUFFERED", NAMESPACE_VARIABLE}
 )
 """Environment variables that Syrinx sets in its pods."""
 _RESERVED_REDIS_ENV = frozenset({"REDISCLI_AUTH", "SELF", "HOSTS"})

@@ -25,6 +25,7 @@ from syrinx_stages.contract.settings import (
     StageConfig,
     TlsFiles,
     VllmOptions,
+    VoiceLimits,
 )
 
 _DOWNLOAD_SECONDS = 600
@@ -98,7 +99,7 @@ def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
     public = {
         name: getattr(spec.gateway, name) for name in ("port", "reference_hosts", "drain_seconds", "trusted_proxies")
     }
-    public["api"] = api_config(spec.gateway)
+    public |= {"api": api_config(spec.gateway), "voices": voice_limits(spec.gateway)}
     public |= {"cors_origins": spec.gateway.cors.allow_origins, **_local_access(spec.gateway)}
     talkers = replicas(Stage.TALKER, spec.talker.replicas, **engine, **compute(spec.talker, talker_resident(spec)))
     codecs = replicas(Stage.CODEC, codec.replicas, **compute(codec, codec_resident(spec)))
@@ -201,6 +202,11 @@ def vllm_options(spec: TalkerSpec) -> VllmOptions:
 def api_config(spec: GatewaySpec) -> ApiConfig:
     """Returns what the public API accepts besides the names of the checkpoint."""
     return ApiConfig(**structs.asdict(spec.api))
+
+
+def voice_limits(spec: GatewaySpec) -> VoiceLimits:
+    """Returns how many voices clients may keep."""
+    return VoiceLimits(**structs.asdict(spec.voices))
 
 
 def tracing_environment(spec: PipelineSpec) -> dict[str, str]:

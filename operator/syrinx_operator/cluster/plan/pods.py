@@ -33,7 +33,7 @@ from syrinx_operator.resource.pods import (
 )
 from syrinx_operator.resource.spec import PipelineSpec, StageSpec, TTSPipeline
 from syrinx_operator.resource.stage_config import tracing_environment
-from syrinx_stages.contract.settings import DEFAULT_RESIDENT, SETTINGS_PORT, TOKEN_VARIABLE
+from syrinx_stages.contract.settings import DEFAULT_RESIDENT, NAMESPACE_VARIABLE, SETTINGS_PORT, TOKEN_VARIABLE
 
 USER = 65_532
 """An unprivileged UID that owns no file in the image."""
@@ -262,6 +262,9 @@ def _environment(pipeline: TTSPipeline, user: Sequence[EnvVar]) -> list[Manifest
         environment.append({"name": "REDIS_PASSWORD", "valueFrom": secret_ref(password)})
     if connector.ca_secret is not None:
         environment.append({"name": "REDIS_CA_FILE", "value": names.CA_FILE})
+    if not connector.managed:
+        # Pipelines of the same name in other namespaces may use the same Redis.
+        environment.append({"name": NAMESPACE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}})
     token = SecretKey(name=names.token_secret(pipeline.name), key=names.TOKEN_KEY)
     environment.append({"name": TOKEN_VARIABLE, "valueFrom": secret_ref(token)})
     environment.append({"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}})

@@ -236,7 +236,7 @@ def start_config(pipeline: TTSPipeline, stage: Component, generation: str) -> st
     own: dict[str, Any]
     if isinstance(part, GatewaySpec):
         own = {"model_name": pipeline.model_name, "port": part.port, "reference_hosts": part.reference_hosts}
-        own["api"] = process.api_config(part)
+        own |= {"api": process.api_config(part), "voices": process.voice_limits(part)}
         own |= {"cors_origins": part.cors.allow_origins, "trusted_proxies": part.trusted_proxies}
         if part.api_keys is not None:
             own["api_keys_file"] = names.API_KEYS_FILE
