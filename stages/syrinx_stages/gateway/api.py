@@ -168,15 +168,26 @@ async def _openapi(http: Request) -> Response:
     return JSONResponse(openapi.document(needs_key=_service(http).api_keys is not None))
 
 
-@_routes.api_route(VOICES_PATH, methods=READ)
+# One route for all methods of a path: a 405 names those of one route only.
+
+
+@_routes.api_route(VOICES_PATH, methods=[*READ, "POST"])
 async def _voices(http: Request) -> Response:
+    return await (_keep_voice(http) if http.method == "POST" else _list_voices(http))
+
+
+@_routes.api_route(VOICES_PATH + "/{name:path}", methods=[*READ, "DELETE"])
+async def _voice(http: Request, name: str) -> Response:
+    return await (_delete_voice(http, name) if http.method == "DELETE" else _show_voice(http, name))
+
+
+async def _list_voices(http: Request) -> Response:
     service = _service(http)
     own = [describe_voice(voice) for voice in await service.voices.of_client()]
     durable = await service.voices.durable() if own else None
     return JSONResponse(service.catalog.voice_list(own) | ({} if durable is None else {"durable": durable}))
 
 
-@_routes.post(VOICES_PATH)
 async def _keep_voice(http: Request) -> Response:
     service, request = _service(http), http.state.request
     size = service.voices.embedding_size("audio_sample")
@@ -188,15 +199,13 @@ async def _keep_voice(http: Request) -> Response:
     return JSONResponse({**voice, "success": True, "voice": voice, "durable": durable})
 
 
-@_routes.api_route(VOICES_PATH + "/{name:path}", methods=READ)
-async def _voice(http: Request, name: str) -> Response:
+async def _show_voice(http: Request, name: str) -> Response:
     service = _service(http)
     if (card := service.catalog.voice_card(name)) is not None:
         return JSONResponse(card)
     return JSONResponse(describe_voice(await _find(service, name)))
 
 
-@_routes.delete(VOICES_PATH + "/{name:path}")
 async def _delete_voice(http: Request, name: str) -> Response:
     service = _service(http)
     if service.catalog.has_voice(name):

@@ -14,10 +14,11 @@ from syrinx_stages.gateway.texts import MAX_TEXT
 _ERRORS = {
     "400": "The request is invalid: a value, a name, a combination, a body that is not JSON.",
     "401": "The request has no valid API key.",
-    "404": "Another model, or an unknown path.",
+    "404": "Another model or voice, or an unknown path.",
     "408": "The body did not arrive in time.",
+    "409": "The client has a voice with this name.",
     "413": "The body or the reference audio is too large.",
-    "415": "The body is not plain application/json.",
+    "415": "The body has another media type, or is encoded.",
     "422": "The request is valid, but this checkpoint cannot serve it.",
     "429": "A limit of the API key is exceeded: repeat the request after Retry-After seconds.",
     "431": "The request line and the headers are too large.",
@@ -39,7 +40,7 @@ HEADERS = {
 _FIELDS = {
     "input": f"The text to speak; up to {MAX_TEXT:,} characters.",
     "model": "The served model or an alias of it: see GET /v1/models.",
-    "voice": "A voice or an alias of one, as a name or an object: see GET /v1/audio/voices.",
+    "voice": "A voice, an alias of one or an uploaded voice, as a name or an object: see GET /v1/audio/voices.",
     "instructions": "How to speak, if the checkpoint can follow it; for VoiceDesign the description of the voice.",
     "response_format": "The format of the audio; pcm, ulaw and alaw have no header.",
     "sample_rate": "Samples per second of the audio.",
@@ -51,6 +52,7 @@ _FIELDS = {
     "ref_audio": "For Base: the voice to clone, as base64, a data: URI or the URL of an allowed host.",
     "ref_text": "For Base: the transcript of ref_audio.",
     "x_vector_only_mode": "For Base: clone from the speaker embedding alone, without ref_text.",
+    "speaker_embedding": "For Base: the voice to clone, as the numbers of its speaker embedding.",
     "non_streaming_mode": "false: the model reads one text token per frame instead of all text at once.",
     "seed": "The same seed gives the same audio; random unless given.",
     "runaway_guard": "Stop speech that would not end or has gone wrong; the default is the server's.",
@@ -64,6 +66,17 @@ _FIELDS = {
     "subtalker_top_p": "Of a frame's other codes.",
 }
 """Descriptions of the request's fields."""
+_OWN = "voice, an alias or one of the client's own by its name or id."
+_SAMPLE = "A file with 1 to 30 s of speech (wav, flac, ogg or mp3, up to 16 MB). Required without speaker_embedding."
+_VOICE_FIELDS = {
+    "name": "The name of the voice; unique among the client's, ignoring case.",
+    "consent": "Who agreed to the use of the voice, for example the id of a recording; kept with the voice.",
+    "ref_text": "What audio_sample says. Without it the voice is its speaker embedding alone.",
+    "speaker_embedding": "The voice as a JSON array of numbers, instead of audio_sample.",
+    "speaker_description": "Kept with the voice.",
+    "type": "audio_sample, if given.",
+}
+"""Descriptions of the fields of an upload."""
 
 
 @functools.cache
@@ -92,6 +105,10 @@ def _document() -> dict[str, Any]:
     speech["properties"] = {name: {**each, **checked.get(name, {})} for name, each in typed.items()}
     schemas |= {"Error": _ERROR, **_batch_schemas(typed, result)}
     model, models = _object("The model.", "id", "object"), _object("The models.", "object", "data")
+    own = _object("The voice.", "id", "object", "name")
+    missing = ("404", "503")
+    deleted = _object("The voice was deleted.", "id", "object", "deleted")
+    delete = _operation("Deletes an uploaded voice.", deleted, "400", *missing, parameter="voice")
     page = {"description": "The page.", "content": {"text/html": {"schema": {"type": "string"}}}}
     return {
         "openapi": "3.1.0",
@@ -99,7 +116,16 @@ def _document() -> dict[str, Any]:
         "paths": {
             "/v1/audio/speech": {"post": _speech(body)},
             "/v1/audio/speech/batch": {"post": _batch()},
-            "/v1/audio/voices": _get("Lists the voices and their aliases.", _object("The voices.", "voices", "names")),
+            "/v1/audio/voices": {
+                **_get(
+                    "Lists the voices, their aliases and the client's own.", _object("The voices.", "voices", "names")
+                ),
+                "post": _upload(),
+            },
+            "/v1/audio/voices/{voice}": {
+                **_get(f"Describes a {_OWN}", own, *missing, parameter="voice"),
+                "delete": delete,
+            },
             "/v1/audio/models": _get("Lists the model and its aliases.", models),
             "/v1/models": _get("Lists the model and its aliases.", models),
             "/v1/models/{model}": _get("Describes a model.", model, "404", parameter="model"),
@@ -190,12 +216,35 @@ def _batch() -> dict[str, Any]:
     }
 
 
+def _upload() -> dict[str, Any]:
+    texts = {name: {"type": "string", "description": text} for name, text in _VOICE_FIELDS.items()}
+    file = {"type": "string", "contentMediaType": "application/octet-stream", "description": _SAMPLE}
+    form = {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["name", "consent"],
+        "properties": {**texts, "audio_sample": file},
+    }
+    kept = _object("The voice is kept.", "id", "object", "name", "created_at", "type", "durable")
+    return {
+        "summary": "Keeps a voice, which requests may then name.",
+        "operationId": "keepVoice",
+        "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": form}}},
+        "responses": {"200": kept, **_errors(*(each for each in _ERRORS if each not in _KEY_ERRORS))},
+    }
+
+
 def _get(summary: str, found: dict[str, Any], *errors: str, parameter: str | None = None) -> dict[str, Any]:
     """Returns the GET and HEAD operations of a path."""
+    operation = _operation(summary, found, *errors, parameter=parameter)
+    return {"get": operation, "head": {**operation, "summary": f"{summary} Without the body."}}
+
+
+def _operation(summary: str, found: dict[str, Any], *errors: str, parameter: str | None) -> dict[str, Any]:
     operation: dict[str, Any] = {"summary": summary, "responses": {"200": found, **_errors("431", *errors)}}
     if parameter is not None:
         operation["parameters"] = [{"name": parameter, "in": "path", "required": True, "schema": {"type": "string"}}]
-    return {"get": operation, "head": {**operation, "summary": f"{summary} Without the body."}}
+    return operation
 
 
 def _object(description: str, *required: str) -> dict[str, Any]:
