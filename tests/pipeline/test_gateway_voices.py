@@ -59,8 +59,15 @@ async def test_a_reference_is_encoded_once_for_all_gateways(running: Cloning, st
     assert len(stages.talker_engine.encoded) == 1
 
 
-async def test_another_model_generation_prepares_a_voice_at_its_first_use(running: Cloning, stages: Pipeline):
-    await running.upload("anna")
+@pytest.mark.parametrize("subtype", ["PCM_16", "DOUBLE"], ids=["file", "samples"])
+async def test_another_model_generation_prepares_a_voice_at_its_first_use(
+    running: Cloning, stages: Pipeline, subtype: str
+):
+    """From the uploaded file, or from its samples, which are smaller than a file of doubles."""
+    file = sample(subtype=subtype)
+    await running.upload("anna", file)
+    [source] = stages.streams.raw.scan_iter(match=f"{{{stages.streams.keys.pipeline}:*:source")
+    assert (stages.streams.raw.strlen(source) == len(file)) is (subtype == "PCM_16")
     first = await running.say(voice="anna")
     async with stages_of(stages.checkpoint, Keys(stages.streams.keys.pipeline, "2")) as others:
         for _ in range(2):

@@ -82,6 +82,9 @@ async def stages_of(checkpoint: Checkpoint, keys: Keys | None = None) -> AsyncIt
         await stages.codec()
         yield stages
     finally:
+        # They do not expire.
+        for key in stages.streams.raw.scan_iter(match=f"{{{stages.streams.keys.pipeline}:voices:*"):
+            stages.streams.raw.delete(key)
         await stages.close()
 
 

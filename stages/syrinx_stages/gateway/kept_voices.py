@@ -126,7 +126,7 @@ class KeptVoices:
         source = await self._reached(self._store.source(voice.id))
         if source is None:
             raise bad_request("voice", f"{voice.name!r} was deleted")
-        pcm = await self._decode(source)
+        pcm = source if voice.keeps_samples else await self._decode(source)
         if request.x_vector_only != voice.x_vector_only:
             return parsed, Cloned(pcm)
         request = structs.replace(request, returns_voice=True)

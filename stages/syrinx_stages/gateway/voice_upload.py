@@ -1,11 +1,8 @@
 """Keeps an uploaded voice: a talker prepares it and speaks a frame with it, so that a kept voice is one that works."""
 
 import asyncio
-import io
 import time
 
-import numpy as np
-import soundfile
 from msgspec import structs
 
 from syrinx_stages.contract.family import FAMILY
@@ -61,7 +58,8 @@ async def keep_voice(service: GatewayService, upload: Upload, request_id: str, c
             assert upload.sample is not None
             pcm = await service.decode_audio(upload.sample.data)
             prepared = await _prepare(service, request, pcm)
-            voice, source = _with_sample(voice, upload.sample, pcm), await _source(upload.sample.data, pcm)
+            voice = _with_sample(voice, upload.sample, pcm)
+            source = pcm if voice.keeps_samples else upload.sample.data
     except ApiError as error:
         raise _renamed(error) from None
     await service.voices.keep(voice, source, prepared)
@@ -94,19 +92,13 @@ async def _speak(service: GatewayService, request: SpeechRequest, voice: Cloned)
 
 
 def _with_sample(voice: KeptVoice, sample: Sample, pcm: bytes) -> KeptVoice:
-    seconds = round(len(pcm) / 4 / FAMILY.sample_rate, 3)
-    return structs.replace(voice, seconds=seconds, media_type=sample.media_type, file_size=len(sample.data))
-
-
-async def _source(file: bytes, pcm: bytes) -> bytes:
-    """Returns the smaller of two files that decode to `pcm`: the uploaded one, and a WAV of it."""
-    return file if len(file) <= len(pcm) else await asyncio.to_thread(_wav, pcm)
-
-
-def _wav(pcm: bytes) -> bytes:
-    out = io.BytesIO()
-    soundfile.write(out, np.frombuffer(pcm, "<f4"), FAMILY.sample_rate, format="WAV", subtype="FLOAT")
-    return out.getvalue()
+    return structs.replace(
+        voice,
+        seconds=round(len(pcm) / 4 / FAMILY.sample_rate, 3),
+        media_type=sample.media_type,
+        file_size=len(sample.data),
+        keeps_samples=len(pcm) < len(sample.data),
+    )
 
 
 def _renamed(error: ApiError) -> ApiError:

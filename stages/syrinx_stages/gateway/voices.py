@@ -60,6 +60,8 @@ class KeptVoice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     media_type: str | None = None
     file_size: int | None = None
     """Bytes of the uploaded file."""
+    keeps_samples: bool = False
+    """What is stored of the file are its samples, as the talker gets them."""
 
     @property
     def x_vector_only(self) -> bool:
