@@ -114,7 +114,7 @@ def length_seconds(quantile: float) -> float:
 def make_script(voices: Sequence[str], fixed_lengths: bool, seed: int = 0, references: Sequence[str] = ()) -> Script:
     """Returns the requests. With `fixed_lengths` they set the utterance length, because the model never ends one.
 
-    They clone the voices of `references`, if there are any: one for all requests, or another one for each of a hundred.
+    They clone the voices of `references`, if there are any, in turn.
     """
     texts = corpus()
     # One text token per frame, as in the published measurements.

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import httpx
 import msgspec
 from msgspec import structs
 
 from gpu import RESULTS, plan, results
 from gpu.monitor import Gpus, monitor
 from gpu.plan import LOOPS, Plan
-from gpu.references import reference
+from gpu.references import KEPT, keep_voice, reference
 from gpu.results import ServicePoint, ServiceRun
 from gpu.system import VARIANTS, Setup, System
 from syrinx_operator.commands.bench.load import GeneratorError, Limit, LoadGenerator, LoadResult, corpus
@@ -36,7 +37,7 @@ from syrinx_operator.resource.stage_config import LocalError
 from syrinx_stages.connector.server import RedisServerError
 from syrinx_stages.model.config import CheckpointError, read_model_config
 
-EXPECTED = (LocalError, RedisServerError, CheckpointError, GeneratorError, SpeechError, OSError)
+EXPECTED = (LocalError, RedisServerError, CheckpointError, GeneratorError, SpeechError, httpx.HTTPError, OSError)
 """Errors that are printed without a traceback."""
 SETTLE_SECONDS = 0.5
 """Pause between two points."""
@@ -63,7 +64,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--gpus", type=int, help="number of GPUs for --defaults (default: all visible ones)")
     parser.add_argument("--quiet", action="store_true", help="silence each utterance's first frame, as a voice begins")
     parser.add_argument(
-        "--base", action="store_true", help="clone voices of 6 s: one that is kept, then another one in each request"
+        "--base",
+        action="store_true",
+        help="clone voices of 6 s: one that is uploaded and kept, then another one in each request",
     )
     parser.add_argument("--quick", action="store_true", help="fewer, shorter load points: two minutes")
     parser.add_argument(
@@ -225,8 +228,10 @@ async def measure(args: argparse.Namespace, command: str) -> ServiceRun:
             urls = system.urls
             async with SpeechClient(urls[0]) as client:
                 voices = await client.voices()
-        kept = (reference(0),) if args.base else ()
-        script = plan.make_script(() if args.base else voices, run.random_weights, run.seed, kept)
+        if args.base:
+            await asyncio.to_thread(keep_voice, urls[0])
+            voices = [KEPT]
+        script = plan.make_script(voices, run.random_weights, run.seed)
         generator = await stack.enter_async_context(LoadGenerator(urls, script, args.generators))
         bench = Bench(run, args.out / f"{args.name or _name(args, gpus)}_service.json", generator, gpus, system)
         bench.voice = "kept" if args.base else ""
