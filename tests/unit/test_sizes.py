@@ -38,7 +38,7 @@ def test_a_cpu_has_the_defaults_of_the_stages() -> None:
 @pytest.mark.parametrize("fields", [{"device": "cuda"}, {"resources": GPU}])
 def test_a_gpu_has_the_best_sizes_of_a_large_one(fields: dict[str, Any]) -> None:
     spec = spec_of(talker=TalkerSpec(**fields), codec=CodecSpec(**fields))
-    assert talker_settings(spec).max_num_seqs == 128
+    assert talker_settings(spec).max_num_seqs == 256
     assert (talker_resident(spec), codec_resident(spec)) == (1024, 1024)
     codec = codec_settings(spec)
     assert (codec.max_num_seqs, codec.chunk_ramp) == (32, (2, 2, 4, 8, 12))
