@@ -23,7 +23,7 @@ from syrinx_stages.gateway.request import Delivery, ParsedRequest
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.speech import SpeechStream
 from syrinx_stages.gateway.trace import SpeechSpan
-from syrinx_stages.gateway.whole import open_whole
+from syrinx_stages.gateway.whole import WholeSpeech, open_whole
 
 log = logging.getLogger(__name__)
 
@@ -132,22 +132,27 @@ class SpeechResponse(Response):
 
     async def _whole(self, client: ClientConnection, span: SpeechSpan | None) -> None:
         async with open_whole(self._service, *self._arguments, span) as speech:
-            parts, seconds = await asyncio.to_thread(encode, speech.pcm, self._parsed.audio)
-            size = sum(map(len, parts))
-            headers = {
-                **self._fixed_headers,
-                "X-Seed": str(speech.seed),
-                "X-Finish-Reason": speech.reason,
-                "X-Retries": str(speech.retries),
-                "X-Audio-Seconds": f"{seconds:.3f}",
-                "Content-Type": self._parsed.audio.media_type,
-                "Content-Length": str(size),
-            }
-            await client.start(headers)
-            for part in parts:
-                await client.send(part, seconds * len(part) / size)
-            await client.finish(b"")
-            speech.stream.complete()
+            # To the request it is no error.
+            with contextlib.suppress(ClientDisconnected):
+                await self._send_whole(speech, client)
+
+    async def _send_whole(self, speech: WholeSpeech, client: ClientConnection) -> None:
+        parts, seconds = await asyncio.to_thread(encode, speech.pcm, self._parsed.audio)
+        size = sum(map(len, parts))
+        headers = {
+            **self._fixed_headers,
+            "X-Seed": str(speech.seed),
+            "X-Finish-Reason": speech.reason,
+            "X-Retries": str(speech.retries),
+            "X-Audio-Seconds": f"{seconds:.3f}",
+            "Content-Type": self._parsed.audio.media_type,
+            "Content-Length": str(size),
+        }
+        await client.start(headers)
+        for part in parts:
+            await client.send(part, seconds * len(part) / size)
+        await client.finish(b"")
+        speech.stream.complete()
 
     async def _stream(self, stream: SpeechStream, client: ClientConnection) -> None:
         request, audio = self._parsed.request, self._parsed.audio
