@@ -10,10 +10,9 @@ from typing import Literal
 
 import httpx
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from gpu.switched import Switch
-from syrinx_operator import __version__
 from syrinx_operator.local import mps
 from syrinx_operator.local.console import PipelineView, make_console
 from syrinx_operator.local.events import Event, describe_exit
@@ -21,7 +20,7 @@ from syrinx_operator.local.gpus import visible_gpus
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.sizing import with_gpu_replicas
 from syrinx_operator.resource.spec import API_VERSION, KIND, TTSPipeline
-from syrinx_operator.resource.stage_config import LocalError, Stage, StageProcess, plan_local
+from syrinx_operator.resource.stage_config import LocalError, Stage
 from syrinx_stages.connector.server import RedisServer
 
 DRAIN_SECONDS = 2
@@ -87,7 +86,10 @@ class Setup(Struct, frozen=True, kw_only=True):
         pairs = [{"rows": rows, "frames": frames} for rows in self.capture_rows for frames in self.capture_frames]
         spec = {
             "model": model,
-            "gateway": {"port": 0, "maxQueue": 10_000, "maxQueueSeconds": 60, "drainSeconds": DRAIN_SECONDS},
+            "gateway": {
+                **{"replicas": self.gateways, "port": 0, "drainSeconds": DRAIN_SECONDS},
+                **{"maxQueue": 10_000, "maxQueueSeconds": 60},
+            },
             "talker": {
                 **{"device": self.device, "drainSeconds": DRAIN_SECONDS, "engine": self.engine},
                 **{"maxNumSeqs": self.talker_rows, "maxResident": RESIDENT, "leadLimitSeconds": LEAD_LIMIT_SECONDS},
@@ -135,15 +137,13 @@ class System:
                 os.environ[mps.DIRECTORY] = str(self._directory)
             self._redis = stack.enter_context(RedisServer())
             os.environ[PASSWORD] = self._redis.password
-            pipeline = setup.pipeline(self._redis.url)
             self._local = LocalPipeline(
-                pipeline,
+                setup.pipeline(self._redis.url),
                 directory=self._directory,
                 observe=self._on_event,
                 commands=_commands(setup),
                 port=0,
                 cards=_cards(setup),
-                additional=() if setup.variant == "defaults" else _additional_gateways(pipeline, setup.gateways - 1),
             )
             async with self._local:
                 yield
@@ -179,12 +179,6 @@ class System:
             self.deaths.append(f"{event.name}: {describe_exit(event.code)}")
             log = (self._directory / f"{event.name}.log").read_text("utf-8", "replace")
             print(*log.splitlines()[-TAIL_LINES:], sep="\n", file=sys.stderr, flush=True)
-
-
-def _additional_gateways(pipeline: TTSPipeline, count: int) -> list[StageProcess]:
-    gateway = next(process for process in plan_local(pipeline, __version__) if process.stage == Stage.GATEWAY)
-    replicas = [structs.replace(gateway.config, replica=f"gateway-{number}") for number in range(1, count + 1)]
-    return [structs.replace(gateway, config=config) for config in replicas]
 
 
 def _commands(setup: Setup) -> dict[Stage, Sequence[str]]:

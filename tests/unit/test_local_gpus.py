@@ -83,12 +83,13 @@ def file(**stages: object) -> TTSPipeline:
 
 def test_a_file_with_only_the_device_gets_a_talker_and_a_codec_on_each_gpu() -> None:
     spec = file(talker={"device": "cuda"}, codec={"device": "cuda"}).spec
-    assert (spec.talker.replicas, spec.codec.replicas) == (4, 4)
+    assert (spec.talker.replicas, spec.codec.replicas, spec.gateway.replicas) == (4, 4, 5)
+    assert file(talker={"device": "cuda"}, gateway={"replicas": 2}).spec.gateway.replicas == 2
 
 
 def test_replicas_of_the_file_are_kept_and_stages_on_the_cpu_have_one() -> None:
     spec = file(talker={"device": "cuda", "replicas": 1}, codec={"maxNumSeqs": 4}).spec
-    assert (spec.talker.replicas, spec.codec.replicas) == (1, 1)
+    assert (spec.talker.replicas, spec.codec.replicas, spec.gateway.replicas) == (1, 1, 1)
 
 
 def test_a_colocated_pipeline_has_a_process_on_each_gpu() -> None:

@@ -279,7 +279,7 @@ def test_ignored_fields_are_listed():
         "tuning": TuningSpec(mode="Off", prometheus=PrometheusSpec(url="http://prometheus:9090")),
     }
     assert list(ignored_locally(PipelineSpec(**spec))) == [
-        *("spec.image", "spec.gateway.replicas", "spec.gateway.service", "spec.talker.env"),
+        *("spec.image", "spec.gateway.service", "spec.talker.env"),
         *("spec.connector.passwordSecret", "spec.tuning.prometheus"),
     ]
 

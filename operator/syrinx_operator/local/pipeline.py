@@ -1,13 +1,14 @@
-"""Runs a pipeline as local processes: Redis, talkers, codecs and the gateway."""
+"""Runs a pipeline as local processes: Redis, talkers, codecs and gateways."""
 
 import asyncio
 import contextlib
 import hashlib
 import os
 import secrets
+import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -48,14 +49,12 @@ class LocalPipeline:
         observe: Observer = lambda event: None,
         start_timeout: float = START_SECONDS,
         commands: Mapping[Stage, Sequence[str]] | None = None,
-        additional: Sequence[StageProcess] = (),
         cards: Sequence[str] | None = None,
     ) -> None:
         """`directory` is for configurations and logs of the stages (default: a temporary directory).
 
-        `port` overrides the gateway's port, `commands` the programs by stage. `additional` processes run beside those
-        of the pipeline. `cards` are the UUIDs of the GPUs to use (default: all visible ones). Raises `LocalError` for a
-        model or GPUs that are available only on Kubernetes.
+        `port` overrides the gateway's port, `commands` the programs by stage. `cards` are the UUIDs of the GPUs to use
+        (default: all visible ones). Raises `LocalError` for a model or GPUs that are available only on Kubernetes.
         """
         if port is not None:
             gateway = structs.replace(pipeline.spec.gateway, port=port)
@@ -68,7 +67,7 @@ class LocalPipeline:
         self._observe = observe
         self._start_timeout = start_timeout
         self._commands = commands or {}
-        self._plan = [*plan_local(pipeline, __version__), *additional]
+        self._plan = plan_local(pipeline, __version__)
         self._cards = cards
         self._cleanup = contextlib.AsyncExitStack()
 
@@ -85,7 +84,7 @@ class LocalPipeline:
 
     @property
     def gateway(self) -> Member:
-        """The gateway."""
+        """The first gateway; all have the same URL."""
         return next(member for member in self.members if member.stage == Stage.GATEWAY)
 
     @property
@@ -113,6 +112,7 @@ class LocalPipeline:
         environment = stage_environment(inherited) | await self._redis_environment()
         environment[TOKEN_VARIABLE] = self.settings_headers[TOKEN_HEADER]
         placed = await self._placed()
+        self._plan = self._on_one_port()
         environment |= await self._cleanup.enter_async_context(
             shared_gpu(self._plan, placed, environment, self._observe)
         )
@@ -148,6 +148,17 @@ class LocalPipeline:
         """Whether a replica of the stage is ready."""
         return any(member.is_ready for member in self.members if member.stage == stage)
 
+    def _on_one_port(self) -> list[StageProcess]:
+        """Returns the processes with the port of the gateways, if there are several. Raises `LocalError`."""
+        sharing = [process.config for process in self._plan if process.config.shares_port]
+        if not sharing:
+            return self._plan
+        port = self._cleanup.enter_context(_reserved_port(sharing[0].host, sharing[0].port))
+        return [
+            structs.replace(each, config=structs.replace(each.config, port=port)) if each.config in sharing else each
+            for each in self._plan
+        ]
+
     async def _placed(self) -> dict[str, tuple[str, ...]]:
         """Returns the GPUs of each process; none if there is no choice."""
         if all(process.config.device != "cuda" for process in self._plan):
@@ -173,6 +184,22 @@ class LocalPipeline:
                 "it must contain the password of Redis"
             )
         return {"REDIS_URL": connector.url, "REDIS_PASSWORD": password}
+
+
+@contextlib.contextmanager
+def _reserved_port(host: str, port: int) -> Iterator[int]:
+    """Yields a port, a free one for 0, at which only processes of this pipeline listen. Raises `LocalError`."""
+    with contextlib.ExitStack() as stack:
+        try:
+            # Without SO_REUSEPORT, so that it fails if another pipeline shares the port among its gateways.
+            with socket.create_server((host, port)) as alone:
+                port = alone.getsockname()[1]
+            shared = stack.enter_context(socket.socket())
+            shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            shared.bind((host, port))
+        except OSError as error:
+            raise LocalError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        yield port
 
 
 def _visible(cards: Sequence[str] | None) -> dict[str, str]:

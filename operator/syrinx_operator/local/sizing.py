@@ -24,7 +24,8 @@ def sized_pipeline(cores: int, memory_gib: float) -> TTSPipeline:
 def with_gpu_replicas(resource: Any, count_gpus: Callable[[], int]) -> Any:
     """Returns a resource, as plain data that may be invalid, with a talker and a codec on each GPU.
 
-    Applies to stages with device cuda that leave `replicas` out.
+    Applies to stages with device cuda that leave `replicas` out. One gateway process serves about as many listeners as
+    one GPU, so there is one more than GPUs, unless `spec.gateway.replicas` is given.
     """
     spec = resource.get("spec") if isinstance(resource, dict) else None
     if not isinstance(spec, dict):
@@ -35,7 +36,12 @@ def with_gpu_replicas(resource: Any, count_gpus: Callable[[], int]) -> Any:
         for name, stage in stages.items()
         if isinstance(stage, dict) and stage.get("device") == "cuda" and "replicas" not in stage
     }
-    return {**resource, "spec": {**spec, **added}} if added else resource
+    if not added:
+        return resource
+    gateway = spec.get("gateway", {})
+    if isinstance(gateway, dict) and "replicas" not in gateway:
+        added["gateway"] = {**gateway, "replicas": 1 + count_gpus()}
+    return {**resource, "spec": {**spec, **added}}
 
 
 def _gpus_of_a_replica(stage: dict[str, Any]) -> int:

@@ -173,8 +173,8 @@ class CorsSpec(Object, frozen=True, kw_only=True):
 class GatewaySpec(pods.PodFields, frozen=True, kw_only=True):
     """The public HTTP API."""
 
-    replicas: Annotated[pods.Replicas, KUBERNETES] = 1
-    """Number of gateway pods. `syrinx up` runs one."""
+    replicas: pods.Replicas = 1
+    """Number of gateways. With `syrinx up` they share the port, and the default is one more than GPUs."""
     autoscaling: Annotated[AutoscalingSpec | None, KUBERNETES] = None
     """Autoscaler of the gateways. Default: none."""
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8000

@@ -103,7 +103,9 @@ def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
     public |= {"cors_origins": spec.gateway.cors.allow_origins, **_local_access(spec.gateway)}
     talkers = replicas(Stage.TALKER, spec.talker.replicas, **engine, **compute(spec.talker, talker_resident(spec)))
     codecs = replicas(Stage.CODEC, codec.replicas, **compute(codec, codec_resident(spec)))
-    gateways = [StageProcess(Stage.GATEWAY, config) for config in replicas(Stage.GATEWAY, 1, **public)]
+    public["shares_port"] = spec.gateway.replicas > 1
+    configs = replicas(Stage.GATEWAY, spec.gateway.replicas, **public)
+    gateways = [StageProcess(Stage.GATEWAY, config) for config in configs]
     if spec.topology == "Colocated":
         return [StageProcess(Stage.TALKER, *both) for both in zip(talkers, codecs, strict=True)] + gateways
     workers = [StageProcess(Stage.TALKER, config) for config in talkers]

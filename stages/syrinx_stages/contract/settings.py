@@ -185,6 +185,8 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Address to listen on. Empty or `::`: all addresses, IPv4 and IPv6."""
     port: Port = 0
     """Port of the gateway's public API; 0 picks a free one."""
+    shares_port: bool = False
+    """Whether other processes listen on this port, too; the kernel distributes the connections."""
     admin_port: Port = 0
     """Port of the admin server (health and metrics, read-only); 0 picks a free one."""
     settings_port: Port = SETTINGS_PORT

@@ -76,7 +76,7 @@ def log_config(stage: str, config: StageConfig) -> None:
     """Logs the resolved configuration and its hash, as one JSON object, without what `syrinx up` chooses itself."""
     values = msgspec.to_builtins(config)
     replica = values.pop("replica")
-    for name in ("port", "admin_port", "settings_port", "settings_file"):
+    for name in ("port", "shares_port", "admin_port", "settings_port", "settings_file"):
         del values[name]
     log.info("configuration: %s", resolved_config_line(stage, replica, values))
 
@@ -126,7 +126,11 @@ async def _serve(name: str, configs: Mapping[str, StageConfig], build: str) -> i
         for stage, config in configs.items():
             urls = {"url": admin_url, "admin_url": admin_url}
             if public is not None:
-                options = {"certificate": _certificate(config, metrics), "trusted_proxies": config.trusted_proxies}
+                options: dict[str, Any] = {
+                    "certificate": _certificate(config, metrics),
+                    "trusted_proxies": config.trusted_proxies,
+                    "shares_port": config.shares_port,
+                }
                 public_servers.append(listen(public, config, config.port, max_public_connections(), **options))
                 urls["url"] = public_servers[-1].url
             if settings_url:

@@ -164,11 +164,15 @@ class HttpServer:
         max_connections: int = MAX_ADMIN_CONNECTIONS,
         certificate: Certificate | None = None,
         trusted_proxies: Sequence[str] = (),
+        shares_port: bool = False,
     ) -> None:
-        """`trusted_proxies`: ranges of addresses whose `X-Forwarded-For` names the client."""
+        """`trusted_proxies`: ranges of addresses whose `X-Forwarded-For` names the client.
+
+        `shares_port`: other processes may listen on the port, too.
+        """
         proxies = _networks(trusted_proxies)
         try:
-            self._socket = _listen(host, port)
+            self._socket = _listen(host, port, shares_port)
             # Accepted connections inherit this option; asyncio does not set it on a socket that it did not create.
             # Without it the first audio of a stream waits up to 40 ms for the client to acknowledge the headers.
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -281,13 +285,16 @@ def _max_files() -> int:
     return limit
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    if host not in ("", "::"):
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=max_backlog())
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, backlog=max_backlog(), dualstack_ipv6=True)
-    return socket.create_server(("", port), backlog=max_backlog())
+def _listen(host: str, port: int, shares_port: bool) -> socket.socket:
+    everywhere = host in ("", "::")
+    dual = everywhere and socket.has_dualstack_ipv6()
+    return socket.create_server(
+        ("" if everywhere else host, port),
+        family=socket.AF_INET6 if dual or ":" in host else socket.AF_INET,
+        backlog=max_backlog(),
+        reuse_port=shares_port,
+        dualstack_ipv6=dual,
+    )
 
 
 def _networks(ranges: Sequence[str]) -> list[str]:

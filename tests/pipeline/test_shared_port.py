@@ -1,0 +1,69 @@
+"""Several gateways of a local pipeline share its port: the kernel gives each connection to one of them."""
+
+import asyncio
+import os
+import signal
+
+import httpx
+import pytest
+from msgspec import structs
+
+from support.local_pipeline import local_pipeline
+from syrinx_operator.local.pipeline import LocalPipeline
+from syrinx_operator.resource.spec import TTSPipeline, default_pipeline
+from syrinx_operator.resource.stage_config import LocalError, Stage
+
+CONNECTIONS = 32
+"""The chance that one of two gateways gets none of them is 2 ** -31."""
+DEADLINE = 60.0
+
+
+def two_gateways(port: int = 0) -> TTSPipeline:
+    pipeline = default_pipeline()
+    gateway = structs.replace(pipeline.spec.gateway, replicas=2, port=port)
+    return structs.replace(pipeline, spec=structs.replace(pipeline.spec, gateway=gateway))
+
+
+async def connections_of(running: LocalPipeline) -> list[int]:
+    """Returns how many requests for an unknown model each gateway has refused."""
+    counts = []
+    async with httpx.AsyncClient(trust_env=False) as http:
+        for member in running.members:
+            if member.stage == Stage.GATEWAY:
+                text = (await http.get(f"{member.admin_url}/metrics")).text
+                refused = [line for line in text.splitlines() if line.startswith("syrinx_requests_total{")]
+                counts.append(sum(int(float(line.rpartition(" ")[2])) for line in refused))
+    return counts
+
+
+async def speak(url: str) -> int:
+    """Returns the size of an utterance, requested on a connection of its own."""
+    async with httpx.AsyncClient(trust_env=False, timeout=DEADLINE) as http:
+        response = await http.post(f"{url}/v1/audio/speech", json={"input": "Hello.", "max_new_tokens": 2})
+        return len(response.raise_for_status().content)
+
+
+async def test_both_serve_at_one_url_and_one_goes_on_while_the_other_restarts() -> None:
+    async with local_pipeline(two_gateways()) as running:
+        gateways = [child for child in running.processes if child.stage == Stage.GATEWAY]
+        assert {child.url for child in gateways} == {running.gateway_url}
+        sizes = await asyncio.gather(*(speak(running.gateway_url) for _ in range(CONNECTIONS)))
+        assert min(sizes) > 0
+        first, second = await connections_of(running)
+        assert first and second and first + second == CONNECTIONS
+        killed = gateways[0].members[0]
+        os.kill(gateways[0].pid, signal.SIGKILL)
+        async with asyncio.timeout(DEADLINE):
+            while killed.is_ready:
+                await asyncio.sleep(0.001)
+            while not killed.is_ready:
+                await speak(running.gateway_url)
+        assert gateways[0].url == running.gateway_url
+
+
+async def test_another_pipeline_does_not_get_the_same_port() -> None:
+    async with local_pipeline(two_gateways()) as running:
+        port = int(running.gateway_url.rpartition(":")[2])
+        with pytest.raises(LocalError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+            async with LocalPipeline(two_gateways(port)):
+                pass
