@@ -14,6 +14,7 @@ from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.decide import Event, assignment, decide
 from syrinx_operator.tuner.plan import plan
 from syrinx_operator.tuner.policy import Policy, policy_of
+from syrinx_operator.tuner.replicas import capacity
 
 
 class Notice(NamedTuple):
@@ -68,7 +69,7 @@ def tune(scenario: Scenario, rules: Policy, state: State | None = None) -> Tuned
     twins = Twins(world)
     while world.now < scenario.seconds:
         now = clock(world.now)
-        decision = decide(rules, state, world.evidence, plan, now)
+        decision = decide(rules, state, world.evidence, plan, capacity, now)
         events += [Notice(world.now, event) for event in decision.events]
         state = decision.state
         twins.apply(assignment(rules, state))

@@ -274,7 +274,7 @@ def run_tuner(day: Day, start: Counts) -> tuple[World, list[tuple[float, Event]]
     )
     state, events, running = State(replicas=replicas), [], start
     while world.now < day.scenario.seconds:
-        decision = decide(rules, state, world.evidence, _keep, clock(world.now), capacity)
+        decision = decide(rules, state, world.evidence, _keep, capacity, clock(world.now))
         state = decision.state
         events += [(world.now, event) for event in decision.events]
         counts = {stage: part.count for stage, part in (state.replicas.stages if state.replicas else {}).items()}

@@ -21,7 +21,6 @@ from syrinx_operator.resource.tuning_status import State, Trial
 from syrinx_operator.tuner.builder import DecisionBuilder
 from syrinx_operator.tuner.decide import Assignment, assignment, decide
 from syrinx_operator.tuner.evidence import Evidence
-from syrinx_operator.tuner.plan import Answer, Question
 from syrinx_operator.tuner.policy import Policy, policy_of
 from syrinx_operator.tuner.trial import start_trial
 
@@ -152,11 +151,10 @@ def _verdict(
         follow(state.trial)
         world.apply(assignment(rules, state))
         world.run(world.now + builder.requeue_after)
-        decision = decide(rules, state, world.evidence, _never, clock(world.now))
+        decision = decide(rules, state, world.evidence, _never, _never, clock(world.now))
         state, builder.requeue_after = decision.state, decision.requeue_after
     return state.history[-1].verdict
 
 
-def _never(_: Question) -> Answer | None:
+def _never(_: object) -> None:
     """Answers no question."""
-    return None

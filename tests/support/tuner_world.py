@@ -8,11 +8,12 @@ from msgspec.structs import replace
 from simulator.scripted import START, TASK_TYPE, Bad, Scripted, clock
 from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.spec import default_pipeline
-from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.resource.tuning_status import Capacity, State
 from syrinx_operator.tuner.decide import Assignment, Decision, assignment, decide
 from syrinx_operator.tuner.evidence import Outcomes
 from syrinx_operator.tuner.plan import Answer, Forecast, Question
 from syrinx_operator.tuner.policy import Objective, Policy, policy_of
+from syrinx_operator.tuner.replicas import CapacityQuestion
 
 __all__ = ["BASE", "BETTER", "START", "TASK_TYPE", "World", "auto", "better", "clock", "served"]
 
@@ -69,10 +70,13 @@ class World(Scripted):
         best = Forecast(self.proposal, min(1.0, now.well + self.gain), 0.5, now.score + self.gain + self.more)
         return Answer(now, best, 0.0)
 
+    def ask_capacity(self, question: CapacityQuestion) -> Capacity | None:
+        raise AssertionError("nothing is scaled")
+
     def evaluate(self) -> Decision:
         """Decides once, as if the process had restarted since the last decision, and applies the assignment."""
         self.state = msgspec.json.decode(msgspec.json.encode(self.state), type=State)
-        decision = decide(self.policy, self.state, self.evidence, self.ask, clock(self.now))
+        decision = decide(self.policy, self.state, self.evidence, self.ask, self.ask_capacity, clock(self.now))
         self.state = decision.state
         self.decisions.append(decision)
         self.applied.append(assignment(self.policy, self.state))

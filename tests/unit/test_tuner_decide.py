@@ -317,8 +317,8 @@ def test_deciding_twice_is_deciding_once():
     world = World(better(BAD, WELL))
     for _ in range(600):
         now = clock(world.now)
-        one = decide(world.policy, world.state, world.evidence, world.ask, now)
-        assert decide(world.policy, world.state, world.evidence, world.ask, now) == one
+        given = world.policy, world.state, world.evidence, world.ask, world.ask_capacity, now
+        assert decide(*given) == decide(*given)
         world.run(world.now + world.evaluate().requeue_after)
     assert world.events == ["TrialStarted", "Promoted", "Settled"]
 

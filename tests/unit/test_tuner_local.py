@@ -94,7 +94,7 @@ class Script:
         self.turns, self.evidence = [], []
         monkeypatch.setattr("syrinx_operator.tuner.runner.decide", self)
 
-    def __call__(self, policy, state, look, ask, now, ask_capacity):
+    def __call__(self, policy, state, look, ask, ask_capacity, now):
         evidence = look(now, now)
         self.evidence.append(evidence)
         turn = self.turns.pop(0) if self.turns else (lambda same: same)

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 from simulator.scripted import START
-from support.tuner_world import BASE, World, auto, clock
+from support.tuner_world import BASE, World, auto
 from syrinx_operator.resource.knobs import TUNED_STAGES
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import (
@@ -17,11 +16,9 @@ from syrinx_operator.resource.tuning_status import (
     Capacity,
     Measured,
     Replicas,
-    State,
     StepPoint,
 )
 from syrinx_operator.tuner import replicas
-from syrinx_operator.tuner.decide import assignment, decide
 from syrinx_operator.tuner.plan import Question
 from syrinx_operator.tuner.policy import Scale
 from syrinx_operator.tuner.replicas import CapacityQuestion, capacity, needed, served
@@ -81,12 +78,7 @@ class Service(World):
         )
 
     def evaluate(self):
-        self.state = msgspec.json.decode(msgspec.json.encode(self.state), type=State)
-        decision = decide(self.policy, self.state, self.evidence, self.ask, clock(self.now), self.ask_capacity)
-        self.state = decision.state
-        self.decisions.append(decision)
-        self.applied.append(assignment(self.policy, self.state))
-        self.apply(self.applied[-1])
+        decision = super().evaluate()
         for stage, count in self.counts.items():
             names = [f"{stage}-{index}" for index in range(count)]
             for name in [each for each in self.restarts if each.startswith(stage) and each not in names]:

@@ -86,9 +86,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
     """Label of requests, of all gateways; it expires as an override does."""
 
 
-def decide(
-    policy: Policy, state: State, look: Look, ask: Ask, now: datetime, ask_capacity: AskCapacity = lambda _: None
-) -> Decision:
+def decide(policy: Policy, state: State, look: Look, ask: Ask, ask_capacity: AskCapacity, now: datetime) -> Decision:
     """Returns the next decision. Without data it changes no setting, and it never has two changes in progress."""
     builder = DecisionBuilder(policy, state, look, ask, now)
     if _apply_spec(builder):

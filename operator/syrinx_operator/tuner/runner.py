@@ -91,7 +91,7 @@ class Tuner:
             history.observe(observation)
             look = partial(history.evidence, policy)
             decision = decide(
-                policy, state, look, partial(self._planner.ask, name), now, partial(self._capacities.ask, name)
+                policy, state, look, partial(self._planner.ask, name), partial(self._capacities.ask, name), now
             )
         except Exception as error:
             namespace, _, pipeline = name.rpartition("/")
