@@ -3,8 +3,9 @@
 import itertools
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 
 from simulator import fresh
 from simulator.auto import policy
+from simulator.rows import TUNER, Row, baselines_of, measured
 from simulator.scenario import TASK_TYPES, Load, Scenario
 from simulator.world import World, clock, good
 from simulator.world import run_fixed as simulate
@@ -26,7 +28,6 @@ from syrinx_operator.tuner.policy import Objective, Policy, Scale
 from syrinx_operator.tuner.replicas import BIN_SECONDS, LOOK_SECONDS, capacity
 
 Counts = Mapping[Stage, int]
-TUNER = "tuner"
 
 HOURS = 6.0
 TARGET = 0.99
@@ -345,13 +346,9 @@ class Score(Struct, frozen=True, kw_only=True):
     """Ratio of requests served badly."""
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class DayRow(Row[Score], frozen=True, kw_only=True):
     """One workload on one of its days."""
 
-    workload: int
-    seed: int
-    """Of the day."""
-    requests: int
     colocated: bool
     start_seconds: float
     flashes: int
@@ -360,8 +357,6 @@ class Row(Struct, frozen=True, kw_only=True):
     most: int
     least_missed: float
     """Ratio of requests that the least numbers serve badly."""
-    scores: Mapping[str, Score]
-    """By method."""
 
 
 class Summary(Score, frozen=True, kw_only=True):
@@ -375,17 +370,16 @@ class ReplicasReport(Summary, frozen=True, kw_only=True):
     """The tuner, its baselines, and all days."""
 
     command: str
-    workloads: int
-    seeds: int
-    first_seed: int
+    days: int
+    """Days of the command; `rows` has those that were measured."""
     hours: float
     target: float
     """Ratio of requests to serve well."""
     baselines: Mapping[str, Summary]
-    rows: tuple[Row, ...]
+    rows: tuple[DayRow, ...]
 
 
-def measure(workload: int, seed: int) -> Row:
+def measure(workload: int, seed: int) -> DayRow:
     """Runs all methods on the same requests."""
     day = draw(workload, seed)
     best = least(day)
@@ -393,7 +387,7 @@ def measure(workload: int, seed: int) -> Row:
     peak = {stage: max(each[stage] for each in best.counts) for stage in TUNED_STAGES}
     worlds = {TUNER: run_tuner(day, start)[0], "fixed at the peak": run_fixed(day, peak), "HPA": run_hpa(day, start)}
     totals = [sum(each.values()) for each in best.counts]
-    return Row(
+    return DayRow(
         workload=workload,
         seed=seed,
         requests=len(worlds[TUNER].outcomes()),
@@ -413,30 +407,28 @@ def measure(workload: int, seed: int) -> Row:
     )
 
 
-def report(workloads: int, seeds: int, first_seed: int, jobs: int) -> ReplicasReport:
-    """Measures days of workloads that are drawn by seeds from `first_seed` on."""
+def reports(workloads: int, seeds: int, first_seed: int, jobs: int) -> Iterator[ReplicasReport]:
+    """Measures days of workloads that are drawn by seeds from `first_seed` on. Yields a report after each of them."""
+    keys = list(itertools.product(range(first_seed, first_seed + workloads), range(seeds)))
+    rows: list[DayRow] = []
     with ProcessPoolExecutor(jobs) as pool:
-        drawn, each = zip(*itertools.product(range(first_seed, first_seed + workloads), range(seeds)), strict=True)
-        rows = []
-        for row in pool.map(measure, drawn, each):
+        for row in measured(pool, measure, keys, DayRow):
             print(f"workload {row.workload}, day {row.seed}: {_cells(row)}", flush=True)
-            rows.append(row)
-    return ReplicasReport(
-        **msgspec.structs.asdict(_summary([row.scores[TUNER] for row in rows])),
-        command=f"PYTHONPATH=bench python -m simulator replicas --workloads {workloads} --seeds {seeds} "
-        f"--first-seed {first_seed}",
-        workloads=workloads,
-        seeds=seeds,
-        first_seed=first_seed,
-        hours=HOURS,
-        target=TARGET,
-        baselines={name: _summary([row.scores[name] for row in rows]) for name in rows[0].scores if name != TUNER},
-        rows=tuple(rows),
-    )
+            rows = sorted([*rows, row], key=lambda each: (each.workload, each.seed))
+            yield ReplicasReport(
+                **msgspec.structs.asdict(_summary(rows, TUNER)),
+                command=f"PYTHONPATH=bench python -m simulator replicas --workloads {workloads} --seeds {seeds} "
+                f"--first-seed {first_seed}",
+                days=len(keys),
+                hours=HOURS,
+                target=TARGET,
+                baselines=baselines_of(rows, partial(_summary, rows)),
+                rows=tuple(rows),
+            )
 
 
-def _summary(scores: Sequence[Score]) -> Summary:
-    costs, missed = [each.cost_over_least for each in scores], [each.missed for each in scores]
+def _summary(rows: Sequence[DayRow], method: str) -> Summary:
+    costs, missed = ([getattr(row.scores[method], name) for row in rows] for name in ("cost_over_least", "missed"))
     return Summary(
         cost_over_least=round(sum(costs) / len(costs), 4),
         missed=round(sum(missed) / len(missed), 5),
@@ -450,10 +442,10 @@ def table(report: ReplicasReport) -> list[str]:
     return [
         "## Replicas",
         "",
-        f"Measured by `{report.command}`: {report.workloads} drawn workloads, {report.hours:g} hours of {report.seeds} "
-        f"drawn days each, with a daily wave and flash crowds. The objective is that {report.target:.0%} of the "
-        "requests are served well. A new replica takes its time to start; one that ends finishes its requests. The "
-        "tuner knows the rates of the day before, and nothing else. Settings stay.",
+        f"Measured by `{report.command}`: {len(report.rows)} of {report.days} drawn days of drawn workloads, "
+        f"{report.hours:g} hours each, with a daily wave and flash crowds. The objective is that {report.target:.0%} "
+        "of the requests are served well. A new replica takes its time to start; one that ends finishes its requests. "
+        "The tuner knows the rates of the day before, and nothing else. Settings stay.",
         "",
         "- Cost: replica-seconds of talkers and codecs over the least. The least is found in hindsight with the same "
         "requests: for each ten minutes the numbers of which none can be less, with replicas that come and go at once.",
@@ -480,5 +472,5 @@ def table(report: ReplicasReport) -> list[str]:
     ]
 
 
-def _cells(row: Row) -> str:
+def _cells(row: DayRow) -> str:
     return " | ".join(f"{each.cost_over_least:+.0%}, {each.missed:.2%}" for each in row.scores.values())

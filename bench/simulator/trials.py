@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from simulator.auto import policy
 from simulator.fresh import draw
+from simulator.rows import measured
 from simulator.scenario import Scenario
 from simulator.scripted import Scripted
 from simulator.world import World, clock, good
@@ -26,6 +27,8 @@ from syrinx_operator.tuner.trial import start_trial
 
 _WARM_UP = 300.0
 """Seconds before a trial, which show what is usual."""
+_MAX_RATE = 30.0
+"""Requests per second of an A/A run, which takes up to an hour. A machine that needs more is drawn again."""
 _BADLY = (0.02, 0.6)
 """Range of the ratio of bad requests in the A/A runs."""
 _USUAL_GAIN, _RARE_HARM, _RARE = 0.05, 0.6, 0.1
@@ -68,12 +71,12 @@ def errors(verdicts: Iterable[str]) -> Errors:
 
 def no_op(pool: Executor, first_seed: int, runs: int) -> Errors:
     """Returns the verdicts on a change that changes nothing: each run on another machine, with bursty traffic."""
-    return errors(pool.map(no_op_trial, range(first_seed, first_seed + runs), chunksize=4))
+    return errors(measured(pool, no_op_trial, [(seed,) for seed in range(first_seed, first_seed + runs)], str))
 
 
 def skewed(pool: Executor, first_seed: int, runs: int) -> Errors:
     """Returns the verdicts on a change that makes 5 points of requests good in most pairs, and 60 bad in a tenth."""
-    return errors(pool.map(skewed_trial, range(first_seed, first_seed + runs), chunksize=16))
+    return errors(measured(pool, skewed_trial, [(seed,) for seed in range(first_seed, first_seed + runs)], str))
 
 
 def no_op_trial(seed: int) -> str:
@@ -86,9 +89,15 @@ def no_op_trial(seed: int) -> str:
 
 def _bursty(seed: int) -> Scenario:
     """Returns a drawn machine with a load that it serves neither well nor never."""
-    drawn, randoms = draw(seed), random.Random(f"A/A {seed}")
+    randoms = random.Random(f"A/A {seed}")
+    while True:
+        if (scenario := _loaded(draw(randoms.getrandbits(32)), randoms)) is not None:
+            return scenario
+
+
+def _loaded(drawn: Scenario, randoms: random.Random) -> Scenario | None:
+    """Returns one replica of each stage with bursty traffic; None if that takes more requests than `_MAX_RATE`."""
     rows = drawn.talker_resident
-    rates = {name: rate / drawn.talkers for name, rate in drawn.load[0][1].items()}
     scenario = replace(
         drawn,
         initial=drawn.initial.with_value(Knob.TALKER_ROWS, rows).with_value(Knob.CODEC_ROWS, rows),
@@ -96,17 +105,21 @@ def _bursty(seed: int) -> Scenario:
         codecs=1,
         burst=randoms.choice((2.0, 3.0, 4.0)),
     )
-    least, factor = 0.0, 1.0
+    rates = drawn.load[0][1]
+    least, rate = 0.0, sum(rates.values()) / drawn.talkers
     for _ in range(12):
-        scenario = replace(scenario, load=((drawn.seconds, {name: factor * rate for name, rate in rates.items()}),))
+        if rate > _MAX_RATE:
+            break
+        mix = {name: each * rate / sum(rates.values()) for name, each in rates.items()}
+        scenario = replace(scenario, load=((drawn.seconds, mix),))
         world = World(scenario)
         world.run(_WARM_UP)
         served = good(world.outcomes(), scenario)
         bad = 1 - float(served.mean()) if len(served) else 0.0
         if _BADLY[0] <= bad <= _BADLY[1]:
-            break
-        least, factor = (least, (least + factor) / 2) if bad > _BADLY[1] else (factor, 1.3 * factor)
-    return scenario
+            return scenario
+        least, rate = (least, (least + rate) / 2) if bad > _BADLY[1] else (rate, 1.3 * rate)
+    return None
 
 
 def skewed_trial(seed: int) -> str:

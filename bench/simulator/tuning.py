@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from simulator.cases import RESULTS
 from simulator.fresh import draw
 from simulator.layout import Array
 from simulator.replicas import ReplicasReport
+from simulator.rows import TUNER, Row, baselines_of, measured
 from simulator.scenario import Scenario
 from simulator.trials import Errors
 from simulator.world import fixed, good, run_fixed
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.tuner.policy import Policy
 
-TUNER, UNTOUCHED = "tuner", "untouched"
+UNTOUCHED = "untouched"
 _ROUNDS = ((120.0, 30), (600.0, 8), (3600.0, 3))
 """(simulated seconds of each load, settings kept) of each elimination round. The first round has all settings."""
 _BACK = 0.95
@@ -47,22 +49,15 @@ class Score(Struct, frozen=True, kw_only=True):
     on average up to the end; None without a shift, infinite is written as the rest of the day."""
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class FreshRow(Row[Score], frozen=True, kw_only=True):
     """One workload with one seed of its requests."""
 
-    workload: int
-    """Seed of the workload."""
-    seed: int
-    """Seed of its requests."""
-    requests: int
     replicas: int
     shift: bool
     start: Setting
     best: Setting
     """The best fixed setting in hindsight."""
     best_well: float
-    scores: Mapping[str, Score]
-    """By method."""
 
 
 class Summary(Struct, frozen=True, kw_only=True):
@@ -89,7 +84,7 @@ class Fresh(Summary, frozen=True, kw_only=True):
     first_seed: int
     hours: tuple[float, float]
     """Length of the shortest and the longest day."""
-    rows: tuple[Row, ...]
+    rows: tuple[FreshRow, ...]
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -109,7 +104,7 @@ class Report(Struct, frozen=True, kw_only=True):
 # One workload -----------------------------------------------------------------------------------------------------
 
 
-def measure(workload: int, seed: int) -> Row:
+def measure(workload: int, seed: int) -> FreshRow:
     """Runs all methods on the same requests of a workload."""
     scenario = replace(draw(workload), seed=1000 * workload + seed)
     rules = policy(scenario)
@@ -122,7 +117,7 @@ def measure(workload: int, seed: int) -> Row:
     for name, baseline in baselines.BASELINES.items():
         run = baselines.run(scenario, rules, baseline)
         scores[name] = judge(run.world.outcomes(), run.hurt)
-    return Row(
+    return FreshRow(
         workload=workload,
         seed=seed,
         requests=len(reference),
@@ -192,7 +187,7 @@ def _cumulative(times: Array, well: Array, edges: Array) -> Array:
 # All of them ------------------------------------------------------------------------------------------------------
 
 
-def summary(rows: Sequence[Row], method: str) -> Summary:
+def summary(rows: Sequence[FreshRow], method: str) -> Summary:
     """Returns a method's figures over all rows."""
     scores = [row.scores[method] for row in rows]
     seeds = sorted({row.seed for row in rows})
@@ -216,12 +211,13 @@ def _mean(values: Sequence[float]) -> float:
 
 def main(workloads: int, seeds: int, first_seed: int, runs: int, jobs: int) -> None:
     """Measures and writes the results. Workloads and A/A machines are drawn by seeds from `first_seed` on."""
+    keys = list(itertools.product(range(first_seed, first_seed + workloads), range(seeds)))
+    rows = []
     with ProcessPoolExecutor(jobs) as pool:
-        drawn, each = zip(*itertools.product(range(first_seed, first_seed + workloads), range(seeds)), strict=True)
-        rows = []
-        for row in pool.map(measure, drawn, each):
+        for row in measured(pool, measure, keys, FreshRow):
             print(_line(row), flush=True)
             rows.append(row)
+        rows.sort(key=lambda row: (row.workload, row.seed))
         aa = trials.no_op(pool, first_seed, runs)
         skewed = trials.skewed(pool, first_seed, 10 * runs)
     tuned = summary(rows, TUNER)
@@ -235,7 +231,7 @@ def main(workloads: int, seeds: int, first_seed: int, runs: int, jobs: int) -> N
             hours=(round(min(hours), 1), round(max(hours), 1)),
             rows=tuple(rows),
         ),
-        baselines={name: summary(rows, name) for name in rows[0].scores if name != TUNER},
+        baselines=baselines_of(rows, partial(summary, rows)),
         aa=aa,
         skewed=skewed,
         skewed_promoted=skewed.promoted,
@@ -246,8 +242,9 @@ def main(workloads: int, seeds: int, first_seed: int, runs: int, jobs: int) -> N
 
 
 def scale(workloads: int, seeds: int, first_seed: int, jobs: int) -> None:
-    """Measures the numbers of replicas, and adds them to the results."""
-    _record(replace(_recorded(), replicas=replicas.report(workloads, seeds, first_seed, jobs)))
+    """Measures the numbers of replicas, and adds them to the results, also before all are known."""
+    for report in replicas.reports(workloads, seeds, first_seed, jobs):
+        _record(replace(_recorded(), replicas=report))
 
 
 def _recorded() -> Report:
@@ -321,7 +318,7 @@ def _errors_row(name: str, each: Errors) -> str:
     return f"| {name} | {each.runs} | {each.promoted:.1%} | {each.rolled_back:.1%} | {each.inconclusive:.1%} |"
 
 
-def _workload_row(rows: Sequence[Row]) -> str:
+def _workload_row(rows: Sequence[FreshRow]) -> str:
     tuner, untouched = ([row.scores[name] for row in rows] for name in (TUNER, UNTOUCHED))
     backs = [f"{each.back_minutes:.0f}" for each in tuner if each.back_minutes is not None]
     cells = [
@@ -349,7 +346,7 @@ def _short(setting: Setting) -> str:
     return f"{setting.talker_max_num_seqs} / {setting.codec_max_num_seqs}, {setting.chunk_ramp[0]}"
 
 
-def _line(row: Row) -> str:
+def _line(row: FreshRow) -> str:
     scores = ", ".join(f"{name} {each.regret:.1%}" for name, each in row.scores.items())
     return f"workload {row.workload}, seed {row.seed}: best {row.best_well:.1%}; regret {scores}"
 

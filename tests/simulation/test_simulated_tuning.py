@@ -1,6 +1,7 @@
 """The tuner in the simulator: hours of a pipeline with queues, batches and failures; and what was measured of it."""
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import numpy as np
@@ -11,8 +12,9 @@ from simulator import baselines, costs, trials
 from simulator.auto import policy, tune
 from simulator.cases import RESULTS
 from simulator.fresh import draw
+from simulator.rows import TUNER, measured
 from simulator.scenario import Costs, Decoder, Failure, Scenario
-from simulator.tuning import TUNER, Report, best_fixed, write_table
+from simulator.tuning import Report, best_fixed, write_table
 from simulator.twins import Twins
 from simulator.world import World, clock, good, run_fixed
 from syrinx_operator.resource.knobs import Knob, Setting
@@ -220,6 +222,18 @@ def test_the_second_plan_is_nearly_the_best_of_the_grid(name):
 
 
 # What was measured ------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_measurement_continues_where_it_stopped(tmp_path):
+    path, keys = tmp_path / "rows.jsonl", [(seed,) for seed in range(3)]
+    with ThreadPoolExecutor(1) as pool:
+        first = next(measured(pool, trials.skewed_trial, keys[:1], str, path))
+        known = path.read_bytes()
+        rest = list(measured(pool, trials.skewed_trial, keys, str, path))
+        assert rest[0] == first and len(rest) == 3
+        assert path.read_bytes().startswith(known) and len(path.read_bytes().splitlines()) == 3
+        assert sorted(measured(pool, trials.skewed_trial, keys, str, path)) == sorted(rest)
+        assert len(path.read_bytes().splitlines()) == 3
 
 
 def test_verdicts_on_changes_that_change_nothing():

@@ -1,0 +1,83 @@
+"""Rows of a measurement: one for each drawn workload and seed, with a score for each method.
+
+Each result is kept in a file as soon as it is there. A run that was interrupted continues with those that are missing.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, as_completed
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+import simulator
+import syrinx_operator
+from simulator.cases import RESULTS
+
+TUNER = "tuner"
+"""The method that is compared with baselines."""
+_FILE = RESULTS / "rows.jsonl"
+"""Not part of the repository: the results contain the rows."""
+
+Key = tuple[int, ...]
+R = TypeVar("R")
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class Row(Struct, Generic[S], frozen=True, kw_only=True):
+    """One drawn workload with one seed."""
+
+    workload: int
+    """Seed of the workload."""
+    seed: int
+    """Seed of its requests, or of its day."""
+    requests: int
+    scores: Mapping[str, S]
+    """By method."""
+
+
+def baselines_of(rows: Sequence[Row[S]], summarize: Callable[[str], T]) -> dict[str, T]:
+    """Returns the summaries of all methods but the tuner."""
+    return {name: summarize(name) for name in rows[0].scores if name != TUNER}
+
+
+class _Entry(Struct, frozen=True):
+    """A line of the file."""
+
+    revision: str
+    measurement: str
+    key: Key
+    result: Any
+
+
+def measured(
+    pool: Executor, function: Callable[..., R], keys: Sequence[Key], kind: type[R], path: Path = _FILE
+) -> Iterator[R]:
+    """Yields a function's result for each key: first those that are in the file, others in the order they come.
+
+    The function is called with a key's parts. Results of other code are not used.
+    """
+    revision, name = _revision(), f"{function.__module__}.{function.__qualname__}"
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    entries = [msgspec.json.decode(line, type=_Entry) for line in lines]
+    known = {each.key: each.result for each in entries if (each.revision, each.measurement) == (revision, name)}
+    yield from (msgspec.convert(known[key], kind) for key in keys if key in known)
+    running = {pool.submit(function, *key): key for key in keys if key not in known}
+    try:
+        for future in as_completed(running):
+            with path.open("ab") as file:
+                file.write(msgspec.json.encode(_Entry(revision, name, running[future], future.result())) + b"\n")
+            yield future.result()
+    finally:
+        for future in running:
+            future.cancel()
+
+
+def _revision() -> str:
+    """Returns a hash of the code that is measured, and of the code that measures."""
+    folders = [Path(package.__path__[0]) for package in (simulator, syrinx_operator)]
+    files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
