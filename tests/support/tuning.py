@@ -14,6 +14,7 @@ from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import (
     Capacity,
+    Curve,
     Forecast,
     Guard,
     Replicas,
@@ -70,7 +71,7 @@ def scaled(now: datetime, talkers: int = 3, codecs: int = 2, **fields: Any) -> R
         for stage, count in ((Stage.TALKER, talkers), (Stage.CODEC, codecs))
     }
     capacity = Capacity(
-        time=now, setting=BASE, shares={"CustomVoice": 1.0}, frames=50.0, talkers=(2.0, 8.0), codecs=(2.0, 8.0)
+        time=now, setting=BASE, shares={"CustomVoice": 1.0}, frames=50.0, curves=dict.fromkeys(TUNED_STAGES, Curve(2.0))
     )
     known: dict[str, Any] = {"ready_time": now - timedelta(hours=1), "judged_time": now, "capacity": capacity}
     return Replicas(stages=stages, **(known | fields))

@@ -38,7 +38,7 @@ from syrinx_operator.cluster.status import failed
 from syrinx_operator.resource.autoscaling import StageAutoscalingSpec
 from syrinx_operator.resource.connector import ConnectorSpec
 from syrinx_operator.resource.gateway import GatewaySpec, HttpRouteSpec, ParentRef, RouteSpec
-from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.resource.knobs import TUNED_STAGES, Knob, Setting
 from syrinx_operator.resource.spec import (
     CaptureShape,
     CodecSpec,
@@ -49,7 +49,7 @@ from syrinx_operator.resource.spec import (
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.status import Condition, PipelineStatus, read
 from syrinx_operator.resource.tuning import SloSpec, TtfaObjective, TuningSpec
-from syrinx_operator.resource.tuning_status import Forecast, Guard, Soak, State, TrialRecord
+from syrinx_operator.resource.tuning_status import Curve, Forecast, Guard, Soak, State, TrialRecord
 from syrinx_operator.tuner.decide import Event
 from syrinx_stages.contract.settings import ReportedSettings
 
@@ -506,7 +506,7 @@ def test_the_condition_about_replicas_says_what_limits_them():
     status, text = scaling(limited)
     assert status == ("False", "MaxReplicas")
     assert text == "talker: 5 replicas are needed, and maxReplicas is 3"
-    none = msgspec.structs.replace(memory.capacity, talkers=(0.0, 0.0))
+    none = msgspec.structs.replace(memory.capacity, curves=dict.fromkeys(TUNED_STAGES, Curve()))
     assert scaling(msgspec.structs.replace(memory, capacity=none))[0] == ("False", "NoCapacity")
 
 

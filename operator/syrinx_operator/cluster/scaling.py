@@ -33,7 +33,7 @@ def autoscaling_ready(inputs: StatusInputs) -> tuple[ConditionStatus, str, str] 
         return "False", "OtherAutoscaler", message
     if memory is None or memory.capacity is None:
         return "Unknown", "NoData", "what a replica can serve is not known yet: it takes requests and some minutes"
-    if not all(memory.capacity.curves[stage][0] for stage in policy.scales):
+    if not all(memory.capacity.curves[stage].slope for stage in policy.scales):
         return "False", "NoCapacity", "no number of replicas serves slo.ttfa well: see the recommendations of tuning"
     if limited := [
         f"{stage}: {memory.stages[stage].wanted} replicas are needed, and maxReplicas is {scale.maximum}"

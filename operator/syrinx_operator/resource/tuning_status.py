@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Literal
@@ -193,20 +194,35 @@ class Forecast(StatusStruct, frozen=True, kw_only=True):
     setting: Annotated[Setting, Meta(description="The best setting.")]
 
 
+class Curve(StatusStruct, frozen=True, array_like=True):
+    """Requests per second that n replicas serve well: slope * n - root * sqrt(n).
+
+    The fluctuation of a load grows as its square root. It may take several replicas to serve any load well.
+    """
+
+    slope: Number = 0.0
+    """0: no number of replicas serves any load well."""
+    root: Number = 0.0
+
+    def served(self, count: float) -> float:
+        """Returns the requests per second that a number of replicas serves well."""
+        return max(0.0, self.slope * count - self.root * math.sqrt(count))
+
+    def needed(self, rate: float) -> float:
+        """Returns the least number of replicas that serves requests per second well; 0 if none does."""
+        if self.slope <= 0:
+            return 0.0
+        return ((self.root + math.sqrt(self.root**2 + 4 * self.slope * rate)) / (2 * self.slope)) ** 2
+
+
 class Capacity(StatusStruct, frozen=True, kw_only=True):
-    """Requests per second that 1 and 4 replicas serve well, according to the model."""
+    """What talkers and codecs can serve, according to the model."""
 
     time: Annotated[Timestamp, Meta(description="When it was computed.")]
     setting: Annotated[Setting, Meta(description="The setting that it holds for.")]
     shares: Annotated[Mapping[str, Ratio], Meta(description="Shares of the task types that it holds for.")]
     frames: Annotated[float, Meta(ge=0, description="Mean frames of a request that it holds for.")]
-    talkers: Annotated[tuple[Number, ...], Meta(description="Capacity of talkers.")]
-    codecs: Annotated[tuple[Number, ...], Meta(description="Capacity of codecs.")]
-
-    @property
-    def curves(self) -> Mapping[Stage, tuple[float, ...]]:
-        """The capacities by stage."""
-        return {Stage.TALKER: self.talkers, Stage.CODEC: self.codecs}
+    curves: Annotated[Mapping[Stage, Curve], Meta(description="Capacity by stage.")]
 
 
 class Peak(StatusStruct, frozen=True, array_like=True):
@@ -223,8 +239,8 @@ class StageReplicas(StatusStruct, frozen=True, kw_only=True):
     ready: Annotated[Count, Meta(description="How many are ready.")] = 0
     wanted: Annotated[Count, Meta(description="Number that the expected load needs, also beyond the bounds.")] = 0
     recommended: Annotated[Count | None, Meta(description="Number that mode Auto would choose.")] = None
-    correction: Annotated[float, Meta(description="Part of the capacity that is used, by what was observed.")] = USUAL
-    limit: Annotated[float, Meta(description="Part of the capacity with which requests were bad.")] = ANY
+    correction: Annotated[float, Meta(description="Replicas of the model that one is worth, as observed.")] = USUAL
+    limit: Annotated[float, Meta(description="How many were too many: requests were bad.")] = ANY
     peaks: tuple[Peak, ...] = ()
     """Larger needs of the last ten minutes, the largest first."""
 

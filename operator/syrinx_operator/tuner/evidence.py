@@ -160,6 +160,11 @@ class Evidence(Struct, frozen=True, kw_only=True):
         """Length of the window in seconds."""
         return max(0.0, (self.until - self.since).total_seconds())
 
+    @property
+    def dispersion(self) -> float:
+        """Variance of the number of requests in a time, as a ratio of its mean."""
+        return 2 * self.burst - 1
+
     def of_arm(self, arm: str | None = None) -> Outcomes:
         """Returns the outcomes of an arm, over all task types; of all arms without one."""
         return sum((each for (_, name), each in self.outcomes.items() if arm is None or name == arm), Outcomes())

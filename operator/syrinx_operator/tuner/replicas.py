@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from syrinx_operator.resource.knobs import TUNED_STAGES, Setting
 from syrinx_operator.resource.stage_config import Stage
-from syrinx_operator.resource.tuning_status import ANY, RATE_BINS, USUAL, Capacity, Peak, Replicas, StageReplicas
+from syrinx_operator.resource.tuning_status import ANY, RATE_BINS, USUAL, Capacity, Curve, Peak, Replicas, StageReplicas
 from syrinx_operator.tuner.builder import DecisionBuilder, alike, in_force
 from syrinx_operator.tuner.evidence import MIN_REQUESTS, Evidence
 from syrinx_operator.tuner.plan import Question, calibrated
@@ -22,14 +22,16 @@ from syrinx_operator.tuner.policy import Scale
 from syrinx_operator.tuner.trial import end_trial
 from syrinx_operator.tuner.whatif import Model
 
-SIZES = (1, 4)
-"""Numbers of replicas whose capacity the model is asked for. That of others follows a square-root law."""
+SIZES = (1, 2, 4, 8)
+"""Numbers of replicas of which the first that serves a load well is the model's first point of the capacity."""
+SPAN = 4
+"""The second point has so many times the replicas. A square-root law says what other numbers serve."""
 HYSTERESIS = timedelta(minutes=10)
 """Replicas that were needed within this time are kept."""
 RATE_SECONDS, SUDDEN_SECONDS = 300.0, 30.0
 """Windows of the rate of requests, and of a sudden rise."""
-JUDGED_SECONDS, MAX_JUDGED_SECONDS = 45.0, 600.0
-"""Least and most time of which it is judged how requests are served."""
+JUDGED_SECONDS, LOAD_SECONDS = 45.0, 600.0
+"""Least time of which it is judged how requests are served; and the time that shows what the load is like."""
 LOOK_SECONDS = 10.0
 """Time between two evaluations while there are requests."""
 BIN_SECONDS = 600
@@ -47,10 +49,11 @@ FAST, SLOW = 1.03, 1.005
 """Growth of the used capacity in five minutes while requests are served well, up to what was too much, and beyond."""
 _MAX_TARGET = 0.998
 """The model plays too few requests for more."""
-_REQUESTS = 400
+_REQUESTS = 1600
 _AMPLE_CODECS, _AMPLE_TALKERS = 8, 2
 """Codecs for each talker, and talkers for each that is needed, which do not limit the other stage."""
-_BISECTIONS = 4
+_TINY, _BISECTIONS = 2.0**-8, 4
+"""Share of the present load for each replica that is next to none."""
 
 
 class CapacityQuestion(Struct, frozen=True, kw_only=True):
@@ -69,83 +72,69 @@ AskModel = Callable[[DecisionBuilder, Evidence, Setting], Question | None]
 
 
 def capacity(question: CapacityQuestion) -> Capacity:
-    """Returns the requests per second that `SIZES` replicas of a stage serve well. Takes seconds."""
+    """Returns the requests per second that talkers and codecs serve well. Takes seconds."""
     asked = question.asked
     # How fast the engines are in truth, the corrections say.
     load, plant = asked.load, replace(calibrated(asked), slowdown=asked.plant.slowdown)
     # Each stage may cause half of the bad requests.
-    wanted = 1 - (1 - min(question.target, _MAX_TARGET)) / 2
-    talkers: tuple[float, ...] = ()
+    tolerated = (1 - min(question.target, _MAX_TARGET)) / 2
+    talkers = codecs = Curve()
 
-    def serves(rate: float, talkers: int, codecs: int) -> bool:
+    def bad_ratio(rate: float, talkers: int, codecs: int) -> float:
         rates = {name: each * rate / load.rate for name, each in load.rates.items()}
         counted = replace(plant, talkers=talkers, codecs=codecs)
         model = Model(replace(load, rates=rates), counted, asked.measured, _REQUESTS)
         live = model.live(asked.current.talker_max_num_seqs)
         fits = live + 2 * math.sqrt(live) <= codecs * plant.codec_resident
-        return fits and model.outcome(asked.current).well >= wanted
+        return 1 - model.outcome(asked.current).well if fits else 1.0
 
-    def talkers_serve(rate: float, count: int) -> bool:
-        return serves(rate, count, _AMPLE_CODECS * count)
+    def of_talkers(rate: float, count: int) -> float:
+        return bad_ratio(rate, count, _AMPLE_CODECS * count)
 
-    def codecs_serve(rate: float, count: int) -> bool:
-        return serves(rate, _AMPLE_TALKERS * needed(talkers, rate), count)
+    def of_codecs(rate: float, count: int) -> float:
+        return bad_ratio(rate, _AMPLE_TALKERS * max(math.ceil(talkers.needed(rate)), count), count)
 
-    talkers = _curve(talkers_serve, load.rate / plant.talkers)
-    codecs = _curve(codecs_serve, load.rate / plant.codecs) if talkers[0] else (0.0,) * len(SIZES)
+    talkers = _curve(of_talkers, tolerated, load.rate / plant.talkers)
+    if talkers.slope:
+        codecs = _curve(of_codecs, tolerated, load.rate / plant.codecs)
     return Capacity(
         time=question.time,
         setting=asked.current,
         shares={name: rate / load.rate for name, rate in load.rates.items()},
         frames=load.frames,
-        talkers=talkers,
-        codecs=codecs,
+        curves={Stage.TALKER: talkers, Stage.CODEC: codecs},
     )
 
 
-def _curve(serves: Callable[[float, int], bool], guess: float) -> tuple[float, ...]:
-    """Returns the largest rate that is served well, by number of replicas in `SIZES`; 0 if none is."""
-    found: list[float] = []
-    for count in SIZES:
-        # More replicas serve more than in proportion.
-        rate = found[-1] * count / SIZES[len(found) - 1] if found else guess
-        factor = 1.3 if found else 2.0
-        is_served = serves(rate, count)
-        for _ in range(8):
-            other = rate * factor if is_served else rate / factor
-            if serves(other, count) != is_served:
-                break
-            rate = other
-        else:
-            if not is_served:
-                return (0.0,) * len(SIZES)
-        low, high = (rate, rate * factor) if is_served else (rate / factor, rate)
-        for _ in range(_BISECTIONS - 2 * bool(found)):
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if serves(middle, count) else (low, middle)
-        found.append(low)
-    return tuple(found)
+def _curve(bad_ratio: Callable[[float, int], float], tolerated: float, guess: float) -> Curve:
+    """Returns the capacity of a stage, of which `bad_ratio` is a function of the rate and the number of replicas.
+
+    `guess` is about what a replica serves. In bursts, few replicas serve not even a small load well.
+    """
+    first = next((count for count in SIZES if bad_ratio(_TINY * guess * count, count) <= tolerated / 2), 0)
+    if not first:
+        return Curve()
+    one = _most(lambda rate: bad_ratio(rate, first) <= tolerated, guess * first, 2.0, _BISECTIONS)
+    # More replicas serve more than in proportion.
+    other = _most(lambda rate: bad_ratio(rate, SPAN * first) <= tolerated, SPAN * one, 1.3, _BISECTIONS - 2)
+    # Through both points.
+    root = max((other / SPAN - one) / (1 - 1 / math.sqrt(SPAN)) / math.sqrt(first), 0.0)
+    return Curve(slope=other / (SPAN * first) + root / math.sqrt(SPAN * first), root=root)
 
 
-def served(curve: tuple[float, ...], count: int) -> float:
-    """Returns the requests per second that a number of replicas serves well: a * n - b * sqrt(n)."""
-    slope, root = _law(curve)
-    return slope * count - root * math.sqrt(count)
-
-
-def needed(curve: tuple[float, ...], rate: float) -> int:
-    """Returns the least number of replicas that serves a rate well."""
-    slope, root = _law(curve)
-    if rate <= 0 or slope <= 0:
-        return 1
-    return max(1, math.ceil(((root + math.sqrt(root**2 + 4 * slope * rate)) / (2 * slope)) ** 2 - 1e-6))
-
-
-def _law(curve: tuple[float, ...]) -> tuple[float, float]:
-    """Returns (a, b) through two points. The fluctuation of a load grows as the square root of it."""
-    (one, two), (first, last) = SIZES, curve
-    root = max((last / two - first / one) / (1 / math.sqrt(one) - 1 / math.sqrt(two)), 0.0)
-    return last / two + root / math.sqrt(two), root
+def _most(serves: Callable[[float], bool], rate: float, factor: float, bisections: int) -> float:
+    """Returns the largest rate that is served well: that of a guess, and steps by a factor, which are then bisected."""
+    is_served = serves(rate)
+    for _ in range(8):
+        other = rate * factor if is_served else rate / factor
+        if serves(other) != is_served:
+            break
+        rate = other
+    low, high = (rate, rate * factor) if is_served else (rate / factor, rate)
+    for _ in range(bisections):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if serves(middle) else (low, middle)
+    return low
 
 
 # One decision -------------------------------------------------------------------------------------------------------
@@ -169,14 +158,15 @@ def advance(builder: DecisionBuilder, question: AskModel, ask: AskCapacity) -> N
         return
     if recent.rates:
         builder.requeue_after = min(builder.requeue_after, LOOK_SECONDS)
-    judged = builder.now - timedelta(seconds=MAX_JUDGED_SECONDS)
-    known = builder.look(max(_memory(builder).ready_time, judged), builder.now)
+    # The load does not depend on the replicas, how it is served does.
+    long = builder.look(builder.now - timedelta(seconds=LOAD_SECONDS), builder.now)
+    known = builder.look(max(_memory(builder).ready_time, long.since), builder.now)
     if known.of_arm().accepted >= MIN_REQUESTS:
         if builder.state.trial is None or _memory(builder).capacity is None:
-            _measure(builder, known, question, ask)
+            _measure(builder, known, long, question, ask)
         if builder.state.trial is None and builder.state.soak is None:
             _correct(builder, known)
-    _scale(builder, now, coming_rate(builder, recent))
+    _scale(builder, now, coming_rate(builder, replace(recent, burst=long.burst)))
 
 
 def _memory(builder: DecisionBuilder) -> Replicas:
@@ -234,7 +224,7 @@ def coming_rate(builder: DecisionBuilder, recent: Evidence) -> float:
     lead = _memory(builder).start_seconds + builder.policy.interval
     rate = _bound(recent, 1.0)
     found = [rate, _as_yesterday(builder, rate, lead)]
-    for before, after in _pairs(builder, SUDDEN_SECONDS):
+    for before, after in _pairs(builder, SUDDEN_SECONDS, recent.burst):
         lowest = _bound(after, -2.0)
         # A certain rise goes on for as long again.
         is_rising = _bound(after, -3.0) > _bound(before, 3.0)
@@ -243,17 +233,19 @@ def coming_rate(builder: DecisionBuilder, recent: Evidence) -> float:
     slopes = [
         (_bound(after) - _bound(before)) / seconds
         for seconds in (RATE_SECONDS, 2 * RATE_SECONDS)
-        for before, after in _pairs(builder, seconds)
+        for before, after in _pairs(builder, seconds, recent.burst)
     ]
     if len(slopes) == 2:
         found.append(_bound(recent) + min(slopes) * (RATE_SECONDS / 2 + lead))
     return max(found)
 
 
-def _pairs(builder: DecisionBuilder, seconds: float) -> Iterator[tuple[Evidence, Evidence]]:
-    """Yields the last seconds and as many before, if enough of both is known."""
+def _pairs(builder: DecisionBuilder, seconds: float, burst: float) -> Iterator[tuple[Evidence, Evidence]]:
+    """Yields the last seconds and as many before, if enough of both is known. Short ones do not show the bursts."""
     middle = builder.now - timedelta(seconds=seconds)
-    before, after = builder.look(middle - timedelta(seconds=seconds), middle), builder.look(middle, builder.now)
+    before, after = (
+        replace(builder.look(end - timedelta(seconds=seconds), end), burst=burst) for end in (middle, builder.now)
+    )
     if min(before.seconds, after.seconds) > seconds / 2:
         yield before, after
 
@@ -261,7 +253,7 @@ def _pairs(builder: DecisionBuilder, seconds: float) -> Iterator[tuple[Evidence,
 def _bound(window: Evidence, deviations: float = 0.0) -> float:
     """Returns the rate of a window and some of its standard deviations."""
     count = float(window.of_arm().accepted)
-    return max(0.0, count + deviations * math.sqrt(window.burst * count)) / window.seconds
+    return max(0.0, count + deviations * math.sqrt(window.dispersion * count)) / window.seconds
 
 
 def _as_yesterday(builder: DecisionBuilder, rate: float, lead: float) -> float:
@@ -277,12 +269,14 @@ def _as_yesterday(builder: DecisionBuilder, rate: float, lead: float) -> float:
 # What replicas can do -----------------------------------------------------------------------------------------------
 
 
-def _measure(builder: DecisionBuilder, known: Evidence, question: AskModel, ask: AskCapacity) -> None:
+def _measure(builder: DecisionBuilder, known: Evidence, long: Evidence, question: AskModel, ask: AskCapacity) -> None:
     """Asks the model for the capacity of replicas, unless it is known for this setting and mix."""
     memory, setting = _memory(builder), in_force(builder.policy, builder.state)
     if memory.capacity is None and _verdict(builder, known) is None:
         return  # What is observed corrects the first answer at once.
-    asked = question(builder, known, setting)
+    if long.seconds < RATE_SECONDS / 2:
+        return  # Bursts do not show in less.
+    asked = question(builder, long, setting)
     if asked is None or _holds(builder, memory.capacity, asked):
         return
     found = ask(CapacityQuestion(asked=asked, target=_target(builder), time=builder.now))
@@ -316,10 +310,8 @@ def _correct(builder: DecisionBuilder, known: Evidence) -> None:
     if memory.capacity is None or is_good is None:
         return
     curves, stages, bad = memory.capacity.curves, dict(memory.stages), known.of_arm().bad_ratio
-    use = {
-        stage: sum(known.rates.values()) / max(served(curves[stage], part.ready), 1e-9)
-        for stage, part in stages.items()
-    }
+    rate = sum(known.rates.values())
+    use = {stage: curves[stage].needed(rate) / max(part.ready, 1) for stage, part in stages.items()}
     if is_good:
         grows = builder.seconds_since(memory.judged_time) >= RATE_SECONDS
         for stage, part in stages.items():
@@ -364,10 +356,11 @@ def _target(builder: DecisionBuilder) -> float:
 
 def _scale(builder: DecisionBuilder, now: Evidence, rate: float) -> None:
     memory, scales = _memory(builder), builder.policy.scales
-    if memory.capacity is None or not all(memory.capacity.curves[stage][0] for stage in scales):
+    if memory.capacity is None or not all(memory.capacity.curves[stage].slope for stage in scales):
         return
     wanted = {
-        stage: needed(memory.capacity.curves[stage], rate / part.correction) for stage, part in memory.stages.items()
+        stage: max(1, math.ceil(memory.capacity.curves[stage].needed(rate) / part.correction - 1e-6))
+        for stage, part in memory.stages.items()
     }
     if builder.policy.colocated:
         wanted = dict.fromkeys(wanted, max(wanted.values()))
@@ -424,7 +417,7 @@ def _report(builder: DecisionBuilder, before: Replicas, rate: float) -> None:
 def able(memory: Replicas, stage: Stage) -> float:
     """Returns the requests per second that a stage's replicas serve well, once their capacity is known."""
     part = memory.stages[stage]
-    return part.correction * served(memory.capacity.curves[stage], part.count) if memory.capacity else 0.0
+    return memory.capacity.curves[stage].served(part.correction * part.count) if memory.capacity else 0.0
 
 
 def summary(memory: Replicas) -> str:
