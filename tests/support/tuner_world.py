@@ -9,11 +9,11 @@ from simulator.scripted import START, TASK_TYPE, Bad, Scripted, clock
 from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_operator.resource.tuning_status import Capacity, State
+from syrinx_operator.tuner.capacity import CapacityQuestion
 from syrinx_operator.tuner.decide import Assignment, Decision, assignment, decide
 from syrinx_operator.tuner.evidence import Outcomes
 from syrinx_operator.tuner.plan import Answer, Forecast, Question
 from syrinx_operator.tuner.policy import Objective, Policy, policy_of
-from syrinx_operator.tuner.replicas import CapacityQuestion
 
 __all__ = ["BASE", "BETTER", "START", "TASK_TYPE", "World", "auto", "better", "clock", "served"]
 

@@ -20,9 +20,9 @@ from syrinx_operator.resource.tuning_status import (
     StepPoint,
 )
 from syrinx_operator.tuner import replicas
+from syrinx_operator.tuner.capacity import CapacityQuestion, capacity
 from syrinx_operator.tuner.plan import Question
 from syrinx_operator.tuner.policy import Scale
-from syrinx_operator.tuner.replicas import CapacityQuestion, capacity
 from syrinx_operator.tuner.whatif import Load, Plant
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -248,7 +248,7 @@ def test_replicas_are_removed_when_ten_minutes_did_not_need_them():
     assert most >= 7
     world.rate, before = 3.0, world.now
     world.until(lambda w: w.counts[TALKER] < most, HOUR)
-    assert world.now - before >= replicas.HYSTERESIS.total_seconds()
+    assert world.now - before >= replicas.BIN_SECONDS
     world.serve(HOUR)
     assert world.counts == {TALKER: 2, CODEC: 1}
     assert "ScaledDown" in world.events

@@ -12,6 +12,7 @@ from syrinx_operator.resource.tuning_status import (
     MAX_HISTORY,
     MAX_TRIED,
     Phase,
+    Replicas,
     State,
     TrialRecord,
     Tried,
@@ -57,6 +58,12 @@ class DecisionBuilder:
     def set(self, **fields: Any) -> None:
         """Replaces fields of the state."""
         self.state = msgspec.structs.replace(self.state, **fields)
+
+    @property
+    def replicas(self) -> Replicas:
+        """What is known about the number of replicas."""
+        assert self.state.replicas is not None
+        return self.state.replicas
 
     def set_phase(self, phase: Phase, message: str) -> None:
         """Sets the phase and its message."""

@@ -24,12 +24,12 @@ from syrinx_operator.tuner.builder import (
     format_change,
     in_force,
 )
+from syrinx_operator.tuner.capacity import AskCapacity
 from syrinx_operator.tuner.captures import plan_captures
 from syrinx_operator.tuner.curves import learned
 from syrinx_operator.tuner.evidence import Evidence, ttfa_quantile
 from syrinx_operator.tuner.plan import Answer, Compared, Question
 from syrinx_operator.tuner.policy import Policy
-from syrinx_operator.tuner.replicas import AskCapacity
 from syrinx_operator.tuner.whatif import QUICK, Load, Plant
 
 __all__ = ["Assignment", "Decision", "Event", "assignment", "decide"]

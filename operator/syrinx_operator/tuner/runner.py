@@ -19,12 +19,12 @@ import msgspec
 from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.tuning_status import Capacity, State
 from syrinx_operator.tuner.builder import in_force
+from syrinx_operator.tuner.capacity import CapacityQuestion, capacity
 from syrinx_operator.tuner.counters import CounterHistory, Observation
 from syrinx_operator.tuner.decide import Decision, Event, decide
 from syrinx_operator.tuner.evidence import Evidence
 from syrinx_operator.tuner.plan import Answer, Question, plan
 from syrinx_operator.tuner.policy import Policy
-from syrinx_operator.tuner.replicas import CapacityQuestion, capacity
 from syrinx_stages.contract import logs
 
 FAILURE_BACKOFF = timedelta(minutes=30)
