@@ -20,7 +20,9 @@ from syrinx_operator.tuner.policy import Scale
 from syrinx_operator.tuner.trial import end_trial
 
 BIN_SECONDS = 600
-"""The load's rate in this time is kept for tomorrow, and shows its bursts. Replicas that were needed in it are kept."""
+"""The load's rate in this time is remembered for a day, and shows its bursts."""
+KEPT = timedelta(minutes=10)
+"""Replicas that were needed within this time are kept."""
 RATE_SECONDS, SUDDEN_SECONDS = 300.0, 30.0
 """Windows of the rate of requests, and of a sudden rise."""
 LOOK_SECONDS = 10.0
@@ -179,9 +181,7 @@ def _scaled(part: StageReplicas, wanted: int, scale: Scale, now: datetime, *, ma
     before = min(max(before, scale.minimum), scale.maximum)
     peaks: tuple[Peak, ...] = ()
     if goal < before:
-        lasting = [
-            each for each in part.peaks or (Peak(now, before),) if now - each.time < timedelta(seconds=BIN_SECONDS)
-        ]
+        lasting = [each for each in part.peaks or (Peak(now, before),) if now - each.time < KEPT]
         peaks = (*(each for each in lasting if each.count > goal), Peak(now, goal))
     count = min(before, max(each.count for each in peaks)) if peaks and may_remove else max(before, goal)
     if scale.mode == "Auto":
