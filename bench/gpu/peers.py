@@ -62,6 +62,10 @@ LOG_BYTES = 2000
 LIMIT_SECONDS = 560.0
 
 
+_OWN = ("runaway_guard",)
+"""Fields that only Syrinx has."""
+
+
 class Peer(Struct, frozen=True, kw_only=True):
     """How to find, start and ask a service."""
 
@@ -72,7 +76,7 @@ class Peer(Struct, frozen=True, kw_only=True):
     """Starts it, with the placeholders `MODEL` and `PORT`."""
     ready: str
     """Path that returns 200 when it is ready."""
-    omitted: Sequence[str] = ()
+    omitted: Sequence[str] = _OWN
     """Fields of the requests that it does not accept."""
 
     @property
@@ -90,7 +94,7 @@ PEERS = (
             *("--host", "127.0.0.1", "--port", "PORT"),
         ),
         ready="/ready",
-        omitted=("stream_format",),
+        omitted=("stream_format", *_OWN),
     ),
     Peer(
         name="vllm-omni",
@@ -103,7 +107,7 @@ PEERS = (
         package="sglang_omni",
         command=("sgl-omni", "serve", "--model-path", "MODEL", "--port", "PORT"),
         ready="/health",
-        omitted=("stream_format",),
+        omitted=("stream_format", *_OWN),
     ),
 )
 NAMES = (SYRINX, *(peer.name for peer in PEERS))

@@ -122,6 +122,8 @@ def make_script(voices: Sequence[str], fixed_lengths: bool, seed: int = 0, refer
     if fixed_lengths:
         for rank, field in enumerate(fields):  # Long texts get long utterances.
             field["max_new_tokens"] = round(length_seconds((rank + 0.5) / len(texts)) / FAMILY.frame_seconds)
+            # What random weights generate is no speech.
+            field["runaway_guard"] = False
     for index, field in enumerate(fields if references else ()):
         field["ref_audio"] = references[index % len(references)]
         field["ref_text"] = TRANSCRIPT
