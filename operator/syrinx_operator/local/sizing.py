@@ -10,6 +10,8 @@ from syrinx_operator.resource.spec import TTSPipeline, default_pipeline
 MAX_CORES = 32
 """More replicas of each stage share less, and one gateway serves no more."""
 GIB_PER_PROCESS = 0.5
+MAX_GATEWAYS = 8
+"""One Redis serves no more."""
 
 
 def sized_pipeline(cores: int, memory_gib: float) -> TTSPipeline:
@@ -25,7 +27,7 @@ def with_gpu_replicas(resource: Any, count_gpus: Callable[[], int]) -> Any:
     """Returns a resource, as plain data that may be invalid, with a talker and a codec on each GPU.
 
     Applies to stages with device cuda that leave `replicas` out. One gateway process serves about as many listeners as
-    one GPU, so there is one more than GPUs, unless `spec.gateway.replicas` is given.
+    one GPU, so there is one more than GPUs, up to `MAX_GATEWAYS`, unless `spec.gateway.replicas` is given.
     """
     spec = resource.get("spec") if isinstance(resource, dict) else None
     if not isinstance(spec, dict):
@@ -40,7 +42,7 @@ def with_gpu_replicas(resource: Any, count_gpus: Callable[[], int]) -> Any:
         return resource
     gateway = spec.get("gateway", {})
     if isinstance(gateway, dict) and "replicas" not in gateway:
-        added["gateway"] = {**gateway, "replicas": 1 + count_gpus()}
+        added["gateway"] = {**gateway, "replicas": min(1 + count_gpus(), MAX_GATEWAYS)}
     return {**resource, "spec": {**spec, **added}}
 
 
