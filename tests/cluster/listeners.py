@@ -17,15 +17,13 @@ PAUSE_AFTER_FAILURE = 1.0
 class Listeners:
     """Clients of a pipeline in threads of their own. Leaving `with` waits for the streams in progress."""
 
-    def __init__(self, pipeline: Pipeline, clients: int = 1, text: str = speech.SENTENCE, pause: float = 0.0) -> None:
-        """`pause` are the seconds between a client's streams."""
+    def __init__(self, pipeline: Pipeline, clients: int = 1, text: str = speech.SENTENCE) -> None:
         self.streams: list[bytes] = []
         """PCM of each complete stream."""
         self.failures: list[str] = []
         """Error of each request that failed."""
         self._pipeline = pipeline
         self._text = text
-        self._pause = pause
         self._leave = threading.Event()
         self._threads = [threading.Thread(target=self._listen) for _ in range(clients)]
 
@@ -50,7 +48,6 @@ class Listeners:
             try:
                 pcm = speech.stream(self._pipeline.cluster, self._pipeline.name, self._text, on_audio=lambda: None)
                 self.streams.append(pcm)
-                self._leave.wait(self._pause)
             except (ApiError, httpx.HTTPError) as error:
                 self.failures.append(f"{type(error).__name__}: {error}")
                 self._leave.wait(PAUSE_AFTER_FAILURE)
