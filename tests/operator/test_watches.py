@@ -79,7 +79,8 @@ async def test_it_outlives_an_api_server_that_does_not_answer(harness, outage):
         await harness.wait(lambda: harness.cluster.find("configmap", "demo-codec"), "what was deleted comes back")
         await harness.settled()
         await operator.until(lambda: operator.get("/readyz").text == "ready\n", "everything is watched again")
-        assert repeated(harness, since) == []
+        # Until the watch is back, the operator does not see its own report of a refusal, and may write it again.
+        assert [write for write in repeated(harness, since) if "on purpose" not in write[2]] == []
 
 
 async def test_it_starts_before_the_api_server(harness):
