@@ -26,7 +26,8 @@ MAX_DELIVERIES = 3
 """A request that was delivered this many times without progress and is taken over once more has failed."""
 STREAM_TTL_SECONDS = 120
 """Time to live of a stream after its last write. A playback report counts as a write to all streams of its request.
-Before the first write, the time that the request may wait in the queue is added."""
+Before the first write, the time that the request may wait in the queue is added. It is up to 10 s less, because not
+each write extends it."""
 CLAIM_SECONDS = 1.0
 """How long `Consumer.claim` waits for a request."""
 RETRY_SECONDS = 15.0
@@ -56,6 +57,10 @@ class QueueFull(ConnectorError):
         super().__init__(message)
         self.retry_after = retry_after
         self.code = code
+
+
+class RequestExists(ConnectorError):
+    """A request with this ID was submitted before, and has not been released."""
 
 
 class Gone(ConnectorError):
@@ -105,6 +110,8 @@ class Ticket(Struct, frozen=True):
 
     request_id: str
     entry_id: str
+    gateway: str = ""
+    """The token of the gateway, if another one may continue the request: only the last one may release it."""
 
 
 class Claim(Struct, frozen=True):
@@ -164,7 +171,7 @@ class Cancelled(Struct, frozen=True):
 
 
 class QueueState(Struct, frozen=True):
-    """The requests that no consumer of a group has claimed."""
+    """The requests that no talker has claimed."""
 
     length: int
     oldest_seconds: float
@@ -218,13 +225,19 @@ class Consumer(Protocol):
         """
 
     async def refresh(self, entry_ids: Sequence[str]) -> Sequence[str]:
-        """Renews leases. Returns the claims that this consumer lost: finished, released, expired or taken over."""
+        """Renews the lease, unless a report just has.
+
+        Returns the claims that this consumer lost: finished, released, expired or taken over.
+        """
 
     async def reclaim(self, claim: Claim) -> Sequence[Claim]:
         """Returns a claim of this consumer again, under a new epoch; nothing if another replica owns the request."""
 
     async def report(self, capacity: Capacity) -> float | None:
-        """Publishes the replica's capacity. Returns how many requests the codecs can take; None without a report."""
+        """Publishes the replica's capacity and renews its lease.
+
+        Returns to a talker how many requests the codecs can take, as they report. None if none has, and to a codec.
+        """
 
     def forget(self, request_id: str) -> None:
         """Stops serving a request without finishing it: another replica takes it over when the lease expires."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError
-from syrinx_stages.connector.redis_connection import LOST, Command, Connection, Refused, ReplyError
+from syrinx_stages.connector.redis_connection import LOST, Command, Connection, Redirected, Refused, ReplyError
 from syrinx_stages.connector.redis_pool import COMMAND_SECONDS, CommandPool, backoff
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class BlockingConnection:
                 return None
             self._sent = True
             reply = await self._connection.call(build(), COMMAND_SECONDS)
-        except (ConnectorError, Refused, *LOST) as error:
+        except (ConnectorError, Redirected, Refused, *LOST) as error:
             await self._handle_loss(error)
             return None
         except ReplyError:
@@ -112,7 +112,7 @@ class BlockingConnection:
         return reply
 
     async def _connect(self) -> Connection:
-        connection = await Connection.open(self._pool.address)
+        connection = await self._pool.open_connection("claims")
         try:
             self._client_id = await connection.call((b"CLIENT", b"ID"), COMMAND_SECONDS)
             await self._on_connect()

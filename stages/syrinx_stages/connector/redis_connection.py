@@ -1,5 +1,7 @@
 """One connection to Redis, using hiredis directly on the socket: redis-py would double the cost of a command.
 
+Commands are pipelined: they are sent at once, and Redis replies in their order.
+
 Replies are RESP2 values: bytes, int, None and lists of these.
 """
 
@@ -9,6 +11,7 @@ import asyncio
 import itertools
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -52,6 +55,14 @@ class Unavailable(ReplyError):
     """Redis cannot serve commands now, or is no longer the primary."""
 
 
+class Redirected(ReplyError):
+    """The node of a Redis Cluster does not serve the slot of the keys."""
+
+
+class Migrating(Redirected):
+    """The slot is being moved to another node, and this one lacks some of the keys."""
+
+
 LOST = (Unavailable, OSError)
 """Errors that a new connection may resolve: a restart, a failover, dropped packets. (`TimeoutError`, a closed
 connection and a certificate error are `OSError`s.)"""
@@ -62,9 +73,12 @@ _BY_PREFIX: dict[str, type[ReplyError]] = {
     **dict.fromkeys(("NOAUTH", "WRONGPASS", "ERR AUTH", "ERR Client sent AUTH"), Refused),
     **dict.fromkeys(("LOADING", "MASTERDOWN", "CLUSTERDOWN", "BUSY "), Unavailable),
     "ERR max number of clients reached": Unavailable,
+    "MOVED ": Redirected,
+    **dict.fromkeys(("ASK ", "TRYAGAIN "), Migrating),
 }
 _BY_PART: dict[str, type[ReplyError]] = {
     "OOM command not allowed": OutOfMemory,
+    "attempted to access a non local key": Migrating,
     **dict.fromkeys(("READONLY You can't write", "NOREPLICAS Not enough"), Unavailable),
 }
 """Parts of the error reply of a command that writes, and of a script that runs it."""
@@ -83,6 +97,9 @@ class Address:
     `password` is used if the URL has none. A rediss:// server must present a certificate for its host name, signed by a
     certificate authority of the system or, if `ca_file` (PEM) is given, by one in that file.
     """
+
+    redirects = False
+    """The server is found by the keys, so another connection may resolve `Redirected`."""
 
     def __init__(self, url: str, password: str = "", ca_file: str | None = None) -> None:
         try:
@@ -115,6 +132,15 @@ class Address:
         if database and int(database):
             self.setup_commands.append((b"SELECT", int(database)))
 
+    @property
+    def host(self) -> str:
+        """The host of the server; empty for a socket of this machine."""
+        return "" if self._path else self._host
+
+    def for_key(self, key: str) -> Address:
+        """Returns the address of the server that has a key: this one, unless servers share the keys."""
+        return self
+
     async def connect(self, protocol: Callable[[], P]) -> P:
         """Opens a connection to the server. Raises OSError."""
         loop = asyncio.get_running_loop()
@@ -139,15 +165,18 @@ class Address:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A connection, open until it is closed or lost or a call fails. One call at a time."""
+    """A connection, open until it is closed or lost or a reply is late."""
 
     def __init__(self) -> None:
         self._parser = hiredis.Reader(replyError=reply_error)
         self._parser.setmaxbuf(MAX_PARSER_BUFFER)
         self._received = memoryview(bytearray(RECEIVE_BYTES))
         self._transport: asyncio.Transport
-        self._on_reply: Callable[[Any], None] | None = None
+        self._pending: deque[tuple[Callable[[Any], None], float]] = deque()
+        """What to call with each outstanding reply, and when it is late (seconds of the event loop)."""
         self._timer: asyncio.TimerHandle | None = None
+        self._unsent: deque[Iterator[bytes]] = deque()
+        """Commands that are not written yet: the rest of a large one, and those after it."""
         self.is_open = False
 
     @classmethod
@@ -168,17 +197,18 @@ class Connection(asyncio.BufferedProtocol):
         """Sends a command. `on_reply` is called once: with the reply, a `ReplyError` or an `OSError`.
 
         The callback runs as soon as the reply is parsed, ahead of everything that is scheduled on the event loop.
-        Raises RuntimeError if the reply to an earlier command is outstanding.
         """
-        if self._on_reply is not None:
-            raise RuntimeError("the connection still waits for the reply to an earlier command")
         if not self.is_open:
             on_reply(ConnectionResetError("the connection is closed"))
             return
-        self._on_reply = on_reply
-        # `asyncio.timeout` would cost as much as the rest of the call.
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._time_out, seconds)
-        self._write(_blocks(command))
+        late_at = asyncio.get_running_loop().time() + seconds
+        self._pending.append((on_reply, late_at))
+        # One timer for all: `asyncio.timeout` would cost as much as the rest of the call.
+        if self._timer is None or self._timer.when() > late_at:
+            self._set_timer(late_at)
+        self._unsent.append(_blocks(command))
+        if len(self._unsent) == 1:
+            self._write()
 
     async def call(self, command: Command, seconds: float) -> Any:
         """Sends a command and returns its reply. Raises `ReplyError`, or closes the connection and raises `OSError`."""
@@ -212,57 +242,83 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             self._parser.feed(self._received[:nbytes])  # type: ignore[arg-type]
-            reply = self._parser.gets()
+            while (reply := self._parser.gets()) is not False:
+                if self._pending:
+                    self._pending.popleft()[0](reply)
         except hiredis.ProtocolError as error:
             self._fail(ConnectionError(f"the server is not Redis: {error}"))
-            return
-        if reply is not False:
-            self._resolve(reply)
 
-    def _write(self, blocks: Iterator[bytes]) -> None:
-        for number, block in enumerate(blocks, 1):
-            if not self.is_open:
-                return
+    def _write(self) -> None:
+        """Writes what is unsent, up to the blocks of one turn of the event loop."""
+        for _ in range(TURN_BLOCKS):
+            while (block := next(self._unsent[0], None)) is None:
+                self._unsent.popleft()
+                if not self._unsent:
+                    return
             self._transport.write(block)
-            if number == TURN_BLOCKS:
-                asyncio.get_running_loop().call_soon(self._write, blocks)
-                return
+        asyncio.get_running_loop().call_soon(self._write_on)
 
-    def _time_out(self, seconds: float) -> None:
-        self._fail(TimeoutError(f"no reply within {seconds:.0f} s"))
+    def _write_on(self) -> None:
+        if self.is_open:
+            self._write()
+
+    def _check_time(self) -> None:
+        self._timer = None
+        if not self._pending:
+            return
+        late_at = self._pending[0][1]
+        if asyncio.get_running_loop().time() < late_at:
+            self._set_timer(late_at)
+        else:
+            self._fail(TimeoutError("no reply in time"))
+
+    def _set_timer(self, late_at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(late_at, self._check_time)
 
     def _fail(self, error: Exception) -> None:
         self.is_open = False
         self._transport.abort()
-        self._resolve(error)
-
-    def _resolve(self, reply: Any) -> None:
-        on_reply, self._on_reply = self._on_reply, None
         if self._timer is not None:
             self._timer.cancel()
-        if on_reply is not None:
-            on_reply(reply)
+        pending, self._pending = self._pending, deque()
+        for on_reply, _ in pending:
+            on_reply(error)
 
 
 def _blocks(command: Command) -> Iterator[bytes]:
     """Encodes a command as RESP, in blocks to write."""
-    for part in command:
-        if isinstance(part, bytes) and len(part) >= LARGE_ARGUMENT_BYTES:
-            break
-    else:
+    if sum(map(_large_bytes, command)) < SEND_BLOCK_BYTES:
         yield hiredis.pack_command(tuple(command))  # type: ignore[arg-type]
         return
-    pieces, size = [b"*%d\r\n" % len(command)], 0
+    pieces, size, small = [b"*%d\r\n" % len(command)], 0, list[Any]()
     for part in command:
-        data = part if isinstance(part, bytes) else str(part).encode()
-        pieces.append(b"$%d\r\n" % len(data))
-        start = 0
-        while len(data) - start > SEND_BLOCK_BYTES:
-            yield b"".join((*pieces, data[start : start + SEND_BLOCK_BYTES]))
+        if not (isinstance(part, bytes) and _large_bytes(part)):
+            small.append(part)
+            continue
+        before = _packed(small)
+        pieces += (before, b"$%d\r\n" % len(part))
+        small, size, start = [], size + len(before), 0
+        while len(part) - start > SEND_BLOCK_BYTES:
+            yield b"".join((*pieces, part[start : start + SEND_BLOCK_BYTES]))
             pieces, size, start = [], 0, start + SEND_BLOCK_BYTES
-        pieces += (data[start:], b"\r\n")
-        size += len(data) - start
+        pieces += (part[start:], b"\r\n")
+        size += len(part) - start
         if size >= SEND_BLOCK_BYTES:
             yield b"".join(pieces)
             pieces, size = [], 0
-    yield b"".join(pieces)
+    yield b"".join((*pieces, _packed(small)))
+
+
+def _large_bytes(part: bytes | str | int) -> int:
+    """Returns the size of an argument that is sent without an extra copy; 0 for others."""
+    return len(part) if isinstance(part, bytes) and len(part) >= LARGE_ARGUMENT_BYTES else 0
+
+
+def _packed(arguments: Sequence[bytes | str | int]) -> bytes:
+    """Returns arguments in RESP, without the number of them."""
+    if not arguments:
+        return b""
+    packed: bytes = hiredis.pack_command(tuple(arguments))  # type: ignore[arg-type]
+    return packed[packed.index(b"\n") + 1 :]

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Sequence, Set
 
@@ -11,6 +12,8 @@ from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import (
     CLAIM_SECONDS,
     OUTPUT_STREAM,
+    REFRESH_SECONDS,
+    WRITER_GROUP,
     Capacity,
     Claim,
     ConnectorError,
@@ -19,13 +22,15 @@ from syrinx_stages.connector.base import (
 from syrinx_stages.connector.redis_blocking import BlockingConnection
 from syrinx_stages.connector.redis_connection import Command, ReplyError
 from syrinx_stages.connector.redis_pool import COMMAND_SECONDS, CommandPool
-from syrinx_stages.contract.keys import Group, Keys
+from syrinx_stages.contract.keys import Group, Keys, StreamKind
 from syrinx_stages.contract.messages import decode_request
 
 log = logging.getLogger(__name__)
 
-HANDED_OVER_MS = 43_200_000
-"""A claim that was not refreshed for this long was handed over: see `hand_over.lua`."""
+CHECK_SECONDS = 2.0
+"""How often a claim is checked whose output is not. Owners learn of most lost claims sooner, from their writes."""
+MIN_CHECKED = 8
+"""So many claims are checked at each refresh, if there are as many."""
 
 _Delivery = tuple[bytes, bytes, bool]
 """Entry ID, encoded request, whether it was delivered before."""
@@ -42,6 +47,7 @@ class RedisConsumer:
         name: str,
         lease_seconds: float,
         ended: Callable[[], Set[str]],
+        is_checked: Callable[[str, StreamKind, Fence], bool],
     ) -> None:
         self._pool = pool
         self._keys = keys
@@ -49,8 +55,15 @@ class RedisConsumer:
         self._name = name
         self._lease_ms = round(1000 * lease_seconds)
         self._ended = ended
+        self._is_checked = is_checked
         self._held: dict[str, Claim] = {}
-        """Accepted claims by entry ID."""
+        """Accepted claims by entry ID; the one that was checked longest ago is the first."""
+        self._accepting: set[str] = set()
+        """Claims that are being accepted."""
+        self._held_ids: dict[str, set[str]] = {}
+        """Their entry IDs, by request."""
+        self._renewed_at = self._refreshed_at = self._released_at = -math.inf
+        """When the lease was last renewed, the claims were last checked, and unknown ones were given away."""
         self._deliveries: list[_Delivery] = []
         """Requests that Redis has delivered and no caller has received yet."""
         self._blocking = BlockingConnection(pool, self._join)
@@ -78,46 +91,80 @@ class RedisConsumer:
                 await self._recover(count)
                 return await self._take(count)
         async with self._take_over_lock:
-            return await self._accept(await self._take_over(count, own=False))
+            return await self._accept(await self._take_over(count))
 
     async def refresh(self, entry_ids: Sequence[str]) -> Sequence[str]:
-        held = [entry_id for entry_id in entry_ids if entry_id in self._held]
         lost = [entry_id for entry_id in entry_ids if entry_id not in self._held]
-        if held:
-            claims = [self._held[entry_id] for entry_id in held]
-            arguments: list[bytes | str | int] = [self._group, self._name, OUTPUT_STREAM[self._group]]
-            for claim in claims:
-                arguments += (claim.entry_id, claim.fence.token)
-            reply = await self._pool.run(scripts.REFRESH, self._claim_keys(claims), arguments)
+        claims, started = self._to_check(entry_ids), asyncio.get_running_loop().time()
+        arguments: list[bytes | str | int] = [self._group, self._name, OUTPUT_STREAM[self._group]]
+        for claim in claims:
+            arguments += (claim.entry_id, claim.fence.token)
+        keys = [*self._queue_keys, self._keys.writers]
+        for claim in claims:
+            output = self._keys.stream(claim.request.id, OUTPUT_STREAM[self._group])
+            keys += (output, self._keys.owners(claim.request.id))
+        # Capacity reports renew the lease, too.
+        if claims or started - self._renewed_at > 2 * REFRESH_SECONDS:
+            reply = await self._pool.run(scripts.REFRESH, keys, arguments)
             lost += [entry_id.decode() for entry_id in reply]
-        for entry_id in lost:
-            self._held.pop(entry_id, None)
+            self._renewed_at = started
+        self._refreshed_at = started
+        self._drop(lost)
+        if started - self._released_at > CHECK_SECONDS:
+            await self._release_unknown(self._lease_ms)
+            self._released_at = started
         return lost
 
+    def _to_check(self, entry_ids: Sequence[str]) -> list[Claim]:
+        """Returns the claims to check now: all of them after a pause or a reconnection, else a few in turn.
+
+        Then those whose output was checked when it was written are not checked again.
+        """
+        wanted = set(entry_ids)
+        claims = [claim for entry_id, claim in self._held.items() if entry_id in wanted]
+        lease_seconds = self._lease_ms / 1000
+        unrefreshed = asyncio.get_running_loop().time() - self._refreshed_at
+        if unrefreshed < lease_seconds / 2 and self._pool.connected_seconds > 2 * lease_seconds:
+            kind = OUTPUT_STREAM[self._group]
+            claims = [claim for claim in claims if not self._is_checked(claim.request.id, kind, claim.fence)]
+            claims = claims[: max(MIN_CHECKED, math.ceil(len(claims) * REFRESH_SECONDS / CHECK_SECONDS))]
+        for claim in claims:
+            self._held[claim.entry_id] = self._held.pop(claim.entry_id)
+        return claims
+
     async def finish(self, entry_id: str) -> None:
-        self._held.pop(entry_id, None)
+        self._drop([entry_id])
         await self._pool.run(scripts.FINISH, [self._keys.requests], [self._group, entry_id])
 
     async def hand_over(self, entry_ids: Sequence[str]) -> None:
-        for entry_id in entry_ids:
-            self._held.pop(entry_id, None)
-        await self._pool.run(scripts.HAND_OVER, [self._keys.requests], [self._group, self._name, *entry_ids])
+        self._drop(entry_ids)
+        await self._pool.run(scripts.HAND_OVER, self._queue_keys, [self._group, self._name, *entry_ids])
 
     async def reclaim(self, claim: Claim) -> Sequence[Claim]:
         return await self._fenced([msgspec.structs.replace(claim, redelivered=True)])
 
     async def report(self, capacity: Capacity) -> float | None:
-        arguments: Command = [f"{self._group}:{self._name}", str(capacity.free), f"{capacity.requests_per_second:.3f}"]
-        codecs, free = await self._pool.run(scripts.REPORT_CAPACITY, [self._keys.capacity], arguments)
-        return float(free) if codecs else None
+        started, rate = asyncio.get_running_loop().time(), f"{capacity.requests_per_second:.3f}"
+        arguments: Command = [self._group, self._name, str(capacity.free), rate]
+        keys = [self._keys.capacity, *self._queue_keys]
+        codecs, free = await self._pool.run(scripts.REPORT_CAPACITY, keys, arguments)
+        self._renewed_at = started
+        return float(free) if codecs and self._group is Group.TALKERS else None
+
+    def _drop(self, entry_ids: Sequence[str]) -> None:
+        """Forgets claims; those that are not held, too."""
+        for entry_id in entry_ids:
+            if (claim := self._held.pop(entry_id, None)) is not None:
+                self._held_ids[claim.request.id].discard(entry_id)
+                if not self._held_ids[claim.request.id]:
+                    del self._held_ids[claim.request.id]
 
     def forget(self, request_id: str) -> None:
-        for entry_id in [entry_id for entry_id, claim in self._held.items() if claim.request.id == request_id]:
-            del self._held[entry_id]
+        self._drop(list(self._held_ids.get(request_id, ())))
 
     def forget_fence(self, request_id: str, fence: Fence) -> None:
         """Forgets a request if it is still held under this fence, not under that of a later claim."""
-        if any(claim.request.id == request_id and claim.fence == fence for claim in self._held.values()):
+        if any(self._held[entry_id].fence == fence for entry_id in self._held_ids.get(request_id, ())):
             self.forget(request_id)
 
     def interrupt(self) -> None:
@@ -141,22 +188,18 @@ class RedisConsumer:
                     await self._receive(0)
                 if self._deliveries:
                     await self.hand_over([entry_id.decode() for entry_id, *_ in self._deliveries])
-                await self._pool.run(
-                    scripts.LEAVE, [self._keys.requests, self._keys.capacity], [self._group, self._name]
-                )
+                keys = [self._keys.requests, self._keys.capacity, self._keys.leases(self._group)]
+                await self._pool.run(scripts.LEAVE, keys, [self._group, self._name])
         except (ConnectorError, TimeoutError) as error:
             log.warning("%s could not leave the group %s, its leases will expire: %s", self._name, self._group, error)
 
-    def _claim_keys(self, claims: Sequence[Claim]) -> list[str]:
-        keys = [self._keys.requests]
-        for claim in claims:
-            output = self._keys.stream(claim.request.id, OUTPUT_STREAM[self._group])
-            keys += (output, self._keys.owners(claim.request.id))
-        return keys
+    @property
+    def _queue_keys(self) -> list[str]:
+        return [self._keys.requests, self._keys.leases(self._group)]
 
     async def _join(self) -> None:
         self._joined = True
-        await self._pool.run(scripts.JOIN, [self._keys.requests], [self._group])
+        await self._pool.run(scripts.JOIN, self._queue_keys, [self._group, self._name])
 
     async def _receive(self, count: int) -> None:
         """Waits for requests and stores them before anything can cancel the caller."""
@@ -189,16 +232,38 @@ class RedisConsumer:
     async def _recover(self, count: int) -> None:
         await self._join()
         async with self._take_over_lock:
-            self._deliveries += await self._take_over(count, own=True)
+            await self._release_unknown(0)
+            self._deliveries += await self._take_over(count)
         self._blocking.interrupted = False
 
-    async def _take_over(self, count: int, own: bool) -> list[_Delivery]:
-        known: list[bytes | str] = [*self._held, *self._ended(), *(entry_id for entry_id, *_ in self._deliveries)]
-        # Owners could not renew their leases either while Redis was unreachable: they get the time of a lease to do so.
-        settled = self._pool.connected_seconds > self._lease_ms / 1000
-        lease_ms = self._lease_ms if settled else HANDED_OVER_MS
-        arguments: Command = [self._group, self._name, lease_ms, count, int(own), *known]
-        taken = await self._pool.run(scripts.TAKE_OVER, [self._keys.requests], arguments)
+    async def _release_unknown(self, idle_ms: int) -> None:
+        """Hands over claims that Redis has under this name but this process does not know, once idle for `idle_ms`.
+
+        An earlier process of this name had them, or they were given up, or their delivery was lost.
+        """
+        arguments: Command = [self._group, self._name, idle_ms, *self._known]
+        await self._pool.run(scripts.RELEASE_UNKNOWN, self._queue_keys, arguments)
+
+    @property
+    def _known(self) -> list[bytes | str]:
+        """The claims that this consumer holds, is being given, or has ended."""
+        delivered = [entry_id for entry_id, *_ in self._deliveries]
+        return [*self._held, *self._accepting, *self._ended(), *delivered]
+
+    @property
+    def _lease(self) -> str:
+        """The lease in ms; empty if claims are not to be taken over unless they were handed over.
+
+        Owners could not renew their leases either while Redis was unreachable: they get the time of a lease to do so.
+        """
+        return str(self._lease_ms) if self._pool.connected_seconds > self._lease_ms / 1000 else ""
+
+    async def _take_over(self, count: int) -> list[_Delivery]:
+        consumer = (self._group, self._name)
+        if not await self._pool.run(scripts.FIND_DUE, self._queue_keys, [*consumer, self._lease]):
+            return []
+        arguments: Command = [*consumer, self._lease, count, *self._known]
+        taken = await self._pool.run(scripts.TAKE_OVER, self._queue_keys, arguments)
         return [(entry_id, request, True) for entry_id, request in taken]
 
     async def _take(self, count: int) -> Sequence[Claim]:
@@ -232,12 +297,23 @@ class RedisConsumer:
         arguments: list[bytes | str | int] = [self._group, self._name, kind, nonce]
         for claim in claims:
             arguments += (claim.entry_id, int(claim.redelivered))
+        keys = [self._keys.requests, self._keys.writers]
+        for claim in claims:
+            request_id = claim.request.id
+            keys += (self._keys.stream(request_id, output) for output in WRITER_GROUP)
+            keys.append(self._keys.owners(request_id))
         # A replica that is promoted must know every owner that has written.
-        replies = await self._pool.run(scripts.ACCEPT, self._claim_keys(claims), arguments, replicated=True)
+        self._accepting.update(claim.entry_id for claim in claims)
+        try:
+            replies = await self._pool.run(scripts.ACCEPT, keys, arguments, replicated=True)
+        finally:
+            self._accepting.difference_update(claim.entry_id for claim in claims)
         fenced = []
         for claim, (token, deliveries) in zip(claims, replies, strict=True):
             if token:
                 fence = Fence(self._group, token.decode())
                 fenced.append(msgspec.structs.replace(claim, deliveries=deliveries, fence=fence))
-        self._held.update((claim.entry_id, claim) for claim in fenced)
+        for claim in fenced:
+            self._held[claim.entry_id] = claim
+            self._held_ids.setdefault(claim.request.id, set()).add(claim.entry_id)
         return fenced

@@ -1,4 +1,7 @@
-"""A small pool of connections for commands that do not block in Redis, with retries."""
+"""The two connections for commands that do not block in Redis, with retries.
+
+Scripts of the hot path are pipelined on one of them. What waits for a replica or may be large has the other one.
+"""
 
 import asyncio
 import math
@@ -12,8 +15,10 @@ from syrinx_stages.connector.redis_connection import (
     Address,
     Command,
     Connection,
+    Migrating,
     NoScript,
     OutOfMemory,
+    Redirected,
     Refused,
     ReplyError,
     Unavailable,
@@ -23,14 +28,12 @@ from syrinx_stages.connector.replication import ReplicationBarrier
 
 COMMAND_SECONDS = 5.0
 """Timeout of a command. Blocking reads wait in Redis for far less."""
-MAX_CONNECTIONS = 8
-"""Size of the pool. Redis executes one command at a time anyway."""
-
 _Reply = asyncio.Future[Any]
 """The reply to a command that was sent: a value, or an exception as a value."""
 _Attempt = Callable[[bool], Command]
 """Builds a command, given whether it is a retry."""
 _Execute = Callable[[Command], Awaitable[Any]]
+_REDIRECTED_OR_LOST = (Redirected, *LOST)
 
 
 class Rejected(ConnectorError):
@@ -48,36 +51,52 @@ def backoff() -> Iterator[float]:
         longest = min(2 * longest, 0.25)
 
 
-class CommandPool:
-    """Runs each command on a free connection of a pool, and retries it when the connection is lost."""
+class _Lane:
+    """One connection, opened when it is first used and after it was lost."""
 
-    def __init__(self, address: Address, on_error: Callable[[], object]) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.connection: Connection | None = None
+        self.opening: asyncio.Task[Connection] | None = None
+
+    @property
+    def is_broken(self) -> bool:
+        """The connection was lost, and nobody has noticed it yet."""
+        return self.connection is not None and not self.connection.is_open
+
+
+class CommandPool:
+    """Runs commands, and retries them when the connection is lost. `name` is what Redis lists its connections under."""
+
+    def __init__(self, address: Address, on_error: Callable[[], object], name: str = "") -> None:
         self.address = address
+        self.name = name
         self.on_error = on_error
         """Called for each command that failed and is retried, on all connections of the connector."""
         self.on_reconnect: list[Callable[[], None]] = []
         """Called when the first connection is open, and once after each loss of connections."""
         self._reconnected_at = -math.inf
         self.retry_seconds = RETRY_SECONDS
-        self._free: asyncio.LifoQueue[Connection | None] = asyncio.LifoQueue()
-        """An item is the right to use one connection: the item itself, or a new one if it is None or closed."""
-        for _ in range(MAX_CONNECTIONS):
-            self._free.put_nowait(None)
-        self._busy: set[Connection] = set()
-        """Connections that wait for a reply."""
+        self._scripts = _Lane("scripts")
+        self._others = _Lane("others")
+        self._lanes = (self._scripts, self._others)
         self._barrier = ReplicationBarrier()
         self._lost = True
         """No connection was opened since the start, or since one was lost."""
         self._closed = False
 
     async def call(self, *command: bytes | str | int) -> Any:
-        """Runs an idempotent command and returns its reply. Raises `ConnectorError`."""
+        """Runs an idempotent command beside the scripts and returns its reply. Raises `ConnectorError`."""
+        return await self._retried(self._execute_beside, lambda retry: command, None)
+
+    async def call_in_turn(self, *command: bytes | str | int) -> Any:
+        """Runs an idempotent command in turn with the scripts and returns its reply. Raises `ConnectorError`."""
         return await self._retried(self._execute, lambda retry: command, None)
 
     def run(self, script: Script, keys: Command, arguments: Command, replicated: bool = False) -> Awaitable[Any]:
         """Runs a script, which learns from its first argument whether an earlier attempt may have been executed.
 
-        If a connection is open and free, the script is sent before this returns. Await the result for the reply. With
+        If the connection is open, the script is sent before this returns. Await the result for the reply. With
         `replicated`, it comes when a replica has what the script wrote; a script whose server is no longer the primary
         is run again on its successor (see `ReplicationBarrier`).
         """
@@ -92,13 +111,14 @@ class CommandPool:
 
         if replicated:
             return self._run_to_end(self._execute_replicated, script, attempt, None)
-        return _Run(self._run_to_end, self._execute, script, attempt, self._send_if_free(attempt(False)))
+        connection = self._scripts.connection
+        sent = self._send(connection, attempt(False)) if connection is not None and connection.is_open else None
+        return _Run(self._run_to_end, self._execute, script, attempt, sent)
 
     @property
     def connected_seconds(self) -> float:
         """Seconds since the first connection, or the last reconnection; 0 while disconnected."""
-        free: list[Connection | None] = list(self._free._queue)  # type: ignore[attr-defined]
-        if self._lost or any(connection is not None and not connection.is_open for connection in free):
+        if self._lost or any(lane.is_broken for lane in self._lanes):
             return 0.0
         return asyncio.get_running_loop().time() - self._reconnected_at
 
@@ -108,6 +128,10 @@ class CommandPool:
             return ConnectorError(
                 f"{self.address.name} refused the user or password: {error}; is REDIS_PASSWORD right?"
             )
+        if isinstance(error, Redirected):
+            if not self.address.redirects:
+                return Rejected(f"{self.address.name} is a node of a Redis Cluster: use redis+cluster://HOST:PORT")
+            return ConnectorError(f"{self.address.name} does not serve the slot of this pipeline now: {error}")
         if isinstance(error, LOST):
             return ConnectorError(f"{self.address.name} cannot be reached: {str(error) or type(error).__name__}")
         if isinstance(error, OutOfMemory):
@@ -116,13 +140,37 @@ class CommandPool:
             )
         return Rejected(f"{self.address.name} replied: {error}")
 
+    async def open_connection(self, purpose: str) -> Connection:
+        """Opens a connection. Raises `OSError` or `ReplyError`."""
+        connection = await Connection.open(self.address)
+        if self.name:
+            try:
+                await connection.call((b"CLIENT", b"SETNAME", f"{self.name}:{purpose}"), COMMAND_SECONDS)
+            except ReplyError:
+                # The user may lack this right. The name only helps those who list the connections.
+                pass
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
     async def close(self) -> None:
         """Closes the connections, also under commands whose callers have left. Later ones raise `ConnectorError`."""
         self._closed = True
-        self._close_free()
-        for connection in list(self._busy):
-            connection.close()
+        self.disconnect()
+        opening = [lane.opening for lane in self._lanes if lane.opening is not None]
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
         self.address.close()
+
+    def disconnect(self) -> None:
+        """Closes both connections: when one is lost, the other one usually is too."""
+        self._lost = True
+        for lane in self._lanes:
+            connection, lane.connection = lane.connection, None
+            if connection is not None:
+                connection.close()
 
     async def _run_to_end(self, execute: _Execute, script: Script, attempt: _Attempt, sent: _Reply | None) -> Any:
         """Returns the reply to a script; `sent` is that to the first attempt if it was already sent."""
@@ -145,58 +193,83 @@ class CommandPool:
             except NoScript:
                 raise
             except (ReplyError, *LOST) as error:
-                if not isinstance(error, LOST) or loop.time() + pause > deadline:
+                if not self._can_retry(error) or loop.time() + pause > deadline:
                     raise self.failure(error) from error
+                self._prepare_retry(error)
             self.on_error()
-            self._close_free()
             await asyncio.sleep(pause)
             sent, retry = None, True
 
+    def _can_retry(self, error: Exception) -> bool:
+        return isinstance(error, LOST) or (isinstance(error, Redirected) and self.address.redirects)
+
+    def _prepare_retry(self, error: Exception) -> None:
+        if isinstance(error, Migrating):
+            # The node is the right one, until the slot has moved. Owners cannot renew their leases until then either.
+            self._reconnected_at = asyncio.get_running_loop().time()
+
     async def _execute(self, command: Command) -> Any:
-        """Returns the reply to a command, or its exception as a value."""
-        return await self._send_on(await self._take(), command)
+        """Returns the reply to a command of the hot path, or its exception as a value."""
+        return await self._send(await self._open(self._scripts), command)
+
+    async def _execute_beside(self, command: Command) -> Any:
+        """Returns the reply to another command, or its exception as a value."""
+        return await self._send(await self._open(self._others), command)
 
     async def _execute_replicated(self, command: Command) -> Any:
         """Returns the reply to a command once a replica has what it wrote."""
-        connection = await self._take()
-        self._busy.add(connection)
+        connection = await self._open(self._others)
+        reply = await self._send(connection, command)
+        if isinstance(reply, Exception):
+            raise reply
+        # A caller that is cancelled must not take the connection from the others.
+        await asyncio.shield(asyncio.create_task(self._wait_for_replica(connection)))
+        return reply
+
+    async def _wait_for_replica(self, connection: Connection) -> None:
         try:
-            reply = await connection.call(command, COMMAND_SECONDS)
             await self._barrier.wait(connection, self.address, self.connected_seconds)
             if not connection.is_open:
                 raise Unavailable("the server was replaced while its replicas were awaited")
-            return reply
-        finally:
-            self._busy.discard(connection)
-            self._free.put_nowait(connection if connection.is_open else None)
-
-    def _send_if_free(self, command: Command) -> _Reply | None:
-        """Sends a command if a connection is open and free."""
-        if self._free.empty():
-            return None
-        connection = self._free.get_nowait()
-        if connection is None or not connection.is_open:
-            self._free.put_nowait(connection)
-            return None
-        return self._send_on(connection, command)
-
-    async def _take(self) -> Connection:
-        """Returns an open connection as soon as one is free. Whoever takes it puts it back into `_free`."""
-        connection = await self._free.get()
-        try:
-            if self._closed:
-                raise ConnectorError("the connector is closed")
-            if connection is not None and not connection.is_open:
-                self._close_free()
-            if connection is None or not connection.is_open:
-                connection = await self._connect()
-        except BaseException:
-            self._free.put_nowait(None)
+        except _REDIRECTED_OR_LOST:
+            self._lose(connection)
             raise
-        return connection
 
-    async def _connect(self) -> Connection:
-        connection = await Connection.open(self.address)
+    def _send(self, connection: Connection, command: Command) -> _Reply:
+        """Sends a command; whether or not anyone awaits the reply."""
+        reply = asyncio.get_running_loop().create_future()
+
+        def on_reply(value: Any) -> None:
+            if isinstance(value, _REDIRECTED_OR_LOST) and not isinstance(value, Migrating):
+                self._lose(connection)
+            if not reply.done():
+                reply.set_result(value)
+
+        connection.send_with_callback(command, COMMAND_SECONDS, on_reply)
+        return reply
+
+    async def _open(self, lane: _Lane) -> Connection:
+        """Returns the open connection of a lane."""
+        if self._closed:
+            raise ConnectorError("the connector is closed")
+        if lane.is_broken:
+            self.disconnect()
+        if lane.connection is not None:
+            return lane.connection
+        if lane.opening is None:
+            lane.opening = asyncio.create_task(self._connect(lane))
+        # Others may wait for the same connection.
+        return await asyncio.shield(lane.opening)
+
+    async def _connect(self, lane: _Lane) -> Connection:
+        try:
+            connection = await self.open_connection(lane.name)
+        except BaseException:
+            self._lost = True
+            raise
+        finally:
+            lane.opening = None
+        lane.connection = connection
         if self._lost:
             self._lost = False
             self._reconnected_at = asyncio.get_running_loop().time()
@@ -204,28 +277,10 @@ class CommandPool:
                 callback()
         return connection
 
-    def _send_on(self, connection: Connection, command: Command) -> _Reply:
-        """Sends a command on a connection taken from `_free`. The reply frees it, whether or not anyone awaits it."""
-        reply = asyncio.get_running_loop().create_future()
-
-        def on_reply(value: Any) -> None:
-            self._busy.discard(connection)
-            self._free.put_nowait(connection)
-            if not reply.done():
-                reply.set_result(value)
-
-        self._busy.add(connection)
-        connection.send_with_callback(command, COMMAND_SECONDS, on_reply)
-        return reply
-
-    def _close_free(self) -> None:
-        """Closes all free connections: when one is lost, the others usually are too."""
-        self._lost = True
-        free = [self._free.get_nowait() for _ in range(self._free.qsize())]
-        for connection in free:
-            if connection is not None:
-                connection.close()
-            self._free.put_nowait(None)
+    def _lose(self, connection: Connection) -> None:
+        """Disconnects, unless that was done since the connection was opened."""
+        if any(lane.connection is connection for lane in self._lanes):
+            self.disconnect()
 
 
 class _Run:

@@ -1,17 +1,19 @@
-"""The Redis reader: reads many request streams through the change feeds of their kinds."""
+"""The Redis reader: reads many request streams through its inbox."""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+import random
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import msgspec
 
 from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import Cancelled, ConnectorError, Event, StreamEntry
-from syrinx_stages.connector.redis_change_feed import Entries, StreamTail, unpack
-from syrinx_stages.connector.redis_pool import CommandPool, Rejected, backoff
+from syrinx_stages.connector.redis_connection import ReplyError
+from syrinx_stages.connector.redis_inbox import Entries, InboxTail, stream_name, unpack
+from syrinx_stages.connector.redis_pool import CommandPool, backoff
 from syrinx_stages.contract import logs
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason, Entry, decode_entry
@@ -35,15 +37,23 @@ def decode_or_end(payload: bytes) -> Entry:
 class _Subscription:
     """A stream and the position it was read to. Subscribing again creates a new one, which ignores pending reads."""
 
-    def __init__(self, request_id: str, after: Position) -> None:
+    def __init__(self, request_id: str, kind: StreamKind, after: Position) -> None:
         self.request_id = request_id
+        self.kind = kind
         self.after = after
         """Where to read on."""
         self.reading = False
         """A read of the stream is in progress; it may or may not include entries written meanwhile."""
+        self.has_inbox = False
+        """Writers know that the inbox is a reader of the stream."""
         self.may_be_ahead = False
         """The server may have lost the last entries that were read, and its stream may end before them."""
         self._delivered = after
+
+    @property
+    def name(self) -> bytes:
+        """The name of the stream in the inbox."""
+        return stream_name(self.request_id, self.kind)
 
     def is_new(self, position: Position, entry: Entry) -> bool:
         """Advances to an entry that was read. Returns whether to deliver it.
@@ -56,192 +66,51 @@ class _Subscription:
         self._delivered = max(self._delivered, position)
         return True
 
-
-class _Channel:
-    """The subscriptions to streams of one kind.
-
-    The change feed delivers their entries. A stream itself is read when the subscription is new, when the feed names
-    only its request, and when feed entries may have been missed. Until that read has returned, feed entries of the
-    stream only cause another read.
-    """
-
-    def __init__(
-        self, pool: CommandPool, keys: Keys, kind: StreamKind, deliver: Callable[[Sequence[StreamEntry]], None]
-    ) -> None:
-        self._pool = pool
-        self._keys = keys
-        self._kind = kind
-        self._deliver = deliver
-        self._subscriptions: dict[str, _Subscription] = {}
-        self._to_read: dict[str, _Subscription] = {}
-        self._read_requested = asyncio.Event()
-        self._tail = StreamTail(pool, keys.change_feed(kind), self._on_connected, self._on_changes)
-
-    def loops(self) -> Sequence[Coroutine[Any, Any, None]]:
-        """Returns the coroutines to run until cancelled."""
-        return self._tail.run(), self._read_loop()
-
-    def subscribe(self, request_id: str, after: Position) -> None:
-        """Reads a stream from `after` (exclusive)."""
-        subscription = self._subscriptions[request_id] = _Subscription(request_id, after)
-        self._request_read(subscription)
-
-    def unsubscribe(self, request_id: str) -> None:
-        """Stops reading a stream."""
-        self._subscriptions.pop(request_id, None)
-        self._to_read.pop(request_id, None)
-
-    def _request_read(self, subscription: _Subscription) -> None:
-        self._to_read[subscription.request_id] = subscription
-        # A read before the feed is tailed would leave a gap between the two.
-        if self._tail.after:
-            self._read_requested.set()
-
-    def _on_connected(self) -> None:
-        for subscription in self._subscriptions.values():
-            subscription.may_be_ahead = True
-        self._request_read_of_all()
-
-    def _request_read_of_all(self) -> None:
-        for subscription in self._subscriptions.values():
-            self._request_read(subscription)
-
-    def _on_changes(self, entries: Entries) -> None:
-        for _, fields in entries:
-            try:
-                changes, request_ids = unpack(fields)
-            except msgspec.DecodeError:
-                # An undecodable entry must end its own stream only, not all that were written with it.
-                self._request_read_of_all()
-                continue
-            events = []
-            for change in changes:
-                subscription = self._subscriptions.get(change.request_id)
-                if subscription is None or change.request_id in self._to_read:
-                    continue
-                if subscription.reading:
-                    self._request_read(subscription)
-                    continue
-                position = Position(change.frames, change.sequence)
-                if position > subscription.after and subscription.is_new(position, change.entry):
-                    events.append(StreamEntry(change.request_id, self._kind, position, change.entry))
-            self._deliver(events)
-            for request_id in request_ids:
-                if (subscription := self._subscriptions.get(request_id)) is not None:
-                    self._request_read(subscription)
-
-    async def _read_loop(self) -> None:
-        pauses, failing = backoff(), False
-        while True:
-            await self._read_requested.wait()
-            self._read_requested.clear()
-            batch, self._to_read = self._to_read, {}
-            for subscription in batch.values():
-                subscription.reading = True
-            pause = 0.0
-            try:
-                await self._read(list(batch.values()))
-                pauses, failing = backoff(), False
-            except ConnectorError as error:
-                if not failing:
-                    log.warning("%s", error)
-                pause, failing = next(pauses), True
-                for subscription in filter(self._is_current, batch.values()):
-                    self._request_read(subscription)
-            for subscription in batch.values():
-                subscription.reading = False
-            await asyncio.sleep(pause)
-
-    async def _read(self, batch: Sequence[_Subscription]) -> None:
-        """Reads streams and delivers their entries. A stream that Redis refuses to read ends with an error."""
-        if not batch:
-            return
-        for subscription in batch:
-            await self._rewind_if_ahead(subscription)
-        by_key = {self._keys.stream(item.request_id, self._kind).encode(): item for item in batch}
-        after = [str(item.after) for item in batch]
-        try:
-            reply = await self._pool.call(b"XREAD", b"STREAMS", *by_key, *after)
-        except Rejected as error:
-            # One refused stream fails the command for all.
-            if len(batch) == 1:
-                self._end(batch[0], error)
-            else:
-                middle = len(batch) // 2
-                await self._read(batch[:middle])
-                await self._read(batch[middle:])
-            return
-        events = []
-        for key, entries in reply or ():
-            subscription = by_key[key]
-            if not self._is_current(subscription):
-                continue
-            for entry_id, fields in entries:
-                position, entry = Position.parse(entry_id), decode_or_end(fields[1])
-                if subscription.is_new(position, entry):
-                    events.append(StreamEntry(subscription.request_id, self._kind, position, entry))
-        self._deliver(events)
-
-    async def _rewind_if_ahead(self, subscription: _Subscription) -> None:
-        """Reads a stream from its start if the server has lost its last entries: its end may come before them."""
-        if not subscription.may_be_ahead:
-            return
-        key = self._keys.stream(subscription.request_id, self._kind)
-        # A stream that cannot be read is ended by the read that follows.
-        with contextlib.suppress(Rejected):
-            last = await self._pool.run(scripts.LAST_POSITION, [key], [])
-            if last is not None and Position.parse(last) < subscription.after:
-                subscription.after = STREAM_START
-        subscription.may_be_ahead = False
-
-    def _is_current(self, subscription: _Subscription) -> bool:
-        return self._subscriptions.get(subscription.request_id) is subscription
-
-    def _end(self, subscription: _Subscription, error: Rejected) -> None:
-        """Ends a stream that cannot be read."""
-        if not self._is_current(subscription):
-            return
-        request_id = subscription.request_id
-        message = "the %s stream of request %s cannot be read: %s"
-        log.error(message, self._kind, request_id, error, extra=logs.of_request(request_id))
-        self.unsubscribe(request_id)
-        end = End(EndReason.ERROR, f"the {self._kind} stream of this request cannot be read")
-        at = Position(subscription.after.frames, END_SEQUENCE)
-        self._deliver([StreamEntry(request_id, self._kind, at, end)])
+    def event(self, position: Position, payload: bytes) -> StreamEntry | None:
+        """Advances to an entry that was read, and returns it if it is new."""
+        entry = decode_or_end(payload)
+        return StreamEntry(self.request_id, self.kind, position, entry) if self.is_new(position, entry) else None
 
 
 class RedisReader:
-    """Implements `base.Reader`."""
+    """Implements `base.Reader`.
+
+    The inbox delivers the entries of the streams. A stream itself is read when the subscription is new, when the inbox
+    only names it, and when entries may have been missed. The script that reads it first also makes the inbox one of its
+    readers, so nothing is written in between. Until the reply, inbox entries of the stream only cause another read.
+    """
 
     def __init__(self, pool: CommandPool, keys: Keys) -> None:
         self._pool = pool
         self._keys = keys
-        self._channels: dict[StreamKind, _Channel] = {}
-        self._control = StreamTail(pool, keys.control, lambda: None, self._on_cancelled)
+        self._inbox = keys.inbox(f"{random.getrandbits(64):x}")
+        self._control = keys.control.encode()
+        self._tail = InboxTail(pool, self._inbox, keys.control, self._on_connected, self._on_entries)
+        self._subscriptions: dict[bytes, _Subscription] = {}
+        """By the name of the stream in the inbox."""
+        self._to_read: dict[bytes, _Subscription] = {}
+        self._read_requested = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._events: list[Event] = []
         self._wake = asyncio.Event()
         self._failure: BaseException | None = None
-        self._started = False
         self._closed = False
 
     def subscribe(self, request_id: str, kind: StreamKind, after: Position) -> None:
         self._discard(request_id, kind)
-        channel = self._channels.get(kind)
-        if channel is None:
-            channel = self._channels[kind] = _Channel(self._pool, self._keys, kind, self._deliver)
-            self._spawn(*channel.loops())
-        channel.subscribe(request_id, after)
+        subscription = _Subscription(request_id, kind, after)
+        self._subscriptions[subscription.name] = subscription
+        self._request_read(subscription)
+        self._start()
 
     def unsubscribe(self, request_id: str, kind: StreamKind) -> None:
         self._discard(request_id, kind)
-        if (channel := self._channels.get(kind)) is not None:
-            channel.unsubscribe(request_id)
+        name = stream_name(request_id, kind)
+        self._subscriptions.pop(name, None)
+        self._to_read.pop(name, None)
 
     async def read(self) -> Sequence[Event]:
-        if not self._started and not self._closed:
-            self._started = True
-            self._spawn(self._control.run())
+        self._start()
         while not self._closed:
             if self._events:
                 events, self._events = self._events, []
@@ -253,17 +122,29 @@ class RedisReader:
         return ()
 
     async def close(self) -> None:
-        self._closed = True
+        tasks, self._tasks, self._closed = self._tasks, [], True
         self._wake.set()
-        for task in self._tasks:
+        if not tasks:
+            return
+        self._pool.on_reconnect.remove(self._on_connected)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        with contextlib.suppress(ConnectorError):
+            await self._pool.call(b"UNLINK", self._inbox)
 
-    def _spawn(self, *loops: Coroutine[Any, Any, None]) -> None:
-        for loop in loops:
-            task = asyncio.create_task(loop)
-            task.add_done_callback(self._on_task_done)
-            self._tasks.append(task)
+    def _start(self) -> None:
+        if self._tasks or self._closed:
+            return
+        # What this process has sent to a former primary did not make its inbox one of the readers on the present one.
+        self._pool.on_reconnect.append(self._on_connected)
+        self._spawn(self._tail.run())
+        self._spawn(self._read_loop())
+
+    def _spawn(self, loop: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(loop)
+        task.add_done_callback(self._on_task_done)
+        self._tasks.append(task)
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         """Passes an unexpected exception on to the caller of `read`."""
@@ -283,5 +164,114 @@ class RedisReader:
             self._events += events
             self._wake.set()
 
-    def _on_cancelled(self, entries: Entries) -> None:
-        self._deliver([Cancelled(fields[1].decode()) for _, fields in entries])
+    # The inbox --------------------------------------------------------------------------------------------------
+
+    def _on_connected(self) -> None:
+        for subscription in self._subscriptions.values():
+            self._read_anew(subscription)
+
+    def _on_entries(self, key: bytes, entries: Entries) -> None:
+        if key == self._control:
+            self._deliver([Cancelled(fields[1].decode()) for _, fields in entries])
+            return
+        events = []
+        for _, fields in entries:
+            for name, position, message in unpack(fields[1]):
+                subscription = self._subscriptions.get(name)
+                if subscription and (event := self._received(subscription, Position.parse(position), message)):
+                    events.append(event)
+        self._deliver(events)
+
+    def _received(self, subscription: _Subscription, position: Position, message: bytes) -> StreamEntry | None:
+        """Returns an entry from the inbox if it is to be delivered now."""
+        if subscription.name in self._to_read:
+            return None
+        if subscription.reading or not message:
+            self._request_read(subscription)
+            return None
+        return subscription.event(position, message) if position > subscription.after else None
+
+    # The streams ------------------------------------------------------------------------------------------------
+
+    def _read_anew(self, subscription: _Subscription) -> None:
+        """Requests a read of a stream of which entries or the inbox's place among its readers may be lost."""
+        subscription.has_inbox, subscription.may_be_ahead = False, True
+        self._request_read(subscription)
+
+    def _request_read(self, subscription: _Subscription) -> None:
+        self._to_read[subscription.name] = subscription
+        # Writers add only to an inbox that exists.
+        if self._tail.started:
+            self._read_requested.set()
+
+    async def _read_loop(self) -> None:
+        pauses, failing = backoff(), False
+        while True:
+            await self._read_requested.wait()
+            self._read_requested.clear()
+            batch, self._to_read = self._to_read, {}
+            for subscription in batch.values():
+                subscription.reading = True
+            pause = 0.0
+            try:
+                if batch:
+                    await self._read(list(batch.values()))
+                pauses, failing = backoff(), False
+            except ConnectorError as error:
+                if not failing:
+                    log.warning("%s", error)
+                pause, failing = next(pauses), True
+                for subscription in filter(self._is_current, batch.values()):
+                    self._read_anew(subscription)
+            for subscription in batch.values():
+                subscription.reading = False
+            await asyncio.sleep(pause)
+
+    async def _read(self, batch: Sequence[_Subscription]) -> None:
+        """Reads streams and delivers their entries."""
+        if known := [item for item in batch if item.has_inbox]:
+            await self._read_known(known)
+        if others := [item for item in batch if not item.has_inbox]:
+            await self._read_first(others)
+
+    async def _read_known(self, batch: Sequence[_Subscription]) -> None:
+        """Reads streams that the inbox has named: it is one of their readers. If one fails, all are read anew."""
+        streams = {self._keys.stream(item.request_id, item.kind).encode(): item for item in batch}
+        reply = await self._pool.call_in_turn(b"XREAD", b"STREAMS", *streams, *(str(item.after) for item in batch))
+        for key, entries in reply or ():
+            self._deliver_read(streams[key], entries)
+
+    async def _read_first(self, batch: Sequence[_Subscription]) -> None:
+        """Reads streams and becomes one of their readers. One that Redis refuses to read ends with an error."""
+        keys, arguments = [self._inbox, self._keys.writers], list[bytes | str | int]()
+        for item in batch:
+            keys += (self._keys.stream(item.request_id, item.kind), self._keys.owners(item.request_id))
+            arguments += (item.kind, str(item.after), int(item.may_be_ahead))
+            # A reconnection meanwhile resets both.
+            item.has_inbox, item.may_be_ahead = True, False
+        for subscription, (was_ahead, entries) in zip(
+            batch, await self._pool.run(scripts.READ, keys, arguments), strict=True
+        ):
+            if was_ahead and self._is_current(subscription):
+                subscription.after = STREAM_START
+            if isinstance(entries, ReplyError):
+                self._deliver([self._end(subscription, entries)] if self._is_current(subscription) else [])
+            else:
+                self._deliver_read(subscription, entries)
+
+    def _deliver_read(self, subscription: _Subscription, entries: Entries) -> None:
+        if self._is_current(subscription):
+            read = (subscription.event(Position.parse(entry_id), fields[1]) for entry_id, fields in entries)
+            self._deliver([event for event in read if event is not None])
+
+    def _is_current(self, subscription: _Subscription) -> bool:
+        return self._subscriptions.get(subscription.name) is subscription
+
+    def _end(self, subscription: _Subscription, error: ReplyError) -> StreamEntry:
+        """Ends a stream that cannot be read."""
+        request_id, kind = subscription.request_id, subscription.kind
+        message = "the %s stream of request %s cannot be read: %s"
+        log.error(message, kind, request_id, error, extra=logs.of_request(request_id))
+        self.unsubscribe(request_id, kind)
+        end = End(EndReason.ERROR, f"the {kind} stream of this request cannot be read")
+        return StreamEntry(request_id, kind, Position(subscription.after.frames, END_SEQUENCE), end)

@@ -5,34 +5,35 @@ An entry has a field `d` with the encoded message.
 """
 
 import asyncio
+import itertools
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Any
 
 from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import (
     LEASE_SECONDS,
     STREAM_TTL_SECONDS,
-    WRITER_GROUP,
     Append,
     Behind,
-    ConnectorError,
     Gone,
     QueueFull,
     QueueState,
     Refusal,
+    RequestExists,
     StorageFull,
     StreamEntry,
-    Superseded,
     Ticket,
 )
-from syrinx_stages.connector.redis_change_feed import pack
+from syrinx_stages.connector.redis_address import redis_address
 from syrinx_stages.connector.redis_connection import Command
 from syrinx_stages.connector.redis_consumer import RedisConsumer
 from syrinx_stages.connector.redis_pool import CommandPool
 from syrinx_stages.connector.redis_reader import RedisReader, decode_or_end
-from syrinx_stages.connector.redis_sentinel import redis_address
+from syrinx_stages.connector.redis_scripts import TOUCH_SECONDS
 from syrinx_stages.connector.redis_voices import RedisVoices
+from syrinx_stages.connector.redis_writer import RedisWriter
 from syrinx_stages.contract.keys import (
     END_SEQUENCE,
     REFERENCE_POSITION,
@@ -48,26 +49,28 @@ from syrinx_stages.contract.messages import (
     Reference,
     SpeechRequest,
     StreamCreated,
+    decode_request,
     encode,
 )
 from syrinx_stages.contract.settings import GatewaySettings
 
-_GONE, _SUPERSEDED = 1, 2
-"""Replies to an append whose writer does not own the request."""
 MAX_CANCELLATIONS = 10_000
 """Approximate length of the control stream: more than a reader can fall behind."""
+FORGOTTEN_SECONDS = 60.0
+"""After this long no writer writes a released request without a check: see `RedisWriter`."""
 ROOM_RETRY_SECONDS = 5.0
 """After this long a request that was refused for lack of memory may be sent again."""
 _STREAM_CREATED = encode(StreamCreated())
-_PROGRESS = PlaybackProgress()
-_ENCODED_PROGRESS = encode(_PROGRESS)
+_PROGRESS = encode(PlaybackProgress())
 
 
 class RedisConnector:
     """One process's access to the streams of one model generation of a pipeline. Implements `base.StageConnector`.
 
-    `url`, `password` and `ca_file` are those of `redis_address`. Connects when first used. `on_error` is called for
-    each command that failed and is retried.
+    `url`, `password` and `ca_file` are those of `redis_address`. Redis lists the connections under `name`: at most two
+    for commands, and one for each reader and each consumer that claims. Connects when first used. `on_error` is called
+    for each command that failed and is retried. `beside` is a connector to the same cell that is closed later: this one
+    uses its connections for commands.
     """
 
     def __init__(
@@ -77,28 +80,56 @@ class RedisConnector:
         *,
         password: str = "",
         ca_file: str | None = None,
+        name: str = "",
         lease_seconds: float = LEASE_SECONDS,
         on_error: Callable[[], object] = lambda: None,
+        beside: "RedisConnector | None" = None,
     ) -> None:
-        self._pool = CommandPool(redis_address(url, password, ca_file), on_error)
+        self._pool: CommandPool
+        self._voices_pool: CommandPool
+        if beside is not None:
+            self._pool, self._voices_pool = beside._pool, beside._voices_pool
+        else:
+            address = redis_address(url, password, ca_file)
+            self._pool = CommandPool(address.for_key(keys.prefix), on_error, name)
+            kept = address.for_key(keys.voices)
+            self._voices_pool = self._pool if kept is self._pool.address else CommandPool(kept, on_error, name)
+        self._owned_pools = {self._pool, self._voices_pool} if beside is None else set()
         self._keys = keys
+        self._writer = RedisWriter(self._pool, keys, self._forget)
+        self._submitted: set[str] = set()
+        """Requests that this process has submitted and not released."""
+        self._released: dict[str, float] = {}
+        """Requests that it has released of late, and when (seconds of the event loop)."""
+        self._extended: dict[str, float] = {}
+        """Requests of which a playback report has extended the life of late, and when."""
         self._lease_seconds = lease_seconds
         self._readers: list[RedisReader] = []
         self._consumers: list[RedisConsumer] = []
 
-    async def submit(self, request: SpeechRequest, limits: GatewaySettings, reference: bytes | None = None) -> Ticket:
+    async def submit(
+        self, request: SpeechRequest, limits: GatewaySettings, reference: bytes | None = None, gateway: str = ""
+    ) -> Ticket:
         """Atomically creates the streams of a request with a new ID and queues it. Raises `QueueFull`.
 
-        A request that Redis has lost may be submitted again: owners from before are refused then.
+        gateway: a token of the gateway, if another one may continue the request with `attach`.
+
+        A request that Redis has lost may be submitted again: owners from before are refused then. Without `gateway` the
+        ID must be one that no other process has submitted.
         """
         queue_ms = round(1000 * limits.max_queue_seconds)
         ttl = STREAM_TTL_SECONDS + queue_ms // 1000
         arguments: Command = [encode(request), str(STREAM_CREATED), _STREAM_CREATED, ttl, limits.max_queue, queue_ms]
-        client: Command = [request.client, request.id, MAX_CANCELLATIONS, STREAM_TTL_SECONDS]
+        is_new = int(not gateway and self._is_new(request.id))
+        client: Command = [request.client, request.id, MAX_CANCELLATIONS, STREAM_TTL_SECONDS, gateway, is_new]
         try:
             status, *details = await self._pool.run(
                 scripts.SUBMIT,
-                [self._keys.requests, self._keys.capacity, self._keys.control, *self._request_keys(request.id)],
+                [
+                    *(self._keys.requests, self._keys.waiting, self._keys.capacity),
+                    *(self._keys.control, self._keys.writers),
+                    *self._created_keys(request),
+                ],
                 [*arguments, int(reference is not None), reference or b"", *client],
                 replicated=True,
             )
@@ -115,68 +146,96 @@ class RedisConnector:
             length, oldest_ms, expected_ms = details
             raise _queue_full(limits, QueueState(length, oldest_ms / 1000, expected_ms / 1000))
         if status != b"queued":
-            raise ConnectorError(f"request id {request.id} is in use")
-        return Ticket(request.id, details[0].decode())
+            raise RequestExists(f"request id {request.id} is in use")
+        return Ticket(request.id, details[0].decode(), gateway)
+
+    def _is_new(self, request_id: str) -> bool:
+        """Returns whether no writer can know a request with this ID. It is submitted now."""
+        now = asyncio.get_running_loop().time()
+        forgotten = itertools.takewhile(lambda item: now - item[1] > FORGOTTEN_SECONDS, self._released.items())
+        for released, _ in list(forgotten):
+            del self._released[released]
+        is_new = request_id not in self._released and request_id not in self._submitted
+        self._submitted.add(request_id)
+        return is_new
+
+    async def attach(self, request_id: str, gateway: str) -> tuple[Ticket, SpeechRequest] | None:
+        """Takes a request over that a gateway has submitted with a token. Returns None if there is no such request."""
+        keys = [self._keys.stream(request_id, StreamKind.CODES), self._keys.owners(request_id)]
+        found = await self._pool.run(scripts.ATTACH, keys, [gateway])
+        if found is None:
+            return None
+        return Ticket(request_id, found[0].decode(), gateway), decode_request(found[1])
 
     def deliver_locally(self, appends: Sequence[Append]) -> None:
         """Does nothing: all readers get their entries from Redis."""
 
     def append(self, appends: Sequence[Append]) -> Awaitable[Sequence[Refusal | None]]:
-        return asyncio.create_task(self._appended(appends, self._run_append(appends) if appends else None))
+        return self._writer.append(appends)
 
-    def _run_append(self, appends: Sequence[Append]) -> Awaitable[Sequence[int | bytes]]:
-        kinds = list(dict.fromkeys(append.kind for append in appends))
-        entries = [encode(append.entry) for append in appends]
-        arguments: list[bytes | str | int] = [STREAM_TTL_SECONDS, len(kinds)]
-        for kind in kinds:
-            arguments += pack([append for append in appends if append.kind is kind], sum(map(len, entries)))
-        keys = [self._keys.requests, *map(self._keys.change_feed, kinds)]
-        for append, entry in zip(appends, entries, strict=True):
-            keys += (self._keys.stream(append.request_id, append.kind), self._keys.owners(append.request_id))
-            arguments += (str(append.position), entry, append.kind, *append.fence, str(append.after))
-        for number, append in enumerate(appends, 1):
-            if append.finishes is not None:
-                arguments += (number, WRITER_GROUP[append.kind], append.finishes)
-        return self._pool.run(scripts.APPEND, keys, arguments)
+    def _forget(self, append: Append) -> None:
+        for consumer in self._consumers:
+            consumer.forget_fence(append.request_id, append.fence)
 
-    async def _appended(
-        self, appends: Sequence[Append], running: Awaitable[Sequence[int | bytes]] | None
-    ) -> Sequence[Refusal | None]:
-        replies = await running if running is not None else ()
-        for append, reply in zip(appends, replies, strict=True):
-            if reply in (_GONE, _SUPERSEDED) or (reply == 0 and append.finishes is not None):
-                for consumer in self._consumers:
-                    consumer.forget_fence(append.request_id, append.fence)
-        return [_outcome(append, reply) if reply else None for append, reply in zip(appends, replies, strict=True)]
+    @property
+    def is_connected(self) -> bool:
+        """Whether no connection was lost since the last reconnection."""
+        return self._pool.connected_seconds > 0
 
     def on_reconnect(self, callback: Callable[[], None]) -> None:
         self._pool.on_reconnect.append(callback)
 
-    async def report_playback(self, frames: Mapping[str, int]) -> None:
+    async def report_playback(self, frames: Mapping[str, int], kept: Mapping[str, int] = MappingProxyType({})) -> None:
         """Reports the total number of frames delivered to each request's client, and trims the audio up to there.
 
-        Only the last report of a request is kept. A report is ignored if the number did not grow or the request is
+        kept: by request, how many of the last frames before are not trimmed.
+
+        Only the last reports of a request are kept. A report is ignored if the number did not grow or the request is
         gone.
         """
-        reports = [
-            StreamEntry(request_id, StreamKind.PLAYBACK, Position(count), _PROGRESS)
-            for request_id, count in frames.items()
-            if count > 0
-        ]
+        reports = {request_id: count for request_id, count in frames.items() if count > 0}
         if not reports:
             return
-        keys = [self._keys.change_feed(StreamKind.PLAYBACK)]
-        arguments: list[bytes | str | int] = [STREAM_TTL_SECONDS, _ENCODED_PROGRESS, *pack(reports, 0)]
-        for report in reports:
-            kinds = (StreamKind.PLAYBACK, StreamKind.AUDIO, StreamKind.CODES)
-            keys += (self._keys.stream(report.request_id, kind) for kind in kinds)
-            keys += (self._keys.reference(report.request_id), self._keys.owners(report.request_id))
+        now = asyncio.get_running_loop().time()
+        self._extended = {each: at for each, at in self._extended.items() if now - at < TOUCH_SECONDS}
+        extended = [request_id for request_id in reports if request_id not in self._extended]
+        keys = [self._keys.requests]
+        arguments: list[bytes | str | int] = [STREAM_TTL_SECONDS, _PROGRESS, len(reports)]
+        for request_id, count in reports.items():
+            keys += (self._keys.stream(request_id, kind) for kind in (StreamKind.PLAYBACK, StreamKind.AUDIO))
+            keys.append(self._keys.owners(request_id))
             # The audio's end may be at this very frame, and not read yet.
-            arguments += (str(report.position), str(Position(report.position.frames, END_SEQUENCE)))
+            first = max(0, count - kept.get(request_id, 0))
+            arguments += (str(Position(count)), str(Position(first, END_SEQUENCE)))
+        for request_id in extended:
+            keys += self._request_keys(request_id)
         await self._pool.run(scripts.REPORT_PLAYBACK, keys, arguments)
+        self._extended |= dict.fromkeys(extended, now)
+
+    async def append_text(
+        self, request_id: str, after: Position, entries: Sequence[StreamEntry]
+    ) -> Gone | Behind | None:
+        """Writes entries to a request's text stream if its last entry is at `after`. None means written.
+
+        Extends the life of all keys of the request. Without entries, it only checks the position.
+        """
+        arguments: list[bytes | str | int] = [STREAM_TTL_SECONDS, str(after)]
+        for each in entries:
+            arguments += (str(each.position), encode(each.entry))
+        first = [self._keys.stream(request_id, StreamKind.TEXT), self._keys.owners(request_id)]
+        others = [key for key in self._request_keys(request_id) if key not in first]
+        keys = [self._keys.requests, *first, *others]
+        reply = await self._pool.run(scripts.APPEND_TEXT, keys, arguments)
+        if isinstance(reply, bytes):
+            at = Position.parse(reply)
+            return Behind(f"the text of request {request_id} ends at {at}, not {after}", at)
+        return Gone(f"request {request_id} was released or has expired") if reply else None
 
     async def release(self, ticket: Ticket) -> None:
         """Deletes a request and its streams, and cancels it if it had not ended. Idempotent."""
+        self._submitted.discard(ticket.request_id)
+        self._released.pop(ticket.request_id, None)
+        self._released[ticket.request_id] = asyncio.get_running_loop().time()
         await self._cancel(scripts.RELEASE, ticket)
 
     async def withdraw(self, ticket: Ticket) -> bool:
@@ -184,8 +243,10 @@ class RedisConnector:
         return bool(await self._cancel(scripts.WITHDRAW, ticket))
 
     async def _cancel(self, script: scripts.Script, ticket: Ticket) -> Any:
-        keys = [self._keys.requests, self._keys.control, *self._request_keys(ticket.request_id)]
-        arguments: Command = [ticket.entry_id, ticket.request_id, MAX_CANCELLATIONS, STREAM_TTL_SECONDS]
+        shared = self._keys.requests, self._keys.waiting, self._keys.control
+        keys = [*shared, *self._request_keys(ticket.request_id)]
+        limits = MAX_CANCELLATIONS, STREAM_TTL_SECONDS
+        arguments: Command = [ticket.entry_id, ticket.request_id, *limits, ticket.gateway]
         return await self._pool.run(script, keys, arguments)
 
     async def check_room(self) -> None:
@@ -215,12 +276,12 @@ class RedisConnector:
 
     def voices(self) -> RedisVoices:
         """Returns the kept voices of the pipeline."""
-        return RedisVoices(self._pool, self._keys)
+        return RedisVoices(self._voices_pool, self._keys)
 
-    async def queue(self, group: Group) -> QueueState:
-        """Returns the length and age of a group's queue, and the wait of the next request."""
-        keys = [self._keys.requests, self._keys.capacity]
-        length, oldest_ms, expected_ms = await self._pool.run(scripts.QUEUE, keys, [group])
+    async def queue(self) -> QueueState:
+        """Returns how many requests no talker has claimed, the age of the oldest, and the wait of the next one."""
+        keys = [self._keys.requests, self._keys.waiting, self._keys.capacity]
+        length, oldest_ms, expected_ms = await self._pool.run(scripts.QUEUE, keys, [])
         return QueueState(length, oldest_ms / 1000, expected_ms / 1000)
 
     async def has_live_consumer(self, group: Group, seconds: float) -> bool:
@@ -228,8 +289,8 @@ class RedisConnector:
 
         A replica that leaves the group no longer counts; one that dies counts until its time is over.
         """
-        arguments: Command = [group, round(1000 * seconds)]
-        return bool(await self._pool.run(scripts.HAS_LIVE_CONSUMER, [self._keys.requests], arguments))
+        arguments: Command = [round(1000 * seconds)]
+        return bool(await self._pool.run(scripts.HAS_LIVE_CONSUMER, [self._keys.leases(group)], arguments))
 
     def reader(self) -> RedisReader:
         reader = RedisReader(self._pool, self._keys)
@@ -237,23 +298,30 @@ class RedisConnector:
         return reader
 
     def consumer(self, group: Group, name: str, ended: Callable[[], Set[str]] = frozenset) -> RedisConsumer:
-        consumer = RedisConsumer(self._pool, self._keys, group, name, self._lease_seconds, ended)
+        limits = self._lease_seconds, ended, self._writer.is_checked
+        consumer = RedisConsumer(self._pool, self._keys, group, name, *limits)
         self._consumers.append(consumer)
         return consumer
 
     async def close(self) -> None:
         """Closes every connection, including those of its readers and consumers."""
         # A closing process does not wait for an unreachable Redis.
-        self._pool.retry_seconds = 0.0
+        self._pool.retry_seconds = self._voices_pool.retry_seconds = 0.0
         for consumer in self._consumers:
             await consumer.close()
         for reader in self._readers:
             await reader.close()
-        await self._pool.close()
+        for pool in self._owned_pools:
+            await pool.close()
 
-    def _request_keys(self, request_id: str) -> list[str]:
-        streams = (self._keys.stream(request_id, kind) for kind in StreamKind)
+    def _request_keys(self, request_id: str, kinds: Iterable[StreamKind] = StreamKind) -> list[str]:
+        streams = (self._keys.stream(request_id, kind) for kind in kinds)
         return [self._keys.reference(request_id), self._keys.owners(request_id), *streams]
+
+    def _created_keys(self, request: SpeechRequest) -> list[str]:
+        """Returns the keys that a submission creates: only some requests have a text stream."""
+        kinds = (kind for kind in StreamKind if kind is not StreamKind.TEXT or request.streams_text)
+        return self._request_keys(request.id, kinds)
 
 
 def _queue_full(limits: GatewaySettings, queue: QueueState) -> QueueFull:
@@ -271,12 +339,3 @@ def _queue_full(limits: GatewaySettings, queue: QueueState) -> QueueFull:
     retry_after = max(queue.oldest_seconds, queue.expected_seconds, 1.0)
     advice = f"retry in {math.ceil(retry_after)} s; to admit more requests, add replicas or raise {field}"
     return QueueFull(f"{reason}; {advice}", retry_after)
-
-
-def _outcome(append: Append, reply: int | bytes) -> Refusal:
-    stream = f"the {append.kind} stream of request {append.request_id}"
-    if isinstance(reply, bytes):
-        return Behind(f"{stream} ends at {reply.decode()}, before {append.after}", Position.parse(reply))
-    if reply == _GONE:
-        return Gone(f"request {append.request_id} was released or has expired")
-    return Superseded(f"{stream} has another owner than the writer of {append.position}")

@@ -95,9 +95,12 @@ class RedisVoices:
         prepared: bytes | None = await self._pool.call(*command)
         return prepared
 
-    async def set_prepared(self, voice_id: str, prepared: bytes) -> None:
-        """Stores a voice for the talkers of this generation, unless it was deleted."""
+    async def set_prepared(self, voice_id: str, prepared: bytes, is_kept: bool = True) -> None:
+        """Stores a voice for the talkers of this generation, unless it is a kept one that was deleted."""
         keys: Command = [self._keys.voices, self._keys.prepared_voice(voice_id)]
+        if not is_kept:
+            await self._pool.call(b"SET", keys[1], prepared, b"EX", PREPARED_TTL_SECONDS)
+            return
         await self._pool.run(scripts.PREPARE_VOICE, keys, [voice_id, prepared, PREPARED_TTL_SECONDS])
 
     async def durable(self) -> bool:

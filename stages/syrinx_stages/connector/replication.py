@@ -27,8 +27,10 @@ class ReplicationBarrier:
 
     def __init__(self) -> None:
         self._has_replica = False
-        self._checked_at = self._lagging_since = -math.inf
-        """Event-loop times."""
+        self._checked_at = self._lagging_since = self._acknowledged = -math.inf
+        """Event-loop times. What was written before the last one is acknowledged."""
+        self._waiting = asyncio.Lock()
+        """One command waits at a time, for all that was written before it: it holds up the connection."""
         self._warned = False
 
     async def wait(self, connection: Connection, address: Address, connected_seconds: float) -> None:
@@ -37,6 +39,14 @@ class ReplicationBarrier:
         Raises `Unavailable` if the server is no longer the primary, and `OSError` if the connection is lost.
         `connected_seconds`: since the last reconnection, when the replicas of the server may have become others.
         """
+        written_at = asyncio.get_running_loop().time()
+        async with self._waiting:
+            if self._acknowledged >= written_at or await self._is_acknowledged(connection, connected_seconds):
+                return
+        await address.confirm_primary()
+
+    async def _is_acknowledged(self, connection: Connection, connected_seconds: float) -> bool:
+        """Returns whether a replica has acknowledged all that `connection` has written."""
         now = asyncio.get_running_loop().time()
         try:
             if now - self._checked_at > min(CHECK_SECONDS, connected_seconds):
@@ -45,8 +55,8 @@ class ReplicationBarrier:
                 self._checked_at = now
             if self._has_replica and now - self._lagging_since > LAGGING_SECONDS:
                 if await connection.call((b"WAIT", 1, WAIT_MS), REPLY_SECONDS):
-                    self._warned = False
-                    return
+                    self._warned, self._acknowledged = False, now
+                    return True
                 self._lagging_since, self._checked_at = now, -math.inf
                 self._warn(f"no replica has acknowledged a write within {WAIT_MS} ms: a fail-over now could lose it")
         except Unavailable:
@@ -54,7 +64,7 @@ class ReplicationBarrier:
         except ReplyError as error:
             self._has_replica, self._checked_at = False, now
             self._warn(f"cannot wait for a replica: {error}")
-        await address.confirm_primary()
+        return False
 
     def _warn(self, message: str) -> None:
         """Logs the first failure after a success."""

@@ -5,6 +5,16 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+SPEECH_STREAM_PATH = "/v1/audio/speech/stream"
+"""The WebSocket for text that arrives in pieces."""
+
+LexiconWord = Annotated[
+    str, Meta(max_length=64, pattern=r"^\S(?:[^\x00-\x1f\x7f-\x9f]*\S)?$", description="a word or a phrase")
+]
+Respelling = Annotated[
+    str,
+    Meta(max_length=128, pattern=r"^[^\x00-\x1f\x7f-\x9f]*\S[^\x00-\x1f\x7f-\x9f]*$", description="how it is spoken"),
+]
 _Temperature = Annotated[float, Meta(ge=0, le=2)]
 _TopK = Annotated[int, Meta(ge=0, le=100_000)]
 _TopP = Annotated[float, Meta(gt=0, le=1)]
@@ -49,4 +59,6 @@ class SpeechFields(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fie
     speaker_embedding: Annotated[list[float], Meta(min_length=1, max_length=16_384)] | None = None
     non_streaming_mode: bool | None = None
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+    normalize: bool | None = None
+    lexicon: Annotated[dict[LexiconWord, Respelling], Meta(max_length=100)] | None = None
     runaway_guard: bool | None = None

@@ -1,5 +1,7 @@
 """Frames of codes with what their sampling says about the course of a request. Imports no torch."""
 
+import struct
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +11,10 @@ from numpy.typing import NDArray
 
 IMPLAUSIBLE_NATS = 4.0
 """A code is implausible if its surprise exceeds its expectation, the entropy, by this much."""
+checksum = zlib.crc32
+"""Returns the checksum of frames after those with the checksum that is the second argument; 0 without any.
+
+It says which frames a stream consists of: an owner that generates frames again, on a GPU, may sample other ones."""
 # `kernels.sampling.encode_mark` computes the same.
 _HAZARD_STEPS, _ENTROPY_STEPS = 8, 16
 _IMPLAUSIBLE, _ENTROPY = 1 << 7, 1 << 8
@@ -32,7 +38,7 @@ class MarkedFrame(bytes):
 
     def __new__(cls, codes: bytes, mark: int) -> "MarkedFrame":
         """Adds a mark to a frame."""
-        frame = super().__new__(cls, codes)
+        frame = bytes.__new__(cls, codes)
         frame.mark = mark
         return frame
 
@@ -58,7 +64,17 @@ def decode_mark(mark: int) -> Mark:
 def marks_of(frames: Sequence[bytes]) -> bytes:
     """Returns the marks of frames ([frames] uint16, little-endian); empty unless all are marked."""
     marks = [frame.mark for frame in frames if isinstance(frame, MarkedFrame)]
-    return np.array(marks, "<u2").tobytes() if len(marks) == len(frames) else b""
+    return struct.pack(f"<{len(marks)}H", *marks) if len(marks) == len(frames) else b""
+
+
+def pack_checksums(checksums: Sequence[int]) -> bytes:
+    """Returns checksums as `[frames + 1] uint32`, little-endian: before the first frame, and up to each one."""
+    return struct.pack(f"<{len(checksums)}I", *checksums)
+
+
+def unpack_checksums(packed: bytes) -> Sequence[int]:
+    """Returns what was given to `pack_checksums`."""
+    return struct.unpack(f"<{len(packed) // 4}I", packed)
 
 
 def split_frames(codes: bytes, marks: bytes, size: int) -> list[bytes]:

@@ -30,6 +30,9 @@ class EndReason(StrEnum):
     """The request cannot be served; see `End.message`."""
 
 
+_COMPLETE = frozenset((EndReason.STOP, EndReason.LENGTH, EndReason.RUNAWAY))
+
+
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Sampling parameters. The defaults are the official `generation_config` of Qwen3-TTS."""
 
@@ -84,6 +87,10 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     x_vector_only: bool = False
     non_streaming_text: bool = True
     """True: all text is in the prompt. False: one text token per frame."""
+    streams_text: bool = False
+    """`text` is only the beginning: the rest arrives in the request's text stream while it is spoken."""
+    languages: tuple[str, ...] = ()
+    """Languages that the text may be in, for the talker to normalize it. Empty: it is not normalized."""
     max_frames: int = 2048
     sampling: Sampling = Sampling()
     seed: int = 0
@@ -133,6 +140,10 @@ class Codes(msgspec.Struct, frozen=True, tag="codes", omit_defaults=True):
     """The talker replica. Set only in the first entry that an owner writes."""
     marks: bytes = b""
     """What the frames' sampling says about a runaway: see `frames.marks_of`."""
+    checksum: int = 0
+    """Of all frames of the stream up to the last one of this entry: see `frames.checksum`."""
+    waits_for_text: bool = False
+    """The request's text so far allows no further frame."""
 
 
 class Audio(msgspec.Struct, frozen=True, tag="audio", omit_defaults=True):
@@ -142,10 +153,25 @@ class Audio(msgspec.Struct, frozen=True, tag="audio", omit_defaults=True):
     talker: str = ""
     codec: str = ""
     """The replicas that generated it. Set only in the first entry that an owner writes."""
+    checksums: bytes = b""
+    """Of all codes before the first frame, and of those up to each frame: see `frames.pack_checksums`."""
 
 
 class PlaybackProgress(msgspec.Struct, frozen=True, tag="played"):
     """All frames up to this entry's position have been delivered to the client."""
+
+
+class Text(msgspec.Struct, frozen=True, tag="text"):
+    """The next piece of a request's text, up to the characters that this entry's position counts."""
+
+    text: str
+
+
+class TextEnd(msgspec.Struct, frozen=True, tag="text_end", omit_defaults=True):
+    """The last entry of a text stream."""
+
+    guard: RunawayGuard | None = None
+    """That of the whole text; None if the request is not guarded."""
 
 
 class End(msgspec.Struct, frozen=True, tag="end", omit_defaults=True):
@@ -158,9 +184,16 @@ class End(msgspec.Struct, frozen=True, tag="end", omit_defaults=True):
     """For `error`: the request field that caused it, if any."""
     retry_after: float = 0.0
     """For `error`: the same request may succeed after this many seconds; 0 if it would fail again."""
+    checksum: int = 0
+    """Of all frames of the codes, if the stream is complete: see `frames.checksum`."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the stream has all its frames."""
+        return self.reason in _COMPLETE
 
 
-Entry = StreamCreated | Reference | Codes | Audio | PlaybackProgress | End
+Entry = StreamCreated | Reference | Codes | Audio | PlaybackProgress | Text | TextEnd | End
 """Any entry of a request's streams."""
 
 encode = msgspec.msgpack.Encoder().encode

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from syrinx_stages.contract.api import LexiconWord, Respelling
+from syrinx_stages.contract.keys import MAX_CELLS
 from syrinx_stages.contract.messages import TaskType
 
 MAX_ROWS = 1024
@@ -29,6 +31,9 @@ ModelAlias = Annotated[
     str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._:/-]*$", max_length=128, description="letters, digits and '._:/-'")
 ]
 
+MAX_TEXT_LENGTH = 150_000
+"""Highest limit of a text in characters, about three hours of speech: a body of 1 MB holds it, even if each character
+is escaped."""
 SETTINGS_PORT = 9091
 """Default port of the settings of a process's stages."""
 TOKEN_VARIABLE = "SYRINX_SETTINGS_TOKEN"
@@ -146,6 +151,13 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """What happens to a request with instructions that the checkpoint cannot follow."""
     runaway_guard: bool = True
     """Whether speech that would not end or has gone wrong is stopped, unless a request says otherwise."""
+    max_text_length: Annotated[int, Meta(ge=1, le=MAX_TEXT_LENGTH)] = 100_000
+    """Characters of a request's `input`."""
+    normalize: bool | None = None
+    """Whether numbers, dates and the like are written as words, unless a request says otherwise. None: if the
+    checkpoint says that it needs it."""
+    lexicon: Annotated[dict[LexiconWord, Respelling], Meta(max_length=200)] = {}
+    """Respellings of words; those of a request come first."""
 
 
 class VoiceLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -155,6 +167,17 @@ class VoiceLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Voices of one API key. Without keys all clients share their voices, and only the other limit applies."""
     max_total: Annotated[int, Meta(ge=0, le=1000)] = 100
     """Voices in all. 0: voices cannot be uploaded."""
+
+
+class SharedVoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A voice that all clients may use, cloned from the audio in `file` or at `url`."""
+
+    name: VoiceName
+    file: str | None = None
+    url: str | None = None
+    """On one of the `reference_hosts`."""
+    transcript: str | None = None
+    """What the audio says. None: the voice is its speaker embedding alone."""
 
 
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -175,6 +198,9 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     pipeline: str
     generation: str
     """Model generation. Stages of different generations share no Redis key."""
+    cells: Annotated[int, Meta(ge=1, le=MAX_CELLS)] = 1
+    """Number of cells, each of which has its own keys, talkers and codecs. `REDIS_URL` holds one URL, or one for each
+    cell, separated by spaces."""
     replica: str = ""
     """Name of this replica, unique and stable across restarts. Empty: the value of `POD_NAME`."""
     model: str
@@ -211,6 +237,10 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     gateway: GatewaySettings = GatewaySettings()
     api: ApiConfig = ApiConfig()
     voices: VoiceLimits = VoiceLimits()
+    shared_voices: tuple[SharedVoice, ...] = ()
+    """Voices of a Base checkpoint that all clients may use."""
+    playground: bool = False
+    """Whether `/` is a page on which to try speech."""
     reference_hosts: tuple[str, ...] = ()
     """Hosts that the gateway may fetch `ref_audio` URLs from; none by default."""
     api_keys_file: str | None = None

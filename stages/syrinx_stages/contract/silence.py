@@ -45,11 +45,12 @@ class LeadingSilenceTrimmer:
     The result depends on the samples only, not on how they are split into chunks.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trimmed: bool = False) -> None:
+        """`trimmed`: the stream is continued after its leading silence."""
         self.withheld = 0
         """Samples received and not returned: buffered until the cut is known, or removed."""
         self._buffer = b""
-        self._trimmed = False
+        self._trimmed = trimmed
 
     def feed(self, pcm: bytes) -> bytes:
         """Returns the PCM that can be forwarded now; empty while everything received may be silence."""

@@ -6,9 +6,8 @@ from typing import Any, Protocol
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
+from syrinx_stages.runtime.exposition import Exposition
 from syrinx_stages.runtime.server import READ
 from syrinx_stages.runtime.settings import LiveSettings
 
@@ -47,10 +46,10 @@ class Service(Protocol):
         """Hands over the remaining work and frees all resources."""
 
 
-def create_admin(stages: Sequence[AdminTarget], series: Collector) -> FastAPI:
+def create_admin(stages: Sequence[AdminTarget], exposition: Exposition) -> FastAPI:
     """Returns the admin application. `/healthz`: the process responds; `/readyz`: all of its stages are ready.
 
-    `/metrics` has the `series`.
+    `/metrics` is the `exposition`.
     """
     app = FastAPI(openapi_url=None)
     encoding = asyncio.Lock()
@@ -66,13 +65,10 @@ def create_admin(stages: Sequence[AdminTarget], series: Collector) -> FastAPI:
 
     @app.api_route("/metrics", methods=READ)
     async def metrics(request: Request) -> Response:
-        try:
-            encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        except (TypeError, ValueError):  # A version that is not a number.
-            encode, content_type = choose_encoder("")
         # In a thread, which prometheus-client's locks allow: a large registry would delay audio. One at a time, so that
         # scrapes take at most one thread from the gateway's encoders.
         async with encoding:
-            return Response(await asyncio.to_thread(encode, series), media_type=content_type)
+            content, content_type = await asyncio.to_thread(exposition.encode, request.headers.get("Accept", ""))
+            return Response(content, media_type=content_type)
 
     return app

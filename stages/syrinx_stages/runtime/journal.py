@@ -71,7 +71,7 @@ class Journal:
         if append.position <= stream.written:
             return False
         stream.written = append.position
-        if isinstance(append.entry, Audio | End):
+        if isinstance(append.entry, (Audio, End)):
             self._expiring.append((now, append))
             self._audio_bytes += _size(append)
         self._expire(now)

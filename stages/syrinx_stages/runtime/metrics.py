@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.metrics_core import Metric as Family
-from prometheus_client.registry import Collector
 
 from syrinx_stages.contract.metrics import ROW_BUCKETS, SETTINGS_GENERATION, SETTINGS_TEMPORARY, Metric
 from syrinx_stages.runtime.settings import LiveSettings
@@ -39,6 +37,10 @@ class Metrics:
             self._families[metric.name] = self._create(metric)
         return self._families[metric.name]
 
+    def families(self) -> Sequence[Counter | Gauge | Histogram]:
+        """Returns the families that exist now. Safe in any thread."""
+        return list(self._families.values())
+
     def _create(self, metric: Metric) -> Counter | Gauge | Histogram:
         if metric.kind == "histogram":
             return Histogram(metric.name, metric.help, metric.labels, buckets=metric.buckets, registry=self.registry)
@@ -47,21 +49,12 @@ class Metrics:
         return family(metric.name, metric.help, metric.labels, registry=self.registry)
 
 
-class PipelineSeries(Collector):
-    """The series of a registry with the label `pipeline`, by which dashboards and alerts select them.
+def series_labels(pipeline: str, track: str = "") -> dict[str, str]:
+    """Returns the labels of all series of a process, by which dashboards and alerts select them.
 
-    Those of a canary also have the label `track`.
+    `track`: that of a canary.
     """
-
-    def __init__(self, registry: CollectorRegistry, pipeline: str, track: str = "") -> None:
-        self._registry = registry
-        self._label = {"pipeline": pipeline, **({"track": track} if track else {})}
-
-    def collect(self) -> Iterator[Family]:
-        """Yields the metric families."""
-        for family in self._registry.collect():
-            family.samples = [each._replace(labels=self._label | each.labels) for each in family.samples]
-            yield family
+    return {"pipeline": pipeline, **({"track": track} if track else {})}
 
 
 def export_settings(metrics: Metrics, stage: str, live: LiveSettings[Any]) -> None:

@@ -174,7 +174,7 @@ class OwnedRequests(ABC, Generic[R]):
         reason = reason or ("invalid" if end.param else end.reason)
         claim = self.ownership.claims.get(request_id)
         self.rows.pop(request_id, None)
-        if end.reason in (EndReason.STOP, EndReason.LENGTH, EndReason.RUNAWAY):
+        if end.is_complete:
             self.speed.add_request(frames)
         if claim is not None:
             at, after = Position(frames, END_SEQUENCE), self.journal.last_position(claim)

@@ -17,6 +17,8 @@ RETRY_SECONDS = 0.5
 REPORT_SECONDS = 0.05
 """Minimum interval of capacity reports, unless a request has ended: its client may send the next one at once. While
 nothing changes, they are sent with `REFRESH_SECONDS` between them."""
+AMPLE_REQUESTS = 8
+"""A replica that has reported room for this many reports the end of a request with the next report."""
 
 
 class Ownership:
@@ -164,7 +166,7 @@ class Ownership:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def report_loop(self) -> None:
-        """Reports the capacity when it has changed, while the codecs are full, and periodically, until cancelled."""
+        """Reports the capacity when it has changed, while only the codecs are full, and periodically."""
         while True:
             capacity, free = self._measured(), None
             try:
@@ -179,11 +181,14 @@ class Ownership:
 
     async def _wait_for_change(self, reported: Capacity) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REPORT_SECONDS):
-                    await self._freed.wait()
+            if reported.free >= AMPLE_REQUESTS:
+                await asyncio.sleep(REPORT_SECONDS)
+            else:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(REPORT_SECONDS):
+                        await self._freed.wait()
             self._freed.clear()
-            if self.codecs_free < 1 or self._measured().free != reported.free:
+            if (self.codecs_free < 1 and self.free > 0) or self._measured().free != reported.free:
                 return
             self._report_due.clear()
             await self._report_due.wait()
@@ -208,8 +213,6 @@ class Ownership:
     async def _refresh(self) -> None:
         """Renews the leases. A claim that is lost, but not to another replica, is admitted again."""
         held = {claim.entry_id: claim for claim in self.claims.values()}
-        if not held:
-            return
         for entry_id in await self._consumer.refresh(list(held)):
             claim = held[entry_id]
             # It may have been finished, or claimed again, during the round trip.

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import importlib
+import itertools
 import json
 import logging
 import os
@@ -16,16 +17,19 @@ import msgspec
 from prometheus_client import CollectorRegistry, ProcessCollector
 from starlette.types import ASGIApp
 
+from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract import logs
 from syrinx_stages.contract import metrics as m
+from syrinx_stages.contract.api import SPEECH_STREAM_PATH
 from syrinx_stages.contract.settings import TOKEN_VARIABLE, TRACK_VARIABLE, StageConfig, resolved_config_line
 from syrinx_stages.model.config import CheckpointError
 from syrinx_stages.runtime.admin import Service, create_admin
 from syrinx_stages.runtime.errors import SettingsError, StartError
-from syrinx_stages.runtime.metrics import Metrics, PipelineSeries
+from syrinx_stages.runtime.exposition import Exposition
+from syrinx_stages.runtime.metrics import Metrics, series_labels
 from syrinx_stages.runtime.server import MAX_ADMIN_CONNECTIONS, HttpServer, max_public_connections
 from syrinx_stages.runtime.settings_api import create_settings_api
-from syrinx_stages.runtime.start import connect_redis, load_start_config
+from syrinx_stages.runtime.start import connect_cells, connect_redis, load_start_config
 from syrinx_stages.runtime.tls import Certificate
 from syrinx_stages.runtime.tracing import open_tracer
 
@@ -35,15 +39,16 @@ SWITCH_SECONDS = 0.0005
 """How long the engine's thread may hold the GIL. Python's default of 5 ms would add to the TTFA."""
 
 Build = Callable[..., tuple[Service, ASGIApp | None]]
-"""Builds a process's service, and its public application if it has one, from the configuration and the connector of
-each stage and the metrics. Raises `StartError`."""
+"""Builds a process's service, and its public application if it has one, from the configuration and the connector or
+connectors of each stage and the metrics. Raises `StartError`."""
 
 
-def run(name: str, build: str, stages: Sequence[str] = ()) -> NoReturn:
+def run(name: str, build: str, stages: Sequence[str] = (), *, all_cells: bool = False) -> NoReturn:
     """Runs a process until SIGTERM or SIGINT: `python -m syrinx_stages.NAME CONFIG.json`, one file for each stage.
 
     build: `MODULE:FUNCTION` of a `Build`. It is imported after the configuration was read, because it may import torch.
     stages: The stages of the process, if it is not the one called `name`.
+    all_cells: Whether a stage is built with a list of connectors, one for each cell, instead of one to its own cell.
     """
     try:
         logs.configure(os.environ)
@@ -52,7 +57,7 @@ def run(name: str, build: str, stages: Sequence[str] = ()) -> NoReturn:
     sys.setswitchinterval(SWITCH_SECONDS)
     status = 1
     try:
-        status = asyncio.run(_serve(name, _load(name, stages or (name,)), build))
+        status = asyncio.run(_serve(name, _load(name, stages or (name,)), build, all_cells))
     except (StartError, SettingsError, CheckpointError) as error:
         log.critical("syrinx %s: %s", name, error)
     except Exception:
@@ -81,25 +86,30 @@ def log_config(stage: str, config: StageConfig) -> None:
     log.info("configuration: %s", resolved_config_line(stage, replica, values))
 
 
-async def _serve(name: str, configs: Mapping[str, StageConfig], build: str) -> int:
+async def _serve(name: str, configs: Mapping[str, StageConfig], build: str, all_cells: bool) -> int:
     first = next(iter(configs.values()))
     tracer = open_tracer(name, first.pipeline, first.replica, os.environ)
     module, _, function = build.partition(":")
     build_service: Build = getattr(importlib.import_module(module), function)
     metrics = Metrics(CollectorRegistry(), tracer)
-    ProcessCollector(registry=metrics.registry)
     for metric in (metric for stage in configs for metric in m.BY_STAGE[stage]):
         metrics[metric]
-    connectors = {
-        stage: connect_redis(config, os.environ, metrics[m.REDIS_ERRORS].labels(stage).inc)
-        for stage, config in configs.items()
-    }
+    connectors: dict[str, list[RedisConnector]] = {}
+    for stage, config in configs.items():
+        on_error = metrics[m.REDIS_ERRORS].labels(stage).inc
+        if all_cells:
+            connectors[stage] = connect_cells(config, os.environ, on_error)
+        else:
+            # The first one is closed last, and has the connections of both stages.
+            beside = next((first for first, *_ in connectors.values()), None)
+            connectors[stage] = [connect_redis(config, os.environ, on_error, beside)]
     async with contextlib.AsyncExitStack() as cleanup:
         if tracer is not None:
             cleanup.push_async_callback(tracer.close)
-        for connector in connectors.values():
+        for connector in itertools.chain(*connectors.values()):
             cleanup.push_async_callback(connector.close)
-        inputs = (value for stage in configs for value in (configs[stage], connectors[stage]))
+        connected = {stage: found if all_cells else found[0] for stage, found in connectors.items()}
+        inputs = (value for stage in configs for value in (configs[stage], connected[stage]))
         service, public = build_service(*inputs, metrics)
         for stage, config in configs.items():
             log_config(stage, config)
@@ -113,8 +123,8 @@ async def _serve(name: str, configs: Mapping[str, StageConfig], build: str) -> i
             return server
 
         first = next(iter(configs.values()))
-        series = PipelineSeries(metrics.registry, first.pipeline, os.environ.get(TRACK_VARIABLE, ""))
-        admin = create_admin(service.admin_targets, series)
+        labels = series_labels(first.pipeline, os.environ.get(TRACK_VARIABLE, ""))
+        admin = create_admin(service.admin_targets, Exposition(metrics, labels, [ProcessCollector(registry=None)]))
         admin_url = listen(admin, first, first.admin_port, MAX_ADMIN_CONNECTIONS).url
         settings_url = ""
         if token := os.environ.get(TOKEN_VARIABLE):
@@ -130,6 +140,7 @@ async def _serve(name: str, configs: Mapping[str, StageConfig], build: str) -> i
                     "certificate": _certificate(config, metrics),
                     "trusted_proxies": config.trusted_proxies,
                     "shares_port": config.shares_port,
+                    "websocket_path": SPEECH_STREAM_PATH,
                 }
                 public_servers.append(listen(public, config, config.port, max_public_connections(), **options))
                 urls["url"] = public_servers[-1].url
@@ -153,7 +164,7 @@ def _certificate(config: StageConfig, metrics: Metrics) -> Certificate | None:
 async def run_service(
     service: Service, stop: asyncio.Event, drain_seconds: float, public_servers: Sequence[HttpServer] = ()
 ) -> int:
-    """Starts a service, waits for a signal or a failure, and drains it and its public servers.
+    """Starts a service, opens its public servers, waits for a signal or a failure, and drains them and the service.
 
     Returns the exit status: 0 after a signal, 1 if the service failed (the process is restarted).
     """
@@ -165,6 +176,8 @@ async def run_service(
         if not start.done():
             return 0
         await start
+        for server in public_servers:
+            server.open()
         # Everything loaded now is permanent. A garbage collection that scanned it would stall all streams for 0.1 s.
         gc.collect()
         gc.freeze()

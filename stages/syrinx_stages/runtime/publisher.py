@@ -116,10 +116,11 @@ class Publisher:
                 await asyncio.sleep(RETRY_SECONDS)
             started, outcomes = time.perf_counter(), asyncio.ensure_future(self._connector.append(batch))
         self._seconds.observe(time.perf_counter() - started)
+        now = time.monotonic()
         behind: dict[str, tuple[Append, Behind]] = {}
         for append, outcome in zip(batch, results, strict=True):
             if outcome is None:
-                if self._journal.accept(append, time.monotonic()):
+                if self._journal.accept(append, now):
                     self._written(append)
             elif isinstance(outcome, Behind):
                 behind[append.request_id] = (append, outcome)

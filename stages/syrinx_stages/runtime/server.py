@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import ctypes
 import ipaddress
 import json
 import resource
 import socket
+import struct
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -14,8 +16,10 @@ from typing import Any
 import h11
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn._types import WebSocketEvent
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.http_parser import RequestParser
@@ -25,6 +29,9 @@ SHUTDOWN_SECONDS = 2
 """Time after the drain for responses in progress, so that a stalled client does not block the exit."""
 LINGER_SECONDS = 1.0
 """How long idle connections stay open in a drain, so that requests that are on their way get a response."""
+HANDSHAKE_SECONDS = 0.2
+"""How long connections that the kernel has begun to make may take: some round trips, and less than the second after
+which a client tries again."""
 POLL_SECONDS = 0.02
 HEADER_SECONDS = 30.0
 """A connection that is without a request for this long is closed within twice the time."""
@@ -45,12 +52,29 @@ WRITE_BUFFER = 64 * 1024
 """Bytes that wait for a client until writing pauses. asyncio's default with TLS is 512 KiB: 11 s of PCM."""
 READ = ["GET", "HEAD"]
 """Methods of a route that only reads."""
+MAX_MESSAGE = 4 * 2**20
+"""Bytes of a WebSocket message: a configuration with half a minute of reference audio."""
+FRAME_BYTES = 2 * 1024
+"""Bytes of WebSocket frames that are parsed before others get their turn: at most 300 small frames, 5 ms."""
+PING_SECONDS = 20.0
+"""Interval of pings, and how long a WebSocket's client may take to answer one."""
+_SO_ATTACH_FILTER = 26
+"""Linux's option for a program of the classic packet filter, which Python does not name."""
+_IGNORE_CONNECTS = (
+    (0x30, 0, 0, 13),  # Load the flags of the TCP header,
+    (0x54, 0, 0, 0x12),  # keep SYN and ACK,
+    (0x15, 0, 1, 0x02),  # and with SYN alone
+    (0x06, 0, 0, 0),  # drop the segment;
+    (0x06, 0, 0, 2**18),  # else accept it.
+)
 
 
 class _Config(uvicorn.Config):
     """uvicorn's configuration with a limit that makes room; its own one refuses requests."""
 
     max_connections: int
+    websocket_path: str
+    """Requests for it may become WebSockets; empty: none may."""
 
 
 class _Flow(FlowControl):
@@ -103,6 +127,10 @@ class _Protocol(H11Protocol):
             self.flow.resume_reading()
             self.handle_events()
 
+    def _should_upgrade(self) -> bool:
+        """Returns whether a request becomes a WebSocket. Other upgrades are ignored, as HTTP allows."""
+        return self._get_upgrade() == b"websocket" and self.scope["path"] == self.config.websocket_path
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Ignores a connection that was not accepted."""
         if self in self.connections:
@@ -136,8 +164,50 @@ class _Protocol(H11Protocol):
             self.transport.write(self.conn.send(event))
 
 
+class _WebSocket(WSProtocol):
+    """A WebSocket, which counts as one request. The application closes it, also in a drain.
+
+    Frames are parsed in turns, and when the application has taken the messages before: thousands may arrive at once.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._waiting = b""
+        """Received data that is not parsed yet."""
+
+    def data_received(self, data: bytes) -> None:
+        """Parses the first of the data; the others in the process get their turn before the rest."""
+        self._waiting += data
+        self.transport.pause_reading()
+        self._parse()
+
+    def _parse(self) -> None:
+        if self.transport.is_closing() or not (self.queue.empty() or self.close_sent):
+            return
+        piece, self._waiting = self._waiting[:FRAME_BYTES], self._waiting[FRAME_BYTES:]
+        if piece:
+            super().data_received(piece)
+        if self._waiting:
+            self.loop.call_soon(self._parse)
+        elif (self.queue.empty() or self.close_sent) and not self.transport.is_closing():
+            self.read_paused = False
+            self.transport.resume_reading()
+
+    async def receive(self) -> WebSocketEvent:
+        """Returns the next message."""
+        message = await self.queue.get()
+        if self.queue.empty():
+            self.loop.call_soon(self._parse)
+        return message
+
+    def shutdown(self) -> None:
+        """Does nothing: speech in progress may end first."""
+
+
 def _idle(connection: Any) -> bool:
     """Whether no request is in progress on a connection."""
+    if isinstance(connection, _WebSocket):
+        return False
     cycle = getattr(connection, "cycle", None)
     return cycle is None or bool(cycle.response_complete)
 
@@ -165,19 +235,23 @@ class HttpServer:
         certificate: Certificate | None = None,
         trusted_proxies: Sequence[str] = (),
         shares_port: bool = False,
+        websocket_path: str = "",
     ) -> None:
         """`trusted_proxies`: ranges of addresses whose `X-Forwarded-For` names the client.
 
-        `shares_port`: other processes may listen on the port, too.
+        `shares_port`: other processes may listen on the port, too; this one gets no connection before `open`.
+        `websocket_path`: where WebSockets are accepted.
         """
         proxies = _networks(trusted_proxies)
         try:
-            self._socket = _listen(host, port, shares_port)
+            self._socket = _bind(host, port, shares_port)
             # Accepted connections inherit this option; asyncio does not set it on a socket that it did not create.
             # Without it the first audio of a stream waits up to 40 ms for the client to acknowledge the headers.
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * UNACKNOWLEDGED_SECONDS))
+            if not shares_port:
+                self._socket.listen(max_backlog())
         except OSError as error:
             raise StartError(f"cannot listen on {host or '*'}:{port}: {error.strerror or error}") from None
         self._certificate = certificate
@@ -187,7 +261,12 @@ class HttpServer:
             app,
             # Not httptools, which a vLLM image has: it limits no headers, and loses a body after `Upgrade: h2c`.
             http=self._protocol,  # type: ignore[arg-type]  # uvicorn only calls it.
-            ws="none",
+            ws=_WebSocket,
+            ws_max_size=MAX_MESSAGE,
+            ws_ping_interval=PING_SECONDS,
+            ws_ping_timeout=PING_SECONDS,
+            # Audio cannot be compressed, and a small message could be inflated to any size.
+            ws_per_message_deflate=False,
             proxy_headers=bool(proxies),
             forwarded_allow_ips=proxies,
             backlog=max_backlog(),
@@ -200,10 +279,18 @@ class HttpServer:
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
         options.max_connections = self._max_connections = max_connections
+        options.websocket_path = websocket_path
         self._server = _Server(options)
-        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        self._task: asyncio.Task[None] | None = None
         self._closing_unused = asyncio.create_task(self._close_unused())
         self._reloading = asyncio.create_task(certificate.run()) if certificate else None
+        if not shares_port:
+            self.open()
+
+    def open(self) -> None:
+        """Listens on a shared port, if it does not yet."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
 
     async def _close_unused(self) -> None:
         """Closes connections on which no request has begun between two looks; uvicorn limits the time only of some."""
@@ -219,8 +306,8 @@ class HttpServer:
     async def drain(self, seconds: float) -> None:
         """Closes the socket, so that the kernel refuses connections; waits up to `seconds` until all have closed.
 
-        Connections that wait to be accepted are accepted first. Idle connections are closed after `LINGER_SECONDS`,
-        the others with their response.
+        Connections that are made or wait to be accepted are accepted first. Idle connections are closed after
+        `LINGER_SECONDS`, the others with their response.
         """
         await self._close_socket()
         await self._connections_closed(min(seconds, LINGER_SECONDS))
@@ -231,10 +318,12 @@ class HttpServer:
 
     async def _close_socket(self) -> None:
         loop = asyncio.get_running_loop()
+        # The kernel resets connections that wait to be accepted when their socket closes: no others may begin now.
+        _ignore_connects(self._socket)
+        await asyncio.sleep(HANDSHAKE_SECONDS)
         loop.remove_reader(self._socket)
         # Connections that were just accepted get their transports now, which needs the server to be open.
         await asyncio.sleep(0)
-        # The kernel resets connections that wait to be accepted when their socket closes.
         waiting = _accept_all(self._socket)
         for server in self._server.servers:
             server.close()
@@ -264,7 +353,9 @@ class HttpServer:
         if self._reloading is not None:
             self._reloading.cancel()
         self._server.should_exit = True
-        await self._task
+        if self._task is not None:
+            await self._task
+        self._socket.close()
 
 
 def max_backlog() -> int:
@@ -285,16 +376,22 @@ def _max_files() -> int:
     return limit
 
 
-def _listen(host: str, port: int, shares_port: bool) -> socket.socket:
+def _bind(host: str, port: int, shares_port: bool) -> socket.socket:
+    """Returns a socket that does not listen yet. Raises `OSError`, also if another process listens on the port."""
     everywhere = host in ("", "::")
     dual = everywhere and socket.has_dualstack_ipv6()
-    return socket.create_server(
-        ("" if everywhere else host, port),
-        family=socket.AF_INET6 if dual or ":" in host else socket.AF_INET,
-        backlog=max_backlog(),
-        reuse_port=shares_port,
-        dualstack_ipv6=dual,
-    )
+    bound = socket.socket(socket.AF_INET6 if dual or ":" in host else socket.AF_INET)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shares_port:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if bound.family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not dual)
+        bound.bind(("" if everywhere else host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 def _networks(ranges: Sequence[str]) -> list[str]:
@@ -309,6 +406,17 @@ def _networks(ranges: Sequence[str]) -> list[str]:
         if network.version == 4:
             networks.append(f"::ffff:{network.network_address}/{96 + network.prefixlen}")
     return networks
+
+
+def _ignore_connects(listening: socket.socket) -> None:
+    """Lets the kernel ignore new connections: clients try again after a second, and are refused if it is closed then.
+
+    Connections that it has already answered are made, which closing the socket would reset.
+    """
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in _IGNORE_CONNECTS))
+    with contextlib.suppress(OSError):
+        filtering = struct.pack("HP", len(_IGNORE_CONNECTS), ctypes.addressof(program))
+        listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, filtering)
 
 
 def _accept_all(listening: socket.socket) -> list[socket.socket]:

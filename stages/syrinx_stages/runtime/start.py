@@ -4,11 +4,12 @@ import logging
 import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from syrinx_stages.connector.redis_streams import RedisConnector
-from syrinx_stages.contract.keys import Keys
+from syrinx_stages.contract.keys import Keys, cell_of
 from syrinx_stages.contract.settings import NAMESPACE_VARIABLE, StageConfig, StageSettings
 from syrinx_stages.runtime.errors import SettingsError, StartError
 from syrinx_stages.runtime.settings import SettingsUpdate, merge
@@ -59,24 +60,56 @@ def _without_unknown(path: str, own: StageSettings, update: SettingsUpdate) -> S
 
 
 def connect_redis(
-    config: StageConfig, environment: Mapping[str, str], on_error: Callable[[], object] = lambda: None
+    config: StageConfig,
+    environment: Mapping[str, str],
+    on_error: Callable[[], object] = lambda: None,
+    beside: RedisConnector | None = None,
 ) -> RedisConnector:
-    """Returns a connector for `REDIS_URL`, `REDIS_PASSWORD` and `REDIS_CA_FILE`. Raises `StartError`.
+    """Returns the connector to the cell of a talker or codec, as `connect_cells`. Raises `StartError`.
+
+    beside: the connector of the other stage of this process.
+    """
+    try:
+        cell = cell_of(config.replica, config.cells)
+    except ValueError as error:
+        raise StartError(f"replica: {error}") from None
+    return _connect(config, environment, cell, on_error, beside)
+
+
+def connect_cells(
+    config: StageConfig, environment: Mapping[str, str], on_error: Callable[[], object] = lambda: None
+) -> list[RedisConnector]:
+    """Returns a connector to each cell for `REDIS_URL`, `REDIS_PASSWORD` and `REDIS_CA_FILE`. Raises `StartError`.
 
     `NAMESPACE_VARIABLE` distinguishes pipelines of the same name that share a Redis.
     """
+    return [_connect(config, environment, cell, on_error) for cell in range(config.cells)]
+
+
+def _connect(
+    config: StageConfig,
+    environment: Mapping[str, str],
+    cell: int,
+    on_error: Callable[[], object],
+    beside: RedisConnector | None = None,
+) -> RedisConnector:
     try:
-        keys = Keys(config.pipeline, config.generation, namespace=environment.get(NAMESPACE_VARIABLE, ""))
+        namespace = environment.get(NAMESPACE_VARIABLE, "")
+        keys = Keys(config.pipeline, config.generation, cell, config.cells, namespace)
     except ValueError as error:
         raise StartError(str(error)) from None
-    url, password = environment.get("REDIS_URL"), environment.get("REDIS_PASSWORD", "")
-    if not url:
+    urls, password = environment.get("REDIS_URL", "").split(), environment.get("REDIS_PASSWORD", "")
+    if not urls:
         raise StartError("REDIS_URL is not set; it looks like redis://host:6379/0 (or rediss:// with TLS)")
+    if len(urls) not in (1, config.cells):
+        raise StartError(f"REDIS_URL holds {len(urls)} addresses for {config.cells} cells: needs one, or one for each")
+    url = urls[cell % len(urls)]
     ca_file = environment.get("REDIS_CA_FILE") or None
-    if ca_file is not None and not url.startswith(("rediss://", "rediss+sentinel://")):
+    if ca_file is not None and not url.startswith("rediss"):
         raise StartError("REDIS_CA_FILE is set, but REDIS_URL is not a rediss:// address: nothing would be checked")
     try:
-        return RedisConnector(url, keys, password=password, ca_file=ca_file, on_error=on_error)
+        options: dict[str, Any] = {"password": password, "ca_file": ca_file, "name": config.replica}
+        return RedisConnector(url, keys, **options, on_error=on_error, beside=beside)
     except ssl.SSLError:
         raise StartError(f"REDIS_CA_FILE: {ca_file} holds no certificate in PEM format") from None
     except OSError as error:

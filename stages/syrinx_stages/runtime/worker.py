@@ -53,6 +53,8 @@ class Worker(OwnedRequests[R], Generic[R, S, E]):
         self.engine: E
         self.steps: InFlightSteps[Any, Any]
         """Engine steps that are not read yet. Only the engine's thread launches and reads them."""
+        self._period_start = 0.0
+        """Monotonic time from which the period of the next step counts."""
         self._load = load
         self.engine_thread = SerialThread(f"{self.stage}-engine")
         """Calls that open and release rows are queued; others run at once."""
@@ -165,6 +167,7 @@ class Worker(OwnedRequests[R], Generic[R, S, E]):
     # Steps -----------------------------------------------------------------------------------------------------
 
     async def _step_loop(self) -> None:
+        self.begin_period()
         while True:
             self.wake.clear()
             await self.publisher.wait_for_room()
@@ -178,6 +181,7 @@ class Worker(OwnedRequests[R], Generic[R, S, E]):
                     await self.wake.wait()
             except TimeoutError:
                 pass
+            self.begin_period()
 
     def release_state(self, request_id: str) -> None:
         """Frees a request's state in the engine before the next step."""
@@ -199,8 +203,20 @@ class Worker(OwnedRequests[R], Generic[R, S, E]):
             return lambda: results
         return lambda: self.engine.read(step)
 
+    def begin_period(self) -> None:
+        """Begins the period of the next step."""
+        self._period_start = time.monotonic()
+
+    def exclude(self, start: float, end: float) -> None:
+        """Leaves work that is for no step, between two monotonic times, out of the period of the next one."""
+        self._period_start += max(0.0, end - max(start, self._period_start))
+
     def count_step(self, rows: int, frames: int, seconds: float) -> None:
-        """Counts a completed step."""
-        self.speed.add_step(rows, frames, seconds)
+        """Counts a step whose results are published, and the busy time of the engine for it.
+
+        Its period ends: admission counts all of the process's time from one step to the next, not only the engine's.
+        """
+        self.speed.add_step(rows, frames, time.monotonic() - self._period_start)
+        self.begin_period()
         self.metrics[m.STEP_SECONDS].labels(self.stage, rows_label(rows)).observe(seconds)
         self._frames.inc(frames)

@@ -1,8 +1,2 @@
--- KEYS: requests. ARGV: retry, group, milliseconds. Returns 1 if a consumer was active in that time
-local consumers = redis.pcall('XINFO', 'CONSUMERS', KEYS[1], ARGV[2])
-for _, pairs in ipairs(consumers) do
-  for i = 1, #pairs, 2 do
-    if pairs[i] == 'idle' and pairs[i + 1] <= tonumber(ARGV[3]) then return 1 end
-  end
-end
-return 0
+-- KEYS: leases. ARGV: retry, milliseconds. Returns how many consumers have renewed their leases in that time
+return redis.call('ZCOUNT', KEYS[1], clock() - ARGV[2], '+inf')

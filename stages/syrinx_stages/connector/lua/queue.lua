@@ -1,4 +1,5 @@
--- KEYS: requests, capacity. ARGV: retry, group
--- Returns the queue's length, the age of the oldest request and the expected wait of the next one, both in ms
-local length, oldest = waiting(KEYS[1], ARGV[2], math.max(redis.call('XLEN', KEYS[1]), 1))
-return {length, oldest, expected_wait(KEYS[2], length)}
+-- KEYS: requests, waiting, capacity. ARGV: retry
+-- Returns the number of requests that no talker has claimed, the age of the oldest and the expected wait of the next one,
+-- both in ms
+local length, oldest = waiting_requests(KEYS[1], KEYS[2], last_delivered(KEYS[1]).talkers)
+return {length, oldest, expected_wait(KEYS[1], capacity_sums(KEYS[3]), length)}

@@ -1,8 +1,26 @@
--- KEYS: capacity. ARGV: retry, group:name, free, rate. Returns the codecs' number of reports and free requests:
--- fewer than 1 unless one of them has room for a whole one
--- Deletes first: Redis refuses no write after the first one of a script, even if its memory is full.
-redis.call('HDEL', KEYS[1], ARGV[2])
-redis.call('HSET', KEYS[1], ARGV[2], clock() .. ' ' .. ARGV[3] .. ' ' .. ARGV[4])
+-- KEYS: capacity, requests, leases. ARGV: retry, group, consumer, free, rate. Renews the consumer's lease.
+-- Returns the codecs' number of reports and free requests: fewer than 1 unless one of them has room for a whole one
+renew(KEYS[2], KEYS[3], ARGV[3])
+local now, name, report = clock(), ARGV[2] .. ':' .. ARGV[3], ' ' .. ARGV[4] .. ' ' .. ARGV[5]
+local function room(sums)
+  local free, _, reports, whole = capacity(sums, 'codecs')
+  return {reports, tostring(whole > 0 and whole or math.min(free, 0.9))}
+end
+
+-- While the codecs are full, talkers ask often whether one has room. After a fail-over the clock may be behind.
+local due, codecs, last = unpack(redis.call('HMGET', KEYS[1], 'due', 'sum:codecs', name))
+local at, before = string.match(last or '', '^(%d+)(.*)$')
+if before == report and at + REPEAT_MS > now and now >= tonumber(at) and now <= tonumber(due or 0) then
+  return room({codecs = parsed(codecs)})
+end
+-- Redis refuses no write after the first one of a script, even if its memory is full.
 redis.call('EXPIRE', KEYS[1], QUEUE_TTL_SECONDS)
-local free, _, reports, whole = capacity(KEYS[1], 'codecs')
-return {reports, tostring(whole > 0 and whole or math.min(free, 0.9))}
+local sums, known = capacity_sums(KEYS[1], name)
+local sum = sums[string.match(name, '^(%a+):')]
+report = now .. report
+if known then add(sum, known, -1) end
+add(sum, report, 1)
+sums.due = math.min(sums.due, now + CAPACITY_SECONDS * 1000)
+store_sums(KEYS[1], sums, name, report)
+if not known then redis.call('EXPIRE', KEYS[1], QUEUE_TTL_SECONDS) end
+return room(sums)

@@ -1,23 +1,19 @@
--- KEYS: the playback change feed, then for each request: playback, audio, codes, reference,
---       owners
--- ARGV: retry, ttl, entry, feed content with all entries, feed content with the request ids, then for each request:
---       id, first audio id to keep
-local refused, failure = 0, nil
-for i = 2, #KEYS, 5 do
-  local at = 6 + 2 * (i - 2) / 5
+-- KEYS: requests, then for each report: playback, audio and owners of its request; then keys whose life is extended
+-- ARGV: retry, ttl, entry, number of reports, then for each: id, first audio id to keep
+local failure, letters, prefix, reports = nil, {}, name_start(KEYS[1]), tonumber(ARGV[4])
+for number = 1, reports do
+  local key, at = 3 * number - 1, 2 * number + 3
   -- Trims first: Redis refuses no write after the first one of a script, even if its memory is full.
-  redis.call('XTRIM', KEYS[i + 1], 'MINID', ARGV[at + 1])
-  local reply = redis.pcall('XADD', KEYS[i], 'NOMKSTREAM', 'MAXLEN', 1, ARGV[at], 'd', ARGV[3])
+  redis.call('XTRIM', KEYS[key + 1], 'MINID', ARGV[at + 1])
+  -- To trim exactly, Redis passes all entries that it has trimmed from the block before.
+  local reply = redis.pcall('XADD', KEYS[key], 'NOMKSTREAM', 'MAXLEN', '~', 1, ARGV[at], 'd', ARGV[3])
   if reply and not reply.err then
-    for key = i, i + 4 do redis.call('EXPIRE', KEYS[key], ARGV[2]) end
-  else
-    refused = refused + 1
-    if reply and not string.find(reply.err, 'equal or smaller', 1, true) then failure = reply end
+    local readers = redis.call('HGET', KEYS[key + 2], 'played:readers')
+    address(letter_to(letters, readers), prefix, KEYS[key], ARGV[at], ARGV[3])
+  elseif reply and not string.find(reply.err, 'equal or smaller', 1, true) then
+    failure = reply
   end
 end
-if refused == 0 then
-  notify(KEYS[1], 'd', ARGV[4], ARGV[2])
-elseif 5 * refused < #KEYS - 1 then
-  notify(KEYS[1], 'l', ARGV[5], ARGV[2])
-end
+for i = 2 + 3 * reports, #KEYS do redis.call('EXPIRE', KEYS[i], ARGV[2]) end
+deliver(letters)
 return failure or 1
