@@ -1,8 +1,10 @@
 """API keys: an ASGI layer that refuses requests without a valid key or above a limit, before it reads their bodies."""
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from starlette.datastructures import Headers
@@ -20,6 +22,8 @@ from syrinx_stages.runtime.watched_files import WatchedFiles
 
 log = logging.getLogger(__name__)
 
+KEY_PROTOCOL = "openai-insecure-api-key."
+"""Before the key in the list of subprotocols of a WebSocket, as in OpenAI's Realtime API."""
 API_PREFIX = "/v1/"
 """Paths that need a key."""
 
@@ -85,8 +89,37 @@ class ApiKeys:
         return Client(name, self._allowances[name])
 
 
+@contextlib.contextmanager
+def use_allowance(keys: ApiKeys | None) -> Iterator[None]:
+    """Counts a request of the current client that does not arrive as a POST. Raises `ApiError` 429 above a limit."""
+    client = current_client.get()
+    if keys is None or client is None:
+        yield
+        return
+    began = time.monotonic()
+    try:
+        client.allowance.begin(began)
+    except LimitExceeded as exceeded:
+        keys.metrics[m.CLIENT_LIMITED].labels(client.name, exceeded.limit).inc()
+        raise exceeded.error from None
+    try:
+        yield
+    finally:
+        client.allowance.end(time.monotonic() - began)
+
+
+def _authorization(scope: Scope) -> str:
+    """Returns the `Authorization` header, or what stands for it: browsers cannot send it when they open a WebSocket."""
+    header = Headers(scope=scope).get("authorization", "")
+    keys = [each.removeprefix(KEY_PROTOCOL) for each in scope.get("subprotocols", ()) if each.startswith(KEY_PROTOCOL)]
+    return header or (f"Bearer {keys[0]}" if keys else "")
+
+
 class RequireKey:
-    """Wraps the application. Everything under `API_PREFIX` needs a key; the limits apply to what is posted there."""
+    """Wraps the application. Everything under `API_PREFIX` needs a key; the limits apply to what is posted there.
+
+    On a WebSocket they apply to each utterance; see `use_allowance`.
+    """
 
     def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
         self._app = app
@@ -95,15 +128,15 @@ class RequireKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs one request."""
-        if scope["type"] != "http" or not scope["path"].startswith(API_PREFIX):
+        if scope["type"] == "lifespan" or not scope["path"].startswith(API_PREFIX):
             return await self._app(scope, receive, send)
         try:
-            client = self._keys.identify(Headers(scope=scope).get("authorization", ""))
+            client = self._keys.identify(_authorization(scope))
         except ApiError as error:
             self._metrics[m.UNAUTHORIZED].inc()
             return await error_response(error)(scope, receive, send)
         current_client.set(client)  # Of this request's task.
-        if scope["method"] != "POST":
+        if scope.get("method") != "POST":
             return await self._app(scope, receive, send)
         began = time.monotonic()
         try:

@@ -33,6 +33,7 @@ class ActiveRequests:
         self._requests: set[ActiveRequest] = set()
         self._idle = asyncio.Event()
         self._idle.set()
+        self.drain_started = asyncio.Event()
         self._deadline: float | None = None
         """In the event loop's seconds; None before a drain."""
 
@@ -69,6 +70,7 @@ class ActiveRequests:
     async def drain(self, seconds: float) -> None:
         """Waits until no request is active. Those that are after `seconds` are canceled."""
         self._deadline = asyncio.get_running_loop().time() + seconds
+        self.drain_started.set()
         for request in self._requests:
             self._set_deadline(request)
         with contextlib.suppress(TimeoutError):

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -11,11 +11,13 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp
 
 from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.contract.api import SPEECH_STREAM_PATH
 from syrinx_stages.contract.settings import StageConfig
-from syrinx_stages.gateway import openapi
+from syrinx_stages.gateway import openapi, pages
 from syrinx_stages.gateway.access import RequireKey
 from syrinx_stages.gateway.batch import BatchResponse, parse_batch, prepare
 from syrinx_stages.gateway.body import FORM, JSON, Body, read_body
@@ -26,12 +28,13 @@ from syrinx_stages.gateway.errors import ApiError, bad_request, error_response, 
 from syrinx_stages.gateway.exchange import Exchanges
 from syrinx_stages.gateway.fields import RawBody, parse_fields
 from syrinx_stages.gateway.form import parse_form
-from syrinx_stages.gateway.page import page
+from syrinx_stages.gateway.origins import RequireLocalHost, check_origin
 from syrinx_stages.gateway.refusals import BATCH_PATH, SPEECH_PATH, RefuseEarly
-from syrinx_stages.gateway.request import model_not_found, parse_request, requested_voice, traced
+from syrinx_stages.gateway.request import model_not_found, parse, traced, voice_to_clone
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.voice_upload import keep_voice
 from syrinx_stages.gateway.voices import KeptVoice, describe_voice, parse_upload
+from syrinx_stages.gateway.websocket import SpeechSockets
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.server import READ
 
@@ -41,9 +44,11 @@ SMALL_BODY = 64 * 1024
 _Parsed = TypeVar("_Parsed")
 
 
-def build(config: StageConfig, connector: RedisConnector, metrics: Metrics) -> tuple[GatewayService, ASGIApp]:
-    """Creates the gateway service of a process and its public application."""
-    service = GatewayService(config, connector, metrics)
+def build(
+    config: StageConfig, connectors: Sequence[RedisConnector], metrics: Metrics
+) -> tuple[GatewayService, ASGIApp]:
+    """Creates the gateway service of a process and its public application. `connectors`: one for each cell."""
+    service = GatewayService(config, connectors, metrics)
     return service, create_app(service)
 
 
@@ -78,6 +83,8 @@ def create_app(service: GatewayService) -> ASGIApp:
     app: ASGIApp = CanaryForwarder(RefuseEarly(_routes, service), service)
     if service.api_keys is not None:
         app = RequireKey(app, service.api_keys)
+    if service.is_private:
+        app = RequireLocalHost(app)
     app = Exchanges(app, service)
     if not service.cors_origins:
         return app
@@ -102,8 +109,8 @@ async def _speech(http: Request) -> Response:
             body = await _receive(http, holding)
             accepted, accepted_at = time.monotonic(), time.time()
             fields, ignored = await _parse(parse_fields, body)
-            kept = await service.voices.find(requested_voice(fields))
-            parsed = parse_request(fields, service.catalog, request.id, accepted_at, client_key(http), kept)
+            kept = await service.voices.find(voice_to_clone(fields, service.catalog))
+            parsed = await parse(fields, service.catalog, request.id, accepted_at, client_key(http), kept)
             parsed.warnings.extend(ignored)
             if request.span is not None:
                 request.span.set_request(service.catalog.model, parsed.request)
@@ -135,6 +142,14 @@ async def _speech_batch(http: Request) -> Response:
         return BatchResponse(service, request.id, items, request.span.fields if request.span is not None else {})
 
 
+_routes.router.routes.append(WebSocketRoute(SPEECH_STREAM_PATH, SpeechSockets()))
+
+
+@_routes.api_route(SPEECH_STREAM_PATH, methods=READ)
+async def _speech_stream(http: Request) -> Response:
+    raise ApiError(426, f"{SPEECH_STREAM_PATH} is a WebSocket: connect with ws:// or wss://", code="upgrade_required")
+
+
 async def _receive(http: Request, holding: contextlib.ExitStack, media_type: str = JSON) -> Body:
     """Returns the body of a request for speech. Raises as `read_body`, and 503 unless new requests are accepted."""
     service = _service(http)
@@ -158,9 +173,18 @@ async def _health(http: Request) -> Response:
 
 
 @_routes.api_route("/", methods=READ)
+async def _root(http: Request) -> Response:
+    return pages.page(http, pages.PLAYGROUND) if _service(http).playground else pages.links()
+
+
 @_routes.api_route("/docs", methods=READ)
 async def _docs(http: Request) -> Response:
-    return page()
+    return pages.page(http, pages.DOCS)
+
+
+@_routes.api_route(pages.ASSETS_PATH, methods=READ)
+async def _asset(http: Request, name: str) -> Response:
+    return pages.asset(http, name, _service(http).playground)
 
 
 @_routes.api_route("/openapi.json", methods=READ)
@@ -190,6 +214,7 @@ async def _list_voices(http: Request) -> Response:
 
 async def _keep_voice(http: Request) -> Response:
     service, request = _service(http), http.state.request
+    check_origin(http, service.cors_origins)
     size = service.voices.embedding_size("audio_sample")
     with contextlib.ExitStack() as holding:
         form = await parse_form(http.headers, await _receive(http, holding, FORM))

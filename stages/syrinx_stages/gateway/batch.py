@@ -19,11 +19,10 @@ from syrinx_stages.contract.api import SpeechFields
 from syrinx_stages.contract.messages import EndReason
 from syrinx_stages.gateway.client import charge_requests, reserve_streams
 from syrinx_stages.gateway.delivery import ClientConnection, usage
-from syrinx_stages.gateway.encoders import encode
 from syrinx_stages.gateway.errors import ApiError, bad_request
 from syrinx_stages.gateway.fields import RawBody, decoding, parse_fields, put_back, take_out_references
 from syrinx_stages.gateway.kept_voices import Cloned
-from syrinx_stages.gateway.request import ParsedRequest, model_not_found, parse_request, requested_voice
+from syrinx_stages.gateway.request import ParsedRequest, model_not_found, parse, voice_to_clone
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.voices import KeptVoice
 from syrinx_stages.gateway.whole import open_whole
@@ -138,8 +137,8 @@ async def prepare(
     items: list[Item | ApiError] = []
     for index, (fields, warnings) in enumerate(parsed):
         try:
-            kept = await voices.find(requested_voice(fields))
-            request = parse_request(fields, service.catalog, f"{request_id}-{index}", time.time(), client, kept)
+            kept = await voices.find(voice_to_clone(fields, service.catalog))
+            request = await parse(fields, service.catalog, f"{request_id}-{index}", time.time(), client, kept)
             request.warnings.extend(warnings)
             items.append(Item(*await voices.clone(fields, request, kept)))
         except ApiError as error:
@@ -256,23 +255,21 @@ class BatchResponse(Response):
             await asyncio.sleep(wait)
 
     async def _speak(self, index: int, item: Item) -> bytes:
-        parsed, audio = item.parsed, item.parsed.audio
         # An item that waits for others has not been accepted yet.
-        request = structs.replace(parsed.request, accepted_at=time.time(), **self._trace)
-        async with open_whole(self._service, request, item.voice, time.monotonic(), audio.speed) as speech:
-            stream = speech.stream
-            tokens = usage(await asyncio.to_thread(self._service.input_tokens, request), stream.frames)
+        request = structs.replace(item.parsed.request, accepted_at=time.time(), **self._trace)
+        parsed, audio = structs.replace(item.parsed, request=request), item.parsed.audio
+        async with open_whole(self._service, parsed, item.voice, time.monotonic()) as speech:
+            tokens = usage(await asyncio.to_thread(self._service.input_tokens, request), speech.listener.frames)
 
             def encoded() -> bytes:
-                parts, seconds = encode(speech.pcm, audio)
                 return msgspec.json.encode(
                     ItemResult(
                         index=index,
                         status="success",
-                        audio_data=b"".join(parts),
+                        audio_data=b"".join(speech.file),
                         media_type=audio.media_type,
                         sample_rate=audio.rate,
-                        audio_seconds=round(seconds, 3),
+                        audio_seconds=round(speech.seconds, 3),
                         seed=speech.seed,
                         finish_reason=speech.reason,
                         retries=speech.retries,
@@ -282,5 +279,5 @@ class BatchResponse(Response):
                 )
 
             result = await asyncio.to_thread(encoded)
-            stream.complete()
+            speech.listener.complete()
             return result

@@ -1,4 +1,4 @@
-"""Forwards a share of the speech requests to the gateways of a canary, over the public HTTP API.
+"""Forwards a share of the speech requests and sessions to the gateways of a canary, over the public HTTP API.
 
 The canary is a complete pipeline of another version with Redis keys of its own, so a forwarded request is served by it
 alone. Its gateway checks the API key, the size and the content of the request, and counts its outcome.
@@ -13,12 +13,17 @@ from collections.abc import AsyncIterator
 
 import httpx
 from msgspec import UNSET
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from syrinx_stages.contract.api import SPEECH_STREAM_PATH
 from syrinx_stages.contract.settings import TlsFiles
 from syrinx_stages.gateway.active_requests import ActiveRequest, ActiveRequests
+from syrinx_stages.gateway.canary_socket import ForwardedSession
+from syrinx_stages.gateway.client_socket import open_socket
 from syrinx_stages.gateway.delivery import EVENT_STREAM, ClientConnection, ClientDisconnected, error_event
-from syrinx_stages.gateway.errors import error_response, internal_error, unavailable
+from syrinx_stages.gateway.errors import ApiError, error_response, internal_error, unavailable
+from syrinx_stages.gateway.origins import check_origin
 from syrinx_stages.gateway.refusals import is_speech
 from syrinx_stages.gateway.service import GatewayService
 
@@ -46,8 +51,10 @@ class CanaryForwarder:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs one request."""
         route = self._service.live.current.canary
-        if route is UNSET or not is_speech(scope) or random.random() >= route.weight:
+        if route is UNSET or not (is_speech(scope) or _is_session(scope)) or random.random() >= route.weight:
             return await self._app(scope, receive, send)
+        if scope["type"] == "websocket":
+            return await self._forward_session(scope, receive, send, random.choice(route.urls))
         forward = _Forward(scope, receive, send, self._service.requests)
         try:
             await forward.run(self._connections(), random.choice(route.urls))
@@ -62,6 +69,29 @@ class CanaryForwarder:
             self._service.count_forward("failed")
             await forward.fail()
 
+    async def _forward_session(self, scope: Scope, receive: Receive, send: Send, url: str) -> None:
+        """Forwards a WebSocket. One that the canary does not accept is served here."""
+        service = self._service
+        try:
+            # The canary does not see the origin of a web page.
+            check_origin(HTTPConnection(scope), service.cors_origins)
+        except ApiError:
+            return await self._app(scope, receive, send)
+        async with contextlib.AsyncExitStack() as opened:
+            try:
+                tls = None if service.tls is None else _own_certificate(service.tls)
+                headers, subprotocols = _forwarded_headers(scope), scope.get("subprotocols", ())
+                opening = open_socket(url, scope["path"], headers, subprotocols, tls, CONNECT_SECONDS)
+                canary = await opened.enter_async_context(opening)
+            except (OSError, CertificateError) as error:
+                log.warning("a session could not be forwarded to the canary: %s", error)
+                service.count_forward("fallback")
+            else:
+                session = ForwardedSession(scope, receive, send, service.requests, canary)
+                service.count_forward(await session.run())
+                return
+        await self._app(scope, receive, send)
+
     def _connections(self) -> httpx.AsyncClient:
         """Returns the client. Raises CertificateError.
 
@@ -75,6 +105,16 @@ class CanaryForwarder:
             verify = False if tls is None else _own_certificate(tls)
             self._client = httpx.AsyncClient(trust_env=False, timeout=timeout, limits=limits, verify=verify)
         return self._client
+
+
+def _is_session(scope: Scope) -> bool:
+    return bool(scope["type"] == "websocket" and scope["path"] == SPEECH_STREAM_PATH)
+
+
+def _forwarded_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
+    headers = [(name, value) for name, value in scope["headers"] if name not in _NOT_FORWARDED]
+    headers = [each for each in headers if not each[0].startswith(b"sec-websocket-")]
+    return [*headers, (b"x-request-id", scope["state"]["request"].id.encode())]
 
 
 class CertificateError(Exception):
@@ -128,8 +168,7 @@ class _Forward:
             await self._send({"type": "http.response.body", "body": event, "more_body": False})
 
     async def _relay(self, client: httpx.AsyncClient, url: str) -> None:
-        headers = [(name, value) for name, value in self._scope["headers"] if name not in _NOT_FORWARDED]
-        headers.append((b"x-request-id", self._request.id.encode()))
+        headers = _forwarded_headers(self._scope)
         if self._request.span is not None:
             headers = [(name, value) for name, value in headers if name != b"traceparent"]
             headers.append((b"traceparent", self._request.span.traceparent.encode()))

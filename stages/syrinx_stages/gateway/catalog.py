@@ -26,16 +26,25 @@ class Catalog(Struct, frozen=True, dict=True):
     model: str
     """The name of the served model."""
     api: ApiConfig = ApiConfig()
+    shared: tuple[str, ...] = ()
+    """Names of the resource's voices, for a checkpoint that has none of its own."""
 
     def __post_init__(self) -> None:
+        if len(self._own_voices) < len(self.voices):
+            raise StartError(f"voices: two have the same name: {', '.join(self.voices)}")
         for alias, name in self.api.voice_aliases.items():
             if alias in self._own_voices:
-                raise StartError(f"voiceAliases: {alias!r} is itself a voice of this checkpoint; choose another alias")
+                raise StartError(f"voiceAliases: {alias!r} is itself a voice of this service; choose another alias")
             if name.lower() not in self._own_voices:
-                voices = f"its voices: {', '.join(self.checkpoint.voices)}" if self.checkpoint.voices else "it has none"
+                voices = f"its voices: {', '.join(self.voices)}" if self.voices else "it has none"
                 raise StartError(
-                    f"voiceAliases: {alias!r} stands for {name!r}, which is not a voice of this checkpoint; {voices}"
+                    f"voiceAliases: {alias!r} stands for {name!r}, which is not a voice of this service; {voices}"
                 )
+
+    @property
+    def voices(self) -> Sequence[str]:
+        """The names of the voices that every client may use."""
+        return (*self.checkpoint.voices, *self.shared)
 
     @cached_property
     def model_aliases(self) -> tuple[str, ...]:
@@ -45,11 +54,11 @@ class Catalog(Struct, frozen=True, dict=True):
 
     @cached_property
     def voice_aliases(self) -> dict[str, str | None]:
-        """The voice of each alias, in lower case; None for a checkpoint without voices.
+        """The voice of each alias, in lower case; None for a service without voices.
 
         OpenAI's names are distributed over the voices in order. A voice's own name is no alias.
         """
-        voices = self.checkpoint.voices or (None,)
+        voices = self.voices or (None,)
         names = OPENAI_VOICES if self.api.openai_names else ()
         aliases: dict[str, str | None] = {name: voices[i % len(voices)] for i, name in enumerate(names)}
         aliases[DEFAULT_VOICE] = voices[0]
@@ -58,8 +67,8 @@ class Catalog(Struct, frozen=True, dict=True):
 
     @cached_property
     def _own_voices(self) -> dict[str, str]:
-        """The checkpoint's voices by their names in lower case."""
-        return {name.lower(): name for name in self.checkpoint.voices}
+        """The voices by their names in lower case."""
+        return {name.lower(): name for name in self.voices}
 
     @property
     def default_voice(self) -> str | None:
@@ -75,7 +84,7 @@ class Catalog(Struct, frozen=True, dict=True):
         return name.lower() in self.voice_aliases or name.lower() in self._own_voices
 
     def voice(self, name: str) -> str | None:
-        """The checkpoint's voice with this name or alias, ignoring case. Raises `KeyError`."""
+        """The voice with this name or alias, ignoring case. Raises `KeyError`."""
         if name.lower() in self.voice_aliases:
             return self.voice_aliases[name.lower()]
         return self._own_voices[name.lower()]
@@ -83,7 +92,7 @@ class Catalog(Struct, frozen=True, dict=True):
     @cached_property
     def _voice_cards(self) -> dict[str, dict[str, Any]]:
         """The voices and their aliases as the API shows them, by their names in lower case."""
-        own = {name: {"id": name, "object": "voice", "name": name} for name in self.checkpoint.voices}
+        own = {name: {"id": name, "object": "voice", "name": name} for name in self.voices}
         aliases = {
             alias: {"id": alias, "object": "voice", "name": alias, "alias_of": voice}
             for alias, voice in self.voice_aliases.items()
@@ -102,7 +111,7 @@ class Catalog(Struct, frozen=True, dict=True):
             "object": "list",
             "data": voices,
             "voices": voices,
-            "names": [*checkpoint.voices, *(voice["name"] for voice in uploaded)],
+            "names": [*self.voices, *(voice["name"] for voice in uploaded)],
             "uploaded_voices": list(uploaded),
             "default": self.default_voice,
             "languages": list(checkpoint.languages),

@@ -15,13 +15,13 @@ from starlette.types import Receive, Scope, Send
 
 from syrinx_stages.contract import logs
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.messages import EndReason, SpeechRequest
-from syrinx_stages.gateway.encoders import Encoder, encode
+from syrinx_stages.contract.messages import EndReason
+from syrinx_stages.gateway.encoders import Encoder
 from syrinx_stages.gateway.errors import ApiError
 from syrinx_stages.gateway.kept_voices import Cloned
+from syrinx_stages.gateway.long_speech import LongSpeech, open_speech
 from syrinx_stages.gateway.request import Delivery, ParsedRequest
 from syrinx_stages.gateway.service import GatewayService
-from syrinx_stages.gateway.speech import SpeechStream
 from syrinx_stages.gateway.trace import SpeechSpan
 from syrinx_stages.gateway.whole import WholeSpeech, open_whole
 
@@ -49,6 +49,14 @@ class ClientConnection:
         self._disconnected = False
         self._patience = SEND_SECONDS
         """Seconds that the client may take to accept the next data."""
+        # One timer checks all sends: most never wait, and a timeout for each would cost more than the send.
+        self._sending: asyncio.Task[Any] | None = None
+        self._due = math.inf
+        """When the send in progress takes too long, in the event loop's time."""
+        self._timer: asyncio.Handle | None = None
+        self._checked_at = math.inf
+        """When the timer fires."""
+        self._expired = False
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` and cancels it when the client disconnects. Raises the exceptions of `work`."""
@@ -60,6 +68,8 @@ class ClientConnection:
                 with contextlib.suppress(ClientDisconnected):
                     working.result()
         finally:
+            if self._timer is not None:
+                self._timer.cancel()
             working.cancel()
             watching.cancel()
             await asyncio.gather(working, watching, return_exceptions=True)
@@ -84,14 +94,40 @@ class ClientConnection:
         await self._send_body(data, more=False)
 
     async def _send_body(self, data: bytes, more: bool, seconds: float = math.inf) -> None:
-        began = time.monotonic()
+        loop, began = asyncio.get_running_loop(), time.monotonic()
+        self._sending, self._due = asyncio.current_task(), loop.time() + self._patience
+        if self._due < self._checked_at:
+            self._arm(loop)
         try:
-            async with asyncio.timeout(self._patience):
-                await self._send({"type": "http.response.body", "body": data, "more_body": more})
-        except TimeoutError:
+            await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        except asyncio.CancelledError:
+            if not self._expired:
+                raise
+            assert self._sending is not None
+            self._sending.uncancel()
             raise ClientDisconnected from None
+        finally:
+            self._sending = None
         waited = time.monotonic() - began
         self._patience = min(SEND_SECONDS, self._patience - waited + SLOWEST * seconds)
+
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._checked_at = self._due
+        late = self._due <= loop.time()
+        self._timer = loop.call_soon(self._check_send) if late else loop.call_at(self._due, self._check_send)
+
+    def _check_send(self) -> None:
+        """Cancels the send in progress if it takes too long."""
+        self._timer, self._checked_at = None, math.inf
+        if self._sending is None:
+            return
+        if self._due > (loop := asyncio.get_running_loop()).time():
+            self._arm(loop)
+        else:
+            self._expired = True
+            self._sending.cancel()
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -122,40 +158,34 @@ class SpeechResponse(Response):
         if self._parsed.delivery is Delivery.WHOLE:
             await client.run(self._whole(client, span))
             return
-        async with self._service.open_stream(*self._arguments, span) as stream:
-            await client.run(self._stream(stream, client))
-
-    @property
-    def _arguments(self) -> tuple[SpeechRequest, Cloned | None, float, float]:
-        """The arguments by which the request is submitted."""
-        return self._parsed.request, self._voice, self._accepted, self._parsed.audio.speed
+        async with open_speech(self._service, self._parsed, self._voice, self._accepted, span) as speech:
+            await client.run(self._stream(speech, client))
 
     async def _whole(self, client: ClientConnection, span: SpeechSpan | None) -> None:
-        async with open_whole(self._service, *self._arguments, span) as speech:
+        async with open_whole(self._service, self._parsed, self._voice, self._accepted, span) as speech:
             # To the request it is no error.
             with contextlib.suppress(ClientDisconnected):
                 await self._send_whole(speech, client)
 
     async def _send_whole(self, speech: WholeSpeech, client: ClientConnection) -> None:
-        parts, seconds = await asyncio.to_thread(encode, speech.pcm, self._parsed.audio)
-        size = sum(map(len, parts))
+        size = sum(map(len, speech.file))
         headers = {
             **self._fixed_headers,
             "X-Seed": str(speech.seed),
             "X-Finish-Reason": speech.reason,
             "X-Retries": str(speech.retries),
-            "X-Audio-Seconds": f"{seconds:.3f}",
+            "X-Audio-Seconds": f"{speech.seconds:.3f}",
             "Content-Type": self._parsed.audio.media_type,
             "Content-Length": str(size),
         }
         await client.start(headers)
-        for part in parts:
-            await client.send(part, seconds * len(part) / size)
+        for part in speech.file:
+            await client.send(part, speech.seconds * len(part) / size)
         await client.finish(b"")
-        speech.stream.complete()
+        speech.listener.complete()
 
-    async def _stream(self, stream: SpeechStream, client: ClientConnection) -> None:
-        request, audio = self._parsed.request, self._parsed.audio
+    async def _stream(self, speech: LongSpeech, client: ClientConnection) -> None:
+        request, audio, listener = self._parsed.request, self._parsed.audio, speech.listener
         sse = self._parsed.delivery is Delivery.SSE
         input_tokens = await asyncio.to_thread(self._service.input_tokens, request) if sse else 0
         media_type = EVENT_STREAM if sse else audio.media_type
@@ -172,25 +202,25 @@ class SpeechResponse(Response):
             if not started:
                 await client.start(headers)
             started = True
-            stream.offer()
+            listener.offer()
             await client.send(_delta(data) if sse else data, seconds)
 
         try:
-            async for chunk in stream.audio():
+            async for chunk in speech.audio():
                 if data := await self._encode(encoder.feed, chunk.pcm):
                     await send(data, len(chunk.pcm) / FAMILY.frame_bytes * FAMILY.frame_seconds)
-                stream.delivered(chunk, sent=bool(data))
+                speech.delivered(chunk, sent=bool(data))
             if last := await self._encode(encoder.finish):
                 await send(last, math.inf)
-                stream.flushed()
-            assert stream.reason is not None
-            await client.finish(_done(input_tokens, stream.frames, stream.reason) if sse else b"")
-            stream.complete()
+                listener.flushed()
+            assert listener.reason is not None
+            await client.finish(_done(input_tokens, listener.frames, listener.reason) if sse else b"")
+            listener.complete()
         except ApiError as error:
             if not started:
                 raise
             fields = logs.of_request(request.id, request.traceparent)
-            log.warning("request %s failed after %d frames: %s", request.id, stream.frames, error, extra=fields)
+            log.warning("request %s failed after %d frames: %s", request.id, listener.frames, error, extra=fields)
             # Without a final chunk the server closes the connection, and the client sees an incomplete transfer.
             if sse:
                 await client.finish(error_event(error))

@@ -4,6 +4,7 @@ A Bayesian linear regression of the number of frames on what a text consists of.
 of such texts, the predicted range is wide, so that nothing is a runaway only because it is new.
 """
 
+import bisect
 import math
 import re
 import unicodedata
@@ -46,6 +47,8 @@ _MARKS = '.,;:!?…—–()"“”„«»。，、；：！？'
 """What may surround a word."""
 _PAUSE = re.compile(r"[.,;:!?…]+(?!\w)|[—–()]+|[。，、；：！？]+|\n+")
 _WORD = re.compile(r"[^\W\d_]+(?:['’\-][^\W\d_]+)*")
+_SPOKEN_UNIT = re.compile(r"[\u2e80-\uffff]|[^\s\u2e80-\uffff]+")
+"""A word with its marks, or an ideograph."""
 _SHORT_REPEATS = re.compile(r"(\w{1,4}?)\1{3}")
 _IDEOGRAPHS = 0x2E80
 """The first character of the scripts of Chinese, Japanese and Korean."""
@@ -144,6 +147,17 @@ class Durations:
     def learn(self, request: SpeechRequest, frames: int) -> None:
         """Learns from speech that the model ended by itself after `frames`."""
         self._regression(_voice(request)).learn(text_counts(request.text), frames)
+
+    def spoken_characters(self, request: SpeechRequest, frames: int) -> int:
+        """Returns up to which character of its text the first `frames` probably go: the end of a word, or 0."""
+        text, regression = request.text, self._regression(_voice(request))
+        ends = [unit.end() for unit in _SPOKEN_UNIT.finditer(text)]
+
+        def expected(end: int) -> float:
+            return regression.predict(text_counts(text[:end]))[0]
+
+        spoken = bisect.bisect_right(ends, float(frames), key=expected)
+        return ends[spoken - 1] if spoken else 0
 
     def _regression(self, voice: _Voice) -> _Regression:
         return self._voices.setdefault(voice, _Regression())

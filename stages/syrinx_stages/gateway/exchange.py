@@ -19,6 +19,8 @@ from syrinx_stages.gateway.trace import SpeechSpan
 log = logging.getLogger(__name__)
 
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+SERVICE_RESTART = 1012
+"""The code with which a WebSocket is closed in a drain: the client may connect again."""
 END_SECONDS = 1.0
 """How long a client may take to accept the end of a request that was cut off."""
 
@@ -35,6 +37,8 @@ class Exchanges:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs one request."""
+        if scope["type"] == "websocket":
+            return await self._run_websocket(scope, receive, send)
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         exchange = _Exchange(send, self._service.requests)
@@ -57,6 +61,31 @@ class Exchanges:
         finally:
             if exchange.span is not None:
                 exchange.span.end()
+
+    async def _run_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Runs one connection, on which each utterance is traced and admitted by itself."""
+        identifier = ""
+
+        async def identified(message: Message) -> None:
+            if message["type"] in ("websocket.accept", "websocket.http.response.start"):
+                message.setdefault("headers", [])
+                MutableHeaders(scope=message)["X-Request-Id"] = identifier
+            await send(message)
+
+        with contextlib.suppress(TimeoutError):
+            async with self._service.requests.track() as request:
+                identifier = _client_id(scope) or request.id
+                scope.setdefault("state", {}).update(service=self._service, request=request)
+                await self._app(scope, receive, identified)
+            return
+        if not request.limit.expired():
+            return
+        log.warning("connection %s was cut off: the gateway is shutting down", request.id)
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(END_SECONDS):
+                await send(
+                    {"type": "websocket.close", "code": SERVICE_RESTART, "reason": "the gateway is shutting down"}
+                )
 
 
 def _client_id(scope: Scope) -> str | None:

@@ -1,10 +1,13 @@
-"""One connector reader and one playback reporter for all requests of the process."""
+"""One connector reader and one playback reporter for all requests of a cell."""
 
 import asyncio
+import contextlib
 import logging
+import math
 
 from syrinx_stages.connector.base import Cancelled, ConnectorError, Reader, StreamEntry
 from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason
 
@@ -13,43 +16,68 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 0.5
 """Pause before playback is reported again after the connector failed."""
 
-REPORT_SECONDS = 0.02
+REPORT_SECONDS = 0.1
 """Pause after a report: what is delivered meanwhile goes into one call, which wakes the talkers once."""
+MAX_REPORT_SECONDS = 0.5
+"""How long a report waits for others at most, and at most half as long as the client plays what it reports. So a talker
+knows of it before the client has played it; until then, the report does not change what the talker does."""
 
-Inbox = asyncio.Queue[StreamEntry]
+
+class AudioQueue(asyncio.Queue[StreamEntry]):
+    """Entries of a request's audio that its stream has not read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.complete = asyncio.Event()
+        """Set when the end has arrived."""
+        self.frames = 0
+        """Frames up to the end, known with it."""
+
+    def put_nowait(self, entry: StreamEntry) -> None:
+        """Adds an entry."""
+        super().put_nowait(entry)
+        if isinstance(entry.entry, End):
+            self.frames = entry.position.frames
+            self.complete.set()
 
 
 class FanOut:
-    """Distributes the entries of all subscribed audio streams to their requests' inboxes.
+    """Distributes the entries of all subscribed audio streams to their requests' queues.
 
-    Inboxes are bounded by what a request may produce: the lead limit of a live stream, or `max_frames`.
+    Queues are bounded by what a request may produce: the lead limit of a live stream, or `max_frames`.
     """
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._inboxes: dict[str, Inbox] = {}
+        self._queues: dict[str, AudioQueue] = {}
 
-    def open(self, request_id: str) -> Inbox:
-        """Subscribes to a request's audio from its start."""
-        inbox = self._inboxes[request_id] = Inbox()
-        self._reader.subscribe(request_id, StreamKind.AUDIO, STREAM_START)
-        return inbox
+    def __len__(self) -> int:
+        """The number of open requests."""
+        return len(self._queues)
 
-    def restart(self, request_id: str) -> None:
-        """Discards what has arrived of a request that is submitted again, and reads its audio from the start."""
-        inbox = self._inboxes[request_id]
-        while not inbox.empty():
-            inbox.get_nowait()
+    def open(self, request_id: str, queue: AudioQueue | None = None) -> AudioQueue:
+        """Subscribes to a request's audio from its start. `queue`: that of a request that was detached."""
+        queue = self._queues[request_id] = AudioQueue() if queue is None else queue
         self._reader.subscribe(request_id, StreamKind.AUDIO, STREAM_START)
+        return queue
+
+    def detach(self, request_id: str) -> AudioQueue:
+        """Unsubscribes from a request that is submitted again, and returns its queue without what has arrived."""
+        queue = self._queues[request_id]
+        self.close(request_id)
+        while not queue.empty():
+            queue.get_nowait()
+        queue.complete.clear()
+        return queue
 
     def put(self, event: StreamEntry) -> None:
-        """Adds an entry to its request's inbox, if that is open."""
-        if (inbox := self._inboxes.get(event.request_id)) is not None:
-            inbox.put_nowait(event)
+        """Adds an entry to its request's queue, if that is open."""
+        if (queue := self._queues.get(event.request_id)) is not None:
+            queue.put_nowait(event)
 
     def has_entries(self, request_id: str) -> bool:
         """Whether entries of an open request have arrived that its stream has not read."""
-        return not self._inboxes[request_id].empty()
+        return not self._queues[request_id].empty()
 
     def refuse(self, request_id: str) -> None:
         """Ends a request's stream as refused, if it is open."""
@@ -58,7 +86,7 @@ class FanOut:
 
     def close(self, request_id: str) -> bool:
         """Unsubscribes from a request's audio. Returns False if that was done before."""
-        if self._inboxes.pop(request_id, None) is None:
+        if self._queues.pop(request_id, None) is None:
             return False
         self._reader.unsubscribe(request_id, StreamKind.AUDIO)
         return True
@@ -68,7 +96,7 @@ class FanOut:
         while events := await self._reader.read():
             for event in events:
                 if isinstance(event, Cancelled):
-                    # A release closes the inbox before, so this request was removed from the queue: it waited too
+                    # A release closes the request before, so this one was removed from Redis: it waited too
                     # long, or made room for another client's.
                     self.refuse(event.request_id)
                 else:
@@ -83,34 +111,60 @@ class PlaybackReporter:
         self._latest: dict[str, int] = {}
         """The last report of each open request: Redis may lose it."""
         self._pending: dict[str, int] = {}
-        self._wake = asyncio.Event()
+        self._kept: dict[str, int] = {}
+        """Delivered frames of each request that stay, for a client that connects again."""
+        self._due = math.inf
+        """When the first of the pending reports is due, in seconds of the event loop."""
+        self._earlier = asyncio.Event()
+        """Set when `_due` has become earlier."""
         connector.on_reconnect(self._report_again)
 
     def report(self, request_id: str, frames: int) -> None:
         """Schedules a report that the client has received `frames` frames in total."""
+        known = self._latest.get(request_id)
+        seconds = 0.0 if known is None else (frames - known) * FAMILY.frame_seconds / 2
         self._latest[request_id] = self._pending[request_id] = frames
-        self._wake.set()
+        self._report_within(min(seconds, MAX_REPORT_SECONDS))
+
+    def keep(self, request_id: str, frames: int) -> None:
+        """Keeps the last delivered frames of a request, for a client that connects again."""
+        self._kept[request_id] = frames
 
     def forget(self, request_id: str) -> None:
         """Drops the reports of a request that is over."""
+        self._kept.pop(request_id, None)
         self._latest.pop(request_id, None)
         self._pending.pop(request_id, None)
 
     def _report_again(self) -> None:
         self._pending = dict(self._latest)
-        self._wake.set()
+        self._report_within(0.0)
+
+    def _report_within(self, seconds: float) -> None:
+        due = asyncio.get_running_loop().time() + seconds
+        if due < self._due:
+            self._due = due
+            self._earlier.set()
+
+    async def _wait(self) -> None:
+        """Waits until a report is due."""
+        loop = asyncio.get_running_loop()
+        while (seconds := self._due - loop.time()) > 0:
+            self._earlier.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if seconds == math.inf else seconds):
+                    await self._earlier.wait()
 
     async def run(self) -> None:
         """Reports until cancelled. Failed reports are retried, because a talker may be waiting for them."""
         while True:
-            await self._wake.wait()
-            self._wake.clear()
-            pending, self._pending = self._pending, {}
+            await self._wait()
+            pending, self._pending, self._due = self._pending, {}, math.inf
             try:
-                await self._connector.report_playback(pending)
+                await self._connector.report_playback(pending, self._kept)
                 await asyncio.sleep(REPORT_SECONDS)
             except ConnectorError as error:
                 log.warning("cannot report the playback of %d requests: %s", len(pending), error)
                 self._pending = pending | self._pending
                 await asyncio.sleep(RETRY_SECONDS)
-                self._wake.set()
+                self._report_within(0.0)

@@ -5,7 +5,7 @@ import difflib
 import itertools
 import mmap
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -41,6 +41,8 @@ RawBody = bytes | bytearray | mmap.mmap
 
 MAX_BODY = 2**20
 """Bytes of a body without its reference audio: its texts, even if each character is escaped."""
+MAX_COMMAS = 2**17
+"""In a body: more than the longest text and a speaker embedding have. Parsing more values would hold the event loop."""
 _REFERENCE = re.compile(rb'"ref_audio"[ \t\r\n]*:[ \t\r\n]*"')
 _PIECE = 2**20
 """Bytes of a large value that are processed at once: a call of C code holds the event loop from any thread."""
@@ -50,15 +52,25 @@ _MAX_EXTRA = 64 * 1024
 _MAX_NAMED = 8
 """Maximum number of unknown fields of `extra_params` that warnings name."""
 _KNOWN = FAMILY.request_fields.__struct_fields__
-_Body = msgspec.defstruct(
-    "_Body",
+
+
+def body_type(name: str, fields: Sequence[tuple[str, Any, Any]] = ()) -> type[SpeechFields]:
+    """Returns the type of a JSON object with the fields of requests and others: their names, types and defaults."""
     # Not decoded: a large value would take time and memory for nothing.
-    [(name, msgspec.Raw, _ABSENT) for name in (*_IGNORED, "extra_params")],
-    bases=(FAMILY.request_fields,),
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-)
+    without_effect = [(each, msgspec.Raw, _ABSENT) for each in (*_IGNORED, "extra_params")]
+    made: Any = msgspec.defstruct(
+        name,
+        [*without_effect, *fields],
+        bases=(FAMILY.request_fields,),
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    )
+    kind: type[SpeechFields] = made
+    return kind
+
+
+_Body = body_type("_Body")
 
 
 @contextlib.contextmanager
@@ -74,13 +86,14 @@ def decoding() -> Iterator[None]:
         raise bad_request(None, f"the body is not JSON in UTF-8: {error}", "invalid_json") from None
 
 
-def parse_fields(body: RawBody) -> tuple[SpeechFields, list[str]]:
-    """Parses a request body. Returns its fields, and warnings that name those without effect.
+def parse_fields(body: RawBody, kind: type[SpeechFields] = _Body) -> tuple[SpeechFields, list[str]]:
+    """Parses a request body. Returns its fields, and warnings that name those without effect. `kind`: see `body_type`.
 
-    Raises `ApiError`: 400, naming the field if there is one; 413 for a body above `MAX_BODY` without its reference.
+    Raises `ApiError`: 400, naming the field if there is one; 413 for a body above `MAX_BODY` without its reference, or
+    with more than `MAX_COMMAS`.
     """
     rest, references = take_out_references(body)
-    fields, warnings = _decode(rest)
+    fields, warnings = _decode(rest, kind)
     return put_back(fields, references), warnings
 
 
@@ -120,9 +133,16 @@ def put_back(fields: SpeechFields, references: dict[str, str]) -> SpeechFields:
     return msgspec.structs.replace(fields, ref_audio=references[fields.ref_audio])
 
 
-def _decode(body: RawBody) -> tuple[SpeechFields, list[str]]:
+def check_commas(count: int, what: str) -> None:
+    """Raises `ApiError` 413 for JSON with more than `MAX_COMMAS`, which takes too long to parse."""
+    if count > MAX_COMMAS:
+        raise too_large(None, f"the {what} has more than {MAX_COMMAS:,} values or commas")
+
+
+def _decode(body: RawBody, kind: type[SpeechFields]) -> tuple[SpeechFields, list[str]]:
+    check_commas(bytes(body).count(b","), "body")
     with decoding():
-        fields: Any = msgspec.json.decode(body, type=_Body)
+        fields: Any = msgspec.json.decode(body, type=kind)
         warnings = [f"{name} is ignored: {why}" for name, why in _IGNORED.items() if getattr(fields, name) != _ABSENT]
         if fields.extra_params == _ABSENT:
             return fields, warnings
@@ -147,8 +167,9 @@ def _with_extra(fields: Any, warnings: list[str]) -> tuple[SpeechFields, list[st
 
 
 def _field_error(message: str) -> ApiError:
-    problem, at, location = message.rpartition(_AT)
-    problem, parent = (problem, location.strip(".`")) if at else (message, None)
+    # A key of a map is "at `key` in `$.lexicon`", a value "at `$.lexicon[...]`".
+    problem, at, location = message.replace("`key` in ", "").rpartition(_AT)
+    problem, parent = (problem, location.strip(".`").removesuffix("[...]")) if at else (message, None)
     if unknown := _UNKNOWN.match(problem):
         return _unknown_field(unknown[1], parent)
     if missing := _MISSING.match(problem):

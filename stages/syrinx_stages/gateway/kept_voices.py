@@ -1,9 +1,9 @@
-"""The kept voices of a gateway: access to the store in Redis, and a cache of what talkers need of them."""
+"""The cloned voices of a gateway: clients' in Redis, the resource's, and a cache of what talkers need of them."""
 
 import asyncio
 import functools
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import Struct, structs
@@ -17,6 +17,7 @@ from syrinx_stages.gateway.client import voice_owner
 from syrinx_stages.gateway.errors import ApiError, bad_request, unavailable, unsupported
 from syrinx_stages.gateway.monitor import CONNECTOR_SECONDS
 from syrinx_stages.gateway.request import ParsedRequest
+from syrinx_stages.gateway.shared_voices import Decode, LoadedVoice
 from syrinx_stages.gateway.voices import KeptVoice, decode_record, encode_record
 
 MAX_CACHED = 256
@@ -27,8 +28,6 @@ _T = TypeVar("_T")
 
 OnPrepared = Callable[[PreparedVoice | None], Awaitable[None]]
 """Gets what a talker has prepared; None if the request failed before."""
-Decode = Callable[[bytes], Awaitable[bytes]]
-"""Returns the PCM of an audio file."""
 
 
 class Cloned(Struct, frozen=True):
@@ -53,6 +52,8 @@ class KeptVoices:
         self._catalog = catalog
         self._limits = limits
         self._decode = decode
+        self.shared: Mapping[str, LoadedVoice] = {}
+        """The resource's voices by name; complete before the first request."""
         self._prepared: OrderedDict[str, bytes] = OrderedDict()
         """By id. A voice never changes, and no id is used again."""
 
@@ -65,9 +66,12 @@ class KeptVoices:
         return size
 
     async def find(self, name: str | None) -> KeptVoice | None:
-        """Returns the client's voice with this name or id. The checkpoint's names and aliases are no kept voices."""
-        if name is None or self._catalog.checkpoint.embedding_size is None or self._catalog.has_voice(name):
+        """Returns the voice to clone with this name, alias or id: the resource's, or the client's."""
+        if name is None or self._catalog.checkpoint.embedding_size is None:
             return None
+        if self._catalog.has_voice(name):
+            shared = self._catalog.voice(name)
+            return None if shared is None else self.shared[shared].voice
         record = await self._reached(self._store.find(voice_owner(), name))
         voice = None if record is None else decode_record(record)
         return voice if voice is not None and voice.owner == voice_owner() else None
@@ -118,19 +122,29 @@ class KeptVoices:
         self._prepared.pop(voice.id, None)
 
     async def clone(self, parsed: ParsedRequest, voice: KeptVoice) -> tuple[ParsedRequest, Cloned]:
-        """Returns the request with a kept voice, and what the talker needs of it. Raises 400 if it was just deleted."""
+        """Returns the request with a voice, and what the talker needs of it. Raises 400 if it was just deleted."""
         request = parsed.request
         if (data := await self._load(voice)) is not None:
             request = structs.replace(request, reference_prepared=True)
             return structs.replace(parsed, request=request), Cloned(data)
-        source = await self._reached(self._store.source(voice.id))
+        source = await self._source(voice)
         if source is None:
             raise bad_request("voice", f"{voice.name!r} was deleted")
         pcm = source if voice.keeps_samples else await self._decode(source)
         if request.x_vector_only != voice.x_vector_only:
             return parsed, Cloned(pcm)
         request = structs.replace(request, returns_voice=True)
-        return structs.replace(parsed, request=request), Cloned(pcm, functools.partial(self._save, voice.id))
+        return structs.replace(parsed, request=request), Cloned(pcm, functools.partial(self._save, voice))
+
+    async def _source(self, voice: KeptVoice) -> bytes | None:
+        if (shared := self._shared(voice)) is not None:
+            return shared.source
+        return await self._reached(self._store.source(voice.id))
+
+    def _shared(self, voice: KeptVoice) -> LoadedVoice | None:
+        """Returns the voice if it is one of the resource's."""
+        found = self.shared.get(voice.name)
+        return found if found is not None and found.voice.id == voice.id else None
 
     async def _load(self, voice: KeptVoice) -> bytes | None:
         """Returns the prepared voice; None if this checkpoint's talkers have not prepared it yet. Raises 422."""
@@ -153,9 +167,9 @@ class KeptVoices:
             message = f"{voice.name!r} is an embedding of {found:,} numbers, and this checkpoint's have {size:,}"
             raise unsupported("voice", message)
 
-    async def _save(self, voice_id: str, prepared: PreparedVoice | None) -> None:
+    async def _save(self, voice: KeptVoice, prepared: PreparedVoice | None) -> None:
         if prepared is not None:
-            await self._store.set_prepared(voice_id, encode(prepared))
+            await self._store.set_prepared(voice.id, encode(prepared), is_kept=self._shared(voice) is None)
 
     async def _reached(self, call: Awaitable[_T]) -> _T:
         try:

@@ -1,15 +1,14 @@
-"""Monitors what the gateway depends on: Redis, the queue, and a live talker and codec."""
+"""Monitors what the gateway depends on in a cell: Redis, the queue, and a live talker and codec."""
 
 import asyncio
 import time
+from collections.abc import Callable
 
-from syrinx_stages.connector.base import ConnectorError
+from syrinx_stages.connector.base import ConnectorError, QueueState
 from syrinx_stages.connector.redis_streams import RedisConnector
-from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.keys import Group
 from syrinx_stages.contract.settings import GatewaySettings
 from syrinx_stages.gateway.errors import ApiError, unavailable
-from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import LiveSettings
 
 CONNECTOR_SECONDS = 5.0
@@ -18,21 +17,27 @@ INTERVAL_SECONDS = 1.0
 """Time between measurements."""
 ALIVE_SECONDS = 5.0
 """A stage counts as live for this long after one of its replicas last asked for work."""
+LATE_SECONDS = 1.0
+"""After this long without an answer other cells are preferred."""
 RETRY_AFTER_SECONDS = 5.0
 """`Retry-After` while a stage is missing."""
 
 
 class PipelineMonitor:
-    """The pipeline's state as of the last measurement."""
+    """The state of a cell as of the last measurement. `on_measured` is called after each one."""
 
-    def __init__(self, connector: RedisConnector, metrics: Metrics, settings: LiveSettings[GatewaySettings]) -> None:
+    def __init__(
+        self, connector: RedisConnector, settings: LiveSettings[GatewaySettings], on_measured: Callable[[], None]
+    ) -> None:
         self._connector = connector
-        self._metrics = metrics
         self._settings = settings
+        self._on_measured = on_measured
         self.unreachable: str | None = None
         """Why Redis did not answer the last measurement; None if it did."""
-        self.expected_wait = 0.0
-        """How long the next request will wait for a talker, in seconds."""
+        self.queue = QueueState(0, 0.0, 0.0)
+        """What waits for a talker."""
+        self._asked_at: float | None = None
+        """When the measurement in progress began, in monotonic seconds."""
         self._missing: str | None = "talker"
         """A stage without a live replica."""
         self._missing_since: float | None = time.monotonic()
@@ -46,24 +51,31 @@ class PipelineMonitor:
             await self.measure()
 
     async def measure(self) -> None:
-        """Measures once and exports the queue's metrics."""
+        """Measures once."""
+        self._asked_at = time.monotonic() if self._asked_at is None else self._asked_at
         try:
             async with asyncio.timeout(CONNECTOR_SECONDS):
-                queue = await self._connector.queue(Group.TALKERS)
+                queue = await self._connector.queue()
                 missing = await self._missing_stage()
         except (ConnectorError, TimeoutError) as error:
             self.unreachable = f"Redis cannot be reached: {str(error) or 'no answer'}"
             return
+        finally:
+            self._asked_at = None
         self.unreachable = None
-        self.expected_wait = queue.expected_seconds
-        self._metrics[m.QUEUE_LENGTH].set(queue.length)
-        self._metrics[m.QUEUE_AGE].set(queue.oldest_seconds)
-        self._metrics[m.EXPECTED_WAIT].set(queue.expected_seconds)
+        self.queue = queue
         if missing is None:
             self._was_complete, self._missing_since = True, None
         elif self._missing_since is None:
             self._missing_since = time.monotonic()
         self._missing = missing
+        self._on_measured()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether Redis answers in time, and talker and codec are live."""
+        is_late = self._asked_at is not None and time.monotonic() - self._asked_at > LATE_SECONDS
+        return self.unreachable is None and self._missing is None and not is_late
 
     async def _missing_stage(self) -> str | None:
         for group, stage in ((Group.TALKERS, "talker"), (Group.CODECS, "codec")):
@@ -72,7 +84,7 @@ class PipelineMonitor:
         return None
 
     def unready(self) -> str | None:
-        """Why the gateway cannot serve, or None.
+        """Why the cell cannot serve, or None.
 
         There must have been a talker and a codec of this gateway's generation once. Later they may be missing: requests
         wait for them, for up to `max_queue_seconds`.

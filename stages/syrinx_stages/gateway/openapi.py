@@ -9,11 +9,11 @@ import msgspec
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway.batch import MAX_ITEMS, NOT_SHARED, ItemResult
 from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions
-from syrinx_stages.gateway.texts import MAX_TEXT
 
 _ERRORS = {
     "400": "The request is invalid: a value, a name, a combination, a body that is not JSON.",
     "401": "The request has no valid API key.",
+    "403": "A web page of this origin, or this host, is not allowed.",
     "404": "Another model or voice, or an unknown path.",
     "408": "The body did not arrive in time.",
     "409": "The client has a voice with this name.",
@@ -38,7 +38,7 @@ HEADERS = {
     "Warning": "Fields of the request that have no effect.",
 }
 _FIELDS = {
-    "input": f"The text to speak; up to {MAX_TEXT:,} characters.",
+    "input": "The text to speak; up to the limit of the service, by default 100,000 characters.",
     "model": "The served model or an alias of it: see GET /v1/models.",
     "voice": "A voice, an alias of one or an uploaded voice, as a name or an object: see GET /v1/audio/voices.",
     "instructions": "How to speak, if the checkpoint can follow it; for VoiceDesign the description of the voice.",
@@ -55,8 +55,10 @@ _FIELDS = {
     "speaker_embedding": "For Base: the voice to clone, as the numbers of its speaker embedding.",
     "non_streaming_mode": "false: the model reads one text token per frame instead of all text at once.",
     "seed": "The same seed gives the same audio; random unless given.",
+    "normalize": "Speak numbers, dates, money and the like as the words that the text is rewritten to.",
+    "lexicon": "Respellings by word.",
     "runaway_guard": "Stop speech that would not end or has gone wrong; the default is the server's.",
-    "max_new_tokens": "Maximum number of frames, of 80 ms each.",
+    "max_new_tokens": "Maximum number of frames of the whole answer, of 80 ms each.",
     "temperature": "Of a frame's first code; 0 is greedy.",
     "top_k": "Of a frame's first code.",
     "top_p": "Of a frame's first code.",
@@ -109,7 +111,8 @@ def _document() -> dict[str, Any]:
     missing = ("404", "503")
     deleted = _object("The voice was deleted.", "id", "object", "deleted")
     delete = _operation("Deletes an uploaded voice.", deleted, "400", *missing, parameter="voice")
-    page = {"description": "The page.", "content": {"text/html": {"schema": {"type": "string"}}}}
+    html = {"text/html": {"schema": {"type": "string"}}}
+    links = _object("The playground, or links to all of this where it is off.", "name", "docs")
     return {
         "openapi": "3.1.0",
         "info": {"title": "Syrinx", "version": "1", "description": "OpenAI's speech API for Qwen3-TTS."},
@@ -130,8 +133,8 @@ def _document() -> dict[str, Any]:
             "/v1/models": _get("Lists the model and its aliases.", models),
             "/v1/models/{model}": _get("Describes a model.", model, "404", parameter="model"),
             "/health": _get("Reports whether the gateway is ready.", _object("Ready.", "status"), "503"),
-            "/docs": _get("A page that describes this API and lets you try it.", page),
-            "/": _get("The same page.", page),
+            "/docs": _get("A page that describes this API.", {"description": "The page.", "content": html}),
+            "/": _get("A page on which to try speech, if it is on.", links | {"content": links["content"] | html}),
             "/openapi.json": _get("This document.", _object("OpenAPI.", "openapi", "paths")),
         },
         "components": {"schemas": schemas},
@@ -163,7 +166,7 @@ def _choices() -> dict[str, Any]:
         return {"anyOf": [{"enum": list(names)}, {"type": "null"}], "default": default}
 
     return {
-        "input": {"type": "string", "minLength": 1, "maxLength": MAX_TEXT},
+        "input": {"type": "string", "minLength": 1},
         "response_format": one_of(AudioFormat, AudioFormat.WAV),
         "stream_format": one_of(("audio", "sse")),
         "task_type": one_of(FAMILY.task_types),
@@ -241,7 +244,7 @@ def _get(summary: str, found: dict[str, Any], *errors: str, parameter: str | Non
 
 
 def _operation(summary: str, found: dict[str, Any], *errors: str, parameter: str | None) -> dict[str, Any]:
-    operation: dict[str, Any] = {"summary": summary, "responses": {"200": found, **_errors("431", *errors)}}
+    operation: dict[str, Any] = {"summary": summary, "responses": {"200": found, **_errors("403", "431", *errors)}}
     if parameter is not None:
         operation["parameters"] = [{"name": parameter, "in": "path", "required": True, "schema": {"type": "string"}}]
     return operation

@@ -45,15 +45,15 @@ _OF_END = {
 class OutcomeTracker:
     """Finds the outcome of one request from its events. The first outcome that is known stands."""
 
-    def __init__(self, objective: float | None, is_limited: bool, count: Callable[[StreamOutcome], None]) -> None:
+    def __init__(self, objective: float | None, default_frames: int, count: Callable[[StreamOutcome], None]) -> None:
         """`objective` is the TTFA in seconds; None if the request cannot be late.
 
-        is_limited: whether the client asked for a lower length limit. `count(outcome)` is called once.
+        default_frames: the length limit of requests that ask for none. `count(outcome)` is called once.
         """
         self.outcome: StreamOutcome | None = None
         """None while it is not known."""
         self._objective = objective
-        self._is_limited = is_limited
+        self._default_frames = default_frames
         self._count = count
         self._heard = False
 
@@ -74,9 +74,10 @@ class OutcomeTracker:
         if not self._heard:
             self.settle(StreamOutcome.LATE)
 
-    def generated(self, reason: EndReason) -> None:
-        """Records that the stages have generated all audio."""
-        if reason is EndReason.RUNAWAY or (reason is EndReason.LENGTH and not self._is_limited):
+    def generated(self, reason: EndReason, max_frames: int) -> None:
+        """Records that the stages have generated all audio of a text, or of a part, of at most `max_frames`."""
+        is_limited = max_frames < self._default_frames
+        if reason is EndReason.RUNAWAY or (reason is EndReason.LENGTH and not is_limited):
             self.settle(StreamOutcome.RUNAWAY)
 
     def ended(self, reason: EndReason) -> None:
@@ -109,9 +110,9 @@ class StreamOutcomes:
         A request for a whole file has an outcome too, but it is not counted.
         """
         if not request.live:
-            return OutcomeTracker(None, True, lambda outcome: None)
+            return OutcomeTracker(None, 0, lambda outcome: None)
         objective = self._live.current.ttfa_seconds.get(request.task_type)
-        tracker = OutcomeTracker(objective, request.max_frames < self._default_frames, self._accept())
+        tracker = OutcomeTracker(objective, self._default_frames, self._accept())
         if objective is not None:
             left = accepted + objective - time.monotonic()
             asyncio.get_running_loop().call_later(left, tracker.objective_passed)

@@ -1,5 +1,6 @@
 """Translates request fields to a `SpeechRequest` for the stages, or to an error that says what is accepted."""
 
+import asyncio
 import secrets
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -13,7 +14,8 @@ from syrinx_stages.contract.messages import RunawayGuard, SpeechRequest, TaskTyp
 from syrinx_stages.gateway.catalog import DEFAULT_VOICE, Catalog
 from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions, accepted_rates, default_rate
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, unsupported
-from syrinx_stages.gateway.texts import check_text
+from syrinx_stages.gateway.lexicon import respell
+from syrinx_stages.gateway.texts import MAX_TEXT, MAX_WHOLE_TEXT, check_text
 from syrinx_stages.gateway.voices import KeptVoice
 from syrinx_stages.model.describe import Description
 from syrinx_stages.model.generation import replace_fields
@@ -40,6 +42,12 @@ class ParsedRequest(msgspec.Struct, frozen=True):
     delivery: Delivery
     warnings: list[str] = []
     """Names fields of the request that have no effect."""
+    languages: tuple[str, ...] = ()
+    """One of which the text is in, to be normalized; empty if it is not to be."""
+    single_sentences: bool = False
+    """Whether the parts of a long text are single sentences."""
+    max_frames: int | None = None
+    """The client's limit of all parts together; None: each part has the default limit."""
 
 
 def parse_request(
@@ -59,23 +67,24 @@ def parse_request(
     """
     if fields.model is not None and not catalog.has_model(fields.model):
         raise model_not_found(fields.model, catalog, "model: ")
-    check_text("input", fields.input)
     audio = _audio(fields)
     delivery = _delivery(fields, audio.format)
     checkpoint = catalog.checkpoint
     task = _task(fields, checkpoint)
+    text = _text(fields, task, delivery, catalog)
     voice = _voice(fields, task, catalog) if kept is None else None
     _check_reference(fields, task, kept)
     cloning = task is TaskType.BASE
     x_vector_only = _x_vector_only(fields, kept)
     instructions, warnings = _instructions(fields, task, catalog)
+    language = _language(fields, checkpoint)
     request = SpeechRequest(
         id=request_id,
         accepted_at=accepted_at,
-        text=fields.input,
+        text=text,
         task_type=task,
         voice=voice,
-        language=_language(fields, checkpoint),
+        language=language,
         instructions=instructions,
         has_reference=cloning,
         reference_text=None if x_vector_only else fields.ref_text if kept is None else kept.transcript,
@@ -90,7 +99,43 @@ def parse_request(
         guard=RunawayGuard() if _is_guarded(fields, catalog) else None,
         live=delivery is not Delivery.WHOLE,
     )
-    return ParsedRequest(request, audio, delivery, warnings)
+    languages = _normalized_languages(fields, language, catalog)
+    return ParsedRequest(
+        request, audio, delivery, warnings, languages, checkpoint.single_sentences, fields.max_new_tokens
+    )
+
+
+def _text(fields: SpeechFields, task: TaskType, delivery: Delivery, catalog: Catalog) -> str:
+    """Returns the text with the respellings of the lexicons."""
+    limit, hint = catalog.api.max_text_length, ""
+    if delivery is Delivery.WHOLE and limit > MAX_WHOLE_TEXT:
+        limit, hint = MAX_WHOLE_TEXT, " for a whole file; send stream: true"
+    if task is TaskType.VOICE_DESIGN and limit > MAX_TEXT:
+        limit, hint = MAX_TEXT, f" with {task}, which would give each part of a longer text another voice"
+    check_text("input", fields.input, limit, hint)
+    text = respell(fields.input, {**catalog.api.lexicon, **(fields.lexicon or {})})
+    if len(text) > limit:
+        raise bad_request("lexicon", f"makes the text {len(text):,} characters long; at most {limit:,} are accepted")
+    return text
+
+
+def _normalized_languages(fields: SpeechFields, language: str, catalog: Catalog) -> tuple[str, ...]:
+    """Returns in which languages the text may be, if it is to be normalized."""
+    checkpoint, default = catalog.checkpoint, catalog.api.normalize
+    default = checkpoint.normalize if default is None else default
+    if not (default if fields.normalize is None else fields.normalize):
+        return ()
+    return tuple(each for each in checkpoint.languages if each != "auto") if language == "auto" else (language,)
+
+
+async def parse(
+    fields: SpeechFields, catalog: Catalog, request_id: str, accepted_at: float, client: str, kept: KeptVoice | None
+) -> ParsedRequest:
+    """As `parse_request`. A lexicon, or a long text, is processed in a thread."""
+    arguments = fields, catalog, request_id, accepted_at, client, kept
+    if len(fields.input) <= MAX_TEXT and not fields.lexicon:
+        return parse_request(*arguments)
+    return await asyncio.to_thread(parse_request, *arguments)
 
 
 def traced(parsed: ParsedRequest, fields: Mapping[str, str]) -> ParsedRequest:
@@ -173,10 +218,10 @@ def _check_reference(fields: SpeechFields, task: TaskType, kept: KeptVoice | Non
 def _check_kept(fields: SpeechFields, kept: KeptVoice) -> None:
     for name in ("ref_audio", "ref_text", "speaker_embedding"):
         if getattr(fields, name) is not None:
-            message = f"cannot be combined with the uploaded voice {quoted(kept.name)}, which has its own"
+            message = f"cannot be combined with the voice {quoted(kept.name)}, which has its own"
             raise bad_request(name, f"{message}; leave one of them out")
     if fields.x_vector_only_mode is False and kept.x_vector_only:
-        message = f"is false, but the voice {quoted(kept.name)} has no transcript; upload it again with ref_text"
+        message = f"is false, but the voice {quoted(kept.name)} has no transcript"
         raise bad_request("x_vector_only_mode", message)
 
 
@@ -195,7 +240,7 @@ def _x_vector_only(fields: SpeechFields, kept: KeptVoice | None) -> bool:
 
 def _check_audio(fields: SpeechFields) -> None:
     if not fields.ref_audio:
-        message = "is required for task_type Base: base64 audio, a data: URI or a URL; or send an uploaded voice"
+        message = "is required for task_type Base: base64 audio, a data: URI or a URL; or name a voice"
         raise bad_request("ref_audio", message, "missing_field")
     if fields.x_vector_only_mode:
         if fields.ref_text is not None:
@@ -207,25 +252,32 @@ def _check_audio(fields: SpeechFields) -> None:
         check_text("ref_text", fields.ref_text)
 
 
-def requested_voice(fields: SpeechFields) -> str | None:
-    """Returns the name or id that the request gives as its voice."""
+def voice_to_clone(fields: SpeechFields, catalog: Catalog) -> str | None:
+    """Returns the name or id of the voice that the request names; None if it brings its own.
+
+    Aliases are without effect for a request with its own: some clients always send one.
+    """
+    requested = _requested_voice(fields)
+    if _source(fields) is not None and (requested is None or requested.lower() in catalog.voice_aliases):
+        return None
+    return DEFAULT_VOICE if requested is None else requested
+
+
+def _requested_voice(fields: SpeechFields) -> str | None:
     return fields.voice.id if isinstance(fields.voice, VoiceId) else fields.voice
 
 
 def _voice(fields: SpeechFields, task: TaskType, catalog: Catalog) -> str | None:
-    requested = requested_voice(fields)
-    voices = catalog.checkpoint.voices
-    if requested is None:
-        return catalog.default_voice
-    if catalog.has_voice(requested):
-        return catalog.voice(requested)
+    requested = _requested_voice(fields)
+    if requested is None or catalog.has_voice(requested):
+        return None if task is TaskType.BASE else catalog.voice(requested or DEFAULT_VOICE)
     if task is TaskType.BASE:
         message = f"{quoted(requested)} is not among your voices; upload it with POST /v1/audio/voices"
         raise bad_request("voice", f"{message}, or send ref_audio without a voice")
-    if not voices:
+    if not catalog.voices:
         message = f"with {task} the voice comes from instructions; leave voice out or send {DEFAULT_VOICE!r}"
         raise bad_request("voice", message)
-    accepted = ", ".join((*voices, *catalog.voice_aliases))
+    accepted = ", ".join((*catalog.voices, *catalog.voice_aliases))
     raise bad_request("voice", f"{quoted(requested)} is unknown; accepted: {accepted}")
 
 

@@ -5,22 +5,19 @@ import contextlib
 import functools
 import logging
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import httpx
-from msgspec import structs
+from msgspec import Struct, structs
 
-from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError, QueueFull, Ticket
+from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError, QueueFull, RequestExists
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract import logs
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.api import SpeechFields
-from syrinx_stages.contract.keys import StreamKind
-from syrinx_stages.contract.messages import EndReason, PreparedVoice, SpeechRequest, TaskType
+from syrinx_stages.contract.messages import EndReason, PreparedVoice, RunawayGuard, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.families import IMPLEMENTATION
 from syrinx_stages.gateway import reference
@@ -28,22 +25,30 @@ from syrinx_stages.gateway.access import ApiKeys
 from syrinx_stages.gateway.active_requests import ActiveRequests
 from syrinx_stages.gateway.body import MAX_REFERENCE_BODY, Uploads
 from syrinx_stages.gateway.catalog import Catalog
+from syrinx_stages.gateway.cell import Cell, Queued
+from syrinx_stages.gateway.cells import Cells
 from syrinx_stages.gateway.client import Refusals, count_request
 from syrinx_stages.gateway.durations import Durations
 from syrinx_stages.gateway.errors import ApiError, bad_request, unavailable
-from syrinx_stages.gateway.fanout import FanOut, PlaybackReporter
 from syrinx_stages.gateway.fields import MAX_BODY
 from syrinx_stages.gateway.kept_voices import Cloned, KeptVoices, OnPrepared, clone_prepared
-from syrinx_stages.gateway.monitor import CONNECTOR_SECONDS, PipelineMonitor
-from syrinx_stages.gateway.outcomes import OutcomeTracker, StreamOutcome, StreamOutcomes
+from syrinx_stages.gateway.listener import Listener
+from syrinx_stages.gateway.live_text import LiveText
+from syrinx_stages.gateway.monitor import CONNECTOR_SECONDS
+from syrinx_stages.gateway.origins import is_loopback
+from syrinx_stages.gateway.outcomes import StreamOutcome, StreamOutcomes
+from syrinx_stages.gateway.parts import divide
 from syrinx_stages.gateway.request import ParsedRequest, default_max_frames
+from syrinx_stages.gateway.shared_voices import load_voices
 from syrinx_stages.gateway.speech import Resubmitted, SpeechStream
+from syrinx_stages.gateway.texts import MAX_TEXT
 from syrinx_stages.gateway.trace import SpeechSpan
 from syrinx_stages.gateway.voices import KeptVoice, encode_embedding
-from syrinx_stages.runtime.journal import KEEP_SECONDS
+from syrinx_stages.model.streamed_text import StreamedText
+from syrinx_stages.normalization.normalize import load_languages
+from syrinx_stages.normalization.streamed import normalize_streamed
 from syrinx_stages.runtime.metrics import Metrics, export_settings
 from syrinx_stages.runtime.settings import LiveSettings
-from syrinx_stages.runtime.storage import StorageMonitor
 from syrinx_stages.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -54,12 +59,10 @@ DECODERS = 2
 """References decoded at the same time: each takes up to 100 MB."""
 WITHDRAW_SECONDS = RETRY_SECONDS
 """How long the gateway tries to remove a request that has waited for `max_queue_seconds` from the queue."""
-RELEASE_DELAYS = (0.0, 0.5, 2.0, 5.0)
-"""Seconds before each attempt to release a request; after the last its streams are left to expire."""
-RELEASE_SECONDS = 1.0
-"""How long a closing gateway waits for releases in progress."""
-MAX_RELEASED = 1024
-"""Number of releases to repeat after a reconnection, if they are not older than `KEEP_SECONDS`."""
+RESUME_SECONDS = 15.0
+"""How long an utterance with a `request_id` is kept for a client that has lost its connection..."""
+RESUME_FRAMES = 87
+"""...and how many of the frames before those that were sent: what the buffers of a connection hold, 7 s."""
 UNREACHABLE, UNREACHABLE_SECONDS = "the service cannot reach its queue", 2.0
 """Message and `Retry-After` while Redis cannot be reached."""
 STAGE = "gateway"
@@ -67,12 +70,36 @@ STAGE = "gateway"
 
 @dataclass
 class _Submission:
-    """A request in the queue. It has another ticket once it was submitted again."""
+    """A request in a queue: in another one, or with another ticket, once it was submitted again."""
 
     request: SpeechRequest
     voice: Cloned | None
-    ticket: Ticket
+    queued: Queued
+    text: LiveText | None = None
+    """The text of a request with `streams_text`."""
+    is_continued: bool = False
+    """It was submitted by another connection: what it clones is not known here."""
     expiry: asyncio.TimerHandle | None = None
+    writing: asyncio.Task[None] | None = None
+    """Writes the text to the cell."""
+
+    @property
+    def cell(self) -> Cell:
+        """The cell that has the request."""
+        return self.queued.cell
+
+
+class Resumption(Struct):
+    """A request that its client may continue on another connection."""
+
+    token: str
+    """Of this connection: only the last one may release the request."""
+    queued: Queued | None = None
+    """The request to continue; None for a new one."""
+    first_sample: int = 0
+    """Number of the first sample that the client has not got."""
+    is_discarded: bool = False
+    """The client does not come back for it."""
 
 
 class GatewayService:
@@ -83,41 +110,47 @@ class GatewayService:
     """
 
     def __init__(
-        self, config: StageConfig, connector: RedisConnector, metrics: Metrics, stall_seconds: float = STALL_SECONDS
+        self,
+        config: StageConfig,
+        connectors: Sequence[RedisConnector],
+        metrics: Metrics,
+        stall_seconds: float = STALL_SECONDS,
     ) -> None:
+        """`connectors`: one for each cell."""
         self.live = LiveSettings[GatewaySettings](config.gateway, config.settings_generation)
         self._tasks = Tasks()
         self.failed = self._tasks.failed
         self.admin_targets = (self,)
         self.created = int(time.time())
         self.checkpoint = IMPLEMENTATION.describe(config.model)
-        self.catalog = Catalog(self.checkpoint, config.model_name, config.api)
+        shared = tuple(each.name for each in config.shared_voices)
+        self.catalog = Catalog(self.checkpoint, config.model_name, config.api, shared)
+        self._shared_voices = config.shared_voices
         self._tokenizer = IMPLEMENTATION.load_tokenizer(config.model)
         self._hosts = config.reference_hosts
-        self._connector = connector
         self._metrics = metrics
         self.tracer = metrics.tracer
         self._stall_seconds = stall_seconds
         self.api_keys = None if config.api_keys_file is None else ApiKeys(config.api_keys_file, metrics)
         self.cors_origins = config.cors_origins
+        self.is_private = is_loopback(config.host) and self.api_keys is None and not config.trusted_proxies
+        """Whether whoever reaches the gateway may use it, and only this machine reaches it."""
+        self.playground = config.playground
         self.tls = config.tls
         self.refusals = Refusals()
         default_frames = default_max_frames(self.checkpoint)
         self._durations = Durations()
         self.outcomes = StreamOutcomes(metrics, self.live, self.checkpoint.task_type, default_frames)
-        self.monitor = PipelineMonitor(connector, metrics, self.live)
-        self._storage = StorageMonitor(connector, metrics[m.REDIS_FULL].labels("gateway").set)
-        self._reader = connector.reader()
-        self._fanout = FanOut(self._reader)
-        self._playback_reporter = PlaybackReporter(connector)
+        self.cells = Cells(connectors, self.live, metrics)
         self.requests = ActiveRequests()
         self._closed: str | None = "starting"
         """Why new requests are refused; None while the gateway is open."""
-        self._releases: set[asyncio.Task[None]] = set()
-        self._released: deque[tuple[float, Ticket]] = deque(maxlen=MAX_RELEASED)
-        """The last releases and their times: a fail-over may lose them, and the stages would serve the requests."""
-        connector.on_reconnect(self._release_again)
-        self.voices = KeptVoices(connector.voices(), self.catalog, config.voices, self.decode_audio)
+        self._texts: set[LiveText] = set()
+        """Of the requests in progress whose text is not complete."""
+        for connector in connectors:
+            connector.on_reconnect(self._check_texts)
+        # The first cell keeps the voices: only gateways use them.
+        self.voices = KeptVoices(connectors[0].voices(), self.catalog, config.voices, self.decode_audio)
         # Proxies from the environment would bypass the list of allowed hosts.
         self._http = httpx.AsyncClient(trust_env=False, timeout=reference.FETCH_SECONDS)
         cloning = self.checkpoint.task_type is TaskType.BASE
@@ -129,7 +162,12 @@ class GatewayService:
     # Process lifecycle --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Starts the background tasks. If Redis cannot be reached yet, the gateway is not ready."""
+        """Starts the background tasks. If Redis cannot be reached yet, the gateway is not ready.
+
+        Raises `StartError` if a voice of the resource cannot be used.
+        """
+        voices = self._shared_voices, self.checkpoint, self.created, self._fetch, self.decode_audio
+        self.voices.shared = await load_voices(*voices)
         for gauge in (m.LIVE_STREAMS, m.QUEUE_LENGTH, m.QUEUE_AGE, m.EXPECTED_WAIT):
             self._metrics[gauge].set(0)
         # Both series must exist from the start: `rate` ignores the first value of a series.
@@ -139,16 +177,16 @@ class GatewayService:
         for forwarded in ("answered", "fallback", "failed"):
             self._metrics[m.CANARY_FORWARDS].labels(forwarded)
         self.settings_changed()
-        await self.monitor.measure()
-        for background in (self._fanout, self._playback_reporter, self.monitor, self._storage, self.api_keys):
-            if background is not None:
-                self._tasks.spawn(background.run())
+        await asyncio.to_thread(load_languages, self.checkpoint.languages)
+        await self.cells.start(self._tasks)
+        if self.api_keys is not None:
+            self._tasks.spawn(self.api_keys.run())
         self._closed = None
 
     def ready(self) -> str | None:
         """None if the gateway is ready, otherwise the reason it is not."""
         draining = "draining" if self.requests.draining else None
-        return self._closed or draining or self._tasks.failure or self._storage.full or self.monitor.unready()
+        return self._closed or draining or self._tasks.failure or self.cells.unready()
 
     def settings_changed(self) -> None:
         """Exports the settings as metrics; admission reads the settings at every request."""
@@ -165,13 +203,9 @@ class GatewayService:
     async def close(self) -> None:
         """Releases the last requests, stops all tasks and closes all connections except those of the connector."""
         self._closed = "closed"
-        if self._releases:
-            await asyncio.wait(self._releases, timeout=RELEASE_SECONDS)
-        for task in self._releases:
-            task.cancel()
-        await asyncio.gather(*self._releases, return_exceptions=True)
+        await self.cells.settle()
         await self._tasks.cancel()
-        await self._reader.close()
+        await self.cells.close()
         await self._http.aclose()
         self._decoders.shutdown(wait=False, cancel_futures=True)
 
@@ -181,7 +215,7 @@ class GatewayService:
         """Raises 503 unless new requests are accepted."""
         if self._closed is not None:
             raise unavailable(f"this gateway accepts no requests: {self._closed}", 1)
-        if (error := self.monitor.missing_stage_error()) is not None:
+        if (error := self.cells.missing_stage_error()) is not None:
             raise error
 
     def count_refusal(self, task_type: str = "unknown") -> None:
@@ -216,17 +250,28 @@ class GatewayService:
         decode = functools.partial(asyncio.get_running_loop().run_in_executor, self._decoders)
         if not reference.is_url(ref_audio):
             return await decode(lambda: reference.decode_audio(reference.decode_base64(ref_audio)))
-        url = reference.check_url(ref_audio, self._hosts)
+        return await decode(reference.decode_audio, await self._fetch(ref_audio))
+
+    async def _fetch(self, url: str) -> bytes:
+        """Returns the file at a URL. Raises 400 or 413."""
+        checked = reference.check_url(url, self._hosts)
         try:
             async with asyncio.timeout(reference.FETCH_SECONDS):
-                data = await reference.fetch(self._http, url)
+                return await reference.fetch(self._http, checked)
         except (httpx.HTTPError, TimeoutError) as error:
             raise bad_request(reference.FIELD, f"cannot be fetched: {str(error) or type(error).__name__}") from None
-        return await decode(reference.decode_audio, data)
+
+    def open_text(self, languages: Sequence[str], needs_end: bool) -> LiveText:
+        """Returns the text of a request that may be spoken while it arrives.
+
+        languages: see `SpeechRequest`. needs_end: see `LiveText`.
+        """
+        return LiveText(StreamedText(self._tokenizer, languages), needs_end)
 
     def input_tokens(self, request: SpeechRequest) -> int:
-        """Number of text tokens in the request's texts."""
-        texts = (request.text, request.instructions, request.reference_text)
+        """Number of text tokens in the request's texts. A long one is counted in parts: the tokenizer holds the GIL."""
+        parts = (part.text for part in divide(request.text)) if len(request.text) > MAX_TEXT else (request.text,)
+        texts = (*parts, request.instructions, request.reference_text)
         return sum(len(self._tokenizer.encode(text)) for text in texts if text)
 
     @contextlib.asynccontextmanager
@@ -237,203 +282,301 @@ class GatewayService:
         accepted: float,
         speed: float = 1.0,
         span: SpeechSpan | None = None,
+        text: LiveText | None = None,
+        resumption: Resumption | None = None,
     ) -> AsyncIterator[SpeechStream]:
         """Submits a request and yields its stream; releases the request on exit. `accepted` is in monotonic seconds.
 
         voice: what the request clones. speed: at which the client plays the audio. span: that of the request, if it is
-        traced.
+        traced. text: that of a request with `streams_text`, which begins with that of the request.
+        resumption: if the client may continue it, or does.
 
         Raises 503 if the request is not admitted. One that no talker claims within `max_queue_seconds` ends as refused.
         """
-        if request.guard is not None:
-            request = structs.replace(request, guard=self._durations.guard(request))
+        with self.listen(request, accepted, speed, span) as listener:
+            part = self.open_part(request, voice, listener, text, resumption, is_first=True)
+            async with part as stream:
+                yield stream
+
+    @contextlib.contextmanager
+    def listen(
+        self, request: SpeechRequest, accepted: float, speed: float = 1.0, span: SpeechSpan | None = None
+    ) -> Iterator[Listener]:
+        """Yields the client of a request, and counts the request on exit. Arguments are those of `open_stream`."""
         tracker = self.outcomes.open(request, accepted)
-        submission = _Submission(request, voice, await self._admit(request, voice, tracker))
+        listener = Listener(request, accepted, speed, self._metrics, tracker, span)
+        try:
+            yield listener
+        finally:
+            listener.record_outcome()
+
+    @contextlib.asynccontextmanager
+    async def open_part(
+        self,
+        request: SpeechRequest,
+        voice: Cloned | None,
+        listener: Listener,
+        text: LiveText | None = None,
+        resumption: Resumption | None = None,
+        *,
+        is_first: bool = False,
+    ) -> AsyncIterator[SpeechStream]:
+        """Submits what may be a part of a text, and yields its stream, as `open_stream`.
+
+        is_first: a refusal counts as that of the whole request.
+
+        Raises 503 if the request is not admitted. One that no talker claims within `max_queue_seconds` ends as refused.
+        """
+        continued = None if resumption is None else resumption.queued
+        spoken = await _normalized(request) if text is None else request
+        if request.guard is not None and text is None and continued is None:
+            request = structs.replace(request, guard=self._durations.guard(spoken))
+        token = "" if resumption is None else resumption.token
+        queued = continued
+        if queued is None:
+            admit = self._admit(request, voice, listener, token) if is_first else self._queue(request, voice, token)
+            queued = await admit
+        submission = _Submission(request, voice, queued, text, is_continued=continued is not None)
+        if resumption is not None:
+            queued.cell.playback.keep(request.id, RESUME_FRAMES)
         stream = SpeechStream(
             request,
-            self._fanout.open(request.id),
-            accepted,
-            speed,
+            queued.cell.fanout.open(request.id),
+            listener,
             self._stall_seconds,
-            self._metrics,
-            tracker,
-            report_playback=self._playback_reporter.report,
-            on_end=lambda: self._end(submission),
+            report_playback=lambda request_id, frames: submission.cell.playback.report(request_id, frames),
+            # What is kept for another connection is released later.
+            on_end=lambda: None if resumption is not None else self._end(submission),
             check=lambda: self._check(submission, stream),
-            storage_full=lambda: self._storage.full,
-            refusal=self._refusal,
-            span=span,
+            storage_full=lambda: submission.cell.storage.full,
+            refusal=lambda message: self._refusal(submission.cell, message),
+            text_frames=None if text is None else lambda: text.frames,
+            first_sample=0 if resumption is None else resumption.first_sample,
         )
+        keep_seconds = 0.0 if resumption is None else RESUME_SECONDS
         self._expire_later(submission, stream)
+        self._write_text(submission)
+        if text is not None:
+            self._texts.add(text)
         try:
             yield stream
         except asyncio.CancelledError:
             if self.requests.expired:
-                stream.outcome = EndReason.ERROR
+                listener.outcome = EndReason.ERROR
+            if resumption is not None and resumption.is_discarded:
+                keep_seconds = 0.0
             raise
         except ApiError:
+            keep_seconds = 0.0
             raise  # The stream knows its outcome.
         except Exception:
-            stream.outcome = EndReason.ERROR
+            keep_seconds = 0.0
+            listener.outcome = EndReason.ERROR
             raise
         finally:
             if submission.expiry is not None:
                 submission.expiry.cancel()
-            self._end(submission)
-            self._playback_reporter.forget(request.id)
-            if stream.reason is EndReason.STOP:
-                self._durations.learn(request, stream.generated_frames)
-            stream.record_outcome()
+            if submission.writing is not None:
+                submission.writing.cancel()
+            if text is not None:
+                self._texts.discard(text)
+            self._end(submission, keep_seconds)
+            submission.cell.playback.forget(request.id)
+            if stream.reason is EndReason.STOP and (text is None or text.ended):
+                learned = spoken if text is None else _as_spoken(request, text)
+                self._durations.learn(learned, stream.generated_frames)
 
-    def _end(self, submission: _Submission) -> None:
-        """Releases a request, once."""
-        if self._fanout.close(submission.request.id):
-            self._in_background(self._finish(submission))
+    def _write_text(self, submission: _Submission) -> None:
+        """Starts to write the text of a request to its stream in its cell as it arrives, until cancelled."""
+        text, request = submission.text, submission.request
+        if text is None:
+            return
 
-    async def _finish(self, submission: _Submission) -> None:
+        def guard() -> RunawayGuard | None:
+            return None if request.guard is None else self._durations.guard(_as_spoken(request, text))
+
+        if submission.writing is not None:
+            submission.writing.cancel()
+        submission.writing = asyncio.create_task(text.write(request.id, submission.cell.connector.append_text, guard))
+
+    def _check_texts(self) -> None:
+        for text in self._texts:
+            text.check()
+
+    def spoken_characters(self, request: SpeechRequest, text: LiveText, frames: int) -> int:
+        """Returns up to which character of its text the first frames of a request probably go.
+
+        The model reads ahead of what it speaks, so that this follows from how long the speech of a text is.
+        """
+        spoken = self._durations.spoken_characters(_as_spoken(request, text), frames)
+        return min(text.written_end(spoken), text.read_characters(frames))
+
+    async def attach(self, request_id: str, token: str) -> tuple[Queued, SpeechRequest, LiveText] | None:
+        """Returns a request that its client continues, and its text; None if there is none. Raises 503."""
+        try:
+            if (found := await self.cells.attach(request_id, token)) is None:
+                return None
+        except (ConnectorError, TimeoutError) as error:
+            log.warning("request %s cannot be continued: %s", request_id, error, extra=logs.of_request(request_id))
+            raise unavailable(UNREACHABLE, UNREACHABLE_SECONDS) from None
+        queued, request, entries = found
+        text = self.open_text(request.languages, needs_end=False)
+        await asyncio.to_thread(text.restore, request.text, entries)
+        if not request.streams_text and not text.ended:
+            text.end()
+        return queued, request, text
+
+    def _end(self, submission: _Submission, delay: float = 0.0) -> None:
+        """Releases a request, once, after a delay in seconds."""
+        if submission.cell.fanout.close(submission.request.id):
+            submission.cell.in_background(self._finish(submission, delay))
+
+    async def _finish(self, submission: _Submission, delay: float) -> None:
+        await asyncio.sleep(delay)
         if submission.voice is not None and submission.voice.on_prepared is not None:
-            await self._pass_on(submission.request, submission.voice.on_prepared)
-        await self._release(submission.ticket)
+            await self._pass_on(submission, submission.voice.on_prepared)
+        await submission.cell.release(submission.queued.ticket)
 
-    async def _pass_on(self, request: SpeechRequest, on_prepared: OnPrepared) -> None:
+    async def _pass_on(self, submission: _Submission, on_prepared: OnPrepared) -> None:
         """Passes on the voice that a talker has prepared, if it has."""
+        request = submission.request
         try:
             async with asyncio.timeout(CONNECTOR_SECONDS):
-                await on_prepared(await self._connector.published_voice(request.id))
+                await on_prepared(await submission.cell.connector.published_voice(request.id))
         except (ConnectorError, TimeoutError) as error:
             log.warning("the voice of request %s is not kept: %s", request.id, error, extra=_fields(request))
 
     async def _check(self, submission: _Submission, stream: SpeechStream) -> None:
         """Raises `ApiError` if no more audio can arrive.
 
-        Submits a request again that Redis has lost, and raises `Resubmitted`.
+        Submits a request again that Redis has lost, or that another cell can serve and its own cannot, and raises
+        `Resubmitted`.
         """
-        request = submission.request
+        request, cell = submission.request, submission.cell
+        has_begun = stream.sent if request.live else stream.started
+        if not has_begun and not submission.is_continued and not cell.is_serving and self.cells.has_other(cell):
+            log.warning("request %s is queued in another cell", request.id, extra=_fields(request))
+            await self._submit_again(submission, stream, without=cell)
+            raise Resubmitted
         try:
-            async with asyncio.timeout(CONNECTOR_SECONDS):
-                exists = await self._connector.last_position(request.id, StreamKind.AUDIO) is not None
+            exists = await cell.exists(request.id)
         except (ConnectorError, TimeoutError) as error:
             log.warning("request %s cannot be checked: %s", request.id, error, extra=_fields(request))
             return
         if exists:
             # A stream that has begun may still be taken over by another replica, until the stall timeout.
-            if not stream.started and (missing := self.monitor.missing_stage_error()) is not None:
+            if not stream.started and (missing := cell.monitor.missing_stage_error()) is not None:
                 raise missing
             return
-        if self._fanout.has_entries(request.id):
+        if cell.fanout.has_entries(request.id):
             # It was just withdrawn, or made room for another client's: its end has arrived.
             return
+        if submission.is_continued:
+            raise unavailable("Redis has lost this request; send its text again", 1, "request_lost")
         message = "Redis has lost request %s after %d frames: it is queued again"
         log.warning(message, request.id, stream.frames, extra=_fields(request))
-        self._playback_reporter.forget(request.id)
-        self._fanout.restart(request.id)
-        submission.ticket = await self._queue(request, submission.voice)
-        self._expire_later(submission, stream)
+        await self._submit_again(submission, stream)
         raise Resubmitted
 
-    async def _admit(self, request: SpeechRequest, voice: Cloned | None, tracker: OutcomeTracker) -> Ticket:
+    async def _submit_again(self, submission: _Submission, stream: SpeechStream, without: Cell | None = None) -> None:
+        """Queues a request again, in a cell other than `without`, and reads its audio from the start. Raises 503."""
+        before, request = submission.queued, submission.request
+        if submission.text is not None:
+            request = structs.replace(request, text=submission.text.text)
+        queued = await self._queue(request, submission.voice, before.ticket.gateway, without)
+        before.cell.playback.forget(request.id)
+        if before.ticket.gateway:
+            queued.cell.playback.keep(request.id, RESUME_FRAMES)
+        queued.cell.fanout.open(request.id, before.cell.fanout.detach(request.id))
+        if queued.cell is not before.cell:
+            before.cell.in_background(before.cell.release(before.ticket))
+        submission.request, submission.queued = request, queued
+        if submission.text is not None:
+            submission.text.restart(len(request.text))
+            self._write_text(submission)
+        self._expire_later(submission, stream)
+
+    async def _admit(self, request: SpeechRequest, voice: Cloned | None, listener: Listener, gateway: str) -> Queued:
         """Submits a request. Raises 503 if it is not admitted."""
+        started = time.perf_counter()
         try:
             self.check_open()
-            return await self._submit(request, voice)
+            queued = await self._queue(request, voice, gateway)
         except BaseException:
-            tracker.settle(StreamOutcome.REFUSED)
+            listener.outcome = EndReason.REFUSED
+            listener.tracker.settle(StreamOutcome.REFUSED)
             raise
-
-    async def _submit(self, request: SpeechRequest, voice: Cloned | None) -> Ticket:
-        started, ticket = time.perf_counter(), None
-        try:
-            ticket = await self._queue(request, voice)
-        finally:
-            if ticket is None:
-                self.count_refusal(request.task_type)
         self._metrics[m.REDIS_SECONDS].labels(STAGE).observe(time.perf_counter() - started)
-        return ticket
+        return queued
 
-    async def _queue(self, request: SpeechRequest, voice: Cloned | None) -> Ticket:
-        """Queues a request. Raises 503. If the caller is cancelled, the request is released."""
+    async def _queue(
+        self, request: SpeechRequest, voice: Cloned | None, gateway: str, without: Cell | None = None
+    ) -> Queued:
+        """Queues a request, as `Cells.queue`. Raises 409 or 503."""
         data = None if voice is None else voice.data
-        submit = asyncio.create_task(self._connector.submit(request, self.live.current, data))
-        ticket: Ticket | None = None
         try:
-            async with asyncio.timeout(CONNECTOR_SECONDS):
-                ticket = await asyncio.shield(submit)
+            return await self.cells.queue(request, data, gateway, without)
         except QueueFull as error:
             refusal = unavailable(f"the service is at its limit: {error}", error.retry_after, error.code)
             self.refusals.add(request.client, refusal, request.live, time.monotonic())
             raise refusal from None
+        except RequestExists:
+            message = "request_id: is in use; send audio_offset to continue that utterance, or another request_id"
+            raise ApiError(409, message, param="request_id", code="request_in_use") from None
         except (ConnectorError, TimeoutError) as error:
             log.warning("request %s could not be queued: %s", request.id, error, extra=_fields(request))
             raise unavailable(UNREACHABLE, UNREACHABLE_SECONDS) from None
-        finally:
-            if ticket is None:
-                # The request may be queued all the same: release it, so that no stage serves it.
-                self._in_background(self._release_when_submitted(submit))
-        return ticket
 
     def _expire_later(self, submission: _Submission, stream: SpeechStream) -> None:
         """Withdraws a request after `max_queue_seconds` unless its audio has begun."""
 
         def expire() -> None:
             if not stream.started:
-                self._in_background(self._withdraw(stream, submission.ticket))
+                submission.cell.in_background(self._withdraw(stream, submission.queued))
 
         if submission.expiry is not None:
             submission.expiry.cancel()
         submission.expiry = asyncio.get_running_loop().call_later(self.live.current.max_queue_seconds, expire)
 
-    async def _withdraw(self, stream: SpeechStream, ticket: Ticket) -> None:
+    async def _withdraw(self, stream: SpeechStream, queued: Queued) -> None:
         """Removes a request from the queue unless a talker has claimed it. Its stream then ends as refused.
 
         It also ends if Redis cannot be reached: nobody knows then whether a talker has claimed the request.
         """
+        cell = queued.cell
         try:
             async with asyncio.timeout(WITHDRAW_SECONDS):
-                await self.monitor.measure()
-                withdrawn = await self._connector.withdraw(ticket)
+                await cell.monitor.measure()
+                withdrawn = await cell.connector.withdraw(queued.ticket)
         except (ConnectorError, TimeoutError) as error:
             request, reason = stream.request, str(error) or "no answer"
             log.warning("request %s could not be withdrawn: %s", request.id, reason, extra=_fields(request))
             withdrawn = not stream.started
         if withdrawn:
-            self._fanout.refuse(ticket.request_id)
+            # Of no effect if another cell has the request now.
+            cell.fanout.refuse(queued.ticket.request_id)
 
-    def _refusal(self, message: str) -> ApiError:
+    def _refusal(self, cell: Cell, message: str) -> ApiError:
         """Returns the error of a queued request that is refused: no Redis, a missing stage, or too much load."""
-        if self.monitor.unreachable:
+        if cell.monitor.unreachable:
             return unavailable(UNREACHABLE, UNREACHABLE_SECONDS)
-        busy = unavailable(f"the service is at its limit: {message}", self.monitor.expected_wait, "queue_full")
-        return self.monitor.missing_stage_error(tolerated=0.0) or busy
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs a release independently of the request's task, which may be cancelled."""
-        task = asyncio.create_task(work)
-        self._releases.add(task)
-        task.add_done_callback(self._releases.discard)
-
-    def _release_again(self) -> None:
-        recent = [ticket for at, ticket in self._released if time.monotonic() - at < KEEP_SECONDS]
-        self._released.clear()
-        for ticket in recent:
-            self._in_background(self._release(ticket))
-
-    async def _release_when_submitted(self, submit: asyncio.Task[Ticket]) -> None:
-        """Releases a request that is queued, or will be, although its caller has left: no stage shall serve it."""
-        with contextlib.suppress(ConnectorError):
-            await self._release(await submit)
-
-    async def _release(self, ticket: Ticket) -> None:
-        for delay in RELEASE_DELAYS:
-            await asyncio.sleep(delay)
-            try:
-                await self._connector.release(ticket)
-                self._released.append((time.monotonic(), ticket))
-                return
-            except ConnectorError as error:
-                fields = logs.of_request(ticket.request_id)
-                log.warning("request %s could not be released: %s", ticket.request_id, error, extra=fields)
+        wait = cell.monitor.queue.expected_seconds
+        busy = unavailable(f"the service is at its limit: {message}", wait, "queue_full")
+        return cell.monitor.missing_stage_error(tolerated=0.0) or busy
 
 
 def _fields(request: SpeechRequest) -> dict[str, str]:
     """Returns the `extra` of a log record that concerns a request."""
     return logs.of_request(request.id, request.traceparent)
+
+
+async def _normalized(request: SpeechRequest) -> SpeechRequest:
+    """Returns a request with its text as the talker normalizes it."""
+    if not request.languages:
+        return request
+    return structs.replace(request, text=await asyncio.to_thread(normalize_streamed, request.text, request.languages))
+
+
+def _as_spoken(request: SpeechRequest, text: LiveText) -> SpeechRequest:
+    """Returns a request with what has arrived of its text, as the talker normalizes it."""
+    return structs.replace(request, text=text.spoken)

@@ -1,20 +1,27 @@
 """What clients' texts may contain."""
 
-import unicodedata
+import re
 
 from syrinx_stages.gateway.errors import bad_request
 
 MAX_TEXT = 4096
-"""Characters of a text: OpenAI's limit of `input`, about five minutes of speech."""
+"""Characters of a text that is one request of the data plane: about five minutes of speech."""
+MAX_WHOLE_TEXT = 32_768
+"""Characters of a text whose audio is held in memory until it is complete: about 40 minutes, 110 MB as PCM."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
-def check_text(field: str, text: str) -> None:
+def check_text(field: str, text: str, limit: int = MAX_TEXT, hint: str = "") -> None:
     """Raises 400 for text that is empty, too long or has control characters."""
-    if not text.strip():
+    if not text or text.isspace():
         raise bad_request(field, "is empty; send the text")
-    if len(text) > MAX_TEXT:
-        raise bad_request(field, f"has {len(text):,} characters; at most {MAX_TEXT:,} are accepted")
-    for index, character in enumerate(text):
-        if unicodedata.category(character) == "Cc" and character not in "\t\n\r":
-            message = f"character {index + 1} is the control character U+{ord(character):04X}; remove it"
-            raise bad_request(field, message)
+    if len(text) > limit:
+        raise bad_request(field, f"has {len(text):,} characters; at most {limit:,} are accepted{hint}")
+    check_characters(field, text)
+
+
+def check_characters(field: str, text: str) -> None:
+    """Raises 400 for text with control characters."""
+    if found := _CONTROL.search(text):
+        message = f"character {found.start() + 1} is the control character U+{ord(found[0]):04X}; remove it"
+        raise bad_request(field, message)

@@ -19,7 +19,7 @@ class SpeechSpan:
     def __init__(self, tracer: Tracer, scope: Scope) -> None:
         sent = Headers(scope=scope)
         attributes = {
-            "http.request.method": scope["method"],
+            "http.request.method": scope.get("method", "GET"),
             "http.route": scope["path"],
             "url.path": scope["path"],
             "url.scheme": scope["scheme"],
@@ -29,7 +29,7 @@ class SpeechSpan:
             "gen_ai.output.type": "speech",
         }
         self._tracer = tracer
-        name = f"{scope['method']} {scope['path']}"
+        name = f"{scope.get('method', 'GET')} {scope['path']}"
         self._span = tracer.start(name, sent.get("traceparent", ""), sent.get("tracestate", ""), attributes)
         carrier = tracer.headers(self._span)
         self.traceparent = carrier.get("traceparent", "")
@@ -68,11 +68,11 @@ class SpeechSpan:
             attributes = {"syrinx.request.id": request.id}
             self._tracer.record("gateway.first_byte", parent, start, start + round(seconds * 1e9), attributes)
 
-    def set_outcome(self, outcome: EndReason, frames: int, served_by: tuple[str, str, str] | None) -> None:
-        """Describes how the stream ended. `served_by`: task type, talker and codec, if audio has arrived."""
+    def set_outcome(self, outcome: EndReason, frames: int, served_by: tuple[str, str] | None) -> None:
+        """Describes how the stream ended. `served_by`: talker and codec, if audio has arrived."""
         self._span.set_attributes({"syrinx.outcome": outcome, "syrinx.frames": frames})
         if served_by is not None:
-            self._span.set_attributes({"syrinx.talker": served_by[1], "syrinx.codec": served_by[2]})
+            self._span.set_attributes({"syrinx.talker": served_by[0], "syrinx.codec": served_by[1]})
         if outcome in (EndReason.STOP, EndReason.LENGTH, EndReason.RUNAWAY):
             self._span.set_attribute("gen_ai.response.finish_reasons", [outcome.value])
         elif outcome is EndReason.ERROR:

@@ -88,7 +88,7 @@ async def _prepare(service: GatewayService, request: SpeechRequest, pcm: bytes) 
 async def _speak(service: GatewayService, request: SpeechRequest, voice: Cloned) -> None:
     async with service.open_stream(request, voice, time.monotonic()) as stream:
         await stream.collect()
-        stream.complete()
+        stream.listener.complete()
 
 
 def _with_sample(voice: KeptVoice, sample: Sample, pcm: bytes) -> KeptVoice:

@@ -1,14 +1,28 @@
-"""Generates whole responses, again with another seed if the model ran away."""
+"""Generates whole responses, each part of a text again with another seed if the model ran away."""
 
+import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import AsyncIterator
 
 from msgspec import Struct, structs
 
 from syrinx_stages.contract.messages import EndReason, SpeechRequest
+from syrinx_stages.gateway.encoders import FileEncoder
 from syrinx_stages.gateway.errors import ApiError
 from syrinx_stages.gateway.kept_voices import Cloned
+from syrinx_stages.gateway.listener import Listener
+from syrinx_stages.gateway.long_speech import (
+    PartRequest,
+    Seam,
+    later_voice,
+    part_requests,
+    retry_admission,
+    within_limit,
+    worse,
+)
+from syrinx_stages.gateway.request import ParsedRequest
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.speech import SpeechStream
 from syrinx_stages.gateway.trace import SpeechSpan
@@ -20,56 +34,98 @@ _SEEDS = 1 << 63
 
 
 class WholeSpeech(Struct, frozen=True):
-    """The audio of a whole response."""
+    """A whole response."""
 
+    file: list[bytes]
+    """The parts of the encoded file."""
+    seconds: float
+    """Duration of the audio."""
+    reason: EndReason
+    """Why the speech ended; `RUNAWAY` if no attempt came to its end: the audio is the good part of the last one."""
+    seed: int
+    """The seed of this audio."""
+    retries: int
+    listener: Listener
+
+
+class _Attempt(Struct, frozen=True):
     stream: SpeechStream
-    """Of the last attempt."""
     pcm: list[bytes]
     retries: int
-
-    @property
-    def reason(self) -> EndReason:
-        """Why the speech ended; `RUNAWAY` if no attempt came to its end: the audio is the good part of the last one."""
-        assert self.stream.reason is not None
-        return self.stream.reason
-
-    @property
-    def seed(self) -> int:
-        """The seed of this audio."""
-        return self.stream.request.seed
 
 
 @contextlib.asynccontextmanager
 async def open_whole(
     service: GatewayService,
-    request: SpeechRequest,
+    parsed: ParsedRequest,
     voice: Cloned | None,
     accepted: float,
-    speed: float = 1.0,
     span: SpeechSpan | None = None,
 ) -> AsyncIterator[WholeSpeech]:
-    """Yields the speech of a request; its stream is open meanwhile. Arguments and errors are those of `open_stream`.
+    """Yields the speech of a request, which is counted on exit. Arguments and errors are those of `open_stream`.
 
     A retry that is not admitted or fails is not an error: the good part of the attempt before is yielded.
     """
-    async with contextlib.AsyncExitStack() as streams:
-        best: WholeSpeech | None = None
-        for retry in range(1 if _is_greedy(request) else MAX_RETRIES + 1):
-            attempt = service.open_stream(_attempt(request, retry), voice, accepted, speed, span)
-            try:
-                stream = await streams.enter_async_context(attempt)
+    file, seam = FileEncoder(parsed.audio), Seam()
+    reason, retries, frames, seed = EndReason.STOP, 0, 0, parsed.request.seed
+    with service.listen(parsed.request, accepted, parsed.audio.speed, span) as listener:
+        previous: PartRequest | None = None
+        for upcoming in part_requests(parsed):
+            part = within_limit(upcoming, parsed.max_frames, frames)
+            if part is None:
+                reason = EndReason.LENGTH
+                break
+            if previous is None:
+                attempt = await _speak(service, part.request, voice, listener, is_first=True)
+                seed = attempt.stream.request.seed
+            else:
+                pause = seam.pause(previous.pause)
+                listener.delivered(pause, 0, sent=False)
+                await asyncio.to_thread(file.feed, [pause])
+                speak = functools.partial(_speak, service, voice=later_voice(voice), listener=listener)
+                attempt = await retry_admission(speak, part.request, listener)
+            await asyncio.to_thread(_feed, file, seam, attempt.pcm)
+            previous, retries, reason = part, retries + attempt.retries, worse(reason, attempt.stream.reason)
+            if reason is EndReason.LENGTH:
+                break
+            frames += attempt.stream.generated_frames
+        listener.reason = reason
+        parts, seconds = await asyncio.to_thread(file.finish)
+        yield WholeSpeech(parts, seconds, reason, seed, retries, listener)
+
+
+def _feed(file: FileEncoder, seam: Seam, pcm: list[bytes]) -> None:
+    for each in pcm:
+        seam.add(each)
+    file.feed(pcm)
+
+
+async def _speak(
+    service: GatewayService,
+    request: SpeechRequest,
+    voice: Cloned | None,
+    listener: Listener,
+    *,
+    is_first: bool = False,
+) -> _Attempt:
+    """Returns the best attempt to speak a part of a text. `is_first`: see `GatewayService.open_part`."""
+    best: _Attempt | None = None
+    for retry in range(1 if _is_greedy(request) else MAX_RETRIES + 1):
+        try:
+            opening = service.open_part(_attempt(request, retry), voice, listener, is_first=is_first and best is None)
+            async with opening as stream:
                 pcm = await stream.collect()
-            except ApiError:
-                if best is None:
-                    raise
-                break
-            if best is not None:
-                best.stream.discard()
-            best = WholeSpeech(stream, pcm, retry)
-            if best.reason is not EndReason.RUNAWAY:
-                break
-        assert best is not None
-        yield best
+        except ApiError:
+            if best is None:
+                raise
+            break
+        if best is not None:
+            best.stream.discard()
+        best = _Attempt(stream, pcm, retry)
+        if stream.reason is not EndReason.RUNAWAY:
+            break
+    assert best is not None
+    return best
 
 
 def _attempt(request: SpeechRequest, retry: int) -> SpeechRequest:
