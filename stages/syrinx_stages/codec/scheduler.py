@@ -1,31 +1,26 @@
 """Chooses the codec's next decoder call: which rows, how many frames, which shape. Pure functions.
 
-A row is ready when the next chunk of its ramp is complete, or its input has ended or stalled before the first chunk. A
-row that is about to underrun is ready with half a chunk, or with less if no row is ready. The most urgent ready row
-sets the call's number of frames: without captured shapes, those of all its complete chunks for which there is time.
-Other rows that are ready for the same number join the call; on an engine where padding is cheaper than another call, so
-do rows with fewer.
+A row is ready when the next chunk of its ramp is complete, or its input has ended, or has stalled or waits for text
+before the first chunk. A row that is about to underrun is ready with half a chunk, or with less if no row is ready.
+The most urgent ready row sets the call's number of frames: without captured shapes, those of all its complete chunks
+for which there is time. Other rows that are ready for the same number join the call; on an engine where padding is
+cheaper than another call, so do rows with fewer.
 """
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 from msgspec import Struct
 
+from syrinx_stages.codec.rows import R, Row, Rows, complete_frames
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.settings import CapturePair, CodecSettings
-from syrinx_stages.runtime.speed import live_demand
 
 UNDERRUN_MARGIN_SECONDS = FAMILY.frame_seconds
 """Added to the expected decode time of a partial chunk, so that it is published before the underrun."""
 DECODE_TIME_MARGIN = 1.5
 """A call may take this multiple of its expected time."""
-
-STALLED_SECONDS = 0.5
-"""A stream without audio whose codes stop for this long gets a partial first chunk. Its talker may have reached a lead
-limit that is shorter than the chunk, and then waits for playback."""
 
 START_MARGIN_SECONDS = 0.05
 """Leading silence that is not played, of the bundled voice."""
@@ -36,67 +31,6 @@ MAX_START_SECONDS = 0.8
 
 PREFILL_FRAMES = 128
 """Longest prefill, as other streams wait for its end."""
-
-LATE_SECONDS = 0.1
-"""A stream with less decoded audio than this is late: the call that decodes its codes takes time, too."""
-STARVED_SECONDS = 2.0
-"""After this long without audio or codes a stream has probably lost its talker, and needs nothing from the codec."""
-
-
-class Row(Struct, kw_only=True):
-    """Scheduling state of one resident request. Times are seconds on one monotonic clock."""
-
-    id: str
-    accepted_at: float
-    live: bool
-    """Whether audio is played while it is generated; otherwise only throughput counts."""
-    pending: int = 0
-    first_codes_at: float = math.inf
-    """When the first codes arrived."""
-    codes_at: float = math.inf
-    """When the last codes arrived."""
-    context: int = 0
-    """How many of these, from the first on, only rebuild decoder state: reference or already published frames."""
-    skip: int = 0
-    """Published frames whose codes have not arrived yet. They will be context."""
-    decoded: int = 0
-    """Frames of audio decoded, including calls in flight."""
-    first_audio_at: float | None = None
-    """When the first audio was published, which is the earliest start of playback."""
-    withheld_seconds: float = 0.0
-    """Published audio that the gateway does not forward: leading silence."""
-    input_ended: bool = False
-
-    def underrun_at(self) -> float:
-        """Returns the earliest time at which playback runs out of decoded audio; -inf before the first audio."""
-        if self.first_audio_at is None:
-            return -math.inf
-        return self.first_audio_at + self.decoded * FAMILY.frame_seconds - self.withheld_seconds
-
-    def stalled_at(self) -> float:
-        """Returns when a partial first chunk is decoded without waiting for more codes; inf if there is none."""
-        waits = self.live and self.pending and self.first_audio_at is None and not self.context
-        return self.codes_at + STALLED_SECONDS if waits else math.inf
-
-
-def demands(rows: Iterable[Row], now: float) -> list[float]:
-    """Returns the seconds of audio per second that each row needs, without rows that have no codes to decode yet.
-
-    Neither counts a row that its talker has left without codes for `STARVED_SECONDS`.
-    """
-    found = []
-    for row in rows:
-        starved = not row.pending and row.underrun_at() < now - STARVED_SECONDS
-        if not (row.input_ended and not row.pending) and not starved:
-            lead = 0.0 if row.first_audio_at is None else row.underrun_at() - now
-            found.append(live_demand(lead) if row.live else 1.0)
-    return found
-
-
-def is_late(rows: Iterable[Row], now: float) -> bool:
-    """Returns whether a live stream whose codes are here underruns within `LATE_SECONDS`."""
-    playing = (row for row in rows if row.live and row.pending and row.first_audio_at is not None)
-    return any(row.underrun_at() < now + LATE_SECONDS for row in playing)
 
 
 class Call(Struct, frozen=True):
@@ -128,68 +62,19 @@ class Plan(Struct, frozen=True):
     wake_at: float | None = None
 
 
-def frames_to_chunk_end(ramp: Sequence[int], position: int) -> int:
-    """Returns the frames from `position` to the end of its chunk; the ramp's last chunk repeats forever.
-
-    Depends only on the position, so a ramp can change during a stream. Less than half a chunk, which remains after a
-    partial one, is decoded with half of the next chunk.
-    """
-    table = _frames_by_position(tuple(ramp))
-    beyond = position - len(table)
-    return table[beyond % ramp[-1] - ramp[-1] if beyond >= 0 else position]
-
-
-@lru_cache(maxsize=16)
-def _frames_by_position(ramp: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the frames to the chunk's end for each position of the ramp and of one more last chunk."""
-    table = []
-    for chunk, following in pairwise((*ramp, ramp[-1], ramp[-1])):
-        table += [left if 2 * left >= chunk else left + following // 2 for left in range(chunk, 0, -1)]
-    return tuple(table)
-
-
-def ready_frames(row: Row, ramp: Sequence[int], now: float) -> int:
-    """Returns the number of frames in the row's next chunk if it is complete, or if no more input comes; else 0."""
-    if row.context:
-        return min(row.context, row.pending, max(ramp))
-    chunk = frames_to_chunk_end(ramp, row.decoded) if row.live else max(ramp)
-    if row.pending >= chunk:
-        return chunk
-    return row.pending if row.input_ended or (row.first_audio_at is None and row.stalled_at() <= now) else 0
-
-
-class _Playing:
-    """The next chunks of the rows that play, by urgency."""
-
-    def __init__(self, rows: Iterable[Row], ramp: Sequence[int], now: float) -> None:
-        self.count = 0
-        """Number of these rows."""
-        self.longest = 0
-        """Frames of the longest one: a call that may be in progress."""
-        self._urgent: list[tuple[float, int]] = []
-        for row in rows:
-            if row.live and row.decoded and not row.input_ended:
-                frames = frames_to_chunk_end(ramp, row.decoded)
-                self.count += 1
-                self.longest = max(self.longest, complete_frames(row, frames, ramp, max(ramp)))
-                if (underrun_at := row.underrun_at()) < now + MAX_START_SECONDS:
-                    self._urgent.append((underrun_at, frames))
-
-    def frames_before(self, deadline: float) -> int:
-        """Returns the frames of the rows that underrun before a time, at most `MAX_START_SECONDS` from now."""
-        return sum(frames for underrun_at, frames in self._urgent if underrun_at < deadline)
-
-
-def start_frames(row: Row, playing: _Playing, ramp: Sequence[int], now: float, seconds_per_frame: float) -> int:
+def start_frames(row: Row, rows: Rows[R], company: tuple[int, int], now: float, seconds_per_frame: float) -> int:
     """Returns how many frames a row without audio starts with: whole chunks that last until the next one is decoded.
 
-    0 if its pending codes do not last that long. Its talker needs as long for each frame as for the previous ones. The
-    codec may first finish a chunk of any other row, and decodes the chunks of rows that underrun earlier.
+    company: see `Rows.company`. 0 if its pending codes do not last that long. Its talker needs as long for each frame
+    as for the previous ones. The codec may first finish a chunk of any other row, and decodes the chunks of rows that
+    underrun earlier.
     """
+    ramp, (count, longest) = rows.ramp, company
     buffered = row.pending * FAMILY.frame_seconds
-    others = DECODE_TIME_MARGIN * seconds_per_frame * (playing.longest + playing.frames_before(now + buffered))
+    earlier = rows.frames_before(now + min(buffered, MAX_START_SECONDS))
+    others = DECODE_TIME_MARGIN * seconds_per_frame * (longest + earlier)
     own = ramp[min(1, len(ramp) - 1)] * (row.codes_at - row.first_codes_at) / max(row.pending - 1, 1)
-    margin = START_MARGIN_SECONDS + min(COMPANY_SECONDS * playing.count, START_MARGIN_SECONDS)
+    margin = START_MARGIN_SECONDS + min(COMPANY_SECONDS * count, START_MARGIN_SECONDS)
     wait = min(own + others + margin, MAX_START_SECONDS)
     if buffered < wait:
         return 0
@@ -197,47 +82,29 @@ def start_frames(row: Row, playing: _Playing, ramp: Sequence[int], now: float, s
     return next((end for end in chunks if end * FAMILY.frame_seconds >= wait), max(chunks, default=0))
 
 
-def partial_chunk_margin(row: Row, seconds_per_frame: float) -> float:
-    """Returns how long before a row underruns its partial chunk must be decoded, in seconds."""
-    return UNDERRUN_MARGIN_SECONDS + DECODE_TIME_MARGIN * row.pending * seconds_per_frame
-
-
-def ready_rows(
-    rows: Sequence[Row], ramp: Sequence[int], now: float, seconds_per_frame: float
-) -> tuple[list[tuple[Row, int]], float]:
+def ready_rows(rows: Rows[R], now: float, seconds_per_frame: float) -> tuple[list[tuple[R, int]], float]:
     """Returns the rows that can be decoded now, with their numbers of frames, and when the next one becomes urgent.
 
     At least half a chunk of an urgent row counts as a chunk. Less costs nearly as much as a whole one, so it is decoded
     only while there is nothing else to do.
     """
-    ready: list[tuple[Row, int]] = []
-    less: list[tuple[Row, int]] = []
-    starting: list[Row] = []
-    wake_at = math.inf
-    for row in rows:
-        if not row.pending:
-            continue
-        if frames := ready_frames(row, ramp, now):
-            waits = row.live and not (row.decoded or row.context or row.input_ended or row.stalled_at() <= now)
-            if waits:
-                starting.append(row)
-            else:
-                ready.append((row, frames))
-        elif row.live and row.first_audio_at is not None:
-            urgent_at = row.underrun_at() - partial_chunk_margin(row, seconds_per_frame)
-            if urgent_at > now:
-                wake_at = min(wake_at, urgent_at)
-            elif 2 * row.pending >= frames_to_chunk_end(ramp, row.decoded):
-                ready.append((row, row.pending))
-            else:
-                less.append((row, row.pending))
+    ready: list[tuple[R, int]] = []
+    less: list[tuple[R, int]] = []
+    starting: list[R] = []
+    due, wake_at = rows.due(now, UNDERRUN_MARGIN_SECONDS, DECODE_TIME_MARGIN * seconds_per_frame)
+    for row, whole in due:
+        if not whole:
+            enough = row.stalled_at() <= now or 2 * row.pending >= row.next_chunk(rows.ramp)
+            (ready if enough else less).append((row, row.pending))
+        elif row.decoded or row.context or row.input_ended or not row.live or row.stalled_at() <= now:
+            ready.append((row, whole))
+        else:
+            starting.append(row)
     if starting:
-        playing = _Playing(rows, ramp, now)
-        starts = ((row, start_frames(row, playing, ramp, now, seconds_per_frame)) for row in starting)
+        company = rows.company()
+        starts = ((row, start_frames(row, rows, company, now, seconds_per_frame)) for row in starting)
         ready += [(row, frames) for row, frames in starts if frames]
-    if ready or less:
-        return ready or less, now
-    return [], min([wake_at, *(row.stalled_at() for row in rows)])
+    return (ready or less, now) if ready or less else ([], wake_at)
 
 
 def prefill_frames(row: Row, context_frames: int | None) -> int:
@@ -254,7 +121,7 @@ def cheapest_shape(captured: Iterable[CapturePair], rows: int, frames: int) -> C
 
 
 def schedule(
-    rows: Iterable[Row],
+    rows: Rows[R],
     now: float,
     settings: CodecSettings,
     captured: Sequence[CapturePair],
@@ -267,8 +134,8 @@ def schedule(
     captured: shapes that the call may be padded to. overhead: the engine's `overhead_frames`. seconds_per_frame: time
     of a call for each of its frames; 0 if unknown. context_frames: see `prefill_frames`.
     """
-    rows = list(rows)
-    ready, wake_at = ready_rows(rows, settings.chunk_ramp, now, seconds_per_frame)
+    rows.use_ramp(settings.chunk_ramp)
+    ready, wake_at = ready_rows(rows, now, seconds_per_frame)
     if not ready:
         return Plan(call=None, wake_at=None if wake_at == math.inf else wake_at)
     ready.sort(key=lambda item: (item[0].underrun_at(), item[0].accepted_at, item[0].id))
@@ -277,12 +144,13 @@ def schedule(
         return Plan(Call((first.id,), (prefilled,), (1, prefilled), "eager", prefill=True))
     ready = [(row, count) for row, count in ready if not prefill_frames(row, context_frames)]
     if not captured:
-        limit = min(_frames_in_time(rows, now, seconds_per_frame), max(settings.chunk_ramp))
-        ready = [(row, complete_frames(row, count, settings.chunk_ramp, limit)) for row, count in ready]
+        limit = min(_frames_in_time(rows.slack(now), seconds_per_frame), max(rows.ramp))
+        ready = [(row, complete_frames(row, count, rows.ramp, limit)) for row, count in ready]
         frames = ready[0][1]
 
     same = [row for row, count in ready if count == frames][: settings.max_num_seqs]
-    batch = [(row.id, frames) for row in same[: _rows_in_time(rows, same, frames, now, seconds_per_frame)]]
+    in_time = _rows_in_time(len(same), frames, rows.slack(now, same), seconds_per_frame)
+    batch = [(row.id, frames) for row in same[:in_time]]
     if overhead:
         smaller = [(row.id, count) for row, count in ready if count < frames]
         batch += _smaller_rows(len(batch), frames, smaller[: settings.max_num_seqs - len(batch)], captured, overhead)
@@ -293,36 +161,18 @@ def schedule(
     return Plan(call=Call(ids=ids, frames=call_frames, shape=shape or min_shape, result=result))
 
 
-def complete_frames(row: Row, frames: int, ramp: Sequence[int], limit: float) -> int:
-    """Returns `frames` and those of the complete chunks that follow, at most `limit` in total.
-
-    Fewer calls cost less, and a stream without audio does not wait for more than it needs.
-    """
-    while row.live and row.decoded and not row.context and row.pending > frames:
-        longer = frames + frames_to_chunk_end(ramp, row.decoded + frames)
-        if longer > min(row.pending, limit):
-            break
-        frames = longer
-    return frames
-
-
-def _frames_in_time(rows: Iterable[Row], now: float, seconds_per_frame: float) -> float:
+def _frames_in_time(slack: float, seconds_per_frame: float) -> float:
     """Returns the frames of a call during which no playing stream underruns, with as much time for its own call."""
-    playing = (row for row in rows if row.live and row.first_audio_at is not None)
-    slack = min((row.underrun_at() - now for row in playing if row.pending or not row.input_ended), default=math.inf)
     return slack / 2 / seconds_per_frame if seconds_per_frame else 0.0
 
 
-def _rows_in_time(rows: Sequence[Row], same: Sequence[Row], frames: int, now: float, seconds_per_frame: float) -> int:
-    """Returns how many of `same` a call may hold, at least 1, so that no other playing stream underruns meanwhile.
+def _rows_in_time(count: int, frames: int, slack: float, seconds_per_frame: float) -> int:
+    """Returns how many rows of `count` a call may hold, at least 1, so that no other stream underruns meanwhile.
 
-    A call cannot be interrupted, so the others' next call starts only after it.
+    slack: seconds until one of the others does. A call cannot be interrupted, so their next call starts only after it.
     """
-    chosen = {row.id for row in same}
-    playing = [row for row in rows if row.live and row.first_audio_at is not None and row.id not in chosen]
-    slack = min((row.underrun_at() - now for row in playing if not row.input_ended or row.pending), default=math.inf)
     if seconds_per_frame == 0.0 or slack <= 0 or slack == math.inf:
-        return len(same)
+        return count
     # Half of the slack is for the other stream's own call.
     return max(1, int(slack / 2 / (seconds_per_frame * frames)))
 

@@ -1,5 +1,6 @@
 """The codec service: reads code frames from the connector, decodes them on the engine and publishes PCM."""
 
+import asyncio
 import hashlib
 import logging
 import time
@@ -9,11 +10,13 @@ from typing import Any
 from msgspec import Struct
 
 from syrinx_stages.codec.engine import CodecEngine, split_frames
-from syrinx_stages.codec.scheduler import Call, Row, demands, is_late, schedule
+from syrinx_stages.codec.rows import Row, Rows
+from syrinx_stages.codec.scheduler import Call, schedule
 from syrinx_stages.codec.shapes import CapturedShapes
 from syrinx_stages.connector.base import Claim, StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.frames import checksum, pack_checksums
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference
 from syrinx_stages.contract.settings import CapturePair, CodecSettings
@@ -25,6 +28,8 @@ log = logging.getLogger(__name__)
 
 MAX_REFERENCES = 16
 """References whose decoder state is kept, so that a voice which is cloned again starts at once: about 5 MB each."""
+MAX_RESTARTS = 3
+"""How often the codes of a claim are decoded again from the first one."""
 _UPSTREAM = "upstream"
 """Metric label of errors caused by the talker."""
 
@@ -33,8 +38,16 @@ class Stream(Row, kw_only=True):
     """A row with the state that the scheduler does not need."""
 
     codes: list[bytes]
+    checksums: list[int]
+    """Of all frames up to each one of `codes`; 0 in the reference."""
     received: int = 0
     """Frames of codes received, without those of the reference."""
+    checksum: int = 0
+    """Of the frames received."""
+    taken_checksum: int = 0
+    """Of the frames received, without `codes`."""
+    restarts: int = 0
+    """How often the codes in Redis were not those that were received before."""
     reference: bytes = b""
     """Digest of the codes of the reference while they are being decoded, and nothing else is context."""
     published: int
@@ -47,6 +60,8 @@ class Stream(Row, kw_only=True):
     provenance_sent: bool = False
     """Whether an audio entry has named the current talker and codec replicas."""
     end: End | None = None
+    streams_text: bool = False
+    """Its codes may pause because its text does."""
 
 
 class _RowCodes(Struct, frozen=True):
@@ -54,6 +69,8 @@ class _RowCodes(Struct, frozen=True):
 
     row: Stream
     codes: list[bytes]
+    checksums: Sequence[int]
+    """Of all frames before the first one of `codes`, and up to each one."""
     position: Position | None = None
     """Where the audio belongs in the output stream; None if the frames only rebuild decoder state."""
     reference: bytes = b""
@@ -75,8 +92,10 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
     input_kind = StreamKind.CODES
     output_kind = StreamKind.AUDIO
     first_phase = "wait"
+    rows: Rows[Stream]
 
     def set_up(self) -> None:
+        self.rows = Rows()
         self._shapes = CapturedShapes()
         self._references: dict[bytes, Any] = {}
         """The decoder's state after each of the last references, by digest. Changed on the engine's thread only."""
@@ -96,27 +115,54 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             await self.ownership.finish(request.id)
             self.evict(request.id)
             return
-        now = time.monotonic()
+        self._open(claim, last.frames)
+
+    def _open(self, claim: Claim, published: int, restarts: int = 0) -> None:
+        """Adds a row that decodes a request's codes from the first frame, and publishes the audio after `published`."""
+        request, now = claim.request, time.monotonic()
         self.rows[request.id] = Stream(
             id=request.id,
             accepted_at=now - max(0.0, time.time() - request.accepted_at),
             live=request.live,
-            decoded=last.frames,
+            decoded=published,
             # Playback may have consumed everything published so far.
-            first_audio_at=now - last.frames * FAMILY.frame_seconds if last.frames else None,
-            skip=last.frames,
+            first_audio_at=now - published * FAMILY.frame_seconds if published else None,
+            skip=published,
             codes=[],
-            published=last.frames,
-            trimmer=None if last.frames else LeadingSilenceTrimmer(),
+            checksums=[],
+            published=published,
+            trimmer=None if published else LeadingSilenceTrimmer(),
+            streams_text=request.streams_text,
+            restarts=restarts,
         )
         self.engine_thread.queue(lambda: self.engine.open(request.id))
         self.reader.subscribe(request.id, self.input_kind, STREAM_START)
 
+    def _restart(self, row: Stream) -> None:
+        """Decodes a request's codes again: Redis has lost those of this row, and a talker has generated other ones.
+
+        If audio of the former ones is published, its checksums tell the gateway that what follows does not continue it.
+        """
+        if row.restarts == MAX_RESTARTS:
+            end = End(EndReason.ERROR, "the talker's checksums do not match its codes")
+            self.end(row.id, row.published, end, _UPSTREAM)
+            return
+        log.warning("request %s: its codes were generated again differently", row.id, extra=self.log_fields(row.id))
+        del self.rows[row.id]
+        self.release_state(row.id)
+        # The next events may still be of the former subscription.
+        claim = self.ownership.claims[row.id]
+        asyncio.get_running_loop().call_soon(self._reopen, claim, row.restarts + 1)
+
+    def _reopen(self, claim: Claim, restarts: int) -> None:
+        if self.owns(claim):
+            self._open(claim, self.journal.last_position(claim).frames, restarts)
+
     def spare_requests(self) -> float:
         """Returns how many further requests could be decoded in time: none while a live stream is late."""
-        now, rows = time.monotonic(), self.rows.values()
-        spare = self.speed.spare_requests(demands(rows, now))
-        return min(spare, 0.0) if self.speed.real_time and is_late(rows, now) else spare
+        now = time.monotonic()
+        spare = self.speed.spare_requests(self.rows.demands(now))
+        return min(spare, 0.0) if self.speed.real_time and self.rows.is_late(now) else spare
 
     def rows_without_input(self) -> int:
         """Returns how many rows have no codes yet."""
@@ -135,6 +181,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
 
     async def _change_shapes(self) -> None:
         await self.engine_thread.run(self._shapes.change, self.engine, self.live.current.capture_pairs)
+        self.begin_period()
         self._export_captured_shapes()
         self._export_capture_costs()
 
@@ -156,19 +203,30 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
                 # A voice without codes is for the gateway.
                 if codes and not self._restore_reference(row, codes):
                     row.context += self._queue(row, codes)
-            case Codes(codes, talker):
+            case Codes(codes, talker, checksum=expected):
                 row.talker = talker or row.talker
+                row.waits_for_text = event.entry.waits_for_text
                 row.provenance_sent = row.provenance_sent and not talker
                 # After a fail-over, the first entry of another talker may begin with frames that were read before.
                 new = event.position.frames - row.received
                 row.received = event.position.frames
+                if row.streams_text and not (row.pending or row.in_flight):
+                    row.resume(time.monotonic())
                 replayed = min(row.skip, self._queue(row, codes, new))
+                if row.checksum != expected and self.rows.get(row.id) is row:
+                    self._restart(row)
+                    return
                 row.skip -= replayed
                 row.context += replayed
             case End() as end:
+                if end.is_complete and row.checksum != end.checksum:
+                    self._restart(row)
+                    return
                 row.input_ended, row.end = True, end
             case _:
                 return
+        if self.rows.get(row.id) is row:
+            self.rows.changed(row)
         self.wake.set()
 
     def _restore_reference(self, row: Stream, codes: bytes) -> bool:
@@ -201,6 +259,10 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         if new is not None:
             frames = frames[len(frames) - new :]
         row.codes.extend(frames)
+        for frame in frames:
+            if new is not None:
+                row.checksum = checksum(frame, row.checksum)
+            row.checksums.append(row.checksum)
         row.pending = len(row.codes)
         row.codes_at = time.monotonic()
         row.first_codes_at = min(row.first_codes_at, row.codes_at)
@@ -208,7 +270,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
 
     async def run_iteration(self) -> float | None:
         """Ends fully decoded streams, launches the most urgent call and publishes the oldest completed one."""
-        for row in [row for row in self.rows.values() if row.input_ended and not row.pending and not row.in_flight]:
+        for row in [row for row in self.rows.without_codes_to_come() if not row.in_flight]:
             assert row.end is not None
             self.end(row.id, row.published, row.end, _UPSTREAM if row.end.reason is EndReason.ERROR else "")
         settings = self.live.current
@@ -217,7 +279,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         # Without padding, two rows rarely share a call. Under full load, most calls decode the longest chunk of one.
         self.speed.full_step_frames = None if overhead else settings.chunk_ramp[-1]
         context = self.engine.prefill.context_frames if self.engine.prefill else None
-        plan = schedule(self.rows.values(), time.monotonic(), settings, usable, overhead, cost, context)
+        plan = schedule(self.rows, time.monotonic(), settings, usable, overhead, cost, context)
         call = plan.call
         if self._shapes.change_due(settings.capture_pairs, idle=call is None):
             # Calls in flight complete first.
@@ -242,17 +304,19 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         items = []
         for request_id, frames in zip(call.ids, call.frames, strict=True):
             row = self.rows[request_id]
-            codes = row.codes[:frames]
-            del row.codes[:frames]
+            codes, checksums = row.codes[:frames], [row.taken_checksum, *row.checksums[:frames]]
+            del row.codes[:frames], row.checksums[:frames]
+            row.taken_checksum = checksums[-1]
             row.pending -= frames
             row.in_flight += 1
             if row.context:
                 row.context -= frames
                 reference = b"" if row.context else row.reference
-                items.append(_RowCodes(row, codes, reference=reference))
+                items.append(_RowCodes(row, codes, checksums, reference=reference))
             else:
                 row.decoded += frames
-                items.append(_RowCodes(row, codes, Position(row.decoded)))
+                items.append(_RowCodes(row, codes, checksums, Position(row.decoded)))
+            self.rows.changed(row)
         return _Batch(call, items)
 
     def _publish(self, completed: CompletedStep[_Batch, Sequence[bytes | None]]) -> None:
@@ -274,16 +338,20 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             if row.trimmer:
                 row.trimmer.feed(pcm)
                 row.withheld_seconds = row.trimmer.withheld / FAMILY.sample_rate
+            self.rows.changed(row)
             talker = codec = ""
             if not row.provenance_sent:
                 row.provenance_sent = True
                 talker, codec = row.talker, self.replica
                 self.traces.begin(row.id, "first_call", completed.seconds, after="wait")
                 self.traces.begin(row.id, "decode", after="first_call")
-            appends.append(self.output(row.id, item.position, Audio(pcm, talker, codec)))
+            audio = Audio(pcm, talker, codec, pack_checksums(item.checksums))
+            appends.append(self.output(row.id, item.position, audio))
         self.publisher.put(appends)
         self.ownership.recheck_admission()
-        if not completed.context.call.prefill:
+        if completed.context.call.prefill:
+            self.begin_period()
+        else:
             self._count_call(completed)
 
     def _count_call(self, completed: CompletedStep[_Batch, Sequence[bytes | None]]) -> None:

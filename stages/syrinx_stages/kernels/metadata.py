@@ -14,8 +14,8 @@ FRAME = tl.constexpr(2)
 """Frames generated before; in a decode step."""
 NUM_POSITIONS = tl.constexpr(2)
 """Positions that the step computes; in a prefill."""
-TEXT_ROW = tl.constexpr(3)
-"""The row of text embeddings that is added to the frame's embedding."""
+TEXT = tl.constexpr(3)
+"""The text token whose embedding is added to the frame's."""
 RING = tl.constexpr(4)
 """The entry of the ring of host buffers that receives the frame's codes."""
 

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .launch import grid_dependency_wait, launch, launch_dependents, supports_pdl
-from .metadata import FRAME, NUM_POSITIONS, RING, SLOT, TEXT_ROW
+from .metadata import FRAME, NUM_POSITIONS, RING, SLOT, TEXT
 
 TEMPERATURE = tl.constexpr(0)
 TOP_K = tl.constexpr(1)
@@ -257,7 +257,7 @@ def _embed_frame_kernel(
     row, block = tl.program_id(0), tl.program_id(1)
     i = block * BLOCK + tl.arange(0, BLOCK)
     inside = i < WIDTH
-    text = tl.load(metadata + row * METADATA_STRIDE + TEXT_ROW)
+    text = tl.load(metadata + row * METADATA_STRIDE + TEXT)
     total = tl.load(texts + text.to(tl.int64) * WIDTH + i, mask=inside, other=0.0).to(tl.float32)
     ring = tl.load(metadata + row * METADATA_STRIDE + RING)
     grid_dependency_wait(PDL)
@@ -307,6 +307,25 @@ def _copy_kernel(x, out, sum_of_squares, WIDTH: tl.constexpr, PARTS: tl.constexp
     launch_dependents(PDL)
     row = tl.program_id(0)
     _copy_row(x, row, out, sum_of_squares, row, WIDTH, PARTS)
+
+
+@triton.jit
+def _embed_prompts_kernel(
+    inputs, texts, first, added, out, sum_of_squares,
+    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    text = tl.load(inputs + row * COLUMNS).to(tl.int64)
+    code = tl.load(inputs + row * COLUMNS + 1).to(tl.int64)
+    has_added = tl.load(inputs + row * COLUMNS + 2) != 0
+    i = tl.arange(0, triton.next_power_of_2(WIDTH))
+    inside = i < WIDTH
+    total = tl.load(texts + text * WIDTH + i, mask=inside, other=0.0).to(tl.float32)
+    total += tl.load(first + code * WIDTH + i, mask=inside & (code >= 0), other=0.0).to(tl.float32)
+    total += tl.load(added + row * WIDTH + i, mask=inside & has_added, other=0.0).to(tl.float32)
+    grid_dependency_wait(PDL)
+    launch_dependents(PDL)
+    _store_row(total.to(out.dtype.element_ty), out, sum_of_squares, row, WIDTH, PARTS)
 
 
 @dataclass(frozen=True)
@@ -372,13 +391,13 @@ def embed_frame(
     rows: SamplingInputs, codes: Tensor, first: Tensor, rest: Tensor, texts: Tensor, x: Tensor, sum_of_squares: Tensor,
     host_codes: Tensor,
 ) -> None:  # fmt: skip
-    """Writes the talker's next input, the sum of a frame's embeddings and its text row; copies the codes to the host.
+    """Writes the talker's next input, the sum of a frame's embeddings and its text's; copies the codes to the host.
 
     Args:
         rows, codes: the step's rows and their codes.
         first: [vocabulary, width], embeddings of code 0.
         rest: [groups - 1, codebook, width], embeddings of the residual codes.
-        texts: [text rows, width].
+        texts: [text vocabulary, width], embeddings of text tokens.
         x, sum_of_squares: outputs.
         host_codes: int16 [ring, max rows, groups] in pinned host memory, output.
     """
@@ -389,6 +408,24 @@ def embed_frame(
         _embed_frame_kernel, (count, triton.cdiv(width, block)), codes, rows.metadata, first, rest, texts, x,
         sum_of_squares, host_codes, METADATA_STRIDE=rows.metadata.stride(0), CODEBOOK=rest.shape[1], GROUPS=groups,
         BLOCK=block, MAX_ROWS=host_codes.shape[1], **_row_options(width, sum_of_squares),
+    )  # fmt: skip
+
+
+def embed_prompts(
+    inputs: Tensor, texts: Tensor, first: Tensor, added: Tensor, x: Tensor, sum_of_squares: Tensor
+) -> None:
+    """Writes the talker's inputs of prompts, the sums of the embeddings of text tokens and codes.
+
+    Args:
+        inputs: int32 [rows, 3]: text token; code 0, or -1 for none; whether the same row of `added` is added.
+        texts: [text vocabulary, width], embeddings of text tokens.
+        first: [vocabulary, width], embeddings of code 0.
+        added: [rows, width].
+        x, sum_of_squares: outputs.
+    """
+    launch(
+        _embed_prompts_kernel, (len(inputs),), inputs, texts, first, added, x, sum_of_squares, COLUMNS=inputs.shape[1],
+        **_row_options(x.shape[1], sum_of_squares),
     )  # fmt: skip
 
 

@@ -42,6 +42,10 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of a speaker embedding; None if the checkpoint does not clone voices."""
     max_new_tokens: int = FAMILY.default_frames
     """Frames of a request that sets no limit; the model may have fewer positions."""
+    normalize: bool = False
+    """Whether texts are better spoken with numbers, dates and the like as words."""
+    single_sentences: bool = False
+    """Whether the model may end a text after one of several sentences."""
 
 
 def checkpoint_directory(name: str) -> Path:
@@ -81,4 +85,6 @@ def describe(name: str) -> Description:
         sampling=default_sampling(generation),
         embedding_size=_embedding_size(config),
         max_new_tokens=generation.max_new_tokens or FAMILY.default_frames,
+        normalize=bool(generation.normalize),
+        single_sentences=bool(generation.single_sentences),
     )

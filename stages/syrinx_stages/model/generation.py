@@ -15,6 +15,10 @@ class GenerationConfig(SamplingFields, frozen=True, kw_only=True):
     do_sample: bool | None = None
     """False means greedy: temperature 0."""
     subtalker_dosample: bool | None = None
+    normalize: bool | None = None
+    """Whether the model was trained on numbers, dates and the like as words."""
+    single_sentences: bool | None = None
+    """Whether the model was trained on single sentences, so that it may end a text after one of several."""
 
 
 def read_generation_config(directory: Path) -> GenerationConfig:

@@ -124,6 +124,10 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None, dilation: in
     x: [batch, length, in], contiguous; weight: [out, taps * in], contiguous, the oldest tap first; bias: [out]; result:
     [batch, length - (taps - 1) * dilation, out].
     """
+    if x.device.type == "cpu" and x.dtype != torch.float32:
+        # oneDNN refuses half precision on processors without instructions for it.
+        y = convolve(x.float(), weight.float(), None if bias is None else bias.float(), dilation)
+        return y.to(x.dtype)
     images, kernels = x.mT[:, :, None], weight.view(len(weight), -1, x.shape[2]).mT[:, :, None]
     if x.device.type == "cpu" and _HAS_ONEDNN:
         # `conv2d` would choose another library by the number of positions.

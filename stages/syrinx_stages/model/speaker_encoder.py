@@ -33,13 +33,13 @@ def mel_filters(bands: int) -> Tensor:
 
 
 def mel_spectrogram(samples: Tensor, bands: int) -> Tensor:
-    """Returns the natural logarithm of mel magnitudes [N // HOP, bands] of samples [N] at 24 kHz."""
+    """Returns the natural logarithm of mel magnitudes [B, N // HOP, bands] of samples [B, N] at 24 kHz."""
     edge = (FFT - HOP) // 2
-    padded = F.pad(samples.float()[None], (edge, edge), mode="reflect")[0]
+    padded = F.pad(samples.float(), (edge, edge), mode="reflect")
     window = torch.hann_window(FFT, device=samples.device)
     spectrum = torch.stft(padded, FFT, HOP, window=window, center=False, return_complex=True)
     magnitude = torch.sqrt(torch.view_as_real(spectrum).square().sum(-1) + 1e-9)
-    return (mel_filters(bands).to(samples.device) @ magnitude).clamp(min=1e-5).log().T
+    return (mel_filters(bands).to(samples.device) @ magnitude).clamp(min=1e-5).log().mT
 
 
 def _conv(inputs: int, outputs: int, taps: int = 1, dilation: int = 1) -> nn.Conv1d:
@@ -150,5 +150,5 @@ class SpeakerEncoder(nn.Module):
         if samples.ndim != 1 or len(samples) < MIN_SAMPLES:
             raise ValueError(f"reference audio: shape {tuple(samples.shape)} must be [N], N at least {MIN_SAMPLES}")
         weight = self.fc.weight
-        mel = mel_spectrogram(samples.to(weight.device), self.bands)
-        return self(mel[None].to(weight.dtype))[0]
+        mel = mel_spectrogram(samples[None].to(weight.device), self.bands)
+        return self(mel.to(weight.dtype))[0]

@@ -5,6 +5,7 @@ special tokens are added by id and text is never parsed for them. The text betwe
 template's newline, is encoded as one string, which gives the official ids for every text without special tokens.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,8 +31,21 @@ class AssistantIds(NamedTuple):
     text: list[int]
 
 
+class WordIds(NamedTuple):
+    """Tokens and where each is in its text."""
+
+    ids: list[int]
+    words: list[int]
+    """Number of the pattern's match that has it."""
+    starts: list[int]
+    """In characters."""
+
+
 class Tokenizer:
     """Encodes text for one checkpoint. Raises ValueError for text with lone surrogates, which UTF-8 cannot encode."""
+
+    TEMPLATE = "assistant\n"
+    """Before the text to speak."""
 
     def __init__(self, bpe: tokenizers.Tokenizer, config: ModelConfig) -> None:
         self._bpe = bpe
@@ -39,15 +53,27 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of plain text; special tokens such as `<|im_end|>` in it are ordinary characters."""
+        return list(self._encoding(text).ids)
+
+    def encode_words(self, text: str) -> WordIds:
+        """Returns the ids of plain text with their positions."""
+        encoding = self._encoding(text)
+        return WordIds(encoding.ids, encoding.word_ids, [start for start, _ in encoding.offsets])
+
+    def _encoding(self, text: str) -> Any:
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"text has a lone surrogate at character {error.start}") from None
-        return list(self._bpe.encode(text, add_special_tokens=False).ids)
+        return self._bpe.encode(text, add_special_tokens=False)
 
     def assistant(self, text: str) -> AssistantIds:
         """Returns the ids of the text to speak."""
-        ids = [self._start, *self.encode(f"assistant\n{text}")]
+        return self.split_assistant(self.encode(self.TEMPLATE + text))
+
+    def split_assistant(self, encoded: Sequence[int]) -> AssistantIds:
+        """Returns the ids of the template and the text to speak, which are encoded as one."""
+        ids = [self._start, *encoded]
         return AssistantIds(ids[:_ROLE_TOKENS], ids[_ROLE_TOKENS:])
 
     def user(self, instructions: str) -> list[int]:
@@ -58,6 +84,11 @@ class Tokenizer:
 def load_tokenizer(directory: Path, config: ModelConfig) -> Tokenizer:
     """Reads `vocab.json`, `merges.txt`, `tokenizer_config.json`. Raises `CheckpointError` naming file and field."""
     vocab = decode_file(directory / "vocab.json", dict[str, int])
+    largest, limit = max(vocab.values(), default=0), config.talker_config.text_vocab_size
+    if largest >= limit:
+        raise CheckpointError(
+            f"{directory / 'vocab.json'}: id {largest} is outside config.json's text_vocab_size {limit}"
+        )
     merges = _read_merges(directory / "merges.txt")
     try:
         bpe = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=merges))

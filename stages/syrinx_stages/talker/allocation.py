@@ -1,11 +1,11 @@
-"""Allocates the talker's device memory to requests: slots, pages of the key-value cache, pages of text rows."""
+"""Allocates the talker's device memory to requests: slots, and pages of the key-value cache."""
 
 from collections.abc import Sequence
 
 from msgspec import Struct
 
 PAGE_SIZE = 64
-"""Positions of a cache page; rows of a text page."""
+"""Positions of a cache page."""
 
 _BATCH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 
@@ -41,50 +41,27 @@ class Allocation(Struct, kw_only=True):
 
     slot: int
     pages: list[int]
-    """Of the key-value cache."""
-    text_pages: list[int]
-    num_text_rows: int
-    position: int = 0
-    """Positions that are filled, including those of enqueued steps."""
-    frames: int = 0
-    """Frames that are generated, including those of enqueued steps."""
-
-    def text_row(self) -> int:
-        """Returns the text row of the next frame; 0, the padding, after the last one."""
-        if self.frames >= self.num_text_rows:
-            return 0
-        return self.text_pages[self.frames // PAGE_SIZE] * PAGE_SIZE + self.frames % PAGE_SIZE
 
 
 class Allocator:
-    """Allocates slots, cache pages and text pages to requests."""
+    """Allocates slots and cache pages to requests."""
 
-    def __init__(self, slots: int, pages: int, text_pages: int, max_pages: int) -> None:
-        """max_pages: cache pages of one request."""
-        self.slots, self.pages, self.text_pages = IndexPool(slots), IndexPool(pages), IndexPool(text_pages)
+    def __init__(self, slots: int, pages: int, max_pages: int) -> None:
+        """max_pages: of one request."""
+        self.slots, self.pages = IndexPool(slots), IndexPool(pages)
         self._max_pages = max_pages
 
-    def allocate(self, positions: int, text_rows: int, frames: int) -> Allocation | None:
-        """Returns memory for a request with `positions` to prefill, or None if not enough is free.
-
-        text_rows: of the request. frames: generated already.
-        """
+    def allocate(self, positions: int) -> Allocation | None:
+        """Returns memory for a request with `positions` to prefill, or None if not enough is free."""
         # One more position, for the first frame.
-        pages, text_pages = num_pages(positions + 1), num_pages(text_rows)
-        fits = pages <= min(self.pages.num_free, self._max_pages) and text_pages <= self.text_pages.num_free
-        if not fits or not self.slots.num_free:
+        pages = num_pages(positions + 1)
+        if pages > min(self.pages.num_free, self._max_pages) or not self.slots.num_free:
             return None
-        return Allocation(
-            slot=self.slots.allocate(1)[0],
-            pages=self.pages.allocate(pages),
-            text_pages=self.text_pages.allocate(text_pages),
-            num_text_rows=text_rows,
-            frames=frames,
-        )
+        return Allocation(slot=self.slots.allocate(1)[0], pages=self.pages.allocate(pages))
 
-    def grow(self, allocation: Allocation) -> bool:
-        """Adds a page if the next position needs one. Returns False if none is free."""
-        missing = max(0, num_pages(allocation.position + 1) - len(allocation.pages))
+    def grow(self, allocation: Allocation, positions: int) -> bool:
+        """Adds a page if a request needs one for `positions`. Returns False if none is free."""
+        missing = max(0, num_pages(positions) - len(allocation.pages))
         if missing > self.pages.num_free:
             return False
         allocation.pages += self.pages.allocate(missing)
@@ -94,7 +71,6 @@ class Allocator:
         """Frees a request's memory."""
         self.slots.free([allocation.slot])
         self.pages.free(allocation.pages)
-        self.text_pages.free(allocation.text_pages)
 
 
 def num_pages(positions: int) -> int:

@@ -9,8 +9,10 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from msgspec import Struct
+from numpy.typing import NDArray
 from torch import Tensor
 
 from syrinx_stages.contract.family import FAMILY
@@ -18,11 +20,15 @@ from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.kernels.recorder import GraphRecorder, Work
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import TalkerConfig
+from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.runtime.engine import Limits
 from syrinx_stages.runtime.gpu_memory import refuse_out_of_memory
 from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation, Allocator
 from syrinx_stages.talker.engine import EngineFull, frame_results, with_marks
+from syrinx_stages.talker.frame import INPUT_COLUMNS
+from syrinx_stages.talker.inputs import NO_CODE, voice_rows
 from syrinx_stages.talker.model_runner import MAX_PAGES, RESIDENT_SECONDS, ModelRunner, NewRequest
+from syrinx_stages.talker.next_frames import Slots
 from syrinx_stages.talker.packed import pack
 from syrinx_stages.talker.prompt import Prepared, Prompter
 
@@ -54,7 +60,8 @@ class Step(Struct):
 
     ids: Sequence[str]
     rows: Sequence[_Row]
-    frames: Sequence[int]
+    slots: Slots
+    frames: NDArray[np.int32]
     """How many frames each row had before."""
     full: Sequence[str]
     """Requests that had all their frames before this step."""
@@ -88,16 +95,16 @@ class CudaTalkerEngine:
             # Reference voices are encoded in float32: it happens once per request and improves quality.
             self._prompter = Prompter(checkpoint.as_float32(), talker, MAX_PAGES * PAGE_SIZE)
             self.runner = ModelRunner(pack(talker), talker.config, self._recorder, max_resident, memory_fraction)
-            state = self.runner.state
-            with torch.inference_mode():
-                state.text_rows[0] = self._prompter.pad_row
         self.allocator = Allocator(
             slots=self.runner.max_resident,
-            pages=state.cache.shape[1] - 1,
-            text_pages=state.text_rows.shape[0] // PAGE_SIZE - 1,
+            pages=self.runner.state.cache.shape[1] - 1,
             max_pages=MAX_PAGES,
         )
         self._rows: dict[str, _Row] = {}
+        self._unfilled: dict[str, NewRequest] = {}
+        """Requests whose prompts the next step prefills."""
+        self._last_rows = 0
+        """Of the last step."""
         self.limits = Limits()
         self._recorder.record_event()()
 
@@ -116,24 +123,39 @@ class CudaTalkerEngine:
         return Limits(max_num_seqs=max_useful_rows(seconds), max_resident=max_resident)
 
     @torch.inference_mode()
-    def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
+    def prepare(
+        self, request: SpeechRequest, codes: bytes, reference: bytes | None, text: StreamedText | None = None
+    ) -> Prepared:
         with self._prepare_recorder.on_stream():
-            prepared = self._prompter.prepare(request, codes, reference)
-        self._prepare_recorder.record_event()()
+            prepared = self._prompter.prepare(request, codes, reference, text=text)
+        if codes or reference is not None:
+            self._prepare_recorder.record_event()()
         return prepared
 
     @torch.inference_mode()
     def admit(self, prepared: Sequence[Prepared]) -> None:
         with self._recorder.on_stream():
             try:
-                requests = [self._allocate(each) for each in prepared]
+                requests = {each.request.id: self._allocate(each) for each in prepared}
             except EngineFull:
                 for each in prepared:
                     self.release(each.request.id)
                 raise
-            self.runner.prefill(requests)
+            self.runner.state.upload()
+            self._unfilled |= requests
+            if not self.runner.mixes(self._last_rows, list(self._unfilled.values())):
+                self._prefill()
+
+    def open_text(self, languages: Sequence[str]) -> StreamedText:
+        return self._prompter.open_text(languages)
+
+    def extend(self, request_id: str, tokens: Sequence[int], ended: bool) -> None:
+        # No enqueued step reads these tokens: a frame is launched once the text after it is known.
+        slot = self._rows[request_id].allocation.slot
+        self.runner.next_frames.add_texts(slot, self._prompter.text_tokens(tokens, ended))
 
     def release(self, request_id: str) -> None:
+        self._unfilled.pop(request_id, None)
         row = self._rows.pop(request_id, None)
         if row is not None:
             # Enqueued work may still use the memory: whatever follows runs after that.
@@ -141,23 +163,48 @@ class CudaTalkerEngine:
 
     @torch.inference_mode()
     def launch(self, ids: Sequence[str]) -> Step:
-        chosen: list[str] = []
-        full: list[str] = []
-        for request_id in ids:
-            row = self._rows[request_id]
-            if row.stopped or row.full:
-                continue
-            if row.allocation.frames >= row.max_frames:
-                full.append(request_id)
-                row.full = True
-            elif self.allocator.grow(row.allocation):
-                chosen.append(request_id)
-        if not chosen:
-            return Step([], [], [], full, 0, None)
-        rows = [self._rows[request_id] for request_id in chosen]
-        frames = [row.allocation.frames for row in rows]
-        ring, wait = self.runner.decode([row.allocation for row in rows])
-        return Step(chosen, rows, frames, full, ring, wait)
+        next_frames, full = self.runner.next_frames, list[str]()
+        rows, slots = self._gather(ids)
+        skipped = {index for index in next_frames.due(slots) if not self._renew(ids[index], rows[index], full)}
+        if len(skipped) == len(ids):
+            return Step([], [], slots[:0], next_frames.frames(slots[:0]), full, 0, None)
+        prompts = list(self._unfilled.values())
+        if prompts:
+            joining = {index for index, request_id in enumerate(ids) if request_id in self._unfilled}
+            if self.runner.mixes(len(ids) - len(skipped | joining), prompts):
+                skipped |= joining
+                self._unfilled.clear()
+            else:
+                self._prefill()
+                prompts = []
+        if skipped:
+            ids = [request_id for index, request_id in enumerate(ids) if index not in skipped]
+            rows, slots = self._gather(ids)
+        self._last_rows = len(ids)
+        frames = next_frames.frames(slots)
+        ring, wait = self.runner.decode(slots, prompts)
+        return Step(ids, rows, slots, frames, full, ring, wait)
+
+    def _gather(self, ids: Sequence[str]) -> tuple[list[_Row], Slots]:
+        rows = [self._rows[request_id] for request_id in ids]
+        return rows, np.array([row.allocation.slot for row in rows], np.intp)
+
+    def _renew(self, request_id: str, row: _Row, full: list[str]) -> bool:
+        """Prepares a row for its next frame, and most of those after it. Returns False if it gets none now.
+
+        Adds to `full` a request that has all its frames.
+        """
+        if row.stopped or row.full:
+            return False
+        next_frames, allocation = self.runner.next_frames, row.allocation
+        if next_frames.frame(allocation.slot) >= row.max_frames:
+            full.append(request_id)
+            row.full = True
+            return False
+        if not self.allocator.grow(allocation, next_frames.position(allocation.slot) + 1):
+            return False
+        next_frames.write(allocation, row.max_frames)
+        return True
 
     def read(self, step: Step) -> dict[str, bytes | End]:
         results: dict[str, bytes | End] = {}
@@ -171,25 +218,46 @@ class CudaTalkerEngine:
         step.wait()
         state = self.runner.state
         frames = state.host_codes[step.ring].numpy()[: len(step.ids)]
-        marks = state.read_marks([row.allocation.slot for row in step.rows], step.frames)
+        marks = state.read_marks(step.slots, step.frames)
         sampled = with_marks(frame_results(frames, self._config.codec_eos_token_id), marks)
         for request_id, row, result in zip(step.ids, step.rows, sampled, strict=True):
             if not row.stopped and self._rows.get(request_id) is row:
-                row.stopped = isinstance(result, End)
+                if isinstance(result, End):
+                    row.stopped = True
+                    self.runner.next_frames.close(row.allocation.slot)
                 results[request_id] = result
         return results
 
+    def _prefill(self) -> None:
+        """Prefills what was admitted and not prefilled yet."""
+        with self._recorder.on_stream():
+            self.runner.prefill(list(self._unfilled.values()))
+        self._unfilled.clear()
+
     def _allocate(self, prepared: Prepared) -> NewRequest:
         """Allocates a request's memory and writes its inputs. Raises `EngineFull`."""
-        request, prompt, embeds = prepared.request, prepared.prompt, prepared.prompt.embeds
+        request, prompt = prepared.request, prepared.prompt
         self.release(request.id)
-        if prepared.frames:
-            rows: Tensor = torch.stack([prompt.text_row(frame) for frame in range(prepared.frames)])
-            embeds = torch.cat((embeds, self._talker.embed_frame(prepared.codes) + rows))
-        allocation = self.allocator.allocate(len(embeds), len(prompt.text_rows), prepared.frames)
+        allocation = self.allocator.allocate(prepared.positions)
         if allocation is None:
             raise EngineFull
-        self.runner.write_request(allocation, prompt, prepared.codes, request.sampling, request.seed)
-        self._recorder.record_stream(embeds)
+        self.runner.next_frames.open(allocation, prepared.frames, prompt.texts, prompt.pad)
+        self.runner.state.write(allocation.slot, request.sampling, request.seed, prepared.codes)
+        added = list(voice_rows(self._talker, prompt))
+        if prepared.frames:
+            added.append((prompt.positions, self._talker.embed_frame(prepared.codes)))
+        self._recorder.record_stream(prepared.codes, *(part[1] for part in (prompt.voice, prompt.reference) if part))
         self._rows[request.id] = _Row(allocation=allocation, max_frames=prepared.max_frames)
-        return NewRequest(allocation, embeds)
+        return NewRequest(allocation, _inputs(prepared, added), added)
+
+
+def _inputs(prepared: Prepared, added: Sequence[tuple[int, Tensor]]) -> NDArray[np.int32]:
+    """Returns the inputs of a prompt and of the frames after it: [positions, 3], see `embed_prompts`."""
+    prompt = prepared.prompt
+    inputs = np.zeros((prepared.positions, INPUT_COLUMNS), np.int32)
+    inputs[: prompt.positions, :2] = prompt.inputs
+    inputs[prompt.positions :, 0] = [prompt.text(frame) for frame in range(prepared.frames)]
+    inputs[prompt.positions :, 1] = NO_CODE
+    for start, rows in added:
+        inputs[start : start + len(rows), 2] = 1
+    return inputs

@@ -7,6 +7,7 @@ of the row's next step, so a frame is returned as early as possible.
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from msgspec import Struct
 from torch import Tensor
@@ -16,10 +17,12 @@ from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.model.layers import pack_weights
 from syrinx_stages.model.sampling import FrameSampler
+from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.model.talker import KVCache
 from syrinx_stages.runtime.engine import Limits
 from syrinx_stages.talker.engine import frame_results, with_marks
-from syrinx_stages.talker.prompt import Prepared, Prompt, Prompter
+from syrinx_stages.talker.inputs import EmbeddedPrompt, Prompt, embed, embed_tokens
+from syrinx_stages.talker.prompt import Prepared, Prompter
 
 REPLAY_FRAMES = 48
 """Frames of a previous owner whose positions are computed at once."""
@@ -29,7 +32,7 @@ class _Row(Struct):
     """State of one request."""
 
     request: SpeechRequest
-    prompt: Prompt
+    prompt: EmbeddedPrompt
     max_frames: int
     cache: KVCache
     hidden: Tensor
@@ -63,16 +66,29 @@ class EagerTalkerEngine:
     def warm_up(self) -> None:
         # Two frames, so that the first request does not pay for lazy initialization.
         request = SpeechRequest(id="", accepted_at=0.0, text="", task_type=TaskType.CUSTOM_VOICE)
-        rows = self._talker.embed_text(torch.zeros(8, dtype=torch.int64, device=self._talker.device))
+        prompt = Prompt(np.zeros((8, 2), np.int32), (), pad=0)
         none = torch.zeros((0, CODE_GROUPS), dtype=torch.int64, device=self._talker.device)
-        self.admit([Prepared(request=request, prompt=Prompt(rows, rows[:0], rows[0]), codes=none, max_frames=2)])
+        self.admit([Prepared(request, prompt, none, max_frames=2, embedded=embed(self._talker, prompt))])
         for _ in range(2):
             self.launch([request.id])
         self.release(request.id)
 
     @torch.inference_mode()
-    def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
-        return self._prompter.prepare(request, codes, reference)
+    def prepare(
+        self, request: SpeechRequest, codes: bytes, reference: bytes | None, text: StreamedText | None = None
+    ) -> Prepared:
+        prepared = self._prompter.prepare(request, codes, reference, text=text)
+        prepared.embedded = embed(self._talker, prepared.prompt)
+        return prepared
+
+    def open_text(self, languages: Sequence[str]) -> StreamedText:
+        return self._prompter.open_text(languages)
+
+    @torch.inference_mode()
+    def extend(self, request_id: str, tokens: Sequence[int], ended: bool) -> None:
+        row = self._rows[request_id]
+        added = embed_tokens(self._talker, self._prompter.text_tokens(tokens, ended))
+        row.prompt = row.prompt._replace(text_rows=torch.cat((row.prompt.text_rows, added)))
 
     @torch.inference_mode()
     def admit(self, prepared: Sequence[Prepared]) -> None:
@@ -109,7 +125,8 @@ class EagerTalkerEngine:
         return step
 
     def _prefill(self, prepared: Prepared) -> _Row:
-        request, prompt, codes = prepared.request, prepared.prompt, prepared.codes
+        request, prompt, codes = prepared.request, prepared.embedded, prepared.codes
+        assert prompt is not None
         cache = self._talker.new_cache()
         row = _Row(
             request=request,

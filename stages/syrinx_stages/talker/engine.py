@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from syrinx_stages.contract.frames import MarkedFrame
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
+from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.runtime.engine import Engine
 from syrinx_stages.talker.prompt import Prepared
 
@@ -19,11 +20,12 @@ def frame_results(frames: NDArray[np.int16], eos: int) -> list[bytes | End]:
 
     A row ends if its code 0 is `eos`, and with an error if a code is negative, because its scores were not finite.
     """
-    ended, valid = (frames[:, 0] == eos).tolist(), (frames.min(1) >= 0).tolist()
-    return [
-        End(EndReason.STOP) if ended[row] else frame.tobytes() if valid[row] else _NOT_FINITE
-        for row, frame in enumerate(frames)
-    ]
+    data, size = frames.tobytes(), frames.itemsize * frames.shape[1]
+    results: list[bytes | End] = [data[start : start + size] for start in range(0, len(data), size)]
+    ended = frames[:, 0] == eos
+    for row in np.flatnonzero(ended | (frames.min(1) < 0)).tolist():
+        results[row] = End(EndReason.STOP) if ended[row] else _NOT_FINITE
+    return results
 
 
 def with_marks(results: list[bytes | End], marks: Sequence[int]) -> list[bytes | End]:
@@ -52,8 +54,18 @@ class TalkerEngine(Engine, Protocol):
     prefill_rows: int
     """Maximum requests per `admit` call. It is above 1 only where a batch costs little more than one request."""
 
-    def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
+    def open_text(self, languages: Sequence[str]) -> StreamedText:
+        """Returns the text of a request with `streams_text`, which has no character yet.
+
+        languages: those of the request. Raises RequestError if the engine cannot speak such requests.
+        """
+
+    def prepare(
+        self, request: SpeechRequest, codes: bytes, reference: bytes | None, text: StreamedText | None = None
+    ) -> Prepared:
         """Builds a request's prompt. Thread-safe.
+
+        text: with `streams_text`, the text so far: at least a token, and those of the existing frames.
 
         codes: frames written by a previous owner, [frames, 16] int16. reference: mono samples at the family's rate,
         float32, or an encoded `PreparedVoice` if the request says so. Raises RequestError that names a field which this
@@ -64,6 +76,13 @@ class TalkerEngine(Engine, Protocol):
         """Prefills requests and replays their existing frames. Discards any state that they had before.
 
         Raises EngineFull if there is no memory for all of them. Then none is resident, and each can be retried alone.
+        """
+
+    def extend(self, request_id: str, tokens: Sequence[int], ended: bool) -> None:
+        """Adds tokens of its text to a resident request, and the text's end.
+
+        A frame may be launched once the text after it is known: the number of tokens after the first one is the number
+        of frames that may exist.
         """
 
     def launch(self, ids: Sequence[str]) -> Any:

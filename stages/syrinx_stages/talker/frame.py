@@ -1,14 +1,13 @@
 """The talker's steps as fixed sequences of kernels over fixed buffers, so that they can be captured as CUDA graphs.
 
 A frame has two parts. `FrameStep.sample_codes` samples the 16 codes of every row from its hidden state;
-`FrameStep.decode` feeds their embeddings and the next text row through the talker, which yields the next hidden state.
-`PrefillStep` yields the first hidden state.
+`FrameStep.decode` feeds their embeddings and that of the next text token through the talker, which yields the next
+hidden state. `PrefillStep` yields the first hidden state. `MixedStep` does `decode` of one and all of the other.
 """
-
-from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from syrinx_stages.contract.messages import Sampling
@@ -21,6 +20,7 @@ from syrinx_stages.kernels.sampling import (
     SamplingInputs,
     copy_rows,
     embed_frame,
+    embed_prompts,
     norm_last_position,
     sample_first_code,
     sample_residual_code,
@@ -28,11 +28,12 @@ from syrinx_stages.kernels.sampling import (
 from syrinx_stages.kernels.split_k import SplitKWorkspace
 from syrinx_stages.model.config import CODE_GROUPS, SPECIAL_IDS, TalkerConfig
 from syrinx_stages.model.sampling import MIN_TEMPERATURE, signed_seed
-from syrinx_stages.talker.packed import PackedLayer, PackedTalker
-from syrinx_stages.talker.tiles import MAX_SPLIT_K, choose_tile
+from syrinx_stages.talker.layers import Attend, LibraryLayers, new_split_k_workspace, new_stack
+from syrinx_stages.talker.packed import PackedTalker
+from syrinx_stages.talker.tiles import choose_tile
 
-Attend = Callable[[int, AttentionParams, Tensor, Tensor], None]
-"""Computes a layer's attention: called with the layer's number, its parameters, qkv [rows, ...] and the output."""
+INPUT_COLUMNS = 3
+"""Of `PrefillStep.inputs`."""
 
 
 def sampling_params(sampling: Sampling) -> list[list[float]]:
@@ -54,28 +55,32 @@ class SamplingState:
         """1 for each code 0 that the request has generated. Its first frame clears what an earlier request has left."""
         self.host_marks = torch.zeros(slots, frames, dtype=torch.int16, pin_memory=device.type == "cuda")
         """In pinned host memory; see `SamplingInputs.marks`."""
-        # A copy from pageable memory would wait for the device. A later request of a slot may overwrite its row here
-        # before it is copied: then no step of the earlier one follows.
+        # A copy from pageable memory would wait for the device. An unfinished copy may take along what a later request
+        # of a slot writes: steps before the next copy are of the earlier one, which was released and is not read.
         self._host_params = torch.zeros(self.sampling_params.shape, pin_memory=device.type == "cuda")
+        self._host_seeds = torch.zeros(slots, dtype=torch.int64, pin_memory=device.type == "cuda")
+        self._params, self._seeds = self._host_params.numpy(), self._host_seeds.numpy()
 
     def write(self, slot: int, sampling: Sampling, seed: int, codes: Tensor) -> None:
-        """Writes a slot without waiting for the device. codes: int64 [frames, 16] on it, generated already."""
-        self._host_params[slot].numpy()[:] = sampling_params(sampling)
-        self.sampling_params[slot].copy_(self._host_params[slot], non_blocking=True)
-        # Assigning a Python number would wait for the device.
-        self.seeds[slot].fill_(signed_seed(seed))
+        """Writes a slot for the next `upload`. codes: int64 [frames, 16] on the device, generated already."""
+        self._params[slot], self._seeds[slot] = sampling_params(sampling), signed_seed(seed)
         if len(codes):
             self.seen[slot].zero_()
             self.seen[slot].index_fill_(0, codes[:, 0], 1)
+
+    def upload(self) -> None:
+        """Copies what was written to the device, without waiting for it."""
+        self.sampling_params.copy_(self._host_params, non_blocking=True)
+        self.seeds.copy_(self._host_seeds, non_blocking=True)
 
     def inputs(self, metadata: Tensor) -> SamplingInputs:
         """Returns the kernels' inputs for a step with this metadata."""
         return SamplingInputs(metadata, self.sampling_params, self.seeds, self.seen, self.host_marks)
 
-    def read_marks(self, slots: Sequence[int], frames: Sequence[int]) -> list[int]:
+    def read_marks(self, slots: NDArray[np.intp], frames: NDArray[np.int32]) -> list[int]:
         """Returns the marks of frames by their slots and numbers; their step must be done."""
         marks = self.host_marks.numpy().view(np.uint16)
-        read: list[int] = marks[np.array(slots, int), np.array(frames, int) % marks.shape[1]].tolist()
+        read: list[int] = marks[slots, frames % marks.shape[1]].tolist()
         return read
 
 
@@ -84,7 +89,7 @@ class DeviceState(SamplingState):
 
     def __init__(
         self, config: TalkerConfig, like: Tensor, *,
-        slots: int, pages: int, page_size: int, text_rows: int, ring: int, max_rows: int, max_prefill: int,
+        slots: int, pages: int, page_size: int, ring: int, max_rows: int, max_prefill: int,
     ) -> None:  # fmt: skip
         """Allocates memory on the device and in the dtype of `like`.
 
@@ -95,65 +100,9 @@ class DeviceState(SamplingState):
         """The normalized output at each request's last position."""
         shape = (config.num_hidden_layers, pages, 2, config.num_key_value_heads, page_size, config.head_size)
         self.cache = like.new_zeros(shape)
-        self.text_rows = like.new_zeros(text_rows, config.hidden_size)
-        """Embeddings of all requests' texts; row 0 is the padding."""
         self.host_codes = torch.zeros(ring, max_rows, CODE_GROUPS, dtype=torch.int16, pin_memory=like.is_cuda)
         """In pinned host memory: the frames of the last steps."""
         self.workspace = new_split_k_workspace(config, like, max(2 * max_rows, max_prefill))
-
-
-def new_split_k_workspace(config: TalkerConfig, like: Tensor, max_rows: int) -> SplitKWorkspace:
-    """Returns a workspace for the products of one step at a time, each with up to `max_rows` rows."""
-    width = max(config.hidden_size, config.code_predictor_config.hidden_size)
-    rows = -(-max_rows // 64) * 64
-    return SplitKWorkspace(
-        partial_sums=like.new_zeros(MAX_SPLIT_K * rows * width, dtype=torch.float32),
-        counters=like.new_zeros(rows // 64 * width, dtype=torch.int32),
-    )
-
-
-class LayerStack:
-    """Decoder layers over `rows` rows, with their buffers.
-
-    `x` [rows, H] is the input and the residual stream, `sum_of_squares` float32 [rows, parts] its sums of squares.
-    """
-
-    def __init__(self, layers: list[PackedLayer], eps: float, rows: int, workspace: SplitKWorkspace) -> None:
-        """workspace: see `new_split_k_workspace`."""
-        first = layers[0]
-        width, inner = first.qkv.shape[1], first.down.shape[1]
-        self.rows, self.eps, self._layers, self._workspace = rows, eps, layers, workspace
-        self.tiles = {
-            "qkv": choose_tile(rows, first.qkv),
-            "output": choose_tile(rows, first.output, residual=True),
-            "gate_up": choose_tile(rows, first.gate_up, gated=True),
-            "down": choose_tile(rows, first.down, residual=True),
-        }
-        parts = width // self.tiles["down"].columns
-        new = first.qkv.new_zeros
-        self.x = new(rows, width)
-        self.sum_of_squares = new(rows, parts, dtype=torch.float32)
-        self._qkv = new(rows, first.qkv.shape[0])
-        self._attended = new(rows, first.output.shape[1])
-        self._gated = new(rows, inner)
-
-    def run(self, attend: Attend) -> None:
-        """Runs all layers on `x`, in place."""
-        for index, layer in enumerate(self._layers):
-            self._product("qkv", self.x, layer.qkv, self._qkv)
-            attend(index, layer.attention, self._qkv, self._attended)
-            self._product("output", self._attended, layer.output, self.x)
-            self._product("gate_up", self.x, layer.gate_up, self._gated)
-            self._product("down", self._gated, layer.down, self.x)
-
-    def _product(self, name: str, x: Tensor, weight: Tensor, out: Tensor) -> None:
-        adds = out is self.x
-        linear(
-            x, weight, out, self.tiles[name], rows=self.rows, workspace=self._workspace,
-            sum_of_squares=None if adds else self.sum_of_squares, eps=self.eps, gated=name == "gate_up",
-            launch_early=name == "qkv", residual=self.x if adds else None,
-            out_sum_of_squares=self.sum_of_squares if adds else None,
-        )  # fmt: skip
 
 
 class CodeSampler:
@@ -167,9 +116,9 @@ class CodeSampler:
         self.codes = torch.zeros(rows, CODE_GROUPS, dtype=torch.int32, device=like.device)
         """int32 [rows, 16], output of `run`."""
         predictor = weights.predictor
-        self.pair = LayerStack(predictor, weights.predictor_eps, 2 * rows, workspace)
+        self.pair = new_stack(predictor, weights.predictor_eps, 2 * rows, workspace)
         """For the predictor's first two positions, the hidden state and code 0, which are computed together."""
-        self.single = LayerStack(predictor, weights.predictor_eps, rows, workspace)
+        self.single = new_stack(predictor, weights.predictor_eps, rows, workspace)
         heads = predictor[0].attention
         shape = (len(predictor), rows, 2, heads.num_kv_heads, CODE_GROUPS, heads.head_size)
         self._cache = like.new_zeros(shape)
@@ -229,7 +178,7 @@ class FrameStep:
         self.metadata = torch.zeros(rows, NUM_COLUMNS + max_pages, dtype=torch.int32, device=weights.norm.device)
         """The step's input, see `kernels.metadata`."""
         self.code_sampler = CodeSampler(weights, config, state.workspace, rows)
-        self.talker = LayerStack(weights.layers, weights.eps, rows, state.workspace)
+        self.talker = new_stack(weights.layers, weights.eps, rows, state.workspace)
 
     def sample_codes(self) -> None:
         """Samples the 16 codes of every row, copies them to the host, and embeds them as the talker's next input."""
@@ -237,51 +186,101 @@ class FrameStep:
         inputs = state.inputs(self.metadata)
         self.code_sampler.run(inputs, state.hidden, self.metadata)
         embed_frame(
-            inputs, self.code_sampler.codes, weights.first, weights.rest, state.text_rows, talker.x,
+            inputs, self.code_sampler.codes, weights.first, weights.rest, weights.texts, talker.x,
             talker.sum_of_squares, state.host_codes,
         )  # fmt: skip
 
     def decode(self) -> None:
         """Feeds the frame to the talker, which yields the next hidden states."""
-        weights, state, talker = self._weights, self._state, self.talker
+        self.talker.run(self.attend)
+        self.write_hidden(self.talker.x, self.talker.sum_of_squares)
+
+    def attend(self, layer: int, params: AttentionParams, qkv: Tensor, out: Tensor) -> None:
+        """Computes a layer's attention; see `Attend`."""
         positions, page_table = self.metadata[:, POSITION.value], self.metadata[:, NUM_COLUMNS:]
+        attention.decode_attention(params, qkv, self._state.cache[layer], page_table, positions, out, self.rows)
 
-        def attend(layer: int, params: AttentionParams, qkv: Tensor, out: Tensor) -> None:
-            attention.decode_attention(params, qkv, state.cache[layer], page_table, positions, out, self.rows)
-
-        talker.run(attend)
-        norm_last_position(talker.x, talker.sum_of_squares, weights.norm, weights.eps, self.metadata, state.hidden)
+    def write_hidden(self, x: Tensor, sum_of_squares: Tensor) -> None:
+        """Writes the hidden states from the layers' output [rows, H]."""
+        weights = self._weights
+        norm_last_position(x, sum_of_squares, weights.norm, weights.eps, self.metadata, self._state.hidden)
 
 
 class PrefillStep:
     """The prompts of `rows` requests, padded to `length` positions."""
 
-    def __init__(self, weights: PackedTalker, state: DeviceState, rows: int, length: int, max_pages: int) -> None:
-        """max_pages: cache pages of one request."""
+    def __init__(
+        self, weights: PackedTalker, state: DeviceState, rows: int, length: int, max_pages: int,
+        shared: LibraryLayers | None = None,
+    ) -> None:  # fmt: skip
+        """max_pages: cache pages of one request. shared: see `new_stack`."""
         self._weights, self._state = weights, state
         self.rows, self.length = rows, length
         like = weights.norm
-        self.embeds = like.new_zeros(rows * length, like.shape[0])
-        """[rows * length, H], the step's input."""
-        self.metadata = torch.zeros(rows, NUM_COLUMNS + max_pages, dtype=torch.int32, device=like.device)
+        positions, columns = rows * length * INPUT_COLUMNS, NUM_COLUMNS + max_pages
+        self.upload = torch.zeros(positions + rows * columns, dtype=torch.int32, device=like.device)
+        """`inputs` and `metadata`, which are written together."""
+        self.inputs = self.upload[:positions].view(-1, INPUT_COLUMNS)
+        """The step's input [rows * length, 3], see `embed_prompts`."""
+        self.metadata = self.upload[positions:].view(rows, columns)
         """The step's input, see `kernels.metadata`."""
-        self.layers = LayerStack(weights.layers, weights.eps, rows * length, state.workspace)
+        self.added = like.new_zeros(rows * length, like.shape[0])
+        """[rows * length, H], the step's input: added to those of `inputs` that say so."""
+        self.layers = new_stack(weights.layers, weights.eps, rows * length, state.workspace, shared)
         self._queries = like.new_zeros(rows * length, weights.layers[0].output.shape[1])
 
     def run(self) -> None:
         """Fills the cache and writes the hidden state of each row's last position."""
-        weights, state, layers, metadata = self._weights, self._state, self.layers, self.metadata
-        copy_rows(self.embeds, layers.x, layers.sum_of_squares)
+        layers = self.layers
+        self.embed(layers.x, layers.sum_of_squares)
+        layers.run(self.attend)
+        self.write_hidden(layers.x, layers.sum_of_squares)
+
+    def embed(self, x: Tensor, sum_of_squares: Tensor) -> None:
+        """Writes the layers' inputs [rows * length, H]."""
+        embed_prompts(self.inputs, self._weights.texts, self._weights.first, self.added, x, sum_of_squares)
+
+    def attend(self, layer: int, params: AttentionParams, qkv: Tensor, out: Tensor) -> None:
+        """Computes a layer's attention; see `Attend`."""
+        metadata = self.metadata
         positions, lengths = metadata[:, POSITION.value], metadata[:, NUM_POSITIONS.value]
-        page_table = metadata[:, NUM_COLUMNS:]
+        attention.prefill_attention(
+            params, qkv, self._state.cache[layer], metadata[:, NUM_COLUMNS:], positions, lengths, self._queries, out,
+            self.length,
+        )  # fmt: skip
+
+    def write_hidden(self, x: Tensor, sum_of_squares: Tensor) -> None:
+        """Writes the hidden states from the layers' output [rows * length, H]."""
+        weights = self._weights
+        norm_last_position(x, sum_of_squares, weights.norm, weights.eps, self.metadata, self._state.hidden, self.length)
+
+
+class MixedStep:
+    """The second part of a frame, with prompts beside it: the weights are read once for both."""
+
+    def __init__(
+        self, weights: PackedTalker, state: DeviceState, frame: FrameStep, prefill: PrefillStep,
+        shared: LibraryLayers | None = None,
+    ) -> None:  # fmt: skip
+        """frame: its `sample_codes` has written the input. prefill: its inputs have the prompts.
+
+        shared: see `new_stack`.
+        """
+        self._frame, self._prefill = frame, prefill
+        rows = frame.rows + len(prefill.inputs)
+        self.layers = new_stack(weights.layers, weights.eps, rows, state.workspace, shared)
+
+    def run(self) -> None:
+        """Yields the next hidden states of the frame's rows, and the first ones of the prompts."""
+        layers, frame, prefill = self.layers, self._frame, self._prefill
+        rows = frame.rows
+        copy_rows(frame.talker.x, layers.x[:rows], layers.sum_of_squares[:rows])
+        prefill.embed(layers.x[rows:], layers.sum_of_squares[rows:])
 
         def attend(layer: int, params: AttentionParams, qkv: Tensor, out: Tensor) -> None:
-            cache = state.cache[layer]
-            attention.prefill_attention(
-                params, qkv, cache, page_table, positions, lengths, self._queries, out, self.length
-            )
+            frame.attend(layer, params, qkv[:rows], out[:rows])
+            prefill.attend(layer, params, qkv[rows:], out[rows:])
 
         layers.run(attend)
-        norm_last_position(
-            layers.x, layers.sum_of_squares, weights.norm, weights.eps, metadata, state.hidden, self.length
-        )
+        frame.write_hidden(layers.x[:rows], layers.sum_of_squares[:rows])
+        prefill.write_hidden(layers.x[rows:], layers.sum_of_squares[rows:])

@@ -2,32 +2,44 @@
 
 import time
 from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.messages import Sampling
-from syrinx_stages.kernels.metadata import NUM_COLUMNS
+from syrinx_stages.kernels.metadata import NUM_COLUMNS, NUM_POSITIONS
+from syrinx_stages.kernels.metadata import RING as RING_COLUMN
 from syrinx_stages.kernels.recorder import GraphRecorder, Work
 from syrinx_stages.model.config import TalkerConfig
 from syrinx_stages.runtime.gpu_memory import free_share
 from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation, batch_sizes, bucket_for, num_pages
-from syrinx_stages.talker.frame import DeviceState, FrameStep, PrefillStep
+from syrinx_stages.talker.frame import INPUT_COLUMNS, DeviceState, FrameStep, MixedStep, PrefillStep
+from syrinx_stages.talker.layers import LibraryLayers
+from syrinx_stages.talker.next_frames import NextFrames, Slots
 from syrinx_stages.talker.packed import PackedTalker
-from syrinx_stages.talker.prefill import MAX_PREFILL_POSITIONS, PREFILL_ROWS, plan_prefills, prefill_shapes
-from syrinx_stages.talker.prompt import Prompt
+from syrinx_stages.talker.prefill import (
+    MAX_PREFILL_POSITIONS,
+    MIXED_FRAMES,
+    MIXED_SHAPES,
+    PREFILL_ROWS,
+    Chunk,
+    mixed_shape,
+    plan_prefills,
+    prefill_shapes,
+)
 
 MAX_PAGES = 64
 """Cache pages of one request: 4,096 positions, five minutes."""
 RESIDENT_SECONDS = 16
 """Cache for each resident request, on average: most utterances have about five seconds, a few have a minute."""
 RESIDENT_PAGES = num_pages(int(RESIDENT_SECONDS * FAMILY.frames_per_second))
-RESIDENT_TEXT_ROWS = 256
-"""Text rows for each resident request, on average."""
-RESIDENT_STEP_BYTES = 3 << 19
+RESIDENT_STEP_BYTES = 7 << 18
 """Buffers of all captured steps for each resident request. A step has at most as many rows."""
+MAX_SHARED_ROWS = max(MAX_PREFILL_POSITIONS, max(MIXED_FRAMES) + max(rows * length for rows, length in MIXED_SHAPES))
 RING = 4
 """Host buffers for codes: one more than steps may be unread, since entry 0 is scratch memory for padded rows."""
 
@@ -36,8 +48,10 @@ class NewRequest(NamedTuple):
     """A request to prefill."""
 
     allocation: Allocation
-    embeds: Tensor
-    """[positions, H]."""
+    inputs: NDArray[np.int32]
+    """[positions, 3]: see `embed_prompts`."""
+    added: Sequence[tuple[int, Tensor]] = ()
+    """Positions, and the rows [count, H] that are added from there on."""
 
 
 class ModelRunner:
@@ -59,13 +73,20 @@ class ModelRunner:
         self.max_resident = max_resident = self._residents(max_resident, memory_fraction)
         self.batch_sizes = batch_sizes(max_resident)
         self.state = self._new_state(max_resident)
+        self.next_frames = NextFrames(max_resident + 1, MAX_PAGES)
+        self._shared = LibraryLayers(weights.layers, weights.eps, MAX_SHARED_ROWS)
+        """For the steps with prompts, of which there are many."""
         self.frames: dict[int, tuple[FrameStep, Work, Work]] = {}
         """By number of rows: a step, and the graphs of its `sample_codes` and `decode`."""
         self.prefills: dict[tuple[int, int], tuple[PrefillStep, Work]] = {}
         """By number of rows and padded length: a step and its graph."""
-        elements = max(max_resident, PREFILL_ROWS[-1]) * (NUM_COLUMNS + MAX_PAGES)
+        self.mixed: dict[tuple[int, tuple[int, int]], Work] = {}
+        """By number of a frame's rows, and rows and padded length of a prefill: the graph of both."""
+        elements = (
+            max(max_resident, PREFILL_ROWS[-1]) * (NUM_COLUMNS + MAX_PAGES) + MAX_PREFILL_POSITIONS * INPUT_COLUMNS
+        )
         self.staging = recorder.pinned_zeros(4 * RING, elements, dtype=torch.int32)
-        """Host buffers that metadata is copied from, used in turn."""
+        """Host buffers that steps' inputs are copied from, used in turn."""
         self.staging_free = [recorder.record_event()] * len(self.staging)
         """Wait until the copy from each buffer is done."""
         self.next_staging = 0
@@ -82,6 +103,10 @@ class ModelRunner:
                 self.capture_frame(frame)
             for prefill in prefills:
                 self.capture_prefill(prefill)
+            for rows, shape in product(
+                set(MIXED_FRAMES) & self.frames.keys(), set(MIXED_SHAPES) & self.prefills.keys()
+            ):
+                self.capture_mixed(rows, shape)
         self.recorder.record_event()()
 
     def step_seconds(self) -> dict[int, float]:
@@ -105,7 +130,7 @@ class ModelRunner:
 
     def new_prefill(self, rows: int, length: int) -> PrefillStep:
         """Returns a prefill step of `rows` rows of `length` positions, not captured."""
-        return PrefillStep(self.weights, self.state, rows, length, MAX_PAGES)
+        return PrefillStep(self.weights, self.state, rows, length, MAX_PAGES, self._shared)
 
     def capture_frame(self, step: FrameStep) -> None:
         """Captures a frame step, which `decode` then uses."""
@@ -116,62 +141,77 @@ class ModelRunner:
         """Captures a prefill step, which `prefill` then uses."""
         self.prefills[step.rows, step.length] = step, self.recorder.capture_graph(step.run)
 
-    def write_request(
-        self, allocation: Allocation, prompt: Prompt, codes: Tensor, sampling: Sampling, seed: int
-    ) -> None:
-        """Writes a request's text rows and sampling state. codes: int64 [frames, 16], generated already."""
-        state = self.state
-        for index, page in enumerate(allocation.text_pages):
-            rows = prompt.text_rows[index * PAGE_SIZE : (index + 1) * PAGE_SIZE]
-            state.text_rows[page * PAGE_SIZE : page * PAGE_SIZE + len(rows)] = rows
-        state.write(allocation.slot, sampling, seed, codes)
-        self.recorder.record_stream(*prompt, codes)
+    def capture_mixed(self, rows: int, shape: tuple[int, int]) -> None:
+        """Captures a frame of `rows` rows with a prefill beside it, both captured before, which `decode` then uses."""
+        step = MixedStep(self.weights, self.state, self.frames[rows][0], self.prefills[shape][0], self._shared)
+        self.mixed[rows, shape] = self.recorder.capture_graph(step.run)
 
     def prefill(self, requests: Sequence[NewRequest]) -> None:
         """Enqueues the prefills of requests' prompts."""
-        for plan in plan_prefills([len(request.embeds) for request in requests]):
+        for plan in plan_prefills([len(request.inputs) for request in requests]):
             step, run = self.prefills[plan.rows, plan.length]
-            metadata: list[list[int]] = []
-            for row, (index, start, end) in enumerate(plan.chunks):
-                allocation, embeds = requests[index]
-                count = end - start
-                step.embeds[row * plan.length : row * plan.length + count] = embeds[start:end]
-                metadata.append([allocation.slot, allocation.position, count, 0, 0, *allocation.pages])
-                allocation.position += count
-            self._upload(step.metadata, metadata)
+            self._write_prompts(step, requests, plan.chunks)
             run()
 
-    def decode(self, allocations: Sequence[Allocation]) -> tuple[int, Work]:
-        """Enqueues one frame of each request.
+    def mixes(self, rows: int, requests: Sequence[NewRequest]) -> bool:
+        """Returns whether `decode` of a number of rows can compute the prompts of these requests, too."""
+        return bool(requests) and rows <= self.batch_sizes[-1] and self._mixed_key(rows, requests) in self.mixed
+
+    def decode(self, slots: Slots, prompts: Sequence[NewRequest] = ()) -> tuple[int, Work]:
+        """Enqueues one frame of each slot and, if `mixes`, the prefills of `prompts` beside its second part.
 
         Returns the entry of `state.host_codes` that receives the codes, and a function that waits for them. The codes
         are complete before the step is: its second graph only computes the next hidden states.
         """
         ring = self._ring = self._ring % (RING - 1) + 1
-        step, sample_codes, decode = self.frames[bucket_for(self.batch_sizes, len(allocations))]
+        step, sample_codes, decode = self.frames[bucket_for(self.batch_sizes, len(slots))]
+        metadata = self.next_frames.rows(slots)
+        metadata[:, RING_COLUMN.value] = ring
         with self.recorder.on_stream():
-            self._upload(
-                step.metadata,
-                [[row.slot, row.position, row.frames, row.text_row(), ring, *row.pages] for row in allocations],
-            )
+            self._upload(step.metadata, metadata)
             sample_codes()
             wait = self.recorder.record_event()
+            if prompts:
+                rows, shape = self._mixed_key(len(slots), prompts)
+                chunks = [Chunk(index, 0, len(request.inputs)) for index, request in enumerate(prompts)]
+                self._write_prompts(self.prefills[shape][0], prompts, chunks)
+                decode = self.mixed[rows, shape]
             decode()
-        for row in allocations:
-            row.frames += 1
-            row.position += 1
+        self.next_frames.advance(slots)
         return ring, wait
 
-    def _upload(self, metadata: Tensor, rows: Sequence[Sequence[int]]) -> None:
-        """Enqueues the copy of a step's metadata; remaining rows become padding."""
+    def _mixed_key(self, rows: int, requests: Sequence[NewRequest]) -> tuple[int, tuple[int, int]]:
+        shape = mixed_shape([len(request.inputs) for request in requests])
+        return bucket_for(self.batch_sizes, rows), shape or (0, 0)
+
+    def _write_prompts(self, step: PrefillStep, requests: Sequence[NewRequest], chunks: Sequence[Chunk]) -> None:
+        """Enqueues the copies of chunks of requests' prompts, and of their metadata."""
+        slots = [requests[chunk.prompt].allocation.slot for chunk in chunks]
+        counts = [chunk.end - chunk.start for chunk in chunks]
+        metadata = self.next_frames.rows(np.array(slots))
+        metadata[:, NUM_POSITIONS.value] = counts
+        inputs = np.zeros((step.rows, step.length, INPUT_COLUMNS), np.int32)
+        for row, (chunk, count) in enumerate(zip(chunks, counts, strict=True)):
+            inputs[row, :count] = requests[chunk.prompt].inputs[chunk.start : chunk.end]
+            self.next_frames.fill(slots[row], count)
+            for start, rows in requests[chunk.prompt].added:
+                first, last = max(start, chunk.start), min(start + len(rows), chunk.end)
+                if first < last:
+                    to = row * step.length - chunk.start
+                    step.added[to + first : to + last] = rows[first - start : last - start]
+        self._upload(step.upload, inputs, metadata)
+
+    def _upload(self, target: Tensor, *parts: NDArray[np.int32]) -> None:
+        """Enqueues the copy of arrays, one after the other, to `target`, int32. The rest of it becomes 0."""
         self.next_staging = (self.next_staging + 1) % len(self.staging)
         self.staging_free[self.next_staging]()
-        staged = self.staging[self.next_staging][: metadata.numel()].view(metadata.shape)
-        numbers = staged.numpy()
-        numbers.fill(0)
-        for index, row in enumerate(rows):
-            numbers[index, : len(row)] = row
-        metadata.copy_(staged, non_blocking=True)
+        staged = self.staging[self.next_staging][: target.numel()]
+        numbers, end = staged.numpy(), 0
+        for part in parts:
+            numbers[end : end + part.size] = part.reshape(-1)
+            end += part.size
+        numbers[end:] = 0
+        target.view(-1).copy_(staged, non_blocking=True)
         self.staging_free[self.next_staging] = self.recorder.record_event()
 
     def _residents(self, max_resident: int, memory_fraction: float) -> int:
@@ -190,7 +230,6 @@ class ModelRunner:
             slots=max_resident + 1,
             pages=1 + max(max_resident * RESIDENT_PAGES, MAX_PAGES),
             page_size=PAGE_SIZE,
-            text_rows=PAGE_SIZE * (1 + num_pages(max_resident * RESIDENT_TEXT_ROWS)),
             ring=RING,
             max_rows=max_resident,
             max_prefill=MAX_PREFILL_POSITIONS,
@@ -198,9 +237,8 @@ class ModelRunner:
 
 
 def resident_bytes(config: TalkerConfig, like: Tensor) -> int:
-    """Returns the memory of one resident request: KV cache, text rows and its share of the steps' buffers."""
-    text = RESIDENT_TEXT_ROWS * config.hidden_size * like.element_size()
-    return RESIDENT_PAGES * _page_bytes(config, like) + text + RESIDENT_STEP_BYTES
+    """Returns the memory of one resident request: KV cache, and its share of the steps' buffers."""
+    return RESIDENT_PAGES * _page_bytes(config, like) + RESIDENT_STEP_BYTES
 
 
 def _page_bytes(config: TalkerConfig, like: Tensor) -> int:

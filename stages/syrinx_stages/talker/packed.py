@@ -25,7 +25,8 @@ class PackedLayer:
 
 @dataclass(frozen=True)
 class PackedTalker:
-    """The weights of a frame. H: talker width, W: predictor width, V: vocabulary of code 0, C: codebook size."""
+    """The weights of a frame. H: talker width, W: predictor width, V: vocabulary of code 0, C: codebook size,
+    T: text vocabulary."""
 
     layers: list[PackedLayer]
     norm: Tensor
@@ -35,6 +36,8 @@ class PackedTalker:
     """[V + W, H]: computes the logits of code 0, and the hidden state in the predictor's width without its bias."""
     head_bias: Tensor
     """[W]: bias of the hidden state's projection."""
+    texts: Tensor
+    """[T, H]: embeddings of text tokens, in the width of the talker; none if it was loaded without them."""
     first: Tensor
     """[V, H]: embeddings of code 0."""
     rest: Tensor
@@ -58,14 +61,16 @@ def pack(talker: Talker) -> PackedTalker:
     first, rest = talker.model.codec_embedding.weight.detach(), predictor.model.embeddings.weight.detach()
     weight, bias = _projection(predictor, talker.config.hidden_size)
     heads = [head.weight for head in predictor.lm_head if isinstance(head, Linear)]
-    if isinstance(talker.model.text_embedding, Embedding):
-        _project_text(talker)
+    norm = talker.model.norm.weight.detach()
+    has_texts = isinstance(talker.model.text_embedding, Embedding)
+    texts = _project_texts(talker) if has_texts else norm.new_empty(0, len(norm))
     return PackedTalker(
         layers=_pack_layers(talker.model, talker.config, talker.config.max_position_embeddings),
-        norm=talker.model.norm.weight.detach(),
+        norm=norm,
         eps=talker.config.rms_norm_eps,
         head=torch.cat((talker.codec_head.weight.detach(), weight)).contiguous(),
         head_bias=bias,
+        texts=texts,
         first=first,
         rest=rest,
         predictor=_pack_layers(predictor.model, predictor.config, CODE_GROUPS),
@@ -76,12 +81,13 @@ def pack(talker: Talker) -> PackedTalker:
     )
 
 
-def _project_text(talker: Talker) -> None:
+def _project_texts(talker: Talker) -> Tensor:
     """Projects all text embeddings to the talker's width once, so that prompts only look them up."""
     table = talker.model.text_embedding.weight
     projected = torch.cat([talker.text_projection(part) for part in torch.split(table, 8192)])
     talker.model.text_embedding.weight = nn.Parameter(projected, requires_grad=False)
     talker.text_projection = nn.Identity()
+    return projected.detach()
 
 
 def _projection(predictor: CodePredictor, width: int) -> tuple[Tensor, Tensor]:

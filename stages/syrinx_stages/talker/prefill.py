@@ -8,15 +8,20 @@ from syrinx_stages.talker.allocation import bucket_for
 
 PREFILL_LENGTHS = (16, 32, 64, 128, 256, 512)
 """Prompts are padded to these lengths; a longer one is prefilled in chunks of the last one."""
-PREFILL_ROWS = (1, 2, 4, 8)
+PREFILL_ROWS = (1, 2, 4, 8, 16)
 MAX_PREFILL_POSITIONS = 512
 """Of one prefill, padding included."""
-PREFILL_OVERHEAD = 128
-"""Cost of a prefill in positions, besides its own: on an H200 prefills of the 1.7B talker with 16, 128 and 512
-positions take 1.05, 1.71 and 4.44 ms, 7 microseconds for each position and 128 more."""
+PREFILL_OVERHEAD = 320
+"""Cost of a prefill in positions, besides its own: on an H200 prefills of the 1.7B talker with 16, 64, 256 and 512
+positions take 1.1, 1.3, 1.9 and 2.8 ms, 3.5 microseconds for each position and 320 more."""
 
 MAX_BURST_POSITIONS = 4 * MAX_PREFILL_POSITIONS
-"""Of the prompts of one `TalkerEngine.admit`, during which no stream gets a frame: 18 ms on an H200."""
+"""Of the prompts of one `TalkerEngine.admit`, during which no stream gets a frame: 12 ms on an H200."""
+
+MIXED_SHAPES = tuple((rows, length) for length in (32, 64, 128) for rows in PREFILL_ROWS if 64 <= rows * length <= 256)
+"""Prefills (rows, length) that a frame can compute beside its own rows."""
+MIXED_FRAMES = (32, 48, 64, 96, 128, 192, 256)
+"""Rows of such frames. With fewer, a prefill of its own gives the first frame sooner; with more, it costs little."""
 
 
 class Chunk(NamedTuple):
@@ -62,6 +67,13 @@ def plan_prefills(positions: Sequence[int]) -> list[Prefill]:
         plan += [Prefill(1, longest, (chunk,)) for chunk in chunks[:-1]]
         rest += chunks[-1:]
     return plan + _group(sorted(rest, key=_length))
+
+
+def mixed_shape(positions: Sequence[int]) -> tuple[int, int] | None:
+    """Returns the smallest of `MIXED_SHAPES` that holds prompts of these numbers of positions; None if none does."""
+    count, longest = len(positions), max(positions)
+    holding = [shape for shape in MIXED_SHAPES if shape[0] >= count and shape[1] >= longest]
+    return min(holding, key=lambda shape: (shape[0] * shape[1], shape[1]), default=None)
 
 
 def _group(chunks: Sequence[Chunk]) -> list[Prefill]:

@@ -4,30 +4,37 @@ The prompt of every task is
 
     [instructions] [<|im_start|> assistant newline] [language, speaker, control tokens + text padding] [text and codes]
 
-Each later input is the sum of the last frame's code embeddings and one text row. With non-streaming text, the prompt
-has all the text and the rows are padding; with streaming text, every frame consumes one token of it.
+Each later input is the sum of the last frame's code embeddings and that of one text token. With non-streaming text, the
+prompt has all the text and these tokens are padding; with streaming text, every frame consumes one token of it.
+
+Prompts are ids, made without torch; only reference voices have tensors.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from msgspec import Struct
+from numpy.typing import NDArray
 from torch import Tensor
 
 from syrinx_stages.contract.messages import Reference, SpeechRequest, decode_voice
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS, CheckpointError, ModelConfig, ModelType
 from syrinx_stages.model.describe import TASK_TYPES, languages, supports_instructions
+from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.model.talker import Talker
-from syrinx_stages.model.tokenizer import Tokenizer
+from syrinx_stages.model.tokenizer import AssistantIds, Tokenizer
+from syrinx_stages.normalization.normalize import load_languages
+from syrinx_stages.normalization.streamed import normalize_streamed
 from syrinx_stages.runtime.errors import RequestError
+from syrinx_stages.talker.inputs import NO_CODE, EmbeddedPrompt, Prompt
 
 MIN_FRAMES = 13
 """One second of speech. A prompt that leaves room for fewer frames is rejected."""
 CACHED_PARTS = 64
-"""Embeddings that are kept of each kind: those of languages and speakers, and of the template."""
+"""Starts of prompts that are kept: one for each language and speaker."""
 
 
 class Voice(Struct, frozen=True):
@@ -37,21 +44,6 @@ class Voice(Struct, frozen=True):
     """The speaker encoder's x-vector: [hidden_size]."""
     codes: Tensor | None = None
     """The codes of the reference audio [frames, 16]; None for `x_vector_only`."""
-
-
-class Prompt(NamedTuple):
-    """A talker prompt, and the text rows for the frames after it."""
-
-    embeds: Tensor
-    """[length, hidden_size]."""
-    text_rows: Tensor
-    """[count, hidden_size]: added to the embeddings of frames 0, 1, ..."""
-    pad_row: Tensor
-    """[hidden_size]: added to the embeddings of all later frames."""
-
-    def text_row(self, frame: int) -> Tensor:
-        """Returns the text row [hidden_size] that is added to the embeddings of frame `frame`."""
-        return self.text_rows[frame] if frame < len(self.text_rows) else self.pad_row
 
 
 class Prepared(Struct):
@@ -64,6 +56,8 @@ class Prepared(Struct):
     max_frames: int
     reference: Reference | None = None
     """The reference voice, for the codec and, if the request asks for it, for the gateway."""
+    embedded: EmbeddedPrompt | None = None
+    """For engines that look up no embeddings themselves."""
 
     @property
     def frames(self) -> int:
@@ -73,7 +67,7 @@ class Prepared(Struct):
     @property
     def positions(self) -> int:
         """Positions to prefill."""
-        return len(self.prompt.embeds) + self.frames
+        return self.prompt.positions + self.frames
 
 
 class Prompter:
@@ -87,9 +81,10 @@ class Prompter:
         """
         model_limit = talker.config.max_position_embeddings
         self._limit = model_limit if max_positions is None else min(max_positions, model_limit)
-        self._talker = talker
-        self._prompts = PromptBuilder(talker, checkpoint.load_tokenizer(), checkpoint.config)
+        self._like = talker.model.codec_embedding.weight
+        self._prompts = PromptBuilder(checkpoint.load_tokenizer(), checkpoint.config)
         self._no_frames = torch.zeros(0, CODE_GROUPS, dtype=torch.int64, device=talker.device)
+        load_languages(languages(checkpoint.config))
         self._clones = checkpoint.config.tts_model_type is ModelType.BASE
         if self._clones:
             self._speaker_encoder = checkpoint.load_speaker_encoder()
@@ -98,33 +93,38 @@ class Prompter:
             except ImportError as error:
                 raise CheckpointError(f"{checkpoint.directory}: cannot load a Base checkpoint: {error}") from None
 
-    @property
-    def pad_row(self) -> Tensor:
-        """See `Prompt`: the same for all requests."""
-        return self._prompts.pad_row
-
     def prepare(
         self,
         request: SpeechRequest,
         codes: bytes = b"",
         reference: bytes | None = None,
         codes_device: torch.device | None = None,
+        text: StreamedText | None = None,
     ) -> Prepared:
-        """See `TalkerEngine.prepare`. The prompt is on the talker's device; so are the codes unless `codes_device`."""
+        """See `TalkerEngine.prepare`. Codes are on the talker's device unless `codes_device`."""
         voice = None if reference is None else self._voice(request, reference)
-        prompt = self._prompts.build(request, voice)
-        room = self._limit - len(prompt.embeds)
+        placed = None if voice is None else _place(voice, self._like)
+        prompt = self._prompts.build(request, placed, text)
+        room = self._limit - prompt.positions
         if room < MIN_FRAMES:
             message = (
-                f"input: the prompt has {len(prompt.embeds)} positions of the model's {self._limit}; send shorter text"
+                f"input: the prompt has {prompt.positions} positions of the model's {self._limit}; send shorter text"
             )
             raise RequestError(message, "input")
         frames = self._no_frames
         if codes:
             frames = torch.from_numpy(np.frombuffer(codes, "<i2").reshape(-1, CODE_GROUPS).astype(np.int64))
-        frames = frames.to(codes_device or self._talker.device)
+        frames = frames.to(codes_device or self._like.device)
         published = None if voice is None else _published(request, voice)
         return Prepared(request, prompt, frames, min(request.max_frames, room), published)
+
+    def open_text(self, languages: Sequence[str]) -> StreamedText:
+        """See `TalkerEngine.open_text`."""
+        return StreamedText(self._prompts.tokenizer, languages)
+
+    def text_tokens(self, tokens: Sequence[int], ended: bool) -> Sequence[int]:
+        """Returns further tokens of a text as `Prompt.texts` has them: with the text's end."""
+        return self._prompts.text_tokens(tokens, ended)
 
     def _voice(self, request: SpeechRequest, reference: bytes) -> Voice:
         if not self._clones:
@@ -147,6 +147,12 @@ def _decode(request: SpeechRequest, data: bytes) -> Voice:
     return Voice(embedding, torch.from_numpy(codes))
 
 
+def _place(voice: Voice, like: Tensor) -> Voice:
+    """Returns a voice on the device, and its embedding in the dtype, of `like`."""
+    codes = None if voice.codes is None else voice.codes.to(like.device)
+    return Voice(voice.embedding.to(like), codes)
+
+
 def _published(request: SpeechRequest, voice: Voice) -> Reference | None:
     """Returns the entry for the codec and the gateway; None if neither needs one."""
     codes = b"" if voice.codes is None else voice.codes.to(torch.int16).cpu().numpy().astype("<i2").tobytes()
@@ -158,43 +164,55 @@ def _unsupported(field: str, message: str) -> RequestError:
     return RequestError(f"{field}: {message}", field)
 
 
-class PromptBuilder:
-    """Builds the prompts of one checkpoint. What does not depend on a request's text or voice is embedded once."""
+Input = tuple[int, int]
+"""A row of `Prompt.inputs`."""
 
-    def __init__(self, talker: Talker, tokenizer: Tokenizer, config: ModelConfig) -> None:
-        self._talker, self._tokenizer = talker, tokenizer
+
+class PromptBuilder:
+    """Builds the prompts of one checkpoint. Pure."""
+
+    def __init__(self, tokenizer: Tokenizer, config: ModelConfig) -> None:
+        self.tokenizer = tokenizer
         self._config, self._codec = config, config.talker_config
-        self._cached_text = lru_cache(CACHED_PARTS)(self._text)
-        self._cached_codes = lru_cache(CACHED_PARTS)(self._codes)
-        self._cached_sum = lru_cache(CACHED_PARTS)(self._sum)
+        self._cached_start = lru_cache(CACHED_PARTS)(self._start)
         self._pad, self._bos, self._eos = config.tts_pad_token_id, config.tts_bos_token_id, config.tts_eos_token_id
 
-    @property
-    def pad_row(self) -> Tensor:
-        """The embedding of the text's padding: [hidden_size]."""
-        return self._cached_text(self._pad)[0]
+    def text_tokens(self, tokens: Sequence[int], ended: bool) -> Sequence[int]:
+        """See `Prompter.text_tokens`."""
+        return [*tokens, self._eos] if ended else tokens
 
-    def build(self, request: SpeechRequest, voice: Voice | None = None) -> Prompt:
+    def build(self, request: SpeechRequest, voice: Voice | None = None, streamed: StreamedText | None = None) -> Prompt:
         """Builds the prompt of a request; Base checkpoints, and only they, need `voice`.
+
+        streamed: the text so far of a request with `streams_text`.
 
         Raises RequestError naming the request field that the checkpoint does not support.
         """
         self._check_task(request, voice)
-        codec_bos, codec_pad = self._codec.codec_bos_id, self._codec.codec_pad_id
-        ids = self._tokenizer.assistant(request.text)
+        ids = self._whole(request) if streamed is None else streamed.assistant
         if not ids.text:
             raise RequestError("text: is empty", "input")
-        start = [*self._instructions(request), self._cached_text(*ids.role)]
-        start += [self._language(request), self._speaker(request, voice), self._cached_sum(self._bos, codec_pad)]
+        start = [*self._instructions(request), *self._cached_start(tuple(ids.role), request.language, request.voice)]
+        # The last input but one.
+        embedding = None if voice is None else (len(start) - 2, voice.embedding)
         if voice is not None and not request.x_vector_only:
-            body, rest = self._continue_reference(request, voice, ids.text)
-            return Prompt(torch.cat((*start, body)), rest, self.pad_row)
-        text = self._text(*ids.text)
+            return self._continue_reference(request, voice, ids.text, start)._replace(voice=embedding)
+        body, texts = self._body(request, self.text_tokens(ids.text, streamed is None or streamed.ended))
+        return Prompt(_inputs((*start, *body)), texts, self._pad, embedding)
+
+    def _whole(self, request: SpeechRequest) -> AssistantIds:
+        return self.tokenizer.assistant(normalize_streamed(request.text, request.languages))
+
+    def _body(self, request: SpeechRequest, text: Sequence[int]) -> tuple[list[Input], Sequence[int]]:
+        """Returns the inputs after the start, and the tokens after them. text: with its end, if it has ended."""
+        codec_bos = self._codec.codec_bos_id
         if request.non_streaming_text:
-            end = self._cached_sum(self._eos, codec_pad), self._cached_sum(self._pad, codec_bos)
-            return Prompt(torch.cat((*start, text + self._cached_codes(codec_pad), *end)), text[:0], self.pad_row)
-        first = text[:1] + self._cached_codes(codec_bos)
-        return Prompt(torch.cat((*start, first)), torch.cat((text[1:], self._cached_text(self._eos))), self.pad_row)
+            return [*self._beside_padding(text), (self._pad, codec_bos)], ()
+        return [(text[0], codec_bos)], text[1:]
+
+    def _beside_padding(self, text: Sequence[int]) -> list[Input]:
+        codec_pad = self._codec.codec_pad_id
+        return [(token, codec_pad) for token in text]
 
     def _check_task(self, request: SpeechRequest, voice: Voice | None) -> None:
         if request.task_type is not (task := TASK_TYPES[self._config.tts_model_type]):
@@ -203,60 +221,61 @@ class PromptBuilder:
             wanted = "is needed by" if voice is None else "is only for"
             raise _unsupported("ref_audio", f"a reference voice {wanted} a Base checkpoint")
 
-    def _text(self, *ids: int) -> Tensor:
-        return self._talker.embed_text(torch.tensor(ids, dtype=torch.int64, device=self._talker.device))
-
-    def _codes(self, *ids: int) -> Tensor:
-        return self._talker.embed_codec(torch.tensor(ids, device=self._talker.device))
-
-    def _sum(self, text: int, *codes: int) -> Tensor:
-        """Returns the embeddings of codes, each with that of the same text token."""
-        return self._codes(*codes) + self._text(text)
-
-    def _instructions(self, request: SpeechRequest) -> list[Tensor]:
+    def _instructions(self, request: SpeechRequest) -> Sequence[Input]:
         if not request.instructions:
-            return []
+            return ()
         if not supports_instructions(self._config):
             raise _unsupported("instructions", "this checkpoint does not follow instructions")
-        return [self._text(*self._tokenizer.user(request.instructions))]
+        return [(token, NO_CODE) for token in self.tokenizer.user(request.instructions)]
 
-    def _language(self, request: SpeechRequest) -> Tensor:
+    def _start(self, role: tuple[int, ...], language: str, speaker: str | None) -> Sequence[Input]:
+        """Returns what follows the instructions, up to the text."""
+        control = [(self._pad, code) for code in (*self._language(language, speaker), *self._speaker(speaker))]
+        return *((token, NO_CODE) for token in role), *control, (self._bos, self._codec.codec_pad_id)
+
+    def _language(self, name: str, speaker: str | None) -> Sequence[int]:
         """The language or, for auto, none. With auto or Chinese, a dialect speaker speaks its dialect."""
-        codec, language = self._codec, request.language.lower()
+        codec, language = self._codec, name.lower()
         if language not in (accepted := languages(self._config)):
-            raise _unsupported("language", f"{request.language!r} is unknown; accepted: {', '.join(accepted)}")
-        if request.voice and language in ("auto", "chinese"):
-            language = codec.dialect(request.voice.lower()) or language
-        ids = [codec.codec_nothink_id, codec.codec_think_bos_id, codec.codec_think_eos_id]
-        if language != "auto":
-            ids = [codec.codec_think_id, ids[1], codec.codec_language_id[language], ids[2]]
-        return self._cached_sum(self._pad, *ids)
+            raise _unsupported("language", f"{name!r} is unknown; accepted: {', '.join(accepted)}")
+        if speaker and language in ("auto", "chinese"):
+            language = codec.dialect(speaker.lower()) or language
+        if language == "auto":
+            return codec.codec_nothink_id, codec.codec_think_bos_id, codec.codec_think_eos_id
+        language_id = codec.codec_language_id[language]
+        return codec.codec_think_id, codec.codec_think_bos_id, language_id, codec.codec_think_eos_id
 
-    def _speaker(self, request: SpeechRequest, voice: Voice | None) -> Tensor:
-        """The speaker [1, hidden_size], or [0, hidden_size] for VoiceDesign."""
-        if voice is not None:
-            embedding: Tensor = voice.embedding.to(self.pad_row)
-            return (embedding + self.pad_row)[None]
+    def _speaker(self, name: str | None) -> Sequence[int]:
+        """The speaker's code; none for VoiceDesign, and `NO_CODE` for a reference voice."""
         if self._config.tts_model_type is ModelType.VOICE_DESIGN:
-            return self.pad_row[None][:0]
+            return ()
+        if self._config.tts_model_type is ModelType.BASE:
+            return (NO_CODE,)
         speakers = self._codec.speakers
-        if not request.voice or request.voice.lower() not in speakers:
-            raise _unsupported("voice", f"{request.voice!r} is unknown; accepted: {', '.join(speakers)}")
-        return self._cached_sum(self._pad, speakers[request.voice.lower()])
+        if not name or name.lower() not in speakers:
+            raise _unsupported("voice", f"{name!r} is unknown; accepted: {', '.join(speakers)}")
+        return (speakers[name.lower()],)
 
-    def _continue_reference(self, request: SpeechRequest, voice: Voice, text_ids: list[int]) -> tuple[Tensor, Tensor]:
-        """Returns the reference with the text to speak as its continuation (in-context learning), and the text rows."""
+    def _continue_reference(
+        self, request: SpeechRequest, voice: Voice, text_ids: Sequence[int], start: Sequence[Input]
+    ) -> Prompt:
+        """Returns the prompt with the text to speak as the reference's continuation (in-context learning)."""
         if voice.codes is None or not len(voice.codes):
             raise _unsupported("ref_audio", "the reference has no codes")
         if not request.reference_text:
             message = "the transcript of the reference audio is needed unless x_vector_only_mode is true"
             raise _unsupported("ref_text", message)
-        reference_ids = self._tokenizer.assistant(request.reference_text).text
-        text = torch.cat((self._text(*reference_ids, *text_ids), self._cached_text(self._eos)))
-        codec_bos = self._cached_codes(self._codec.codec_bos_id)
-        codes = torch.cat((codec_bos, self._talker.embed_frame(voice.codes.to(self._talker.device))))
+        text = [*self.tokenizer.assistant(request.reference_text).text, *text_ids, self._eos]
+        frames, codec_bos = len(voice.codes), self._codec.codec_bos_id
+        beside: Sequence[int] = ()
         if request.non_streaming_text:
-            return torch.cat((text + self._cached_codes(self._codec.codec_pad_id), codes + self.pad_row)), text[:0]
-        aligned = text[: len(codes)]
-        padding = self.pad_row.expand(len(codes) - len(aligned), -1)
-        return torch.cat((aligned, padding)) + codes, text[len(codes) :]
+            start, text = [*start, *self._beside_padding(text)], []
+        else:
+            beside, text = text[: frames + 1], text[frames + 1 :]
+        tokens = [*beside, *[self._pad] * (frames + 1 - len(beside))]
+        codes = [(tokens[0], codec_bos), *((token, NO_CODE) for token in tokens[1:])]
+        return Prompt(_inputs((*start, *codes)), text, self._pad, reference=(len(start) + 1, voice.codes))
+
+
+def _inputs(rows: Sequence[Input]) -> NDArray[np.int32]:
+    return np.array(rows, np.int32)

@@ -13,12 +13,6 @@ from msgspec import Struct
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.runtime.speed import live_demand
 
-LATE_MARGIN_SECONDS = 0.25
-"""A stream with less lead than this is late: codec and network need time, too."""
-
-LATE_MARGIN_STEPS = 15
-"""Upper bound of the same margin in steps: with short steps, a stream recovers before the lack is audible."""
-
 AHEAD_SECONDS = 1.5
 """A live stream that underruns within this time needs a step, however many of its frames are to be delivered."""
 
@@ -27,6 +21,10 @@ FILE_BUFFER_SECONDS = 1.0
 
 LISTENER_TIMEOUT = 60.0
 """Seconds of listener inactivity after which a stream at its lead limit is canceled."""
+
+TEXT_TIMEOUT = 60.0
+"""Seconds without text after which a stream that waits for it is canceled: longer than a gateway waits for its
+client."""
 
 _FRAME = FAMILY.frame_seconds
 
@@ -51,11 +49,26 @@ class Row(Struct, kw_only=True):
     """When the first delivery was reported: the start of playback."""
     last_feedback_at: float
     """When the listener was last known to be active: at the claim or a delivery."""
+    text_frames: float = math.inf
+    """Frames that the text so far allows; inf if it is complete."""
+    last_text_at: float = 0.0
+    """When text last arrived, or the row was created."""
 
     @property
     def frames(self) -> int:
         """Frames generated or being generated."""
         return self.produced + self.in_flight
+
+    @property
+    def waits_for_text(self) -> bool:
+        """Whether the text so far allows no further frame."""
+        return self.frames >= self.text_frames
+
+    def add_text(self, text_frames: float, now: float) -> None:
+        """Records that text has arrived. Playback that has run out of it meanwhile goes on with the next frame."""
+        if self.waits_for_text and self.first_frame_at is not None:
+            self.first_frame_at += max(0.0, now - self.underrun_at())
+        self.text_frames, self.last_text_at = text_frames, now
 
     def underrun_at(self) -> float:
         """Returns the earliest time at which playback runs out of generated frames; -inf before the first frame."""
@@ -74,15 +87,16 @@ class Survey(Struct, frozen=True):
     due: list[tuple[float, int, float, str]]
     """Rows that may join a step. In ascending order the most urgent comes first; among rows without a frame, those
     whose first frame is not in flight, by age."""
-    wake_at: float | None
-    """When to look again without new events if there is no step; None: never."""
+    wake_at: float
+    """When to look again without new events if there is no step; inf: never."""
     demands: list[float]
     """Seconds of audio per second that each row needs, without paused listeners."""
     late: list[str]
     """Live streams that underrun within the margin. One that is still late with the frames in flight then means that
     this talker has as much work as it can do."""
     abandoned: list[str]
-    """Rows at the lead limit whose listener has been inactive for `LISTENER_TIMEOUT`."""
+    """Rows at the lead limit whose listener has been inactive for `LISTENER_TIMEOUT`, and rows without text for
+    `TEXT_TIMEOUT`."""
 
     def first(self, max_num_seqs: int) -> list[str]:
         """Returns the ids of at most `max_num_seqs` rows for a step, the most urgent one first."""
@@ -103,38 +117,45 @@ def survey(
     late: list[str] = []
     wake_at = needed_at = math.inf
     for row in rows:
-        underrun_at = row.underrun_at()
-        key = underrun_at, row.in_flight, row.accepted_at, row.id
+        # What Row's properties say, written out: calls would be half of the time.
+        frames = row.produced + row.in_flight
+        if frames >= row.text_frames:
+            # It is neither due nor late, and its place is kept: the text may come at any time.
+            demands.append(1.0)
+            if (timeout_at := row.last_text_at + TEXT_TIMEOUT) < now:
+                abandoned.append(row.id)
+            else:
+                wake_at = min(wake_at, timeout_at + 0.001)
+            continue
         if not row.live:
-            due.append(key)
+            due.append((row.underrun_at(), row.in_flight, row.accepted_at, row.id))
             demands.append(1.0)
             needed_at = -math.inf
             continue
-        frames, delivered_seconds = row.produced + row.in_flight, row.delivered * _FRAME
-        listened = 0.0 if row.first_delivered_at is None else now - row.first_delivered_at
-        excess = frames * _FRAME - min(listened, delivered_seconds) - lead_limit
+        seconds, first_frame_at, first_delivered_at = frames * _FRAME, row.first_frame_at, row.first_delivered_at
+        underrun_at = -math.inf if first_frame_at is None else first_frame_at + seconds
+        delivered_seconds = row.delivered * _FRAME
+        listened = 0.0 if first_delivered_at is None else now - first_delivered_at
+        excess = seconds - (listened if listened < delivered_seconds else delivered_seconds) - lead_limit
         if excess < 0:
-            due.append(key)
+            due.append((underrun_at, row.in_flight, row.accepted_at, row.id))
             demands.append(live_demand(underrun_at - now))
-            if row.first_frame_at is not None and underrun_at < now + margin:
+            if first_frame_at is not None and underrun_at < now + margin:
                 late.append(row.id)
-            is_ahead = frames - row.delivered >= ahead_frames
-            needed_at = min(needed_at, underrun_at - AHEAD_SECONDS if is_ahead else -math.inf)
+            if frames - row.delivered < ahead_frames:
+                needed_at = -math.inf
+            elif underrun_at - AHEAD_SECONDS < needed_at:
+                needed_at = underrun_at - AHEAD_SECONDS
             continue
         abandoned_at = row.last_feedback_at + LISTENER_TIMEOUT
         if abandoned_at < now:
             abandoned.append(row.id)
         else:
             wake_at = min(wake_at, abandoned_at + 0.001)
-        if row.first_delivered_at is not None and listened < delivered_seconds:
+        if first_delivered_at is not None and listened < delivered_seconds:
             # The listener plays what was delivered, so that the lead shrinks with time.
             demands.append(live_demand(underrun_at - now))
             wake_at = min(wake_at, now + max(excess, 0.001))
     if needed_at > now:
         due, wake_at = [], min(wake_at, needed_at)
-    return Survey(due, None if wake_at == math.inf else wake_at, demands, late, abandoned)
-
-
-def late_margin(step_seconds: float) -> float:
-    """Returns the lead in seconds below which a stream is late, for steps of this duration."""
-    return min(LATE_MARGIN_SECONDS, LATE_MARGIN_STEPS * step_seconds)
+    return Survey(due, wake_at, demands, late, abandoned)

@@ -7,6 +7,7 @@ is called after vLLM has completed a step, and by then the step's frames are in 
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
 import torch
 from msgspec import Struct
 from torch import Tensor
@@ -19,7 +20,8 @@ from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.talker.allocation import PAGE_SIZE, IndexPool, batch_sizes, bucket_for, num_pages
 from syrinx_stages.talker.engine import EngineFull
-from syrinx_stages.talker.frame import CodeSampler, SamplingState, new_split_k_workspace
+from syrinx_stages.talker.frame import CodeSampler, SamplingState
+from syrinx_stages.talker.layers import new_split_k_workspace
 from syrinx_stages.talker.packed import pack
 from syrinx_stages.talker_vllm.frame_generator import MAX_POSITIONS, UNUSED_MODULES, SampledCodes, VllmRequest
 from syrinx_stages.talker_vllm.positions import Handle
@@ -92,6 +94,7 @@ class CudaFrameGenerator:
         self._write(slots.text_pages[slot], text_pages, prompt.text_rows)
         codes = request.codes.to(self._device, non_blocking=True)
         self._sampling.write(slot, *request.sampling, codes)
+        self._sampling.upload()
         slots.codes[slot, : len(codes)] = codes.short()
         slots.prompt_lengths[slot].fill_(len(prompt.embeds))
         slots.text_lengths[slot].fill_(len(prompt.text_rows))
@@ -109,7 +112,7 @@ class CudaFrameGenerator:
         return [
             SampledCodes(
                 codes[handle.slot, first : first + count].tobytes(),
-                self._sampling.read_marks([handle.slot] * count, range(first, first + count)),
+                self._sampling.read_marks(np.full(count, handle.slot), np.arange(first, first + count, dtype=np.int32)),
             )
             for handle, first, count in wanted
         ]

@@ -22,11 +22,13 @@ from syrinx_stages.contract.settings import VllmOptions
 from syrinx_stages.kernels.recorder import GraphRecorder
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
+from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.runtime.engine import Limits
-from syrinx_stages.runtime.errors import StartError
+from syrinx_stages.runtime.errors import RequestError, StartError
 from syrinx_stages.talker.allocation import batch_sizes
 from syrinx_stages.talker.engine import EngineFull, frame_results, with_marks
-from syrinx_stages.talker.prompt import Prepared, Prompt, Prompter
+from syrinx_stages.talker.inputs import EmbeddedPrompt, embed
+from syrinx_stages.talker.prompt import Prepared, Prompter
 from syrinx_stages.talker_vllm import model_directory
 from syrinx_stages.talker_vllm.frame_generator import MAX_POSITIONS, SampledCodes, VllmRequest
 from syrinx_stages.talker_vllm.model import CHECKPOINT_KEY, MAX_FRAMES_KEY
@@ -108,6 +110,7 @@ class VllmTalkerEngine:
             talker = checkpoint.load_talker(*UNUSED_MODULES)
             # Reference audio is encoded once per request, so float32 is affordable.
             self._prompter = Prompter(checkpoint.as_float32(), talker, self._max_positions)
+            self._talker = talker
         self._preparing.record_event()()
         # With tensor parallelism prompts are sent to worker processes, so they must be in host memory.
         self._prompt_device = torch.device("cpu") if options.tensor_parallel_size > 1 else checkpoint.device
@@ -144,11 +147,21 @@ class VllmTalkerEngine:
     def warm_up(self) -> None:
         """Does nothing: vLLM warms up while it loads."""
 
+    def open_text(self, languages: Sequence[str]) -> StreamedText:
+        message = "the talker on vLLM needs the whole text before it speaks; send text_mode sentences"
+        raise RequestError(f"text_mode: {message}", "text_mode")
+
+    def extend(self, request_id: str, tokens: Sequence[int], ended: bool) -> None:
+        raise NotImplementedError("`open_text` refuses requests with streamed text")
+
     @torch.inference_mode()
-    def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
+    def prepare(
+        self, request: SpeechRequest, codes: bytes, reference: bytes | None, text: StreamedText | None = None
+    ) -> Prepared:
         with self._preparing.on_stream():
             prepared = self._prompter.prepare(request, codes, reference, torch.device("cpu"))
-            prepared.prompt = Prompt(*(tensor.to(self._prompt_device) for tensor in prepared.prompt))
+            embedded = embed(self._talker, prepared.prompt)
+            prepared.embedded = EmbeddedPrompt(*(tensor.to(self._prompt_device) for tensor in embedded))
         self._preparing.record_event()()
         return prepared
 
@@ -159,17 +172,18 @@ class VllmTalkerEngine:
             raise EngineFull
         requests = []
         for each in prepared:
+            assert each.embedded is not None
             self._admitted += 1
             key = f"{each.request.id}/{self._admitted}"
             row = _Row(each, self._handles.allocate(), key, generated=each.frames)
             self._rows[each.request.id] = self._by_key[row.key] = row
             request = each.request
-            requests.append(VllmRequest(row.handle, each.prompt, each.codes, (request.sampling, request.seed)))
+            requests.append(VllmRequest(row.handle, each.embedded, each.codes, (request.sampling, request.seed)))
         with self._recorder.on_stream():
-            for each in prepared:
-                self._recorder.record_stream(*each.prompt)
-            opened = self._vllm.collective_rpc("syrinx_open", args=(requests,))
-        if not all(opened):
+            for opened in requests:
+                self._recorder.record_stream(*opened.prompt)
+            have_memory = self._vllm.collective_rpc("syrinx_open", args=(requests,))
+        if not all(have_memory):
             for each in prepared:
                 self.release(each.request.id)
             raise EngineFull
@@ -218,7 +232,7 @@ class VllmTalkerEngine:
         if frames <= 0:
             row.end = End(EndReason.LENGTH)
             return
-        tokens = prompt_tokens(row.handle, len(prepared.prompt.embeds) + prepared.frames)
+        tokens = prompt_tokens(row.handle, prepared.positions)
         sampling_params = SamplingParams(
             temperature=0.0,
             max_tokens=frames,
