@@ -123,7 +123,7 @@ def _counts(evidence: Evidence) -> Counts:
     A request is good if it was served, met the TTFA objective of its task type and did not underrun.
     """
     # Of an unknown task type are those that were invalid in themselves.
-    lost = sum(each.refused + each.errors for name, each in evidence.failed.items() if name != "unknown")
+    lost = sum(count for name, count in evidence.failed.items() if name != "unknown")
     late = sum(stats.requests - stats.within_objective for stats in evidence.streams.values())
     underruns = sum(stats.underruns for stats in evidence.streams.values())
     good = max(0, evidence.completed - late - underruns)

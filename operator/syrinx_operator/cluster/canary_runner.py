@@ -21,8 +21,8 @@ from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import progress_deadline
 from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.tuner.builder import Event
 from syrinx_operator.tuner.counters import CounterHistory, Observation
-from syrinx_operator.tuner.decide import Event
 from syrinx_operator.tuner.evidence import Evidence
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.snapshot import Snapshot

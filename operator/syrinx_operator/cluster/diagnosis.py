@@ -17,6 +17,7 @@ from syrinx_operator.cluster.names import (
     SETTINGS_PORT_NAME,
     TEMPLATE_LABEL,
     canary,
+    cell_in,
 )
 from syrinx_operator.cluster.state import STAGES, Component, Manifest, Problem, Replica
 from syrinx_operator.resource.sizes import codec_process
@@ -68,7 +69,7 @@ def replicas(pods: Iterable[Manifest], now: datetime) -> tuple[Replica, ...]:
         replica
         for pod in pods
         if (pod.get("status") or {}).get("phase") not in _FINISHED
-        and pod["metadata"].get("labels", {}).get(COMPONENT_LABEL) in components
+        and cell_in(pod["metadata"].get("labels", {}).get(COMPONENT_LABEL, ""))[0] in components
         for replica in _pod_replicas(pod, now)
     )
 
@@ -164,6 +165,7 @@ def parse_time(text: str) -> datetime | None:
 def _pod_replicas(pod: Manifest, now: datetime) -> Iterator[Replica]:
     metadata, status = pod["metadata"], pod.get("status") or {}
     labels, annotations = metadata["labels"], metadata.get("annotations", {})
+    component, cell = cell_in(labels[COMPONENT_LABEL])
     readiness = _condition(status, "Ready")
     is_ready = readiness.get("status") == "True"
     created = metadata.get("creationTimestamp") or ""
@@ -184,7 +186,8 @@ def _pod_replicas(pod: Manifest, now: datetime) -> Iterator[Replica]:
     replica = Replica(
         name=metadata["name"],
         uid=metadata.get("uid") or "",
-        component=Component(labels[COMPONENT_LABEL].removeprefix(CANARY_PREFIX)),
+        component=Component(component.removeprefix(CANARY_PREFIX)),
+        cell=cell,
         canary=labels[COMPONENT_LABEL].startswith(CANARY_PREFIX),
         template=labels.get(TEMPLATE_LABEL, ""),
         has_settings_port=any(port.get("name") == SETTINGS_PORT_NAME for port in ports),

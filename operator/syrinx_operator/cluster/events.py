@@ -14,7 +14,7 @@ from syrinx_operator.cluster.progress import STALLED
 from syrinx_operator.cluster.state import STAGES, Manifest, Owner
 from syrinx_operator.resource.spec import API_VERSION, KIND
 from syrinx_operator.resource.status import Condition, PipelineStatus, StageStatus, read
-from syrinx_operator.tuner.decide import Event
+from syrinx_operator.tuner.builder import Event
 
 log = logging.getLogger(__name__)
 

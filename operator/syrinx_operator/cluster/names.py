@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from syrinx_operator.cluster.state import Component, ObjectKey, Owner
+from syrinx_operator.cluster.state import REDIS, Component, ObjectKey, Owner
 from syrinx_operator.resource.spec import API_VERSION, KIND
 
 FIELD_MANAGER: Final = "syrinx-operator"
@@ -71,14 +71,25 @@ ACL_KEY: Final = "users.acl"
 SENTINEL_ACL_KEY: Final = "sentinel-users.acl"
 
 
-def workload(pipeline: str, component: Component) -> str:
-    """Returns the name of a component's workload and Service, and of most other objects of it."""
+def workload(pipeline: str, component: str) -> str:
+    """Returns the name of the workload and Service of a component or cell, and of most other objects of it."""
     return f"{pipeline}-{component}"
 
 
-def workload_key(pipeline: str, component: Component) -> ObjectKey:
-    """Returns the key of a component's workload."""
-    kind = "Deployment" if component is Component.GATEWAY else "StatefulSet"
+def redis_cell(form: Component, cell: int) -> str:
+    """Returns the value of the component label of a cell's managed Redis. That of the first cell is the component."""
+    return form.value if cell == 0 else f"{form}-c{cell}"
+
+
+def cell_in(label: str) -> tuple[str, int]:
+    """Returns the form of a managed Redis and its cell by the value of the component label; 0 for other components."""
+    form, _, cell = label.rpartition("-c")
+    return (form, int(cell)) if form in REDIS and cell.isdecimal() else (label, 0)
+
+
+def workload_key(pipeline: str, component: str) -> ObjectKey:
+    """Returns the key of the workload of a component or cell."""
+    kind = "Deployment" if component == Component.GATEWAY else "StatefulSet"
     return ObjectKey(kind, workload(pipeline, component))
 
 
@@ -93,9 +104,9 @@ def canary_key(pipeline: str, component: Component) -> ObjectKey:
     return ObjectKey("Deployment", f"{workload(pipeline, component)}-canary")
 
 
-def redis_hosts(pipeline: str) -> list[str]:
-    """Returns the host names of the servers of a replicated Redis, each of which has a sentinel."""
-    workload_name = workload(pipeline, Component.REDIS_HA)
+def redis_hosts(pipeline: str, cell: int = 0) -> list[str]:
+    """Returns the host names of the servers of a cell's replicated Redis, each of which has a sentinel."""
+    workload_name = workload(pipeline, redis_cell(Component.REDIS_HA, cell))
     return [f"{workload_name}-{ordinal}.{workload_name}" for ordinal in range(REDIS_SERVERS)]
 
 

@@ -12,7 +12,7 @@ from syrinx_operator.cluster.diagnosis import parse_time
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.download import RETRY_SECONDS
 from syrinx_operator.cluster.progress import STALLED, incomplete, is_stalled
-from syrinx_operator.cluster.state import Component, Metrics, Observed, Owner, Problem
+from syrinx_operator.cluster.state import REDIS, Component, Metrics, Observed, Owner, Problem
 from syrinx_operator.resource.canary_status import CanaryStatus
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import progress_deadline
@@ -84,16 +84,20 @@ def blocking(inputs: StatusInputs, component: Component) -> list[Problem]:
 
 
 def missing(inputs: StatusInputs, component: Component) -> list[Problem]:
-    """Returns the problem of a workload whose pods the cluster does not create."""
-    workload = inputs.observed.objects.get(names.workload_key(inputs.pipeline.name, component))
+    """Returns the problems of the workloads whose pods the cluster does not create."""
+    labels = [component.value]
+    if component in REDIS:
+        labels = [names.redis_cell(component, cell) for cell in range(inputs.pipeline.spec.connector.cells)]
+    keys = (names.workload_key(inputs.pipeline.name, label) for label in labels)
+    workloads = [found for key in keys if (found := inputs.observed.objects.get(key)) is not None]
     before = inputs.previous.get("Progressing")
     has_failed = before is not None and before.reason == STALLED
     since = datetime.min.replace(tzinfo=UTC) if has_failed else _true_since(inputs, "Progressing")
-    message = workload and since and diagnosis.missing_pods(workload, since, inputs.now)
-    if not message:
+    if since is None:
         return []
-    problem = Problem("PodsMissing", message)
-    return [_with_surge_advice(problem) if _is_surging(inputs, component) else problem]
+    messages = (diagnosis.missing_pods(workload, since, inputs.now) for workload in workloads)
+    problems = [Problem("PodsMissing", message) for message in messages if message]
+    return [_with_surge_advice(problem) for problem in problems] if _is_surging(inputs, component) else problems
 
 
 def diagnoses(inputs: StatusInputs, component: Component) -> list[tuple[Problem, bool]]:

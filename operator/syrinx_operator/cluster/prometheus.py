@@ -18,7 +18,6 @@ from msgspec import Struct
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.state import STAGES, Component, Owner
-from syrinx_operator.resource.knobs import TUNED_STAGES
 from syrinx_operator.tuner import snapshot
 from syrinx_operator.tuner.snapshot import LABELS, MAX_COUNT, Sample, Snapshot
 
@@ -32,9 +31,7 @@ MIN_SPAN = 90
 """Minimum query range in seconds, enough for several scrapes."""
 CLOCK_QUERY = "vector(time())"
 """PromQL for Prometheus's own clock, in seconds since 1970."""
-_STEPS = 10
-"""Evaluation points of a subquery's range."""
-_METRIC_LABELS = LABELS | {"__name__", "pod", "namespace", "stage", "version", *TUNED_STAGES}
+_METRIC_LABELS = LABELS | {"__name__", "pod", "namespace", "stage", "version"}
 """Labels that do not identify a scrape target."""
 _GENERATED = "[b-df-hj-np-tv-z0-9]+(-[b-df-hj-np-tv-z0-9]+)?"
 """How the name of a Deployment's pod ends: with a hash and a suffix; Kubernetes truncates long names at the hash.
@@ -88,21 +85,13 @@ def access(environment: Mapping[str, str]) -> Access:
     return found
 
 
-def counters_query(owner: Owner, seconds: int, *, summed: bool) -> str:
+def counters_query(owner: Owner, seconds: int) -> str:
     """Returns PromQL for the counters of all gateways, talkers and codecs in the last `seconds`.
 
-    It selects raw samples with their timestamps: `increase` extrapolates and misses a series' first value. Gateways
-    count by talker and codec. With many of both that would be too many samples: if `summed`, Prometheus sums over them.
+    It selects raw samples with their timestamps: `increase` extrapolates and misses a series' first value.
     """
     names = sorted({name for stage in snapshot.WANTED_METRICS.values() for name in stage})
-    series = f'{{__name__=~"{"|".join(names)}",{selector(owner)}}}'
-    if not summed:
-        return f"{series}[{seconds}s]"
-    labels = ", ".join(sorted(LABELS))
-    # A pod that two jobs scrape must count once.
-    deduplicated = f"max by (__name__, pod, {', '.join(TUNED_STAGES)}, {labels}) ({series})"
-    total = f"sum by (__name__, pod, {labels}) ({deduplicated})"
-    return f"{total}[{seconds}s:{max(seconds // _STEPS, 1)}s]"
+    return f'{{__name__=~"{"|".join(names)}",{selector(owner)}}}[{seconds}s]'
 
 
 def selector(owner: Owner, *, with_canary: bool = False) -> str:
@@ -124,7 +113,7 @@ def _pod_patterns(owner: Owner) -> dict[Component, str]:
 
 
 async def read(
-    url: str, owner: Owner, seconds: int, summed: bool, access: Access, clock: Callable[[], datetime]
+    url: str, owner: Owner, seconds: int, access: Access, clock: Callable[[], datetime]
 ) -> tuple[Snapshot, ...]:
     """Returns the counters of a pipeline's replicas in the last `seconds`, oldest first. Raises PrometheusError.
 
@@ -139,7 +128,7 @@ async def read(
                 asked_at = clock()
                 times = [one.value for one in await _query(client, url, CLOCK_QUERY)]
                 theirs, answered_at = float(times[0][1]) if len(times) == 1 and times[0] else -1.0, clock()
-                series = await _query(client, url, counters_query(owner, seconds, summed=summed))
+                series = await _query(client, url, counters_query(owner, seconds))
         # This form of the comparison also rejects NaN.
         if not 0 <= theirs <= MAX_COUNT:
             raise ValueError("no time")

@@ -14,7 +14,7 @@ from syrinx_operator.cluster.plan.tuning_record import tuning_record
 from syrinx_operator.cluster.state import Manifest, ObjectKey, Owner
 from syrinx_operator.cluster.telemetry import ConditionTelemetry
 from syrinx_operator.resource.tuning_status import State
-from syrinx_operator.tuner.decide import Event
+from syrinx_operator.tuner.builder import Event
 
 
 class Reports:

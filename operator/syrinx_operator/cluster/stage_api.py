@@ -16,7 +16,7 @@ from syrinx_operator.cluster.plan.records import Settings
 from syrinx_operator.cluster.state import STAGES, Replica
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.resource.pods import ADMIN_PORT
-from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS
+from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
 from syrinx_stages.contract.settings import SETTINGS_PORT, TOKEN_HEADER, ReportedSettings
 
 log = logging.getLogger(__name__)

@@ -72,6 +72,8 @@ class Replica(Struct, frozen=True, kw_only=True):
     component: Component
     canary: bool = False
     """Whether it belongs to a canary."""
+    cell: int = 0
+    """The cell of a Redis."""
     colocated: bool = False
     """Whether it runs in a pod of another stage's workload."""
     has_settings_port: bool = True
@@ -131,7 +133,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     autoscaled: frozenset[ObjectKey] = frozenset()
     """Workloads that a HorizontalPodAutoscaler (also one created by KEDA) targets."""
     password_uid: str | None = None
-    """UID of the password Secret of the managed Redis in its current form; None if it does not exist."""
+    """UID of the password Secret of the managed Redis in its current form, which all cells share; None without one."""
     token_uid: str | None = None
     """UID of the Secret with the token of the settings ports; None if it does not exist."""
     served_kinds: frozenset[str] = frozenset()

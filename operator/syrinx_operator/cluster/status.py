@@ -1,5 +1,6 @@
 """The status of a TTSPipeline with its conditions, built from the state observed in one reconcile. Pure."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -75,7 +76,7 @@ def status(inputs: StatusInputs) -> dict[str, Any]:
         pods, desired = inputs.observed.live(component), plan.replicas[component]
         ready, restarts = sum(pod.ready for pod in pods), sum(pod.restarts for pod in pods)
         redis = report.RedisStatus(
-            ready=ready >= _needed(desired), summary=f"{ready}/{desired}", restarts=restarts or None
+            ready=_serving_cells(inputs, component) > 0, summary=f"{ready}/{desired}", restarts=restarts or None
         )
     found = PipelineStatus(
         observed_generation=inputs.before.observed_generation if inputs.problems or spec.paused else owner.generation,
@@ -288,12 +289,15 @@ def _connector(inputs: StatusInputs) -> ConditionValue:
     url = inputs.pipeline.spec.connector.url
     if (component := state.redis_component(inputs.pipeline.spec)) is not None:
         ready, desired = sum(pod.ready for pod in inputs.observed.live(component)), inputs.plan.replicas[component]
-        if ready >= (needed := _needed(desired)):
-            return ConditionValue("True", "Serving", f"{ready} of {desired} servers are ready")
+        cells, needed = inputs.pipeline.spec.connector.cells, _needed(inputs.pipeline.spec.connector.replicas)
+        if serving := _serving_cells(inputs, component):
+            those = f", {serving} of {cells} cells serve" if cells > 1 else ""
+            return ConditionValue("True", "Serving", f"{ready} of {desired} servers are ready{those}")
         if not ready:
             return _unready(inputs, component)
         obstacles = [problem.message for problem, _ in diagnoses(inputs, component)]
-        message = f"{ready} of {desired} servers are ready, and {needed} are needed to have a primary"
+        of_cell = " of a cell" if cells > 1 else ""
+        message = f"{ready} of {desired} servers are ready, and {needed}{of_cell} are needed to have a primary"
         return ConditionValue("False", "NoQuorum", "; ".join([message, *obstacles]))
     if any(pod.ready for stage in (Component.TALKER, Component.CODEC) for pod in inputs.observed.live(stage)):
         return ConditionValue("True", "Reachable", f"the stages are connected to {url}")
@@ -301,8 +305,15 @@ def _connector(inputs: StatusInputs) -> ConditionValue:
     return ConditionValue("Unknown", "NotVerified", message)
 
 
+def _serving_cells(inputs: StatusInputs, component: Component) -> int:
+    """Returns the number of cells whose managed Redis serves."""
+    connector = inputs.pipeline.spec.connector
+    ready = Counter(pod.cell for pod in inputs.observed.live(component) if pod.ready)
+    return sum(ready[cell] >= _needed(connector.replicas) for cell in range(connector.cells))
+
+
 def _needed(servers: int) -> int:
-    """Returns how many servers of the managed Redis must be ready: the majority."""
+    """Returns how many servers of a cell's managed Redis must be ready: the majority."""
     return servers // 2 + 1
 
 

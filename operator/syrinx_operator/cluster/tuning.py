@@ -21,8 +21,9 @@ from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import Stage, engine_suffix
 from syrinx_operator.resource.tuning import TuningSpec
 from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS, Event
 from syrinx_operator.tuner.counters import Observation
-from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment, Decision, Event, assignment
+from syrinx_operator.tuner.decide import Assignment, Decision, assignment
 from syrinx_operator.tuner.evidence import Evidence, ReplicaStats
 from syrinx_operator.tuner.policy import Policy, policy_of
 from syrinx_operator.tuner.replicas import LOOK_SECONDS
@@ -39,8 +40,6 @@ TRIAL_METRICS_SECONDS: Final = 1.0
 WINDOW = 300.0
 """Measurement window in seconds; two tuning intervals if that is longer."""
 SCRAPE_SECONDS = 10.0
-MAX_ROUTES = 64
-"""Maximum number of talker-codec pairs for which raw samples are read from a Prometheus."""
 
 Scrape = Callable[[Replica], Awaitable[str]]
 
@@ -228,7 +227,7 @@ class MetricsReader:
             reading = await self._scrape_all([each for each in replicas if each.component in STAGES], scrape, now)
         else:
             span = WINDOW if before is None or before.newest_at is None else (now - before.newest_at).total_seconds()
-            reading = await self._query(pipeline, owner, _has_many_routes(replicas), min(span, WINDOW))
+            reading = await self._query(pipeline, owner, min(span, WINDOW))
         newest_at = max((each.time for each in reading.snapshots), default=before.newest_at if before else None)
         without_snapshots = msgspec.structs.replace(reading, snapshots=())
         self._memory[owner.uid] = _Memory(spec.tuning, now, without_snapshots, newest_at)
@@ -246,7 +245,7 @@ class MetricsReader:
         problem = f"cannot read the metrics of any gateway: {next(errors)}"
         return Reading(source="gateways", snapshots=found, reason="Error", problem=problem)
 
-    async def _query(self, pipeline: TTSPipeline, owner: Owner, summed: bool, span: float) -> Reading:
+    async def _query(self, pipeline: TTSPipeline, owner: Owner, span: float) -> Reading:
         spec = pipeline.spec
         assert spec.tuning.prometheus is not None
         monitor = spec.monitoring.pod_monitor
@@ -255,7 +254,7 @@ class MetricsReader:
         found: tuple[Snapshot, ...] = ()
         reason = problem = ""
         try:
-            found = await prometheus.read(spec.tuning.prometheus.url, owner, seconds, summed, self._access, self._clock)
+            found = await prometheus.read(spec.tuning.prometheus.url, owner, seconds, self._access, self._clock)
         except prometheus.PrometheusError as error:
             reason, problem = "Error", f"spec.tuning.prometheus: {error}"
         if not problem and not any(each.stage == Component.GATEWAY for each in found):
@@ -288,11 +287,6 @@ async def scrape_snapshot(replica: Replica, scrape: Scrape, at: datetime) -> Sna
     except Exception as error:
         # One unreachable replica must not hide the others, whatever the transport raises.
         return f"{replica.name}: {type(error).__name__}: {str(error)[:200]}"
-
-
-def _has_many_routes(replicas: Sequence[Replica]) -> bool:
-    talkers, codecs = (sum(each.component is component for each in replicas) for component in TUNED)
-    return talkers * codecs > MAX_ROUTES
 
 
 class TuningRunner:

@@ -30,7 +30,8 @@ async def up(pipeline: TTSPipeline, view: PipelineView | JsonView, *, port: int 
 
         async def serve() -> None:
             async with local:
-                slot.announce(local.gateway_url, local.gateway.admin_url or "", local.pipeline.spec.tuning.mode)
+                admin_urls = tuple(each.admin_url or "" for each in local.gateways)
+                slot.announce(local.gateway_url, admin_urls, local.pipeline.spec.tuning.mode)
                 view.note(f"ready at {local.gateway_url}   (Ctrl-C stops)", style="bold green")
                 view.note('try: syrinx say "The farmer opened the garden gate." -o speech.wav')
                 # Both run until a signal cancels them.

@@ -82,6 +82,7 @@ def publishable_pipeline(pipeline: TTSPipeline) -> TTSPipeline:
         spec = structs.replace(spec, model=structs.replace(spec.model, path=_publishable(spec.model.path)))
     if spec.connector.url is not None:
         spec = structs.replace(spec, connector=structs.replace(spec.connector, url=_publishable(spec.connector.url)))
+    voices = tuple(structs.replace(each, file=each.file and _publishable(each.file), url=None) for each in spec.voices)
     keys, tls = spec.gateway.api_keys, spec.gateway.tls
     if keys is not None and keys.file is not None:
         keys = structs.replace(keys, file=_publishable(keys.file))
@@ -89,7 +90,7 @@ def publishable_pipeline(pipeline: TTSPipeline) -> TTSPipeline:
         files = {"certificate_file": _publishable(tls.certificate_file), "key_file": _publishable(tls.key_file)}
         tls = structs.replace(tls, **files)
     hosts = {"reference_hosts": (), "trusted_proxies": (), "cors": CorsSpec()}
-    spec = structs.replace(spec, gateway=structs.replace(spec.gateway, api_keys=keys, tls=tls, **hosts))
+    spec = structs.replace(spec, voices=voices, gateway=structs.replace(spec.gateway, api_keys=keys, tls=tls, **hosts))
     return structs.replace(pipeline, spec=spec)
 
 

@@ -63,6 +63,8 @@ class LocalPipeline:
         self.processes: list[Child] = []
         self.settings_headers = {TOKEN_HEADER: secrets.token_urlsafe(32)}
         """Headers of requests for the stages' settings: a token of this run."""
+        self.redis_pids: dict[str, int] = {}
+        """Process ids of the Redis servers that this pipeline runs, by name."""
         self._directory = directory
         self._observe = observe
         self._start_timeout = start_timeout
@@ -83,14 +85,14 @@ class LocalPipeline:
         return hashlib.sha256(msgspec.json.encode(configurations)).hexdigest()[:12]
 
     @property
-    def gateway(self) -> Member:
-        """The first gateway; all have the same URL."""
-        return next(member for member in self.members if member.stage == Stage.GATEWAY)
+    def gateways(self) -> list[Member]:
+        """The gateways; all have the same URL."""
+        return [member for member in self.members if member.stage == Stage.GATEWAY]
 
     @property
     def gateway_url(self) -> str:
         """URL of the pipeline's API; empty before it is ready."""
-        return self.gateway.url or ""
+        return self.gateways[0].url or ""
 
     async def __aenter__(self) -> Self:
         try:
@@ -174,16 +176,26 @@ class LocalPipeline:
     async def _redis_environment(self) -> dict[str, str]:
         connector = self.pipeline.spec.connector
         if connector.url is None:
-            return await self._cleanup.enter_async_context(_managed_redis(self._observe))
+            return await self._managed_environment(connector.cells)
+        url = " ".join(connector.urls())
         if connector.password_env is None:
-            return {"REDIS_URL": connector.url}
+            return {"REDIS_URL": url}
         password = os.environ.get(connector.password_env)
         if not password:
             raise LocalError(
                 f"the environment variable {connector.password_env} from spec.connector.passwordEnv is not set; "
                 "it must contain the password of Redis"
             )
-        return {"REDIS_URL": connector.url, "REDIS_PASSWORD": password}
+        return {"REDIS_URL": url, "REDIS_PASSWORD": password}
+
+    async def _managed_environment(self, cells: int) -> dict[str, str]:
+        """Starts a Redis for each cell. All have one password."""
+        urls, password = [], secrets.token_urlsafe(24)
+        for cell in range(cells):
+            name = f"redis-{cell}" if cells > 1 else "redis"
+            server = _managed_redis(name, password, self._observe, self.redis_pids)
+            urls.append(await self._cleanup.enter_async_context(server))
+        return {"REDIS_URL": " ".join(urls), "REDIS_PASSWORD": password}
 
 
 @contextlib.contextmanager
@@ -214,14 +226,15 @@ def stage_environment(inherited: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextlib.asynccontextmanager
-async def _managed_redis(observe: Observer) -> AsyncIterator[dict[str, str]]:
-    """Runs a Redis server, which is restarted at the same address, and yields its environment variables."""
+async def _managed_redis(name: str, password: str, observe: Observer, pids: dict[str, int]) -> AsyncIterator[str]:
+    """Runs a Redis server, which is restarted at the same address, and yields its URL. Keeps its entry of `pids`."""
 
-    def start(port: int | None = None, password: str | None = None) -> RedisServer:
-        observe(Event("starting", "redis", "starting"))
+    def start(port: int | None = None) -> RedisServer:
+        observe(Event("starting", name, "starting"))
         begin = time.monotonic()
         server = RedisServer(port, password)
-        observe(ready("redis", server.url, time.monotonic() - begin))
+        pids[name] = server.process.pid
+        observe(ready(name, server.url, time.monotonic() - begin))
         return server
 
     try:
@@ -237,19 +250,19 @@ async def _managed_redis(observe: Observer) -> AsyncIterator[dict[str, str]]:
             begin = time.monotonic()
             code = await asyncio.to_thread(server.process.wait)
             delay = backoff.delay(code, time.monotonic() - begin, alone=True)
-            observe(exited("redis", code, delay))
+            observe(exited(name, code, delay))
             await asyncio.sleep(delay)
             with contextlib.suppress(RedisServerError):
-                dead, server = server, start(server.port, server.password)
+                dead, server = server, start(server.port)
                 dead.stop()
 
-    watch = asyncio.create_task(supervise(), name="supervise redis")
+    watch = asyncio.create_task(supervise(), name=f"supervise {name}")
     try:
-        yield {"REDIS_URL": server.url, "REDIS_PASSWORD": server.password}
+        yield server.url
     finally:
         watch.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watch
         begin = time.monotonic()
         server.stop()
-        observe(stopped("redis", 0, time.monotonic() - begin))
+        observe(stopped(name, 0, time.monotonic() - begin))

@@ -26,8 +26,8 @@ class RunningPipeline(Struct, frozen=True):
     pid: int
     url: str = ""
     """URL of its API; empty while it starts."""
-    admin_url: str = ""
-    """URL of the gateway's health and metrics. The token of its settings is in no file."""
+    admin_urls: tuple[str, ...] = ()
+    """URLs of the gateways' health and metrics. The token of their settings is in no file."""
     tuning: str = ""
     """Its `spec.tuning.mode`."""
 
@@ -38,9 +38,9 @@ class PipelineDirectory(Struct, frozen=True):
     directory: Path
     descriptor: int
 
-    def announce(self, url: str, admin_url: str = "", tuning: str = "") -> None:
+    def announce(self, url: str, admin_urls: tuple[str, ...] = (), tuning: str = "") -> None:
         """Publishes the pipeline's URLs to other processes of this user. An empty `url` withdraws them."""
-        running = RunningPipeline(self.directory.name, os.getpid(), url, admin_url, tuning)
+        running = RunningPipeline(self.directory.name, os.getpid(), url, admin_urls, tuning)
         os.ftruncate(self.descriptor, 0)
         os.pwrite(self.descriptor, msgspec.json.encode(running), 0)
 

@@ -22,8 +22,9 @@ from syrinx_operator.resource.sizes import codec_process, device_of
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import Stage, engine_suffix, model_generation
 from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
 from syrinx_operator.tuner.counters import Observation
-from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment, assignment
+from syrinx_operator.tuner.decide import Assignment, assignment
 from syrinx_operator.tuner.evidence import ReplicaStats, slo_statuses
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.runner import Tuner

@@ -153,7 +153,7 @@ def load_one(
 def load_file(
     file: str, notify: Callable[[str], None] | None = None, complete: Callable[[Any], Any] = lambda value: value
 ) -> TTSPipeline:
-    """Returns the only pipeline of a file (`-`: standard input), with absolute paths of model, keys and certificate.
+    """Returns the only pipeline of a file (`-`: standard input), with absolute paths.
 
     `notify` and `complete`: as in `load_one`. Raises `InvalidPipeline`.
     """
@@ -165,7 +165,9 @@ def load_file(
         api_keys=_with_absolute(gateway.api_keys, directory, "file"),
         tls=_with_absolute(gateway.tls, directory, "certificate_file", "key_file"),
     )
-    spec = msgspec.structs.replace(spec, model=_with_absolute(spec.model, directory, "path"), gateway=gateway)
+    model = _with_absolute(spec.model, directory, "path")
+    voices = tuple(_with_absolute(voice, directory, "file") for voice in spec.voices)
+    spec = msgspec.structs.replace(spec, model=model, voices=voices, gateway=gateway)
     return msgspec.structs.replace(pipeline, spec=spec)
 
 

@@ -8,7 +8,8 @@ from syrinx_operator.resource import pods
 from syrinx_operator.resource.autoscaling import AutoscalingSpec
 from syrinx_operator.resource.pods import KUBERNETES, Object
 from syrinx_stages.contract import settings
-from syrinx_stages.contract.settings import ModelAlias, Seconds, VoiceAlias, VoiceName
+from syrinx_stages.contract.api import LexiconWord, Respelling
+from syrinx_stages.contract.settings import MAX_TEXT_LENGTH, ModelAlias, Seconds, VoiceAlias, VoiceName
 
 _API = settings.ApiConfig()
 _GATEWAY = settings.GatewaySettings()
@@ -64,7 +65,7 @@ class HttpRouteSpec(Object, frozen=True, kw_only=True):
     hostnames: Annotated[tuple[Hostname, ...], Meta(max_length=16)] = ()
     """Host names of the API. Default: those of the listeners."""
     path: RoutePath = "/"
-    """Prefix of the paths to route, which is not rewritten: /v1 exposes the API without its page at /docs."""
+    """Prefix of the paths to route, which is not rewritten: /v1 exposes the API without its pages."""
     annotations: pods.Annotations = {}
     """Annotations of the HTTPRoute."""
 
@@ -95,7 +96,7 @@ class IngressSpec(Object, frozen=True, kw_only=True):
     host: Hostname | None = None
     """Host name of the API. Default: all."""
     path: RoutePath = "/"
-    """Prefix of the paths to route, which is not rewritten: /v1 exposes the API without its page at /docs."""
+    """Prefix of the paths to route, which is not rewritten: /v1 exposes the API without its pages."""
     tls: IngressTls | None = None
     """Certificate for HTTPS, which the ingress controller terminates. Default: none."""
     annotations: pods.Annotations = {}
@@ -119,7 +120,7 @@ class ApiSpec(Object, frozen=True, kw_only=True):
     """Accept OpenAI's voice and model names (alloy, tts-1, ...) as aliases, so that clients work on their defaults."""
     voice_aliases: Annotated[dict[VoiceAlias, VoiceName], Meta(max_length=32)] = _API.voice_aliases
     """Other names of voices, in lower case, each with its voice. `default` is the voice of requests that name none. A
-    gateway does not start if the checkpoint does not have a voice. Default: none."""
+    gateway does not start without one of the voices. Default: none."""
     model_aliases: Annotated[tuple[ModelAlias, ...], Meta(max_length=16)] = _API.model_aliases
     """Other names that clients may send as `model`. Default: none."""
     unsupported_instructions: Literal["Ignore", "Refuse"] = _API.unsupported_instructions
@@ -128,6 +129,14 @@ class ApiSpec(Object, frozen=True, kw_only=True):
     runaway_guard: bool = _API.runaway_guard
     """Stop speech that would not end or has gone wrong, and make whole files again with another seed. Requests may
     choose otherwise with `runaway_guard`."""
+    max_text_length: Annotated[int, Meta(ge=1, le=MAX_TEXT_LENGTH)] = _API.max_text_length
+    """Maximum number of characters of a text. Longer ones are answered with 400."""
+    normalize: bool | None = _API.normalize
+    """Write numbers, dates, times, money, units and abbreviations as words before they are spoken. Requests may choose
+    otherwise with `normalize`. Default: if `generation_config.json` of the checkpoint says `"normalize": true`."""
+    lexicon: Annotated[dict[LexiconWord, Respelling], Meta(max_length=200)] = _API.lexicon
+    """Respellings of words or phrases. An entry in lower case matches in any case. Requests may add to it with
+    `lexicon`. Default: none."""
 
 
 class VoicesSpec(Object, frozen=True, kw_only=True):
@@ -194,6 +203,8 @@ class GatewaySpec(pods.PodFields, frozen=True, kw_only=True):
     """Hosts from which reference audio may be downloaded by URL. Default: none."""
     api: ApiSpec = ApiSpec()
     """Names that the API accepts besides those of the checkpoint, and what it does with instructions."""
+    playground: bool | None = None
+    """Serve a page at / on which to try speech. Default: true with `syrinx up`, otherwise false."""
     voices: VoicesSpec = VoicesSpec()
     """How many voices clients may keep."""
     api_keys: ApiKeysSpec | None = None

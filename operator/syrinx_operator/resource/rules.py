@@ -42,13 +42,16 @@ from syrinx_operator.resource.pod_rules import POD_RULES, pod_template
 NAME_LENGTH: Final = 40
 """Maximum length of a pipeline's name, which is a prefix of the names of its objects."""
 _PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
-_HOST = rf"([A-Za-z0-9][-A-Za-z0-9._]*|\[[0-9A-Fa-f.:]+\])(:{_PORT})?"
+_HOST = rf"(([A-Za-z0-9]|[{{]cell[}}])([-A-Za-z0-9._]|[{{]cell[}}])*|\[[0-9A-Fa-f.:]+\])(:{_PORT})?"
 _USER = r"([^\s/@:?#\[\]]+@)?"
+_HOSTS = rf"{_USER}{_HOST}(,{_HOST})*"
 REDIS_URL: Final = (
-    rf"^(rediss?://{_USER}{_HOST}|rediss?[+]sentinel://{_USER}{_HOST}(,{_HOST})*/[A-Za-z0-9][-A-Za-z0-9._]*)(/[0-9]*)?$"
+    rf"^((rediss?://{_USER}{_HOST}|rediss?[+]sentinel://{_HOSTS}/[A-Za-z0-9]([-A-Za-z0-9._]|[{{]cell[}}])*)"
+    rf"(/([0-9]*|[{{]cell[}}]))?|rediss?[+]cluster://{_HOSTS})$"
 )
-"""SCHEME://[USER@]HOST[:PORT][/DB], or SCHEME+sentinel://[USER@]HOST[:PORT],…/SERVICE[/DB]; a host is a name, an IPv4
-address, or an IPv6 address in brackets."""
+"""SCHEME://[USER@]HOST[:PORT][/DB], SCHEME+sentinel://[USER@]HOST[:PORT],…/SERVICE[/DB] or
+SCHEME+cluster://[USER@]HOST[:PORT],…; a host is a name, an IPv4 address, or an IPv6 address in brackets. `{cell}` may
+be part of hosts and service, and the database."""
 _PARENT: Final = "(^|/)[.][.](/|$)"
 _LINK_LOCAL: Final = r"^https?://(169[.]254[.]|\[[Ff][Ee]80:|\[[Ff][Dd]00:[Ee][Cc]2:)"
 PASSWORD_IN_URL: Final = "^[^/]*//[^/?#]*:[^/?#]*@"
@@ -143,6 +146,16 @@ def _syrinx_scales(stage: str) -> Iterator[Rule]:
     yield Rule("tuning.mode", other | ~equals("tuning.mode", "Off"), message, cluster_only=True)
 
 
+def _enough_for_cells(stage: str) -> Iterator[Rule]:
+    replicas, autoscaling = f"{stage}.replicas", f"{stage}.autoscaling"
+    exempt = ~equals("topology", "Separate") if stage == "codec" else equals("connector.cells", 1)
+    message = "each cell needs one: must be at least connector.cells"
+    detail = f"{message}, {{self.connector.cells}}"
+    yield Rule(replicas, exempt | at_most("connector.cells", replicas), message, detail=detail)
+    minimum = f"{autoscaling}.minReplicas"
+    yield Rule(minimum, exempt | ~has(autoscaling) | at_most("connector.cells", minimum), message, detail=detail)
+
+
 _BY_SYRINX = equals("by", "Syrinx")
 _SEPARATE = equals("topology", "Separate")
 _RESIDENT_ROWS = Rule(
@@ -223,9 +236,19 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
             _SEPARATE | equals("talker.engine", "torch"),
             "vLLM needs its own process: use engine torch or topology Separate",
         ),
+        *(rule for stage in ("talker", "codec") for rule in _enough_for_cells(stage)),
         *(_keda_needs_prometheus(stage) for stage in ("gateway", "talker", "codec")),
         *(rule for stage in ("talker", "codec") for rule in _syrinx_scales(stage)),
         immutable("self.topology == oldSelf.topology", "is immutable", "topology"),
+    ),
+    spec.VoiceSpec: (
+        exactly_one("file", "url"),
+        requires(
+            "file",
+            starts_with("file", "/"),
+            "must be an absolute path in the gateways' container",
+            cluster_only=True,
+        ),
     ),
     model.ModelSpec: (
         exactly_one("path", "huggingFace", "s3", "image", flag="bundled"),
@@ -313,6 +336,13 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         ),
         *(requires(field, ~has("url"), "must not be set with `url`") for field in ("image", "storage", "podTemplate")),
         Rule("replicas", equals("replicas", 1) | ~has("url"), "must not be set with `url`"),
+        requires(
+            "url",
+            equals("cells", 1) | matches("url", "[{]cell[}]") | matches("url", "^rediss?[+]cluster://"),
+            "must contain {cell}, which stands for the number of a cell, unless it is that of a Redis Cluster",
+            detail="must contain {{cell}}, which stands for the number of one of {self.cells} cells, unless it is that "
+            "of a Redis Cluster",
+        ),
         requires("caSecret", ~has("url") | starts_with("url", "rediss"), "needs a rediss:// URL"),
         requires("passwordEnv", has("passwordSecret"), "is for `syrinx up`: set passwordSecret", cluster_only=True),
         requires(
@@ -325,9 +355,11 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         requires(
             "url",
             matches("url", PASSWORD_IN_URL) | matches("url", REDIS_URL),
-            "must be redis://HOST:PORT/DB or redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB, or rediss… for TLS",
-            detail="{self.url!r} is not accepted; expected redis://HOST:PORT/DB or "
-            "redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB, or rediss… for TLS",
+            "must be redis://HOST:PORT/DB, redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB or "
+            "redis+cluster://HOST:PORT,HOST:PORT, or rediss… for TLS",
+            detail="{self.url!r} is not accepted; expected redis://HOST:PORT/DB, "
+            "redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB or redis+cluster://HOST:PORT,HOST:PORT, "
+            "or rediss… for TLS",
         ),
         immutable("self.managed == oldSelf.managed", "the choice of managed or url is immutable"),
         immutable(

@@ -178,6 +178,22 @@ class ServiceAccountSpec(Object, frozen=True, kw_only=True):
     """Annotations, for example of a cloud's identity."""
 
 
+class VoiceSpec(Object, frozen=True, kw_only=True):
+    """A voice that all clients may use: exactly one of `file` and `url`."""
+
+    name: Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=64)]
+    """Name that clients send as `voice`, ignoring case."""
+    file: Annotated[pods.Line, Meta(max_length=1024)] | None = None
+    """File with 1 to 30 s of speech: wav, flac, ogg or mp3, up to 16 MB. On Kubernetes an absolute path in the
+    gateways' container, for example below the mountPath of one of gateway.extraVolumes; with `syrinx up` also a path
+    from the directory of the resource's file."""
+    url: Annotated[str, Meta(pattern=r"^https?://[^\s@]+$", max_length=2048)] | None = None
+    """URL of such a file, on one of gateway.referenceHosts."""
+    transcript: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    """What is said in the file. Default: none; the voice is then its speaker embedding alone, which is less like the
+    speaker."""
+
+
 class PipelineSpec(Object, frozen=True, kw_only=True):
     """The desired state of the pipeline."""
 
@@ -206,6 +222,9 @@ class PipelineSpec(Object, frozen=True, kw_only=True):
     model: ModelSpec = ModelSpec(bundled=True)
     """The checkpoint to serve: exactly one of `bundled`, `path`, `huggingFace`, `s3` and `image`. Default: the bundled
     voice."""
+    voices: Annotated[tuple[VoiceSpec, ...], Meta(max_length=32), list_map("name")] = ()
+    """Voices that all clients may use, cloned by a Base checkpoint. The first is the voice of requests that name none.
+    A gateway reads them when it starts, and does not start if one cannot be used. Default: none."""
     gateway: GatewaySpec = GatewaySpec()
     """The public HTTP API."""
     topology: Literal["Separate", "Colocated"] = "Separate"

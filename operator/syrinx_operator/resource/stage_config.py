@@ -22,6 +22,7 @@ from syrinx_stages.contract.messages import TaskType
 from syrinx_stages.contract.settings import (
     ApiConfig,
     GatewaySettings,
+    SharedVoice,
     StageConfig,
     TlsFiles,
     VllmOptions,
@@ -75,6 +76,7 @@ def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
         pipeline=pipeline.name,
         generation=model_generation(spec, version),
         replica="",
+        cells=spec.connector.cells,
         settings_port=0,
         model="bundled" if spec.model.path is None else spec.model.path,
         model_name=pipeline.model_name,
@@ -99,7 +101,12 @@ def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
     public = {
         name: getattr(spec.gateway, name) for name in ("port", "reference_hosts", "drain_seconds", "trusted_proxies")
     }
-    public |= {"api": api_config(spec.gateway), "voices": voice_limits(spec.gateway)}
+    public |= {
+        "api": api_config(spec.gateway),
+        "voices": voice_limits(spec.gateway),
+        "shared_voices": shared_voices(spec),
+    }
+    public["playground"] = spec.gateway.playground is not False
     public |= {"cors_origins": spec.gateway.cors.allow_origins, **_local_access(spec.gateway)}
     talkers = replicas(Stage.TALKER, spec.talker.replicas, **engine, **compute(spec.talker, talker_resident(spec)))
     codecs = replicas(Stage.CODEC, codec.replicas, **compute(codec, codec_resident(spec)))
@@ -209,6 +216,11 @@ def api_config(spec: GatewaySpec) -> ApiConfig:
 def voice_limits(spec: GatewaySpec) -> VoiceLimits:
     """Returns how many voices clients may keep."""
     return VoiceLimits(**structs.asdict(spec.voices))
+
+
+def shared_voices(spec: PipelineSpec) -> tuple[SharedVoice, ...]:
+    """Returns the voices that all clients may use."""
+    return tuple(SharedVoice(**structs.asdict(voice)) for voice in spec.voices)
 
 
 def tracing_environment(spec: PipelineSpec) -> dict[str, str]:

@@ -146,7 +146,7 @@ class RedisStatus(StatusStruct, frozen=True, kw_only=True):
     """The managed Redis."""
 
     ready: bool
-    """Whether it serves: with replicas, whether the majority is ready."""
+    """Whether it serves: with replicas, whether the majority is ready; with cells, whether one of them serves."""
     summary: Annotated[str, Meta(max_length=32)] | None = None
     """Ready and desired servers, for example 3/3."""
     restarts: Count | None = None

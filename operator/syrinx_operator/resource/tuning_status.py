@@ -218,7 +218,6 @@ class Curve(StatusStruct, frozen=True, array_like=True):
 class Capacity(StatusStruct, frozen=True, kw_only=True):
     """What talkers and codecs can serve, according to the model."""
 
-    time: Annotated[Timestamp, Meta(description="When it was computed.")]
     setting: Annotated[Setting, Meta(description="The setting that it holds for.")]
     shares: Annotated[Mapping[str, Ratio], Meta(description="Shares of the task types that it holds for.")]
     frames: Annotated[float, Meta(ge=0, description="Mean frames of a request that it holds for.")]

@@ -11,6 +11,7 @@ from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.tuning_status import (
     MAX_HISTORY,
     MAX_TRIED,
+    Capacity,
     Phase,
     Replicas,
     State,
@@ -18,18 +19,20 @@ from syrinx_operator.resource.tuning_status import (
     Tried,
     Verdict,
 )
-from syrinx_operator.tuner.evidence import Evidence
+from syrinx_operator.tuner.evidence import Evidence, alike
 from syrinx_operator.tuner.plan import Answer, Question
 from syrinx_operator.tuner.policy import Policy
 
-SAME_LOAD = 1.25
-"""Factor of the rate within which a result holds."""
+OVERRIDE_TTL_SECONDS = 60.0
+"""Lifetime of a settings override that is not renewed. Covers at least three evaluations."""
 
 EventKind = Literal["Normal", "Warning"]
 Look = Callable[[datetime, datetime], Evidence]
 """Returns what is known of a window."""
 Ask = Callable[[Question], Answer | None]
-"""Returns the answer to this question, or to one asked shortly before; None while it is not known yet."""
+"""Returns the best setting for this question, or for one asked shortly before; None while it is not known yet."""
+AskCapacity = Callable[[Question, float], Capacity | None]
+"""Returns the capacity of replicas, for a ratio of requests to serve well, as `Ask` does."""
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -43,17 +46,17 @@ class Event(Struct, frozen=True, kw_only=True):
     """Inputs of the decision for the audit log. msgspec can encode them as JSON."""
 
 
-class DecisionBuilder:
+class DecisionBuilder(Struct):
     """Builds one decision. The phases replace fields of `state` through `set`."""
 
-    def __init__(self, policy: Policy, state: State, look: Look, ask: Ask, now: datetime) -> None:
-        self.policy = policy
-        self.state = state
-        self.look = look
-        self.ask = ask
-        self.now = now
-        self.events: list[Event] = []
-        self.requeue_after = policy.interval
+    policy: Policy
+    state: State
+    look: Look
+    ask: Ask
+    ask_capacity: AskCapacity
+    now: datetime
+    requeue_after: float
+    events: list[Event] = []
 
     def set(self, **fields: Any) -> None:
         """Replaces fields of the state."""
@@ -64,6 +67,12 @@ class DecisionBuilder:
         """What is known about the number of replicas."""
         assert self.state.replicas is not None
         return self.state.replicas
+
+    @property
+    def predicted(self) -> float | None:
+        """Returns the difference that the model predicted at its last run."""
+        forecast = self.state.forecast
+        return None if forecast is None else forecast.best - forecast.current
 
     def set_phase(self, phase: Phase, message: str) -> None:
         """Sets the phase and its message."""
@@ -98,11 +107,6 @@ class DecisionBuilder:
             e for e in self.state.tried if (e.setting, e.baseline) != (setting, baseline) or not alike(e.rate, rate)
         ]
         self.set(tried=(*others, added)[-MAX_TRIED:])
-
-
-def alike(one: float, other: float) -> bool:
-    """Returns whether two rates are the same load."""
-    return one < other * SAME_LOAD and other < one * SAME_LOAD
 
 
 def in_force(policy: Policy, state: State) -> Setting:

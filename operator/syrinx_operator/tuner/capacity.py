@@ -2,21 +2,19 @@
 
 import math
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import Capacity, Curve, Replicas, StageReplicas
-from syrinx_operator.tuner.builder import DecisionBuilder, alike, in_force
-from syrinx_operator.tuner.evidence import Evidence
-from syrinx_operator.tuner.plan import Question, calibrated
+from syrinx_operator.tuner.builder import DecisionBuilder, in_force
+from syrinx_operator.tuner.evidence import WINDOW_SECONDS, Evidence, alike
+from syrinx_operator.tuner.plan import Question, calibrated, question_of
 from syrinx_operator.tuner.whatif import Model
 
-WELL_SECONDS, BADLY_SECONDS = 150.0, 45.0
-"""Least time that shows that requests are served well, or badly. Bursts do not show in less than the first."""
+BADLY_SECONDS = 45.0
+"""Least time that shows that requests are served badly. That they are served well takes half a window: bursts."""
 SAME_MIX = 0.4
 """Sum of the changes of the task types' shares for which a capacity still holds."""
 MAX_CORRECTION = 3.0
@@ -26,38 +24,23 @@ LESS = 0.9
 """Part of a use of the capacity with bad requests that is used from then on."""
 MILD = 5.0
 """Ratio of bad requests, of what is tolerated, that shows that a capacity is nearly reached."""
-GROWTH_SECONDS, FAST, SLOW = 300.0, 1.03, 1.005
-"""Growth of the correction in this time while requests are served well, up to what was too much, and beyond."""
+FAST, SLOW = 1.03, 1.005
+"""Growth of the correction in a window while requests are served well, up to what was too much, and beyond."""
 _COUNTS, _SPAN = (1, 2, 4, 8), 4
 """A curve goes through the first of these numbers of replicas that serves a load well, and `_SPAN` times as many."""
-_REQUESTS, _MAX_TARGET = 1600, 0.998
-"""Requests that the model plays, and the ratio to serve well that they can show."""
+_REQUESTS = 1600
+"""Requests that the model plays."""
 _AMPLE_CODECS, _AMPLE_TALKERS = 8, 2
 """Codecs for each talker, and talkers for each that is needed, which do not limit the other stage."""
 
 
-class CapacityQuestion(Struct, frozen=True, kw_only=True):
-    """What the capacity of replicas depends on."""
-
-    asked: Question
-    target: float
-    """Ratio of requests to serve well."""
-    time: datetime
-
-
-AskCapacity = Callable[[CapacityQuestion], Capacity | None]
-"""Returns the answer to this question, or to one asked shortly before; None while it is not known yet."""
-AskModel = Callable[[DecisionBuilder, Evidence, Setting], Question | None]
-"""Returns a question about a setting and the requests of a window; None while the engines' times are not known."""
-
-
-def capacity(question: CapacityQuestion) -> Capacity:
-    """Returns the requests per second that talkers and codecs serve well. Takes seconds."""
-    asked = question.asked
+def capacity(asked: Question, target: float) -> Capacity:
+    """Returns the requests per second of which talkers and codecs serve the ratio `target` well. Takes seconds."""
     # How fast the engines are in truth, the corrections say.
     load, plant = asked.load, replace(calibrated(asked), slowdown=asked.plant.slowdown)
     # Each stage may cause half of the bad requests.
-    tolerated = (1 - min(question.target, _MAX_TARGET)) / 2
+    # Three of the requests that are played are the least that shows a ratio.
+    tolerated = max(1 - target, 3 / _REQUESTS) / 2
     talkers = codecs = Curve()
 
     def bad_ratio(rate: float, talkers: int, codecs: int) -> float:
@@ -78,7 +61,6 @@ def capacity(question: CapacityQuestion) -> Capacity:
     if talkers.slope:
         codecs = _curve(of_codecs, tolerated, load.rate / plant.codecs)
     return Capacity(
-        time=question.time,
         setting=asked.current,
         shares=_shares(asked),
         frames=load.frames,
@@ -123,19 +105,19 @@ def _shares(asked: Question) -> dict[str, float]:
 # What is observed ---------------------------------------------------------------------------------------------------
 
 
-def measure(builder: DecisionBuilder, load: Evidence, known: Evidence, question: AskModel, ask: AskCapacity) -> None:
+def measure(builder: DecisionBuilder, load: Evidence, known: Evidence) -> None:
     """Asks the model for the capacity, unless it is known for this setting and mix of requests.
 
     `load` is a window of requests, `known` is the part of it that the present replicas served.
     """
     memory, setting = builder.replicas, in_force(builder.policy, builder.state)
     # What is observed corrects the first answer at once.
-    if load.seconds < WELL_SECONDS or (memory.capacity is None and _is_well(builder, known) is None):
+    if load.seconds < WINDOW_SECONDS / 2 or (memory.capacity is None and _is_well(builder, known) is None):
         return
-    asked = question(builder, load, setting)
+    asked = question_of(builder.policy, builder.state, load, setting, builder.now)
     if asked is None or _holds(memory.capacity, asked):
         return
-    found = ask(CapacityQuestion(asked=asked, target=_target(builder), time=builder.now))
+    found = builder.ask_capacity(asked, _target(builder))
     if found is None:
         builder.requeue_after = min(builder.requeue_after, 2.0)
     elif found.setting == setting:
@@ -156,7 +138,7 @@ def _is_well(builder: DecisionBuilder, known: Evidence) -> bool | None:
     tolerated = (1 - _target(builder)) * seen.accepted
     if known.seconds >= BADLY_SECONDS and seen.bad > tolerated + 2 * math.sqrt(known.dispersion * tolerated) + 1:
         return False
-    return True if known.seconds >= WELL_SECONDS and seen.bad <= tolerated / 2 else None
+    return True if known.seconds >= WINDOW_SECONDS / 2 and seen.bad <= tolerated / 2 else None
 
 
 def correct(builder: DecisionBuilder, known: Evidence) -> None:
@@ -167,7 +149,7 @@ def correct(builder: DecisionBuilder, known: Evidence) -> None:
     rate, curves = sum(known.rates.values()), memory.capacity.curves
     use = {stage: curves[stage].needed(rate) / max(part.ready, 1) for stage, part in memory.stages.items()}
     if is_well:
-        new = _raised(memory, use, grows=builder.seconds_since(memory.judged_time) >= GROWTH_SECONDS)
+        new = _raised(memory, use, grows=builder.seconds_since(memory.judged_time) >= WINDOW_SECONDS)
     elif not _is_bad_now(builder):
         return
     elif all(use[stage] <= part.correction for stage, part in memory.stages.items()):

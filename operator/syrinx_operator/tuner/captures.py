@@ -5,24 +5,25 @@ time: what they save is measured before more are added, and a shape that does no
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from msgspec import Struct
 
 from syrinx_operator.resource.spec import CaptureShape
+from syrinx_operator.resource.tuning import CaptureBounds
 from syrinx_operator.resource.tuning_status import CallPoint
 from syrinx_operator.tuner.curves import CallCost, call_cost
 from syrinx_operator.tuner.evidence import CaptureCost
-from syrinx_operator.tuner.policy import CaptureBudget
 
 MIN_SAVED = 0.03
-"""Ratio of the decoder time that a change must save."""
+"""Ratio of the decoder time that a change must save, and each shape a third of it."""
 MAX_NEW = 2
 """New shapes at a time."""
-_SHARE = 0.01
-"""Ratio of the decoder time that each shape must save."""
 
 Shape = tuple[int, int]
 """Rows and frames."""
+Costs = tuple[CallCost | None, CallCost | None]
+"""Of eager and of captured calls; None without any."""
 
 
 class CapturePlan(Struct, frozen=True):
@@ -35,9 +36,9 @@ class CapturePlan(Struct, frozen=True):
 class CallTimes:
     """Seconds of decoder calls with a set of captured shapes."""
 
-    def __init__(self, eager: CallCost | None, captured: CallCost | None, shapes: Iterable[Shape]) -> None:
-        self._eager, self._captured = eager or captured, captured
-        self._shapes = sorted(shapes, key=lambda shape: (shape[0] * shape[1], shape)) if captured else ()
+    def __init__(self, costs: Costs, shapes: Iterable[Shape]) -> None:
+        self._eager, self._captured = costs[0] or costs[1], costs[1]
+        self._shapes = sorted(shapes, key=lambda shape: (shape[0] * shape[1], shape)) if self._captured else ()
         self._known: dict[Shape, float] = {}
 
     def at(self, rows: int, frames: int) -> float:
@@ -55,23 +56,23 @@ def padded(shapes: Sequence[Shape], wanted: Shape) -> Shape | None:
     return next((shape for shape in shapes if shape[0] >= wanted[0] and shape[1] >= wanted[1]), None)
 
 
-def call_times(calls: Iterable[CallPoint], shapes: Iterable[CaptureShape], factor: float = 1.0) -> CallTimes:
-    """Returns the seconds of calls, multiplied by a factor. Raises AssertionError without measured calls."""
-    calls = tuple(calls)
+@lru_cache(maxsize=16)
+def call_times(calls: tuple[CallPoint, ...], shapes: tuple[CaptureShape, ...]) -> CallTimes:
+    """Returns the seconds of calls. Raises AssertionError without measured calls."""
+    return CallTimes(_costs(calls), ((shape.rows, shape.frames) for shape in shapes))
+
+
+def _costs(calls: Sequence[CallPoint]) -> Costs:
     eager, captured = (call_cost(c for c in calls if c.captured is kind) for kind in (False, True))
-    return CallTimes(
-        eager and eager.times(factor),
-        captured and captured.times(factor),
-        ((shape.rows, shape.frames) for shape in shapes),
-    )
+    return eager, captured
 
 
 def plan_captures(
     calls: Sequence[CallPoint],
     asked: Mapping[Shape, float],
-    costs: Iterable[CaptureCost],
+    captures: Sequence[CaptureCost],
     current: Sequence[CaptureShape],
-    budget: CaptureBudget,
+    budget: CaptureBounds,
     max_rows: int,
 ) -> CapturePlan | None:
     """Returns the shapes to capture, at most `MAX_NEW` of them new; None with too little data or gain.
@@ -81,9 +82,9 @@ def plan_captures(
     of one is known, there are no new ones.
     """
     counts = {shape: count for shape, count in asked.items() if shape[0] <= max_rows}
-    eager, captured = (call_cost(c for c in calls if c.captured is kind) for kind in (False, True))
+    eager, captured = costs = _costs(calls)
     held = [(shape.rows, shape.frames) for shape in current]
-    fits = _Budget(costs, budget)
+    fits = _within(budget, captures)
     if eager is None or not counts:
         return None
     if captured is None:
@@ -94,38 +95,31 @@ def plan_captures(
         return CapturePlan(_sorted(first), None) if first and not held else None
 
     def seconds(shapes: Sequence[Shape]) -> float:
-        times = CallTimes(eager, captured, shapes)
+        times = CallTimes(costs, shapes)
         return sum(count * times.at(*shape) for shape, count in counts.items())
 
     before = seconds(held)
-    chosen = _without_useless(held, seconds, _SHARE * before)
+    chosen = _without_useless(held, seconds, MIN_SAVED / 3 * before)
     for _ in range(MAX_NEW):
         more = [[*chosen, shape] for shape in counts if shape not in chosen and fits([*chosen, shape])]
         best = min(more, key=seconds, default=chosen)
-        if seconds(chosen) - seconds(best) < _SHARE * before:
+        if seconds(chosen) - seconds(best) < MIN_SAVED / 3 * before:
             break
         chosen = best
     saved = 1 - seconds(chosen) / before
     return CapturePlan(_sorted(chosen), saved) if saved >= MIN_SAVED else None
 
 
-class _Budget:
-    """Whether a set of shapes is within the limits of captured ones."""
+def _within(budget: CaptureBounds, captures: Sequence[CaptureCost]) -> Callable[[Sequence[Shape]], bool]:
+    """Returns whether a set of shapes is within the limits, by what others took for each row and frame."""
+    area = sum(each.rows * each.frames for each in captures)
 
-    def __init__(self, costs: Iterable[CaptureCost], budget: CaptureBudget) -> None:
-        self._costs = tuple(costs)
-        self._budget = budget
-        area = sum(each.rows * each.frames for each in self._costs)
-        self._seconds = sum(each.seconds for each in self._costs) / area if area else None
-        self._bytes = sum(each.bytes for each in self._costs) / area if area else 0.0
+    def fits(shapes: Sequence[Shape]) -> bool:
+        part = sum(rows * frames for rows, frames in shapes) / max(area, 1)
+        seconds, memory = (part * sum(each) for each in zip(*((c.seconds, c.bytes) for c in captures), strict=True))
+        return len(shapes) <= budget.max and seconds <= budget.seconds and memory <= budget.memory_mi_b << 20
 
-    def __call__(self, shapes: Sequence[Shape]) -> bool:
-        if self._seconds is None:
-            return False
-        area = sum(rows * frames for rows, frames in shapes)
-        budget = self._budget
-        is_small = len(shapes) <= budget.count and area * self._bytes <= budget.bytes
-        return is_small and area * self._seconds <= budget.seconds
+    return fits if area else lambda _: False
 
 
 def _without_useless(held: list[Shape], seconds: Callable[[Sequence[Shape]], float], least: float) -> list[Shape]:

@@ -18,7 +18,6 @@ from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.tuner.evidence import (
     CallStats,
     Evidence,
-    FailedRequests,
     Outcomes,
     ReplicaStats,
     StepStats,
@@ -28,28 +27,20 @@ from syrinx_operator.tuner.evidence import (
 from syrinx_operator.tuner.policy import Objective, Policy
 from syrinx_operator.tuner.snapshot import (
     BUCKET,
-    PREFILL_COUNT,
-    PREFILL_SUM,
-    PREPARE_COUNT,
-    PREPARE_SUM,
     STARTED,
-    STEP_COUNT,
-    STEP_SUM,
     Series,
     Snapshot,
     values_of,
+    work_of,
 )
 from syrinx_stages.contract import metrics as m
+from syrinx_stages.contract.settings import MAX_ROWS
 
 STALE_SECONDS = 90.0
 """Age at which counters become stale, unless three scrape intervals are longer."""
-MAX_DELTAS = 2048
-"""Per replica."""
 MAX_AGE = timedelta(hours=3)
 MAX_VALUES = 500_000
 """Over all replicas; the oldest deltas are dropped first."""
-MAX_ROWS = 1024
-"""Largest possible `max_num_seqs`. Steps beyond the metric's last finite bucket count as this size."""
 _EDGES = (*m.TTFA_BUCKETS, math.inf)
 
 Sums = Mapping[Series, float]
@@ -151,24 +142,28 @@ class CounterHistory:
         if (until - newest).total_seconds() > stale:
             return replace(found, problem=seen.problem or f"the newest gateway metrics are older than {stale:g} s")
         current = [each for each in gateways if (newest - each.last.time).total_seconds() <= stale]
-        found = replace(found, queue_age=max(each.last.queue_age for each in current))
         end = min((time for each in current if (time := each.known_until(until))), default=since)
         windows = [deltas for each in gateways if (deltas := each.within(since, end))]
         if not windows:
             return found
         total = _sum(delta.counts for deltas in windows for delta in deltas)
-        started = round(total.get(Series(STARTED, ()), 0.0))
         return replace(
             found,
             since=min(deltas[0].since for deltas in windows),
             until=end,
             streams=_stream_stats(total, policy.objectives),
-            burst=burstiness([_accepted(delta) for deltas in windows for delta in deltas]),
-            failed=_failed_requests(total),
+            burst=burstiness(
+                [
+                    sum(values_of(delta.counts, m.STREAMS_ACCEPTED.name).values())
+                    for deltas in windows
+                    for delta in deltas
+                ]
+            ),
+            failed=_failed(total),
             outcomes=_outcomes(total),
             completed=_requests(total, m.REQUESTS.name, "stop", "length"),
             lost_forwards=_requests(total, m.CANARY_FORWARDS.name, "fallback", "failed"),
-            live_streams=sum(deltas[0].live_streams for deltas in windows) + started,
+            live_streams=sum(deltas[0].live_streams for deltas in windows) + round(total.get(Series(STARTED, ()), 0.0)),
         )
 
     def _with_counts(self, stats: ReplicaStats, since: datetime, until: datetime) -> ReplicaStats:
@@ -182,17 +177,21 @@ class CounterHistory:
         sums = _sum(delta.counts for delta in deltas)
         return replace(
             stats,
-            errors=round(sums.get(Series(m.REQUESTS_FINISHED.name, ("error",)), 0.0)),
             frames=round(sums.get(Series(m.FRAMES.name, ()), 0.0)),
-            prefills=StepStats(round(sums.get(Series(PREFILL_COUNT, ()), 0.0)), sums.get(Series(PREFILL_SUM, ()), 0.0)),
-            prepares=_prepares(sums),
-            steps=_steps(sums),
+            prefills=_work(sums, m.PREFILL_SECONDS.name).get("", StepStats(0, 0.0)),
+            prepares=_work(sums, m.PREPARE_SECONDS.name),
+            steps={
+                # Beyond the metric's last finite bucket.
+                MAX_ROWS if rows == "+Inf" else int(rows): step
+                for rows, step in _work(sums, m.STEP_SECONDS.name).items()
+                if rows == "+Inf" or rows.isdecimal()
+            },
             calls=_calls(sums),
         )
 
     def _trim(self, now: datetime) -> None:
         for key, each in list(self._replicas.items()):
-            while each.deltas and (len(each.deltas) > MAX_DELTAS or now - each.deltas[0].since > MAX_AGE):
+            while each.deltas and now - each.deltas[0].since > MAX_AGE:
                 self._drop(each)
             if now - each.last.time > MAX_AGE:
                 del self._replicas[key]
@@ -224,18 +223,12 @@ def _stream_stats(sums: Sums, objectives: Mapping[str, Objective]) -> dict[str, 
     return found
 
 
-def _accepted(delta: _Delta) -> float:
-    return sum(values_of(delta.counts, m.STREAMS_ACCEPTED.name).values())
-
-
-def _failed_requests(sums: Sums) -> dict[str, FailedRequests]:
-    counts = {labels: round(value) for labels, value in values_of(sums, m.REQUESTS.name).items()}
-    return {
-        task_type: FailedRequests(
-            refused=counts.get((task_type, "refused"), 0), errors=counts.get((task_type, "error"), 0)
-        )
-        for task_type in {task_type: None for task_type, outcome in counts if outcome in ("refused", "error")}
-    }
+def _failed(sums: Sums) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for (task_type, outcome), value in values_of(sums, m.REQUESTS.name).items():
+        if outcome in ("refused", "error"):
+            found[task_type] = found.get(task_type, 0) + round(value)
+    return found
 
 
 def _outcomes(sums: Sums) -> dict[tuple[str, str], Outcomes]:
@@ -255,17 +248,11 @@ def _requests(sums: Sums, name: str, *outcomes: str) -> int:
     return round(sum(value for labels, value in values_of(sums, name).items() if labels[-1] in outcomes))
 
 
-def _prepares(sums: Sums) -> dict[str, StepStats]:
-    counts, seconds = values_of(sums, PREPARE_COUNT), values_of(sums, PREPARE_SUM)
-    return {name: StepStats(round(count), seconds.get((name,), 0.0)) for (name,), count in sorted(counts.items())}
-
-
-def _steps(sums: Sums) -> dict[int, StepStats]:
-    counts, seconds = values_of(sums, STEP_COUNT), values_of(sums, STEP_SUM)
+def _work(sums: Sums, name: str) -> dict[str, StepStats]:
+    """Returns the counts and sums of a histogram, by its label if it has one."""
+    counts, seconds = (values_of(sums, each) for each in work_of(name))
     return {
-        MAX_ROWS if rows == "+Inf" else int(rows): StepStats(round(count), seconds.get((rows,), 0.0))
-        for (rows,), count in sorted(counts.items())
-        if rows == "+Inf" or rows.isdecimal()
+        "".join(labels): StepStats(round(count), seconds.get(labels, 0.0)) for labels, count in sorted(counts.items())
     }
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import combinations, pairwise
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -18,52 +18,55 @@ from syrinx_operator.resource.tuning_status import MAX_SHAPES, CallPoint, Measur
 from syrinx_operator.tuner.evidence import Evidence
 from syrinx_stages.contract.metrics import ROW_BUCKETS
 
+K = TypeVar("K")
+
 MEMORY_SECONDS = 4 * 3600.0
 """Time after which older measurements count a third."""
 _SLOPE_PER_ROW = 0.15
 """Part of the mean step that a further row is expected to add, divided by the mean rows."""
 _SLOPE_SPREAD = 0.25
 """Spread of the sizes, in mean sizes, at which what was measured of the slope counts as much as what is expected."""
+_SWEEPS = 2000
+"""Of a fit, which changes nothing any more then."""
 
 
 def learned(measured: Measured, evidence: Evidence) -> Measured:
     """Returns the times with those of a window that was not counted before."""
     keep = MEMORY_SECONDS / (MEMORY_SECONDS + evidence.seconds)
-    steps = {each.rows: [each.count * keep, each.seconds * keep] for each in measured.steps}
-    calls = {(c.rows, c.frames, c.captured): [c.count * keep, c.seconds * keep] for c in measured.calls}
-    prepares = {each.task_type: [each.count * keep, each.seconds * keep] for each in measured.prepares}
-    prefills, prefill_seconds = measured.prefills * keep, measured.prefill_seconds * keep
-    for replica in evidence.replicas_of(Stage.TALKER):
-        for rows, step in replica.steps.items():
-            _add(steps, rows, step.count, step.seconds)
-        for task_type, prepare in replica.prepares.items():
-            _add(prepares, task_type, prepare.count, prepare.seconds)
-        prefills += replica.prefills.count
-        prefill_seconds += replica.prefills.seconds
-    for replica in evidence.replicas_of(Stage.CODEC):
-        for call in replica.calls:
-            # How long a padded call's own shape would take is not known.
-            if call.result != "padded":
-                _add(calls, (call.rows, call.frames, call.result == "hit"), call.count, call.seconds)
+    talkers, codecs = evidence.replicas_of(Stage.TALKER), evidence.replicas_of(Stage.CODEC)
+    steps = _sums(keep, ((p.rows, p) for p in measured.steps), (i for each in talkers for i in each.steps.items()))
+    calls = _sums(
+        keep,
+        (((c.rows, c.frames, c.captured), c) for c in measured.calls),
+        # How long a padded call's own shape would take is not known.
+        (((c.rows, c.frames, c.result == "hit"), c) for each in codecs for c in each.calls if c.result != "padded"),
+    )
+    prepares = _sums(
+        keep, ((p.task_type, p) for p in measured.prepares), (i for each in talkers for i in each.prepares.items())
+    )
     heaviest = sorted(calls.items(), key=lambda item: -item[1][1])[:MAX_SHAPES]
     return Measured(
         steps=tuple(StepPoint(rows, *sums) for rows, sums in sorted(steps.items()) if sums[0] >= 0.5),
         calls=tuple(CallPoint(*shape, *sums) for shape, sums in sorted(heaviest) if sums[0] >= 0.5),
         prepares=tuple(PreparePoint(name, *sums) for name, sums in sorted(prepares.items()) if sums[0] >= 0.5),
-        prefills=prefills,
-        prefill_seconds=prefill_seconds,
+        prefills=sum((each.prefills.count for each in talkers), measured.prefills * keep),
+        prefill_seconds=sum((each.prefills.seconds for each in talkers), measured.prefill_seconds * keep),
     )
+
+
+def _sums(keep: float, known: Iterable[tuple[K, Any]], more: Iterable[tuple[K, Any]]) -> dict[K, list[float]]:
+    """Returns the sums of `count` and `seconds` by key, of which what is known counts `keep`."""
+    found = {key: [each.count * keep, each.seconds * keep] for key, each in known}
+    for key, each in more:
+        total = found.setdefault(key, [0.0, 0.0])
+        total[0] += each.count
+        total[1] += each.seconds
+    return found
 
 
 def learned_frames(measured: Measured) -> float:
     """Returns the frames of the measured steps: one for each row."""
     return math.fsum(each.count * _middle(each.rows) for each in measured.steps)
-
-
-def _add(sums: dict[Any, list[float]], key: Any, count: float, seconds: float) -> None:
-    total = sums.setdefault(key, [0.0, 0.0])
-    total[0] += count
-    total[1] += seconds
 
 
 def step_seconds(measured: Measured, rows: int) -> list[float]:
@@ -135,49 +138,28 @@ class CallCost(Struct, frozen=True):
         """Returns the seconds of a call."""
         return self.fixed + rows * (self.row + self.frame * frames)
 
-    def times(self, factor: float) -> CallCost:
-        """Returns the cost multiplied by a factor."""
-        return CallCost(factor * self.fixed, factor * self.row, factor * self.frame)
-
 
 def call_cost(calls: Iterable[CallPoint]) -> CallCost | None:
     """Fits the cost of calls by nonnegative least squares of the relative error; None without calls."""
-    points = [(c.rows, c.rows * c.frames, c.count**0.5, c.seconds / c.count) for c in calls if c.count and c.seconds]
+    # Of each point: 1, rows, and rows * frames, as ratios of its seconds, so that a perfect fit has the sum 1.
+    points = [
+        (c.count**0.5, [c.count / c.seconds * size for size in (1.0, c.rows, c.rows * c.frames)])
+        for c in calls
+        if c.count and c.seconds
+    ]
     if not points:
         return None
-    best: tuple[float, list[float]] | None = None
-    for size in (1, 2, 3):
-        for columns in combinations(range(3), size):
-            fitted = _solve(points, columns)
-            if fitted is None or min(fitted) < 0:
-                continue
-            error = sum(w * (1 - (fitted[0] + fitted[1] * r + fitted[2] * rf) / y) ** 2 for r, rf, w, y in points)
-            if best is None or error < best[0] - 1e-12:
-                best = error, fitted
-    assert best is not None  # A single column has a positive solution.
-    return CallCost(*best[1])
-
-
-def _solve(points: Sequence[tuple[int, int, float, float]], columns: Sequence[int]) -> list[float] | None:
-    """Solves the normal equations of a subset of (1, rows, rows * frames); None if they are singular."""
-    n = len(columns)
-    matrix = [[0.0] * (n + 1) for _ in range(n)]
-    for rows, area, weight, seconds in points:
-        values = [(1.0, rows, area)[column] / seconds for column in columns]
-        for i in range(n):
-            for j in range(n):
-                matrix[i][j] += weight * values[i] * values[j]
-            matrix[i][n] += weight * values[i]
-    for i in range(n):
-        pivot = max(range(i, n), key=lambda k: abs(matrix[k][i]))
-        matrix[i], matrix[pivot] = matrix[pivot], matrix[i]
-        if abs(matrix[i][i]) < 1e-9 * max(1.0, abs(matrix[i][n])):
-            return None
-        for k in range(n):
-            if k != i:
-                factor = matrix[k][i] / matrix[i][i]
-                matrix[k] = [a - factor * b for a, b in zip(matrix[k], matrix[i], strict=True)]
-    found = [0.0] * 3
-    for i, column in enumerate(columns):
-        found[column] = matrix[i][n] / matrix[i][i]
-    return found
+    (aa, ab, ac), (ba, bb, bc), (ca, cb, cc) = (
+        [sum(weight * x[i] * x[j] for weight, x in points) for j in range(3)] for i in range(3)
+    )
+    a_sum, b_sum, c_sum = (sum(weight * x[i] for weight, x in points) for i in range(3))
+    a = b = c = 0.0
+    # Coordinate descent, which converges because the error is convex. Written out: it is most of the tuner's work.
+    for _ in range(_SWEEPS):
+        before = a, b, c
+        a = max((a_sum - (ab * b + ac * c)) / aa, 0.0)
+        b = max((b_sum - (ba * a + bc * c)) / bb, 0.0)
+        c = max((c_sum - (ca * a + cb * b)) / cc, 0.0)
+        if before == (a, b, c):
+            break
+    return CallCost(a, b, c)

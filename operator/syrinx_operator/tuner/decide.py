@@ -12,36 +12,27 @@ from msgspec.structs import replace
 
 from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.stage_config import Stage
-from syrinx_operator.resource.tuning_status import Forecast, Phase, Recommendation, State
+from syrinx_operator.resource.tuning_status import Forecast, Measured, Recommendation, State
 from syrinx_operator.tuner import replicas
 from syrinx_operator.tuner import trial as trials
 from syrinx_operator.tuner.builder import (
     Ask,
+    AskCapacity,
     DecisionBuilder,
     Event,
     Look,
-    alike,
     format_change,
     in_force,
 )
-from syrinx_operator.tuner.capacity import AskCapacity
 from syrinx_operator.tuner.captures import plan_captures
 from syrinx_operator.tuner.curves import learned
-from syrinx_operator.tuner.evidence import Evidence, ttfa_quantile
-from syrinx_operator.tuner.plan import Answer, Compared, Question
+from syrinx_operator.tuner.evidence import MIN_REQUESTS, WINDOW_SECONDS, Evidence, alike
+from syrinx_operator.tuner.plan import Answer, question_of
 from syrinx_operator.tuner.policy import Policy
-from syrinx_operator.tuner.whatif import QUICK, Load, Plant
+from syrinx_operator.tuner.watch import advance_soak, put_in_force
 
-__all__ = ["Assignment", "Decision", "Event", "assignment", "decide"]
-
-OVERRIDE_TTL_SECONDS = 60.0
-"""Lifetime of a settings override that is not renewed. Covers at least three evaluations."""
-WINDOW_SECONDS = 300.0
-"""Requests that are evaluated: those of this time, or since the last change of settings or load."""
 LEAST_SECONDS = 60.0
-"""Least of it."""
-MIN_REQUESTS = 20
-"""Least requests that are evaluated."""
+"""Least time whose requests are evaluated, and of which engine times are learned."""
 BAD_ENOUGH = 0.01
 """Ratio of bad requests from which the model is asked."""
 LEAST_GAIN = 0.015
@@ -50,20 +41,8 @@ URGENT = 0.1
 """Ratio of bad requests from which a change comes into force without a trial."""
 URGENT_MORE, URGENT_LESS = 0.3, 0.4
 """Predicted gain that such a change needs: a ratio of the requests that are served well, or of those that are bad."""
-HOPELESS = 0.9
-"""Ratio of bad requests from which the model need only say that a setting carries more load."""
-REPLAN = timedelta(minutes=5)
-"""Time until the model runs again while the load stays the same; it doubles while nothing better is found."""
 MAX_DOUBLINGS = 4
-LEARN_SECONDS = 60.0
-"""Engine times are learned at most once in this time."""
-MIN_RATE = 0.05
-"""Requests per second. Below this rate a trial would take hours."""
-
-_MAX_REFERENCE = 400.0
-"""Frames. A reference has at most 30 s."""
-_NO_OUTCOMES = "the gateways report no outcomes of requests; set the pipeline's image to that of this version"
-_NEW_IDENTITY = "the model, image, device or engine changed"
+"""Of the time until the model runs again, a window, while the load stays the same and nothing better is found."""
 
 
 class Decision(Struct, frozen=True, kw_only=True):
@@ -88,17 +67,19 @@ class Assignment(Struct, frozen=True, kw_only=True):
 
 def decide(policy: Policy, state: State, look: Look, ask: Ask, ask_capacity: AskCapacity, now: datetime) -> Decision:
     """Returns the next decision. Without data it changes no setting, and it never has two changes in progress."""
-    builder = DecisionBuilder(policy, state, look, ask, now)
+    builder = DecisionBuilder(policy, state, look, ask, ask_capacity, now, requeue_after=policy.interval)
     if _apply_spec(builder):
         _learn(builder)
-        replicas.advance(builder, _question, ask_capacity)
+        replicas.advance(builder)
         if builder.state.trial is not None:
             trials.advance_trial(builder)
         elif builder.state.soak is not None:
-            trials.advance_soak(builder)
+            advance_soak(builder)
         else:
             _monitor(builder)
-    return Decision(state=builder.state, events=tuple(builder.events), requeue_after=builder.requeue_after)
+    # A shorter time than the clock's resolution would change nothing.
+    requeue_after = max(builder.requeue_after, datetime.resolution.total_seconds())
+    return Decision(state=builder.state, events=tuple(builder.events), requeue_after=requeue_after)
 
 
 def assignment(policy: Policy, state: State) -> Assignment:
@@ -107,7 +88,9 @@ def assignment(policy: Policy, state: State) -> Assignment:
     if trial is None or policy.mode != "Auto" or policy.paused:
         return Assignment(base=base)
     candidate = trial.candidate if trials.runs_candidate(trial) else None
-    return Assignment(base=base, candidate=candidate, label=trials.label(trial))
+    # Requests have no label while they do not count.
+    label = trials.label(trial, trial.period) if trial.counting_time else ""
+    return Assignment(base=base, candidate=candidate, label=label)
 
 
 # Edits of the resource --------------------------------------------------------------------------------------------
@@ -123,14 +106,16 @@ def _apply_spec(builder: DecisionBuilder) -> bool:
     builder.set(requested=policy.requested, mode=policy.mode)
     _apply_identity(builder)
     if policy.mode == "Off":
-        _revert_to_requested(builder, "Off", "tuning is off")
+        _revert_to_requested(builder)
+        builder.set(recommendation=None)
+        builder.set_phase("Off", "tuning is off")
         return False
     if policy.paused:
         _supersede(builder, "paused")
         builder.set_phase("Paused", "tuning is paused; settings stay as they are")
         return False
     if policy.mode == "Recommend":
-        _revert_to_requested(builder, builder.state.phase, builder.state.message)
+        _revert_to_requested(builder)
     return True
 
 
@@ -140,7 +125,7 @@ def _within_bounds(policy: Policy, setting: Setting) -> bool:
         setting.value(knob) in rows or setting.value(knob) == policy.requested.value(knob)
         for knob, rows in policy.rows.items()
     )
-    pairs = setting.capture_pairs == policy.requested.capture_pairs or len(setting.capture_pairs) <= policy.budget.count
+    pairs = setting.capture_pairs == policy.requested.capture_pairs or len(setting.capture_pairs) <= policy.budget.max
     return inside and pairs and setting.chunk_ramp in policy.ramps
 
 
@@ -150,11 +135,10 @@ def _apply_identity(builder: DecisionBuilder) -> None:
     if known == current or not current.device:
         return
     if known is not None and known.device:
-        _supersede(builder, _NEW_IDENTITY)
-        fresh = State()
-        builder.set(measured=fresh.measured, measured_time=builder.now, tried=(), forecast=None)
-        builder.set(last_change_time=builder.now)
-        builder.emit("Forgotten", f"{_NEW_IDENTITY}; the measured times were cleared")
+        why, now = "the model, image, device or engine changed", builder.now
+        _supersede(builder, why)
+        builder.set(measured=Measured(), measured_time=now, tried=(), forecast=None, last_change_time=now)
+        builder.emit("Forgotten", f"{why}; the measured times were cleared")
     builder.set(identity=current)
 
 
@@ -173,16 +157,13 @@ def _reset(builder: DecisionBuilder, why: str) -> None:
     builder.set(chosen=None, tried=(), recommendation=None, next_plan_time=None, last_change_time=builder.now)
 
 
-def _revert_to_requested(builder: DecisionBuilder, phase: Phase, message: str) -> None:
+def _revert_to_requested(builder: DecisionBuilder) -> None:
     """Returns to the requested setting because the mode is not Auto."""
     why = f"tuning.mode is {builder.policy.mode}; the values of the resource are in force"
     _supersede(builder, why)
     if builder.state.chosen is not None:
         builder.emit("Superseded", why)
         builder.set(chosen=None, last_change_time=builder.now)
-    if phase == "Off":
-        builder.set(recommendation=None)
-    builder.set_phase(phase, message)
 
 
 # Without a change in progress -------------------------------------------------------------------------------------
@@ -191,7 +172,7 @@ def _revert_to_requested(builder: DecisionBuilder, phase: Phase, message: str) -
 def _learn(builder: DecisionBuilder) -> None:
     """Learns the engines' times since they were learned last."""
     since = builder.state.measured_time or builder.now - timedelta(seconds=2 * WINDOW_SECONDS)
-    if builder.seconds_since(since) < LEARN_SECONDS:
+    if builder.seconds_since(since) < LEAST_SECONDS:
         return
     window = builder.look(since, builder.now)
     if not window.problem and window.until > since:
@@ -206,25 +187,26 @@ def _monitor(builder: DecisionBuilder) -> None:
         return
     seen = recent.of_arm()
     if not recent.outcomes and sum(each.requests for each in recent.streams.values()) >= MIN_REQUESTS:
-        builder.set_phase("NoData", _NO_OUTCOMES)
+        builder.set_phase(
+            "NoData", "the gateways report no outcomes of requests; set the pipeline's image to that of this version"
+        )
         return
     if not seen.accepted:
         builder.set_phase("NoData", "no streaming request in the evaluation window")
         return
-    rate = sum(recent.rates.values())
-    if seen.accepted < MIN_REQUESTS or recent.seconds < LEAST_SECONDS or rate < MIN_RATE:
+    if seen.accepted < MIN_REQUESTS or recent.seconds < LEAST_SECONDS:
         builder.set_phase("Watching", "too few requests")
         return
     # `slo.underrunRatio` may tolerate more interruptions.
     tolerated = min(seen.interrupted, max(builder.policy.max_underrun_ratio - BAD_ENOUGH, 0.0) * seen.accepted)
-    if seen.bad_ratio < BAD_ENOUGH or seen.bad - tolerated < max(3.0, BAD_ENOUGH * seen.accepted):
+    if seen.bad - tolerated < max(3.0, BAD_ENOUGH * seen.accepted):
         builder.set_phase("Watching", f"{1 - seen.bad_ratio:.1%} of the requests are served well")
-        _capture(builder, recent, rate)
-        return
-    _improve(builder, recent, rate)
+        _capture(builder, recent)
+    else:
+        _improve(builder, recent)
 
 
-def _capture(builder: DecisionBuilder, recent: Evidence, rate: float) -> None:
+def _capture(builder: DecisionBuilder, recent: Evidence) -> None:
     """While requests are served well: has the codecs capture the shapes that save decoder time."""
     policy, state, current = builder.policy, builder.state, in_force(builder.policy, builder.state)
     costs = [cost for codec in recent.replicas_of(Stage.CODEC)[:1] for cost in codec.captures]
@@ -245,11 +227,18 @@ def _capture(builder: DecisionBuilder, recent: Evidence, rate: float) -> None:
     if policy.mode == "Recommend":
         _recommend(builder, current, setting, saved)
         return
-    number = state.trial_count + 1
+    builder.remember(current, setting, 0.0, recent.rate, hours=4.0)
+    _put_in_force(builder, setting, saved, recent)
+
+
+def _put_in_force(
+    builder: DecisionBuilder, setting: Setting, why: str, recent: Evidence, *, urgent: bool = False
+) -> None:
+    """Makes a setting the chosen one without a trial."""
+    number, change = builder.state.trial_count + 1, format_change(in_force(builder.policy, builder.state), setting)
     builder.set(trial_count=number, recommendation=None)
-    builder.emit("PutInForce", f"change {number}, {format_change(current, setting)}: {saved}")
-    builder.remember(current, setting, 0.0, rate, hours=4.0)
-    trials.put_in_force(builder, number, setting, recent.of_arm().bad_ratio, rate)
+    builder.emit("PutInForce", f"change {number}, {change}: {why}")
+    put_in_force(builder, number, setting, recent.of_arm().bad_ratio, recent.rate, urgent=urgent)
 
 
 def _recommend(builder: DecisionBuilder, current: Setting, setting: Setting, why: str) -> None:
@@ -269,20 +258,19 @@ def _recent(builder: DecisionBuilder) -> Evidence:
     whole = builder.look(min(begin, builder.now), builder.now)
     if whole.seconds > 3 * LEAST_SECONDS:
         last = builder.look(builder.now - timedelta(seconds=1.5 * LEAST_SECONDS), builder.now)
-        requests, rate = last.of_arm().accepted, sum(whole.rates.values())
-        expected = rate * last.seconds
+        requests, expected = last.of_arm().accepted, whole.rate * last.seconds
         spread = 4 * (whole.burst * max(expected, 1.0)) ** 0.5
         if requests >= MIN_REQUESTS and abs(requests - expected) > max(spread, 0.25 * expected):
             return last
     return whole
 
 
-def _improve(builder: DecisionBuilder, recent: Evidence, rate: float) -> None:
+def _improve(builder: DecisionBuilder, recent: Evidence) -> None:
     state, current = builder.state, in_force(builder.policy, builder.state)
     planned = state.forecast
     is_same = (
         planned is not None
-        and alike(planned.rate, rate)
+        and alike(planned.rate, recent.rate)
         and abs(planned.observed - 1 + recent.of_arm().bad_ratio) < 0.1
     )
     if state.next_plan_time is not None and builder.now < state.next_plan_time and is_same:
@@ -292,7 +280,7 @@ def _improve(builder: DecisionBuilder, recent: Evidence, rate: float) -> None:
         return
     if not is_same:
         builder.set(fruitless=0)
-    question = _question(builder, recent, current)
+    question = question_of(builder.policy, state, recent, current, builder.now)
     if question is None:
         builder.set_phase("Watching", "the engines' times are not known yet")
         return
@@ -300,67 +288,23 @@ def _improve(builder: DecisionBuilder, recent: Evidence, rate: float) -> None:
     if answer is None or answer.current.setting != current:  # Not known yet, or of a setting that was replaced.
         builder.requeue_after = 1.0
         return
-    _act(builder, recent, rate, answer)
+    _act(builder, recent, answer)
 
 
-def _question(builder: DecisionBuilder, recent: Evidence, current: Setting) -> Question | None:
-    policy, measured = builder.policy, builder.state.measured
-    talkers, codecs = recent.replicas_of(Stage.TALKER), recent.replicas_of(Stage.CODEC)
-    if not measured.is_known or not talkers or not codecs:
-        return None
-    rate = sum(recent.rates.values())
-    known = [each for each in builder.state.tried if alike(each.rate, rate)]
-    frames = sum(each.frames or 0 for each in talkers)
-    reference = sum(each.frames or 0 for each in codecs) - frames
-    clones = recent.rates.get("Base", 0.0) * recent.seconds
-    started = max(1, recent.of_arm().accepted - recent.of_arm().refused)
-    limits = {name: objective.seconds for name, objective in policy.objectives.items()}
-    quick = {name: seconds for name in recent.rates if (seconds := ttfa_quantile(recent, name, QUICK)) is not None}
-    return Question(
-        load=Load(rates=recent.rates, frames=max(frames / started, 1.0), burst=recent.burst),
-        plant=Plant(
-            talkers=len(talkers),
-            codecs=len(codecs),
-            talker_resident=policy.residents[Stage.TALKER],
-            codec_resident=policy.residents[Stage.CODEC],
-            patience=policy.max_queue_seconds,
-            limits=limits,
-            reference={"Base": min(max(reference, 0) / clones, _MAX_REFERENCE)} if clones else {},
-        ),
-        measured=measured,
-        current=current,
-        rows=policy.rows,
-        ramps=policy.ramps,
-        avoided=tuple(each.setting for each in known if builder.now < each.until),
-        compared=tuple(Compared(each.setting, each.baseline, each.difference) for each in known),
-        observed_well=1 - recent.of_arm().bad_ratio,
-        observed_quick=quick,
-    )
-
-
-def _promised(gain: float, well: float, bad_ratio: float) -> float:
-    """Returns the predicted gain; that over what is observed if it is less, unless nothing is to lose."""
-    return gain if bad_ratio >= HOPELESS else min(gain, well - 1 + bad_ratio)
-
-
-def _urgent_gain(bad_ratio: float) -> float:
-    """Returns the predicted gain with which a change comes into force without a trial."""
-    return min(URGENT_MORE * (1 - bad_ratio), URGENT_LESS * bad_ratio)
-
-
-def _act(builder: DecisionBuilder, recent: Evidence, rate: float, answer: Answer) -> None:
+def _act(builder: DecisionBuilder, recent: Evidence, answer: Answer) -> None:
     """Recommends the best setting, tries it, or puts it in force."""
     seen, best = recent.of_arm(), answer.best
+    pause = WINDOW_SECONDS * 2 ** min(builder.state.fruitless, MAX_DOUBLINGS)
     builder.set(
         forecast=Forecast(
             time=builder.now,
-            rate=rate,
+            rate=recent.rate,
             observed=1 - seen.bad_ratio,
             current=answer.current.well,
             best=best.well,
             setting=best.setting,
         ),
-        next_plan_time=builder.now + REPLAN * 2 ** min(builder.state.fruitless, MAX_DOUBLINGS),
+        next_plan_time=builder.now + timedelta(seconds=pause),
         fruitless=builder.state.fruitless + 1,
     )
     gain = min(best.score - answer.current.score, seen.bad_ratio)
@@ -369,14 +313,12 @@ def _act(builder: DecisionBuilder, recent: Evidence, rate: float, answer: Answer
         builder.set(recommendation=None)
         builder.set_phase("Watching", f"{seen.bad_ratio:.1%} of the requests are bad, and no setting is better")
         return
-    change = format_change(answer.current.setting, best.setting)
+    # No more than over what is observed, unless so few are served well that nothing is to lose.
+    promised = gain if seen.bad_ratio >= 1 - URGENT else min(gain, best.well - 1 + seen.bad_ratio)
     why = f"{seen.bad_ratio:.1%} of the requests are bad; the model says {1 - best.well:.1%}"
     if builder.policy.mode == "Recommend":
         _recommend(builder, answer.current.setting, best.setting, why)
-    elif seen.bad_ratio >= URGENT and _promised(gain, best.well, seen.bad_ratio) >= _urgent_gain(seen.bad_ratio):
-        number = builder.state.trial_count + 1
-        builder.set(trial_count=number, recommendation=None)
-        builder.emit("PutInForce", f"change {number}, {change}: {why}")
-        trials.put_in_force(builder, number, best.setting, seen.bad_ratio, rate, urgent=True)
+    elif seen.bad_ratio >= URGENT and promised >= min(URGENT_MORE * (1 - seen.bad_ratio), URGENT_LESS * seen.bad_ratio):
+        _put_in_force(builder, best.setting, why, recent, urgent=True)
     else:
         trials.start_trial(builder, best.setting, why, recent)

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from syrinx_operator.resource.knobs import Identity
+from syrinx_operator.resource.knobs import TUNED_STAGES, Identity
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.resource.tuning import TtfaObjective
@@ -18,6 +18,10 @@ from syrinx_stages.contract.family import FAMILY
 
 MIN_REQUESTS = 20
 """Smallest sample for a ratio."""
+SAME_LOAD = 1.25
+"""Factor of the rate within which a result holds."""
+WINDOW_SECONDS = 300.0
+"""Time whose requests show how a load is served, if neither the load nor what serves it changes."""
 
 
 class StreamStats(Struct, frozen=True, kw_only=True):
@@ -30,13 +34,6 @@ class StreamStats(Struct, frozen=True, kw_only=True):
     """Streams whose playback underran."""
     ttfa_histogram: Mapping[float, int] = {}
     """Cumulative count by upper bound in seconds; the last bound is infinite."""
-
-
-class FailedRequests(Struct, frozen=True, kw_only=True):
-    """Requests of one task type that never reached first audio."""
-
-    refused: int = 0
-    errors: int = 0
 
 
 class Outcomes(Struct, frozen=True, kw_only=True):
@@ -110,8 +107,6 @@ class ReplicaStats(Struct, frozen=True, kw_only=True):
     """Since the replica was created, or since this process started to observe it."""
     settings: Mapping[str, Any] | None = None
     """Settings in force, named as in `PUT /settings/STAGE`; None if the replica did not reply."""
-    errors: int | None = None
-    """Requests that it failed within the window."""
     frames: int | None = None
     """Frames generated within the window."""
     prefills: StepStats = StepStats(0, 0.0)
@@ -140,16 +135,14 @@ class Evidence(Struct, frozen=True, kw_only=True):
     """Mean requests of an arrival, from how their number varies between snapshots."""
     streams: Mapping[str, StreamStats] = {}
     """By task type."""
-    failed: Mapping[str, FailedRequests] = {}
-    """By task type."""
+    failed: Mapping[str, int] = {}
+    """Requests that were refused or failed, by task type."""
     completed: int = 0
     """Requests whose audio is complete."""
     lost_forwards: int = 0
     """Requests that a canary failed to answer, or that another gateway served because it could not be reached."""
     live_streams: int = 0
     """Streams that were live at some point of the window: the population of `underruns`."""
-    queue_age: float | None = None
-    """Current age of the oldest waiting request in seconds."""
     replicas: tuple[ReplicaStats, ...] = ()
     """Known even without counters."""
     disruption: str = ""
@@ -178,9 +171,29 @@ class Evidence(Struct, frozen=True, kw_only=True):
                 found[task_type] = found.get(task_type, 0.0) + each.accepted / self.seconds
         return found
 
+    @property
+    def rate(self) -> float:
+        """Streamed requests per second."""
+        return sum(self.rates.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the replicas, talkers first."""
+        return tuple(each.name for stage in TUNED_STAGES for each in self.replicas_of(stage))
+
+    @property
+    def restarts(self) -> int:
+        """Restarts of all replicas."""
+        return sum(each.restarts for each in self.replicas)
+
     def replicas_of(self, stage: Stage) -> tuple[ReplicaStats, ...]:
         """Returns the replicas of a stage, sorted by name."""
         return tuple(sorted((each for each in self.replicas if each.stage is stage), key=lambda each: each.name))
+
+
+def alike(one: float, other: float) -> bool:
+    """Returns whether two rates are the same load."""
+    return one < other * SAME_LOAD and other < one * SAME_LOAD
 
 
 def burstiness(counts: Sequence[float]) -> float:

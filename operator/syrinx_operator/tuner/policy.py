@@ -9,7 +9,7 @@ from syrinx_operator.resource.knobs import RAMP_LADDER, ROWS_LADDER, Knob, Mode,
 from syrinx_operator.resource.sizes import codec_resident, talker_resident
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_operator.resource.stage_config import Stage
-from syrinx_operator.resource.tuning import RowBounds
+from syrinx_operator.resource.tuning import CaptureBounds, RowBounds
 
 
 class Objective(Struct, frozen=True):
@@ -18,16 +18,6 @@ class Objective(Struct, frozen=True):
     seconds: float
     target: float
     """Ratio of requests whose TTFA must be within `seconds`."""
-
-
-class CaptureBudget(Struct, frozen=True, kw_only=True):
-    """Limits of a codec's captured shapes."""
-
-    count: int
-    seconds: float
-    """Total capture time."""
-    bytes: int
-    """Total memory."""
 
 
 class Scale(Struct, frozen=True, kw_only=True):
@@ -55,7 +45,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Allowed values by knob. They include the requested value unless it is out of bounds."""
     ramps: tuple[tuple[int, ...], ...]
     """Allowed chunk ramps, from the lowest TTFA to the least engine time."""
-    budget: CaptureBudget
+    budget: CaptureBounds
     residents: Mapping[Stage, int]
     """Most requests of a replica at the same time."""
     max_queue_seconds: float
@@ -84,11 +74,7 @@ def policy_of(spec: PipelineSpec) -> Policy:
         },
         # An empty list fixes the ramp; None is the default ladder.
         ramps=tuple(sorted({*ramps, requested.chunk_ramp}, key=lambda ramp: (ramp[0], sum(ramp) / len(ramp), ramp))),
-        budget=CaptureBudget(
-            count=bounds.capture_pairs.max,
-            seconds=float(bounds.capture_pairs.seconds),
-            bytes=bounds.capture_pairs.memory_mi_b << 20,
-        ),
+        budget=bounds.capture_pairs,
         residents={Stage.TALKER: talker_resident(spec), Stage.CODEC: codec_resident(spec)},
         max_queue_seconds=spec.gateway.max_queue_seconds,
         scales=_scales(spec),

@@ -14,22 +14,20 @@ from syrinx_operator.resource.knobs import TUNED_STAGES
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import ANY, RATE_BINS, USUAL, Peak, Replicas, StageReplicas
 from syrinx_operator.tuner.builder import DecisionBuilder
-from syrinx_operator.tuner.capacity import AskCapacity, AskModel, correct, measure
-from syrinx_operator.tuner.evidence import MIN_REQUESTS, Evidence
+from syrinx_operator.tuner.capacity import correct, measure
+from syrinx_operator.tuner.evidence import MIN_REQUESTS, WINDOW_SECONDS, Evidence
 from syrinx_operator.tuner.policy import Scale
 from syrinx_operator.tuner.trial import end_trial
 
-BIN_SECONDS = 600
-"""The load's rate in this time is remembered for a day, and shows its bursts."""
-KEPT = timedelta(minutes=10)
-"""Replicas that were needed within this time are kept."""
-RATE_SECONDS, SUDDEN_SECONDS = 300.0, 30.0
-"""Windows of the rate of requests, and of a sudden rise."""
-LOOK_SECONDS = 10.0
+BIN_SECONDS = 24 * 3600 // RATE_BINS
+"""The load's rate in this time is remembered for a day, and shows its bursts. Replicas that it needed are kept."""
+SUDDEN_SECONDS = 30.0
+"""Window of a sudden rise."""
+LOOK_SECONDS = SUDDEN_SECONDS / 3
 """Time between two evaluations while there are requests."""
 
 
-def advance(builder: DecisionBuilder, question: AskModel, ask: AskCapacity) -> None:
+def advance(builder: DecisionBuilder) -> None:
     """Decides the number of replicas once, if that is asked for."""
     if not builder.policy.scales:
         builder.set(replicas=None)
@@ -42,7 +40,7 @@ def advance(builder: DecisionBuilder, question: AskModel, ask: AskCapacity) -> N
         stages = {stage: replace(part, correction=USUAL, limit=ANY) for stage, part in builder.replicas.stages.items()}
         builder.set(replicas=replace(builder.replicas, capacity=None, stages=stages))
     _record_rate(builder)
-    recent = builder.look(builder.now - timedelta(seconds=RATE_SECONDS), builder.now)
+    recent = builder.look(builder.now - timedelta(seconds=WINDOW_SECONDS), builder.now)
     if recent.problem or recent.seconds < SUDDEN_SECONDS / 2:
         return
     if recent.rates:
@@ -52,7 +50,7 @@ def advance(builder: DecisionBuilder, question: AskModel, ask: AskCapacity) -> N
     known = builder.look(max(builder.replicas.ready_time, long.since), builder.now)
     if known.of_arm().accepted >= MIN_REQUESTS:
         if builder.state.trial is None or builder.replicas.capacity is None:
-            measure(builder, long, known, question, ask)
+            measure(builder, long, known)
         if builder.state.trial is None and builder.state.soak is None:
             correct(builder, known)
     _scale(builder, now, coming_rate(builder, replace(recent, burst=long.burst)))
@@ -116,11 +114,11 @@ def coming_rate(builder: DecisionBuilder, recent: Evidence) -> float:
     # A trend shows in the last minutes and in those before. A step does not for long.
     slopes = [
         (_bound(after) - _bound(before)) / seconds
-        for seconds in (RATE_SECONDS, 2 * RATE_SECONDS)
+        for seconds in (WINDOW_SECONDS, 2 * WINDOW_SECONDS)
         for before, after in _pairs(builder, seconds, recent.burst)
     ]
     if len(slopes) == 2:
-        found.append(_bound(recent) + min(slopes) * (RATE_SECONDS / 2 + lead))
+        found.append(_bound(recent) + min(slopes) * (WINDOW_SECONDS / 2 + lead))
     return max(found)
 
 
@@ -181,7 +179,8 @@ def _scaled(part: StageReplicas, wanted: int, scale: Scale, now: datetime, *, ma
     before = min(max(before, scale.minimum), scale.maximum)
     peaks: tuple[Peak, ...] = ()
     if goal < before:
-        lasting = [each for each in part.peaks or (Peak(now, before),) if now - each.time < KEPT]
+        begin = now - timedelta(seconds=BIN_SECONDS)
+        lasting = [each for each in part.peaks or (Peak(now, before),) if each.time > begin]
         peaks = (*(each for each in lasting if each.count > goal), Peak(now, goal))
     count = min(before, max(each.count for each in peaks)) if peaks and may_remove else max(before, goal)
     if scale.mode == "Auto":
@@ -191,26 +190,29 @@ def _scaled(part: StageReplicas, wanted: int, scale: Scale, now: datetime, *, ma
 
 def _report(builder: DecisionBuilder, before: Replicas, rate: float) -> None:
     """Writes an event for what has changed, and ends a trial that added replicas would disturb."""
-    memory = builder.replicas
-    changed = {stage: part for stage, part in memory.stages.items() if part.count != before.stages[stage].count}
-    advised = {stage: part for stage, part in memory.stages.items() if part.recommended not in (None, part.count)}
-    advised = {stage: part for stage, part in advised.items() if part.recommended != before.stages[stage].recommended}
-    lead = memory.start_seconds + builder.policy.interval
-    for stage, part in {**changed, **advised}.items():
-        former = before.stages[stage].count
-        why = f"{rate:.3g} requests/s are expected within {lead:.0f} s, and {former} serve {able(before, stage):.3g}"
-        is_own = stage in changed
-        count = part.count if is_own else part.recommended
-        reason = ("ScaledUp" if part.count > former else "ScaledDown") if is_own else "ScalingRecommended"
-        why = f"{stage}: {former} -> {count} replicas: {why}"
+    former = {stage: part.count for stage, part in before.stages.items()}
+    found: list[tuple[Stage, int | None, str]] = [
+        (stage, part.count, "ScaledUp" if part.count > former[stage] else "ScaledDown")
+        for stage, part in builder.replicas.stages.items()
+        if part.count != former[stage]
+    ]
+    if found:
+        builder.requeue_after = min(builder.requeue_after, 1.0)
+    found += [
+        (stage, part.recommended, "ScalingRecommended")
+        for stage, part in builder.replicas.stages.items()
+        if part.recommended not in (None, part.count, before.stages[stage].recommended)
+    ]
+    lead = before.start_seconds + builder.policy.interval
+    for stage, count, reason in found:
+        why = f"{stage}: {former[stage]} -> {count} replicas: {rate:.3g} requests/s are expected within {lead:.0f} s, "
+        why += f"and {former[stage]} serve {able(before, stage):.3g}"
         builder.set(replicas=replace(builder.replicas, why=why[:256]))
         builder.emit(reason, why)
-    if any(part.count > before.stages[stage].count for stage, part in changed.items()):
+    if any(reason == "ScaledUp" for _, _, reason in found):
         if (trial := builder.state.trial) is not None:
             end_trial(builder, trial, "Superseded", "replicas are added")
         builder.set(replicas=replace(builder.replicas, added_time=builder.now))
-    if changed:
-        builder.requeue_after = min(builder.requeue_after, 1.0)
 
 
 def able(memory: Replicas, stage: Stage) -> float:

@@ -12,18 +12,18 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from datetime import datetime, timedelta
 from functools import partial
 from multiprocessing import get_context
-from typing import Generic, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 import msgspec
 
 from syrinx_operator.resource.knobs import Setting
-from syrinx_operator.resource.tuning_status import Capacity, State
-from syrinx_operator.tuner.builder import in_force
-from syrinx_operator.tuner.capacity import CapacityQuestion, capacity
+from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.tuner.builder import Event, in_force
+from syrinx_operator.tuner.capacity import capacity
 from syrinx_operator.tuner.counters import CounterHistory, Observation
-from syrinx_operator.tuner.decide import Decision, Event, decide
+from syrinx_operator.tuner.decide import Decision, decide
 from syrinx_operator.tuner.evidence import Evidence
-from syrinx_operator.tuner.plan import Answer, Question, plan
+from syrinx_operator.tuner.plan import plan
 from syrinx_operator.tuner.policy import Policy
 from syrinx_stages.contract import logs
 
@@ -38,20 +38,20 @@ AUDIT = logging.getLogger("syrinx.tuning")
 log = logging.getLogger(__name__)
 
 
-Q = TypeVar("Q")
+P = ParamSpec("P")
 A = TypeVar("A")
 
 
-class Planner(Generic[Q, A]):
+class Planner(Generic[P, A]):
     """Runs the model in a process of its own, one question at a time, because it computes for seconds."""
 
-    def __init__(self, answer: Callable[[Q], A]) -> None:
+    def __init__(self, answer: Callable[P, A]) -> None:
         self._answer = answer
         self._running: tuple[str, Future[A]] | None = None
         self._answered: dict[str, tuple[float, Future[A]]] = {}
         """Answers that their pipelines have not collected yet, and when they were found to be known."""
 
-    def ask(self, name: str, question: Q) -> A | None:
+    def ask(self, name: str, *question: P.args, **more: P.kwargs) -> A | None:
         """Returns the answer to the last question of a pipeline once it is known; until then, and while another
         pipeline's is being answered, None. Raises what the model raised."""
         if self._running is not None and self._running[1].done():
@@ -65,7 +65,7 @@ class Planner(Generic[Q, A]):
             # Ctrl-C is for the process that waits.
             ignored = (signal.SIGINT, signal.SIG_IGN)
             pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=signal.signal, initargs=ignored)
-            self._running = name, pool.submit(self._answer, question)
+            self._running = name, pool.submit(self._answer, *question, **more)
             pool.shutdown(wait=False)  # The process ends with its answer.
         return None
 
@@ -81,8 +81,8 @@ class Tuner:
         """`audit` is called with one JSON line per event."""
         self._audit = audit
         self._histories: dict[str, CounterHistory] = {}
-        self._planner: Planner[Question, Answer] = Planner(plan)
-        self._capacities: Planner[CapacityQuestion, Capacity] = Planner(capacity)
+        self._planner = Planner(plan)
+        self._capacities = Planner(capacity)
 
     def step(self, name: str, policy: Policy, state: State, observation: Observation, now: datetime) -> Decision:
         """Returns the next decision. Never raises: an exception ends the trial in progress."""

@@ -20,12 +20,12 @@ MAX_COUNT = 2**53
 
 BUCKET = f"{m.TTFA.name}_bucket"
 STARTED = f"{m.FIRST_BYTE.name}_count"
-STEP_COUNT = f"{m.STEP_SECONDS.name}_count"
-STEP_SUM = f"{m.STEP_SECONDS.name}_sum"
-PREPARE_COUNT = f"{m.PREPARE_SECONDS.name}_count"
-PREPARE_SUM = f"{m.PREPARE_SECONDS.name}_sum"
-PREFILL_COUNT = f"{m.PREFILL_SECONDS.name}_count"
-PREFILL_SUM = f"{m.PREFILL_SECONDS.name}_sum"
+
+
+def work_of(name: str) -> tuple[str, str]:
+    """Returns the exported names of a histogram's count and sum."""
+    return f"{name}_count", f"{name}_sum"
+
 
 _SHAPE = ("rows", "frames")
 _CALL = (*_SHAPE, "result")
@@ -38,13 +38,10 @@ _GATEWAY: Mapping[str, tuple[str, ...]] = {
     m.REQUESTS.name: ("task_type", "outcome"),
     m.CANARY_FORWARDS.name: ("outcome",),
     m.LIVE_STREAMS.name: (),
-    m.QUEUE_AGE.name: (),
 }
 _ENGINE: Mapping[str, tuple[str, ...]] = {
-    STEP_COUNT: ("rows",),
-    STEP_SUM: ("rows",),
+    **dict.fromkeys(work_of(m.STEP_SECONDS.name), ("rows",)),
     m.FRAMES.name: (),
-    m.REQUESTS_FINISHED.name: ("reason",),
     m.MAX_NUM_SEQS.name: (),
     m.INFO.name: ("device",),
 }
@@ -52,10 +49,8 @@ WANTED_METRICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "gateway": _GATEWAY,
     "talker": {
         **_ENGINE,
-        PREPARE_COUNT: ("task_type",),
-        PREPARE_SUM: ("task_type",),
-        PREFILL_COUNT: (),
-        PREFILL_SUM: (),
+        **dict.fromkeys(work_of(m.PREPARE_SECONDS.name), ("task_type",)),
+        **dict.fromkeys(work_of(m.PREFILL_SECONDS.name), ()),
     },
     "codec": {
         **_ENGINE,
@@ -70,7 +65,7 @@ WANTED_METRICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 LABELS = frozenset({"le"}.union(*(labels for stage in WANTED_METRICS.values() for labels in stage.values())))
 """All labels that are kept of any series."""
 
-_GAUGES = frozenset({m.LIVE_STREAMS.name, m.QUEUE_AGE.name, m.MAX_NUM_SEQS.name, m.INFO.name})
+_GAUGES = frozenset({m.LIVE_STREAMS.name, m.MAX_NUM_SEQS.name, m.INFO.name})
 _COSTS = (m.CAPTURE_SECONDS.name, m.CAPTURE_BYTES.name)
 """Gauges by shape."""
 
@@ -104,8 +99,6 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """Nonzero values. Histogram buckets are not cumulative."""
     live_streams: int = 0
     """Current live streams of a gateway."""
-    queue_age: float = 0.0
-    """Age in seconds of the oldest request that waits at a gateway."""
     device: str = ""
     """Torch device of a talker or codec; empty if it is not reported."""
     captures: tuple[CaptureCost, ...] = ()
@@ -154,7 +147,6 @@ def build_snapshot(replica: str, stage: str, at: datetime, samples: Iterable[Sam
         time=at,
         counts=_non_cumulative(counts),
         live_streams=round(sum(values_of(gauges, m.LIVE_STREAMS.name).values())),
-        queue_age=sum(values_of(gauges, m.QUEUE_AGE.name).values()),
         device=next((device for (device,) in reversed(values_of(gauges, m.INFO.name))), ""),
         captures=tuple(
             CaptureCost(int(shape[0]), int(shape[1]), seconds[shape], round(memory[shape]))
@@ -192,7 +184,6 @@ MAX_LINE = 4096
 _LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"\s*(?:,|$)')
 _LINE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?")
 _ESCAPED = re.compile(r"\\(.)")
-_KNOWN_SERIES = 1 << 16
 
 
 def parse_metrics(replica: str, stage: str, at: datetime, text: str) -> Snapshot:
@@ -217,7 +208,7 @@ def _samples(stage: str, text: str) -> Iterator[Sample]:
             yield one, float(value.split()[0] if value.split() else "")
 
 
-@lru_cache(maxsize=_KNOWN_SERIES)
+@lru_cache(maxsize=1 << 16)
 def _series(stage: str, text: str) -> Series | None:
     """Returns the series of a line, or None if it is not wanted. Raises ValueError for a malformed line."""
     found = _LINE.fullmatch(text) if len(text) <= MAX_LINE else None

@@ -1,8 +1,9 @@
 """What if: serves a drawn load by a model of the pipeline under a setting. Pure.
 
-A request waits for a talker, is prepared beside its steps, is prefilled, and becomes a row of them. The frames that a
-stream has become chunks by the ramp, and rows of the codec's calls. Whoever's playback ends first goes first. Codecs
-take turns in claiming. Talkers do not wait for codecs, so that one run of a talker serves all settings of the codec.
+A request waits for a talker none of whose streams is late, is prepared beside its steps, is prefilled, and becomes a
+row of them. The frames that a stream has become chunks by the ramp, or parts of one near an underrun, and rows of the
+codec's calls. The stream whose playback ends first is served first. Codecs take turns in claiming. Talkers do not wait
+for codecs, so that one run of a talker serves all settings of the codec.
 """
 
 from __future__ import annotations
@@ -22,29 +23,16 @@ from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.tuning_status import Measured
 from syrinx_operator.tuner.captures import CallTimes, call_times
 from syrinx_operator.tuner.curves import step_seconds
+from syrinx_stages.contract.admission import MAX_UNSTARTED, late_margin
 from syrinx_stages.contract.family import FAMILY
 
 FRAME_SECONDS = FAMILY.frame_seconds
-# As the schedulers of the stages, which are not part of the operator's image.
-UNDERRUN_MARGIN_SECONDS = FAMILY.frame_seconds
-LATE_MARGIN_SECONDS, LATE_MARGIN_STEPS = 0.25, 15
-_URGENT = 1e9
-"""What has no audio yet comes before all that plays."""
-_SPREAD = 0.12
-"""Standard deviation of the log time of a step or call."""
 QUICK = 0.1
 """Quantile of the TTFA that hardly depends on queues."""
-_LENGTHS = 5
-"""Lengths of a request that are played, at least."""
-_MOST = 4
-"""But not more than this many times the requests that were asked for."""
+_ASK_SECONDS = 1.0
+"""Time within which a talker that was not late gets a request that comes."""
 _LENGTH_SPREAD = 0.5
 """Standard deviation of the log length. Counters tell only the mean."""
-
-
-_JITTER = random.Random(0)
-_FACTORS = tuple(math.exp(_JITTER.gauss(0, _SPREAD) - _SPREAD**2 / 2) for _ in range(1021))
-"""Of the times of successive steps and calls."""
 
 
 class Load(Struct, frozen=True, kw_only=True):
@@ -125,11 +113,12 @@ class Model:
     """The pipeline under a load. Remembers what it has played: a limit that is never reached is like any larger one."""
 
     def __init__(self, load: Load, plant: Plant, measured: Measured, count: int, seed: int = 0) -> None:
-        # Some lengths of a request are played, so that queues have time to grow; the first one is not judged.
+        # At least five lengths of a request are played, so that queues have time to grow, if that takes no more than
+        # four times the requests; the first length is not judged.
         length = load.frames * FRAME_SECONDS
         # Requests r, r + n, ... on an n-th of the replicas, as if all took turns: that shows more time.
         n = math.gcd(plant.talkers, plant.codecs)
-        count = min(max(count, round(_LENGTHS * length * load.rate / n)), _MOST * count)
+        count = min(max(count, round(5 * length * load.rate / n)), 4 * count)
         self._plant = replace(plant, talkers=plant.talkers // n, codecs=plant.codecs // n)
         self._measured = measured
         self._requests = draw(load, count * n, seed)[::n]
@@ -162,12 +151,12 @@ class Model:
     def _decode(self, talked: _Talked, setting: Setting, limit: int) -> tuple[Outcome, int]:
         codecs, frames, busy = self._plant.codecs, talked.frames, talked.busy
         well, most, ttfas = 0, 0, dict[str, list[float]]()
-        times = call_times(self._measured.calls, setting.capture_pairs, self._plant.slowdown)
+        times = call_times(self._measured.calls, setting.capture_pairs)
         chunks = _chunks(setting.chunk_ramp, max(map(len, frames), default=0))
         for codec in range(codecs):
             served = [r for r in range(codec, len(self._requests), codecs) if frames[r]]
             streams = [self._stream(self._requests[r], frames[r], chunks, max(setting.chunk_ramp)) for r in served]
-            seconds, rows = _decode(streams, times, limit)
+            seconds, rows = _decode(streams, times, limit, self._plant.slowdown)
             busy, most = busy + seconds, max(most, rows)
             for r, stream in zip(served, streams, strict=True):
                 accepted, task_type, _ = self._requests[r]
@@ -228,31 +217,35 @@ class _Talkers:
         self.busy = 0.0
         """Seconds of all talkers."""
         self.most = 0
-        """Most active requests of a talker."""
+        """Most rows of a talker."""
         self._requests, self._steps, self._plant = requests, steps, plant
         self._prefill, self._prepare = prefill, prepare
+        self._rows: list[list[tuple[float, int]]] = [[] for _ in range(plant.talkers)]
+        """Of each talker, sorted: when the playback of a stream ends, and its request."""
         self._prepared_at = [0.0] * plant.talkers
         """When each talker's last claimed request is prepared."""
+        self._asked_until = [-math.inf] * plant.talkers
+        """Until when each talker, which was not late, gets a request that comes."""
+        self._step_seconds = [steps[1]] * plant.talkers
+        """Moving average of each talker's steps."""
         self._limit = len(steps) - 1
         self._following = 0
         """The oldest request that waits, or the next that comes."""
-        self._taken = 0
 
     def run(self) -> None:
         """Serves all requests."""
-        active: list[list[int]] = [[] for _ in range(self._plant.talkers)]
-        claimed: list[deque[tuple[float, int]]] = [deque() for _ in active]
-        turns = [(0.0, talker) for talker in range(len(active))]
+        claimed: list[deque[tuple[float, int]]] = [deque() for _ in self._rows]
+        turns = [(0.0, talker) for talker in range(len(claimed))]
         while turns:
             now, talker = heappop(turns)
-            rows, coming, begin = active[talker], claimed[talker], now
-            while self._claim(talker, rows, coming, now) and not rows and coming[0][0] > now:
+            rows, coming, begin = self._rows[talker], claimed[talker], now
+            while self._claim(talker, coming, now) and not rows and coming[0][0] > now:
                 continue  # An idle talker claims what it can.
             if coming and coming[0][0] <= now:
-                rows.append(coming.popleft()[1])
+                rows.insert(0, (-math.inf, coming.popleft()[1]))
                 now += self._prefill
             if rows:
-                now += self._step(rows, now)
+                now += self._step(talker, now)
                 self.busy += now - begin
             elif (following := self._next_turn(coming, now)) < math.inf:
                 now = following
@@ -267,47 +260,46 @@ class _Talkers:
             return prepared
         return min(prepared, self._requests[self._following].accepted)
 
-    def _claim(self, talker: int, rows: Sequence[int], coming: deque[tuple[float, int]], now: float) -> bool:
+    def _claim(self, talker: int, coming: deque[tuple[float, int]], now: float) -> bool:
         """Claims a request, to be prepared after those before it. Returns whether one waited and there was room."""
-        requests = self._requests
+        requests, rows = self._requests, self._rows[talker]
         while self._following < len(requests) and requests[self._following].accepted < now - self._plant.patience:
             self._following += 1
-        if self._following == len(requests) or requests[self._following].accepted > now:
+        if len(coming) >= min(MAX_UNSTARTED, self._plant.talker_resident - len(rows)):
             return False
-        resident = len(rows) + len(coming)
-        if resident >= self._limit and (resident == self._plant.talker_resident or self._is_late(rows, now)):
+        waits = self._following < len(requests) and requests[self._following].accepted <= now
+        # A stream that plays runs out of frames soon.
+        is_late = rows and rows[0][0] < now + late_margin(self._step_seconds[talker])
+        if not is_late:
+            self._asked_until[talker] = now + _ASK_SECONDS
+        elif waits and requests[self._following].accepted < self._asked_until[talker]:
+            self._asked_until[talker] = -math.inf
+        else:
+            return False
+        if not waits:
             return False
         prepare = self._prepare.get(requests[self._following].task_type, 0.0)
         self._prepared_at[talker] = max(now, self._prepared_at[talker]) + prepare
         coming.append((self._prepared_at[talker], self._following))
         self._following += 1
-        self.most = max(self.most, resident + 1)
         return True
 
-    def _is_late(self, rows: Sequence[int], now: float) -> bool:
-        """Returns whether a stream that plays runs out of frames soon."""
-        late = now + min(LATE_MARGIN_SECONDS, LATE_MARGIN_STEPS * self._steps[self._limit])
-        frames = self.frames
-        return any(frames[r] and frames[r][0] + len(frames[r]) * FRAME_SECONDS < late for r in rows)
-
-    def _step(self, rows: list[int], now: float) -> float:
+    def _step(self, talker: int, now: float) -> float:
         """Makes a frame of the most urgent rows. Removes those that have ended. Returns the seconds."""
-        batch = rows if len(rows) <= self._limit else nsmallest(self._limit, rows, key=self._due)
-        seconds = self._steps[len(batch)] * _FACTORS[self._taken % len(_FACTORS)]
-        self._taken += 1
+        rows = self._rows[talker]
+        batch, following = rows[: self._limit], rows[self._limit :]
+        seconds = self._steps[len(batch)]
+        self._step_seconds[talker] += 0.1 * (seconds - self._step_seconds[talker])
+        self.most = max(self.most, len(rows))
         now += seconds
-        ended = False
-        for r in batch:
+        for due, r in batch:
             times = self.frames[r]
             times.append(now)
-            ended |= len(times) == self._requests[r].frames
-        if ended:
-            rows[:] = [r for r in rows if len(self.frames[r]) < self._requests[r].frames]
+            if len(times) < self._requests[r].frames:
+                following.append(((due if len(times) > 1 else now) + FRAME_SECONDS, r))
+        following.sort()
+        self._rows[talker] = following
         return seconds
-
-    def _due(self, r: int) -> float:
-        times = self.frames[r]
-        return times[0] + len(times) * FRAME_SECONDS if times else self._requests[r].accepted - _URGENT
 
 
 def _chunks(ramp: Sequence[int], length: int) -> list[int]:
@@ -326,44 +318,46 @@ def _chunks(ramp: Sequence[int], length: int) -> list[int]:
 class _Stream:
     """A request's way through a codec."""
 
-    __slots__ = ("_chunks", "_emitted", "_reference", "_times", "accepted", "due", "first_audio", "interrupted")
+    __slots__ = (
+        *("_chunk", "_chunks", "_complete_at", "_emitted", "_reference", "_times"),
+        *("accepted", "due", "first_audio", "frames", "interrupted"),
+    )
 
     def __init__(self, accepted: float, times: Sequence[float], chunks: Sequence[int], reference: list[int]) -> None:
         self.accepted = accepted
         self.first_audio = math.inf
         self.interrupted = False
-        self.due = accepted - _URGENT
-        """When its playback ends."""
+        self.due = -math.inf
+        """When its playback ends: what has no audio yet comes before all that plays."""
+        self.frames = 0
+        """Frames of the next chunk that are there."""
         self._times, self._chunks, self._reference = times, chunks, reference
         self._emitted = 0
 
-    def ready_at(self) -> float:
-        """Returns when the next chunk is complete, or half of it if playback would end before; never after the end."""
+    def next_chunk(self) -> float:
+        """Returns when the next chunk is complete, or part of it if playback would end before; never after the end."""
         if self._reference:
+            self._chunk, self._complete_at = self._reference[-1], self.accepted
             return self.accepted
         emitted, times = self._emitted, self._times
-        left = len(times) - emitted
-        if not left:
+        if emitted == len(times):
             return math.inf
-        chunk = self._chunks[emitted]
-        if chunk > left:
-            chunk = left
-        complete = times[emitted + chunk - 1]
-        early = self.due - UNDERRUN_MARGIN_SECONDS
-        if not emitted or complete <= early:
-            return complete
-        return min(complete, max(times[emitted + (chunk + 1) // 2 - 1], early))
+        self._chunk = min(self._chunks[emitted], len(times) - emitted)
+        self._complete_at = complete = times[emitted + self._chunk - 1]
+        early = self.due - FRAME_SECONDS
+        return complete if not emitted or complete <= early else min(complete, max(times[emitted], early))
 
-    def frames_at(self, now: float) -> int:
-        """Returns the frames of the next chunk that are there."""
-        if self._reference:
-            return self._reference[-1]
+    def has_half(self, now: float) -> bool:
+        """Counts the frames of the next chunk that are there. Returns whether they are half of it."""
+        if now >= self._complete_at:
+            self.frames = self._chunk
+            return True
         emitted = self._emitted
-        end = min(emitted + self._chunks[emitted], len(self._times))
-        return end - emitted if self._times[end - 1] <= now else bisect_right(self._times, now) - emitted
+        self.frames = bisect_right(self._times, now, emitted, emitted + self._chunk) - emitted
+        return 2 * self.frames >= self._chunks[emitted]
 
-    def emit(self, frames: int, now: float) -> None:
-        """Plays decoded frames."""
+    def emit(self, now: float) -> None:
+        """Plays the decoded frames."""
         if self._reference:
             self._reference.pop()
             return
@@ -371,39 +365,40 @@ class _Stream:
             self.first_audio = self.due = now
         elif now > self.due:
             self.interrupted, self.due = True, now
-        self.due += frames * FRAME_SECONDS
-        self._emitted += frames
+        self.due += self.frames * FRAME_SECONDS
+        self._emitted += self.frames
 
 
-def _decode(streams: Sequence[_Stream], times: CallTimes, limit: int) -> tuple[float, int]:
+def _decode(streams: Sequence[_Stream], times: CallTimes, limit: int, slowdown: float) -> tuple[float, int]:
     """Runs one codec until all streams have ended. Returns its busy seconds, and the most rows without a limit."""
-    coming = [(stream.ready_at(), r) for r, stream in enumerate(streams)]
-    coming.sort()
-    ready: dict[int, int] = {}
-    now, busy, most, calls = 0.0, 0.0, 0, 0
-    while coming or ready:
-        if not ready:
+    coming = sorted((stream.next_chunk(), r) for r, stream in enumerate(streams))
+    waiting: list[tuple[int, _Stream]] = []
+    now, busy, most = 0.0, 0.0, 0
+    while coming or waiting:
+        if not waiting:
             now = max(now, coming[0][0])
         while coming and coming[0][0] <= now:
             r = heappop(coming)[1]
-            ready[r] = streams[r].frames_at(now)
-        if len(ready) == 1:
-            batch = list(ready)
-            frames = ready[batch[0]]
-        else:
-            frames = ready[min(ready, key=lambda r: streams[r].due)]
-            batch = [r for r, wanted in ready.items() if wanted == frames]
-        most = max(most, len(batch))
-        if len(batch) > limit:
-            batch = nsmallest(limit, batch, key=lambda r: streams[r].due)
-        seconds = times.at(len(batch), frames) * _FACTORS[calls % len(_FACTORS)]
-        calls += 1
+            waiting.append((r, streams[r]))
+        # Less than half a chunk only if there is nothing else to do.
+        ready = [each for each in waiting if each[1].has_half(now)] or waiting
+        if len(ready) > 1:
+            frames = min(ready, key=_due)[1].frames
+            ready = [each for each in ready if each[1].frames == frames]
+            most = max(most, len(ready))
+            if len(ready) > limit:
+                ready = nsmallest(limit, ready, key=_due)
+        seconds = slowdown * times.at(len(ready), ready[0][1].frames)
         now += seconds
         busy += seconds
-        for r in batch:
-            del ready[r]
-            streams[r].emit(frames, now)
-            at = streams[r].ready_at()
+        waiting = [each for each in waiting if each not in ready] if len(waiting) > len(ready) else []
+        for r, stream in ready:
+            stream.emit(now)
+            at = stream.next_chunk()
             if at < math.inf:
                 heappush(coming, (at, r))
-    return busy, most
+    return busy, max(most, 1)
+
+
+def _due(waiting: tuple[int, _Stream]) -> float:
+    return waiting[1].due

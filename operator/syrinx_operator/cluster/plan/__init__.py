@@ -14,6 +14,7 @@ from syrinx_operator.cluster.plan import (
     pods,
     records,
     redis,
+    redis_cells,
     replicated_redis,
     retained,
     route,
@@ -38,7 +39,7 @@ from syrinx_operator.cluster.state import (
     redis_component,
 )
 from syrinx_operator.resource.canary_status import CanaryStatus
-from syrinx_operator.resource.spec import PipelineSpec, TTSPipeline
+from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import State
 
@@ -107,28 +108,25 @@ def plan(
         *(record(owner, stage, live[stage], names.SETTINGS_KEY) for stage in STAGES),
         *network.service_accounts(owner, spec),
         *pods.claims(owner, "models", spec.model.cache.storage if spec.model.cache else None),
-        *_redis_claims(owner, spec),
+        *redis_cells.claims(owner, spec),
         *((download.policy, download.job) if download is not None else ()),
         *network.services(owner, spec),
         *route.routes(owner, spec.gateway),
         *network.network_policies(owner, spec, config),
         *(workloads.disruption_budget(owner, stage) for stage in own_workload if counts[stage].count > 1),
-        *([workloads.disruption_budget(owner, Component.REDIS_HA)] if spec.connector.replicas > 1 else []),
+        *redis_cells.disruption_budgets(owner, spec),
         *network.pod_monitors(owner, spec),
         *autoscaling.autoscalers(owner, spec, observed),
     ]
     manifests = optional.without_unserved(manifests, observed.served_kinds)
     # In dependency order: Redis, talker and codec, gateway.
-    redis_form, redis_count = redis_component(spec), ReplicaCount(spec.connector.replicas)
-    if redis_form is not None:
-        is_replicated, storage = redis_form is Component.REDIS_HA, spec.connector.storage
-        claims = replicated_redis.claim_templates(owner, storage, observed) if is_replicated else ()
-        template = release.templates[redis_form]
-        manifests.append(workloads.stage_workload(owner, redis_form, template, redis_count, None, claims))
+    if (redis_form := redis_component(spec)) is not None:
+        template = release.templates[redis_form].template
+        manifests += redis_cells.redis_workloads(owner, spec, template, observed)
     rollouts = {stage: _rollout(pipeline, stage, release, live, counts[stage], observed) for stage in own_workload[1:]}
     for stage, rollout in rollouts.items():
         count = structs.replace(counts[stage], count=rollout.replicas)
-        template = release.templates[stage]
+        template = release.templates[stage].template
         manifests.append(workloads.stage_workload(owner, stage, template, count, rollout.partition))
     gateway = release.templates[Component.GATEWAY]
     manifests.append(workloads.gateway_workload(owner, spec, gateway, counts[Component.GATEWAY]))
@@ -144,7 +142,7 @@ def plan(
         download=download,
         replicas={
             **{stage: counts.get(stage, counts[Component.TALKER]).count for stage in STAGES},
-            **({redis_form: redis_count.count} if redis_form else {}),
+            **({redis_form: spec.connector.replicas * spec.connector.cells} if redis_form else {}),
         },
         canary=tested,
         keep=canary.kept_workloads(owner, tested, observed) | retained.keys(release, spec, observed),
@@ -160,13 +158,6 @@ def _decided(tuning: State | None, stage: Component) -> int | None:
         return None
     part = tuning.replicas.stages.get(Stage(stage.value))
     return None if part is None else part.count
-
-
-def _redis_claims(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
-    if redis_component(spec) is Component.REDIS_HA:
-        return replicated_redis.claims(owner, spec.connector.storage)
-    # Not a volumeClaimTemplate, which could not be added later.
-    return pods.claims(owner, Component.REDIS, spec.connector.storage)
 
 
 def _rollout(

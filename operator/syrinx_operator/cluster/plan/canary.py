@@ -132,7 +132,12 @@ def _with_secrets(running: FrozenTemplate, context: RenderContext) -> FrozenTemp
 
 
 def canary_template(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> FrozenTemplate:
-    """Returns the pod template of a stage of the canary: that of the stage, with labels of its own."""
+    """Returns the pod template of a stage of the canary: that of the stage, with labels of its own.
+
+    It uses the first cell's Redis: it is small, and the names of its pods have no number, from which a cell follows.
+    """
+    connector = structs.replace(pipeline.spec.connector, cells=1)
+    pipeline = structs.replace(pipeline, spec=structs.replace(pipeline.spec, connector=connector))
     template = deepcopy(pods.stage_template(pipeline, stage, context))
     labels = names.labels(pipeline.name, names.canary(stage))
     template["metadata"]["labels"] |= labels

@@ -32,13 +32,14 @@ def services(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
     for stage in workload_stages(spec)[1:]:
         found.append(_service(owner, stage, [_port(names.ADMIN_PORT_NAME, ADMIN_PORT)], **headless))
     redis = _port(names.REDIS_PORT_NAME, names.REDIS_PORT)
-    match redis_component(spec):
-        case Component.REDIS:
-            found.append(_service(owner, Component.REDIS, [redis], type="ClusterIP"))
-        case Component.REDIS_HA:
-            # Servers find each other before they are ready.
-            sentinel = _port(names.SENTINEL_PORT_NAME, names.SENTINEL_PORT)
-            found.append(_service(owner, Component.REDIS_HA, [redis, sentinel], **headless))
+    sentinel = _port(names.SENTINEL_PORT_NAME, names.SENTINEL_PORT)
+    for cell in range(spec.connector.cells):
+        match redis_component(spec):
+            case Component.REDIS as form:
+                found.append(_service(owner, names.redis_cell(form, cell), [redis], type="ClusterIP"))
+            case Component.REDIS_HA as form:
+                # Servers find each other before they are ready.
+                found.append(_service(owner, names.redis_cell(form, cell), [redis, sentinel], **headless))
     return found
 
 
@@ -65,13 +66,15 @@ def network_policies(owner: Owner, spec: PipelineSpec, config: OperatorConfig) -
         private = [_rule(ADMIN_PORT, admin_peers), _rule(SETTINGS_PORT, settings_peers)]
         policies.append(_policy(owner, stage, public + private))
     stages = {"podSelector": _stage_pods(owner)}
-    match redis_component(spec):
-        case Component.REDIS:
-            policies.append(_policy(owner, Component.REDIS, [_rule(names.REDIS_PORT, [stages])]))
-        case Component.REDIS_HA:
-            peers = [stages, {"podSelector": {"matchLabels": names.selector(owner.name, Component.REDIS_HA)}}]
-            ports = (names.REDIS_PORT, names.SENTINEL_PORT)
-            policies.append(_policy(owner, Component.REDIS_HA, [_rule(port, peers) for port in ports]))
+    for cell in range(spec.connector.cells):
+        match redis_component(spec):
+            case Component.REDIS as form:
+                policies.append(_policy(owner, names.redis_cell(form, cell), [_rule(names.REDIS_PORT, [stages])]))
+            case Component.REDIS_HA as form:
+                own = names.redis_cell(form, cell)
+                peers = [stages, {"podSelector": {"matchLabels": names.selector(owner.name, own)}}]
+                ports = (names.REDIS_PORT, names.SENTINEL_PORT)
+                policies.append(_policy(owner, own, [_rule(port, peers) for port in ports]))
     return policies
 
 
@@ -105,7 +108,7 @@ def pod_monitors(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
 
 
 def _service(
-    owner: Owner, component: Component, ports: list[Manifest], annotations: dict[str, str] | None = None, **spec: Any
+    owner: Owner, component: str, ports: list[Manifest], annotations: dict[str, str] | None = None, **spec: Any
 ) -> Manifest:
     body = {**spec, "selector": names.selector(owner.name, component), "ports": ports}
     return manifest(owner, "v1", "Service", component, annotations=annotations, spec=body)

@@ -207,11 +207,12 @@ def managed_password(pipeline: TTSPipeline) -> SecretKey:
     return SecretKey(name=names.workload(pipeline.name, redis), key=names.PASSWORD_KEY)
 
 
-def _managed_url(pipeline: TTSPipeline) -> str:
-    """Returns the URL of the managed Redis."""
+def _managed_url(pipeline: TTSPipeline, cell: int) -> str:
+    """Returns the URL of a cell's managed Redis."""
     if redis_component(pipeline.spec) is Component.REDIS:
-        return f"redis://{names.workload(pipeline.name, Component.REDIS)}:{names.REDIS_PORT}/0"
-    sentinels = ",".join(f"{host}:{names.SENTINEL_PORT}" for host in names.redis_hosts(pipeline.name))
+        host = names.workload(pipeline.name, names.redis_cell(Component.REDIS, cell))
+        return f"redis://{host}:{names.REDIS_PORT}/0"
+    sentinels = ",".join(f"{host}:{names.SENTINEL_PORT}" for host in names.redis_hosts(pipeline.name, cell))
     return f"redis+sentinel://{sentinels}/{names.PRIMARY}/0"
 
 
@@ -254,10 +255,10 @@ def _environment(pipeline: TTSPipeline, user: Sequence[EnvVar]) -> list[Manifest
     The user's variables replace those of logs and traces; the resource's rules refuse the other names used here.
     """
     connector = pipeline.spec.connector
-    url, password = connector.url or _managed_url(pipeline), connector.password_secret
-    if connector.managed:
-        password = managed_password(pipeline)
-    environment: list[Manifest] = [{"name": "REDIS_URL", "value": url}]
+    password = managed_password(pipeline) if connector.managed else connector.password_secret
+    managed = [_managed_url(pipeline, cell) for cell in range(connector.cells)] if connector.managed else []
+    urls = managed or connector.urls()
+    environment: list[Manifest] = [{"name": "REDIS_URL", "value": " ".join(urls)}]
     if password is not None:
         environment.append({"name": "REDIS_PASSWORD", "valueFrom": secret_ref(password)})
     if connector.ca_secret is not None:

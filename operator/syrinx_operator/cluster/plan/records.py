@@ -199,7 +199,8 @@ def _generation_inputs(spec: PipelineSpec, owner: Owner, image: str) -> dict[str
     # Omitted for the default, so that an operator upgrade creates no new generation.
     topology = {} if spec.topology == "Separate" else {"topology": spec.topology}
     # Streams of before stay in the Redis of before.
-    redis = {} if spec.connector.replicas == 1 else {"redisReplicas": spec.connector.replicas}
+    redis: dict[str, int] = {} if spec.connector.replicas == 1 else {"redisReplicas": spec.connector.replicas}
+    redis |= {} if spec.connector.cells == 1 else {"cells": spec.connector.cells}
     # The owner's UID, because pipelines of the same name, in two namespaces or clusters, may share a Redis.
     return {"owner": owner.uid, "image": image, "model": weights, **topology, **redis}
 
@@ -237,7 +238,9 @@ def start_config(pipeline: TTSPipeline, stage: Component, generation: str) -> st
     if isinstance(part, GatewaySpec):
         own = {"model_name": pipeline.model_name, "port": part.port, "reference_hosts": part.reference_hosts}
         own |= {"api": process.api_config(part), "voices": process.voice_limits(part)}
+        own["shared_voices"] = process.shared_voices(pipeline.spec)
         own |= {"cors_origins": part.cors.allow_origins, "trusted_proxies": part.trusted_proxies}
+        own["playground"] = part.playground is True
         if part.api_keys is not None:
             own["api_keys_file"] = names.API_KEYS_FILE
         if part.tls is not None:
@@ -250,6 +253,7 @@ def start_config(pipeline: TTSPipeline, stage: Component, generation: str) -> st
     config = StageConfig(
         pipeline=pipeline.name,
         generation=generation,
+        cells=pipeline.spec.connector.cells,
         model=model_directory(pipeline.spec.model),
         host="",
         # Stages in one process listen on the ports of the first. Images of earlier versions need a port for each.

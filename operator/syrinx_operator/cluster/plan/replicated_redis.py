@@ -56,12 +56,12 @@ def password_secret(owner: Owner, password: str, system_password: str) -> Manife
     return redis.secret(owner, Component.REDIS_HA, data)
 
 
-def claims(owner: Owner, storage: Storage | None) -> list[Manifest]:
-    """Returns the PersistentVolumeClaims of all servers, under the names that the StatefulSet gives them.
+def claims(owner: Owner, cell: int, storage: Storage | None) -> list[Manifest]:
+    """Returns the PersistentVolumeClaims of all servers of a cell, under the names that the StatefulSet gives them.
 
     The operator creates them instead, so that they can grow and are deleted with the pipeline.
     """
-    found = pods.claims(owner, Component.REDIS_HA, storage)
+    found = pods.claims(owner, names.redis_cell(Component.REDIS_HA, cell), storage)
     return [
         {**claim, "metadata": {**claim["metadata"], "name": f"{redis.DATA}-{claim['metadata']['name']}-{ordinal}"}}
         for claim in found
@@ -69,16 +69,14 @@ def claims(owner: Owner, storage: Storage | None) -> list[Manifest]:
     ]
 
 
-def claim_templates(owner: Owner, storage: Storage | None, observed: Observed) -> list[Manifest]:
-    """Returns the volumeClaimTemplates of the StatefulSet: those that it has, because their size is immutable."""
-    workload = observed.objects.get(names.workload_key(owner.name, Component.REDIS_HA))
+def claim_templates(owner: Owner, cell: int, storage: Storage | None, observed: Observed) -> list[Manifest]:
+    """Returns the volumeClaimTemplates of a cell's StatefulSet: those that it has, because their size is immutable."""
+    own = names.redis_cell(Component.REDIS_HA, cell)
+    workload = observed.objects.get(names.workload_key(owner.name, own))
     live: list[Manifest] = workload["spec"].get("volumeClaimTemplates", []) if workload else []
     if live and storage is not None:
         return live
-    return [
-        {"metadata": {"name": redis.DATA}, "spec": claim["spec"]}
-        for claim in pods.claims(owner, Component.REDIS_HA, storage)
-    ]
+    return [{"metadata": {"name": redis.DATA}, "spec": claim["spec"]} for claim in pods.claims(owner, own, storage)]
 
 
 def with_old_password(observed: Observed) -> tuple[Replica, ...]:
@@ -183,14 +181,18 @@ def _script(name: str, arguments: list[str]) -> dict[str, Any]:
     return {"command": ["sh", "-c", text, name], **omit_empty(args=arguments)}
 
 
+def place(pipeline: str, cell: int) -> dict[str, str]:
+    """Returns the variables by which the servers of a cell find each other."""
+    own = names.workload(pipeline, names.redis_cell(Component.REDIS_HA, cell))
+    # Kubernetes replaces the name.
+    return {"SELF": f"$(POD_NAME).{own}", "HOSTS": " ".join(names.redis_hosts(pipeline, cell))}
+
+
 def _environment(pipeline: TTSPipeline) -> list[Manifest]:
-    hosts = names.redis_hosts(pipeline.name)
     secret = names.workload(pipeline.name, Component.REDIS_HA)
     password = SecretKey(name=secret, key=names.SYSTEM_PASSWORD_KEY)
     return [
         {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-        # Kubernetes replaces the name.
-        {"name": "SELF", "value": f"$(POD_NAME).{names.workload(pipeline.name, Component.REDIS_HA)}"},
-        {"name": "HOSTS", "value": " ".join(hosts)},
+        *({"name": name, "value": value} for name, value in place(pipeline.name, 0).items()),
         {"name": "REDISCLI_AUTH", "valueFrom": secret_ref(password)},
     ]

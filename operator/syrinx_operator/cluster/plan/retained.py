@@ -7,16 +7,21 @@ from syrinx_operator.resource.spec import PipelineSpec
 
 
 def keys(release: Release, spec: PipelineSpec, observed: Observed) -> frozenset[ObjectKey]:
-    """Returns the Redis of another form and the cache of checkpoints while a stage's pod from before exists."""
+    """Returns the Redis of another form or cell and the cache of checkpoints while a stage's pod from before exists."""
     outdated = [
         pod
         for stage in workload_stages(spec)
         for pod in observed.replicas_of(stage)
         if pod.template != release.templates[stage].hash and not pod.stuck
     ]
-    purposes = {"models", *REDIS} - {redis_component(spec)}
+    form = redis_component(spec)
+    planned = {names.redis_cell(form, cell) for cell in range(spec.connector.cells)} if form else set()
+
+    def is_former(label: str) -> bool:
+        return label == "models" or (names.cell_in(label)[0] in REDIS and label not in planned)
+
     return frozenset(
         key
         for key, found in observed.objects.items()
-        if outdated and found["metadata"].get("labels", {}).get(names.COMPONENT_LABEL) in purposes
+        if outdated and is_former(found["metadata"].get("labels", {}).get(names.COMPONENT_LABEL, ""))
     )

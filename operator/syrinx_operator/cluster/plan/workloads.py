@@ -62,13 +62,15 @@ def replica_count(
 
 def stage_workload(
     owner: Owner,
-    stage: Component,
-    template: FrozenTemplate,
+    stage: str,
+    template: Manifest,
     replicas: ReplicaCount,
     partition: int | None,
     claims: Sequence[Manifest] = (),
 ) -> Manifest:
-    """Returns the StatefulSet of a talker, codec or Redis; pods of ordinals below `partition` keep their template.
+    """Returns the StatefulSet of a talker, a codec or a cell's Redis.
+
+    Pods of ordinals below `partition` keep their template.
 
     `claims`: its volumeClaimTemplates.
     """
@@ -79,7 +81,7 @@ def stage_workload(
         "revisionHistoryLimit": 3,
         "selector": {"matchLabels": names.selector(owner.name, stage)},
         "updateStrategy": {"type": "RollingUpdate", **rolling_update},
-        "template": template.template,
+        "template": template,
         **omit_empty(volumeClaimTemplates=list(claims)),
     }
     return _workload(owner, stage, replicas, spec)
@@ -97,13 +99,13 @@ def gateway_workload(owner: Owner, spec: PipelineSpec, template: FrozenTemplate,
     return _workload(owner, Component.GATEWAY, replicas, body)
 
 
-def _workload(owner: Owner, component: Component, replicas: ReplicaCount, spec: Manifest) -> Manifest:
+def _workload(owner: Owner, component: str, replicas: ReplicaCount, spec: Manifest) -> Manifest:
     kind, version = names.workload_key(owner.name, component).kind, replicas.resource_version
     count = {"replicas": replicas.count} if replicas.applied else {}
     return manifest(owner, "apps/v1", kind, component, resource_version=version, spec={**count, **spec})
 
 
-def disruption_budget(owner: Owner, component: Component) -> Manifest:
+def disruption_budget(owner: Owner, component: str) -> Manifest:
     """Returns the PodDisruptionBudget of a component with several replicas; with one it would block every drain."""
     spec = {
         "maxUnavailable": 1,

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from syrinx_operator.cluster.names import COMPONENT_LABEL
+from syrinx_operator.cluster.names import COMPONENT_LABEL, cell_in
 
 Manifest = Mapping[str, Any]
 
@@ -38,7 +38,7 @@ def choose(pods: Sequence[Manifest]) -> Choice | None:
 def _candidates(pod: Manifest) -> Iterator[tuple[tuple[int, int, str], Choice]]:
     """Yields each container that has a log, after its rank: lower is more telling."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
-    component = pod["metadata"].get("labels", {}).get(COMPONENT_LABEL, "")
+    component, _ = cell_in(pod["metadata"].get("labels", {}).get(COMPONENT_LABEL, ""))
     order = ORDER.index(component) if component in ORDER else len(ORDER)
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         state, restarts = container.get("state") or {}, container.get("restartCount", 0)

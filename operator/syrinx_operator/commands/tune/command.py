@@ -5,7 +5,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,7 +26,11 @@ from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_operator.resource.status import StageStatus, read
 
 REFRESH_SECONDS = 1.0
-_GAUGES = {"syrinx_live_streams": "live streams", "syrinx_queue_length": "requests waiting"}
+_Combine = Callable[[Iterable[float]], float]
+_GAUGES: dict[str, tuple[str, _Combine]] = {
+    "syrinx_live_streams": ("live streams", sum),
+    "syrinx_queue_length": ("requests waiting", max),  # All gateways report the same queue.
+}
 _OFF = "is not tuned: its spec.tuning.mode is Off; Recommend and Auto tune"
 
 
@@ -69,7 +73,7 @@ async def watch(read: Callable[[], Awaitable[View]], console: Console) -> None:
         async for view, problem in _views(read):
             if console.is_terminal:
                 live.start()
-                text = [*lines(view, datetime.now(UTC)), "", problem or await gateway_load(view.admin_url)]
+                text = [*lines(view, datetime.now(UTC)), "", problem or await gateway_load(view.admin_urls)]
                 live.update(Text("\n".join(text), no_wrap=True, overflow="ellipsis"), refresh=True)
                 continue
             for line in changes(before, view):
@@ -136,15 +140,23 @@ def running_pipeline(name: str | None) -> RunningPipeline:
     raise TuneError(f"no local pipeline named {name} is running" + (f"; running: {others}" if others else ""))
 
 
-async def gateway_load(admin_url: str) -> str:
-    """Returns a gateway's live streams and queue length as text; empty if they are not available."""
+async def gateway_load(admin_urls: Sequence[str]) -> str:
+    """Returns the live streams of all gateways and their queue's length as text, without those that do not respond."""
+    async with httpx.AsyncClient(timeout=2.0, trust_env=False) as client:
+        texts = await asyncio.gather(*(_metrics(client, url) for url in admin_urls))
+    parts = []
+    for name, (title, combine) in _GAUGES.items():
+        found = [re.search(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE) for text in texts]
+        if values := [float(value[1]) for value in found if value]:
+            parts.append(f"{combine(values):.0f} {title}")
+    return ", ".join(parts)
+
+
+async def _metrics(client: httpx.AsyncClient, admin_url: str) -> str:
     try:
-        async with httpx.AsyncClient(timeout=2.0, trust_env=False) as client:
-            text = (await client.get(f"{admin_url}/metrics")).raise_for_status().text
+        return (await client.get(f"{admin_url}/metrics")).raise_for_status().text
     except (httpx.HTTPError, httpx.InvalidURL):
         return ""
-    found = {name: re.search(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE) for name in _GAUGES}
-    return ", ".join(f"{float(value[1]):.0f} {_GAUGES[name]}" for name, value in found.items() if value)
 
 
 def _read_local(running: RunningPipeline) -> View:
@@ -162,7 +174,7 @@ def _read_local(running: RunningPipeline) -> View:
     fields = msgspec.structs.asdict(memory)
     if spec is not None:
         fields |= {"spec": spec, "talkers": spec.talker.replicas, "codecs": spec.codec.replicas}
-    return View(name=running.name, location=running.url, admin_url=running.admin_url, **fields)
+    return View(name=running.name, location=running.url, admin_urls=running.admin_urls, **fields)
 
 
 async def _read_cluster(namespace: str, name: str | None) -> View:

@@ -44,8 +44,8 @@ class View(Struct, frozen=True, kw_only=True):
     name: str
     location: str
     """URL or namespace."""
-    admin_url: str = ""
-    """URL of the gateway's metrics; empty if it cannot be reached from here."""
+    admin_urls: tuple[str, ...] = ()
+    """URLs of the gateways' metrics; none if they cannot be reached from here."""
     state: State
     requested: Setting
     """Setting in `spec`."""

@@ -1,0 +1,110 @@
+"""The watch over settings: a guard bets that more requests are bad than usual, in a trial's periods of the candidate
+and after a setting has come into force. Pure.
+"""
+
+from msgspec.structs import replace
+
+from syrinx_operator.resource.knobs import Setting
+from syrinx_operator.resource.tuning_status import Guard, Served, Soak
+from syrinx_operator.tuner.betting import is_certain, updated
+from syrinx_operator.tuner.builder import DecisionBuilder, in_force
+from syrinx_operator.tuner.evidence import MIN_REQUESTS, WINDOW_SECONDS, Outcomes, alike
+
+CHECK_SECONDS = 5.0
+"""Time between two looks of a guard."""
+SLACK = 0.05
+"""More bad requests than expected that a guard does not bet on."""
+GUARD_REQUESTS = MIN_REQUESTS // 4
+"""Least requests of an outcome of a guard's bet."""
+
+
+def served(outcomes: Outcomes) -> Served:
+    """Returns the requests and the bad ones."""
+    return Served(requests=outcomes.accepted, bad=outcomes.bad)
+
+
+def watched(guard: Guard, known: Outcomes) -> Guard:
+    """Returns the guard with the requests since it last looked, once they are enough for an outcome of its bet."""
+    requests, bad = known.accepted - guard.seen.requests, known.bad - guard.seen.bad
+    if requests < GUARD_REQUESTS:
+        return guard
+    usual = min(guard.expected_bad + SLACK, 1.0)
+    return replace(guard, seen=served(known), bet=updated(guard.bet, min(1.0, bad / requests) - usual, -usual))
+
+
+def harm(known: Outcomes) -> str:
+    """Returns why a guard ends a change, as text."""
+    return f"{known.bad} of {known.accepted} requests were not served well"
+
+
+def put_in_force(
+    builder: DecisionBuilder, number: int, setting: Setting, expected_bad: float, rate: float, *, urgent: bool = False
+) -> None:
+    """Makes a setting the chosen one, and watches that it is as good as expected."""
+    soak = Soak(
+        id=number,
+        before=in_force(builder.policy, builder.state),
+        start_time=builder.now,
+        rate=rate,
+        was_urgent=urgent,
+        restarts=builder.look(builder.now, builder.now).restarts,
+        guard=Guard(expected_bad=expected_bad),
+    )
+    builder.set(chosen=setting, soak=soak, last_change_time=builder.now, fruitless=0)
+    builder.set_phase("Soaking", f"change {number} is in force on all replicas; it is watched")
+    builder.requeue_after = 1.0
+
+
+def advance_soak(builder: DecisionBuilder) -> None:
+    """Watches the setting that came into force last. Takes it back if it disappoints."""
+    soak = builder.state.soak
+    assert soak is not None
+    builder.requeue_after = CHECK_SECONDS
+    known, elapsed = builder.look(soak.start_time, builder.now), builder.seconds_since(soak.start_time)
+    if known.disruption or known.problem:
+        if elapsed > 2 * WINDOW_SECONDS:
+            _settle(builder, soak)
+        return
+    guard = watched(soak.guard, known.of_arm())
+    # Not for long if it came into force without a trial and was no great help.
+    is_poor = soak.was_urgent and 2 * guard.seen.bad_ratio > soak.guard.expected_bad
+    if known.restarts >= soak.restarts + 2:
+        _revert(builder, soak, "replicas restart repeatedly")
+    elif is_certain(guard.bet) and alike(known.rate, soak.rate):
+        _revert(builder, soak, harm(known.of_arm()))
+    elif is_certain(guard.bet) or elapsed > (WINDOW_SECONDS / 4 if is_poor else WINDOW_SECONDS):
+        _settle(builder, soak)
+    else:
+        builder.set(soak=replace(soak, guard=guard))
+
+
+def _settle(builder: DecisionBuilder, soak: Soak) -> None:
+    seen = soak.guard.seen
+    if seen.requests >= GUARD_REQUESTS and soak.was_urgent:
+        chosen = in_force(builder.policy, builder.state)
+        difference = soak.guard.expected_bad - seen.bad_ratio
+        builder.remember(soak.before, chosen, -difference, soak.rate, hours=0.5)
+        builder.record(
+            "Promoted",
+            f"in force without a trial: {100 * difference:+.1f} points of requests served well",
+            soak.before,
+            chosen,
+            id=soak.id,
+            start_time=soak.start_time,
+            requests=seen.requests,
+            difference=difference,
+            forecast=builder.predicted,
+        )
+    builder.set(soak=None)
+    builder.set_phase("Watching", f"change {soak.id} has passed its watch")
+    builder.emit("Settled", builder.state.message)
+
+
+def _revert(builder: DecisionBuilder, soak: Soak, why: str) -> None:
+    chosen = in_force(builder.policy, builder.state)
+    builder.record("Regressed", why, chosen, soak.before, id=soak.id, start_time=soak.start_time)
+    difference = soak.guard.expected_bad - soak.guard.seen.bad_ratio
+    builder.remember(chosen, soak.before, min(difference, 0.0), soak.rate, hours=4.0)
+    builder.set(chosen=soak.before, soak=None, last_change_time=builder.now)
+    builder.set_phase("Watching", f"change {soak.id} was taken back: {why}")
+    builder.emit("Regressed", f"change {soak.id} was taken back: {why}", kind="Warning")
