@@ -1,4 +1,4 @@
-"""Makes the files of a checkpoint in the official layout: text tokenizer, configs, and weights in float16.
+"""Makes the text tokenizer and the configs of a checkpoint in the official layout.
 
 Settings that do not depend on the run are those of the bundled voice's config files.
 """
@@ -6,7 +6,6 @@ Settings that do not depend on the run are those of the bundled voice's config f
 import json
 import math
 import re
-import shutil
 from collections.abc import Iterable
 from itertools import chain, repeat
 from pathlib import Path
@@ -14,23 +13,15 @@ from typing import Any
 
 import msgspec
 import tokenizers
-import torch
-from safetensors.torch import save
 from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
-from torch import Tensor, nn
 
-from syrinx_stages.model.codec_decoder import CodecDecoder
-from syrinx_stages.model.config import SPECIAL_IDS, DecoderConfig, ModelConfig, SpeechTokenizerConfig
+from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.model.config import SPECIAL_IDS, DecoderConfig, ModelConfig, ModelType, SpeechTokenizerConfig
 from syrinx_stages.model.describe import BUNDLED, checkpoint_directory
-from syrinx_stages.model.layers import checkpoint_tensors
-from syrinx_stages.model.talker import Talker
 from syrinx_stages.model.tokenizer import PATTERN
 
-from .config import CodecConfig, TrainingConfig
-from .talker_forward import share_norms
+from .config import CloningConfig, CodecConfig, TrainingConfig
 
-MAX_BYTES = 25_000_000
-"""Limit of the weights' size, because the bundled voice is part of the package."""
 TOKENIZER_FILES = ("vocab.json", "merges.txt", "tokenizer_config.json")
 _ASSISTANT_COUNT = 60_000
 """Repetitions of "assistant" in the training text: the prompt layout needs it to become a single token."""
@@ -68,7 +59,8 @@ def train_tokenizer(corpus: Iterable[str], merges: int, directory: Path) -> None
 
 def model_settings(config: TrainingConfig, tokenizer: Path) -> dict[str, Any]:
     """Returns `config.json`. tokenizer: directory of the tokenizer's files."""
-    codes, speakers = decoder_config(config.codec).codebook_size, config.synthesis.speakers
+    codes = decoder_config(config.codec).codebook_size
+    speakers = [] if config.cloning is not None else list(config.synthesis.speakers)
     vocabulary = json.loads((tokenizer / "vocab.json").read_text("utf-8"))
     special = {token["content"]: number for number, token in enumerate(SPECIAL_TOKENS, len(vocabulary))}
     settings = _bundled_settings("config.json") | {
@@ -93,10 +85,22 @@ def model_settings(config: TrainingConfig, tokenizer: Path) -> dict[str, Any]:
         "text_vocab_size": math.ceil((256 + config.talker.merges + len(SPECIAL_TOKENS)) / 32) * 32,
         "spk_id": {name: first_speaker + index for index, name in enumerate(speakers)},
         "spk_is_dialect": dict.fromkeys(speakers, False),
-        "codec_language_id": {name: number + shift for name, number in talker["codec_language_id"].items()},
+        "codec_language_id": {
+            name: number + shift
+            for name, number in talker["codec_language_id"].items()
+            if name in config.corpus.generated
+        },
         **config.talker.shape,
     }
+    if config.cloning is not None:
+        settings["tts_model_type"] = ModelType.BASE
+        settings["speaker_encoder_config"] = speaker_encoder_settings(config.cloning, talker["hidden_size"])
     return settings
+
+
+def speaker_encoder_settings(cloning: CloningConfig, width: int) -> dict[str, Any]:
+    """Returns `speaker_encoder_config` for a talker of `width`."""
+    return {**cloning.speaker_encoder, "enc_dim": width, "sample_rate": FAMILY.sample_rate}
 
 
 def model_config(config: TrainingConfig, tokenizer: Path) -> ModelConfig:
@@ -114,44 +118,3 @@ def codec_settings(codec: CodecConfig) -> dict[str, Any]:
 def decoder_config(codec: CodecConfig) -> DecoderConfig:
     """Returns the `decoder_config` of `speech_tokenizer/config.json` as a struct."""
     return msgspec.convert(codec_settings(codec), SpeechTokenizerConfig).decoder_config
-
-
-def _write(directory: Path, settings: dict[str, Any], module: nn.Module, prefix: str) -> None:
-    """Writes config and weights. Raises ValueError if a weight is out of float16's range."""
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.json").write_text(json.dumps(settings, indent=1) + "\n")
-    tensors: dict[str, Tensor] = {}
-    for name, slot in checkpoint_tensors(module, prefix):
-        # The checkpoint has one norm for all heads; the module has a row for each head.
-        target = slot.target if slot.target.dim() == len(slot.shape) else slot.target[0]
-        tensors[name] = target.detach().to("cpu", torch.float16).contiguous()
-        if not bool(tensors[name].isfinite().all()):
-            raise ValueError(f"{name}: a weight is out of float16's range")
-    # safetensors.torch.save_file creates files with mode 0600, which a container with another user cannot read.
-    (directory / "model.safetensors").write_bytes(save(tensors))
-
-
-def export_codec(config: CodecConfig, decoder: CodecDecoder, directory: Path) -> None:
-    """Writes `speech_tokenizer/`. Changes the decoder's codebooks to entries with a usage of 1."""
-    with torch.no_grad():
-        for quantizer in (decoder.quantizer.rvq_first, decoder.quantizer.rvq_rest):
-            for book in quantizer._books:
-                book.embedding_sum.copy_(book.entries())
-                book.cluster_usage.fill_(1)
-    _write(directory / "speech_tokenizer", codec_settings(config), decoder, "decoder")
-
-
-def export(config: TrainingConfig, talker: Talker, decoder: CodecDecoder, tokenizer: Path, directory: Path) -> int:
-    """Writes a whole checkpoint and returns its weights' size in bytes. tokenizer: directory of the tokenizer's files.
-
-    Raises ValueError if the weights exceed `MAX_BYTES`.
-    """
-    share_norms(talker)
-    _write(directory, model_settings(config, tokenizer), talker, "talker")
-    for name in TOKENIZER_FILES:
-        shutil.copyfile(tokenizer / name, directory / name)
-    export_codec(config.codec, decoder, directory)
-    size = sum(path.stat().st_size for path in directory.rglob("*.safetensors"))
-    if size > MAX_BYTES:
-        raise ValueError(f"the checkpoint's weights have {size} bytes; the limit is {MAX_BYTES}")
-    return size

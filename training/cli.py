@@ -3,13 +3,17 @@
 all         all steps up to the checkpoint
 corpus      build the text corpus                  corpus.txt
 codec       train the codec                        codec.pt, codec.jsonl
+speaker     train the speaker encoder              speaker.pt, speaker.jsonl
 codes       synthesize and encode one round        audio/round-00/, codes-00.npz
 talker      train talker and code predictor        talker.pt, talker.jsonl, tokenizer/
 finetune    train the codec's decoder further      decoder.pt, decoder.jsonl
+encoder     train the encoder of reference audio   encoder.pt, encoder.jsonl
 export      write the checkpoint                   checkpoint/
 speak       generate test sentences                spoken/
 score       score the generated speech             scores.json, scores.md
 show        write audio samples and spectrograms   shown/
+
+`speaker` and `encoder` are for presets that clone voices: base and base-smoke.
 """
 
 import argparse
@@ -23,12 +27,32 @@ from pathlib import Path
 import torch
 from msgspec.structs import replace
 
-from . import checkpoint, codec, codec_loss, codes, corpus, synthesis, talker
-from .config import FULL, SMOKE, TrainingConfig
-from .speak import Case, Speaker, case_utterances, cases, read, show, write
+from syrinx_stages.model.speaker_encoder import SpeakerEncoder
 
-_PRESETS = {"full": FULL, "smoke": SMOKE}
-_STEPS = ("all", "corpus", "codec", "codes", "talker", "finetune", "export", "speak", "score", "show")
+from . import checkpoint, clone, codec, codec_loss, codes, corpus, export, reference_encoder, speaker, synthesis, talker
+from .config import BASE, BASE_SMOKE, FULL, SMOKE, TrainingConfig
+from .corpus import Sentence
+from .speak import SHOWN, Case, Speaker, Utterance, case_utterances, cases, read, show, write
+
+_PRESETS = {"full": FULL, "base": BASE, "smoke": SMOKE, "base-smoke": BASE_SMOKE}
+_STEPS = (
+    "all",
+    "corpus",
+    "codec",
+    "speaker",
+    "codes",
+    "talker",
+    "finetune",
+    "encoder",
+    "export",
+    "speak",
+    "score",
+    "show",
+)
+_UTTERANCE_SECONDS = 4.0
+"""The mean duration of an utterance, roughly."""
+_SPEAKER_HOURS = 30.0
+"""Audio of round 0 that the speaker encoder learns from."""
 UNFINISHED = 3
 """Exit status when the time limit was reached: run the same command again."""
 _STARTED = time.monotonic()
@@ -90,8 +114,8 @@ class Steps:
     def codes(self) -> bool:
         """Synthesizes a round and encodes it; keeps the codes and deletes the audio."""
         number = self.args.round
-        trained = codec.load(self.config, self.out, self.device)
-        codes.encode_round(trained, self._shards(number), codes.codes_path(self.out, number), self.device)
+        trained, encoder = codec.load(self.config, self.out, self.device), self._speaker_encoder(self.device)
+        codes.encode_round(trained, encoder, self._shards(number), codes.codes_path(self.out, number), self.device)
         codes.delete_audio(self.audio, number)
         return True
 
@@ -104,12 +128,59 @@ class Steps:
             pass
         return finished
 
+    def _speaker_trainer(self, device: torch.device) -> speaker.Trainer:
+        model = checkpoint.model_config(self.config, self._tokenizer())
+        return speaker.Trainer(self.config, model.talker_config.hidden_size, self.out, device)
+
+    def _speaker_encoder(self, device: torch.device) -> SpeakerEncoder | None:
+        """Returns the frozen speaker encoder; None without voice cloning. Raises ValueError if it is not trained."""
+        if self.config.cloning is None:
+            return None
+        trainer = self._speaker_trainer(device)
+        if not trainer.run.finished:
+            raise ValueError(f"{trainer.run.path}: run the step `speaker` first")
+        return trainer.encoder.eval().requires_grad_(False)
+
+    def speaker(self) -> bool:
+        """Trains the speaker encoder on round 0."""
+        trainer = self._speaker_trainer(self.device)
+        if trainer.run.finished:
+            return True
+        audio = codec_loss.load_audio(self._shards(0), _SPEAKER_HOURS, self.device)
+        return trainer.train(audio, self.time_is_up, _log)
+
+    def encoder(self) -> bool:
+        """Trains the encoder of reference audio on the audio of the fine-tuning."""
+        trainer = reference_encoder.Trainer(self.config, self.out, self.device)
+        if trainer.run.finished:
+            return True
+        trained = codec.load(self.config, self.out, self.device)
+        audio = codec_loss.load_audio(self._last_shards(), self.config.codec.hours, self.device)
+        finished = trainer.train(trained, audio, self.time_is_up, _log)
+        if finished:
+            codes.delete_audio(self.audio, self.config.synthesis.rounds)
+        return finished
+
+    def _last_shards(self) -> Generator[Path]:
+        """Yields the shards of a round that the talker does not learn from, about as many as the codec needs."""
+        settings = self.config.synthesis
+        count = math.ceil(self.config.codec.hours * 3600 / _UTTERANCE_SECONDS)
+        fewer = replace(settings, sentences_per_round=min(count, settings.sentences_per_round))
+        workers = self.args.workers
+        return synthesis.make_round(fewer, self.corpus_path, self.audio, settings.rounds, workers, _log)
+
+    def _tokenizer(self) -> Path:
+        """Returns the directory of the tokenizer, which is trained if it does not exist."""
+        directory = self.out / "tokenizer"
+        if not (directory / "tokenizer_config.json").exists():
+            texts = (sentence.text for sentence in corpus.read(self.corpus_path))
+            checkpoint.train_tokenizer(texts, self.config.talker.merges, directory)
+        return directory
+
     def talker(self) -> bool:
         """Trains the talker; the next round of codes is made in the background."""
         args, sentences = self.args, corpus.read(self.corpus_path)
-        if not (self.out / "tokenizer" / "tokenizer_config.json").exists():
-            texts = (sentence.text for sentence in sentences)
-            checkpoint.train_tokenizer(texts, self.config.talker.merges, self.out / "tokenizer")
+        self._tokenizer()
         options = ["--out", str(self.out), "--preset", args.preset, "--workers", str(max(1, args.workers - 2))]
         options += ["--device", args.device] if args.device else []
         with codes.round_loader(self.out, self.config.synthesis.rounds, options, _log) as load_round:
@@ -120,12 +191,11 @@ class Steps:
         """Fine-tunes the decoder on a round that the talker does not learn from. It may run beside `talker`."""
         if codec.is_finetuned(self.out, self.config.codec.finetune_steps):
             return True
-        number, shards = self.config.synthesis.rounds, self._shards(self.config.synthesis.rounds)
-        audio = codec_loss.load_audio(shards, self.config.codec.hours, self.device)
-        shards.close()
+        audio = codec_loss.load_audio(self._last_shards(), self.config.codec.hours, self.device)
         finished = codec.train(self.config, audio, self.out, self.device, self.time_is_up, _log, decoder_only=True)
-        if finished:
-            codes.delete_audio(self.audio, number)
+        # `encoder` needs the audio, too.
+        if finished and self.config.cloning is None:
+            codes.delete_audio(self.audio, self.config.synthesis.rounds)
         return finished
 
     def export(self) -> bool:
@@ -133,7 +203,12 @@ class Steps:
         cpu = torch.device("cpu")
         trainer = talker.Trainer(self.config, self.out, cpu)
         decoder = codec.load(self.config, self.out, cpu).decoder
-        size = checkpoint.export(self.config, trainer.talker, decoder, self.out / "tokenizer", self.out / "checkpoint")
+        references = None
+        if (speaker_encoder := self._speaker_encoder(cpu)) is not None:
+            codec_encoder = reference_encoder.Trainer(self.config, self.out, cpu).encoder
+            references = export.References(speaker_encoder, codec_encoder)
+        path = self.out / "checkpoint"
+        size = export.export(self.config, trainer.talker, decoder, references, self.out / "tokenizer", path)
         _log(f"export: {self.out / 'checkpoint'}: {size} bytes after {trainer.run.step} steps")
         return True
 
@@ -144,24 +219,34 @@ class Steps:
         if self.args.random:
             sentences = [each for each in corpus.read(self.corpus_path) if each.language in speaker.languages]
             sets["random"] = random.Random(self.config.corpus.seed).sample(sentences, self.args.random)
-        for case in cases(voices):
+        clones = self.config.cloning is not None
+        for case in clone.CASES if clones else cases(voices):
             if case.sentences in sets:
-                write(spoken / f"{case.name}.msgpack", speaker.speak(case_utterances(case, sets[case.sentences])))
+                utterances = self._utterances(case, sets[case.sentences])
+                write(spoken / f"{case.name}.msgpack", speaker.speak(utterances))
                 _log(f"speak: {case.name}")
         if not self.args.checkpoint and (self.out / "codec.pt").exists():
             trained = codec.load(self.config, self.out, self.device)
-            for voice, name in [*((voice, "templates") for voice in voices), (voices[0], "german")]:
-                utterances = case_utterances(Case(voice, False, name), corpus.held_out(name))
+            pairs = [*((voice, "templates") for voice in voices), (voices[0], "german")]
+            for voice, name in [(clone.UNSEEN, "templates")] if clones else pairs:
+                utterances = self._utterances(Case(voice, False, name), corpus.held_out(name))
                 decoded = speaker.reconstruct(utterances, trained, self.config.synthesis)
                 write(spoken / f"codec-{voice}-{name}.msgpack", decoded)
                 _log(f"speak: codec-{voice}-{name}")
         return True
 
+    def _utterances(self, case: Case, sentences: list[Sentence]) -> list[Utterance]:
+        if self.config.cloning is not None:
+            return clone.utterances(case, sentences, self.config.synthesis)
+        return case_utterances(case, sentences)
+
     def score(self) -> bool:
         """Scores the generated speech."""
         from . import score
         from .intelligibility import Recognizer
+        from .similarity import Verifier
 
+        verifier = None if self.config.cloning is None else Verifier()
         recognizers = {}
         for name, language in corpus.HELD_OUT.items():
             if language == "english":
@@ -170,7 +255,7 @@ class Steps:
         scores = []
         for path in sorted((self.out / "spoken").glob("*.msgpack")):
             pair = recognizers.get(path.stem.rpartition("-")[2])
-            scores.append(score.score(path.stem, read(path), pair, self.config.synthesis))
+            scores.append(score.score(path.stem, read(path), pair, self.config.synthesis, verifier))
             _log(f"score: {path.stem}: {scores[-1].identified}, {scores[-1].nearest}, {scores[-1].segments}")
         score.write(self.out, scores)
         print(score.table(scores))
@@ -178,7 +263,13 @@ class Steps:
 
     def show(self) -> bool:
         """Writes audio files and spectrograms of a few sentences."""
-        show(self._speaker(), self.out / "shown")
+        speaker = self._speaker()
+        utterances = {
+            case.name: self._utterances(case, corpus.held_out(case.sentences)[:1])[0]
+            for case in (SHOWN if self.config.cloning is None else clone.CASES)
+            if corpus.HELD_OUT[case.sentences] in speaker.languages
+        }
+        show(speaker, utterances, self.out / "shown")
         return True
 
     def _speaker(self) -> Speaker:
@@ -187,8 +278,10 @@ class Steps:
     def all(self) -> bool:
         """Runs all steps up to the checkpoint, skipping those that are complete."""
         # The codec's audio is not needed any more once round 0 is encoded.
-        has_codec = self.corpus() and (codes.codes_path(self.out, 0).exists() or self.codec())
-        trained = has_codec and self.talker() and self.finetune()
+        clones = self.config.cloning is not None
+        encoded = codes.codes_path(self.out, 0).exists()
+        has_codec = self.corpus() and (encoded or (self.codec() and (not clones or self.speaker())))
+        trained = has_codec and self.talker() and self.finetune() and (not clones or self.encoder())
         if (self.out / "talker.pt").exists():
             self.export()
         return trained

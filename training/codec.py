@@ -107,6 +107,6 @@ def encode(codec: Codec, audio: Tensor, frames: npt.NDArray[np.integer]) -> Tens
         is_utterance = sample < count * FAMILY.samples_per_frame
         index = torch.where(is_utterance, first * FAMILY.samples_per_frame + sample, 0)
         samples = torch.where(is_utterance, audio[index].float() / 32768, 0.0)
-        encoded = quantize(codec.decoder.quantizer, codec.encoder(samples)).codes
+        encoded = quantize(codec.decoder.quantizer, codec.encoder(samples), parallel=codec.encoder.parallel).codes
         codes[(first + frame)[frame < count]] = encoded[frame < count].to(codes.dtype)
     return codes

@@ -37,6 +37,8 @@ class Audio(NamedTuple):
     """[N] int16."""
     starts: Tensor
     """[utterances]: index of each utterance's first sample."""
+    speakers: Tensor
+    """[utterances]: indices of the config's speakers."""
 
     def frames(self) -> npt.NDArray[np.integer]:
         """Returns each utterance's length in frames, [utterances]."""
@@ -56,15 +58,16 @@ class DecodeWindow(NamedTuple):
 
 def load_audio(paths: Iterable[Path], hours: float, device: torch.device) -> Audio:
     """Loads shards onto `device` until they hold `hours` of audio."""
-    samples, starts, count = [], [], 0
+    samples, starts, speakers, count = [], [], [], 0
     for path in paths:
         shard = read_shard(path)
         starts.append(count + (np.cumsum(shard.frames) - shard.frames) * FAMILY.samples_per_frame)
         samples.append(torch.from_numpy(shard.content).to(device))
+        speakers.append(torch.from_numpy(shard.speakers).to(device))
         count += len(shard.content)
         if count >= hours * 3600 * FAMILY.sample_rate:
             break
-    return Audio(torch.cat(samples), torch.from_numpy(np.concatenate(starts)).to(device))
+    return Audio(torch.cat(samples), torch.from_numpy(np.concatenate(starts)).to(device), torch.cat(speakers).long())
 
 
 def decode_window(config: CodecConfig, step: int) -> DecodeWindow:
@@ -144,7 +147,7 @@ class CodecLoss:
         if step < unquantized:
             return encoded, encoded.new_zeros(())
         updater = CodebookUpdater(generator, step, first=step == unquantized)
-        quantized = quantize(self._codec.decoder.quantizer, encoded, updater)
+        quantized = quantize(self._codec.decoder.quantizer, encoded, updater, parallel=self._codec.encoder.parallel)
         return quantized.vectors, quantized.commitment
 
     def _spectral_loss(self, vectors: Tensor, samples: Tensor, window: DecodeWindow) -> Tensor:

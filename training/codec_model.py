@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.codec_decoder import Codebook, CodecDecoder, Quantizer, ResidualQuantizer
 
 from . import codec_forward
@@ -69,7 +70,7 @@ class Encoder(nn.Module):
 
     def __init__(self, config: CodecConfig, codebook_dim: int) -> None:
         super().__init__()
-        width = config.encoder_width
+        width, self.parallel = config.encoder_width, config.parallel
         self.register_buffer("window", torch.hann_window(_WINDOW), persistent=False)
         layers: list[nn.Module] = [_CausalConv(_WINDOW // 2 + 1, width, 3)]
         for level, kernel_size in enumerate(_KERNEL_SIZES):
@@ -156,8 +157,13 @@ class CodebookUpdater(NamedTuple):
             book.cluster_usage.masked_fill_(unused, 0.3)
 
 
-def quantize(quantizer: Quantizer, x: Tensor, updater: CodebookUpdater | None = None) -> Quantized:
-    """Quantizes the encoder's vectors x [B, codebook_dim, F]. updater: updates the codebooks, in training."""
+def quantize(
+    quantizer: Quantizer, x: Tensor, updater: CodebookUpdater | None = None, *, parallel: bool = False
+) -> Quantized:
+    """Quantizes the encoder's vectors x [B, codebook_dim, F]. updater: updates the codebooks, in training.
+
+    parallel: see `CodecConfig`.
+    """
     depth = None
     if updater:
         count, generator = len(quantizer.rvq_rest._books), updater.generator
@@ -165,7 +171,8 @@ def quantize(quantizer: Quantizer, x: Tensor, updater: CodebookUpdater | None = 
         kept = torch.randint(1, count + 1, (len(x),), generator=generator, device=x.device)
         depth = torch.where(dropped & (not updater.first), kept, count)
     semantic = _quantize(quantizer.rvq_first, x, None, updater)
-    acoustic = _quantize(quantizer.rvq_rest, x - semantic.vectors.detach(), depth, updater)
+    rest = x if parallel else x - semantic.vectors.detach()
+    acoustic = _quantize(quantizer.rvq_rest, rest, depth, updater)
     codes = torch.cat((semantic.codes, acoustic.codes), 2)
     return Quantized(semantic.vectors + acoustic.vectors, codes, semantic.commitment + acoustic.commitment)
 
@@ -200,9 +207,18 @@ class Codec(NamedTuple):
 
 
 def build(config: CodecConfig, device: torch.device) -> Codec:
-    """Returns an untrained codec, which depends on the seed but not on the device."""
+    """Returns an untrained codec, or one with an initial decoder; it depends on the seed but not on the device."""
     torch.manual_seed(config.seed)
     decoder_settings = decoder_config(config)
     encoder, decoder = Encoder(config, decoder_settings.codebook_dim), CodecDecoder(decoder_settings)
     codec_forward.initialize(decoder, seeded_generator(torch.device("cpu"), config.seed))
+    if config.initial_decoder is not None:
+        _copy_decoder(Checkpoint(config.initial_decoder).load_codec_decoder(), decoder)
     return Codec(encoder.to(device), decoder.to(device))
+
+
+def _copy_decoder(source: CodecDecoder, target: CodecDecoder) -> None:
+    """Copies the tensors of the target from the source, except those of the quantizer."""
+    tensors = source.state_dict()
+    wanted = [name for name in target.state_dict() if not name.startswith("quantizer.")]
+    target.load_state_dict({name: tensors[name] for name in wanted}, strict=False)

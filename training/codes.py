@@ -16,9 +16,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from syrinx_stages.model.speaker_encoder import SpeakerEncoder
+
 from .codec import encode
 from .codec_model import Codec
 from .run import Log
+from .speaker import embed
 from .synthesis import Shard, read_shard, shard_path
 
 LoadRound = Callable[[int], Shard]
@@ -30,12 +33,20 @@ def codes_path(directory: Path, number: int) -> Path:
     return directory / f"codes-{number:02}.npz"
 
 
-def encode_round(codec: Codec, shards: Iterable[Path], path: Path, device: torch.device) -> None:
-    """Encodes a round's shards and writes the result to `path` atomically."""
+def encode_round(
+    codec: Codec, speaker_encoder: SpeakerEncoder | None, shards: Iterable[Path], path: Path, device: torch.device
+) -> None:
+    """Encodes a round's shards and writes the result to `path` atomically.
+
+    speaker_encoder: embeds the utterances, for voice cloning.
+    """
     parts = []
     for shard in map(read_shard, shards):
-        codes = encode(codec, torch.from_numpy(shard.content).to(device), shard.frames)
+        audio = torch.from_numpy(shard.content).to(device)
+        codes = encode(codec, audio, shard.frames)
         parts.append(shard._replace(content=codes.cpu().numpy()))
+        if speaker_encoder is not None:
+            parts[-1] = parts[-1]._replace(embeddings=embed(speaker_encoder, audio, shard.frames))
     Shard(*(np.concatenate(columns) for columns in zip(*parts, strict=True))).write(path)
 
 

@@ -1,10 +1,15 @@
-"""The configuration of a training run, and its two presets."""
+"""The configuration of a training run, and its presets."""
 
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import field
+from msgspec.structs import replace
+
+from syrinx_stages.model.describe import BUNDLED
+
+from .speakers import Timbre, draw
 
 
 class CorpusConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +35,10 @@ class SynthesisConfig(msgspec.Struct, frozen=True, kw_only=True):
         }
     )
     """espeak-ng's voice of each speaker in each language."""
+    timbres: dict[str, Timbre] = {}
+    """Of the speakers that do not sound as espeak-ng's voice does."""
+    unseen: frozenset[str] = frozenset()
+    """Speakers that no round contains: cloning is tested with them."""
     min_words_per_minute: int = 148
     max_words_per_minute: int = 168
     """The speaking rate is drawn for each sentence."""
@@ -51,6 +60,13 @@ class CodecConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     shape: dict[str, int] = {}
     """What differs from the `decoder_config` of the bundled voice's `speech_tokenizer/config.json`."""
+    initial_decoder: str | None = None
+    """A checkpoint whose decoder training starts with, without its quantizer: the tensors that this one has, too."""
+    parallel: bool = False
+    """Both parts of the quantizer quantize the encoder's vectors, as Mimi's do; not the second what the first left.
+
+    Voice cloning needs it: the service encodes reference audio with Mimi.
+    """
     encoder_width: int = 256
     encoder_blocks: int = 3
     """ConvNeXt blocks at each of four rates."""
@@ -71,6 +87,47 @@ class CodecConfig(msgspec.Struct, frozen=True, kw_only=True):
     finetune_learning_rate: float = 4e-4
     hours: float = 24.0
     """Audio that crops are drawn from."""
+
+
+class CloningConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What only voice cloning needs: the two encoders of reference audio, and how the talker learns from references."""
+
+    speaker_encoder: dict[str, Any] = field(
+        default_factory=lambda: {
+            "mel_dim": 80,
+            "enc_channels": [96, 96, 96, 96, 288],
+            "enc_kernel_sizes": [5, 3, 3, 3, 1],
+            "enc_dilations": [1, 2, 3, 4, 1],
+            "enc_attention_channels": 48,
+            "enc_res2net_scale": 4,
+            "enc_se_channels": 48,
+        }
+    )
+    """`speaker_encoder_config`, apart from the talker's width."""
+    codec_encoder: dict[str, int] = field(
+        default_factory=lambda: {
+            "num_filters": 12,
+            "num_residual_layers": 2,
+            "dilation_growth_rate": 3,
+            "residual_kernel_size": 5,
+            "last_kernel_size": 7,
+        }
+    )
+    """Arguments of transformers' `MimiConfig` that determine the size of the encoder's convolutions."""
+    seed: int = 19
+    speaker_steps: int = 2_500
+    speaker_batch: int = 192
+    speaker_frames: int = 20
+    """Frames of the crops that the speaker encoder learns from."""
+    speaker_learning_rate: float = 2e-3
+    encoder_steps: int = 3_000
+    encoder_batch: int = 32
+    encoder_learning_rate: float = 1.5e-3
+    min_reference_frames: int = 20
+    """Frames of the shortest utterance that serves as a reference."""
+    continued_share: float = 0.3
+    """Share of the utterances that are joined in pairs of the same speaker: the second continues the first."""
+    max_joined_frames: int = 280
 
 
 class TalkerTrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +168,8 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
     synthesis: SynthesisConfig = SynthesisConfig()
     codec: CodecConfig = CodecConfig()
     talker: TalkerTrainingConfig = TalkerTrainingConfig()
+    cloning: CloningConfig | None = None
+    """None for a voice with speakers of its own."""
     save_every: int = 1_500
     """Steps between two saves."""
     log_every: int = 50
@@ -118,6 +177,76 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Use `torch.compile` on a GPU; code that fails to compile runs eagerly."""
 
 
+VARIANTS = (
+    *("f1", "f4", "f5", "m1", "m2", "m3", "m4", "m6", "m7", "m8", "klatt", "klatt2", "klatt3", "klatt4", "croak"),
+    *("whisper", "steph", "max", "michel", "Alex", "Denis", "Diogo", "Gene", "Henrique", "Hugo", "Michael", "Nguyen"),
+    *("Reed", "Storm", "adam"),
+)
+"""Variants of espeak-ng's voices: those in which pocketsphinx identified each of ten sentences or more."""
+UNSEEN_VARIANTS = ("f2", "m5", "linda", "quincy", "Mike")
+"""The same, of the speakers that training never hears."""
+
+
+def _many_speakers(config: SynthesisConfig, trained: int, unseen: int) -> SynthesisConfig:
+    """Returns the config with drawn English speakers."""
+    known, others = draw(VARIANTS, trained, config.seed), draw(UNSEEN_VARIANTS, unseen, config.seed)
+    return replace(
+        config,
+        speakers=known.voices | others.voices,
+        timbres=known.timbres | others.timbres,
+        unseen=frozenset(others.voices),
+    )
+
+
 FULL = TrainingConfig()
+BASE = replace(
+    FULL,
+    corpus=replace(FULL.corpus, generated={"english": 150_000}),
+    synthesis=replace(_many_speakers(FULL.synthesis, 480, 20), rounds=4, min_words_per_minute=140),
+    # Smaller than the bundled voice: the encoders of reference audio need the room.
+    codec=replace(
+        FULL.codec,
+        initial_decoder=BUNDLED,
+        parallel=True,
+        shape={"num_hidden_layers": 3},
+        steps=2_100,
+        finetune_steps=3_400,
+        hours=12.0,
+    ),
+    talker=replace(FULL.talker, merges=400, shape={"num_hidden_layers": 5, "intermediate_size": 448}, steps=9_000),
+    cloning=CloningConfig(),
+)
+"""Trains a checkpoint that clones voices, in English, in about 20 minutes."""
 SMOKE = msgspec.json.decode(Path(__file__).with_name("smoke.json").read_bytes(), type=TrainingConfig)
 """Trains a voice that generates noise, in a minute or two on any machine."""
+BASE_SMOKE = replace(
+    SMOKE,
+    corpus=replace(SMOKE.corpus, generated={"english": 100}),
+    synthesis=_many_speakers(SMOKE.synthesis, 4, 2),
+    codec=replace(SMOKE.codec, parallel=True),
+    cloning=CloningConfig(
+        speaker_encoder={
+            "mel_dim": 16,
+            "enc_channels": [16, 16, 16],
+            "enc_kernel_sizes": [5, 3, 1],
+            "enc_dilations": [1, 2, 1],
+            "enc_attention_channels": 8,
+            "enc_res2net_scale": 2,
+            "enc_se_channels": 8,
+        },
+        codec_encoder={
+            "num_filters": 2,
+            "num_residual_layers": 1,
+            "dilation_growth_rate": 2,
+            "residual_kernel_size": 3,
+            "last_kernel_size": 3,
+        },
+        speaker_steps=20,
+        speaker_batch=4,
+        speaker_frames=5,
+        encoder_steps=20,
+        encoder_batch=2,
+        min_reference_frames=5,
+    ),
+)
+"""The same for `BASE`."""

@@ -46,8 +46,13 @@ class Utterances(NamedTuple):
     first_token: Tensor
     token_counts: Tensor
     speakers: Tensor
+    """Ids of the talker's vocabulary; -1 for voice cloning."""
     languages: Tensor
-    """Speakers and languages are ids of the talker's vocabulary."""
+    """Ids of the talker's vocabulary."""
+    references: Tensor
+    """[utterances, choices]: rows of `embeddings` that can be an utterance's voice; 0 choices without cloning."""
+    embeddings: Tensor
+    """[rows, width]."""
 
 
 class PackedStep(NamedTuple):
@@ -76,6 +81,8 @@ class Batch(NamedTuple):
     """Position within the sentence."""
     sentences: Tensor
     """Index of the position's sentence in the step; -1 for none."""
+    voices: Tensor | None
+    """[rows, positions, width]: speaker embeddings at the speaker's position, and zeros; None without cloning."""
     labels: Tensor
     predicted: Tensor
     """[predicted]: positions in the concatenated rows, each followed by a predicted frame."""
@@ -188,6 +195,7 @@ class BatchBuilder:
         text = torch.where(position < len(self._role), self._role[position.clamp(0, 2)], text)
 
         prompt = self._prompts[auto_language, (position - 3).clamp(0, 5)]
+        is_speaker = (prompt == _SPEAKER) & (position >= 3) & (position < begin) & inside
         prompt = torch.where(prompt == _LANGUAGE, data.languages[utterance], prompt)
         prompt = torch.where(prompt == _SPEAKER, data.speakers[utterance], prompt)
         codec = torch.where((position >= 3) & (position < begin), prompt, -1)
@@ -213,6 +221,7 @@ class BatchBuilder:
             is_frame=is_frame.view(shape),
             positions=torch.where(inside, position, 0).view(shape),
             sentences=torch.where(inside, sentence, -1).view(shape),
+            voices=_voices(data, placed, slot, is_speaker, generator, shape),
             labels=labels.view(shape),
             predicted=predicted,
             predicted_codes=predicted_codes,
@@ -247,3 +256,27 @@ def _frames_at(data: Utterances, utterance: Tensor, index: Tensor, valid: Tensor
     """Returns frames [positions, 16] by their index in each position's utterance; zeros where not `valid`."""
     row = torch.where(valid, data.first_frame[utterance] + index, 0)
     return torch.where(valid[:, None], data.codes[row].long(), 0)
+
+
+def _voices(
+    data: Utterances,
+    placed: PackedStep,
+    slot: Tensor,
+    is_speaker: Tensor,
+    generator: torch.Generator | None,
+    shape: tuple[int, int],
+) -> Tensor | None:
+    """Returns the batch's `voices`: a random reference of each sentence, or the first without a generator.
+
+    slot: [positions], the index of each position's sentence; is_speaker: [positions], where its voice belongs.
+    """
+    choices = data.references.shape[1]
+    if not choices:
+        return None
+    device = data.references.device
+    column = torch.zeros(len(placed.utterances), dtype=torch.long, device=device)
+    if generator is not None:
+        column = torch.randint(choices, column.shape, generator=generator, device=device)
+    rows = data.references[placed.utterances, column]
+    voices = torch.where(is_speaker[:, None], data.embeddings[rows[slot]], 0)
+    return voices.view(*shape, -1)

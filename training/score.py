@@ -12,6 +12,7 @@ from syrinx_stages.contract.silence import LeadingSilenceTrimmer, first_audible
 from .config import SynthesisConfig
 from .corpus import HELD_OUT
 from .intelligibility import ReadingMatcher, Recognizer
+from .similarity import Similarity, Verifier, compare
 from .speak import Utterance, espeak_readings
 from .synthesis import Samples
 
@@ -48,6 +49,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     """Curvature of the waveform at frame borders over that elsewhere: about 1 without clicks."""
     peak_dbfs: float
     errors: list[str]
+    similarity: Similarity | None = None
+    """To the references; None for a checkpoint with speakers of its own."""
 
 
 def score(
@@ -55,8 +58,12 @@ def score(
     utterances: Sequence[Utterance],
     recognizers: tuple[Recognizer, Recognizer] | None,
     config: SynthesisConfig,
+    verifier: Verifier | None = None,
 ) -> Score:
-    """Returns a case's score. recognizers: the enhanced and the plain one of the case's sentences; None without."""
+    """Returns a case's score. recognizers: the enhanced and the plain one of the case's sentences; None without.
+
+    verifier: measures the similarity to the references.
+    """
     audio = [np.frombuffer(each.pcm, "<i2") for each in utterances]
     readings = espeak_readings(utterances, config)
     errors: list[str] = []
@@ -91,7 +98,16 @@ def score(
         border_ratio=round(border_ratio(audio), 3),
         peak_dbfs=round(20 * float(np.log10(max(*peaks, 1) / 32768)), 2),
         errors=errors,
+        similarity=None if verifier is None else _similarity(verifier, utterances, readings),
     )
+
+
+def _similarity(verifier: Verifier, utterances: Sequence[Utterance], readings: Sequence[Samples]) -> Similarity:
+    speech, references = (
+        verifier.embed([np.frombuffer(data, "<i2") for data in each])
+        for each in ([one.pcm for one in utterances], [one.reference for one in utterances])
+    )
+    return compare(speech, references, verifier.embed(readings), [each.voice for each in utterances])
 
 
 def trim_leading_silence(pcm: bytes) -> bytes:
@@ -135,7 +151,21 @@ def table(scores: Sequence[Score]) -> str:
             *(f"{each.leading_ms:.0f} ms", f"{each.border_ratio:.2f}", f"{each.peak_dbfs:.1f} dBFS"),
         )
         lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_similarity_table(scores)]) + "\n"
+
+
+def _similarity_table(scores: Sequence[Score]) -> list[str]:
+    """Returns the lines of a table of the cases of voice cloning; none without any."""
+    found = [(each.case, each.similarity) for each in scores if each.similarity is not None]
+    if not found:
+        return []
+    columns = " similarity to reference | lowest | to other speakers | between speakers | espeak-ng | identified |"
+    rows = [
+        f"| {case} | {each.own:.2f} | {each.lowest:.2f} | {each.others:.2f} | {each.between:.2f} | {each.espeak:.2f} |"
+        f" {each.identified:.2f} |"
+        for case, each in found
+    ]
+    return ["", f"| case |{columns}", "|" + "---|" * 7, *rows]
 
 
 def write(directory: Path, scores: Sequence[Score]) -> None:

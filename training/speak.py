@@ -3,7 +3,7 @@
 Speaking and scoring are separate steps with audio files in between, because a GPU machine may lack the recognizer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,6 +43,10 @@ class Utterance(msgspec.Struct, frozen=True, kw_only=True):
     voice: str
     streaming: bool
     seed: int
+    reference: bytes = b""
+    """Reference audio for voice cloning, like `pcm`; empty for a checkpoint with speakers of its own."""
+    reference_text: str = ""
+    """What the reference says; empty to use its speaker embedding alone."""
     pcm: bytes = b""
     """16-bit samples at 24 kHz."""
     ended: bool = True
@@ -129,7 +133,8 @@ class Speaker:
         running: list[int] = []
         while True:
             while len(running) < self._concurrency and (number := next(waiting, None)) is not None:
-                engine.admit([engine.prepare(_speech_request(number, utterances[number]), b"", None)])
+                each = utterances[number]
+                engine.admit([engine.prepare(_speech_request(number, each), b"", _reference(each))])
                 running.append(number)
             if not running:
                 break
@@ -179,12 +184,15 @@ class Speaker:
 
 def espeak_readings(utterances: Sequence[Utterance], config: SynthesisConfig) -> list[synthesis.Samples]:
     """Returns espeak-ng's readings of the same sentences by the same speakers, at the mean rate."""
-    return [
-        synthesis.utterance(
-            each.sentence, config.speakers[each.voice][each.sentence.language], config.mean_words_per_minute
-        )
-        for each in utterances
-    ]
+    rate = config.mean_words_per_minute
+    return [synthesis.reading(config, each.sentence, each.voice, rate) for each in utterances]
+
+
+def _reference(utterance: Utterance) -> bytes | None:
+    """Returns the reference audio as the gateway stores it; None for a checkpoint with speakers of its own."""
+    if not utterance.reference:
+        return None
+    return (np.frombuffer(utterance.reference, "<i2") / 32768).astype("<f4").tobytes()
 
 
 def _speech_request(number: int, utterance: Utterance) -> SpeechRequest:
@@ -192,8 +200,11 @@ def _speech_request(number: int, utterance: Utterance) -> SpeechRequest:
         id=str(number),
         accepted_at=0.0,
         text=utterance.sentence.text,
-        task_type=TaskType.CUSTOM_VOICE,
-        voice=utterance.voice,
+        task_type=TaskType.BASE if utterance.reference else TaskType.CUSTOM_VOICE,
+        voice=None if utterance.reference else utterance.voice,
+        has_reference=bool(utterance.reference),
+        reference_text=utterance.reference_text or None,
+        x_vector_only=bool(utterance.reference) and not utterance.reference_text,
         language=utterance.sentence.language,
         non_streaming_text=not utterance.streaming,
         max_frames=_MAX_FRAMES,
@@ -201,20 +212,19 @@ def _speech_request(number: int, utterance: Utterance) -> SpeechRequest:
     )
 
 
-def show(speaker: Speaker, directory: Path) -> None:
-    """Writes a FLAC file for each case of `SHOWN`, and `spectrograms.png`, all on the same time scale."""
+def show(speaker: Speaker, utterances: Mapping[str, Utterance], directory: Path) -> None:
+    """Writes a FLAC file for each utterance, by name, and `spectrograms.png`, all on the same time scale."""
     import soundfile
     from matplotlib.figure import Figure
 
     directory.mkdir(parents=True, exist_ok=True)
-    shown = [case for case in SHOWN if corpus.HELD_OUT[case.sentences] in speaker.languages]
-    spoken = speaker.speak([case_utterances(case, corpus.held_out(case.sentences))[0] for case in shown])
+    spoken = speaker.speak(list(utterances.values()))
     seconds = max(len(each.pcm) for each in spoken) / 2 / FAMILY.sample_rate
     figure = Figure(figsize=(1 + _INCHES_PER_SECOND * seconds, _INCHES_HIGH * len(spoken)), layout="constrained")
     axes = figure.subplots(len(spoken), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
-    for row, case, each in zip(axes, shown, spoken, strict=True):
+    for row, name, each in zip(axes, utterances, spoken, strict=True):
         pcm = np.frombuffer(each.pcm, "<i2")
-        soundfile.write(directory / f"{case.name}.flac", pcm, FAMILY.sample_rate, "PCM_16")
+        soundfile.write(directory / f"{name}.flac", pcm, FAMILY.sample_rate, "PCM_16")
         samples = np.pad(pcm / 32768, (0, max(0, _WINDOW - len(pcm))))
         # Noise avoids the logarithm of digital silence.
         samples += np.random.default_rng(0).normal(0, 1e-6, len(samples))

@@ -27,13 +27,14 @@ from syrinx_stages.contract.family import FAMILY
 from . import corpus
 from .config import SynthesisConfig
 from .corpus import Sentence
+from .speakers import Timbre
 
 Samples = npt.NDArray[np.int16]
 
 _ESPEAK_RATE = 22_050
 _AUDIO_OUTPUT_RETRIEVAL, _INITIALIZE_DONT_EXIT = 1, 0x8000
 _UTF8_END_PAUSE = 1 | 0x1000
-_RATE_PARAMETER = 1
+_RATE_PARAMETER, _PITCH_PARAMETER = 1, 3
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
 
 _NICE = 10
@@ -44,6 +45,8 @@ _SILENCE_THRESHOLD = 40
 LEADING_SECONDS, TRAILING_SECONDS = 0.048, 0.16
 GAIN = 0.75
 """espeak-ng reaches full scale at times, and models overshoot a little; the output has to stay below -1 dB."""
+PLAIN = Timbre()
+"""espeak-ng's own."""
 
 
 @cache
@@ -67,13 +70,14 @@ class Espeak:
             self._chunks.append(np.ctypeslib.as_array(samples, shape=(count,)).copy())
         return 0
 
-    def synthesize(self, text: str, voice: str, words_per_minute: int) -> Samples:
-        """Returns 16-bit samples at espeak-ng's rate. Raises ValueError for an unknown voice."""
+    def synthesize(self, text: str, voice: str, words_per_minute: int, pitch: int) -> Samples:
+        """Returns 16-bit samples at espeak-ng's rate. pitch: 0 to 99. Raises ValueError for an unknown voice."""
         if voice != self._voice:
             if self._library.espeak_SetVoiceByName(voice.encode()):
                 raise ValueError(f"espeak-ng has no voice {voice!r}")
             self._voice = voice
         self._library.espeak_SetParameter(_RATE_PARAMETER, words_per_minute, 0)
+        self._library.espeak_SetParameter(_PITCH_PARAMETER, pitch, 0)
         self._chunks = []
         data = text.encode() + b"\0"
         self._library.espeak_Synth(data, len(data), 0, 1, 0, _UTF8_END_PAUSE, None, None)
@@ -81,23 +85,31 @@ class Espeak:
         return np.concatenate(self._chunks) if self._chunks else np.zeros(0, np.int16)
 
 
-def utterance(sentence: Sentence, voice: str, words_per_minute: int) -> Samples:
+def utterance(sentence: Sentence, voice: str, words_per_minute: int, timbre: Timbre = PLAIN) -> Samples:
     """Returns a sentence as training audio: 16-bit samples at 24 kHz, whole frames, short silence at both ends.
 
     Empty if espeak-ng produces no audible sound. Raises ValueError for an unknown voice.
     """
-    raw = Espeak().synthesize(sentence.spoken(), voice, words_per_minute)
+    # Resampling changes the tempo as well, so the speech is synthesized at another one.
+    raw = Espeak().synthesize(sentence.spoken(), voice, round(words_per_minute / timbre.scale), timbre.pitch)
     audible = np.flatnonzero(np.abs(raw.astype(np.int32)) > _SILENCE_THRESHOLD)
     if not len(audible):
         return raw[:0]
-    lead, tail = int(LEADING_SECONDS * _ESPEAK_RATE), int(TRAILING_SECONDS * _ESPEAK_RATE)
+    rate = _ESPEAK_RATE * timbre.scale
+    lead, tail = int(LEADING_SECONDS * rate), int(TRAILING_SECONDS * rate)
     padded = np.pad(raw[audible[0] : audible[-1] + 1].astype(np.float32) * GAIN, (lead, tail))
-    samples = np.clip(np.round(soxr.resample(padded, _ESPEAK_RATE, FAMILY.sample_rate)), -32768, 32767).astype(np.int16)
+    samples = np.clip(np.round(soxr.resample(padded, rate, FAMILY.sample_rate)), -32768, 32767).astype(np.int16)
     return np.pad(samples, (0, -len(samples) % FAMILY.samples_per_frame))
 
 
+def reading(config: SynthesisConfig, sentence: Sentence, speaker: str, words_per_minute: int) -> Samples:
+    """Returns a sentence by one of the config's speakers, as `utterance` does."""
+    voice = config.speakers[speaker][sentence.language]
+    return utterance(sentence, voice, words_per_minute, config.timbres.get(speaker, PLAIN))
+
+
 class Shard(NamedTuple):
-    """Concatenated utterances, as audio or as codes; the last three fields are [utterances] each."""
+    """Concatenated utterances, as audio or as codes; the other fields are [utterances] each."""
 
     content: npt.NDArray[np.integer]
     """Samples [sum of frames x 1,920] int16 at 24 kHz, or codes [sum of frames, 16]."""
@@ -106,6 +118,8 @@ class Shard(NamedTuple):
     """Indices of the config's speakers."""
     sentences: npt.NDArray[np.int32]
     """Line numbers in the corpus, from 0."""
+    embeddings: npt.NDArray[np.float16] = np.zeros((0, 0), np.float16)
+    """Speaker embeddings [utterances, width] of codes for voice cloning; otherwise empty."""
 
     def write(self, path: Path) -> None:
         """Writes the shard atomically."""
@@ -141,12 +155,13 @@ def make_shard(config: SynthesisConfig, sentences: list[Sentence], number: int, 
     rng = random.Random(f"{config.seed} {number} {index}")
     first = index * config.sentences_per_shard
     lines = round_lines(config, len(sentences), number)[first : first + config.sentences_per_shard]
-    voices = list(config.speakers.values())
+    names = list(config.speakers)
+    trained = [index for index, name in enumerate(names) if name not in config.unseen]
     kept: list[tuple[Samples, int, int]] = []
     for line in lines.tolist():
-        speaker = rng.randrange(len(voices))
+        speaker = trained[rng.randrange(len(trained))]
         rate = rng.randint(config.min_words_per_minute, config.max_words_per_minute)
-        samples = utterance(sentences[line], voices[speaker][sentences[line].language], rate)
+        samples = reading(config, sentences[line], names[speaker], rate)
         if config.min_frames <= len(samples) // FAMILY.samples_per_frame <= config.max_frames:
             kept.append((samples, speaker, line))
     return Shard(

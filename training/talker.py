@@ -20,6 +20,7 @@ from .codes import LoadRound
 from .config import TalkerTrainingConfig, TrainingConfig
 from .corpus import Sentence
 from .layout import Batch, BatchBuilder, PackedStep, Utterances, epoch_steps
+from .references import choose_references, join_utterances
 from .run import Log, ShouldStop, TrainingRun, seeded_generator
 from .synthesis import Shard
 
@@ -99,12 +100,16 @@ class Trainer:
     def validate(self, data: Utterances) -> dict[str, float]:
         """Returns the loss of code 0 on validation sentences, with their own text and with another sentence's.
 
-        The two must differ widely: a talker that does not need the text babbles in free-running generation.
+        The two must differ widely: a talker that does not need the text babbles in free-running generation. So must,
+        for voice cloning, the loss with the reference of another utterance, which mostly has another speaker.
         """
         other_text = data._replace(first_token=data.first_token.roll(1), token_counts=data.token_counts.roll(1))
+        cases = [(data, ""), (other_text, " of another sentence")]
+        if self.config.cloning is not None:
+            cases.append((data._replace(references=data.references.roll(1, 0)), " with another reference"))
         return {
             f"{name} text{suffix}": self._validation_loss(utterances, streaming)
-            for utterances, suffix in ((data, ""), (other_text, " of another sentence"))
+            for utterances, suffix in cases
             for name, streaming in (("whole", 0.0), ("streaming", 1.0))
         }
 
@@ -145,6 +150,9 @@ class Dataset:
             sentences = np.concatenate([each.sentences for each in self._rounds])
             held_out = self._rounds[0].sentences[: settings.validation_sentences]
             self._training = _select(data, np.flatnonzero(~np.isin(sentences, held_out)))
+            if (cloning := self.config.cloning) is not None:
+                speakers = np.concatenate([each.speakers for each in self._rounds])[~np.isin(sentences, held_out)]
+                self._training = join_utterances(self._training, speakers, cloning)
         return self._training
 
     def validation(self) -> Utterances:
@@ -162,7 +170,11 @@ class Dataset:
         texts = [self._tokens[line] for line in lines]
         frames = np.concatenate([each.frames for each in rounds]).astype(np.int64)
         tokens = np.array([len(ids) for ids in texts])
-        speakers = np.array([talker.speakers[name] for name in self.config.synthesis.speakers])
+        ids = np.array([talker.speakers.get(name, -1) for name in self.config.synthesis.speakers])
+        speakers = np.concatenate([each.speakers for each in rounds])
+        references = np.zeros((len(frames), 0), np.int64)
+        if (cloning := self.config.cloning) is not None:
+            references = choose_references(speakers, frames >= cloning.min_reference_frames, cloning.seed)
         columns = {
             "codes": np.concatenate([each.content for each in rounds]),
             "first_frame": np.cumsum(frames) - frames,
@@ -170,7 +182,9 @@ class Dataset:
             "tokens": np.concatenate(texts),
             "first_token": np.cumsum(tokens) - tokens,
             "token_counts": tokens,
-            "speakers": speakers[np.concatenate([each.speakers for each in rounds])],
+            "speakers": ids[speakers],
+            "references": references,
+            "embeddings": np.concatenate([each.embeddings for each in rounds]),
             "languages": np.array([talker.codec_language_id[self.sentences[line].language] for line in lines]),
         }
         return Utterances(**{name: torch.from_numpy(column).to(self.device) for name, column in columns.items()})
@@ -178,5 +192,5 @@ class Dataset:
 
 def _select(data: Utterances, indices: np.ndarray) -> Utterances:
     index = torch.from_numpy(indices).to(data.codes.device)
-    names = ("first_frame", "frames", "first_token", "token_counts", "speakers", "languages")
+    names = ("first_frame", "frames", "first_token", "token_counts", "speakers", "languages", "references")
     return data._replace(**{name: getattr(data, name)[index] for name in names})

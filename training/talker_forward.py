@@ -123,7 +123,7 @@ def embed(talker: Talker, batch: Batch, dtype: torch.dtype) -> Tensor:
     text_weights = torch.zeros(*batch.text.shape, len(text_table), dtype=dtype, device=tables.device)
     text_weights.scatter_(-1, batch.text[..., None], 1)
     inputs: Tensor = code_weights @ tables.to(dtype) + text_weights @ text_table.to(dtype)
-    return inputs
+    return inputs if batch.voices is None else inputs + batch.voices.to(dtype)
 
 
 def talker_states(talker: Talker, inputs: Tensor, batch: Batch) -> Tensor:
