@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -41,8 +42,8 @@ def complete_steps(rig: talker.Rig, rows: int) -> Iterator[None]:
     """Reads a step when all of it is done, and then launches the next one."""
     runner, decode = rig.engine.runner, rig.engine.runner.decode
 
-    def decode_and_wait_for_all(allocations: Sequence[object]) -> tuple[int, Work]:
-        ring, _ = decode(allocations)  # type: ignore[arg-type]
+    def decode_and_wait_for_all(*arguments: Any) -> tuple[int, Work]:
+        ring, _ = decode(*arguments)
         return ring, runner.recorder.record_event()
 
     with patch.object(rig.engine, "depth", 1), patch.object(runner, "decode", decode_and_wait_for_all):

@@ -15,11 +15,12 @@ from torch import Tensor
 from gpu.timing import elapsed_ms
 from syrinx_stages.kernels import attention
 from syrinx_stages.kernels.attention import AttentionParams
-from syrinx_stages.talker import frame
+from syrinx_stages.talker import frame, layers
 from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
 from syrinx_stages.talker.packed import PackedLayer, PackedTalker
 
 SAMPLING = "sampling"
+AROUND = "norm and gate, beside cuBLAS"
 REST = "rest"
 
 
@@ -29,8 +30,8 @@ class Parts:
     def __init__(self, weights: PackedTalker) -> None:
         self._names = {weights.head.data_ptr(): "code 0 head"}
         self._names |= {head.data_ptr(): "code heads" for head in weights.code_heads}
-        for stack, layers in (("talker", weights.layers), ("predictor", weights.predictor)):
-            for layer in layers:
+        for stack, packed in (("talker", weights.layers), ("predictor", weights.predictor)):
+            for layer in packed:
                 self._names |= {weight.data_ptr(): f"{stack} {name}" for name, weight in _weights(layer).items()}
 
     @contextmanager
@@ -56,9 +57,15 @@ class Parts:
         with ExitStack() as patches:
             for owner, name, name_of in (
                 (frame, "linear", product),
+                (layers, "linear", product),
+                (layers, "multiply", product),
                 (attention, "decode_attention", layer_of),
                 (frame, "sample_first_code", lambda *_: SAMPLING),
                 (frame, "sample_residual_code", lambda *_: SAMPLING),
+                (layers, "norm_rows", lambda *_: AROUND),
+                (layers, "gate_rows", lambda *_: AROUND),
+                (layers, "copy_rows", lambda *_: AROUND),
+                (frame, "embed_prompts", lambda *_: AROUND),
                 (frame, "embed_frame", lambda *_: REST),
                 (frame, "norm_last_position", lambda *_: REST),
             ):

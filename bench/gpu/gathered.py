@@ -17,6 +17,10 @@ from syrinx_operator.commands.bench.stats import Point
 
 PRIMARY = "1b7_defaults"
 """The service run that is compared with the targets by default."""
+OVER_ONE = {"two_gpu_over_one": "2_gpus", "four_gpu_over_one": "4_gpus_4_cells"}
+"""Ratios to one GPU of the same machine, with the end of the run's name."""
+CLIENTS_A_GPU = 64
+"""Fewer concurrent clients do not load several GPUs."""
 
 
 class Target(Struct, frozen=True):
@@ -178,8 +182,8 @@ def listeners(run: ServiceRun, passes: Callable[[Point], bool]) -> list[int]:
 def defaults_over_best(runs: Mapping[str, ServiceRun]) -> dict[str, float]:
     """Returns by load what the defaults reach of the best run on as many GPUs: 1 is as good; empty without both.
 
-    Only runs of the same revision count: others were on other machines, which differ more than settings do.
-    Runs of `two_gpu_over_one` do not count.
+    Only runs of the same revision count, with the first defaults that have any: others were on other machines, which
+    differ more than settings do. Runs of `gpus_over_one` do not count.
     Closed loops: audio seconds per second. Open loops: the best TTFA p95 over that of the defaults.
     """
     measured = {
@@ -187,13 +191,19 @@ def defaults_over_best(runs: Mapping[str, ServiceRun]) -> dict[str, float]:
         for name, run in runs.items()
         if run.complete and not (run.setup and run.setup.quiet) and "gpu" not in name and not name.endswith("_base")
     }
-    defaults = next((name for name in measured if name.endswith("defaults")), None)
-    if defaults is None:
-        return {}
-    default, revision = measured.pop(defaults), runs[defaults].revision
-    others = [
-        each for name, each in measured.items() if each["model"] == default["model"] and runs[name].revision == revision
-    ]
+    for name in [each for each in measured if each.endswith("defaults")]:
+        others = [
+            figures
+            for other, figures in measured.items()
+            if not other.endswith("defaults")
+            and (runs[other].model, runs[other].revision) == (runs[name].model, runs[name].revision)
+        ]
+        if found := _over_best(measured[name], others):
+            return found
+    return {}
+
+
+def _over_best(default: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     audio, ttfa = "closed_loop_audio_s_per_s", "open_loop_ttfa_p95_ms"
     found = {}
     for clients, value in default[audio].items():
@@ -211,20 +221,27 @@ def _ttfa_of_voice(run: ServiceRun, voice: str) -> dict[str, float]:
     return _milliseconds(points, "ttfa", "p95")
 
 
-def two_gpu_over_one(runs: Mapping[str, ServiceRun], named: str) -> dict[str, float]:
-    """Returns by load what a run on two GPUs reaches of the same one on one GPU of the machine; empty without both.
+def gpus_over_one(runs: Mapping[str, ServiceRun], named: str, gpus: str) -> dict[str, float]:
+    """Returns by load what a run on several GPUs reaches of the same one on one GPU of the machine; empty without both.
 
-    The runs are `gpu.service --gpus 1` and `--gpus 2`. Closed loops: audio seconds per second.
+    The runs are `gpu.service --gpus 1` and the one whose name ends with `gpus`. Closed loops: audio seconds per second.
     """
-    one, two = (runs.get(f"{named}_{suffix}") for suffix in ("1_gpu", "2_gpus"))
-    if one is None or two is None or (one.revision, one.machine, one.gpu) != (two.revision, two.machine, two.gpu):
+    one, several = (runs.get(f"{named}_{suffix}") for suffix in ("1_gpu", gpus))
+    if one is None or several is None or _place(one) != _place(several):
         return {}
-    before, after = figures(one), figures(two)
+    before, after = figures(one), figures(several)
     audio = "closed_loop_audio_s_per_s"
-    found = {f"{n} at once": after[audio][n] / value for n, value in before[audio].items() if n in after[audio]}
+    least = CLIENTS_A_GPU * int(gpus.partition("_")[0])
+    loads = [n for n in before[audio] if n in after[audio] and int(n) >= least]
+    found = {f"{n} at once": after[audio][n] / before[audio][n] for n in loads}
     if before["live_streams"] and after["live_streams"]:
         found["listeners"] = after["live_streams"] / before["live_streams"]
     return found
+
+
+def _place(run: ServiceRun) -> object:
+    """Returns what runs on several GPUs of a machine have in common."""
+    return run.revision, run.machine, set((run.gpu or "").split(", "))
 
 
 def _milliseconds(points: Mapping[str, Point], times: str, quantile: str) -> dict[str, float]:
@@ -255,8 +272,9 @@ def summary(gathered: Gathered) -> dict[str, Any]:
         result |= {f"base_{voice}_ttfa_p95_ms": _ttfa_of_voice(base, voice) for voice in ("kept", "new")}
     if ratios := defaults_over_best(gathered.runs):
         result |= {"defaults_over_best": min(ratios.values()), "defaults_over_best_by_load": ratios}
-    if ratios := two_gpu_over_one(gathered.runs, gathered.named):
-        result |= {"two_gpu_over_one": min(ratios.values()), "two_gpu_over_one_by_load": ratios}
+    for key, gpus in OVER_ONE.items():
+        if ratios := gpus_over_one(gathered.runs, gathered.named, gpus):
+            result |= {key: min(ratios.values()), f"{key}_by_load": ratios}
     result["variants"] = {name: figures(other) for name, other in gathered.runs.items() if other is not run}
     result["targets"] = [_target(target, result) for target in TARGETS]
     rounded: dict[str, Any] = _rounded(result)

@@ -16,6 +16,7 @@ import httpx
 from msgspec import Struct
 from prometheus_client.parser import text_string_to_metric_families
 
+from syrinx_operator.local.gpus import visible_gpus
 from syrinx_stages.contract import metrics as m
 
 SAMPLE_SECONDS = 0.1
@@ -56,7 +57,7 @@ class Usage(Struct, frozen=True):
 
 
 class Gpus:
-    """The GPUs of this machine, by NVML (`nvidia-ml-py`); none without the package or a driver."""
+    """The GPUs that CUDA shows, by NVML (`nvidia-ml-py`); none without the package or a driver."""
 
     def __init__(self) -> None:
         self._handles: list[Any] = []
@@ -65,7 +66,7 @@ class Gpus:
             self._nvml.nvmlInit()
         except Exception:  # ImportError, or pynvml's own error without a driver.
             return
-        self._handles = [self._nvml.nvmlDeviceGetHandleByIndex(n) for n in range(self._nvml.nvmlDeviceGetCount())]
+        self._handles = [self._nvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in visible_gpus()]
 
     def names(self) -> list[str]:
         """Returns NVIDIA's names of the GPUs."""
@@ -105,17 +106,17 @@ async def monitor(gpus: Gpus, pids: Mapping[str, int], admin_urls: Mapping[str, 
     """
     result: list[Usage] = []
     async with httpx.AsyncClient(timeout=5.0, trust_env=False) as http:
-        before = [await _scrape(http, name, url) for name, url in admin_urls.items()]
+        before = [await scrape(http, name, url) for name, url in admin_urls.items()]
         sampler = asyncio.create_task(gpus.sample_until_cancelled())
-        cpu, begin = {name: _cpu_seconds(pid) for name, pid in pids.items()}, time.monotonic()
+        cpu, begin = {name: cpu_seconds(pid) for name, pid in pids.items()}, time.monotonic()
         try:
             yield result
         finally:
             wall = time.monotonic() - begin
-            cpu_share = {name: round((_cpu_seconds(pid) - cpu[name]) / wall, 3) for name, pid in pids.items()}
+            cpu_share = {name: round((cpu_seconds(pid) - cpu[name]) / wall, 3) for name, pid in pids.items()}
             sampler.cancel()
             usages = await sampler
-        after = [await _scrape(http, name, url) for name, url in admin_urls.items()]
+        after = [await scrape(http, name, url) for name, url in admin_urls.items()]
     increases = [
         {metric: value - earlier.get(metric, 0.0) for metric, value in later.items()}
         for earlier, later in zip(before, after, strict=True)
@@ -126,7 +127,7 @@ async def monitor(gpus: Gpus, pids: Mapping[str, int], admin_urls: Mapping[str, 
     result.append(Usage(usages, cpu_share, work, _mean_ms(total, m.FIRST_BYTE)))
 
 
-async def _scrape(http: httpx.AsyncClient, name: str, url: str) -> Mapping[str, float]:
+async def scrape(http: httpx.AsyncClient, name: str, url: str) -> Mapping[str, float]:
     """Returns a stage's metrics, summed over their labels; a process of two stages exposes both at either port."""
     stage = name.rpartition("-")[0]
     sums: defaultdict[str, float] = defaultdict(float)
@@ -149,7 +150,8 @@ def _work(increase: Mapping[str, float], wall: float) -> StageWork:
     return {**rates, "frames_per_step": round(frames / steps, 2) if steps else None, **means}
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
+    """Returns the processor time of a process so far; 0 if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
     except OSError:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import torch
 
 from syrinx_stages.codec.engine import CaptureCost
@@ -18,23 +19,27 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.contract.settings import CapturePair, StageConfig
 from syrinx_stages.model.config import CODE_GROUPS
+from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.runtime.engine import Limits
+from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.process import run
 from syrinx_stages.runtime.settings import LiveSettings
-from syrinx_stages.talker.prompt import Prepared, Prompt
+from syrinx_stages.talker.inputs import Prompt
+from syrinx_stages.talker.prompt import Prepared
 from syrinx_stages.talker.service import TalkerService
 
 DRAW_SECONDS, DRAW_ROW_SECONDS = 0.0014, 0.000016
 """Time of a talker step until its codes are available: constant, and per row."""
 ADVANCE_SECONDS, ADVANCE_ROW_SECONDS = 0.00095, 0.000008
 """Time of the rest of the step: constant, and per row."""
-PREFILL_SECONDS = 0.0012
+PREFILL_SECONDS, PREFILL_REQUEST_SECONDS = 0.0011, 0.00006
+"""Time of a prefill of short prompts: constant, and per request."""
 CALL_SECONDS, CALL_FRAME_SECONDS = 0.0005, 0.000025
 """Time of a codec call: constant, and per frame of each row."""
 NOISE = random.Random(0).randbytes(64 * FAMILY.frame_bytes)
 """PCM of the maximum number of frames of a call."""
-_PROMPT = Prompt(*[torch.zeros(0)] * 3)
+_PROMPT = Prompt(np.zeros((0, 2), np.int32), (), pad=0)
 _NO_CODES = torch.zeros((0, CODE_GROUPS), dtype=torch.int64)
 
 
@@ -66,17 +71,25 @@ class _Talker(_Device):
     depth = 2
     ahead_frames = math.inf
     prompt_rows = 16.0
-    prefill_rows = 8
+    prefill_rows = 32
 
     def __init__(self) -> None:
         super().__init__()
         self._remaining: dict[str, int] = {}
 
-    def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
+    def open_text(self, languages: Sequence[str]) -> StreamedText:
+        raise RequestError("requests of this benchmark have their whole text", "text_mode")
+
+    def extend(self, request_id: str, tokens: Sequence[int], ended: bool) -> None:
+        """Does nothing: see `open_text`."""
+
+    def prepare(
+        self, request: SpeechRequest, codes: bytes, reference: bytes | None, text: StreamedText | None = None
+    ) -> Prepared:
         return Prepared(request=request, prompt=_PROMPT, codes=_NO_CODES, max_frames=request.max_frames)
 
     def admit(self, prepared: Sequence[Prepared]) -> None:
-        self.queue(PREFILL_SECONDS)
+        self.queue(PREFILL_SECONDS + PREFILL_REQUEST_SECONDS * len(prepared))
         self._remaining |= {one.request.id: one.max_frames for one in prepared}
 
     def launch(self, ids: Sequence[str]) -> tuple[float, Mapping[str, bytes | End]]:

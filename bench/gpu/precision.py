@@ -24,8 +24,9 @@ from syrinx_stages.model.sampling import Sampler
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.talker import frame
 from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
+from syrinx_stages.talker.inputs import EmbeddedPrompt, embed
 from syrinx_stages.talker.prefill import plan_prefills
-from syrinx_stages.talker.prompt import Prompt, Prompter
+from syrinx_stages.talker.prompt import Prompter
 
 FRAMES = 40
 TEXTS = (
@@ -72,7 +73,7 @@ def requests(config: ModelConfig) -> list[SpeechRequest]:
     ]
 
 
-def eager(talker: Talker, prompts: Sequence[Prompt], sampler: Sampler, given: Tensor | None = None) -> Outputs:
+def eager(talker: Talker, prompts: Sequence[EmbeddedPrompt], sampler: Sampler, given: Tensor | None = None) -> Outputs:
     """Returns the outputs of `model/`, fed its own codes or `given` [frames, rows, 16]."""
     outputs, rows, device = Outputs(), len(prompts), talker.device
     caches = [talker.new_cache() for _ in prompts]
@@ -155,7 +156,7 @@ def engine(checkpoint: Checkpoint, speech_requests: Sequence[SpeechRequest], giv
     rows, ids, forced = len(speech_requests), [request.id for request in speech_requests], Forced()
     talker = CudaTalkerEngine(checkpoint, rows)
     prepared = [talker.prepare(request, b"", None) for request in speech_requests]
-    shapes = {(plan.rows, plan.length) for plan in plan_prefills([len(each.prompt.embeds) for each in prepared])}
+    shapes = {(plan.rows, plan.length) for plan in plan_prefills([each.positions for each in prepared])}
     # Not captured as graphs, because the given codes change with each frame.
     runner = talker.runner
     with runner.recorder.on_stream(), forced.patched():
@@ -224,7 +225,7 @@ def compare(load: Callable[[torch.dtype], Checkpoint]) -> dict[str, dict[str, fl
         own = load(dtype)
         talker = own.load_talker()
         prompter = Prompter(Checkpoint(str(own.directory), own.device), talker)
-        prompts = [prompter.prepare(request).prompt for request in speech_requests]
+        prompts = [embed(talker, prompter.prepare(request).prompt) for request in speech_requests]
         return eager(talker, prompts, Sampler(samplings, seeds, config, own.device), given)
 
     # "highest" disables TF32 in products; the MATH backend has none in attention.

@@ -24,7 +24,12 @@ from syrinx_operator.local.files import write_atomically
 
 def report(gathered: Gathered, summary: Mapping[str, Any], plotted: Sequence[str], notes: str) -> str:
     """Returns the report."""
-    parts = ["# Syrinx on one H200", _measured_on(gathered), "## Against the targets", _targets(summary)]
+    parts = [
+        f"# Syrinx on one {_device(gathered)}",
+        _measured_on(gathered),
+        "## Against the targets",
+        _targets(summary),
+    ]
     if gathered.primary is not None:
         parts.append(f"The service's figures are those of the run {gathered.named}: {gathered.primary.topology}.")
     for result, name in ((gathered.talker, "Talker"), (gathered.codec, "Codec")):
@@ -45,6 +50,10 @@ def report(gathered: Gathered, summary: Mapping[str, Any], plotted: Sequence[str
     parts += [markdown(quoted[0], [list(row.values()) for row in quoted])]
     parts += ["## Plots", "\n".join(f"![{file}]({file})" for file in plotted)] if plotted else []
     return "\n\n".join(parts) + "\n"
+
+
+def _device(gathered: Gathered) -> str:
+    return gathered.primary.gpu if gathered.primary and gathered.primary.gpu else "GPU"
 
 
 def _measured_on(gathered: Gathered) -> str:

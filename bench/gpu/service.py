@@ -61,7 +61,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         variant.add_argument(f"--{name}", dest="variant", action="store_const", const=name, help=text)
     variant.add_argument("--url", help="measure this running service, for example another one of the same model")
     parser.set_defaults(variant="separate")
-    parser.add_argument("--gpus", type=int, help="number of GPUs for --defaults (default: all visible ones)")
+    parser.add_argument(
+        "--gpus", type=int, help="number of GPUs for --defaults (default: all visible ones); of talkers for --paced"
+    )
+    parser.add_argument("--cells", type=int, default=1, help="number of Redis servers (default: 1)")
+    parser.add_argument(
+        "--talkers", type=int, default=1, help="number of talkers on each GPU for --defaults (default: 1)"
+    )
     parser.add_argument("--quiet", action="store_true", help="silence each utterance's first frame, as a voice begins")
     parser.add_argument(
         "--base",
@@ -92,8 +98,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("--quiet cannot be combined with --url, --paced or --colocated")
     if args.repeat < 1:
         parser.error("--repeat must be at least 1")
-    if args.gpus is not None and args.variant != "defaults":
-        parser.error("--gpus needs --defaults")
+    if args.gpus is not None and args.variant not in ("defaults", "paced"):
+        parser.error("--gpus needs --defaults or --paced")
+    if args.talkers != 1 and (args.variant != "defaults" or args.talkers < 1):
+        parser.error("--talkers must be at least 1, and needs --defaults")
     if args.variant == "paced":
         args.device = "cpu"
     return args
@@ -218,6 +226,8 @@ async def measure(args: argparse.Namespace, command: str) -> ServiceRun:
             engine=args.engine,
             variant=args.variant,
             gpus=gpus_of(args),
+            cells=args.cells,
+            talkers=args.talkers,
             quiet=args.quiet,
         )
         run = _new_run(args, setup, command, gpus)
@@ -293,10 +303,14 @@ def _name(args: argparse.Namespace, machine: Gpus) -> str:
     variant = "other" if args.url else args.variant.replace("-", "_")
     # The plain name is that of one GPU.
     gpus = gpus_of(args)
-    cards = f"_{gpus}_gpus" if args.variant == "defaults" and gpus > 1 else "_1_gpu" if args.gpus else ""
+    several = gpus > 1 and args.variant in ("defaults", "paced")
+    cards = f"_{gpus}_gpus" if several else "_1_gpu" if args.gpus else ""
+    counts = {"cells": args.cells, "talkers": args.talkers}
+    counted = "".join(f"_{count}_{what}" for what, count in counts.items() if count > 1)
     quiet = "_quiet" if args.quiet else ""
     base = "_base" if args.base else ""
-    return f"{device}_{shape}{engine}" + ("" if variant == "separate" else f"_{variant}") + cards + quiet + base
+    named = "" if variant == "separate" else f"_{variant}"
+    return f"{device}_{shape}{engine}{named}{cards}{counted}{quiet}{base}"
 
 
 def main() -> int:

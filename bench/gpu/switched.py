@@ -3,9 +3,8 @@
 Each switch changes the product's classes in this process, before the stage starts.
 """
 
-import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 from unittest.mock import patch
 
@@ -25,8 +24,8 @@ def read_complete_steps() -> None:
     patch.object(CudaTalkerEngine, "depth", 1).start()
     decode = ModelRunner.decode
 
-    def decode_and_wait_for_all(self: ModelRunner, allocations: Sequence[Any]) -> tuple[int, Callable[[], None]]:
-        ring, _ = decode(self, allocations)
+    def decode_and_wait_for_all(self: ModelRunner, *arguments: Any) -> tuple[int, Callable[[], None]]:
+        ring, _ = decode(self, *arguments)
         return ring, self.recorder.record_event()
 
     patch.object(ModelRunner, "decode", decode_and_wait_for_all).start()
@@ -40,7 +39,7 @@ def decode_one_request_a_call() -> None:
 
     schedule: Callable[..., Any] = vars(service)["schedule"]
 
-    def schedule_one(rows: Iterable[Any], now: float, settings: Any, *arguments: Any) -> Any:
+    def schedule_one(rows: Any, now: float, settings: Any, *arguments: Any) -> Any:
         return schedule(rows, now, structs.replace(settings, max_num_seqs=1), *arguments)
 
     patch.object(service, "schedule", schedule_one).start()
@@ -89,55 +88,35 @@ def serve_in_order_of_arrival() -> None:
     patch.object(codec_scheduler, "ready_rows", without_deadlines).start()
 
 
-class _OwnReads:
-    """The streams of one kind, each read by a blocking command on a connection of its own."""
+async def _read_alone(reader: Any, subscription: Any) -> None:
+    """Reads a stream by blocking commands on a connection of its own until it is unsubscribed."""
+    from syrinx_stages.connector.redis_inbox import BLOCK_MS
+    from syrinx_stages.connector.redis_pool import COMMAND_SECONDS
+    from syrinx_stages.contract.keys import Position
 
-    def __init__(self, pool: Any, keys: Any, kind: Any, deliver: Callable[[Sequence[Any]], None]) -> None:
-        self._pool, self._keys, self._kind, self._deliver = pool, keys, kind, deliver
-        self._reads: dict[str, asyncio.Task[None]] = {}
-
-    def loops(self) -> Sequence[Coroutine[Any, Any, None]]:
-        return ()
-
-    def subscribe(self, request_id: str, after: Any) -> None:
-        self.unsubscribe(request_id)
-        self._reads[request_id] = asyncio.create_task(self._read(request_id, after))
-
-    def unsubscribe(self, request_id: str) -> None:
-        if (task := self._reads.pop(request_id, None)) is not None:
-            task.cancel()
-
-    async def _read(self, request_id: str, after: Any) -> None:
-        from syrinx_stages.connector.base import StreamEntry
-        from syrinx_stages.connector.redis_change_feed import BLOCK_MS
-        from syrinx_stages.connector.redis_connection import Connection
-        from syrinx_stages.connector.redis_pool import COMMAND_SECONDS
-        from syrinx_stages.connector.redis_reader import decode_or_end
-        from syrinx_stages.contract.keys import Position
-
-        key = self._keys.stream(request_id, self._kind).encode()
-        connection = await Connection.open(self._pool.address)
-        try:
-            while True:
-                command = (b"XREAD", b"BLOCK", BLOCK_MS, b"STREAMS", key, str(after))
-                for _, entries in await connection.call(command, COMMAND_SECONDS) or ():
-                    positions = [Position.parse(entry_id) for entry_id, _ in entries]
-                    after = positions[-1]
-                    self._deliver(
-                        [
-                            StreamEntry(request_id, self._kind, position, decode_or_end(fields[1]))
-                            for position, (_, fields) in zip(positions, entries, strict=True)
-                        ]
-                    )
-        finally:
-            connection.close()
+    key = reader._keys.stream(subscription.request_id, subscription.kind)
+    connection = await reader._pool.open_connection("stream")
+    try:
+        while reader._is_current(subscription):
+            command = (b"XREAD", b"BLOCK", BLOCK_MS, b"STREAMS", key, str(subscription.after))
+            for _, entries in await connection.call(command, COMMAND_SECONDS) or ():
+                events = [subscription.event(Position.parse(entry_id), fields[1]) for entry_id, fields in entries]
+                if reader._is_current(subscription):
+                    reader._deliver([event for event in events if event is not None])
+    finally:
+        connection.close()
 
 
 def read_each_stream() -> None:
-    """All stages read each stream by a command of its own instead of a change feed."""
-    from syrinx_stages.connector import redis_reader
+    """All stages read each stream by a command of its own, and have no inbox."""
+    from syrinx_stages.connector.redis_reader import RedisReader
 
-    patch.object(redis_reader, "_Channel", _OwnReads).start()
+    def request_read(reader: Any, subscription: Any) -> None:
+        if not subscription.reading:
+            subscription.reading = True
+            reader._spawn(_read_alone(reader, subscription))
+
+    patch.object(RedisReader, "_request_read", request_read).start()
 
 
 SWITCHES: Mapping[Switch, Callable[[], None]] = {
@@ -155,7 +134,9 @@ def main() -> None:
     _, switch, stage, *rest = sys.argv
     sys.argv[1:] = rest
     SWITCHES[switch]()  # type: ignore[index]
-    run(stage, "syrinx_stages.gateway.api:build" if stage == "gateway" else f"syrinx_stages.assembly:build_{stage}")
+    if stage == "gateway":
+        run(stage, "syrinx_stages.gateway.api:build", all_cells=True)
+    run(stage, f"syrinx_stages.assembly:build_{stage}")
 
 
 if __name__ == "__main__":

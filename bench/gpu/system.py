@@ -21,12 +21,11 @@ from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.sizing import with_gpu_replicas
 from syrinx_operator.resource.spec import API_VERSION, KIND, TTSPipeline
 from syrinx_operator.resource.stage_config import LocalError, Stage
-from syrinx_stages.connector.server import RedisServer
+from syrinx_stages.contract.settings import TALKER_MEMORY
 
 DRAIN_SECONDS = 2
 RESIDENT = 1024
 LEAD_LIMIT_SECONDS = 8
-PASSWORD = "SYRINX_BENCH_REDIS_PASSWORD"
 TAIL_LINES = 30
 
 Variant = Literal["separate", "colocated", "two-gpus", "mps", "defaults", "paced"]
@@ -55,7 +54,11 @@ class Setup(Struct, frozen=True, kw_only=True):
     switched_off: Switch | None = None
     """The technique that all stages do without, see `gpu.switched`."""
     gpus: int = 1
-    """Number of GPUs that talkers and codecs use."""
+    """Number of GPUs that talkers and codecs use; with simulated engines, of talkers and of codecs."""
+    cells: int = 1
+    """Number of Redis servers among which the replicas are divided."""
+    talkers: int = 1
+    """Number of talkers on each GPU, with variant defaults. They divide the memory of one."""
     gateways: int = 2
     talker_rows: int = 256
     codec_rows: int = 32
@@ -71,27 +74,33 @@ class Setup(Struct, frozen=True, kw_only=True):
         else:
             text, _ = VARIANTS[self.variant]
             text += f", on {self.gpus} GPUs" if self.variant == "defaults" and self.gpus > 1 else ""
+            text += f", {self.talkers} talkers on each" if self.talkers > 1 else ""
+        text += f", in {self.cells} cells" if self.cells > 1 else ""
         return text + (", the talker on vLLM" if self.engine == "vllm" else "")
 
-    def pipeline(self, redis_url: str) -> TTSPipeline:
+    def pipeline(self) -> TTSPipeline:
         """Returns the resource."""
         model = {"path": self.model} if self.model else {"bundled": True}
-        connector = {"url": redis_url, "passwordEnv": PASSWORD}
+        connector = {"managed": True, "cells": self.cells}
         if self.variant == "defaults":
             on_device = {"device": self.device}
-            left_open = {"model": model, "talker": on_device, "codec": on_device, "connector": connector}
+            talker: dict[str, object] = {**on_device}
+            if self.talkers > 1:
+                talker |= {"replicas": self.talkers * self.gpus, "memoryFraction": TALKER_MEMORY / self.talkers}
+            left_open = {"model": model, "talker": talker, "codec": on_device, "connector": connector}
             return _resource(left_open, self.gpus)
         # A colocated codec takes the device and the drain time from the talker.
         stage = {} if self.variant == "colocated" else {"device": self.device, "drainSeconds": DRAIN_SECONDS}
+        stage |= {"replicas": self.gpus} if self.variant == "paced" else {}
         pairs = [{"rows": rows, "frames": frames} for rows in self.capture_rows for frames in self.capture_frames]
         spec = {
             "model": model,
             "gateway": {
-                **{"replicas": self.gateways, "port": 0, "drainSeconds": DRAIN_SECONDS},
+                **{"replicas": max(self.gateways, self.gpus), "port": 0, "drainSeconds": DRAIN_SECONDS},
                 **{"maxQueue": 10_000, "maxQueueSeconds": 60},
             },
             "talker": {
-                **{"device": self.device, "drainSeconds": DRAIN_SECONDS, "engine": self.engine},
+                **{"device": self.device, "drainSeconds": DRAIN_SECONDS, **stage, "engine": self.engine},
                 **{"maxNumSeqs": self.talker_rows, "maxResident": RESIDENT, "leadLimitSeconds": LEAD_LIMIT_SECONDS},
             },
             "codec": {
@@ -113,6 +122,8 @@ def _resource(spec: Mapping[str, object], gpus: int = 1) -> TTSPipeline:
 
 def _cards(setup: Setup) -> Sequence[str] | None:
     """Returns the GPUs to use; None if the machine has no choice. Raises `LocalError` if it has too few."""
+    if setup.variant == "paced":
+        return None
     visible = visible_gpus() if setup.device == "cuda" else ()
     if setup.gpus > max(1, len(visible)):
         raise LocalError(f"{setup.gpus} GPUs are needed, and {len(visible) or 'at most one'} can be used")
@@ -135,10 +146,8 @@ class System:
             if setup.variant not in ("mps", "defaults"):
                 # Where there is no daemon, so that none is used.
                 os.environ[mps.DIRECTORY] = str(self._directory)
-            self._redis = stack.enter_context(RedisServer())
-            os.environ[PASSWORD] = self._redis.password
             self._local = LocalPipeline(
-                setup.pipeline(self._redis.url),
+                setup.pipeline(),
                 directory=self._directory,
                 observe=self._on_event,
                 commands=_commands(setup),
@@ -157,7 +166,7 @@ class System:
     def pids(self) -> dict[str, int]:
         """Process ids by name."""
         found = {child.name: child.pid for child in self._local.processes if child.pid is not None}
-        return {**found, "redis": self._redis.process.pid}
+        return found | self._local.redis_pids
 
     @property
     def admin_urls(self) -> dict[str, str]:

@@ -31,8 +31,9 @@ from syrinx_stages.model.config import CODE_GROUPS, TalkerConfig, TransformerCon
 from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.talker.allocation import bucket_for
 from syrinx_stages.talker.cuda_engine import CudaTalkerEngine, Step
+from syrinx_stages.talker.inputs import NO_CODE, Prompt
 from syrinx_stages.talker.prefill import PREFILL_LENGTHS, PREFILL_ROWS
-from syrinx_stages.talker.prompt import Prepared, Prompt
+from syrinx_stages.talker.prompt import Prepared
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 LARGE = (256, 512)
@@ -141,9 +142,9 @@ class Rig:
         for row in range(rows):
             ids = torch.randint(self.config.text_vocab_size, (PROMPT + TEXTS + 1,), generator=self._ids)
             with self.engine.runner.recorder.on_stream():
-                texts = talker.embed_text(ids.to(talker.device))
                 codes = torch.zeros((0, CODE_GROUPS), dtype=torch.int64, device=talker.device)
-            prompt = Prompt(texts[:PROMPT], texts[PROMPT:-1], texts[-1])
+            inputs = torch.stack((ids[:PROMPT], torch.full((PROMPT,), NO_CODE)), 1).to(torch.int32).numpy()
+            prompt = Prompt(inputs, ids[PROMPT:-1].tolist(), pad=int(ids[-1]))
             request = SpeechRequest(
                 id=str(row), accepted_at=0.0, text="", task_type=TaskType.CUSTOM_VOICE, sampling=sampling, seed=row
             )

@@ -31,6 +31,7 @@ from syrinx_stages.kernels.metadata import FRAME, NUM_COLUMNS, POSITION, SLOT
 from syrinx_stages.kernels.recorder import GraphRecorder
 from syrinx_stages.model.config import ModelConfig, TalkerConfig, TransformerConfig
 from syrinx_stages.talker import frame as frame_module
+from syrinx_stages.talker import layers as layers_module
 from syrinx_stages.talker.frame import DeviceState, FrameStep
 from syrinx_stages.talker.packed import PackedTalker, pack
 from syrinx_stages.talker.tiles import choose_tile
@@ -130,7 +131,7 @@ class Rig:
         self._config, self._weights = config, packed_talker(config, torch.device(device))
         self._recorder = GraphRecorder(torch.device(device))
         self._state = DeviceState(
-            config, self._weights.norm, slots=max_rows + 1, pages=max_rows + 1, page_size=PAGE, text_rows=64, ring=2,
+            config, self._weights.norm, slots=max_rows + 1, pages=max_rows + 1, page_size=PAGE, ring=2,
             max_rows=max_rows, max_prefill=64,
         )  # fmt: skip
         self._state.hidden.normal_()
@@ -144,7 +145,7 @@ class Rig:
             found = tiles.get(product) if of == rows else None
             return found or choose_tile(of, weight, gated=gated, residual=residual)
 
-        with patch.object(frame_module, "choose_tile", choose):
+        with patch.object(frame_module, "choose_tile", choose), patch.object(layers_module, "choose_tile", choose):
             frame = FrameStep(self._weights, self._config, self._state, rows, PAGES)
         index = torch.arange(1, rows + 1, dtype=torch.int32)
         for column, value in ((SLOT, index), (POSITION, MIDDLE), (FRAME, 20)):

@@ -26,6 +26,7 @@ from syrinx_operator.commands.bench.report import save
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
 from syrinx_stages.gateway.durations import Durations
 from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.normalization.normalize import normalize
 from training.corpus import HELD_OUT, Sentence, finish, held_out
 from training.grammar import Grammar
 
@@ -62,7 +63,8 @@ def request(number: int, task: TaskType, sentence: Sentence, rng: random.Random)
     return SpeechRequest(
         id=str(number),
         accepted_at=0.0,
-        text=sentence.text,
+        # As gateways do by default for the bundled voice.
+        text=normalize(sentence.text, (sentence.language,)),
         task_type=task,
         voice=voice if task is TaskType.CUSTOM_VOICE else None,
         language=sentence.language,

@@ -1,16 +1,15 @@
 """The measured cases. Each runs with a private Redis, a writer process and a reader process."""
 
 import asyncio
-import multiprocessing
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
 from msgspec import Struct
-from redis import Redis
 
-from syrinx_stages.connector.server import RedisServer
+from redis_bench.processes import start
+from redis_bench.redis_time import private_redis, redis_seconds
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import StreamKind
 
@@ -72,29 +71,23 @@ clock that all processes of a machine share.
 def measure(case: Case, write: Side, read: Side, seconds: float) -> Hop:
     """Measures one case for about `seconds`. Raises EOFError if a process dies."""
     steps = WARM_UP_STEPS + max(10, round(seconds / case.period))
-    with RedisServer() as server, Redis.from_url(server.url_with_password) as client:
-        writer, reader = (_start(side, server.url_with_password, case, steps) for side in (write, read))
-        before = _redis_seconds(client)
+    with private_redis() as (url, client):
+        writer, reader = (start(_run, side, url, case, steps) for side in (write, read))
+        for process in (writer, reader):
+            process.recv()
+        before = redis_seconds(client)
         for process in (reader, writer):
             process.send("go")
         put, writer_seconds = writer.recv()
         seen, reader_seconds = reader.recv()
-        redis_seconds = _redis_seconds(client) - before
+        spent = redis_seconds(client) - before
     delays = sorted(at - put[step - 1] for step, at in seen if step > WARM_UP_STEPS)
     p50, p99, largest = (
         round(1000 * delays[min(len(delays) - 1, int(fraction * len(delays)))], 3) for fraction in (0.5, 0.99, 1.0)
     )
-    cpu = {"writer": writer_seconds, "reader": reader_seconds, "redis": redis_seconds}
+    cpu = {"writer": writer_seconds, "reader": reader_seconds, "redis": spent}
     per_entry = {name: round(1000 * spent / (steps * case.streams), 5) for name, spent in cpu.items()}
     return Hop(p50, p99, largest, len(delays), per_entry)
-
-
-def _start(*arguments: Any) -> Connection:
-    parent, child = multiprocessing.Pipe()
-    multiprocessing.get_context("spawn").Process(target=_run, args=(*arguments, child), daemon=True).start()
-    child.close()
-    parent.recv()
-    return parent
 
 
 def _run(side: Side, url: str, case: Case, steps: int, parent: Connection) -> None:
@@ -112,8 +105,3 @@ def _run(side: Side, url: str, case: Case, steps: int, parent: Connection) -> No
         parent.send((result, time.process_time() - began))
 
     asyncio.run(run())
-
-
-def _redis_seconds(client: Redis) -> float:
-    cpu = client.info("cpu")
-    return float(cpu["used_cpu_user"] + cpu["used_cpu_sys"])

@@ -14,30 +14,25 @@ from prometheus_client import Histogram
 from redis.asyncio import Redis
 
 from hop.measure import Case
-from syrinx_stages.connector.base import WRITER_GROUP, Append, Claim, Refusal, StreamEntry
+from redis_bench.requests import claim, name, submit
+from syrinx_stages.connector.base import WRITER_GROUP, Append, Refusal, StreamEntry
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.keys import STREAM_CREATED, Keys, Position, StreamKind
-from syrinx_stages.contract.messages import Audio, Codes, SpeechRequest, TaskType
-from syrinx_stages.contract.settings import GatewaySettings
+from syrinx_stages.contract.messages import Audio, Codes
 from syrinx_stages.gateway.fanout import PlaybackReporter
 from syrinx_stages.runtime.journal import Journal
 from syrinx_stages.runtime.publisher import Publisher
 
 KEYS = Keys("hop", "1")
-_ADMISSION = GatewaySettings(max_queue=100_000, max_queue_seconds=3600)
 
 Start = Callable[[], Awaitable[None]]
 
 
 async def write(url: str, case: Case, steps: int, start: Start) -> list[float]:
     """Creates the streams and writes to all of them in each step."""
-    connector, names = RedisConnector(url, KEYS), _names(case)
-    for name in names:
-        request = SpeechRequest(id=name, accepted_at=time.time(), text="text", task_type=TaskType.CUSTOM_VOICE)
-        await connector.submit(request, _ADMISSION)
-    claims: list[Claim] = []
-    while len(claims) < len(names):
-        claims += await connector.consumer(WRITER_GROUP[case.kind], "writer").claim(len(names))
+    connector = RedisConnector(url, KEYS)
+    await submit(connector, range(case.streams))
+    claims = await claim(connector.consumer(WRITER_GROUP[case.kind], "writer"), case.streams)
     remaining, all_written = steps * case.streams, asyncio.Event()
 
     def written(append: Append) -> None:
@@ -56,8 +51,8 @@ async def write(url: str, case: Case, steps: int, start: Start) -> list[float]:
     async for step in case.paced(steps):
         position = Position(step * case.frames)
         appends = [
-            Append(claim.request.id, case.kind, position, entry, claim.fence, journal.last_position(claim))
-            for claim in claims
+            Append(each.request.id, case.kind, position, entry, each.fence, journal.last_position(each))
+            for each in claims
         ]
         put.append(time.monotonic())
         publisher.put(appends)
@@ -71,8 +66,6 @@ async def read(url: str, case: Case, steps: int, start: Start) -> list[tuple[int
     connector = RedisConnector(url, KEYS)
     reader, reporter = connector.reader(), PlaybackReporter(connector)
     reporting = asyncio.create_task(reporter.run())
-    for name in _names(case):
-        reader.subscribe(name, case.kind, STREAM_CREATED)
     seen: list[tuple[int, float]] = []
 
     async def read_all() -> None:
@@ -90,6 +83,9 @@ async def read(url: str, case: Case, steps: int, start: Start) -> list[tuple[int
     await asyncio.sleep(0.3)
     _freeze()
     await start()
+    # Now the writer has submitted the requests.
+    for request_id in _names(case):
+        reader.subscribe(request_id, case.kind, STREAM_CREATED)
     await reading
     reporting.cancel()
     return seen
@@ -121,8 +117,8 @@ async def read_naive(url: str, case: Case, steps: int, start: Start) -> list[tup
     while len(seen) < steps * case.streams:
         reply: Any = await client.xread(after, block=1000)
         now = time.monotonic()
-        for name, entries in reply:
-            after[name.decode()] = entries[-1][0]
+        for stream, entries in reply:
+            after[stream.decode()] = entries[-1][0]
             seen += [(int(at.partition(b"-")[0]), now) for at, _ in entries]
     return seen
 
@@ -134,11 +130,11 @@ def _freeze() -> None:
 
 
 def _names(case: Case) -> list[str]:
-    return [f"{index:032x}" for index in range(case.streams)]
+    return list(map(name, range(case.streams)))
 
 
 def _naive_streams(case: Case) -> list[str]:
-    return [f"{{hop:naive:0}}:{name}" for name in _names(case)]
+    return [f"{{hop:naive:0}}:{request_id}" for request_id in _names(case)]
 
 
 def _refused(append: Append, outcome: Refusal) -> None:

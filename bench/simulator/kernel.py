@@ -15,10 +15,9 @@ from numba.experimental import structref
 
 from simulator.layout import CODEC, NEVER, TALKER, Memory
 from syrinx_stages.codec.scheduler import UNDERRUN_MARGIN_SECONDS
+from syrinx_stages.contract.admission import LATE_MARGIN_SECONDS, LATE_MARGIN_STEPS, MAX_UNSTARTED
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.metrics import ROW_BUCKETS
-from syrinx_stages.talker.scheduler import LATE_MARGIN_SECONDS, LATE_MARGIN_STEPS
-from syrinx_stages.talker.service import MAX_UNSTARTED
 
 ASK, PREPARED, REFERENCE, CODES, AUDIO, UNDERRUN_CHECK, DIES, RETURNS = range(8)
 WAKES, PREFILLED, STEPPED, DECODED, LEASE_ENDS = range(8, 13)

@@ -22,8 +22,9 @@ from simulator.world import run_fixed as simulate
 from syrinx_operator.resource.knobs import RAMP_LADDER, TUNED_STAGES, Setting
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import RATE_BINS, Replicas, State
+from syrinx_operator.tuner.builder import Event
 from syrinx_operator.tuner.capacity import capacity
-from syrinx_operator.tuner.decide import Event, decide
+from syrinx_operator.tuner.decide import decide
 from syrinx_operator.tuner.plan import Answer, Forecast, Question
 from syrinx_operator.tuner.policy import Objective, Policy, Scale
 from syrinx_operator.tuner.replicas import BIN_SECONDS, LOOK_SECONDS

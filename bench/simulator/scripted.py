@@ -11,7 +11,8 @@ import numpy as np
 
 from syrinx_operator.resource.knobs import TUNED_STAGES, Identity, Setting, live_settings
 from syrinx_operator.resource.stage_config import Stage
-from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment
+from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
+from syrinx_operator.tuner.decide import Assignment
 from syrinx_operator.tuner.evidence import (
     CallStats,
     CaptureCost,
@@ -58,8 +59,10 @@ class Scripted:
         self._candidate: Setting | None = None
         self._override_end = float("inf")
         self._times: list[float] = []
-        self._counts: list[tuple[str, int, int]] = []
-        """By second: label, requests, bad ones."""
+        self._totals = [(0, 0)]
+        """Requests and bad ones before each second, and after the last one."""
+        self._labels: list[tuple[int, str]] = []
+        """Each label, with the index of its first second."""
 
     @property
     def setting(self) -> Setting:
@@ -80,8 +83,11 @@ class Scripted:
             requests = int(self._randoms.poisson(self.rate * seconds))
             ratio = min(max(self.bad(self.setting, self.now), 0.0), 1.0)
             self.now += seconds
+            if not self._labels or self._labels[-1][1] != self._label:
+                self._labels.append((len(self._times), self._label))
             self._times.append(self.now)
-            self._counts.append((self._label, requests, int(self._randoms.binomial(requests, ratio))))
+            total, bad = self._totals[-1]
+            self._totals.append((total + requests, bad + int(self._randoms.binomial(requests, ratio))))
 
     def evidence(self, since: datetime, until: datetime) -> Evidence:
         """Returns the evidence of a window."""
@@ -90,9 +96,13 @@ class Scripted:
         if self.problem or first >= last:
             return self._evidence(since, since, {})
         counts: dict[str, tuple[int, int]] = {}
-        for label, requests, bad in self._counts[first:last]:
-            known = counts.get(label, (0, 0))
-            counts[label] = known[0] + requests, known[1] + bad
+        ends = [*(start for start, _ in self._labels[1:]), len(self._times)]
+        for (start, label), end in zip(self._labels, ends, strict=True):
+            start, end = max(start, first), min(end, last)
+            if start < end:
+                parts = zip(counts.get(label, (0, 0)), self._totals[end], self._totals[start], strict=True)
+                requests, bad = (known + after - before for known, after, before in parts)
+                counts[label] = requests, bad
         return self._evidence(since, until, counts)
 
     def _evidence(self, since: datetime, until: datetime, counts: dict[str, tuple[int, int]]) -> Evidence:
@@ -116,7 +126,6 @@ class Scripted:
                 if accepted
             },
             streams={TASK_TYPE: served} if requests else {},
-            queue_age=0.0,
             replicas=tuple(self._replica(name, requests) for name in self.restarts),
         )
 

@@ -157,7 +157,7 @@ def _verdict(
     now = clock(world.now)
     recent = world.evidence(now - timedelta(seconds=_WARM_UP), now)
     state = State(requested=rules.requested, mode=rules.mode, identity=recent.identity, measured_time=now)
-    builder = DecisionBuilder(rules, state, world.evidence, _never, now)
+    builder = DecisionBuilder(rules, state, world.evidence, _never, _never, now, requeue_after=rules.interval)
     start_trial(builder, candidate, "", recent)
     state = builder.state
     while state.trial is not None:
@@ -169,5 +169,5 @@ def _verdict(
     return state.history[-1].verdict
 
 
-def _never(_: object) -> None:
+def _never(*_: object) -> None:
     """Answers no question."""

@@ -16,8 +16,9 @@ from simulator.layout import Array
 from simulator.scenario import TASK_TYPES, Scenario
 from syrinx_operator.resource.knobs import TUNED_STAGES, Setting, live_settings
 from syrinx_operator.resource.stage_config import Stage
-from syrinx_operator.tuner.counters import MAX_ROWS, STALE_SECONDS
-from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment
+from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
+from syrinx_operator.tuner.counters import STALE_SECONDS
+from syrinx_operator.tuner.decide import Assignment
 from syrinx_operator.tuner.evidence import (
     CallStats,
     CaptureCost,
@@ -29,6 +30,7 @@ from syrinx_operator.tuner.evidence import (
     burstiness,
 )
 from syrinx_stages.contract.metrics import ROW_BUCKETS, TTFA_BUCKETS
+from syrinx_stages.contract.settings import MAX_ROWS
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 """Start time of every simulation."""
@@ -47,7 +49,6 @@ class _Scrape(NamedTuple):
     """Copies of the counters at one time."""
 
     at: float
-    queue_age: float
     pipeline: Array
     replicas: Array
     calls: Array
@@ -209,12 +210,9 @@ class World:
     # Evidence -----------------------------------------------------------------------------------------------
 
     def _scrape(self) -> None:
-        m, pipeline = self._memory, self._memory.pipeline[0]
-        head = m.stages[layout.TALKER]["queue_head"]
-        waiting = pipeline["queue_tail"] > head
-        age = self.now - float(m.requests[m.queue[head]]["accepted"]) if waiting else 0.0
-        calls = m.calls[: pipeline["columns"]].copy()
-        self._scrapes.append(_Scrape(self.now, age, m.pipeline[0].copy(), m.replicas.copy(), calls))
+        m = self._memory
+        calls = m.calls[: m.pipeline[0]["columns"]].copy()
+        self._scrapes.append(_Scrape(self.now, m.pipeline[0].copy(), m.replicas.copy(), calls))
         if self._scrapes[0].at < self.now - 2 * self.scenario.history_seconds:
             begin = self.now - self.scenario.history_seconds
             del self._scrapes[: bisect_left(self._scrapes, begin, key=attrgetter("at"))]
@@ -233,7 +231,6 @@ class World:
             identity=self.scenario.identity,
             problem=f"the counters are older than {STALE_SECONDS:g} seconds" if stale else "",
             replicas=tuple(self._replica(k) for k in present),
-            queue_age=None if stale else known[-1].queue_age,
             disruption=f"{down[0]} is not ready" if down else "",
         )
         seen = known[bisect_left(known, begin, key=attrgetter("at")) :]
@@ -337,7 +334,6 @@ class World:
             if count
         }
         return {
-            "errors": 0,
             "prepares": prepares,
             "prefills": StepStats(
                 int(after["prefills"] - before["prefills"]), float(after["prefill_seconds"] - before["prefill_seconds"])

@@ -1,0 +1,1 @@
+"""Time to the first audio of streamed text."""

@@ -1,0 +1,44 @@
+"""Requests without a gateway, and claims without a stage."""
+
+import contextlib
+import time
+from collections.abc import Iterable
+
+from syrinx_stages.connector.base import Claim, QueueFull
+from syrinx_stages.connector.redis_consumer import RedisConsumer
+from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.contract.messages import SpeechRequest, TaskType
+from syrinx_stages.contract.settings import GatewaySettings
+
+CLIENTS = 50
+"""Requests are of so many clients, in turn."""
+
+
+def name(number: int) -> str:
+    """Returns the ID of a request."""
+    return f"{number:032x}"
+
+
+async def submit(connector: RedisConnector, numbers: Iterable[int], max_queue: int = 100_000) -> int:
+    """Queues requests unless `max_queue` wait. Returns how many were queued."""
+    limits, queued = GatewaySettings(max_queue=max_queue, max_queue_seconds=3600), 0
+    for number in numbers:
+        request = SpeechRequest(
+            id=name(number),
+            accepted_at=time.time(),
+            text="text",
+            task_type=TaskType.CUSTOM_VOICE,
+            client=name(number % CLIENTS),
+        )
+        with contextlib.suppress(QueueFull):
+            await connector.submit(request, limits)
+            queued += 1
+    return queued
+
+
+async def claim(consumer: RedisConsumer, count: int) -> list[Claim]:
+    """Returns the next `count` requests of the queue, claimed."""
+    claims: list[Claim] = []
+    while len(claims) < count:
+        claims += await consumer.claim(count - len(claims))
+    return claims

@@ -1,0 +1,113 @@
+"""What grows with the numbers of replicas and of waiting requests: Redis's time for reports, submissions and feeds.
+
+All times are processor time of the server, in microseconds.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from redis import Redis
+
+from redis_bench.redis_time import private_redis, redis_seconds
+from redis_bench.requests import claim, name, submit
+from syrinx_stages.connector.base import Capacity
+from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.contract.keys import STREAM_START, Group, Keys, StreamKind
+
+REPLICAS = (16, 64, 256, 1024)
+WAITING = (0, 256, 1024)
+READERS = (1, 4, 16, 64)
+REPORTS = 2_048
+SUBMISSIONS = 200
+PLAYBACK_REPORTS = 200
+_KEYS = Keys("scale", "1")
+
+
+def measure_reports() -> dict[int, float]:
+    """Returns the cost of a capacity report, by the number of replicas that report."""
+    return {replicas: _measure(lambda client, url, n=replicas: _reports(client, url, n)) for replicas in REPLICAS}
+
+
+def measure_submissions() -> dict[int, float]:
+    """Returns the cost of a submission, by the number of requests that wait."""
+    return {waiting: _measure(lambda client, url, n=waiting: _submissions(client, url, n)) for waiting in WAITING}
+
+
+def measure_refusals() -> dict[int, float]:
+    """Returns the cost of a submission that is refused because as many requests as allowed wait."""
+    costs = {waiting: lambda client, url, n=waiting: _submissions(client, url, n, refused=True) for waiting in WAITING}
+    return {waiting: _measure(cost) for waiting, cost in costs.items() if waiting}
+
+
+def measure_playback() -> dict[int, float]:
+    """Returns the cost of a playback report, by the number of talkers in the cell."""
+    return {readers: _measure(lambda client, url, n=readers: _playback(client, url, n)) for readers in READERS}
+
+
+def _measure(cost: Callable[[Redis, str], Coroutine[Any, Any, float]]) -> float:
+    with private_redis() as (url, client):
+        return round(asyncio.run(cost(client, url)), 1)
+
+
+async def _reports(client: Redis, url: str, replicas: int) -> float:
+    """Rounds in which every replica reports, after one that does not count."""
+    connector = RedisConnector(url, _KEYS)
+    try:
+        groups = (Group.TALKERS, Group.CODECS)
+        consumers = [connector.consumer(groups[number % 2], f"replica-{number}") for number in range(replicas)]
+        for number in range(1 + REPORTS // replicas):
+            if number == 1:
+                before = redis_seconds(client)
+            await asyncio.gather(*(consumer.report(Capacity(4.0, 1.0)) for consumer in consumers))
+        return 1e6 * (redis_seconds(client) - before) / REPORTS
+    finally:
+        await connector.close()
+
+
+async def _submissions(client: Redis, url: str, waiting: int, refused: bool = False) -> float:
+    connector = RedisConnector(url, _KEYS)
+    try:
+        await submit(connector, range(waiting))
+        limit = waiting if refused else waiting + SUBMISSIONS
+        before = redis_seconds(client)
+        admitted = await submit(connector, range(waiting, waiting + SUBMISSIONS), limit)
+        assert admitted == (0 if refused else SUBMISSIONS)
+        return 1e6 * (redis_seconds(client) - before) / SUBMISSIONS
+    finally:
+        await connector.close()
+
+
+async def _playback(client: Redis, url: str, readers: int) -> float:
+    """A gateway reports one request; every talker reads, and one of them needs the report."""
+    connectors = [RedisConnector(url, _KEYS) for _ in range(1 + readers)]
+    try:
+        gateway, *talkers = connectors
+        await submit(gateway, range(readers))
+        await claim(gateway.consumer(Group.TALKERS, "talker"), readers)
+        seen = asyncio.Event()
+
+        async def read(number: int, connector: RedisConnector) -> None:
+            reader = connector.reader()
+            reader.subscribe(name(number), StreamKind.PLAYBACK, STREAM_START)
+            while await reader.read():
+                if number == 0:
+                    seen.set()
+
+        tasks = [asyncio.create_task(read(*each)) for each in enumerate(talkers)]
+        await gateway.report_playback({name(number): 1 for number in range(readers)})
+        await asyncio.wait_for(seen.wait(), 10)
+        await asyncio.sleep(0.5)
+        before = redis_seconds(client)
+        for frames in range(2, 2 + PLAYBACK_REPORTS):
+            seen.clear()
+            await gateway.report_playback({name(0): frames})
+            await asyncio.wait_for(seen.wait(), 10)
+            await asyncio.sleep(0.01)
+        spent = redis_seconds(client) - before
+        for task in tasks:
+            task.cancel()
+        return 1e6 * spent / PLAYBACK_REPORTS
+    finally:
+        for connector in connectors:
+            await connector.close()
