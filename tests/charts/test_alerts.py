@@ -44,7 +44,7 @@ def condition(kind, status, reason, values):
 
 def ttfa(requests, within):
     """Returns the TTFA histogram of requests and of those within the objective."""
-    served = {**HEARD, "pod": "demo-gateway-0", "talker": "demo-talker-0", "codec": "demo-codec-0"}
+    served = {**HEARD, "pod": "demo-gateway-0"}
     return [
         series("syrinx_ttfa_seconds_count", requests, **served),
         series("syrinx_ttfa_seconds_bucket", within, **served, le="0.5"),

@@ -18,8 +18,11 @@ from syrinx_operator.resource.status import ConditionStatus, ConditionType
 from syrinx_operator.resource.tuning import TtfaMs
 from syrinx_operator.resource.tuning_status import Verdict
 from syrinx_operator.tuner import trial
+from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
+from syrinx_operator.tuner.evidence import WINDOW_SECONDS
 from syrinx_operator.tuner.telemetry import PUT_IN_FORCE
-from syrinx_stages.codec.scheduler import Row, schedule
+from syrinx_stages.codec.rows import Row, Rows
+from syrinx_stages.codec.scheduler import schedule
 from syrinx_stages.contract.messages import EndReason
 from syrinx_stages.contract.metrics import BY_STAGE, TTFA, TTFA_BUCKETS
 from syrinx_stages.contract.settings import CodecSettings
@@ -79,7 +82,7 @@ def calls(pairs):
     """Returns the codec's label for a decoder call of one row and two frames with these captured shapes."""
     settings = CodecSettings(max_num_seqs=1, chunk_ramp=(2,), capture_pairs=pairs)
     row = Row(id="a", accepted_at=0.0, live=False, pending=2)
-    return schedule([row], 0.0, settings, pairs, 0).call.result
+    return schedule(Rows([row]), 0.0, settings, pairs, 0).call.result
 
 
 VALUES = {
@@ -235,8 +238,8 @@ def test_a_low_target_can_still_be_missed():
 
 
 def test_a_regular_trial_does_not_count_as_stuck():
-    pair = 2 * (trial.CONFIRM_SECONDS + trial.WASH_OUT_SECONDS + trial.MAX_PERIOD_SECONDS)
-    assert float(ends({})["SyrinxTrialStuck"]) > trial.MAX_TRIAL_SECONDS + pair + trial.MAX_DATA_SECONDS
+    period = OVERRIDE_TTL_SECONDS + trial.WASH_OUT_SECONDS + WINDOW_SECONDS
+    assert float(ends({})["SyrinxTrialStuck"]) > trial.MAX_TRIAL_SECONDS + 2 * period
 
 
 def test_a_long_resync_period_does_not_count_as_stalled():

@@ -7,6 +7,7 @@ from msgspec import Struct
 from clients.environments import Debian, Environment, Node, Project, Python
 
 UNMODIFIED, REPLAYED = "unmodified program", "its requests, replayed"
+ADAPTER = "with the adapter of `examples/agents`"
 TTS_BENCH = os.environ.get("SYRINX_TEST_TTS_BENCH")
 """A checkout of Nari's tts-bench, the folder with its pyproject.toml: no registry has it."""
 
@@ -21,7 +22,7 @@ class Client(Struct, frozen=True):
 
 
 def clients() -> list[Client]:
-    """All clients, in the order of the table."""
+    """The clients that use the HTTP API, in the order of the table."""
     return [
         Client("openai (Python)", "openai_python", Python("openai", "openai")),
         Client("openai (JavaScript)", "openai_node", Node("openai-node", "openai")),
@@ -52,6 +53,14 @@ def clients() -> list[Client]:
         Client("SoX", "programs", Debian("sox", ("sox", "libsox-fmt-mp3"))),
         Client("mpv", "programs", Debian("mpv", ("mpv",))),
         Client("Chromium", "chromium", Debian("chromium", ("chromium",))),
+    ]
+
+
+def agents() -> list[Client]:
+    """The frameworks for voice agents, with adapters for text that streams in."""
+    return [
+        Client("LiveKit Agents, text as it is written", "livekit_syrinx", Python("livekit", "livekit-agents"), ADAPTER),
+        Client("Pipecat, text as it is written", "pipecat_syrinx", Python("pipecat", "pipecat-ai"), ADAPTER),
     ]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from clients.clients import Client, clients
+from clients.clients import Client, agents, clients
 
 FILE = Path(__file__).parents[2] / "docs" / "clients.md"
 HEAD = """# Clients
@@ -15,6 +15,9 @@ HEAD = """# Clients
 with it, unmodified and with the settings that it has by default: only the address differs. Each has an environment of
 its own, with the versions below. The names that clients of Qwen3-TTS send by default are
 [aliases](api.md#names-and-aliases) here, as an operator would set them.
+
+The last rows are frameworks for voice agents with the [adapters](api.md#voice-agents) for text that streams in. There
+the audio must be, bit for bit, that of a request with the whole text.
 
 The audio that a client returns must be what the gateway generates for the same request and seed. Where a client returns
 audio as it arrives, its first audio must come before the last is generated.
@@ -33,7 +36,9 @@ NOTES = """
 - **Browsers**: an `audio` element cannot send a POST request. It plays a Blob or a MediaSource that `fetch` fills.
 - **Players**: the header of a streamed wav leaves its length open. Programs that show a duration without reading the
   file, like `soxi`, show a wrong one. With `"stream": false` the header has the length. SoX reads neither opus nor aac.
-- **Not yet**: text over WebSocket, `/v1/audio/speech/stream`, which `--transport websocket` of tts-bench wants.
+- **Voice agents**: see [which class to use](api.md#voice-agents).
+- **Text over WebSocket**: `/v1/audio/speech/stream` has the [messages](api.md#text-that-streams-in) of vllm-omni's
+  `streaming_speech_client.py`; `tests/pipeline/test_speech_socket.py` sends its sequence.
 """
 
 
@@ -75,7 +80,8 @@ def row_of(client: Client) -> Iterator[Row]:
         raise
     finally:
         rows = _rows() | {client.name: str(row)}
-        FILE.write_text(HEAD + "".join(rows[each.name] for each in clients() if each.name in rows) + NOTES)
+        named = [rows[each.name] for each in (*clients(), *agents()) if each.name in rows]
+        FILE.write_text(HEAD + "".join(named) + NOTES)
 
 
 def _rows() -> dict[str, str]:

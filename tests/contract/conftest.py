@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import inspect
+import time
 import uuid
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from redis.asyncio import Redis
 
 from support import streams
 from support.memory_redis import tcp
+from support.redis_cluster import redis_cluster, server_url
 from support.writing import Owner
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.keys import Group, Keys, StreamKind
@@ -44,10 +46,10 @@ class World:
 
     admission = GatewaySettings(max_queue=10_000, max_queue_seconds=60)
 
-    def __init__(self, url):
+    def __init__(self, url, keys=None):
         self.url = url
-        self.keys = Keys(pipeline=f"test-{uuid.uuid4().hex}", generation="1")
-        self.raw = Redis.from_url(url, protocol=2)
+        self.keys = keys or Keys(pipeline=f"test-{uuid.uuid4().hex}", generation="1")
+        self.raw = Redis.from_url(server_url(url, self.keys.prefix), protocol=2)
         self.connectors = []
         self.errors = 0
         """Commands of all connectors that failed and were retried."""
@@ -83,10 +85,9 @@ class World:
         (claim,) = await consumer.claim(1)
         return ticket, claim
 
-    async def age(self, group, owner, claim, seconds):
-        """Makes a claim look unrefreshed for `seconds`."""
-        idle = round(1000 * seconds)
-        await self.raw.xclaim(self.keys.requests, group, owner, 0, [claim.entry_id], idle=idle, justid=True)
+    async def age(self, group, owner, seconds):
+        """Makes a consumer look as if it had not renewed its lease for `seconds`."""
+        await self.raw.zadd(self.keys.leases(group), {owner: 1000 * (time.time() - seconds)})
 
     async def expire(self, request_id):
         """Makes the streams of a request expire."""
@@ -98,12 +99,13 @@ class World:
         return {key.decode() async for key in self.raw.scan_iter(match=self.keys.prefix + "*", count=1000)}
 
     async def left(self):
-        """Returns what exists besides the queue, the cancellations, the capacity and the change feeds."""
+        """Returns what exists besides what requests share: queue, leases, writers, cancellations, capacity, inboxes."""
         assert await self.raw.xlen(self.keys.requests) == 0
         for group in Group:
             assert (await self.raw.xpending(self.keys.requests, group))["pending"] == 0
-        shared = {self.keys.requests, self.keys.control, self.keys.capacity, *map(self.keys.change_feed, StreamKind)}
-        return await self.names() - shared
+        shared = {self.keys.requests, self.keys.control, self.keys.capacity}
+        shared |= {self.keys.writers, self.keys.waiting, *map(self.keys.leases, Group)}
+        return {name for name in await self.names() - shared if not name.startswith(self.keys.inbox(""))}
 
     async def without_expiry(self):
         """Returns the keys without a time to live."""
@@ -128,9 +130,22 @@ def redis_url(request):
             yield url
 
 
+@pytest.fixture(scope="session", params=["redis", "memory", "cluster"])
+def world_url(request, tmp_path_factory):
+    """The URL of a Redis as above, and of a Cluster, whose nodes do not take each other for dead on a busy machine."""
+    if request.param == "cluster":
+        with redis_cluster(tmp_path_factory.mktemp("cluster"), node_timeout_ms=15_000) as cluster:
+            yield cluster.url
+    elif request.param == "redis":
+        yield streams.redis_url()
+    else:
+        with tcp.serve() as url:
+            yield url
+
+
 @pytest.fixture
-async def world(redis_url):
-    world = World(redis_url)
+async def world(world_url):
+    world = World(world_url)
     yield world
     await world.close()
 

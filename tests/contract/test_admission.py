@@ -22,10 +22,29 @@ async def fill(world, gateway, count, start=0):
     return None
 
 
+async def serve_one(world, gateway):
+    """Submits a request that a talker claims, so that the replicas are not idle."""
+    await gateway.submit(world.request("served"), ADMISSION)
+    assert len(await world.replica(Group.TALKERS, "busy").claim(1)) == 1
+
+
+async def test_an_idle_service_refuses_nobody(world):
+    """The last report of a replica may be older than the end of its last request, which a client follows up at once."""
+    gateway, talker, codec = world.connector(), world.replica(Group.TALKERS, "t"), world.replica(Group.CODECS, "c")
+    for number in range(5):
+        for replica in (talker, codec):
+            await replica.report(Capacity(free=0, requests_per_second=0.1))
+        assert (await gateway.queue()).expected_seconds == 0
+        assert await fill(world, gateway, 1, start=number) is None
+        assert await fill(world, gateway, 1, start=100 + number) is not None, "the next one finds it busy"
+        [claim] = await talker.claim(10)
+        await finish(world, claim)
+
+
 async def test_without_reports_only_age_and_count_limit_the_queue(world):
     gateway = world.connector()
     assert await fill(world, gateway, 50) is None
-    assert (await gateway.queue(Group.TALKERS)).expected_seconds == 0
+    assert (await gateway.queue()).expected_seconds == 0
 
 
 async def test_a_request_is_refused_if_it_is_expected_to_wait_too_long(world):
@@ -37,7 +56,7 @@ async def test_a_request_is_refused_if_it_is_expected_to_wait_too_long(world):
     assert error.retry_after == pytest.approx(1.5, abs=0.01)
     assert "wait for a talker is 1.50 s, and only a part of maxQueueSeconds (2 s) is granted while" in str(error)
     assert "retry in 2 s; to admit more requests, add replicas or raise maxQueueSeconds" in str(error)
-    assert (await gateway.queue(Group.TALKERS)).expected_seconds == pytest.approx(1.5, abs=0.01)
+    assert (await gateway.queue()).expected_seconds == pytest.approx(1.5, abs=0.01)
 
 
 async def test_the_slower_group_decides(world):
@@ -58,54 +77,18 @@ async def test_rates_of_replicas_add_up(world):
 
 async def test_a_replica_that_soon_has_room_shortens_the_wait(world):
     gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    await serve_one(world, gateway)
     await talker.report(Capacity(free=0.6, requests_per_second=1.0))
-    assert (await gateway.queue(Group.TALKERS)).expected_seconds == pytest.approx(0.4, abs=0.01)
+    assert (await gateway.queue()).expected_seconds == pytest.approx(0.4, abs=0.01)
 
 
 async def test_a_replica_with_too_many_requests_lengthens_the_wait(world):
     gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    await serve_one(world, gateway)
     await talker.report(Capacity(free=-0.5, requests_per_second=1.0))
-    assert (await gateway.queue(Group.TALKERS)).expected_seconds == pytest.approx(1.5, abs=0.01)
+    assert (await gateway.queue()).expected_seconds == pytest.approx(1.5, abs=0.01)
     await world.replica(Group.TALKERS, "u").report(Capacity(free=1.2, requests_per_second=1.0))
-    assert (await gateway.queue(Group.TALKERS)).expected_seconds == 0, "the other one has room"
-
-
-async def test_a_report_expires_with_its_replica(world):
-    gateway, talker, other = world.connector(), world.replica(Group.TALKERS, "t"), world.replica(Group.TALKERS, "u")
-    await talker.report(Capacity(free=0, requests_per_second=0.1))
-    assert await fill(world, gateway, 1) is not None
-    at, rest = (await world.raw.hget(world.keys.capacity, "talkers:t")).split(b" ", 1)
-    await world.raw.hset(world.keys.capacity, "talkers:t", b"%d %s" % (int(at) - 2_500, rest))
-    await other.report(Capacity(free=100, requests_per_second=0.1))
-    await gateway.submit(world.request("next"), ADMISSION)
-    assert await world.raw.hget(world.keys.capacity, "talkers:t") is None
-
-
-async def test_a_replica_that_leaves_takes_its_report_along(world):
-    talker = world.replica(Group.TALKERS, "t")
-    await talker.take_over(1)
-    await talker.report(Capacity(free=1, requests_per_second=1.0))
-    await talker.close()
-    assert await world.raw.hget(world.keys.capacity, "talkers:t") is None
-
-
-async def test_a_report_returns_the_room_of_the_codecs(world):
-    talker, codec = world.replica(Group.TALKERS, "t"), world.replica(Group.CODECS, "c")
-    capacity = Capacity(free=1, requests_per_second=0.0)
-    assert await talker.report(capacity) is None
-    await codec.report(Capacity(free=5, requests_per_second=1.0))
-    assert await talker.report(capacity) == 5
-    await world.replica(Group.CODECS, "d").report(Capacity(free=2, requests_per_second=1.0))
-    assert await talker.report(capacity) == 7
-    for name in ("c", "d"):
-        await world.replica(Group.CODECS, name).report(Capacity(free=1.5, requests_per_second=1.0))
-    assert await talker.report(capacity) == 2, "two halves are no room"
-    for name in ("c", "d"):
-        await world.replica(Group.CODECS, name).report(Capacity(free=0.6, requests_per_second=1.0))
-    assert await talker.report(capacity) == 0.9, "there will be room soon"
-    for name in ("c", "d"):
-        await world.replica(Group.CODECS, name).report(Capacity(free=-1.2, requests_per_second=1.0))
-    assert await talker.report(capacity) == -2.4
+    assert (await gateway.queue()).expected_seconds == 0, "the other one has room"
 
 
 async def test_during_an_overload_the_queue_stays_short(world):
@@ -151,6 +134,8 @@ async def let_arrivals_age(world, seconds):
 @pytest.mark.parametrize(("rate", "admitted"), [(0.6, True), (0.4, False)])
 async def test_one_request_may_wait_for_all_of_max_queue_seconds(world, rate, admitted):
     gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    await serve_one(world, gateway)
+    await let_arrivals_age(world, 15)
     await talker.report(Capacity(free=0, requests_per_second=rate))
     number = (await fill(world, gateway, 2))[0]
     assert number == (1 if admitted else 0)
@@ -162,7 +147,7 @@ async def test_a_queue_that_stands_does_not_grow(world, until):
     assert await fill(world, gateway, 6) is None
 
     async def stands():
-        return (await gateway.queue(Group.TALKERS)).oldest_seconds > 0.5
+        return (await gateway.queue()).oldest_seconds > 0.5
 
     await until(stands)
     await talker.report(Capacity(free=0, requests_per_second=10.0))
@@ -178,7 +163,7 @@ async def test_only_a_request_that_no_talker_has_claimed_can_be_withdrawn(world)
     assert len(await codec.claim(2)) == 2
     assert not await gateway.withdraw(claimed)
     assert await gateway.withdraw(waiting)
-    assert (await gateway.queue(Group.TALKERS)).length == 0
+    assert (await gateway.queue()).length == 0
     assert await gateway.last_position("one", StreamKind.AUDIO) is not None
     assert await gateway.last_position("two", StreamKind.AUDIO) is None
     await gateway.release(claimed)
@@ -222,7 +207,7 @@ async def test_equal_shares_displace_nobody(world):
     for client in ("one", "two", "three"):
         with pytest.raises(QueueFull):
             await gateway.submit(of(world, client, 1), ADMISSION)
-    assert (await gateway.queue(Group.TALKERS)).length == 2
+    assert (await gateway.queue()).length == 2
 
 
 async def test_a_flood_leaves_another_client_its_share(world):

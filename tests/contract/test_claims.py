@@ -6,6 +6,8 @@ import pytest
 
 from support.writing import chained
 from syrinx_stages.connector.base import MAX_DELIVERIES, Superseded
+from syrinx_stages.connector.redis_consumer import CHECK_SECONDS, MIN_CHECKED
+from syrinx_stages.connector.redis_scripts import GONE_SECONDS, TOUCH_SECONDS
 from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason
 
@@ -70,7 +72,7 @@ async def test_refreshing_renews_a_lease(world):
     gateway, owner, other = world.connector(), world.replica(TALKERS, "a"), world.replica(TALKERS, "b")
     _, claim = await world.submit_claimed(gateway, owner)
     for _ in range(3):
-        await world.age(TALKERS, "a", claim, 40)
+        await world.age(TALKERS, "a", 40)
         assert list(await other.take_over(9)) == []
         assert list(await owner.refresh([claim.entry_id])) == []
 
@@ -78,7 +80,7 @@ async def test_refreshing_renews_a_lease(world):
 async def test_an_expired_lease_is_taken_over_for_good(world):
     gateway, owner, other = world.connector(), world.replica(TALKERS, "a"), world.replica(TALKERS, "b")
     _, claim = await world.submit_claimed(gateway, owner)
-    await world.age(TALKERS, "a", claim, 61)
+    await world.age(TALKERS, "a", 61)
     (taken,) = await other.take_over(9)
     assert (taken.request, taken.entry_id, taken.deliveries) == (claim.request, claim.entry_id, 2)
     assert list(await owner.refresh([claim.entry_id])) == [claim.entry_id], "a zombie must not steal it back"
@@ -87,8 +89,8 @@ async def test_an_expired_lease_is_taken_over_for_good(world):
 
 async def test_only_one_of_many_replicas_takes_over(world):
     gateway, owner = world.connector(), world.replica(TALKERS, "a")
-    _, claim = await world.submit_claimed(gateway, owner)
-    await world.age(TALKERS, "a", claim, 61)
+    await world.submit_claimed(gateway, owner)
+    await world.age(TALKERS, "a", 61)
     others = [world.replica(TALKERS, f"b{index}") for index in range(4)]
     taken = await asyncio.gather(*(other.take_over(9) for other in others))
     assert sorted(len(claims) for claims in taken) == [0, 0, 0, 1]
@@ -98,8 +100,8 @@ async def test_take_over_returns_at_most_count_requests(world):
     gateway, owner, other = world.connector(), world.replica(TALKERS, "a"), world.replica(TALKERS, "b")
     for index in range(5):
         await world.submit(gateway, f"r{index}")
-    for claim in await owner.claim(5):
-        await world.age(TALKERS, "a", claim, 61)
+    assert len(await owner.claim(5)) == 5
+    await world.age(TALKERS, "a", 61)
     assert len(await other.take_over(3)) == 3
     assert len(await other.take_over(3)) == 2
 
@@ -116,7 +118,7 @@ async def test_the_groups_own_a_request_independently(world):
 
 async def test_concurrent_scans_count_one_delivery(world):
     _, claim = await world.submit_claimed(world.connector(), world.replica(TALKERS, "a"))
-    await world.age(TALKERS, "a", claim, 61)
+    await world.age(TALKERS, "a", 61)
     restarted = world.replica(TALKERS, "a")
     results = await asyncio.gather(restarted.claim(1), restarted.take_over(5), restarted.take_over(5))
     assert [(found.entry_id, found.deliveries) for claims in results for found in claims] == [(claim.entry_id, 2)]
@@ -126,7 +128,7 @@ async def test_deliveries_are_counted_up_to_the_limit_and_beyond(world):
     gateway = world.connector()
     _, claim = await world.submit_claimed(gateway, world.replica(TALKERS, "0"))
     for life in range(1, MAX_DELIVERIES + 1):
-        await world.age(TALKERS, str(life - 1), claim, 61)
+        await world.age(TALKERS, str(life - 1), 61)
         (claim,) = await world.replica(TALKERS, str(life)).take_over(1)
         assert claim.deliveries == life + 1
 
@@ -142,9 +144,73 @@ async def test_a_forgotten_claim_is_delivered_again_after_its_lease_expires(worl
     gateway, owner = world.connector(), world.replica(TALKERS, "a")
     _, claim = await world.submit_claimed(gateway, owner)
     owner.forget(claim.request.id)
-    await world.age(TALKERS, "a", claim, 61)
-    (again,) = await owner.take_over(9)
+    await owner.refresh([])
+    assert list(await owner.take_over(9)) == [], "it was delivered just now"
+    await world.raw.xclaim(world.keys.requests, TALKERS, "a", 0, [claim.entry_id], idle=61_000, justid=True)
+    owner._released_at -= CHECK_SECONDS
+    await owner.refresh([])
+    (again,) = await world.replica(TALKERS, "b").take_over(9)
     assert (again.entry_id, again.deliveries) == (claim.entry_id, 2)
+
+
+async def test_a_delivery_to_a_process_that_has_been_replaced_is_handed_over(world):
+    """Redis may serve the blocking read of a process whose machine has crashed after its successor has started."""
+    gateway, owner = world.connector(), world.replica(TALKERS, "a")
+    await owner.take_over(1)
+    await world.submit(gateway)
+    await world.raw.xreadgroup(TALKERS, "a", {world.keys.requests: ">"})
+    await owner.refresh([])
+    (pending,) = await world.raw.xpending_range(world.keys.requests, TALKERS, "-", "+", 1)
+    await world.raw.xclaim(world.keys.requests, TALKERS, "a", 0, [pending["message_id"]], idle=61_000, justid=True)
+    owner._released_at -= CHECK_SECONDS
+    await owner.refresh([])
+    (claim,) = await world.replica(TALKERS, "b").take_over(1)
+    assert claim.request.id == "one"
+
+
+async def test_a_refresh_checks_a_few_of_many_claims_in_turn(world):
+    gateway, owner = world.connector(), world.replica(TALKERS, "a")
+    owner._lease_ms = 1
+    for number in range(3 * MIN_CHECKED):
+        await world.submit(gateway, f"r{number}")
+    held = [claim.entry_id for claim in await owner.claim(3 * MIN_CHECKED)]
+    await owner.refresh(held)
+    owner._lease_ms = 10_000
+    owner._pool._reconnected_at -= 60
+    for entry_id in held:
+        await world.raw.xack(world.keys.requests, TALKERS, entry_id)
+        await world.raw.xdel(world.keys.requests, entry_id)
+    lost = [set(await owner.refresh(held[:])) for _ in range(3)]
+    assert [len(each) for each in lost] == [MIN_CHECKED, 2 * MIN_CHECKED, 3 * MIN_CHECKED]
+    assert lost[-1] == set(held)
+
+
+@pytest.mark.parametrize("pause", [0, TOUCH_SECONDS])
+async def test_a_refresh_checks_no_claim_whose_output_was_just_checked(world, monkeypatch, pause):
+    gateway, connector = world.connector(), world.connector()
+    owner = connector.consumer(TALKERS, "a")
+    _, written = await world.submit_claimed(gateway, owner, "written")
+    _, idle = await world.submit_claimed(gateway, owner, "idle")
+    held = [written.entry_id, idle.entry_id]
+    await owner.refresh(held)
+    owner._pool._reconnected_at -= 60
+    assert await connector.append(chained(written, StreamKind.CODES, (Position(1), Codes(b"")))) == [None]
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: now + pause)
+    owner._refreshed_at = now + pause
+    checked = [claim.request.id for claim in owner._to_check(held)]
+    assert checked == (["written", "idle"] if pause else ["idle"])
+
+
+async def test_a_consumer_that_is_long_gone_is_forgotten(world):
+    gone, other = world.replica(TALKERS, "gone"), world.replica(TALKERS, "b")
+    await world.submit_claimed(world.connector(), gone)
+    await world.age(TALKERS, "gone", GONE_SECONDS + 1)
+    assert len(await other.take_over(1)) == 1, "but not its claims"
+    assert list(await other.take_over(1)) == []
+    assert {each["name"] for each in await world.raw.xinfo_consumers(world.keys.requests, TALKERS)} == {b"b"}
+    assert await world.raw.zrangebyscore(world.keys.leases(TALKERS), "-inf", "+inf") == [b"b"]
 
 
 async def test_handover_is_immediate_and_not_counted(world):
@@ -169,7 +235,7 @@ async def test_writing_the_end_finishes_the_claim(world):
 async def test_a_refused_end_keeps_the_claim(world):
     gateway, zombie, process = world.connector(), world.connector(), world.connector()
     _, claim = await world.submit_claimed(gateway, zombie.consumer(TALKERS, "a"))
-    await world.age(TALKERS, "a", claim, 61)
+    await world.age(TALKERS, "a", 61)
     owner = process.consumer(TALKERS, "b")
     (taken,) = await owner.take_over(1)
     await process.append(chained(taken, StreamKind.CODES, (Position(5), Codes(b""))))
@@ -236,7 +302,7 @@ async def test_an_expired_request_is_neither_taken_over_nor_kept(world):
     await world.expire("one")
     await world.expire("two")
     assert list(await owner.refresh([claims[0].entry_id])) == [claims[0].entry_id]
-    await world.age(CODECS, "a", claims[1], 61)
+    await world.age(CODECS, "a", 61)
     assert list(await other.take_over(9)) == []
     await world.replica(TALKERS, "t").claim(9)
     assert await world.left() == set()
@@ -315,7 +381,7 @@ async def test_a_claim_held_at_close_is_taken_over_later(world):
     _, claim = await world.submit_claimed(gateway, leaving)
     await process.append(chained(claim, StreamKind.AUDIO, (Position(1), Audio(b""))))
     await leaving.close()
-    await world.age(CODECS, "a", claim, 61)
+    await world.age(CODECS, "a", 61)
     assert [taken.entry_id for taken in await world.replica(CODECS, "b").take_over(1)] == [claim.entry_id]
 
 

@@ -197,9 +197,25 @@ async def test_a_lost_playback_report_is_sent_again(pair, until):
     reporter.forget("over")
     await until(lambda: reached(gateway, StreamKind.PLAYBACK, Position(5)))
     pair.promote(pair.world.connectors)
-    assert (await gateway.queue(Group.TALKERS)).length == 1
+    assert (await gateway.queue()).length == 1
     await until(lambda: reached(gateway, StreamKind.PLAYBACK, Position(5)))
     reporting.cancel()
+
+
+async def test_the_queue_has_the_length_of_what_is_left_of_it(pair):
+    gateway, talker = pair.world.connector(), pair.world.replica(Group.TALKERS, "stage")
+    tickets = [await pair.world.submit(gateway, f"r{number}") for number in range(6)]
+    await talker.claim(1)
+    await gateway.withdraw(tickets[3])
+    await pair.detach()
+    await talker.claim(2)
+    await gateway.withdraw(tickets[4])
+    await pair.world.submit(gateway, "lost")
+    assert (await gateway.queue()).length == 2
+    pair.promote(pair.world.connectors)
+    assert (await gateway.queue()).length == 4
+    await pair.world.submit(gateway, "next")
+    assert (await gateway.queue()).length == 5
 
 
 async def test_owners_have_the_time_of_a_lease_to_refresh_their_claims_after_an_outage(pair):
@@ -207,7 +223,7 @@ async def test_owners_have_the_time_of_a_lease_to_refresh_their_claims_after_an_
     consumer, late = owner.consumer(Group.TALKERS, "a"), other.consumer(Group.TALKERS, "b")
     _, claim = await pair.world.submit_claimed(gateway, consumer)
     await late.take_over(1)
-    await pair.world.age(Group.TALKERS, "a", claim, 61)
+    await pair.world.age(Group.TALKERS, "a", 61)
     await pair.detach()
     pair.promote(pair.world.connectors)
     assert list(await late.take_over(1)) == []
@@ -219,7 +235,7 @@ async def test_owners_have_that_time_also_after_the_start_of_another_process(pai
     gateway, owner, started = pair.world.connector(), pair.world.connector(), pair.world.connector(settled=False)
     consumer, late = owner.consumer(Group.TALKERS, "a"), started.consumer(Group.TALKERS, "b")
     _, claim = await pair.world.submit_claimed(gateway, consumer)
-    await pair.world.age(Group.TALKERS, "a", claim, 61)
+    await pair.world.age(Group.TALKERS, "a", 61)
     assert list(await late.take_over(1)) == []
     assert list(await consumer.refresh([claim.entry_id])) == []
 

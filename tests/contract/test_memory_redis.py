@@ -62,6 +62,19 @@ def random_command(random, prefix):
             ("SET", text, pick("v", "7"), *pick((), ("EX", 60))),
             ("HSET", f"{text}s", pick(*NAMES), pick(1, "q"), "c", 2),
             (pick("HGET", "HDEL"), pick(f"{text}s", text), pick(*NAMES)),
+            ("ZADD", f"{text}z", pick(1, 5, "x"), pick(*NAMES)),
+            ("ZADD", f"{text}z", 1_732_700_000_000, pick(*NAMES), 2, "c"),
+            ("ZRANGEBYSCORE", pick(f"{text}z", text), pick("-inf", 1, 2), pick("+inf", 2), *pick((), ("LIMIT", 0, 1))),
+            ("ZCOUNT", f"{text}z", pick(2, 1_732_699_999_999.5), "+inf"),
+            (pick("ZREM", "ZSCORE"), f"{text}z", pick(*NAMES)),
+            ("ZADD", f"{text}l", 0, pick(*NAMES), 0, pick("ab", "c")),
+            (
+                pick("ZLEXCOUNT", "ZREMRANGEBYLEX"),
+                pick(f"{text}l", text),
+                pick("-", "[a", "(a", "a"),
+                pick("+", "(b", "[c"),
+            ),
+            ("ZREVRANGEBYLEX", f"{text}l", pick("+", "(c", "-"), pick("-", "[ab"), *pick((), ("LIMIT", 0, 1))),
             ("HINCRBY", f"{text}s", pick(*NAMES), 2),
         ]
     )
@@ -115,4 +128,4 @@ def test_replies_are_those_of_a_real_redis(servers, seed):
         real, simulated = (comparable(reply_of(client, command)) for client in servers)
         assert simulated == real, f"after {history[-3:]}"
     for key in "xyz":
-        servers[0].delete(f"{prefix}:{key}", f"{prefix}:text", f"{prefix}:texts")
+        servers[0].delete(f"{prefix}:{key}", f"{prefix}:text", f"{prefix}:texts", f"{prefix}:textz", f"{prefix}:textl")

@@ -152,3 +152,34 @@ async def test_a_consumer_that_never_read_leaves_at_once_though_redis_is_away():
     async with asyncio.timeout(0.5):
         await consumer.close()
         await connector.close()
+
+
+async def test_only_a_replica_with_a_free_row_asks_often_whether_the_codecs_have_room(world, until, monkeypatch):
+    monkeypatch.setattr(ownership, "REPORT_SECONDS", 0.01)
+    monkeypatch.setattr(ownership, "REFRESH_SECONDS", 60)
+    await world.replica(Group.CODECS, "c").report(Capacity(free=0, requests_per_second=1.0))
+    reports = {0: 0, 1: 0}
+
+    def reporting(rows):
+        consumer = world.replica(Group.TALKERS, f"t{rows}")
+        report = consumer.report
+
+        async def counted(capacity):
+            reports[rows] += 1
+            return await report(capacity)
+
+        consumer.report = counted
+        takeovers = Counter("takeovers", "", registry=None)
+        owner = Ownership(consumer, rows, print, print, lambda: 0, lambda: Capacity(0, 1.0), takeovers)
+        return asyncio.create_task(owner.report_loop())
+
+    tasks = [reporting(rows) for rows in reports]
+
+    async def asked():
+        return reports[1] > 5
+
+    await until(asked)
+    assert reports[0] == 1
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from support.streams import read
 from support.writing import chained
 from syrinx_stages.connector.base import Cancelled, StreamEntry
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Group, Position, StreamKind
@@ -14,17 +15,6 @@ CODES = StreamKind.CODES
 
 def codes(frames, request_id="one", text=b""):
     return StreamEntry(request_id, CODES, Position(frames), Codes(text))
-
-
-async def read(reader, count):
-    """Reads exactly `count` events."""
-    events = []
-    while len(events) < count:
-        new = await reader.read()
-        assert new, "the reader was closed"
-        events += new
-    assert len(events) == count
-    return events
 
 
 async def test_reads_entries_after_a_position(world):

@@ -12,10 +12,17 @@ from redis import Redis as Client
 
 from syrinx_stages.connector import redis_connection
 from syrinx_stages.connector.base import ConnectorError
-from syrinx_stages.connector.redis_connection import Address, Connection, Refused, ReplyError
+from syrinx_stages.connector.redis_connection import (
+    SEND_BLOCK_BYTES,
+    TURN_BLOCKS,
+    Address,
+    Connection,
+    Refused,
+    ReplyError,
+)
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer, find_redis_server
-from syrinx_stages.contract.keys import Group, Keys
+from syrinx_stages.contract.keys import Keys
 
 SECONDS = 5.0
 
@@ -68,7 +75,7 @@ async def test_an_address_can_be_a_unix_socket(local_socket, until):
 
     async def responds():
         try:
-            await connector.queue(Group.TALKERS)
+            await connector.queue()
         except ConnectorError:
             return False
         return True
@@ -96,15 +103,22 @@ async def test_an_error_reply_is_raised_and_keeps_the_connection(server):
         await connection.call(("PING",), SECONDS)
 
 
-async def test_a_second_command_before_the_reply_is_refused_and_the_first_gets_its_reply(server):
-    connection = await Connection.open(Address(server.url_with_password))
-    first = asyncio.create_task(connection.call(("BLPOP", "nothing", "0.1"), SECONDS))
-    await asyncio.sleep(0)
-    with pytest.raises(RuntimeError, match="reply to an earlier command"):
-        connection.send_with_callback(("PING",), SECONDS, lambda reply: None)
-    assert await first is None
+async def test_commands_are_pipelined_behind_a_large_one(server):
+    connection, replies = await Connection.open(Address(server.url_with_password)), []
+    large = b"x" * (3 * TURN_BLOCKS * SEND_BLOCK_BYTES)
+    for command in (("ECHO", large), ("ECHO", "small"), ("BLPOP", "nothing", "0.01"), ("ECHO", "last")):
+        connection.send_with_callback(command, SECONDS, replies.append)
     assert await connection.call(("PING",), SECONDS) == b"PONG"
+    assert replies == [large, b"small", None, b"last"]
     connection.close()
+
+
+async def test_a_lost_connection_fails_all_that_is_outstanding(server):
+    connection, replies = await Connection.open(Address(server.url_with_password)), []
+    for _ in range(3):
+        connection.send_with_callback(("BLPOP", "nothing", 5), SECONDS, replies.append)
+    connection.close()
+    assert [type(reply) for reply in replies] == 3 * [ConnectionResetError]
 
 
 @pytest.mark.parametrize("password", ["wrong", ""])

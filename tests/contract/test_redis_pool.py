@@ -1,4 +1,4 @@
-"""Tests of the connection pool: no caller, however it ends, keeps a connection from the next one."""
+"""Tests of the two connections for commands: no caller, however it ends, takes one from the next caller."""
 
 import asyncio
 import warnings
@@ -9,66 +9,99 @@ import pytest
 from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import Append, Fence
 from syrinx_stages.connector.redis_connection import Address
-from syrinx_stages.connector.redis_pool import MAX_CONNECTIONS, CommandPool, backoff
+from syrinx_stages.connector.redis_pool import CommandPool, backoff
 from syrinx_stages.contract.keys import STREAM_CREATED, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes
 
 FENCE = Fence(Group.TALKERS, "1:0:0-1:0-1:")
+CALLS = 20
 
 
 @pytest.fixture
 async def pool(redis_url):
-    """A pool whose connections are all open and free."""
+    """A pool with both connections open."""
     pool = CommandPool(Address(redis_url), lambda: None)
-    await asyncio.gather(*(pool.call("PING") for _ in range(MAX_CONNECTIONS)))
+    await both(pool)
     yield pool
     await pool.close()
 
 
-async def connections(pool):
-    return set(await asyncio.gather(*(pool.call("CLIENT", "ID") for _ in range(MAX_CONNECTIONS))))
+def queue(pool):
+    return pool.run(scripts.QUEUE, ["requests", "waiting", "capacity"], [])
+
+
+async def both(pool):
+    """Uses both connections, and returns them."""
+    async with asyncio.timeout(2):
+        await asyncio.gather(queue(pool), pool.call("PING"))
+    return [lane.connection for lane in pool._lanes]
 
 
 def test_a_reconnection_is_attempted_four_times_a_second():
     assert max(islice(backoff(), 100)) <= 0.25
 
 
-async def test_a_call_cancelled_before_its_first_step_frees_its_connection(world):
+async def test_many_calls_share_two_connections(pool):
+    before = await both(pool)
+    await asyncio.gather(*(call for _ in range(CALLS) for call in (pool.call("PING"), queue(pool))))
+    assert await both(pool) == before
+
+
+async def test_calls_that_are_made_together_open_one_connection(redis_url):
+    pool = CommandPool(Address(redis_url), lambda: None)
+    replies = await asyncio.gather(*(pool.call("CLIENT", "ID") for _ in range(CALLS)))
+    assert len(set(replies)) == 1
+    await pool.close()
+
+
+async def test_a_cancelled_append_leaves_the_connection_to_others(world):
     connector = world.connector()
-    await asyncio.gather(*(connector.queue(Group.TALKERS) for _ in range(MAX_CONNECTIONS)))
-    for _ in range(2 * MAX_CONNECTIONS):
+    await connector.queue()
+    for _ in range(CALLS):
         entry = Append("gone", StreamKind.CODES, Position(1), Codes(b"x"), FENCE, STREAM_CREATED)
         connector.append([entry]).cancel()
     async with asyncio.timeout(2):
-        await asyncio.gather(*(connector.queue(Group.TALKERS) for _ in range(MAX_CONNECTIONS)))
+        await connector.queue()
 
 
-async def test_a_call_that_nobody_awaits_frees_its_connection(pool, world):
+async def test_a_script_that_nobody_awaits_leaves_the_connection_to_others(pool):
+    before = await both(pool)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for _ in range(2 * MAX_CONNECTIONS):
-            pool.run(scripts.QUEUE, [world.keys.requests], [Group.TALKERS])
-        async with asyncio.timeout(2):
-            await asyncio.gather(*(pool.call("PING") for _ in range(MAX_CONNECTIONS)))
+        for _ in range(CALLS):
+            queue(pool)
+    assert await both(pool) == before
 
 
 async def test_a_cancelled_call_keeps_its_connection_open(pool):
-    before = await connections(pool)
-    assert len(before) == MAX_CONNECTIONS
-    calls = [asyncio.create_task(pool.call("PING")) for _ in range(MAX_CONNECTIONS)]
+    before = await both(pool)
+    calls = [asyncio.create_task(pool.call("PING")) for _ in range(CALLS)]
+    calls += [
+        asyncio.create_task(pool.run(scripts.QUEUE, ["requests", "waiting", "capacity"], [], replicated=True))
+        for _ in range(CALLS)
+    ]
     await asyncio.sleep(0)
     for call in calls:
         call.cancel()
-    # A connection whose reply comes first may serve several of the next calls.
-    assert await connections(pool) <= before
+    assert await both(pool) == before
 
 
-async def test_a_connection_that_is_opened_for_a_cancelled_call_frees_its_place(redis_url):
+async def test_a_connection_that_is_opened_for_a_cancelled_call_serves_the_next_one(redis_url):
     pool = CommandPool(Address(redis_url), lambda: None)
-    for _ in range(2 * MAX_CONNECTIONS):
+    for _ in range(CALLS):
         call = asyncio.create_task(pool.call("PING"))
         await asyncio.sleep(0)
         call.cancel()
-    async with asyncio.timeout(2):
-        await asyncio.gather(*(pool.call("PING") for _ in range(MAX_CONNECTIONS)))
+    await both(pool)
     await pool.close()
+
+
+async def test_a_lost_connection_is_opened_again_once_and_announced_once(pool):
+    announced = []
+    pool.on_reconnect.append(lambda: announced.append(pool.connected_seconds))
+    before = await both(pool)
+    before[0].close()
+    assert pool.connected_seconds == 0
+    after = await both(pool)
+    assert not set(before) & set(after), "the other connection usually is lost, too"
+    assert len(announced) == 1

@@ -49,7 +49,7 @@ async def failure(connector):
     connector._pool.retry_seconds = 0.0
     try:
         with pytest.raises(ConnectorError) as error:
-            await connector.queue(Group.TALKERS)
+            await connector.queue()
         return str(error.value)
     finally:
         await connector.close()

@@ -8,11 +8,10 @@ import pytest
 from support.failover import replicated
 from support.sentinel import sentinel, sentinel_url
 from support.writing import chained
-from syrinx_stages.connector import redis_sentinel
+from syrinx_stages.connector import redis_primary, replication
 from syrinx_stages.connector.base import Superseded
+from syrinx_stages.connector.redis_address import redis_address
 from syrinx_stages.connector.redis_connection import Address, Connection, Unavailable
-from syrinx_stages.connector.redis_pool import MAX_CONNECTIONS
-from syrinx_stages.connector.redis_sentinel import redis_address
 from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes
 
@@ -22,7 +21,7 @@ GROUPS = pytest.mark.parametrize("group", Group)
 @pytest.fixture
 async def pair(world_of, monkeypatch):
     """A primary and its replica, with a sentinel that is only asked when there is a reason."""
-    monkeypatch.setattr(redis_sentinel, "SENTINEL_SECONDS", 60.0)
+    monkeypatch.setattr(redis_primary, "OBSERVER_SECONDS", 60.0)
     async with replicated() as pair, sentinel(pair.primary.port) as pair.sentinel:
         pair.world = world_of(pair.primary.url_with_password)
         pair.world.url = sentinel_url(pair.sentinel, password=pair.primary.password)
@@ -33,7 +32,7 @@ async def pair(world_of, monkeypatch):
 @pytest.mark.parametrize("in_doubt", [False, True], ids=["the sentinel knows", "the fail-over has not ended"])
 async def test_a_request_that_a_stale_primary_took_is_submitted_to_its_successor(pair, until, in_doubt):
     gateway, queue = pair.world.connector(), pair.world.keys.requests
-    await gateway.queue(Group.TALKERS)
+    await gateway.queue()
     await pair.detach()
     if in_doubt:
         pair.sentinel.failing_over = True
@@ -78,18 +77,32 @@ async def test_a_primary_without_a_replica_serves_on(pair):
     assert len(await consumer.claim(30)) == 21
 
 
+async def test_requests_that_are_submitted_together_wait_together(pair, monkeypatch):
+    """A command that waits holds up the connection."""
+    gateway = pair.world.connector()
+    await pair.world.submit(gateway, "before")
+    waited = await waits(pair)
+    await asyncio.gather(*(pair.world.submit(gateway, f"{number}") for number in range(20)))
+    assert await waits(pair) - waited < 10
+    await pair.detach()
+    monkeypatch.setattr(replication, "LAGGING_SECONDS", 60.0)
+    waited = await waits(pair)
+    await asyncio.gather(*(pair.world.submit(gateway, f"late-{number}") for number in range(20)))
+    assert await waits(pair) <= waited + 1
+
+
 async def test_a_primary_serves_on_without_a_reachable_sentinel(pair, world_of, monkeypatch):
     gateway = pair.world.connector()
     await pair.world.submit(gateway, "before")
     await pair.detach()
     monkeypatch.setattr(gateway._pool.address, "_answering", [Address("redis://127.0.0.1:1")])
-    monkeypatch.setattr(gateway._pool.address, "_sentinels", [Address("redis://127.0.0.1:1")])
+    monkeypatch.setattr(gateway._pool.address, "_observers", [Address("redis://127.0.0.1:1")])
     await pair.world.submit(gateway)
-    assert (await gateway.queue(Group.TALKERS)).length == 2
+    assert (await gateway.queue()).length == 2
 
 
 async def test_a_fail_over_that_does_not_end_delays_one_request_only(pair, monkeypatch):
-    monkeypatch.setattr(redis_sentinel, "FAILOVER_SECONDS", 0.3)
+    monkeypatch.setattr(redis_primary, "FAILOVER_SECONDS", 0.3)
     gateway = pair.world.connector()
     await pair.world.submit(gateway, "before")
     await pair.detach()
@@ -125,13 +138,13 @@ async def test_a_promoted_replica_is_used_before_its_sentinel_has_seen_that_it_i
 
 async def test_connections_are_closed_soon_after_the_fail_over_of_a_primary_that_is_down(pair, until, monkeypatch):
     address = redis_address(sentinel_url(pair.sentinel, password=pair.primary.password))
-    monkeypatch.setattr(redis_sentinel, "SENTINEL_SECONDS", 0.5)
+    monkeypatch.setattr(redis_primary, "OBSERVER_SECONDS", 0.5)
     connection = await Connection.open(address)
     pair.sentinel.down = True
     asked = pair.sentinel.asked
     await until(lambda: reached(pair.sentinel, asked + 6))
     # From now on it waits for long, unless it has learned that the primary is down.
-    monkeypatch.setattr(redis_sentinel, "SENTINEL_SECONDS", 60.0)
+    monkeypatch.setattr(redis_primary, "OBSERVER_SECONDS", 60.0)
     await until(lambda: reached(pair.sentinel, asked + 10))
     pair.sentinel.promote(pair.replica.port)
     await until(lambda: closed(connection))
@@ -141,7 +154,7 @@ async def test_connections_are_closed_soon_after_the_fail_over_of_a_primary_that
 async def test_a_primary_that_does_not_reply_is_asked_for_at_once(pair, until):
     address = redis_address(sentinel_url(pair.sentinel, password=pair.primary.password))
     connection = await Connection.open(address)
-    await asyncio.sleep(3 * redis_sentinel.DOWN_SECONDS)
+    await asyncio.sleep(3 * redis_primary.DOWN_SECONDS)
     assert pair.sentinel.asked == 2, "not again while it replies"
     pair.primary.process.send_signal(signal.SIGSTOP)
     await until(lambda: reached(pair.sentinel, 6))
@@ -153,7 +166,7 @@ async def test_a_primary_that_does_not_reply_is_asked_for_at_once(pair, until):
 
 async def test_connections_that_are_opened_together_share_a_question(pair):
     gateway = pair.world.connector()
-    await asyncio.gather(*(gateway.queue(Group.TALKERS) for _ in range(MAX_CONNECTIONS)))
+    await asyncio.gather(gateway.queue(), gateway.check_room())
     assert pair.sentinel.asked == 2, "two commands"
 
 

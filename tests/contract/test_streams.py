@@ -5,9 +5,19 @@ import asyncio
 import pytest
 
 from support.writing import Owner, chained
-from syrinx_stages.connector.base import Append, ConnectorError, Fence, Gone, QueueFull, StreamEntry, Superseded
+from syrinx_stages.connector.base import (
+    Append,
+    Behind,
+    ConnectorError,
+    Fence,
+    Gone,
+    QueueFull,
+    RequestExists,
+    StreamEntry,
+    Superseded,
+)
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Group, Position, StreamKind
-from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, PlaybackProgress, StreamCreated
+from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, PlaybackProgress, StreamCreated, Text
 from syrinx_stages.contract.settings import GatewaySettings
 
 CODES, AUDIO, PLAYBACK = StreamKind.CODES, StreamKind.AUDIO, StreamKind.PLAYBACK
@@ -32,15 +42,18 @@ async def positions(connector, kind, request_id="one"):
 async def test_submit_creates_every_stream(world):
     gateway, talker = world.connector(), world.connector()
     await world.submit(gateway)
-    for kind in StreamKind:
-        (entry,) = await talker.history("one", kind)
+    await gateway.submit(world.request("two", streams_text=True), world.admission)
+    assert await talker.last_position("one", StreamKind.TEXT) is None, "only some requests have one"
+    created = [("one", CODES), ("one", AUDIO), ("one", PLAYBACK), ("two", StreamKind.TEXT)]
+    for request_id, kind in created:
+        (entry,) = await talker.history(request_id, kind)
         assert (entry.request_id, entry.kind, entry.position, entry.entry) == (
-            "one",
+            request_id,
             kind,
             STREAM_CREATED,
             StreamCreated(),
         )
-        assert await talker.last_position("one", kind) == STREAM_CREATED
+        assert await talker.last_position(request_id, kind) == STREAM_CREATED
 
 
 async def test_entries_are_read_in_order(world):
@@ -118,7 +131,7 @@ async def test_a_request_id_in_use_is_refused(world):
     await world.submit(gateway)
     with pytest.raises(ConnectorError, match="one is in use"):
         await world.submit(gateway)
-    assert (await gateway.queue(Group.TALKERS)).length == 1
+    assert (await gateway.queue()).length == 1
 
 
 async def test_a_playback_report_trims_audio_but_not_its_end(world):
@@ -143,13 +156,16 @@ async def test_trimmed_positions_cannot_be_written_again(world):
     assert isinstance(outcome, Superseded)
 
 
-async def test_only_the_last_playback_report_is_kept_and_it_never_decreases(world):
+async def test_playback_reports_never_decrease_and_old_ones_are_dropped(world):
     gateway, talker = world.connector(), world.connector()
     await world.submit(gateway)
     for frames in (0, 3, 7, 7, 5):
         await gateway.report_playback({"one": frames})
-    (entry,) = await talker.history("one", PLAYBACK)
-    assert (entry.position, entry.entry) == (Position(7), PlaybackProgress())
+    reported = await talker.history("one", PLAYBACK)
+    assert [each.position.frames for each in reported[-2:]] == [3, 7] and reported[-1].entry == PlaybackProgress()
+    for frames in range(8, 500):
+        await gateway.report_playback({"one": frames})
+    assert len(await talker.history("one", PLAYBACK)) < 250, "whole blocks are trimmed"
 
 
 async def test_release_is_idempotent(world):
@@ -197,7 +213,7 @@ async def test_admission_is_limited_by_count(world, limit):
         await gateway.submit(world.request("late"), admission)
     assert 1 <= refused.value.retry_after <= 30
     assert f"{limit} requests wait for a talker, and maxQueue is {limit}; retry in" in str(refused.value)
-    assert (await gateway.queue(Group.TALKERS)).length == limit
+    assert (await gateway.queue()).length == limit
     assert await gateway.last_position("late", CODES) is None
 
 
@@ -210,8 +226,7 @@ async def test_claimed_requests_do_not_count_toward_the_limit(world):
     await gateway.submit(world.request("next"), admission)
     with pytest.raises(QueueFull):
         await gateway.submit(world.request("late"), admission)
-    assert (await gateway.queue(Group.TALKERS)).length == 2
-    assert (await gateway.queue(Group.CODECS)).length == 3
+    assert (await gateway.queue()).length == 2
 
 
 async def test_admission_is_limited_by_age(world, until):
@@ -219,7 +234,7 @@ async def test_admission_is_limited_by_age(world, until):
     await world.submit(gateway)
 
     async def has_waited():
-        return (await gateway.queue(Group.TALKERS)).oldest_seconds > 0.02
+        return (await gateway.queue()).oldest_seconds > 0.02
 
     await until(has_waited)
     with pytest.raises(QueueFull, match=r"a request has waited .* longer than maxQueueSeconds \(0.02 s\)"):
@@ -233,12 +248,12 @@ async def test_a_released_request_leaves_the_queue(world):
     admission = GatewaySettings(max_queue=1, max_queue_seconds=60)
     await gateway.release(await gateway.submit(world.request("one"), admission))
     await gateway.submit(world.request("two"), admission)
-    state = await gateway.queue(Group.TALKERS)
+    state = await gateway.queue()
     assert state.length == 1 and 0 <= state.oldest_seconds < 10
 
 
 async def test_an_empty_queue_has_no_age(world):
-    state = await world.connector().queue(Group.TALKERS)
+    state = await world.connector().queue()
     assert (state.length, state.oldest_seconds) == (0, 0.0)
 
 
@@ -248,15 +263,64 @@ async def test_concurrent_gateways_respect_the_limit(world):
     submits = [gateways[i % 4].submit(world.request(f"r{i}"), admission) for i in range(20)]
     results = await asyncio.gather(*submits, return_exceptions=True)
     assert sum(isinstance(result, QueueFull) for result in results) == 15
-    assert (await gateways[0].queue(Group.TALKERS)).length == 5
+    assert (await gateways[0].queue()).length == 5
 
 
 async def test_a_closed_connector_raises(world):
     connector = world.connector()
-    await connector.queue(Group.TALKERS)
+    await connector.queue()
     await connector.close()
     await connector.close()
     with pytest.raises(ConnectorError, match="closed"):
-        await connector.queue(Group.TALKERS)
+        await connector.queue()
     with pytest.raises(ConnectorError, match="closed"):
         await Owner(connector).append([codes(1)])
+
+
+async def test_text_is_written_once_and_in_order(world):
+    gateway = world.connector()
+    ticket = await gateway.submit(world.request(streams_text=True), world.admission)
+    first, second = (StreamEntry("one", StreamKind.TEXT, Position(at), Text("abc")) for at in (3, 6))
+    assert await gateway.append_text("one", STREAM_CREATED, [first]) is None
+    assert await gateway.append_text("one", STREAM_CREATED, [first]) is None, "it was written before"
+    behind = await gateway.append_text("one", Position(5), [second])
+    assert isinstance(behind, Behind) and behind.at == Position(3)
+    assert isinstance(await gateway.append_text("one", Position(6), []), Behind), "only the position is checked"
+    assert await gateway.append_text("one", Position(3), [second]) is None
+    assert await positions(gateway, StreamKind.TEXT) == [STREAM_CREATED, Position(3), Position(6)]
+    await gateway.release(ticket)
+    assert isinstance(await gateway.append_text("one", Position(6), [second]), Gone)
+
+
+async def test_only_the_last_gateway_of_a_request_may_release_it(world):
+    first, second = world.connector(), world.connector()
+    request = world.request(streams_text=True)
+    ticket = await first.submit(request, world.admission, gateway="first")
+    with pytest.raises(RequestExists):
+        await second.submit(request, world.admission, gateway="second")
+    assert await second.attach("other", "second") is None
+    found = await second.attach("one", "second")
+    assert found is not None
+    attached, stored = found
+    assert (stored, attached.entry_id) == (request, ticket.entry_id)
+    await first.release(ticket)
+    assert await first.last_position("one", CODES) == STREAM_CREATED, "another gateway has it"
+    await second.release(attached)
+    assert await first.last_position("one", CODES) is None
+    assert await second.attach("one", "third") is None
+
+
+async def test_a_request_without_a_token_cannot_be_attached(world):
+    gateway = world.connector()
+    await world.submit(gateway)
+    assert await gateway.attach("one", "a") is None
+
+
+async def test_delivered_audio_may_be_kept(world):
+    gateway, codec = world.connector(), world.writer()
+    await world.submit(gateway)
+    await codec.append([audio(frames) for frames in range(1, 7)])
+    await gateway.report_playback({"one": 5}, {"one": 2})
+    assert await positions(gateway, AUDIO) == [Position(4), Position(5), Position(6)]
+    await gateway.report_playback({"one": 6})
+    assert await positions(gateway, AUDIO) == []

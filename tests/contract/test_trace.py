@@ -52,7 +52,7 @@ async def served(world, group):
     ticket, first = await world.submit_claimed(gateway, first_consumer)
     await late.append(frames(first, 1, 2))
     await first_consumer.refresh([first.entry_id])
-    await world.age(group, "late", first, 61)
+    await world.age(group, "late", 61)
     (second,) = await second_consumer.take_over(1)
     await current.append(frames(second, 3, 4))
     await late.append(frames(first, *range(3, 7)))

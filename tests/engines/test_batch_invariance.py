@@ -12,6 +12,7 @@ from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.sampling import Sampler
 from syrinx_stages.model.talker import KVCache, Talker
 from syrinx_stages.talker.eager_engine import REPLAY_FRAMES, EagerTalkerEngine
+from syrinx_stages.talker.inputs import embed
 from syrinx_stages.talker.prompt import PromptBuilder
 
 OTHERS = [1, 2, 7, 40]
@@ -39,7 +40,8 @@ class Row:
         sampling = Sampling(temperature=0.9 if number % 3 else 0.0, top_k=50 - number % 40, top_p=1 - number % 2 / 10)
         fields = {"text": text, "voice": voice, "non_streaming_text": number % 2 == 0}
         self.request = speech_request("custom_voice", fields, sampling, seed=number)
-        self.prompt = PromptBuilder(talker, checkpoint.load_tokenizer(), checkpoint.config).build(self.request)
+        prompt = PromptBuilder(checkpoint.load_tokenizer(), checkpoint.config).build(self.request)
+        self.prompt = embed(talker, prompt)
         self.cache: KVCache = talker.new_cache()
         self.hidden = talker.prefill(self.prompt.embeds, self.cache)
         self.seen = torch.zeros(talker.config.vocab_size, dtype=torch.bool)

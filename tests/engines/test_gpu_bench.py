@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 from msgspec import structs
 
 from gpu import checkpoint, plan, plots, report, service
-from gpu.gathered import EngineResult, Gathered, Kernel, defaults_over_best, figures, summary, two_gpu_over_one
+from gpu.gathered import EngineResult, Gathered, Kernel, defaults_over_best, figures, gpus_over_one, summary
 from gpu.mock import application
 from gpu.monitor import Gpus, Usage
 from gpu.plan import MEAN_SECONDS, length_seconds, make_script
@@ -192,7 +192,7 @@ def test_points_with_many_streams_have_larger_chunks():
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_setup_gives_a_valid_resource_with_the_captured_calls(variant):
-    pipeline = Setup(model="/models/1b7", variant=variant).pipeline("redis://127.0.0.1:1/0")
+    pipeline = Setup(model="/models/1b7", variant=variant).pipeline()
     decoded = msgspec.convert(msgspec.to_builtins(pipeline), TTSPipeline)
     assert decoded == pipeline and not violations(pipeline)
     codec = codec_settings(pipeline.spec)
@@ -215,6 +215,8 @@ def test_the_defaults_are_compared_with_the_best_run_of_each_load():
     }
     found = defaults_over_best(runs)
     assert found == {"64 at once": pytest.approx(0.9), "20 requests/s": pytest.approx(0.8)}
+    newer = structs.replace(with_ttfa(0.02, 100), revision="newer")
+    assert defaults_over_best({"1b7_a_defaults": newer, **runs}) == found, "the newer one has none to compare with"
     assert defaults_over_best({"1b7": runs["1b7"]}) == {}
 
 
@@ -223,21 +225,39 @@ def test_two_gpus_are_compared_with_one_of_the_same_machine():
         points = [point("closed", 128, [outcome(0.1)] * utterances), point("live", listeners, [outcome(0.02)] * 200)]
         return structs.replace(run(*points), complete=True, **machine)
 
-    runs = {"1b7_defaults_1_gpu": on(100, 1000), "1b7_defaults_2_gpus": on(190, 1900)}
-    assert two_gpu_over_one(runs, "1b7_defaults") == {"128 at once": pytest.approx(1.9), "listeners": 1.9}
+    runs = {"1b7_defaults_1_gpu": on(100, 1000), "1b7_defaults_2_gpus": on(190, 1900, gpu="NVIDIA H200, NVIDIA H200")}
+    assert gpus_over_one(runs, "1b7_defaults", "2_gpus") == {"128 at once": pytest.approx(1.9), "listeners": 1.9}
     result = summary(Gathered(runs=runs, named="1b7_defaults"))
     assert (result["two_gpu_over_one"], result["two_gpu_over_one_by_load"]["listeners"]) == (1.9, 1.9)
     assert "defaults_over_best" not in result
     other = structs.replace(runs["1b7_defaults_2_gpus"], machine=structs.replace(MACHINE, cores=32))
-    assert two_gpu_over_one({**runs, "1b7_defaults_2_gpus": other}, "1b7_defaults") == {}
-    assert two_gpu_over_one({"1b7_defaults_1_gpu": on(100, 1000)}, "1b7_defaults") == {}
+    assert gpus_over_one({**runs, "1b7_defaults_2_gpus": other}, "1b7_defaults", "2_gpus") == {}
+    assert gpus_over_one({"1b7_defaults_1_gpu": on(100, 1000)}, "1b7_defaults", "2_gpus") == {}
 
 
 def test_the_defaults_on_two_gpus_have_a_talker_and_a_codec_on_each():
-    spec = Setup(model="/models/1b7", variant="defaults", gpus=2).pipeline("redis://127.0.0.1:1/0").spec
+    spec = Setup(model="/models/1b7", variant="defaults", gpus=2).pipeline().spec
     assert (spec.talker.replicas, spec.codec.replicas) == (2, 2)
     assert gpus_of(parse(["--defaults", "--gpus", "2"])) == gpus_of(parse(["--two-gpus"])) == 2
     assert gpus_of(parse(["--mps"])) == gpus_of(parse(["--defaults", "--device", "cpu"])) == 1
+
+
+def test_several_talkers_on_a_gpu_divide_the_memory_of_one(capsys):
+    args = parse(["--defaults", "--gpus", "2", "--talkers", "2"])
+    setup = Setup(model="/models/1b7", variant=args.variant, gpus=2, talkers=args.talkers)
+    spec = setup.pipeline().spec
+    assert (spec.talker.replicas, spec.talker.memory_fraction, spec.codec.replicas) == (4, 0.3, 2)
+    assert setup.topology.endswith("on 2 GPUs, 2 talkers on each")
+    with pytest.raises(SystemExit):
+        parse(["--mps", "--talkers", "2"])
+    assert "--talkers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("variant", ["defaults", "paced"])
+def test_the_replicas_of_a_run_are_divided_into_cells(variant):
+    spec = Setup(model="/models/1b7", variant=variant, gpus=4, cells=2).pipeline().spec
+    assert (spec.connector.cells, spec.talker.replicas, spec.codec.replicas) == (2, 4, 4)
+    assert spec.gateway.replicas >= 4
 
 
 def test_results_of_several_gpus_have_names_of_their_own(monkeypatch):
@@ -248,6 +268,8 @@ def test_results_of_several_gpus_have_names_of_their_own(monkeypatch):
     assert name() == "1b7_defaults" and name("--gpus", "1") == "1b7_defaults_1_gpu"
     monkeypatch.setattr(service, "visible_gpus", lambda: ("GPU-a", "GPU-b"))
     assert name() == name("--gpus", "2") == "1b7_defaults_2_gpus"
+    assert name("--gpus", "2", "--cells", "4") == "1b7_defaults_2_gpus_4_cells"
+    assert name("--gpus", "1", "--talkers", "2") == "1b7_defaults_1_gpu_2_talkers"
     assert name("--gpus", "1", "--size", "0b6", "--base") == "0b6_defaults_1_gpu_base"
 
 

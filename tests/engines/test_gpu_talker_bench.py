@@ -16,8 +16,9 @@ from syrinx_stages.kernels import attention
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS, ModelConfig, TalkerConfig
 from syrinx_stages.model.sampling import Sampler
-from syrinx_stages.talker import frame
+from syrinx_stages.talker import frame, layers
 from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
+from syrinx_stages.talker.inputs import embed
 from syrinx_stages.talker.prompt import Prompter
 
 CPU = torch.device("cpu")
@@ -82,7 +83,8 @@ def test_engine_scores_given_codes_as_the_modules_do(voice, monkeypatch):
         [each.sampling for each in requests], [each.seed for each in requests], voice.config.talker_config, CPU
     )
     modules = voice.load_talker()
-    prompts = [Prompter(voice, modules).prepare(each).prompt for each in requests]
+    prompter = Prompter(voice, modules)
+    prompts = [embed(modules, prompter.prepare(each).prompt) for each in requests]
     own = precision.eager(modules, prompts, sampler)
     # Codes that were not sampled.
     given = (own.codes() + 7) % small_talker.CODES
@@ -122,6 +124,7 @@ def test_breakdown_omits_one_part_and_counts_all(voice):
     }
     with (
         patch.multiple(frame, **launches),
+        patch.object(layers, "linear", launches["linear"]),
         patch.object(attention, "decode_attention", Mock()) as attend,
         parts.watched("predictor down") as counts,
     ):

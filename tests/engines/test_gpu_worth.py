@@ -20,7 +20,8 @@ from gpu.switched import SWITCHES
 from syrinx_operator.commands.bench.stats import Outcome, Playback, Point, summarize
 from syrinx_operator.local.machine import Machine
 from syrinx_stages.codec import service as codec_service
-from syrinx_stages.codec.scheduler import Row as CodecRow
+from syrinx_stages.codec.rows import Row as CodecRow
+from syrinx_stages.codec.rows import Rows as CodecRows
 from syrinx_stages.codec.shapes import CapturedShapes
 from syrinx_stages.contract.settings import CodecSettings
 from syrinx_stages.model.checkpoint import Checkpoint
@@ -120,7 +121,7 @@ def codec_row(name: str, accepted_at: float, first_audio_at: float) -> CodecRow:
 
 def codec_call(rows: list[CodecRow], captured: tuple[tuple[int, int], ...] = ((1, 12), (2, 12))) -> tuple[str, ...]:
     settings = CodecSettings(max_num_seqs=2, chunk_ramp=(12,), capture_pairs=captured)
-    call = vars(codec_service)["schedule"](rows, 100.0, settings, captured, 36).call
+    call = vars(codec_service)["schedule"](CodecRows(rows), 100.0, settings, captured, 36).call
     assert call is not None
     return call.ids
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from syrinx_stages.contract.frames import IMPLAUSIBLE_NATS, encode_marks
 from syrinx_stages.contract.messages import Sampling
 from syrinx_stages.kernels import sampling
-from syrinx_stages.kernels.metadata import FRAME, RING, SLOT, TEXT_ROW
+from syrinx_stages.kernels.metadata import FRAME, RING, SLOT, TEXT
 from syrinx_stages.kernels.sampling import SamplingInputs
 from syrinx_stages.model.config import CODE_GROUPS, ModelConfig
 from syrinx_stages.model.sampling import Sampler, uniforms
@@ -308,7 +308,7 @@ def test_embed_frame_sums_embeddings_and_text_and_copies_codes_to_the_host() -> 
     codes = torch.randint(CODES, (count, CODE_GROUPS), generator=random, dtype=torch.int32)
     codes[1, 0] = codes[1, 9] = codes[2, 15] = sampling.INVALID_CODE.value
     case = SamplingCase([Sampling()] * count, [0] * count)
-    case.rows.metadata[:, TEXT_ROW.value] = torch.tensor([5, 2, 7])
+    case.rows.metadata[:, TEXT.value] = torch.tensor([5, 2, 7])
     case.rows.metadata[:, RING.value] = torch.tensor([1, 1, 2])
     x, sum_of_squares = torch.full((count, width), torch.nan), torch.full((count, 5), torch.nan)
     host_codes = torch.full((4, 4, CODE_GROUPS), -99, dtype=torch.int16)
@@ -321,6 +321,19 @@ def test_embed_frame_sums_embeddings_and_text_and_copies_codes_to_the_host() -> 
     assert torch.equal(host_codes[1, :2], codes[:2].to(torch.int16))
     assert torch.equal(host_codes[2, 2], codes[2].to(torch.int16))
     assert (host_codes == -99).sum() == host_codes.numel() - codes.numel()
+
+
+def test_embed_prompts_sums_what_each_input_has() -> None:
+    random = torch.Generator().manual_seed(0)
+    texts, first = torch.randn(9, WIDTH, generator=random), torch.randn(VOCABULARY, WIDTH, generator=random)
+    added = torch.full((4, WIDTH), torch.nan)
+    added[[1, 3]] = torch.randn(2, WIDTH, generator=random)
+    inputs = torch.tensor([[8, -1, 0], [0, -1, 1], [5, VOCABULARY - 1, 0], [8, 0, 1]], dtype=torch.int32)
+    x, sum_of_squares = torch.full((4, WIDTH), torch.nan), torch.full((4, 3), torch.nan)
+    sampling.embed_prompts(inputs, texts, first, added, x, sum_of_squares)
+    expected = torch.stack((texts[8], texts[0] + added[1], texts[5] + first[-1], texts[8] + first[0] + added[3]))
+    assert torch.equal(x, expected)
+    torch.testing.assert_close(sum_of_squares.sum(1), x.square().sum(1))
 
 
 def test_norm_last_position_writes_to_the_rows_slot() -> None:

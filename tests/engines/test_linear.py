@@ -117,3 +117,13 @@ def test_convolve_equals_the_convolution() -> None:
     x = torch.randn(2, 20, 4, generator=generator)
     expected = torch.nn.functional.conv1d(x.mT, weight, bias, dilation=2).mT
     torch.testing.assert_close(convolve(x, weight.mT.flatten(1), bias, dilation=2), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_convolve_computes_half_precision_in_float32(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, weight, bias = (
+        torch.randn(shape, generator=generator).to(dtype) for shape in ((2, 40, 64), (32, 7 * 64), (32,))
+    )
+    exact = convolve(x.float(), weight.float(), bias.float())
+    assert torch.equal(convolve(x, weight, bias), exact.to(dtype))

@@ -9,17 +9,23 @@ import msgspec
 import pytest
 import torch
 from support import marks, small_talker
+from support import talker_recipe as recipe
+from support.talker import reference_voice, speech_request, write_checkpoint
 from support.talker_lifetimes import Lifetimes, Reference, poison
 
 from syrinx_stages.contract.frames import MarkedFrame
 from syrinx_stages.contract.messages import End, EndReason, Sampling, SpeechRequest
 from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.model.config import ModelType
 from syrinx_stages.runtime.errors import RequestError
+from syrinx_stages.talker import model_runner
 from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.engine import EngineFull
+from syrinx_stages.talker.inputs import embed
 from syrinx_stages.talker.model_runner import MAX_PAGES
 from syrinx_stages.talker.prefill import PREFILL_LENGTHS
+from syrinx_stages.talker.prompt import Prepared, PromptBuilder
 from syrinx_stages.talker.allocation import PAGE_SIZE
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
@@ -66,26 +72,34 @@ def alone(eager: EagerTalkerEngine, request: SpeechRequest, frames: int) -> list
 
 def is_empty(engine: CudaTalkerEngine) -> bool:
     allocator = engine.allocator
-    pools = allocator.slots, allocator.pages, allocator.text_pages
+    pools = allocator.slots, allocator.pages
     return all(pool.num_free == pool.capacity for pool in pools)
 
 
+@pytest.mark.parametrize(("mixes", "seed"), [(False, 16), (True, 13)], ids=["prefills first", "prefills beside frames"])
 def test_concurrent_requests_get_the_frames_of_each_alone(
-    voice: Checkpoint, eager: EagerTalkerEngine, make: Make
+    voice: Checkpoint, eager: EagerTalkerEngine, make: Make, monkeypatch: pytest.MonkeyPatch, mixes: bool, seed: int
 ) -> None:
+    if mixes:
+        monkeypatch.setattr(model_runner, "MIXED_FRAMES", (3,))
     engine = make(3)
     rings = set()
+    decode, mixed = engine.runner.decode, []
+    monkeypatch.setattr(
+        engine.runner, "decode", lambda rows, prompts: (mixed.append(len(prompts)), decode(rows, prompts))[1]
+    )
     lifetimes = Lifetimes(
-        Reference(voice), engine, resident=3, seed=16, before_launch=lambda: poison(engine),
+        Reference(voice), engine, resident=3, seed=seed, before_launch=lambda: poison(engine),
         after_launch=lambda step: rings.update({step.ring} if step.rows else ()),
     )  # fmt: skip
-    lifetimes.run(steps=9)
+    lifetimes.run(steps=9 + 3 * mixes)
     assert lifetimes.errors == [0.0] * len(lifetimes.errors)
     assert len(lifetimes.errors) > 8
     assert {STOP, LENGTH} <= {request.end for request in lifetimes.all}
     assert lifetimes.resumed
     # Padded rows write to entry 0.
     assert rings == {1, 2, 3}
+    assert any(mixed) == mixes
     for request in lifetimes.all:
         results = [*request.frames, *([request.end] if request.end else [])]
         expected = alone(eager, request.request, len(results))
@@ -131,23 +145,21 @@ def test_resumed_request_keeps_its_repetition_penalty(eager: EagerTalkerEngine, 
 
 def test_admit_without_memory_allocates_nothing(eager: EagerTalkerEngine, make: Make) -> None:
     engine = make(3)
-    requests = [
-        small_talker.request(name, small_talker.text(400), non_streaming_text=False, sampling=ENDLESS)
-        for name in ("a", "b")
-    ]
+    pages, slots = engine.allocator.pages, engine.allocator.slots
+    others = pages.allocate(pages.num_free - 3)
+    text = small_talker.text(PAGE_SIZE)
+    requests = [small_talker.request(name, text, sampling=ENDLESS) for name in ("a", "b")]
     prepared = [engine.prepare(request, b"", None) for request in requests]
     with pytest.raises(EngineFull):
         engine.admit(prepared)
-    assert is_empty(engine)
+    assert (pages.num_free, slots.num_free) == (3, 3), "one of them fits"
     with pytest.raises(EngineFull):
         engine.admit([engine.prepare(small_talker.request(str(number)), b"", None) for number in range(4)])
-    assert is_empty(engine)
+    assert (pages.num_free, slots.num_free) == (3, 3)
     engine.admit(prepared[:1])
-    pools = engine.allocator.pages, engine.allocator.text_pages, engine.allocator.slots
-    free = [pool.num_free for pool in pools]
     with pytest.raises(EngineFull):
         engine.admit(prepared[1:])
-    assert free == [pool.num_free for pool in pools]
+    assert (pages.num_free, slots.num_free) == (1, 2)
     engine.release("a")
     poison(engine)
     engine.admit(prepared[1:])
@@ -155,6 +167,7 @@ def test_admit_without_memory_allocates_nothing(eager: EagerTalkerEngine, make: 
     engine.release("b")
     engine.release("b")
     engine.release("unknown")
+    pages.free(others)
     assert is_empty(engine)
 
 
@@ -163,7 +176,7 @@ def test_row_without_a_free_page_waits(eager: EagerTalkerEngine, make: Make) -> 
     short = small_talker.request("short", sampling=ENDLESS)
     full = small_talker.request("full", small_talker.text(PAGE_SIZE - 1), sampling=ENDLESS)
     prepared = [engine.prepare(request, b"", None) for request in (short, full)]
-    assert len(prepared[1].prompt.embeds) == PAGE_SIZE - 1
+    assert prepared[1].positions == PAGE_SIZE - 1
     engine.admit(prepared)
     pages = engine.allocator.pages
     others = pages.allocate(pages.num_free)
@@ -185,9 +198,30 @@ def test_long_prompt_is_prefilled_in_chunks_beside_short_ones(tmp_path: Path) ->
     engine.admit([engine.prepare(request, b"", None) for request in requests])
     for request in requests:
         allocation = engine._rows[request.id].allocation
-        assert allocation.position == positions[request.id]
+        assert engine.runner.next_frames.position(allocation.slot) == positions[request.id]
         hidden = engine.runner.state.hidden[allocation.slot]
         torch.testing.assert_close(hidden, reference.start(request).hidden, atol=1e-5, rtol=1e-5)
+
+
+@torch.inference_mode()
+def test_reference_voices_and_earlier_frames_are_added_to_inputs(tmp_path: Path) -> None:
+    kind, fields = recipe.CASES["base_0b6_whole_continued_5"]
+    voice = Checkpoint(str(write_checkpoint(tmp_path / "voice", *kind)))
+    request = msgspec.structs.replace(speech_request(kind[0], fields), id="a")
+    prompt = PromptBuilder(voice.load_tokenizer(), voice.config).build(request, reference_voice(kind[0], fields))
+    # It has no reference encoders, so the voice is passed in.
+    voice.config = msgspec.structs.replace(voice.config, tts_model_type=ModelType.CUSTOM_VOICE)
+    engine, eager = CudaTalkerEngine(voice, 1), EagerTalkerEngine(voice)
+    engine.warm_up()
+    poison(engine)
+    codes = torch.from_numpy(recipe.reference_codes(2))
+    prepared = Prepared(request, prompt, codes, max_frames=9, embedded=embed(eager._talker, prompt))
+    eager.admit([prepared])
+    engine.admit([prepared])
+    assert engine.read(engine.launch(["a"])) == eager.read(eager.launch(["a"]))
+    cached = engine.runner.state.hidden[engine._rows["a"].allocation.slot]
+    eager.read(eager.launch(["a"]))
+    torch.testing.assert_close(cached, eager._rows["a"].hidden, atol=1e-4, rtol=1e-4)
 
 
 def test_rejects_a_prompt_longer_than_a_requests_pages(tmp_path: Path) -> None:
@@ -195,7 +229,7 @@ def test_rejects_a_prompt_longer_than_a_requests_pages(tmp_path: Path) -> None:
     engine = CudaTalkerEngine(voice, 1)
     positions = MAX_PAGES * PAGE_SIZE
     fits = engine.prepare(small_talker.request("a", small_talker.text(positions - 13)), b"", None)
-    assert fits.max_frames == positions - len(fits.prompt.embeds) == 13
+    assert fits.max_frames == positions - fits.positions == 13
     with pytest.raises(RequestError, match=f"has {positions - 12} positions of the model's {positions}") as refused:
         engine.prepare(small_talker.request("a", small_talker.text(positions - 12)), b"", None)
     assert refused.value.param == "input"

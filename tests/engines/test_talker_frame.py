@@ -13,6 +13,7 @@ from support.talker_lifetimes import SAMPLINGS, ReferenceRequest, Reference, poi
 from syrinx_stages.contract.messages import SpeechRequest
 from syrinx_stages.kernels.metadata import NUM_COLUMNS
 from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.talker import layers
 from syrinx_stages.talker.frame import DeviceState, FrameStep, PrefillStep, sampling_params
 from syrinx_stages.talker.packed import pack
 
@@ -28,11 +29,9 @@ class RequestMemory(msgspec.Struct, frozen=True):
 
     slot: int
     pages: tuple[int, ...]
-    text: int
-    """Its first text row."""
 
 
-MEMORY = (RequestMemory(3, (7, 2, 5), 1), RequestMemory(1, (4, 8, 1), 20))
+MEMORY = (RequestMemory(3, (7, 2, 5)), RequestMemory(1, (4, 8, 1)))
 
 
 class Rig:
@@ -44,10 +43,10 @@ class Rig:
         talker = checkpoint.load_talker()
         weights, config = pack(talker), talker.config
         self.state = DeviceState(
-            config, weights.norm, slots=SLOTS, pages=PAGES, page_size=PAGE, text_rows=40, ring=3, max_rows=3,
+            config, weights.norm, slots=SLOTS, pages=PAGES, page_size=PAGE, ring=3, max_rows=3,
             max_prefill=3 * LENGTH,
         )  # fmt: skip
-        for tensor in (self.state.hidden, self.state.cache, self.state.text_rows, self.state.sampling_params):
+        for tensor in (self.state.hidden, self.state.cache, self.state.sampling_params):
             tensor.fill_(torch.nan)
         self.state.host_codes.fill_(-1)
         self.prefill = PrefillStep(weights, self.state, 3, LENGTH, 5)
@@ -57,17 +56,15 @@ class Rig:
         """Prefills two requests over whatever the memory holds."""
         rows = [self.reference.start(request) for request in requests]
         state, prefill = self.state, self.prefill
-        prefill.metadata.zero_()
+        prefill.upload.zero_()
         poison_buffers(prefill, prefill.layers)
         for index, (row, memory) in enumerate(zip(rows, MEMORY, strict=True)):
-            prompt = row.prompt
-            state.text_rows[0] = prompt.pad_row
-            state.text_rows[memory.text : memory.text + len(prompt.text_rows)] = prompt.text_rows
+            prompt = row.ids
             state.sampling_params[memory.slot] = torch.tensor(sampling_params(row.request.sampling))
             state.seeds[memory.slot] = row.request.seed
             state.seen[memory.slot] = 0
-            prefill.embeds[index * LENGTH : index * LENGTH + len(prompt.embeds)] = prompt.embeds
-            prefill.metadata[index, :3] = torch.tensor([memory.slot, 0, len(prompt.embeds)])
+            prefill.inputs[index * LENGTH : index * LENGTH + prompt.positions, :2] = torch.from_numpy(prompt.inputs)
+            prefill.metadata[index, :3] = torch.tensor([memory.slot, 0, prompt.positions])
             prefill.metadata[index, NUM_COLUMNS : NUM_COLUMNS + len(memory.pages)] = torch.tensor(memory.pages)
         prefill.run()
         return rows
@@ -79,9 +76,10 @@ class Rig:
         frame.metadata.zero_()
         for index, (row, memory) in enumerate(zip(rows, MEMORY, strict=True)):
             count = len(row.frames)
-            text = memory.text + count if count < len(row.prompt.text_rows) else 0
-            position = len(row.prompt.embeds) + count
-            metadata = torch.tensor([memory.slot, position, count, text, ring, *memory.pages])
+            prompt = row.ids
+            metadata = torch.tensor(
+                [memory.slot, prompt.positions + count, count, prompt.text(count), ring, *memory.pages]
+            )
             frame.metadata[index, : len(metadata)] = metadata
         frame.sample_codes()
         frame.decode()
@@ -103,8 +101,12 @@ def requests(seed: int) -> list[SpeechRequest]:
     ]
 
 
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "library"])
 @torch.inference_mode()
-def test_frames_of_fewer_rows_than_the_step_over_reused_memory(tmp_path: Path) -> None:
+def test_frames_of_fewer_rows_than_the_step_over_reused_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fused: bool
+) -> None:
+    monkeypatch.setattr(layers, "FUSED_ELEMENTS", 1 << 20 if fused else 0)
     rig = Rig(small_talker.write(tmp_path / "voice", predictor_layers=2))
     for seed, rings in ((1, (1, 2)), (2, (1,))):
         rows = rig.start(requests(seed))

@@ -65,7 +65,8 @@ def codes_of(eager: EagerTalkerEngine) -> list[list[int]]:
 
 @torch.inference_mode()
 def opened(eager: EagerTalkerEngine, handle: Handle = HANDLE, codes: torch.Tensor | None = None) -> VllmRequest:
-    prompt = eager.prepare(speech_request(), b"", None).prompt
+    prompt = eager.prepare(speech_request(), b"", None).embedded
+    assert prompt is not None
     none = torch.zeros((0, 16), dtype=torch.int64)
     return VllmRequest(
         handle, prompt, none if codes is None else codes, (speech_request().sampling, speech_request().seed)

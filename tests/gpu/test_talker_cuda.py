@@ -226,6 +226,23 @@ def test_every_batch_size_with_fewer_rows(
     assert max(lifetimes.errors) < TOLERANCE[torch.float32]
 
 
+def test_prompts_beside_frames(reference: Reference, engine: CudaTalkerEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    from syrinx_stages.talker.prefill import MIXED_SHAPES
+
+    runner, size = engine.runner, SIZES[-1]
+    monkeypatch.setattr(runner, "batch_sizes", [size])
+    monkeypatch.setattr(runner, "mixed", {})
+    with torch.inference_mode(), runner.recorder.on_stream():
+        for shape in MIXED_SHAPES:
+            runner.capture_mixed(size, shape)
+    decode, beside = runner.decode, []
+    monkeypatch.setattr(runner, "decode", lambda rows, prompts: (beside.append(len(prompts)), decode(rows, prompts))[1])
+    lifetimes = Lifetimes(reference, engine, size, seed=1, before_launch=lambda: poison(engine))
+    lifetimes.run(steps=30)
+    assert any(beside)
+    assert max(lifetimes.errors) < TOLERANCE[torch.float32]
+
+
 def test_prefill_and_step_do_not_wait_for_the_device(reference: Reference, engine: CudaTalkerEngine) -> None:
     resumed = start(reference, 3)
     admit(engine, resumed)

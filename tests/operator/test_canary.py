@@ -53,8 +53,7 @@ class Traffic:
         outcome = self.outcome if is_canary else "stop"
         gateway.metrics[contract.REQUESTS].labels("CustomVoice", outcome).inc(requests)
         if is_canary and self.underruns:
-            labels = {"task_type": "CustomVoice", "talker": "t", "codec": "c"}
-            gateway.metrics[contract.UNDERRUNS].labels(**labels).inc(requests)
+            gateway.metrics[contract.UNDERRUNS].labels("CustomVoice").inc(requests)
         return gateway.text
 
 

@@ -17,7 +17,7 @@ from support.prometheus import OWNER, find_prometheus, history, recorded, runnin
 from support.tls import Authority
 from syrinx_operator.cluster import prometheus
 from syrinx_operator.cluster.prometheus import CLOCK_QUERY, DEFAULT_ACCESS, Access, access, counters_query, selector
-from syrinx_operator.cluster.state import Component, Owner, Replica
+from syrinx_operator.cluster.state import Owner
 from syrinx_operator.cluster.tuning import MetricsReader, window
 from syrinx_operator.resource.knobs import TUNED_STAGES, Identity
 from syrinx_operator.resource.spec import MonitoringSpec, PipelineSpec, PodMonitorSpec, default_pipeline
@@ -33,27 +33,19 @@ from syrinx_stages.contract.metrics import LIVE_STREAMS
 WORKERS = tuple(ReplicaStats(name=f"demo-{stage}-0", stage=stage, ready=True, restarts=0) for stage in TUNED_STAGES)
 
 
-def workers(count):
-    """Returns so many talkers and codecs."""
-    stages = (Component.TALKER, Component.CODEC)
-    return tuple(
-        Replica(name=f"demo-{stage}-{n}", component=stage, template="t") for stage in stages for n in range(count)
-    )
-
-
 def pipeline(url, **spec):
     tuning = TuningSpec(prometheus=PrometheusSpec(url=url))
     return msgspec.structs.replace(default_pipeline(), spec=PipelineSpec(tuning=tuning, **spec))
 
 
-async def evidence(url, owner=OWNER, access=DEFAULT_ACCESS, replicas=(), **spec):
+async def evidence(url, owner=OWNER, access=DEFAULT_ACCESS, **spec):
     """Returns the first reading, and the evidence that follows from it."""
 
     async def scrape(replica):
         raise AssertionError("stages are not scraped if there is a Prometheus")
 
     asked = pipeline(url, **spec)
-    reading = await MetricsReader(access).read(asked, owner, replicas, scrape)
+    reading = await MetricsReader(access).read(asked, owner, (), scrape)
     identity = Identity(model="m", image="i", device="d")
     seen = Observation(
         snapshots=reading.snapshots,
@@ -155,28 +147,23 @@ async def test_reads_the_pipelines_counters_of_the_last_five_minutes(address):
 async def test_reads_talkers_and_codecs_too(address):
     _, found = await evidence(address)
     talker, codec = found.replicas
-    assert (talker.frames, talker.errors) == (8, 0)
+    assert talker.frames == 8
     assert talker.steps == {4: StepStats(2, pytest.approx(0.05))}
     assert codec.calls == (CallStats(2, 8, "padded", 1, pytest.approx(0.05)),)
 
 
-@pytest.mark.parametrize("replicas", [1, 9])
-async def test_stream_outcomes_are_read_by_arm(address, replicas):
-    _, found = await evidence(address, replicas=workers(replicas))
+async def test_stream_outcomes_are_read_by_arm(address):
+    _, found = await evidence(address)
     assert found.outcomes == {
         ("CustomVoice", ""): Outcomes(accepted=17, well=14, interrupted=1, refused=2),
         ("CustomVoice", "t1"): Outcomes(accepted=4, late=3),
     }
 
 
-@pytest.mark.parametrize("replicas", [1, 9])
-async def test_requests_are_summed_over_talkers_and_codecs(address, replicas):
-    """With many of them by Prometheus, at times that it chooses."""
-    reading, found = await evidence(address, replicas=workers(replicas))
+async def test_requests_are_read_by_task_type(address):
+    _, found = await evidence(address)
     assert {name: served.requests for name, served in found.streams.items()} == {"CustomVoice": 25, "Base": 1}
     assert (found.live_streams, found.replicas[0].frames) == (26, 8)
-    intervals = {each.time.timestamp() % 30 for each in reading.snapshots if each.replica == "demo-talker-0"}
-    assert (len(intervals) == 1) is (replicas == 9)
 
 
 async def test_missing_series_are_reported():
@@ -240,7 +227,7 @@ async def test_an_invalid_clock_is_an_error(clock):
 )
 async def test_an_invalid_counter_value_is_an_error(label, value):
     odd = recorded()
-    result = odd[counters_query(OWNER, 300, summed=False)]["data"]["result"]
+    result = odd[counters_query(OWNER, 300)]["data"]["result"]
     one = next(each for each in result if each["metric"].get("le") and each["metric"]["namespace"] == "voices")
     if label == "le":
         one["metric"]["le"] = value
@@ -257,7 +244,7 @@ async def test_an_invalid_counter_value_is_an_error(label, value):
 
 async def test_unrequested_series_are_ignored():
     more = recorded()
-    result = more[counters_query(OWNER, 300, summed=False)]["data"]["result"]
+    result = more[counters_query(OWNER, 300)]["data"]["result"]
     result.append({"metric": {"__name__": "up", "pod": "x"}, "values": [[1.0, "1"]]})
     result.append({"metric": {"__name__": "up", "pod": "demo-talker-0"}, "values": [[1.0, "1"]]})
 
@@ -319,20 +306,13 @@ def test_pods_of_a_canary_and_of_pipelines_with_similar_names_are_not_selected(p
 
 def test_names_are_escaped_in_promql():
     odd = Owner('a"} or up{x="', 'b\\"\n', "u", generation=1)
-    query = counters_query(odd, 300, summed=False)
+    query = counters_query(odd, 300)
     assert 'namespace="b\\\\\\"\\n"' in query
     assert '\\"\\\\}\\\\ or\\\\ up\\\\{x=\\"' in query
 
 
-def test_queries_select_raw_samples_or_ten_sums():
-    assert counters_query(OWNER, 300, summed=False).endswith("}[300s]")
-    assert counters_query(OWNER, 300, summed=True).endswith("[300s:30s]")
-
-
-def test_sums_are_over_the_talkers_and_codecs_of_a_gateways_counters():
-    query = counters_query(OWNER, 300, summed=True)
-    assert query.startswith("sum by (__name__, pod, arm, device, frames, le, ")
-    assert "max by (__name__, pod, talker, codec, arm, " in query
+def test_the_query_selects_raw_samples():
+    assert counters_query(OWNER, 300).endswith("}[300s]")
 
 
 # Untrusted servers -------------------------------------------------------------------------------------------

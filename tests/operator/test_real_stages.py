@@ -24,7 +24,7 @@ from support.tuning import trial
 from syrinx_operator.cluster.state import parse_pipeline
 from syrinx_operator.resource.knobs import Knob, setting_of
 from syrinx_operator.resource.tuning_status import State
-from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS
+from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
 from syrinx_stages.contract.family import FAMILY
 
 ROOT = Path(__file__).parents[2]

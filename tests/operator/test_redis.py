@@ -54,6 +54,34 @@ async def test_replicas_come_and_go_as_a_roll_out(harness):
         await harness.wait(lambda: names_of(harness, "poddisruptionbudget") == [], "the budget is gone")
 
 
+async def test_cells_come_and_go_as_a_roll_out(harness):
+    two = {"talker": {"replicas": 2}, "codec": {"replicas": 2}}
+    async with harness.operator():
+        harness.apply(**two)
+        await harness.settled()
+        before = uids(harness)
+        harness.apply(**two, connector={"managed": True, "cells": 2})
+        await harness.settled()
+        await harness.wait(lambda: harness.condition("Progressing")["reason"] == "Complete", "all stages are new")
+        after = uids(harness)
+        assert {name for name in before if after.get(name) == before[name]} == {"demo-redis-0"}
+        assert names_of(harness, "statefulset").count("demo-redis-c1") == 1
+        assert harness.condition("ConnectorReady")["message"] == "2 of 2 servers are ready, 2 of 2 cells serve"
+        harness.apply(**two, connector={"managed": True, "cells": 1})
+        former = {uid for name, uid in after.items() if "redis" not in name}
+        while True:
+            statefulsets = names_of(harness, "statefulset")
+            # Read afterwards: a pod that exists now did when the StatefulSets were read.
+            if not former & set(uids(harness).values()):
+                break
+            assert "demo-redis-c1" in statefulsets, "a stage's pod may need it"
+            await asyncio.sleep(0.05)
+        for kind in ("statefulset", "service", "networkpolicy"):
+            await harness.wait(lambda kind=kind: "demo-redis-c1" not in names_of(harness, kind), f"its {kind} is gone")
+        await harness.settled()
+        assert uids(harness)["demo-redis-0"] == before["demo-redis-0"]
+
+
 async def test_new_passwords_replace_all_servers_at_once(harness):
     async with harness.operator():
         harness.apply(connector={"managed": True, "replicas": 3})

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from support.stages import DEADLINE, Pipeline, pipeline, receive, request, submit, synthesize, until
-from support.writing import Owner
+from support.writing import Owner, codes_entry
 from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason
@@ -99,7 +99,7 @@ async def test_expiry_of_temporary_settings_wakes_the_stage() -> None:
         await admin.put({"chunk_ramp": [64]}, seconds=0.5)
         connector = stages.connector()
         await submit(connector, request("a"))
-        frames = Codes(np.zeros((4, 16), "<i2").tobytes(), "talker-0")
+        frames = codes_entry(np.zeros((4, 16), "<i2").tobytes(), talker="talker-0")
         assert await Owner(connector).append([StreamEntry("a", StreamKind.CODES, Position(4), frames)]) == [None]
         received = await receive(connector, "a", until_frames=2)
         assert "seconds" not in await admin.get()

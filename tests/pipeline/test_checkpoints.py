@@ -26,11 +26,6 @@ FRAMES = 30
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return Checkpoint(str(small_checkpoint.write(tmp_path_factory.mktemp("base") / "model", "base")))
-
-
-@pytest.fixture(scope="module")
 def reference() -> bytes:
     """A tone with rising pitch, 20 frames (1.6 s) of float32 samples."""
     seconds = np.arange(int(1.6 * FAMILY.sample_rate)) / FAMILY.sample_rate

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from first_audio import __main__ as first_audio
 from support.up import DEADLINE, EXAMPLE, Up, environment
 from syrinx_operator.commands.bench.report import Report, load
 from syrinx_operator.commands.cli import main
@@ -172,6 +173,27 @@ def test_a_running_pipeline_cannot_be_started_twice(up, here):
     assert f"a pipeline named demo is already running: process {up.process.pid} serves {up.url}" in stderr
 
 
+def test_first_audio_measures_from_the_first_and_the_second_word(up):
+    """`bench/first_audio`, which stands beside `syrinx bench`."""
+    command = [sys.executable, first_audio.__file__, up.url, "--rounds", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 0, done.stderr
+    _, _, *rows = done.stdout.splitlines()
+    measured = {row[:40].strip(): [float(number) for number in row[40:].split()] for row in rows}
+    assert {name: len(numbers) for name, numbers in measured.items()} == {
+        "whole request": 4,
+        "whole request, non_streaming_mode: false": 4,
+        "all text at once on a WebSocket": 4,
+        'word by word, "word "': 8,
+        'word by word, " word"': 8,
+    }
+    for median, least, most, ratio, *_ in measured.values():
+        assert 0 < least <= median <= most
+        assert ratio == pytest.approx(median / measured["whole request"][0], abs=0.05)
+    for first, *_, second, _, _, _ in list(measured.values())[3:]:
+        assert second == pytest.approx(first - 1000 * first_audio.WORD_SECONDS, abs=50), "the same audio"
+
+
 def test_bench_writes_its_table_file_and_plot(up, here, tmp_path):
     results = ["--json", tmp_path / "r.json", "--plot", tmp_path / "r.png"]
     load_options = ["--concurrency", "1,2", "--rate", "2", "--requests", "2", "--warmup", "1"]
@@ -231,7 +253,7 @@ def test_an_alias_of_no_voice_fails_with_the_gateways_output(tmp_path):
     code, _, stderr = syrinx(tmp_path, "up", file)
     assert code == 1
     assert "gateway-0 could not start" in stderr
-    assert "voiceAliases: 'narrator' stands for 'alto', which is not a voice of this checkpoint" in stderr
+    assert "voiceAliases: 'narrator' stands for 'alto', which is not a voice of this service" in stderr
     assert "Traceback" not in stderr
 
 

@@ -182,7 +182,7 @@ async def test_a_claim_is_kept_until_the_codec_has_ended(undisturbed: bytes) -> 
             each.set()
         assert (await receive(stages.connector(), "a")).pcm == undisturbed
         await until(lambda: not process.workers[1].ownership.claims, "the request is done")
-        assert (await stages.connector().queue(Group.TALKERS)).length == 0
+        assert (await stages.connector().queue()).length == 0
         assert stages.streams.raw.xlen(stages.streams.keys.requests) == 0, "it left the queue of both groups"
 
 
@@ -230,7 +230,10 @@ async def test_a_superseded_codec_evicts_the_request_from_its_talker() -> None:
         await receive(stages.connector(), "a", until_frames=4)
         before = process.workers[0].ownership.claims["a"]
         end = StreamEntry("a", StreamKind.AUDIO, Position(5000), Codes(b""))
-        assert await Owner(stages.streams.connector(), group=Group.TALKERS).append([end]) == [None]
+        other = Owner(stages.streams.connector(), group=Group.TALKERS)
+        if await other.append([end]) != [None]:
+            # The codec has written once more before it. Now it no longer owns the stream.
+            assert await other.append([end]) == [None]
         await until(
             lambda: sum(sample(process, n, "syrinx_lost_claims_total") for n in (0, 1)), "one stage has lost its claim"
         )
@@ -364,7 +367,7 @@ async def test_drain_finishes_the_requests_of_both_stages() -> None:
         await submit(stages.connector(), request("b"))
         await draining
         assert (await receive(stages.connector(), "a")).end.reason is EndReason.STOP
-        assert (await stages.connector().queue(Group.TALKERS)).length == 1
+        assert (await stages.connector().queue()).length == 1
 
 
 async def test_requests_left_after_the_drain_timeout_are_released_at_once(undisturbed: bytes) -> None:

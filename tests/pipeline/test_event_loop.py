@@ -21,6 +21,7 @@ import soundfile
 
 from support.gateway import DEADLINE, Script, Stages, base_checkpoint, until
 from support.process import StageProcess
+from support.speech_socket import connected
 from support.streams import Streams, redis_url
 from support.watched_gateway import REPORT
 from syrinx_stages.gateway.texts import MAX_TEXT
@@ -28,8 +29,8 @@ from syrinx_stages.gateway.texts import MAX_TEXT
 MAX_HOLD = 10.0
 """Milliseconds."""
 MAX_COPY = 25.0
-"""Milliseconds in which 20 MB of a reference are copied once, to memory that is new to the process."""
-ATTEMPTS = 3
+"""Milliseconds in which 20 MB of a reference, or 4 MB a few times, are copied to memory that is new to the process."""
+ATTEMPTS = 10
 PATH = "/v1/audio/speech"
 MB = 2**20
 JSON = b"Content-Type: application/json"
@@ -207,6 +208,19 @@ async def test_the_longest_texts(tmp_path: Path) -> None:
     assert not slow
 
 
+async def test_long_texts_of_many_parts(tmp_path: Path) -> None:
+    """They are respelled in a thread, and divided and normalized part by part."""
+    lexicon = {f"word{number}": "x" for number in range(100)}
+    sentences = {"numbers": "On 2024-03-05 it cost $4.50, or 12.5%, at 10:30. ", "marks": "Oh, a. ", "letters": "abcde"}
+    slow = []
+    async with target(tmp_path) as it:
+        for what, sentence in sentences.items():
+            text = sentence * (100_000 // len(sentence))
+            fields = {"input": text, "normalize": True, "lexicon": lexicon, "stream_format": "sse"}
+            slow += await attack(it, what, partial(it.post, json.dumps(fields).encode()))
+    assert not slow
+
+
 async def test_long_audio_in_every_format_for_fast_and_slow_readers(tmp_path: Path) -> None:
     """Five minutes, whole and as streams; of some streams nothing is read."""
     slow = []
@@ -239,4 +253,51 @@ async def test_audio_bombs(tmp_path: Path) -> None:
         for what, data in audio_bombs():
             fields = {"input": "a", "ref_text": "a", "ref_audio": base64.b64encode(data).decode()}
             slow += await attack(it, f"{what} of {len(data)} bytes", partial(post_four, json.dumps(fields).encode()))
+    assert not slow
+
+
+def text_bombs() -> Iterator[tuple[str, dict[str, object], list[str]]]:
+    """Yields configurations and pieces of text that take long to divide, to tokenize or to parse."""
+    tokens, sentences = {"text_mode": "tokens"}, {"split_granularity": "clause"}
+    yield "sentence ends without words", sentences, ["! " * 16_000, *["! "] * 300]
+    yield "abbreviations", sentences, ["J. " * 10_000, *["J. "] * 300]
+    yield "sentences", sentences, ["a. " * 200] * 4
+    yield "one word in letters", tokens, ["a"] * 2000
+    yield "white space", tokens, [" " * 4000, *["\n"] * 90]
+    yield "numbers", tokens, ["5! " * 1300]
+    yield "marks", tokens, ["e" + "\u0301" * 4000]
+    yield "a piece that is too long", tokens, ["a" * 64_000] * 3
+
+
+async def test_text_bombs(attacked: Target) -> None:
+    """On a checkpoint that needs a reference the configuration is refused, and so is the text."""
+    slow = []
+    for what, config, pieces in text_bombs():
+
+        async def send(config: dict[str, object] = config, pieces: list[str] = pieces) -> None:
+            async with connected(attacked.process.line["url"]) as client:
+                await client.send("session.config", **config)
+                for piece in pieces:
+                    await client.send("input.text", text=piece)
+                await client.socket.send("[" * 60_000)
+                await client.socket.ping()
+                while True:
+                    error = await client.until("error")
+                    if error["message"].startswith("expected `object`"):
+                        return
+
+        slow += await attack(attacked, what, send)
+    assert not slow
+
+
+async def test_large_messages(attacked: Target) -> None:
+    slow = []
+    for what, body in json_bombs(4 * MB - 2000):
+
+        async def send(body: bytes = body) -> None:
+            async with connected(attacked.process.line["url"]) as client:
+                await client.socket.send((b'{"type":"session.config",' + body[1:]).decode())
+                await client.receive()
+
+        slow += await attack(attacked, f"message, {what}", send, MAX_COPY)
     assert not slow

@@ -82,16 +82,22 @@ def hold(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> asyncio.E
 
 def record_scans(monkeypatch: pytest.MonkeyPatch) -> set[tuple[Group, bool]]:
     """Records which groups were scanned since a reconnection, for a consumer's own claims and for expired ones."""
-    scans, original = set(), RedisConsumer._take_over
+    scans: set[tuple[Group, bool]] = set()
+    release_unknown, take_over = RedisConsumer._release_unknown, RedisConsumer._take_over
 
-    async def recorded(consumer: RedisConsumer, count: int, own: bool) -> object:
-        complete = own or LEASE_SECONDS < consumer._pool.connected_seconds < math.inf
-        taken = await original(consumer, count, own)
+    async def released(consumer: RedisConsumer, idle_ms: int) -> None:
+        await release_unknown(consumer, idle_ms)
+        scans.add((consumer._group, True))
+
+    async def taken(consumer: RedisConsumer, count: int) -> object:
+        complete = LEASE_SECONDS < consumer._pool.connected_seconds < math.inf
+        found = await take_over(consumer, count)
         if complete:
-            scans.add((consumer._group, own))
-        return taken
+            scans.add((consumer._group, False))
+        return found
 
-    monkeypatch.setattr(RedisConsumer, "_take_over", recorded)
+    monkeypatch.setattr(RedisConsumer, "_release_unknown", released)
+    monkeypatch.setattr(RedisConsumer, "_take_over", taken)
     return scans
 
 

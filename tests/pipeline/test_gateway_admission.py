@@ -79,7 +79,7 @@ async def test_settings_apply_without_restart():
 async def test_unreachable_queue_is_a_503_and_not_ready():
     async with gateway() as running:
         await until(lambda: running.service.ready() is None, "the gateway was ready")
-        await running.service._connector.close()
+        await running.service.cells[0].connector.close()
         response = await running.say()
         assert (response.status_code, response.headers["retry-after"]) == (503, "2")
         await until(
@@ -91,7 +91,7 @@ async def test_ready_once_both_stages_have_been_live():
     streams = Streams()
     connector, replicas = streams.connector(), streams.connector()
     config = StageConfig(pipeline="p", generation="g", replica="gateway-0", model="bundled")
-    service = GatewayService(config, connector, Metrics(CollectorRegistry()))
+    service = GatewayService(config, [connector], Metrics(CollectorRegistry()))
     await service.start()
     try:
         assert service.ready() == "no talker of this model generation is running yet"
@@ -103,7 +103,7 @@ async def test_ready_once_both_stages_have_been_live():
         await codec.take_over(1)
         await until(lambda: service.ready() is None, "the codec was seen")
         await replicas.close()
-        await service.monitor.measure()
+        await service.cells[0].monitor.measure()
         assert not await connector.has_live_consumer(Group.TALKERS, 5.0)
         assert service.ready() is None
     finally:
@@ -125,7 +125,7 @@ async def test_a_request_that_no_talker_claims_in_time_is_a_503():
         assert "no talker was free in time" in response.json()["error"]["message"]
         assert int(response.headers["retry-after"]) >= 1
         assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 1
-        assert (await running.service._connector.queue(Group.TALKERS)).length == 0
+        assert (await running.service.cells[0].connector.queue()).length == 0
 
 
 async def test_a_request_that_waits_while_redis_is_unreachable_is_a_503(monkeypatch: pytest.MonkeyPatch):
@@ -134,13 +134,13 @@ async def test_a_request_that_waits_while_redis_is_unreachable_is_a_503(monkeypa
     async with gateway(gateway=GatewaySettings(max_queue_seconds=0.2)) as running:
         await until(lambda: running.service.ready() is None, "both stages were seen")
         await running.stages.leave()
-        connector = running.service._connector
+        connector = running.service.cells[0].connector
         submit, pool, address = connector.submit, connector._pool, connector._pool.address
 
         async def submit_and_disconnect(*arguments: Any) -> Ticket:
             ticket = await submit(*arguments)
             pool.address = Address("redis://127.0.0.1:1")
-            pool._close_free()
+            pool.disconnect()
             return ticket
 
         monkeypatch.setattr(connector, "submit", submit_and_disconnect)
@@ -158,10 +158,14 @@ async def test_the_expected_wait_is_exported():
         await running.stages.leave()
         talker = running.streams.connector().consumer(Group.TALKERS, "busy")
         await talker.take_over(1)
+        served = asyncio.create_task(running.say())
+        assert len(await talker.claim(1)) == 1
         await talker.report(Capacity(free=0, requests_per_second=2.0))
         await until(
             lambda: running.metric("syrinx_expected_wait_seconds") == 0.5, "the next one waits for one of 2 a second"
         )
+        served.cancel()
+        await asyncio.gather(served, return_exceptions=True)
 
 
 async def test_a_client_with_many_requests_makes_room_for_another(tmp_path: Path):
@@ -210,11 +214,11 @@ async def test_missing_stage_is_a_503_after_max_queue_seconds():
         assert "no talker" in waiting.json()["error"]["message"]
         assert int(waiting.headers["retry-after"]) >= 1
         assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 1
-        await until(lambda: running.service.monitor.missing_stage_error(), "it was missing for long enough")
+        await until(lambda: running.service.cells[0].monitor.missing_stage_error(), "it was missing for long enough")
         assert (await running.say()).json()["error"]["code"] == "stage_unavailable"
         assert running.metric("syrinx_requests_total", task_type="unknown", outcome="refused") == 1, "at once"
         async with Stages(running.streams):
-            await until(lambda: running.service.monitor._missing is None, "they were seen again")
+            await until(lambda: running.service.cells[0].monitor._missing is None, "they were seen again")
             assert (await running.say()).content
 
 
@@ -224,7 +228,7 @@ async def test_a_request_withdrawn_during_a_check_is_not_queued_again(monkeypatc
     async with gateway(gateway=GatewaySettings(max_queue_seconds=0.2)) as running:
         await until(lambda: running.service.ready() is None, "both stages were seen")
         await running.stages.leave()
-        connector, fanout = running.service._connector, running.service._fanout
+        connector, fanout = running.service.cells[0].connector, running.service.cells[0].fanout
         last_position, submit, submitted = connector.last_position, connector.submit, []
 
         async def check_until_withdrawn(request_id: str, kind: StreamKind) -> Position | None:
@@ -242,14 +246,14 @@ async def test_a_request_withdrawn_during_a_check_is_not_queued_again(monkeypatc
 async def test_begun_stream_outlasts_a_missing_stage():
     """Another replica may still take the stream over."""
     async with gateway(gateway=GatewaySettings(max_queue_seconds=0.1)) as running:
-        await until(lambda: running.service.monitor._was_complete, "the stages were seen")
+        await until(lambda: running.service.cells[0].monitor._was_complete, "the stages were seen")
         running.stages.script = Script(pause_after=4)
         call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
         await until(lambda: running.metric("syrinx_live_streams"), "the stream was live")
         [request] = running.stages.seen
         await running.stages.leave()
         await until(lambda: running.metric("syrinx_underrun_seconds_total", **SERVED) > 1.5, "the gateway has checked")
-        assert running.service.monitor.missing_stage_error() is not None
+        assert running.service.cells[0].monitor.missing_stage_error() is not None
         connector = running.streams.connector()
         end = End(EndReason.STOP)
         await Owner(connector).append([StreamEntry(request.id, StreamKind.AUDIO, Position(4, END_SEQUENCE), end)])

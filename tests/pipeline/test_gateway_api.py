@@ -215,7 +215,7 @@ async def test_a_request_id_of_the_client_is_returned(running: Gateway):
 async def test_health_is_that_of_the_gateway(running: Gateway):
     await until(lambda: running.service.ready() is None, "the gateway is ready")
     assert (await running.http.get("/health")).json() == {"status": "ok"}
-    running.service.monitor.unreachable = "Redis cannot be reached"
+    running.service.cells[0].monitor.unreachable = "Redis cannot be reached"
     response = await running.http.get("/health")
     assert (response.status_code, response.json()["error"]["message"]) == (503, "Redis cannot be reached")
 

@@ -23,7 +23,7 @@ async def post(running: Gateway, body: bytes, content_type: str = "application/j
         b'{"input": "a", "temperature": NaN}',
         b'{"input": "a", "\\ud800": 1}',
         b"\xff\xfe",
-        b'{"input": "' + b"a" * 100_000 + b'"}',
+        b'{"input": "' + b"a" * 100_001 + b'"}',
     ],
 )
 async def test_invalid_body_is_a_400(running: Gateway, body: bytes):

@@ -86,14 +86,14 @@ async def test_stalled_stages_end_the_request():
 
 async def test_a_check_that_gets_no_answer_does_not_hold_up_a_stream(running: Gateway, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("syrinx_stages.gateway.speech.CHECK_SECONDS", 0.05)
-    monkeypatch.setattr("syrinx_stages.gateway.service.CONNECTOR_SECONDS", 0.1)
+    monkeypatch.setattr("syrinx_stages.gateway.cell.CONNECTOR_SECONDS", 0.1)
     checks = []
 
     async def no_answer(*arguments: object) -> None:
         checks.append(arguments)
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(running.service._connector, "last_position", no_answer)
+    monkeypatch.setattr(running.service.cells[0].connector, "last_position", no_answer)
     running.stages.script = script = Script(pause_after=4)
     call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
     await until(lambda: checks, "the gateway checks whether audio can still arrive")

@@ -195,7 +195,7 @@ async def test_a_request_that_no_talker_claims_in_time_is_refused():
         await running.stages.leave()
         assert (await running.say()).status_code == 503
         await counted(running, refused=1)
-        await until(lambda: running.service.monitor.missing_stage_error(), "it was missing for long enough")
+        await until(lambda: running.service.cells[0].monitor.missing_stage_error(), "it was missing for long enough")
         assert (await running.say()).status_code == 503
         await counted(running, refused=2)
         assert accepted(running) == 2

@@ -10,22 +10,22 @@ import pytest
 from support.gateway import DEADLINE, Gateway, Script, gateway, until
 from syrinx_stages.connector.base import Ticket
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
-from syrinx_stages.gateway import service
+from syrinx_stages.gateway import cells
 from syrinx_stages.gateway.errors import ApiError
 
 
 def submit_and_leave(running: Gateway, leave: Callable[[asyncio.Task[Ticket]], object]) -> asyncio.Task[Ticket]:
     """Submits a request; `leave(task)` is called when it is queued, and its ticket arrives in the same iteration."""
-    submit = running.service._connector.submit
+    submit = running.service.cells[0].connector.submit
 
     async def submitted(*arguments: Any) -> Ticket:
         ticket = await submit(*arguments)
         leave(task)
         return ticket
 
-    running.service._connector.submit = submitted  # type: ignore[method-assign]
+    running.service.cells[0].connector.submit = submitted  # type: ignore[method-assign]
     request = SpeechRequest(id="r", accepted_at=0.0, text="Hello.", task_type=TaskType.CUSTOM_VOICE)
-    task = asyncio.create_task(running.service._submit(request, None))
+    task = asyncio.create_task(running.service._queue(request, None, ""))
     return task
 
 
@@ -39,7 +39,7 @@ async def test_a_request_queued_as_its_client_leaves_is_released() -> None:
 
 
 async def test_a_request_queued_as_its_time_is_up_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "CONNECTOR_SECONDS", 0.1)
+    monkeypatch.setattr(cells, "CONNECTOR_SECONDS", 0.1)
     async with gateway() as running:
         await running.stages.leave()
         submission = submit_and_leave(running, lambda task: time.sleep(0.15))
@@ -54,8 +54,8 @@ class SlowQueue:
     def __init__(self, running: Gateway) -> None:
         self.answer = asyncio.Event()
         self.queued = asyncio.Event()
-        self._submit = running.service._connector.submit
-        running.service._connector.submit = self.submit  # type: ignore[method-assign]
+        self._submit = running.service.cells[0].connector.submit
+        running.service.cells[0].connector.submit = self.submit  # type: ignore[method-assign]
 
     async def submit(self, *arguments: Any) -> Ticket:
         ticket = await self._submit(*arguments)
@@ -108,13 +108,13 @@ async def test_a_stream_that_a_drain_cuts_off_counts_as_an_error() -> None:
 
 async def test_a_closing_gateway_waits_for_releases(monkeypatch: pytest.MonkeyPatch) -> None:
     async with gateway() as running:
-        release = running.service._connector.release
+        release = running.service.cells[0].connector.release
 
         async def slow_release(ticket: Ticket) -> None:
             await asyncio.sleep(0.2)
             await release(ticket)
 
-        monkeypatch.setattr(running.service._connector, "release", slow_release)
+        monkeypatch.setattr(running.service.cells[0].connector, "release", slow_release)
         assert (await running.say()).status_code == 200
         await running.service.drain(DEADLINE)
         await running.service.close()

@@ -10,7 +10,6 @@ import openai
 import pytest
 import torch
 
-from support import small_checkpoint
 from support.api_keys import Keys as ApiKeys
 from support.cloning import TRANSCRIPT, Cloning, gateway_of, sample, stages_of
 from support.stages import Pipeline
@@ -20,20 +19,9 @@ from syrinx_stages.gateway import reference
 from syrinx_stages.model.checkpoint import Checkpoint
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return Checkpoint(str(small_checkpoint.write(tmp_path_factory.mktemp("base") / "model", "base")))
-
-
 @pytest.fixture
-async def stages(base: Checkpoint) -> AsyncIterator[Pipeline]:
-    async with stages_of(base) as it:
-        yield it
-
-
-@pytest.fixture
-async def running(stages: Pipeline) -> AsyncIterator[Cloning]:
-    async with gateway_of(stages) as it:
+async def running(base_stages: Pipeline) -> AsyncIterator[Cloning]:
+    async with gateway_of(base_stages) as it:
         yield it
 
 
@@ -50,26 +38,26 @@ async def test_a_kept_voice_speaks_as_its_reference_in_each_request_does(running
     assert len(kept.content) > 0
 
 
-async def test_a_reference_is_encoded_once_for_all_gateways(running: Cloning, stages: Pipeline):
+async def test_a_reference_is_encoded_once_for_all_gateways(running: Cloning, base_stages: Pipeline):
     await running.upload("anna")
-    assert len(stages.talker_engine.encoded) == 1
-    async with gateway_of(stages) as another:
+    assert len(base_stages.talker_engine.encoded) == 1
+    async with gateway_of(base_stages) as another:
         for gateway in (running, another, another):
             assert (await gateway.say(voice="anna")).status_code == 200
-    assert len(stages.talker_engine.encoded) == 1
+    assert len(base_stages.talker_engine.encoded) == 1
 
 
 @pytest.mark.parametrize("subtype", ["PCM_16", "DOUBLE"], ids=["file", "samples"])
 async def test_another_model_generation_prepares_a_voice_at_its_first_use(
-    running: Cloning, stages: Pipeline, subtype: str
+    running: Cloning, base_stages: Pipeline, subtype: str
 ):
     """From the uploaded file, or from its samples, which are smaller than a file of doubles."""
     file = sample(subtype=subtype)
     await running.upload("anna", file)
-    [source] = stages.streams.raw.scan_iter(match=f"{{{stages.streams.keys.pipeline}:*:source")
-    assert (stages.streams.raw.strlen(source) == len(file)) is (subtype == "PCM_16")
+    [source] = base_stages.streams.raw.scan_iter(match=f"{{{base_stages.streams.keys.pipeline}:*:source")
+    assert (base_stages.streams.raw.strlen(source) == len(file)) is (subtype == "PCM_16")
     first = await running.say(voice="anna")
-    async with stages_of(stages.checkpoint, Keys(stages.streams.keys.pipeline, "2")) as others:
+    async with stages_of(base_stages.checkpoint, Keys(base_stages.streams.keys.pipeline, "2")) as others:
         for _ in range(2):
             # A gateway that has just started has no voices in memory.
             async with gateway_of(others) as gateway:
@@ -168,24 +156,24 @@ async def test_a_voice_with_a_transcript_can_be_cloned_from_its_embedding_alone(
     assert (await running.say(voice="anna", x_vector_only_mode=True)).content == alone.content
 
 
-async def test_a_speaker_embedding_is_a_voice_of_a_request_or_a_kept_one(running: Cloning, stages: Pipeline):
+async def test_a_speaker_embedding_is_a_voice_of_a_request_or_a_kept_one(running: Cloning, base_stages: Pipeline):
     samples = np.frombuffer(reference.decode_audio(sample()), "<f4")
-    encoder = stages.checkpoint.load_speaker_encoder()
+    encoder = base_stages.checkpoint.load_speaker_encoder()
     embedding = encoder.embed(torch.from_numpy(samples.copy())).tolist()
     expected = await running.say(**{**as_reference(sample()), "ref_text": None, "x_vector_only_mode": True})
     assert (await running.say(speaker_embedding=embedding)).content == expected.content
     uploaded = await running.upload("anna", speaker_embedding=json.dumps(embedding), ref_text=None)
     assert uploaded.json()["type"] == "speaker_embedding", uploaded.text
-    async with gateway_of(stages) as another:
+    async with gateway_of(base_stages) as another:
         assert (await another.say(voice="anna")).content == expected.content
     for fields in ({"speaker_embedding": embedding[:-1]}, {"speaker_embedding": [0.0] * len(embedding)}):
         error = (await running.say(**fields)).json()["error"]
         assert error["param"] == "speaker_embedding"
 
 
-async def test_a_voice_belongs_to_its_api_key(stages: Pipeline, tmp_path: Path):
+async def test_a_voice_belongs_to_its_api_key(base_stages: Pipeline, tmp_path: Path):
     keys = ApiKeys(tmp_path, a={}, b={})
-    async with gateway_of(stages, api_keys_file=str(keys.file)) as running:
+    async with gateway_of(base_stages, api_keys_file=str(keys.file)) as running:
         anna = (await running.upload("anna", headers=keys.of("a"))).json()
         assert (await running.say(keys.of("a"), voice="anna")).status_code == 200
         for name in ("anna", anna["id"]):
@@ -200,10 +188,10 @@ async def test_a_voice_belongs_to_its_api_key(stages: Pipeline, tmp_path: Path):
         assert (await running.upload("anna")).status_code == 401
 
 
-async def test_voices_are_limited_per_key_and_in_all(stages: Pipeline, tmp_path: Path):
+async def test_voices_are_limited_per_key_and_in_all(base_stages: Pipeline, tmp_path: Path):
     keys = ApiKeys(tmp_path, a={}, b={})
     limits = VoiceLimits(max_per_key=2, max_total=3)
-    async with gateway_of(stages, api_keys_file=str(keys.file), voices=limits) as running:
+    async with gateway_of(base_stages, api_keys_file=str(keys.file), voices=limits) as running:
         answers = [await running.upload(f"voice {index}", headers=keys.of(name)) for index, name in enumerate("aaabb")]
         assert [answer.status_code for answer in answers] == [200, 200, 422, 200, 422]
         errors = [answers[index].json()["error"] for index in (2, 4)]
@@ -212,7 +200,7 @@ async def test_voices_are_limited_per_key_and_in_all(stages: Pipeline, tmp_path:
         assert "maxTotal is 3" in errors[1]["message"]
         await running.http.delete("/v1/audio/voices/voice 0", headers=keys.of("a"))
         assert (await running.upload("new", headers=keys.of("a"))).status_code == 200
-    async with gateway_of(stages, voices=VoiceLimits(max_total=0)) as running:
+    async with gateway_of(base_stages, voices=VoiceLimits(max_total=0)) as running:
         refused = (await running.upload("other")).json()["error"]
         assert refused["code"] == "unsupported_by_model"
         assert "maxTotal" in refused["message"]
@@ -246,11 +234,11 @@ async def test_an_invalid_upload_names_the_field(
     assert (await running.http.get("/v1/audio/voices")).json()["uploaded_voices"] == []
 
 
-async def test_a_name_is_taken_once(running: Cloning, stages: Pipeline):
+async def test_a_name_is_taken_once(running: Cloning, base_stages: Pipeline):
     await running.upload("anna")
     again = await running.upload("ANNA", sample(1))
     assert (again.status_code, again.json()["error"]["code"]) == (409, "voice_exists")
-    assert len(stages.talker_engine.encoded) == 1, "nothing is prepared for a voice that cannot be kept"
+    assert len(base_stages.talker_engine.encoded) == 1, "nothing is prepared for a voice that cannot be kept"
 
 
 @pytest.mark.parametrize("name", ["ref_audio", "ref_text", "speaker_embedding"])
@@ -278,7 +266,7 @@ async def test_a_redis_that_comes_back_empty_has_no_voices(running: Cloning):
 
 
 async def test_voices_need_a_base_checkpoint():
-    async with stages_of(Checkpoint("bundled")) as stages, gateway_of(stages) as running:
+    async with stages_of(Checkpoint("bundled")) as base_stages, gateway_of(base_stages) as running:
         refused = await running.upload("anna")
         assert (refused.status_code, refused.json()["error"]["param"]) == (422, "audio_sample")
         preset = (await running.http.get("/v1/audio/voices/US")).json()

@@ -26,7 +26,7 @@ DEADLINE = 60.0
 
 
 def commands(**modes):
-    return {stage: [sys.executable, str(SMALL_STAGE), modes.get(stage, "serve")] for stage in Stage}
+    return {stage: [sys.executable, "-P", str(SMALL_STAGE), modes.get(stage, "serve")] for stage in Stage}
 
 
 def a_pipeline(**spec):
@@ -221,6 +221,7 @@ async def test_the_managed_redis_is_restarted_at_its_address(tmp_path):
         await until(lambda: sum(e.kind == "ready" and e.name == "redis" for e in seen) == 2, "redis again")
         async with redis.asyncio.from_url(**address) as client:
             pid = (await client.info("server"))["process_id"]
+        assert running.redis_pids == {"redis": pid}
     assert not alive(pid)
 
 

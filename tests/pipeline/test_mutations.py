@@ -82,9 +82,9 @@ class Fuzzed:
         return int(size) // 1024
 
     def keys_of_requests(self) -> list[str]:
-        """Returns the keys whose name has a request id: {pipeline:generation:shard}:<id>:codes."""
+        """Returns the keys whose name has a request id: {pipeline:generation:cell}:<id>:codes."""
         names = [key.decode() for key in self._store.scan_iter(count=1000)]
-        return [name for name in names if name.count(":") > 3]
+        return [name for name in names if name.count(":") > 3 and ":inbox:" not in name]
 
 
 async def until(condition, what: str) -> None:

@@ -19,7 +19,7 @@ async def test_every_response_is_as_described(tmp_path: Path) -> None:
         running.stages.script = Script(frames=2)
         schemathesis = await asyncio.create_subprocess_exec(
             *(str(Path(sys.executable).parent / "schemathesis"), "run", f"{running.url}/openapi.json"),
-            *("--max-examples", "30", "--seed", "1", "--exclude-checks", EXCLUDED, "--no-color"),
+            *("--max-examples", "15", "--seed", "1", "--exclude-checks", EXCLUDED, "--no-color"),
             cwd=tmp_path,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import itertools
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import numpy as np
@@ -13,10 +15,11 @@ import torch
 
 from support.deferred import DeferredCodecEngine, DeferredTalkerEngine, Queue
 from support.stages import DEADLINE, Pipeline, pipeline, receive, request, submit, synthesize, until
-from support.writing import Owner
+from support.writing import Owner, codes_entry, stop_after
 from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract.keys import Group, Position, StreamKind
-from syrinx_stages.contract.messages import Codes, End, EndReason
+from syrinx_stages.contract.messages import EndReason
+from syrinx_stages.runtime.in_flight import CompletedStep
 from syrinx_stages.runtime.process import run_service
 from syrinx_stages.runtime.settings import SettingsUpdate
 from syrinx_stages.runtime.worker import Worker
@@ -67,14 +70,47 @@ async def test_audio_is_identical_with_two_steps_in_flight() -> None:
     assert all(item.end.reason is EndReason.STOP for item in received)
 
 
+@pytest.mark.parametrize("stage", ["talker", "codec"])
+async def test_admission_counts_what_the_process_does_for_a_step_and_no_pauses(stage: str) -> None:
+    host, pause = itertools.cycle((0.0, 0.15)), 1.5
+    async with pipelined() as stages:
+        worker = worker_of(stages, stage)
+        publish, add_step = worker._publish, worker.speed.add_step
+        slept = 0.0
+        steps: list[tuple[float, float]] = []
+
+        def slow_publish(completed: CompletedStep) -> None:
+            nonlocal slept
+            slept = next(host)
+            time.sleep(slept)
+            publish(completed)
+
+        def count(rows: int, frames: int, seconds: float) -> None:
+            steps.append((seconds, slept))
+            add_step(rows, frames, seconds)
+
+        worker._publish, worker.speed.add_step = slow_publish, count
+        await asyncio.gather(*(synthesize(stages.connector(), request(f"first {index}")) for index in range(3)))
+        await asyncio.sleep(pause)
+        await synthesize(stages.connector(), request("second"))
+    assert all(seconds >= slept for seconds, slept in steps)
+    assert {slept for _, slept in steps} == {0.0, 0.15}
+    assert max(seconds for seconds, _ in steps) < pause
+
+
 async def test_small_steps_run_one_at_a_time() -> None:
     async with pipelined() as stages:
         talker = worker_of(stages, "talker").engine
         talker.prompt_rows, talker.max_in_flight = 2.0, 0
         await asyncio.gather(*(synthesize(stages.connector(), request(f"small {index}")) for index in range(2)))
         assert talker.max_in_flight == 1
-        await asyncio.gather(*(synthesize(stages.connector(), request(f"large {index}")) for index in range(4)))
-        assert talker.max_in_flight == 2
+        # How many rows a step has depends on when they are claimed.
+        async with asyncio.timeout(DEADLINE):
+            for number in itertools.count():
+                large = (request(f"large {number} {index}") for index in range(4))
+                await asyncio.gather(*(synthesize(stages.connector(), each) for each in large))
+                if talker.max_in_flight == 2:
+                    break
 
 
 async def test_a_step_is_read_when_there_is_nothing_else_to_launch() -> None:
@@ -82,7 +118,7 @@ async def test_a_step_is_read_when_there_is_nothing_else_to_launch() -> None:
     async with pipelined(talkers=0) as stages:
         connector = stages.connector()
         await submit(connector, request("a"))
-        frames = Codes(np.zeros((2, 16), "<i2").tobytes(), "talker-0")
+        frames = codes_entry(np.zeros((2, 16), "<i2").tobytes(), talker="talker-0")
         assert await Owner(connector).append([StreamEntry("a", StreamKind.CODES, Position(2), frames)]) == [None]
         assert (await receive(connector, "a", until_frames=2)).chunks == [2]
         assert not worker_of(stages, "codec").engine.unread
@@ -115,7 +151,7 @@ async def test_a_talker_claims_few_requests_until_it_knows_how_fast_it_is() -> N
             for index in range(4):
                 await submit(connector, request(f"r{index}", TEXTS[2]))
             await until(lambda: len(talker.ownership.claims) == COLD_REQUESTS, "some are claimed")
-            assert (await connector.queue(Group.TALKERS)).length == 4 - COLD_REQUESTS
+            assert (await connector.queue()).length == 4 - COLD_REQUESTS
         received = [await receive(connector, f"r{index}") for index in range(4)]
     assert all(item.end.reason is EndReason.STOP for item in received)
 
@@ -255,7 +291,7 @@ async def test_a_device_error_ends_the_process_and_another_replica_takes_over(
         await worker.close()
         await (stages.talker("next") if stage == "talker" else stages.codec("next"))
         received = await receiving
-    assert received.end == End(EndReason.STOP)
+    assert received.end.reason is EndReason.STOP
     assert received.pcm == undisturbed.pcm
 
 
@@ -322,14 +358,14 @@ async def test_streams_with_fewer_frames_join_a_call_without_changing_their_audi
         await until(lambda: len(codec.rows) == len(parts), "rows are open")
         with holding(codec.engine):
             await submit(connector, request("first"))
-            appends = [StreamEntry("first", StreamKind.CODES, Position(4), Codes(frames[:4].tobytes()))]
+            appends = [StreamEntry("first", StreamKind.CODES, Position(4), codes_entry(frames[:4].tobytes()))]
             assert await Owner(connector).append(appends) == [None]
             await until(lambda: codec.engine.unread, "the codec is held")
             for name, codes in parts.items():
                 ends = Position(len(codes), 9)
                 appends = [
-                    StreamEntry(name, StreamKind.CODES, Position(len(codes)), Codes(codes.tobytes())),
-                    StreamEntry(name, StreamKind.CODES, ends, End(EndReason.STOP)),
+                    StreamEntry(name, StreamKind.CODES, Position(len(codes)), codes_entry(codes.tobytes())),
+                    StreamEntry(name, StreamKind.CODES, ends, stop_after(codes.tobytes())),
                 ]
                 assert await Owner(connector).append(appends) == [None, None]
             await until(lambda: all(codec.rows[name].input_ended for name in parts), "all codes have arrived")
@@ -345,8 +381,8 @@ async def test_streams_with_fewer_frames_join_a_call_without_changing_their_audi
             connector = stages.connector()
             await submit(connector, request(name))
             entries = [
-                StreamEntry(name, StreamKind.CODES, Position(len(codes)), Codes(codes.tobytes())),
-                StreamEntry(name, StreamKind.CODES, Position(len(codes), 9), End(EndReason.STOP)),
+                StreamEntry(name, StreamKind.CODES, Position(len(codes)), codes_entry(codes.tobytes())),
+                StreamEntry(name, StreamKind.CODES, Position(len(codes), 9), stop_after(codes.tobytes())),
             ]
             assert await Owner(connector).append(entries) == [None, None]
             assert (await receive(connector, name)).pcm == together[name]

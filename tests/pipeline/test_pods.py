@@ -60,8 +60,8 @@ def test_a_stage_takes_its_name_from_its_pod_and_its_settings_from_a_file(tmp_pa
         for path in ("healthz", "readyz", "metrics"):
             assert httpx.head(f"{talker.line['admin_url']}/{path}", trust_env=False).status_code == 200
         with Redis.from_url(redis.url_with_password, protocol=2) as client:
-            [key] = client.keys("*:requests")
-            assert [consumer["name"] for consumer in client.xinfo_consumers(key, "talkers")] == [b"pods-talker-0"]
+            [key] = client.keys("*:leases-talkers")
+            assert client.zrange(key, 0, -1) == [b"pods-talker-0"]
 
 
 def test_a_stage_without_a_token_serves_no_settings(tmp_path: Path, redis: RedisServer) -> None:

@@ -242,10 +242,9 @@ async def test_prometheus_evaluates_every_rule(prom: ScrapingPrometheus) -> None
     assert found == dict.fromkeys(rules(), "ok")
 
 
-@pytest.mark.parametrize("summed", [False, True])
-async def test_the_tuners_queries_have_data(prom: ScrapingPrometheus, summed: bool) -> None:
+async def test_the_tuners_query_has_data(prom: ScrapingPrometheus) -> None:
     """Every required counter of a stage exists."""
-    query = prometheus.counters_query(OWNER, 10, summed=summed)
+    query = prometheus.counters_query(OWNER, 10)
     captures = {metrics.CAPTURE_SECONDS.name, metrics.CAPTURE_BYTES.name}
     wanted = {PODS[stage]: set(names) - captures for stage, names in WANTED_METRICS.items()}
 
@@ -262,7 +261,7 @@ async def test_the_tuners_queries_have_data(prom: ScrapingPrometheus, summed: bo
 
 
 async def test_the_tuner_reads_every_replica(prom: ScrapingPrometheus) -> None:
-    found = await prometheus.read(prom.url, OWNER, 30, False, prometheus.DEFAULT_ACCESS, lambda: datetime.now(UTC))
+    found = await prometheus.read(prom.url, OWNER, 30, prometheus.DEFAULT_ACCESS, lambda: datetime.now(UTC))
     assert {snapshot.stage: snapshot.replica for snapshot in found} == PODS
 
 

@@ -59,10 +59,10 @@ async def service() -> AsyncIterator[Service]:
         await stages.talker()
         await stages.codec()
         # A busy machine may serve one request after the other.
-        queue = GatewaySettings(max_queue_seconds=DEADLINE)
+        queue = GatewaySettings(max_queue_seconds=600.0)
         config = StageConfig(pipeline="p", generation="1", replica="gateway-0", model="bundled", gateway=queue)
         registry = CollectorRegistry()
-        gateway = GatewayService(config, stages.connector(), Metrics(registry))
+        gateway = GatewayService(config, [stages.connector()], Metrics(registry))
         await gateway.start()
         stack.push_async_callback(gateway.close)
         url = await stack.enter_async_context(serve(create_app(gateway)))

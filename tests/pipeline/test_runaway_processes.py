@@ -15,7 +15,7 @@ from syrinx_operator.resource.spec import PipelineSpec, default_pipeline
 from syrinx_stages.contract.messages import TaskType
 
 DEADLINE = 120.0
-TEXT = "The old teacher carried seven green apples before breakfast. Her brother opened a broken window."
+TEXT = "The old teacher carried seven green apples before breakfast, and her brother opened a broken window."
 BODY = {"input": TEXT, "voice": "us", "response_format": "pcm", "stream": False, "seed": 1}
 
 

@@ -81,7 +81,7 @@ async def speaking(engine: type[EagerTalkerEngine], **api: bool) -> AsyncIterato
         api=ApiConfig(**api),
     )
     async with pipeline(talker_engine=engine) as stages:
-        service = GatewayService(config, stages.connector(), Metrics(registry))
+        service = GatewayService(config, [stages.connector()], Metrics(registry))
         await service.start()
         async with (
             serve(create_app(service)) as url,

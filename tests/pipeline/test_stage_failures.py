@@ -13,12 +13,12 @@ import torch
 
 from support import small_checkpoint
 from support.stages import DEADLINE, Pipeline, pipeline, receive, request, submit, synthesize, until
-from support.writing import chained
+from support.writing import chained, codes_entry
 from syrinx_stages.connector.base import Claim, ConnectorError, StageConnector, StreamEntry
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import REFERENCE_POSITION, Group, Position, StreamKind
-from syrinx_stages.contract.messages import Codes, EndReason, SpeechRequest, TaskType
+from syrinx_stages.contract.messages import EndReason, SpeechRequest, TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 
@@ -48,7 +48,7 @@ async def test_cancelling_before_the_row_is_open_ends_the_subscription() -> None
         await working
         await codec.engine_thread.run(lambda: None)
         await until(lambda: len(codec._tasks._running) == idle_tasks, "it was admitted")
-        assert not codec.reader._channels[StreamKind.CODES]._subscriptions
+        assert not codec.reader._subscriptions
 
 
 @pytest.mark.parametrize("stage", ["talker", "codec"])
@@ -230,7 +230,10 @@ async def test_a_talker_that_was_cut_off_writes_nothing_after_a_takeover(monkeyp
             return call
 
         consumer, read = cut_off.ownership._consumer, cut_off.engine.read
-        for owner, method in ((cut_off.connector, "append"), (consumer, "refresh"), (consumer, "take_over")):
+        for owner, method in (
+            (cut_off.connector, "append"),
+            *((consumer, each) for each in ("refresh", "report", "take_over")),
+        ):
             monkeypatch.setattr(owner, method, delayed(getattr(owner, method)))
         ticket = await submit(connector, request("a", LONG_TEXT))
         await receive(connector, "a", until_frames=4)
@@ -257,7 +260,8 @@ async def test_a_fail_over_between_claim_and_history_does_not_join_two_trajector
         await submit(connector, request("a", LONG_TEXT))
         claim = await claim_as_crashed_replica(connector, Group.TALKERS)
         codes = [np.full(16, value, "<i2").tobytes() for value in (1, 2)]
-        written = chained(claim, StreamKind.CODES, *((Position(n), Codes(each)) for n, each in enumerate(codes, 1)))
+        entries = [(Position(1), codes_entry(codes[0])), (Position(2), codes_entry(codes[1], codes[0]))]
+        written = chained(claim, StreamKind.CODES, *entries)
         assert await connector.append(written) == [None, None]
         stream, owners = keys.stream("a", StreamKind.CODES), keys.owners("a")
         history, prepare, prepared = RedisConnector.history, EagerTalkerEngine.prepare, []

@@ -1,6 +1,7 @@
 """Talker and codec with the bundled voice: the received audio, also after crashes and settings changes."""
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -11,18 +12,20 @@ import numpy as np
 import pytest
 
 from support.stages import DEADLINE, Pipeline, pipeline, receive, request, submit, synthesize, until
-from support.writing import Owner
+from support.writing import Owner, codes_entry, stop_after
 from syrinx_stages.codec.service import CodecService
 from syrinx_stages.connector.base import Capacity, Claim, StreamEntry
+from syrinx_stages.contract.admission import MAX_UNSTARTED
 from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.frames import unpack_checksums
 from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
-from syrinx_stages.contract.messages import Codes, End, EndReason, Sampling
+from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Sampling
 from syrinx_stages.contract.settings import DEFAULT_RAMP
 from syrinx_stages.contract.silence import AUDIBLE_PEAK, LeadingSilenceTrimmer
 from syrinx_stages.runtime.settings import SettingsUpdate
 from syrinx_stages.runtime.worker import Worker
+from syrinx_stages.talker import holding
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
-from syrinx_stages.talker.service import HELD_FRAMES, HELD_LEAD_SECONDS, MAX_UNSTARTED
 
 NEIGHBOURS = (
     "Her brother opened a window.",
@@ -272,17 +275,17 @@ async def test_undecodable_codes_end_only_their_stream() -> None:
         await stages.close()
 
 
-async def test_frames_of_a_stream_that_is_ahead_share_an_entry() -> None:
+async def test_frames_of_a_stream_that_is_ahead_share_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding, "HELD_FRAMES", 5)
+    monkeypatch.setattr(holding, "HELD_LEAD_SECONDS", -math.inf)
     async with pipeline() as stages:
         connector = stages.connector()
-        await submit(connector, request("a", "The old teacher found two bags. " * 3))
+        await submit(connector, request("a"))
         received = await receive(connector, "a")
         entries = await connector.history("a", StreamKind.CODES)
     frames = [item.position.frames for item in entries if isinstance(item.entry, Codes)]
-    ahead = round(HELD_LEAD_SECONDS / FAMILY.frame_seconds)
-    assert frames[:ahead] == list(range(1, ahead + 1)), "each frame at once until then"
-    assert HELD_FRAMES in {after - before for before, after in pairwise(frames)}
-    assert frames[-1] == received.chunks[-1], "the end publishes what is held"
+    assert frames == [*range(5, frames[-1], 5), frames[-1]]
+    assert len(frames) > 2 and frames[-1] == received.chunks[-1], "the end publishes what is held"
 
 
 async def test_frames_that_another_talkers_entry_repeats_are_decoded_once() -> None:
@@ -296,15 +299,89 @@ async def test_frames_that_another_talkers_entry_repeats_are_decoded_once() -> N
             connector = stages.connector()
             await submit(connector, request("a"))
             for part in entries:
-                entry = StreamEntry("a", StreamKind.CODES, Position(part.stop), Codes(codes[part].tobytes()))
+                written = codes_entry(codes[part].tobytes(), codes[: part.start].tobytes())
+                entry = StreamEntry("a", StreamKind.CODES, Position(part.stop), written)
                 assert await Owner(connector).append([entry]) == [None]
-            end = StreamEntry("a", StreamKind.CODES, Position(9, END_SEQUENCE), End(EndReason.STOP))
+            end = StreamEntry("a", StreamKind.CODES, Position(9, END_SEQUENCE), stop_after(codes.tobytes()))
             assert await Owner(connector).append([end]) == [None]
             return (await receive(connector, "a")).pcm
         finally:
             await stages.close()
 
     assert await audio(slice(0, 4), slice(2, 7), slice(7, 9)) == await audio(slice(0, 9))
+
+
+CODES = np.random.default_rng(3).integers(0, 64, (9, FAMILY.code_groups)).astype("<i2").tobytes()
+FRAME_BYTES = 2 * FAMILY.code_groups
+
+
+def codes_of(frames: bytes, first: int, last: int) -> StreamEntry:
+    """The frames `first` to `last` of a stream of code frames, counted from 1."""
+    before, here = frames[: (first - 1) * FRAME_BYTES], frames[(first - 1) * FRAME_BYTES : last * FRAME_BYTES]
+    return StreamEntry("a", StreamKind.CODES, Position(last), codes_entry(here, before))
+
+
+def end_of(frames: bytes) -> StreamEntry:
+    position = Position(len(frames) // FRAME_BYTES, END_SEQUENCE)
+    return StreamEntry("a", StreamKind.CODES, position, stop_after(frames))
+
+
+def lose_codes(stages: Pipeline, after: int) -> None:
+    """Loses the codes after a frame, as a fail-over does."""
+    stream, redis = stages.streams.keys.stream("a", StreamKind.CODES), stages.streams.raw
+    redis.xdel(stream, *(entry for entry, _ in redis.xrange(stream, f"({after}-0", "+")))
+    redis.execute_command("XSETID", stream, f"{after}-0")
+
+
+@pytest.mark.parametrize("published", [2, 4], ids=["without", "with"])
+async def test_codes_that_were_generated_again_differently_are_decoded_from_the_first_one(published: int) -> None:
+    """Redis has lost frames after the second one, and another talker has sampled other ones: with or without audio."""
+    other = CODES[: 2 * FRAME_BYTES] + CODES[4 * FRAME_BYTES :]
+    stages = Pipeline()
+    try:
+        codec = await stages.codec(chunk_ramp=(2,))
+        connector = stages.connector()
+        await submit(connector, request("a"))
+        former = codes_of(CODES, 1, 2), codes_of(CODES, 3, published + 1)
+        assert await Owner(connector).append(former) == [None, None]
+        await receive(connector, "a", until_frames=published)
+        await until(lambda: codec.rows["a"].received == published + 1, "the codec has read what is lost")
+        lose_codes(stages, after=2)
+        successor = Owner(stages.connector())
+        assert await successor.append([codes_of(other, 3, 6), codes_of(other, 7, 7), end_of(other)]) == [None] * 3
+        received = await receive(connector, "a")
+        history = await connector.history("a", StreamKind.AUDIO)
+    finally:
+        await stages.close()
+    assert received.end.reason is EndReason.STOP
+    checksums = [unpack_checksums(item.entry.checksums) for item in history if isinstance(item.entry, Audio)]
+    continues = [before[-1] == after[0] for before, after in pairwise(checksums)]
+    assert continues.count(False) == (published > 2), "audio of lost codes is not continued without notice"
+    stages = Pipeline()
+    try:
+        await stages.codec(chunk_ramp=(2,))
+        connector = stages.connector()
+        await submit(connector, request("a"))
+        assert await Owner(connector).append([codes_of(other, 1, 7), end_of(other)]) == [None, None]
+        expected = (await receive(connector, "a")).pcm
+    finally:
+        await stages.close()
+    assert received.pcm[published * FAMILY.frame_bytes :] == expected[published * FAMILY.frame_bytes :]
+
+
+async def test_codes_that_never_match_their_checksum_end_the_stream() -> None:
+    stages = Pipeline()
+    try:
+        await stages.codec()
+        connector = stages.connector()
+        await submit(connector, request("a"))
+        wrong = StreamEntry("a", StreamKind.CODES, Position(1), Codes(CODES[:FRAME_BYTES], checksum=1))
+        assert await Owner(connector).append([wrong]) == [None]
+        received = await receive(connector, "a")
+    finally:
+        await stages.close()
+    assert received.end.reason is EndReason.ERROR
+    assert received.end.message == "the talker's checksums do not match its codes"
 
 
 async def test_greedy_sampling_and_max_frames_are_respected() -> None:
@@ -328,7 +405,7 @@ async def test_drain_finishes_owned_requests_and_claims_no_more() -> None:
         tickets.append(await submit(stages.connector(), request("b")))
         await draining
         assert (await receive(stages.connector(), "a")).end.reason is EndReason.STOP
-        assert (await stages.connector().queue(Group.TALKERS)).length == 1
+        assert (await stages.connector().queue()).length == 1
         await stages.talker("talker-1")
         assert (await receive(stages.connector(), "b")).end.reason is EndReason.STOP
         for ticket in tickets:

@@ -9,14 +9,14 @@ from support.failover import replicated
 from support.gateway import Script, gateway, until
 from support.sentinel import sentinel, sentinel_url
 from support.streams import Streams
-from syrinx_stages.connector import redis_sentinel
+from syrinx_stages.connector import redis_primary
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole response"])
 async def test_a_request_that_only_a_stale_primary_knows_is_delivered_whole(
     monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
-    monkeypatch.setattr(redis_sentinel, "SENTINEL_SECONDS", 60.0)
+    monkeypatch.setattr(redis_primary, "OBSERVER_SECONDS", 60.0)
     async with replicated() as pair, sentinel(pair.primary.port) as named:
         streams = Streams(url=pair.primary.url_with_password)
         streams._url = sentinel_url(named, password=pair.primary.password)

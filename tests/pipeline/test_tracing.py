@@ -17,8 +17,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from support.collector import Collector, ReceivedSpan, collector
 from support.local_pipeline import local_pipeline
+from support.speech_socket import connected
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource.spec import TTSPipeline
+from syrinx_stages.contract.api import SPEECH_STREAM_PATH
 from syrinx_stages.contract.family import FAMILY
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -121,6 +123,27 @@ async def test_a_request_is_one_trace_through_all_processes(running: Running) ->
     assert {headers["authorization"] for headers in running.received.headers} == {"secret"}
 
 
+async def test_each_utterance_of_a_websocket_is_one_trace(running: Running) -> None:
+    trace = TRACE.replace("0af7", "1bf7")
+    headers = {"traceparent": f"00-{trace}-{CALLER}-01"}
+    async with connected(str(running.client.base_url).rstrip("/"), additional_headers=headers) as client:
+        await client.send("session.config", text_mode="tokens")
+        for _ in range(2):
+            await client.send("input.text", text=TEXT)
+            await client.send("input.done")
+            await client.until("session.done")
+    server = f"GET {SPEECH_STREAM_PATH}"
+    names = Counter([server, *PHASES] * 2)
+    spans = await running.received.until(
+        lambda spans: not names - Counter(span.name for span in spans if span.trace == trace), "the spans"
+    )
+    spans = [span for span in spans if span.trace == trace]
+    roots = {span.id for span in spans if span.name == server}
+    assert len(roots) == 2
+    assert {span.parent for span in spans} == {CALLER, *roots}
+    assert not any(span.failed for span in spans)
+
+
 async def test_the_phases_of_a_stage_follow_each_other(running: Running) -> None:
     spans = await running.trace(await running.speak(), SERVER, *PHASES)
     for stage in ("talker", "codec"):
@@ -194,7 +217,7 @@ async def test_the_items_of_a_batch_are_in_its_trace(running: Running) -> None:
 
 async def test_the_histogram_of_ttfa_has_the_trace_as_exemplar(running: Running) -> None:
     trace = trace_of(await running.speak())
-    admin = running.pipeline.gateway.admin_url
+    admin = running.pipeline.gateways[0].admin_url
     text = (await running.client.get(f"{admin}/metrics", headers={"Accept": "application/openmetrics-text"})).text
     families = text_string_to_metric_families(text)
     samples = [sample for family in families for sample in family.samples if sample.exemplar]

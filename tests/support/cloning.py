@@ -95,7 +95,7 @@ async def gateway_of(stages: Pipeline, **config: object) -> AsyncIterator[Clonin
     defaults = {"pipeline": keys.pipeline, "generation": keys.generation, "replica": "gateway-0"}
     defaults |= {"model": str(stages.checkpoint.directory), "gateway": GatewaySettings(max_queue_seconds=600.0)}
     service = GatewayService(
-        StageConfig(**{**defaults, **config}), stages.connector(), Metrics(CollectorRegistry()), DEADLINE
+        StageConfig(**{**defaults, **config}), [stages.connector()], Metrics(CollectorRegistry()), DEADLINE
     )
     await service.start()
     try:

@@ -30,7 +30,7 @@ from syrinx_stages.runtime.metrics import Metrics
 
 DEADLINE = 30.0
 """Seconds after which a wait fails the test, on a busy machine."""
-SERVED = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
+SERVED = {"task_type": "CustomVoice"}
 """Metric labels of the scripted stages."""
 
 
@@ -72,6 +72,8 @@ class Script:
     chunk: int = 2
     end: End | None = field(default_factory=lambda: End(EndReason.STOP))
     """None: the stream never ends."""
+    obeys_limit: bool = False
+    """Ends with a request's `max_frames`."""
     pause_after: int | None = None
     """Waits for `go` after this many frames."""
     go: asyncio.Event = field(default_factory=asyncio.Event)
@@ -133,18 +135,21 @@ class Stages:
                 self._spawn(self._speak(claim, self.script))
 
     async def _speak(self, claim: Claim, script: Script) -> None:
-        pcm, step = script.pcm, script.chunk * FAMILY.frame_bytes
+        limit, end = claim.request.max_frames if script.obeys_limit else script.frames, script.end
+        if limit < script.frames:
+            end = End(EndReason.LENGTH)
+        pcm, step = script.pcm[: limit * FAMILY.frame_bytes], script.chunk * FAMILY.frame_bytes
         frames = 0
         for start in range(0, len(pcm), step):
             if script.pause_after is not None and frames >= script.pause_after:
                 await script.go.wait()
-            frames = min(frames + script.chunk, script.frames)
+            frames = min(frames + script.chunk, script.frames, limit)
             first = {"talker": "talker-0", "codec": "codec-0"} if start == 0 else {}
             if not await self._write(claim, Position(frames), Audio(pcm[start : start + step], **first)):
                 return
             self.written[claim.request.id] = frames
-        if script.end is not None:
-            await self._write(claim, Position(frames, END_SEQUENCE), script.end, finishes=claim.entry_id)
+        if end is not None:
+            await self._write(claim, Position(frames, END_SEQUENCE), end, finishes=claim.entry_id)
 
     async def _write(self, claim: Claim, at: Position, entry: Audio | End, finishes: str | None = None) -> bool:
         after = self._last.get((claim.request.id, claim.fence), STREAM_CREATED)
@@ -198,7 +203,7 @@ async def gateway(
     # A busy machine is no reason to refuse requests.
     defaults |= {"gateway": GatewaySettings(max_queue_seconds=600.0)}
     service = GatewayService(
-        StageConfig(**{**defaults, **config}), streams.connector(), Metrics(registry), stall_seconds
+        StageConfig(**{**defaults, **config}), [streams.connector()], Metrics(registry), stall_seconds
     )
     await service.start()
     try:

@@ -58,7 +58,7 @@ class Listeners:
             self._owed[name] += requests * self._late * self._short[name]
             late = int(self._owed[name])
             self._owed[name] -= late
-            self._gateway.serve(*[SOON] * (requests - late), *[LATE] * late, codec=name)
+            self._gateway.serve(*[SOON] * (requests - late), *[LATE] * late)
             self._gateway.settle(self._arm, accepted=requests, well=requests - late, late=late)
             self._talker.prefills(*[0.001] * requests)
             self._talker.steps(1, *[0.001] * (sum(CHUNKS) * requests))

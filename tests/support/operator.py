@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import httpx
 
+from support.http_client import HTTP
 from support.kube import KubeCluster
 from syrinx_operator.local import die_with_parent
 
@@ -111,7 +112,7 @@ class OperatorProcess:
             await asyncio.sleep(0.05)
 
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(f"http://127.0.0.1:{self.port}{path}", timeout=5.0)
+        return HTTP.get(f"http://127.0.0.1:{self.port}{path}")
 
     async def metrics(self) -> str:
         return (await asyncio.to_thread(self.get, "/metrics")).text

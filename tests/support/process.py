@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import httpx
-
+from support.http_client import HTTP
 from syrinx_stages.connector.server import RedisServer
 
 DEADLINE = 60.0
@@ -66,7 +65,7 @@ class StageProcess:
 
     def reason(self) -> str | None:
         """Returns why the stage is not ready, or None if it is."""
-        answer = httpx.get(f"{self.line['admin_url']}/readyz", trust_env=False, timeout=DEADLINE)
+        answer = HTTP.get(f"{self.line['admin_url']}/readyz")
         return None if answer.status_code == 200 else answer.text.strip()
 
     def ready(self) -> "StageProcess":

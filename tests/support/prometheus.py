@@ -45,7 +45,7 @@ def promtool(program: str) -> Path:
 def history(until: float) -> str:
     """Returns ten minutes of scrapes, every 15 s, as OpenMetrics with timestamps.
 
-    In the last five minutes two jobs scrape one gateway that uses two talkers, one gateway restarts, one is removed,
+    In the last five minutes two jobs scrape one gateway, one gateway restarts, one is removed,
     a talker and a codec work, and there are other pipelines and namespaces.
     """
     talker, codec = Worker("demo-talker-0", "talker"), Worker("demo-codec-0", "codec")
@@ -63,8 +63,8 @@ def history(until: float) -> str:
                 stranger.serve(*[9.0] * 7)
                 namesake.serve(*[9.0] * 7)
             case 12:
-                busy.serve(*[0.25] * 9, talker="demo-talker-1")
-                busy.serve(0.4, talker="demo-talker-1", task_type="Base")
+                busy.serve(*[0.25] * 9)
+                busy.serve(0.4, task_type="Base")
                 busy.live(2)
             case 10:
                 restarting.restart()
@@ -187,7 +187,7 @@ async def _record() -> None:
     until = time.time()
     async with running(program, history(until)) as url, httpx.AsyncClient(trust_env=False) as client:
         answers = {}
-        for query in (CLOCK_QUERY, *(counters_query(OWNER, 300, summed=summed) for summed in (False, True))):
+        for query in (CLOCK_QUERY, counters_query(OWNER, 300)):
             answer = await client.get(f"{url}/api/v1/query", params={"query": query, "time": f"{until:.3f}"})
             answers[query] = answer.raise_for_status().json()
     ANSWERS.parent.mkdir(parents=True, exist_ok=True)

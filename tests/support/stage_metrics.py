@@ -8,8 +8,6 @@ from syrinx_operator.cluster.state import Component, Replica
 from syrinx_stages.contract import metrics as contract
 from syrinx_stages.runtime.metrics import Metrics, rows_label
 
-SERVED = {"talker": "demo-talker-0", "codec": "demo-codec-0"}
-
 
 class Gateway:
     """The metrics of a gateway pod after simulated events."""
@@ -23,13 +21,12 @@ class Gateway:
         for family in contract.BY_STAGE["gateway"]:
             self.metrics[family]
 
-    def serve(self, *seconds: float, task_type: str = "CustomVoice", underruns: int = 0, **served: str) -> None:
+    def serve(self, *seconds: float, task_type: str = "CustomVoice", underruns: int = 0) -> None:
         """Records completed live requests with these TTFAs in seconds."""
-        labels = {"task_type": task_type, **SERVED, **served}
         for value in seconds:
-            self.metrics[contract.FIRST_BYTE].labels(**labels).observe(value)
-            self.metrics[contract.TTFA].labels(**labels).observe(value)
-        self.metrics[contract.UNDERRUNS].labels(**labels).inc(underruns)
+            self.metrics[contract.FIRST_BYTE].labels(task_type).observe(value)
+            self.metrics[contract.TTFA].labels(task_type).observe(value)
+        self.metrics[contract.UNDERRUNS].labels(task_type).inc(underruns)
 
     def settle(self, arm: str = "", task_type: str = "CustomVoice", accepted: int = 0, **outcomes: int) -> None:
         """Records accepted streams, and the outcomes of some."""
@@ -87,9 +84,6 @@ class Worker:
         """Records the capture of a shape: seconds and bytes."""
         self.metrics[contract.CAPTURE_SECONDS].labels(rows, frames).set(seconds)
         self.metrics[contract.CAPTURE_BYTES].labels(rows, frames).set(size)
-
-    def ends(self, reason: str, requests: int = 1) -> None:
-        self.metrics[contract.REQUESTS_FINISHED].labels(self.stage, reason).inc(requests)
 
     @property
     def text(self) -> str:

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from functools import cache
+from unittest import mock
 
 from prometheus_client import CollectorRegistry
 
@@ -26,9 +27,10 @@ from syrinx_stages.runtime.worker import Worker
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.service import TalkerService
 
-# Short leases keep tests of crashes quick; the refresh interval must be shorter still.
-ownership.REFRESH_SECONDS = 0.05
 LEASE_SECONDS = 0.5
+"""Short leases keep tests of crashes quick."""
+REFRESH_SECONDS = 0.05
+"""Shorter still."""
 
 DEADLINE = 60.0
 """Seconds after which a test fails, on a busy machine."""
@@ -74,6 +76,8 @@ class Pipeline:
         self.talker_engine, self.codec_engine = talker_engine, codec_engine
         self.streams = Streams(lease_seconds, url)
         self.workers: list[Worker] = []
+        self._refresh = mock.patch.object(ownership, "REFRESH_SECONDS", REFRESH_SECONDS)
+        self._refresh.start()
 
     def connector(self) -> RedisConnector:
         return self.streams.connector()
@@ -117,6 +121,7 @@ class Pipeline:
         for worker in self.workers:
             await worker.close()
         await self.streams.close()
+        self._refresh.stop()
 
 
 @contextlib.asynccontextmanager

@@ -8,10 +8,10 @@ from functools import cache
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from syrinx_stages.connector.base import LEASE_SECONDS
+from syrinx_stages.connector.base import LEASE_SECONDS, Event, Reader
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer
-from syrinx_stages.contract.keys import Keys, Position, StreamKind
+from syrinx_stages.contract.keys import Group, Keys, Position, StreamKind
 
 
 @cache
@@ -49,8 +49,10 @@ class Streams:
     def __len__(self) -> int:
         """The number of queued requests, and of the streams and references of all requests."""
         names = {key.decode() for key in self.raw.scan_iter(match=self.keys.prefix + "*", count=1000)}
-        shared = {self.keys.requests, self.keys.control, self.keys.capacity, *map(self.keys.change_feed, StreamKind)}
-        return self.raw.xlen(self.keys.requests) + len(names - shared)
+        shared = {self.keys.requests, self.keys.control, self.keys.capacity}
+        shared |= {self.keys.writers, self.keys.waiting, *map(self.keys.leases, Group)}
+        own = {name for name in names - shared if not name.startswith(self.keys.inbox(""))}
+        return self.raw.xlen(self.keys.requests) + len(own)
 
     def last_position(self, request_id: str, kind: StreamKind) -> Position | None:
         """As the connector's, without waiting."""
@@ -64,3 +66,14 @@ class Streams:
         connectors, self._connectors = self._connectors, []
         for connector in connectors:
             await connector.close()
+
+
+async def read(reader: Reader, count: int) -> list[Event]:
+    """Reads exactly `count` events."""
+    events = list[Event]()
+    while len(events) < count:
+        new = await reader.read()
+        assert new, "the reader was closed"
+        events += new
+    assert len(events) == count
+    return events

@@ -15,7 +15,8 @@ from syrinx_stages.model.config import ModelConfig
 from syrinx_stages.model.layers import checkpoint_tensors
 from syrinx_stages.model.sampling import Sampler
 from syrinx_stages.model.talker import Talker
-from syrinx_stages.talker.prompt import Prompt, Voice
+from syrinx_stages.talker.inputs import Prompt, embed
+from syrinx_stages.talker.prompt import Voice
 
 GREEDY = Sampling(temperature=0, residual_temperature=0)
 
@@ -67,7 +68,8 @@ def generate(talker: Talker, prompts: Sequence[Prompt], requests: Sequence[Speec
     """Generates `frames` frames for all prompts in one batch; EOS does not end a row."""
     rows = len(prompts)
     caches = [talker.new_cache() for _ in prompts]
-    hidden = torch.stack([talker.prefill(prompt.embeds, cache) for prompt, cache in zip(prompts, caches, strict=True)])
+    embedded = [embed(talker, prompt) for prompt in prompts]
+    hidden = torch.stack([talker.prefill(each.embeds, cache) for each, cache in zip(embedded, caches, strict=True)])
     sampler = Sampler([r.sampling for r in requests], [r.seed for r in requests], talker.config, talker.device)
     seen = torch.zeros(rows, talker.config.vocab_size, dtype=torch.bool)
     codes_by_frame, code0_logits, residual_logits = [], [], []
@@ -86,6 +88,6 @@ def generate(talker: Talker, prompts: Sequence[Prompt], requests: Sequence[Speec
         codes_by_frame.append(codes)
         code0_logits.append(logits)
         residual_logits.append(torch.stack(residual, 1))
-        text = torch.stack([prompt.text_row(frame) for prompt in prompts])
+        text = torch.stack([each.text_row(frame) for each in embedded])
         hidden = talker.decode(talker.embed_frame(codes) + text, caches)
     return Generated(torch.stack(codes_by_frame, 1), torch.stack(code0_logits, 1), torch.stack(residual_logits, 1))

@@ -21,8 +21,8 @@ from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.model.sampling import Sampler, uniforms
 from syrinx_stages.model.talker import KVCache, Talker
-from syrinx_stages.talker.allocation import PAGE_SIZE
-from syrinx_stages.talker.prompt import Prepared, Prompt, Prompter
+from syrinx_stages.talker.inputs import EmbeddedPrompt, Prompt, embed
+from syrinx_stages.talker.prompt import Prepared, Prompter
 
 if TYPE_CHECKING:
     # Imported late: the first import of the kernels decides whether they are interpreted.
@@ -42,7 +42,9 @@ class ReferenceRequest(msgspec.Struct):
     """One request in the modules: its frames, and the state that the next frame is sampled from."""
 
     request: SpeechRequest
-    prompt: Prompt
+    ids: Prompt
+    prompt: EmbeddedPrompt
+    """Its embeddings."""
     cache: KVCache
     hidden: Tensor
     seen: Tensor
@@ -69,9 +71,11 @@ class Reference:
     def start(self, request: SpeechRequest) -> ReferenceRequest:
         """Prefills a request."""
         talker, config = self.talker, self.talker.config
-        prompt, cache = self._prompter.prepare(request).prompt, talker.new_cache()
+        ids, cache = self._prompter.prepare(request).prompt, talker.new_cache()
+        prompt = embed(talker, ids)
         return ReferenceRequest(
             request=request,
+            ids=ids,
             prompt=prompt,
             cache=cache,
             hidden=talker.prefill(prompt.embeds, cache),
@@ -172,7 +176,7 @@ class Lifetimes:
     def run(self, steps: int) -> None:
         """Runs steps of most of the present requests."""
         for _ in range(steps):
-            self._release_and_admit()
+            admitted = self._release_and_admit()
             names = sorted(self._present)
             self._random.shuffle(names)
             if len(names) > 1 and self._random.random() < 0.2:
@@ -180,7 +184,10 @@ class Lifetimes:
             self._before_launch()
             step = self._engine.launch(names)
             self._after_launch(step)
-            self._unread.append((step, {name: self._present[name] for name in names}))
+            # What was just admitted may be prefilled beside this step rather than before it, and joins the next one.
+            known = {*getattr(step, "ids", names), *getattr(step, "full", ())}
+            joined = set(names) - (admitted - known)
+            self._unread.append((step, {name: self._present[name] for name in joined}))
             if len(self._unread) == 2:
                 self._read()
         while self._unread:
@@ -189,8 +196,9 @@ class Lifetimes:
             self._engine.release(name)
         self._present.clear()
 
-    def _release_and_admit(self) -> None:
-        """Releases and admits requests. Memory is reused while steps of its last owner are unread."""
+    def _release_and_admit(self) -> set[str]:
+        """Releases and admits requests; returns what was admitted. Memory is reused while steps of its last owner are
+        unread."""
         for name, request in list(self._present.items()):
             if self._random.random() < (0.7 if request.end else 0.12):
                 self._engine.release(name)
@@ -207,6 +215,7 @@ class Lifetimes:
             arrivals.append(self._engine.prepare(request.request, b"".join(request.frames), None))
         if arrivals:
             self._engine.admit(arrivals)
+        return {each.request.id for each in arrivals}
 
     def _next(self) -> ReferenceRequest:
         """Returns a new request, or a preempted one."""
@@ -263,15 +272,12 @@ def poison(engine: CudaTalkerEngine) -> None:
     # The next step's metadata is staged over a row that points to another request's memory.
     runner.staging[following] = 1
     state = runner.state
-    slots, pages, texts = ([0, *pool._free] for pool in (allocator.slots, allocator.pages, allocator.text_pages))
-    rows = state.text_rows.view(len(state.text_rows) // PAGE_SIZE, PAGE_SIZE, -1)
+    slots, pages = ([0, *pool._free] for pool in (allocator.slots, allocator.pages))
     with runner.recorder.on_stream():
         state.hidden[slots] = torch.nan
         state.sampling_params[slots] = torch.nan
         state.seen[slots] = 1
         state.cache[:, pages] = torch.nan
-        rows[texts[1:]] = torch.nan
-        rows[0, 1:] = torch.nan
         state.workspace.partial_sums.fill_(torch.nan)
         for frame, *_ in runner.frames.values():
             sampler = frame.code_sampler

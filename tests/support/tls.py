@@ -52,11 +52,11 @@ class Authority:
 
 
 @contextlib.asynccontextmanager
-async def tls_front(port: int, certificate: Path, key: Path) -> AsyncIterator[int]:
+async def tls_front(port: int, certificate: Path, key: Path, own: int = 0) -> AsyncIterator[int]:
     """Ends TLS in front of a loopback port, as a load balancer would; gives its own port."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
-    async with front(port, context) as own:
+    async with front(port, context, own) as own:
         yield own
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from syrinx_stages.contract.family import FAMILY
 from training import corpus, synthesis
@@ -23,7 +24,7 @@ def tones(text: str, speaker: int) -> synthesis.Samples:
 
 
 def tone_shard(sentences: list[Sentence], lines: np.ndarray) -> Shard:
-    """Returns a shard of corpus lines as tones."""
+    """Returns a shard of corpus lines as tones, by four speakers."""
     speakers = lines % 4
     audio = [tones(sentences[line].text, speaker) for line, speaker in zip(lines, speakers, strict=True)]
     frames = [len(each) // FAMILY.samples_per_frame for each in audio]
@@ -41,10 +42,21 @@ def write_rounds(config: TrainingConfig, directory: Path, sentences: list[Senten
             np.savez(synthesis.shard_path(directory, number, index), **tone_shard(sentences, some)._asdict())
 
 
-def prepare_run(directory: Path) -> list[Sentence]:
+def prepare_run(directory: Path, config: TrainingConfig = SMOKE) -> list[Sentence]:
     """Creates a run's directory with its corpus and audio; returns the sentences."""
     directory.mkdir()
-    sentences = corpus.build(SMOKE.corpus, directory / "nothing", lambda line: None)
+    sentences = corpus.build(config.corpus, directory / "nothing", lambda line: None)
     corpus.write(directory / "corpus.txt", sentences)
-    write_rounds(SMOKE, directory / "audio", sentences)
+    write_rounds(config, directory / "audio", sentences)
     return sentences
+
+
+def same(one: object, other: object) -> bool:
+    """Returns True if two saved states are equal, bit for bit."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return (
+        torch.equal(one, other) if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) else one == other
+    )

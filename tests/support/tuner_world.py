@@ -9,7 +9,6 @@ from simulator.scripted import START, TASK_TYPE, Bad, Scripted, clock
 from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_operator.resource.tuning_status import Capacity, State
-from syrinx_operator.tuner.capacity import CapacityQuestion
 from syrinx_operator.tuner.decide import Assignment, Decision, assignment, decide
 from syrinx_operator.tuner.evidence import Outcomes
 from syrinx_operator.tuner.plan import Answer, Forecast, Question
@@ -70,7 +69,7 @@ class World(Scripted):
         best = Forecast(self.proposal, min(1.0, now.well + self.gain), 0.5, now.score + self.gain + self.more)
         return Answer(now, best, 0.0)
 
-    def ask_capacity(self, question: CapacityQuestion) -> Capacity | None:
+    def ask_capacity(self, question: Question, target: float) -> Capacity | None:
         raise AssertionError("nothing is scaled")
 
     def evaluate(self) -> Decision:

@@ -23,7 +23,7 @@ from syrinx_operator.resource.tuning_status import (
     State,
     Trial,
 )
-from syrinx_operator.tuner.decide import Event
+from syrinx_operator.tuner.builder import Event
 from syrinx_operator.tuner.telemetry import PipelineKey, TunerTelemetry
 from syrinx_operator.tuner.trial import runs_candidate
 
@@ -71,7 +71,7 @@ def scaled(now: datetime, talkers: int = 3, codecs: int = 2, **fields: Any) -> R
         for stage, count in ((Stage.TALKER, talkers), (Stage.CODEC, codecs))
     }
     capacity = Capacity(
-        time=now, setting=BASE, shares={"CustomVoice": 1.0}, frames=50.0, curves=dict.fromkeys(TUNED_STAGES, Curve(2.0))
+        setting=BASE, shares={"CustomVoice": 1.0}, frames=50.0, curves=dict.fromkeys(TUNED_STAGES, Curve(2.0))
     )
     known: dict[str, Any] = {"ready_time": now - timedelta(hours=1), "judged_time": now, "capacity": capacity}
     return Replicas(stages=stages, **(known | fields))

@@ -6,8 +6,9 @@ from typing import Any
 
 from syrinx_stages.connector.base import WRITER_GROUP, Append, Claim, Fence, Refusal, StreamEntry
 from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.contract.frames import checksum
 from syrinx_stages.contract.keys import STREAM_CREATED, Group, Position, StreamKind
-from syrinx_stages.contract.messages import Entry
+from syrinx_stages.contract.messages import Codes, End, EndReason, Entry
 
 
 class Owner:
@@ -38,9 +39,10 @@ class Owner:
         appends = []
         for item in entries:
             key = (item.request_id, item.kind)
+            # Its owner may be writing: no other command comes between the last position and the entry after it.
+            fence = await self._fence(item.request_id, self._group or WRITER_GROUP[item.kind])
             after = last.get(key) or self._last.get(key) or await self.connector.last_position(*key) or STREAM_CREATED
             last[key] = item.position
-            fence = await self._fence(item.request_id, self._group or WRITER_GROUP[item.kind])
             appends.append(Append(item.request_id, item.kind, item.position, item.entry, fence, after))
         outcomes = await self.connector.append(appends)
         for append, outcome in zip(appends, outcomes, strict=True):
@@ -50,6 +52,16 @@ class Owner:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.connector, name)
+
+
+def codes_entry(frames: bytes, before: bytes = b"", talker: str = "") -> Codes:
+    """Returns an entry of code frames after others."""
+    return Codes(frames, talker, checksum=checksum(before + frames))
+
+
+def stop_after(frames: bytes) -> End:
+    """Returns the end of a complete stream of code frames."""
+    return End(EndReason.STOP, checksum=checksum(frames))
 
 
 def chained(claim: Claim, kind: StreamKind, *entries: tuple[Position, Entry], finish: bool = False) -> list[Append]:

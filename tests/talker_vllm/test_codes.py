@@ -21,6 +21,7 @@ from syrinx_stages.model.config import ModelType
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.engine import EngineFull, TalkerEngine
+from syrinx_stages.talker.inputs import embed
 from syrinx_stages.talker.prompt import Prepared, PromptBuilder
 from syrinx_stages.talker_vllm.engine import VllmTalkerEngine
 from syrinx_stages.talker_vllm.model import DIGIT_BITS, from_digits, to_digits
@@ -155,11 +156,11 @@ def test_codes_equal_the_official_ones_for_every_task(
     for name, fields in cases.items():
         request = msgspec.structs.replace(speech_request(kind[0], fields), id=name)
         with torch.inference_mode():
-            prompt = PromptBuilder(talker, tokenizer, checkpoint.config).build(
-                request, reference_voice(kind[0], fields)
-            )
+            prompt = PromptBuilder(tokenizer, checkpoint.config).build(request, reference_voice(kind[0], fields))
+            embedded = embed(talker, prompt)
         wanted = records[f"case/{name}/codes"]
-        engine.admit([Prepared(request, prompt, torch.zeros((0, 16), dtype=torch.int64), len(wanted))])
+        none = torch.zeros((0, 16), dtype=torch.int64)
+        engine.admit([Prepared(request, prompt, none, len(wanted), embedded=embedded)])
         collected = [results[name] for results in frames(engine, [name])]
         found = [np.frombuffer(frame, "<i2").tolist() for frame in collected if isinstance(frame, bytes)]
         assert found == wanted.tolist()
@@ -259,7 +260,7 @@ def test_rows_with_a_stale_handle_are_unassigned(engine: VllmTalkerEngine, expec
     model = engine._vllm.collective_rpc(lambda worker: worker.get_model())[0]
     engine.admit([engine.prepare(each, b"", None) for each in requests(RESIDENT)])
     old = engine._rows["0"].handle
-    offset = len(engine._rows["0"].prepared.prompt.embeds) - 1
+    offset = len(engine._rows["0"].prepared.prompt.inputs) - 1
     for name in expected:
         engine.release(name)
     engine.admit([engine.prepare(each, b"", None) for each in requests(RESIDENT)])

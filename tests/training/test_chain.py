@@ -57,7 +57,7 @@ def test_finetuning_changes_only_the_decoder(out: Path, tmp_path: Path) -> None:
     """And it lowers the loss of the same codes."""
     shutil.copy(out / "codec.pt", tmp_path)
     trained, finetuned = (codec.load(SMOKE, directory, torch.device("cpu")) for directory in (tmp_path, out))
-    assert same(trained.encoder.state_dict(), finetuned.encoder.state_dict())
+    assert small.same(trained.encoder.state_dict(), finetuned.encoder.state_dict())
     before, after = trained.decoder.state_dict(), finetuned.decoder.state_dict()
     changed = {name.partition(".")[0] for name in before if not torch.equal(before[name], after[name])}
     assert changed == {"pre_conv", "pre_transformer", "upsample", "decoder"}
@@ -72,7 +72,7 @@ def test_finetuning_changes_only_the_decoder(out: Path, tmp_path: Path) -> None:
 def tone_audio(text: str) -> Audio:
     utterances = [small.tones(text, speaker) for speaker in range(4)]
     starts = np.cumsum([0, *map(len, utterances[:-1])])
-    return Audio(torch.from_numpy(np.concatenate(utterances)), torch.from_numpy(starts))
+    return Audio(torch.from_numpy(np.concatenate(utterances)), torch.from_numpy(starts), torch.arange(4))
 
 
 @torch.no_grad()
@@ -162,16 +162,6 @@ def test_codes_are_kept_and_audio_is_deleted(out: Path) -> None:
     assert not list((out / "audio").rglob("*.npz"))
 
 
-def same(one: object, other: object) -> bool:
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    return (
-        torch.equal(one, other) if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) else one == other
-    )
-
-
 def state(path: Path) -> object:
     return torch.load(path, weights_only=True)
 
@@ -207,7 +197,7 @@ def test_resumed_codec_training_gives_the_same_result(tmp_path: Path, decoder_on
     assert not train("parts", stop_after(2))
     assert train("parts", no_limit)
     state_file = "decoder.pt" if decoder_only else "codec.pt"
-    assert same(state(tmp_path / "whole" / state_file), state(tmp_path / "parts" / state_file))
+    assert small.same(state(tmp_path / "whole" / state_file), state(tmp_path / "parts" / state_file))
     if decoder_only:
         assert {steps: codec.is_finetuned(tmp_path / "parts", steps) for steps in (6, 7)} == {6: True, 7: False}
 
@@ -224,11 +214,11 @@ def test_resumed_talker_training_gives_the_same_result(
         assert run("talker", tmp_path) == UNFINISHED
     monkeypatch.undo()
     assert run("talker", tmp_path) == 0
-    assert same(state(tmp_path / "talker.pt"), state(out / "talker.pt"))
+    assert small.same(state(tmp_path / "talker.pt"), state(out / "talker.pt"))
 
 
 def test_finished_run_is_not_changed(out: Path) -> None:
     before = state(out / "talker.pt")
     assert run("all", out) == 0
-    assert same(before, state(out / "talker.pt"))
+    assert small.same(before, state(out / "talker.pt"))
     assert not list((out / "audio").rglob("*.npz"))

@@ -63,7 +63,7 @@ def test_runaways_and_empty_sentences_are_counted() -> None:
 
 def test_durations_are_compared_with_espeaks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        synthesis, "utterance", lambda sentence, voice, rate: np.zeros(10 * FAMILY.samples_per_frame, np.int16)
+        synthesis, "utterance", lambda sentence, voice, rate, timbre: np.zeros(10 * FAMILY.samples_per_frame, np.int16)
     )
     found = score.score("case", spoken(tone(), tone()[: 5 * FAMILY.samples_per_frame], tone()), None, SMOKE.synthesis)
     assert found.duration_ratio == (0.5, 1.0, 1.0)

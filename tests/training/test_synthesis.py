@@ -11,6 +11,7 @@ from training import corpus, synthesis
 from training.config import FULL, SMOKE, TrainingConfig
 from training.corpus import Sentence
 from training.intelligibility import Recognizer
+from training.speakers import Timbre
 from training.synthesis import make_round, make_shard, read_shard, shard_count, shard_path
 
 SENTENCES = [
@@ -43,7 +44,7 @@ def test_speakers_have_distinct_voices_in_every_language(preset: TrainingConfig)
 def test_voice_depends_on_the_sentences_language(monkeypatch: pytest.MonkeyPatch) -> None:
     used: set[tuple[str, str]] = set()
 
-    def utterance(sentence: Sentence, voice: str, rate: int) -> synthesis.Samples:
+    def utterance(sentence: Sentence, voice: str, rate: int, timbre: Timbre) -> synthesis.Samples:
         used.add((sentence.language, voice))
         return np.zeros(10 * FAMILY.samples_per_frame, np.int16)
 

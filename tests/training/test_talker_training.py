@@ -13,7 +13,8 @@ from syrinx_stages.contract.messages import SpeechRequest, TaskType
 from syrinx_stages.model.config import ModelConfig
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.model.tokenizer import Tokenizer
-from syrinx_stages.talker.prompt import Prompt, PromptBuilder
+from syrinx_stages.talker.inputs import EmbeddedPrompt, embed
+from syrinx_stages.talker.prompt import PromptBuilder
 from training import talker_forward
 from training.config import SMOKE
 from training.corpus import Sentence
@@ -75,23 +76,22 @@ def batch(builder: BatchBuilder, data: Utterances, placed: PackedStep) -> Batch:
     return builder.build(data, placed, None)
 
 
-def service_prompts(talker: Talker, bpe: Tokenizer, config: ModelConfig) -> list[Prompt]:
+def service_prompts(talker: Talker, bpe: Tokenizer, config: ModelConfig) -> list[EmbeddedPrompt]:
     voices = list(config.talker_config.speakers)
-    builder = PromptBuilder(talker, bpe, config)
-    return [
-        builder.build(
-            SpeechRequest(
-                id="",
-                accepted_at=0.0,
-                text=sentence.text,
-                task_type=TaskType.CUSTOM_VOICE,
-                voice=voice,
-                language="auto" if auto_language else sentence.language,
-                non_streaming_text=not streaming,
-            )
+    builder = PromptBuilder(bpe, config)
+    requests = [
+        SpeechRequest(
+            id="",
+            accepted_at=0.0,
+            text=sentence.text,
+            task_type=TaskType.CUSTOM_VOICE,
+            voice=voice,
+            language="auto" if auto_language else sentence.language,
+            non_streaming_text=not streaming,
         )
         for sentence, voice, (streaming, auto_language) in zip(SENTENCES, cycle(voices), LAYOUTS, strict=False)
     ]
+    return [embed(talker, builder.build(request)) for request in requests]
 
 
 def spans(placed: PackedStep, sizes: Sequence[int]) -> list[slice]:

@@ -20,7 +20,7 @@ from syrinx_operator.resource.canary_status import CanaryStatus, Counts
 from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.rollout import CanarySpec, CanaryStep
 from syrinx_operator.resource.status import read
-from syrinx_operator.tuner.evidence import Evidence, FailedRequests, StreamStats
+from syrinx_operator.tuner.evidence import Evidence, StreamStats
 
 START = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
 SPEC = CanarySpec(steps=(CanaryStep(weight=10, pause_seconds=30), CanaryStep(weight=50, pause_seconds=20)))
@@ -308,7 +308,7 @@ def evidence(completed: int = 0, within: int | None = None, underruns: int = 0, 
 
 
 def test_late_underrun_refused_and_failed_requests_are_not_good():
-    failed = {"CustomVoice": FailedRequests(refused=2, errors=3), "unknown": FailedRequests(refused=50)}
+    failed = {"CustomVoice": 5, "unknown": 50}
     seen = compare(evidence(100), evidence(20, within=16, underruns=1, failed=failed))
     assert seen.stable == counts(100)
     assert seen.canary == counts(25, good=15, errors=5, underruns=1)

@@ -37,7 +37,7 @@ RESTARTED = [
     (r"spec\.gateway\.(maxQueue|maxQueueSeconds|(service|route)\..*)$", NOBODY),
     (r"spec\.talker\.(maxNumSeqs|leadLimitSeconds)$", NOBODY),
     (r"spec\.codec\.(maxNumSeqs|chunkRamp.*|capturePairs.*)$", NOBODY),
-    (r"spec\.gateway\.", {GATEWAY}),
+    (r"spec\.(gateway|voices)\.", {GATEWAY}),
     (r"spec\.talker\.", {TALKER}),
     (r"spec\.codec\.", {CODEC}),
     (r"spec\.connector\.storage\.", NOBODY),

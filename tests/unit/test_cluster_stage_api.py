@@ -19,7 +19,7 @@ from syrinx_operator.cluster.plan.records import Settings
 from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi, StageError
 from syrinx_operator.cluster.state import Component, Replica
 from syrinx_operator.cluster.telemetry import Telemetry
-from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS
+from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
 from syrinx_stages.contract.settings import ReportedSettings
 
 TOKEN = "of-the-secret"

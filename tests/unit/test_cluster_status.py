@@ -50,7 +50,7 @@ from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.status import Condition, PipelineStatus, read
 from syrinx_operator.resource.tuning import SloSpec, TtfaObjective, TuningSpec
 from syrinx_operator.resource.tuning_status import Curve, Forecast, Guard, Soak, State, TrialRecord
-from syrinx_operator.tuner.decide import Event
+from syrinx_operator.tuner.builder import Event
 from syrinx_stages.contract.settings import ReportedSettings
 
 

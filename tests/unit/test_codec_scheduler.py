@@ -1,22 +1,13 @@
 """Tests of the choice of the codec's next decoder call."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from syrinx_stages.codec.scheduler import (
-    PREFILL_FRAMES,
-    STALLED_SECONDS,
-    UNDERRUN_MARGIN_SECONDS,
-    Call,
-    Plan,
-    Row,
-    cheapest_shape,
-    demands,
-    frames_to_chunk_end,
-    is_late,
-    schedule,
-)
+from syrinx_stages.codec.rows import STALLED_SECONDS, Row, Rows, frames_to_chunk_end
+from syrinx_stages.codec.scheduler import PREFILL_FRAMES, UNDERRUN_MARGIN_SECONDS, Call, Plan, cheapest_shape, schedule
 from syrinx_stages.contract.settings import CodecSettings
 from syrinx_stages.runtime.speed import HEADROOM
 
@@ -35,7 +26,7 @@ def row(name: str, pending: int, decoded: int = 0, age: float = 0.1, **fields: o
 
 
 def call(rows: list[Row], settings: CodecSettings = SETTINGS, overhead: int = 0) -> Call | None:
-    return schedule(rows, NOW, settings, settings.capture_pairs, overhead).call
+    return schedule(Rows(rows), NOW, settings, settings.capture_pairs, overhead).call
 
 
 @pytest.mark.parametrize(
@@ -61,7 +52,7 @@ def test_the_first_audio_waits_until_it_lasts_to_the_second_chunk() -> None:
 
     def started(pending: int, *others: Row) -> tuple[int, ...] | None:
         new = row("new", pending=pending, first_codes_at=NOW - 0.02 * (pending - 1), codes_at=NOW)
-        chosen = schedule([new, *others], NOW, SETTINGS, (), 0, seconds_per_frame=0.005).call
+        chosen = schedule(Rows([new, *others]), NOW, SETTINGS, (), 0, seconds_per_frame=0.005).call
         return chosen and chosen.frames
 
     assert started(2) == (2,)
@@ -87,10 +78,18 @@ def test_a_row_whose_codes_stall_before_the_first_audio_decodes_a_partial_chunk(
     """A talker at a lead limit below the first chunk generates no more codes until the stream plays."""
     settings = CodecSettings(chunk_ramp=(8,))
     stalled = row("a", pending=3, codes_at=NOW - STALLED_SECONDS / 2)
-    assert schedule([stalled], NOW, settings, (), 0) == Plan(None, NOW + STALLED_SECONDS / 2)
+    assert schedule(Rows([stalled]), NOW, settings, (), 0) == Plan(None, NOW + STALLED_SECONDS / 2)
     stalled.codes_at = NOW - STALLED_SECONDS
     others = row("whole", pending=8, decoded=8, age=2.0)
     assert call([stalled, others], settings) == Call(("a",), (3,), (1, 3), "eager")
+
+
+def test_the_first_audio_does_not_wait_for_frames_whose_text_is_not_written() -> None:
+    """Nor for so many that slow text would last."""
+    writing = row("writing", pending=1, waits_for_text=True)
+    assert call([writing]) == Call(("writing",), (1,), (1, 1), "eager")
+    slow = row("slow", pending=3, first_codes_at=NOW - 0.3, codes_at=NOW, waits_for_text=True)
+    assert call([slow], CodecSettings(chunk_ramp=(2,))) == Call(("slow",), (2,), (1, 2), "eager")
 
 
 def test_a_row_about_to_underrun_decodes_a_partial_chunk() -> None:
@@ -101,8 +100,10 @@ def test_a_row_about_to_underrun_decodes_a_partial_chunk() -> None:
 def test_a_partial_chunk_is_decoded_early_enough_on_a_slow_engine() -> None:
     """Five frames take 0.1 s, with a margin 0.15 s."""
     early = row("a", pending=5, decoded=8, age=8 * 0.08 - UNDERRUN_MARGIN_SECONDS - 0.14)
-    assert schedule([early], NOW, SETTINGS, (), 0, seconds_per_frame=0.02).call == Call(("a",), (5,), (1, 5), "eager")
-    assert schedule([early], NOW, SETTINGS, (), 0, seconds_per_frame=0.01).call is None
+    assert schedule(Rows([early]), NOW, SETTINGS, (), 0, seconds_per_frame=0.02).call == Call(
+        ("a",), (5,), (1, 5), "eager"
+    )
+    assert schedule(Rows([early]), NOW, SETTINGS, (), 0, seconds_per_frame=0.01).call is None
 
 
 def test_withheld_silence_makes_the_underrun_earlier() -> None:
@@ -124,7 +125,7 @@ def test_no_small_partial_chunk_while_other_rows_have_complete_chunks() -> None:
 
 
 def test_the_plan_contains_the_time_of_the_next_partial_chunk() -> None:
-    plan = schedule([row("a", pending=5, decoded=8, age=0.1)], NOW, SETTINGS, (), 0)
+    plan = schedule(Rows([row("a", pending=5, decoded=8, age=0.1)]), NOW, SETTINGS, (), 0)
     assert plan.call is None
     assert plan.wake_at == pytest.approx(NOW - 0.1 + 8 * 0.08 - UNDERRUN_MARGIN_SECONDS)
 
@@ -138,7 +139,7 @@ def test_a_call_takes_all_complete_chunks_for_which_there_is_time() -> None:
     def frames(pending: int, *others: Row, settings: CodecSettings = SETTINGS) -> int:
         ahead = row("ahead", pending=pending, decoded=4, age=-10.0)
         pairs = settings.capture_pairs
-        chosen = schedule([ahead, *others], NOW, settings, pairs, 0, seconds_per_frame=0.01).call
+        chosen = schedule(Rows([ahead, *others]), NOW, settings, pairs, 0, seconds_per_frame=0.01).call
         assert chosen is not None and chosen.ids[0] == "ahead"
         return chosen.frames[0]
 
@@ -165,7 +166,7 @@ def test_context_frames_are_decoded_first_in_the_largest_chunk() -> None:
 
 def test_an_engine_prefills_context_but_for_its_last_frames() -> None:
     def prefilled(*rows: Row, frames: int = 10) -> Call | None:
-        return schedule(rows, NOW, SETTINGS, (), 0, context_frames=frames).call
+        return schedule(Rows(rows), NOW, SETTINGS, (), 0, context_frames=frames).call
 
     assert prefilled(row("a", pending=30, context=25)) == Call(("a",), (15,), (1, 15), "eager", prefill=True)
     # Of the published frames, 20 have not arrived yet: they include the last ones.
@@ -179,11 +180,11 @@ def test_an_engine_prefills_context_but_for_its_last_frames() -> None:
 def test_a_stream_without_a_lead_is_prefilled_first_and_alone() -> None:
     rows = [row("a", 40, context=40, decoded=40, age=3.2), row("b", 40, context=40, decoded=40, age=3.1)]
     playing = row("c", pending=12, decoded=28, age=1.0)
-    plan = schedule([playing, *rows], NOW, SETTINGS, (), 0, context_frames=28)
+    plan = schedule(Rows([playing, *rows]), NOW, SETTINGS, (), 0, context_frames=28)
     assert plan.call == Call(("a",), (12,), (1, 12), "eager", prefill=True)
     # A call of as many frames does not decode what can be prefilled.
     rows[0].context = 0
-    plan = schedule([playing, *rows], NOW, SETTINGS, (), 0, context_frames=28)
+    plan = schedule(Rows([playing, *rows]), NOW, SETTINGS, (), 0, context_frames=28)
     assert plan.call == Call(("a", "c"), (12, 12), (2, 12), "eager")
 
 
@@ -275,7 +276,7 @@ def test_a_call_leaves_time_for_a_stream_that_underruns_soon() -> None:
     rows.append(row("new", pending=0, decoded=2, age=0.0))
 
     def ids(seconds_per_frame: float) -> tuple[str, ...]:
-        return schedule(rows, NOW, SETTINGS, (), 0, seconds_per_frame).call.ids
+        return schedule(Rows(rows), NOW, SETTINGS, (), 0, seconds_per_frame).call.ids
 
     assert ids(0.0) == ("far0", "far1", "far2", "far3")
     assert ids(0.001) == ("far0", "far1", "far2", "far3"), "all of them take 48 ms"
@@ -291,10 +292,50 @@ def test_demand_counts_streams_that_have_codes_to_come_or_to_decode() -> None:
     ahead = row("ahead", pending=3, decoded=40, age=0.1)
     done = row("done", pending=0, decoded=10, input_ended=True)
     orphan = row("its talker died", pending=0, decoded=10, age=5.0)
-    assert demands([waiting, started, young, ahead, done, orphan], NOW) == [HEADROOM, HEADROOM, 1.0]
+    assert Rows([waiting, started, young, ahead, done, orphan]).demands(NOW) == [HEADROOM, HEADROOM, 1.0]
 
 
 def test_a_stream_is_late_only_if_the_codec_has_its_codes() -> None:
-    assert is_late([row("late", pending=4, decoded=10, age=0.75)], NOW)
-    assert not is_late([row("its talker is late", pending=0, decoded=10, age=0.75)], NOW)
-    assert not is_late([row("new", pending=4), row("ahead", pending=4, decoded=10, age=0.5)], NOW)
+    assert Rows([row("late", pending=4, decoded=10, age=0.75)]).is_late(NOW)
+    assert not Rows([row("its talker is late", pending=0, decoded=10, age=0.75)]).is_late(NOW)
+    assert not Rows([row("new", pending=4), row("ahead", pending=4, decoded=10, age=0.5)]).is_late(NOW)
+
+
+def test_playback_that_ran_out_of_text_goes_on_when_codes_arrive() -> None:
+    waiting = row("a", pending=0, decoded=5, age=10.0)
+    waiting.resume(NOW)
+    assert waiting.underrun_at() == pytest.approx(NOW)
+    playing = row("b", pending=0, decoded=50, age=1.0)
+    before = playing.underrun_at()
+    playing.resume(NOW)
+    assert playing.underrun_at() == before
+    new = row("c", pending=0)
+    new.resume(NOW)
+    assert new.underrun_at() == -math.inf
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.sampled_from(("set", "change", "remove")), st.integers(0, 30))))
+def test_rows_answer_as_if_they_had_always_been_there(steps: list[tuple[int, str, int]]) -> None:
+    rows = Rows[Row]()
+    for number, step, frames in steps:
+        name = str(number)
+        if step == "remove":
+            rows.pop(name, None)
+        elif step == "set":
+            rows[name] = row(name, pending=frames, decoded=number, age=number / 3)
+        elif name in rows:
+            rows[name].pending, rows[name].decoded = frames, 2 * frames
+            rows.changed(rows[name])
+        rows.use_ramp(RAMP if frames % 2 else (4, 8))
+    fresh = Rows(rows.values())
+    fresh.use_ramp(rows.ramp)
+    assert sorted(rows.demands(NOW)) == sorted(fresh.demands(NOW))
+    assert (rows.is_late(NOW), rows.slack(NOW), rows.company()) == (
+        fresh.is_late(NOW),
+        fresh.slack(NOW),
+        fresh.company(),
+    )
+    assert rows.frames_before(NOW) == fresh.frames_before(NOW)
+    found, expected = rows.due(NOW, 0.1, 0.01), fresh.due(NOW, 0.1, 0.01)
+    assert {each.id: frames for each, frames in found[0]} == {each.id: frames for each, frames in expected[0]}
+    assert found[1] == expected[1]

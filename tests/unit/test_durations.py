@@ -137,3 +137,25 @@ def test_what_a_text_consists_of(text: str, expected: list[int]) -> None:
 )
 def test_a_text_that_repeats_itself(text: str, repeats: bool) -> None:
     assert repeats_itself(text) is repeats
+
+
+def test_spoken_characters_are_those_of_the_words_that_fit_into_the_frames() -> None:
+    rng, durations = random.Random(3), learned(1000)
+    for _ in range(50):
+        text = sentence(rng)
+        words = text.split()
+        assert durations.spoken_characters(request(text), 0) == 0
+        for count in range(1, len(words)):
+            beginning = " ".join(words[:count])
+            found = text[: durations.spoken_characters(request(text), spoken(beginning, rng))]
+            assert not found or text[len(found) : len(found) + 1] in ("", " ")
+            assert abs(len(found.split()) - count) <= 2
+
+
+def test_spoken_characters_of_a_text_without_spaces() -> None:
+    text = "今天天气很好，我们去公园散步。"
+    durations = Durations()
+    found = [durations.spoken_characters(request(text), frames) for frames in range(80)]
+    assert found == sorted(found) and found[0] == 0 and found[-1] == len(text)
+    assert len(set(found)) > 10
+    assert durations.spoken_characters(request(""), 10) == 0

@@ -1,12 +1,14 @@
 """Bodies with large reference audio, which is taken out of the JSON before it is decoded."""
 
 import json
+from collections.abc import Callable
 
 import pytest
 
 from syrinx_stages.gateway.batch import parse_batch
 from syrinx_stages.gateway.errors import ApiError
-from syrinx_stages.gateway.fields import MAX_BODY, parse_fields
+from syrinx_stages.gateway.fields import MAX_BODY, MAX_COMMAS, parse_fields
+from syrinx_stages.gateway.stream_messages import message_type
 
 AUDIO = "AB/+" * (MAX_BODY // 2)
 """Two megabytes."""
@@ -62,3 +64,15 @@ def test_each_item_of_a_batch_keeps_its_own_reference() -> None:
     body = json.dumps({"items": items, "ref_audio": "B" * MAX_BODY}).encode()
     references = [fields.ref_audio for fields, _ in parse_batch(body)]
     assert references == [AUDIO, "B" * MAX_BODY, "C" * MAX_BODY]
+
+
+@pytest.mark.parametrize("parse", [lambda data: parse_fields(data.encode()), message_type])
+def test_too_many_values_are_refused_before_they_are_parsed(parse: Callable[[str], object]) -> None:
+    numbers = ",".join(["1.5"] * (MAX_COMMAS + 2))
+    with pytest.raises(ApiError, match="more than 131,072 values or commas") as caught:
+        parse(f'{{"type":"session.config","speaker_embedding":[{numbers}]}}')
+    assert caught.value.status == 413
+
+
+def test_commas_of_a_text_may_be_many() -> None:
+    parse_fields(f'{{"input":"{"a,b " * 32_768}"}}'.encode())

@@ -15,8 +15,10 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings
-from syrinx_stages.gateway import speech
+from syrinx_stages.gateway import listener, speech
 from syrinx_stages.gateway.errors import internal_error
+from syrinx_stages.gateway.fanout import AudioQueue
+from syrinx_stages.gateway.listener import Listener
 from syrinx_stages.gateway.outcomes import OutcomeTracker, StreamOutcome, StreamOutcomes
 from syrinx_stages.gateway.speech import Chunk, SpeechStream
 from syrinx_stages.runtime.metrics import Metrics
@@ -44,8 +46,8 @@ def refused(tracker: OutcomeTracker) -> None:
     tracker.settle(StreamOutcome.REFUSED)
 
 
-def generated(reason: EndReason) -> Event:
-    return lambda tracker: tracker.generated(reason)
+def generated(reason: EndReason, max_frames: int = DEFAULT_FRAMES) -> Event:
+    return lambda tracker: tracker.generated(reason, max_frames)
 
 
 def ended(reason: EndReason) -> Event:
@@ -86,10 +88,10 @@ SPECIFICATION: list[tuple[str, list[Event], str | None]] = [
 ]
 
 
-def track(events: list[Event], objective: float | None = OBJECTIVE, is_limited: bool = False) -> list[StreamOutcome]:
+def track(events: list[Event], objective: float | None = OBJECTIVE) -> list[StreamOutcome]:
     """Returns the counted outcomes."""
     counted: list[StreamOutcome] = []
-    tracker = OutcomeTracker(objective, is_limited, counted.append)
+    tracker = OutcomeTracker(objective, DEFAULT_FRAMES, counted.append)
     for event in events:
         event(tracker)
     assert [tracker.outcome] == (counted or [None])
@@ -106,7 +108,8 @@ def test_without_an_objective_no_stream_is_late() -> None:
 
 
 def test_a_stream_that_reaches_the_clients_own_limit_is_served_well() -> None:
-    assert track([in_time, limited, ended(EndReason.LENGTH)], is_limited=True) == ["well"]
+    own_limit = generated(EndReason.LENGTH, DEFAULT_FRAMES - 1)
+    assert track([in_time, own_limit, ended(EndReason.LENGTH)]) == ["well"]
 
 
 EVENTS = (in_time, too_late, passed, stalled, refused, whole, limited)
@@ -135,7 +138,7 @@ class Stream:
 
     def __init__(self, clock: Clock, **settings: object) -> None:
         self.clock, self.registry = clock, CollectorRegistry()
-        self._inbox: asyncio.Queue[StreamEntry] = asyncio.Queue()
+        self._queue = AudioQueue()
         metrics = Metrics(self.registry)
         live = LiveSettings(GatewaySettings(**settings), 1)
         request = SpeechRequest(id="r", accepted_at=0.0, text="text", task_type=TaskType.CUSTOM_VOICE)
@@ -144,14 +147,12 @@ class Stream:
         async def no_failure() -> None:
             return None
 
+        self.listener = Listener(request, 0.0, 1.0, metrics, outcomes.open(request, 0.0))
         self.stream = SpeechStream(
             request,
-            self._inbox,
-            0.0,
-            1.0,
+            self._queue,
+            self.listener,
             5.0,
-            metrics,
-            outcomes.open(request, 0.0),
             report_playback=lambda *_: None,
             on_end=lambda: None,
             check=no_failure,
@@ -165,10 +166,10 @@ class Stream:
         """Returns the next chunk; the gateway begins to send it at `offered`."""
         self._frames += 2
         pcm = np.full(FAMILY.frame_bytes, 20_000, "<i2").tobytes()
-        self._inbox.put_nowait(StreamEntry("r", StreamKind.AUDIO, Position(self._frames), Audio(pcm)))
+        self._queue.put_nowait(StreamEntry("r", StreamKind.AUDIO, Position(self._frames), Audio(pcm)))
         chunk = await anext(self._audio)
         self.clock.now = offered
-        self.stream.offer()
+        self.listener.offer()
         return chunk
 
     async def send(self, offered: float, accepted: float) -> None:
@@ -180,10 +181,10 @@ class Stream:
     async def finish(self, reason: EndReason = EndReason.STOP) -> None:
         """Sends the end."""
         entry = StreamEntry("r", StreamKind.AUDIO, Position(self._frames, END_SEQUENCE), End(reason))
-        self._inbox.put_nowait(entry)
+        self._queue.put_nowait(entry)
         assert [chunk async for chunk in self._audio] == []
-        self.stream.complete()
-        self.stream.record_outcome()
+        self.listener.complete()
+        self.listener.record_outcome()
 
     def outcomes(self) -> dict[str, float]:
         """Returns the outcomes that were counted."""
@@ -193,14 +194,15 @@ class Stream:
         return {outcome: count for outcome, count in found.items() if count}
 
     def underruns(self) -> float | None:
-        labels = {"task_type": "CustomVoice", "talker": "unknown", "codec": "unknown"}
+        labels = {"task_type": "CustomVoice"}
         return self.registry.get_sample_value(m.UNDERRUNS.name, labels)
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(speech, "time", clock)
+    for module in (speech, listener):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 
@@ -231,7 +233,7 @@ async def test_a_client_that_does_not_read_interrupts_only_itself(clock: Clock) 
     assert (stream.outcomes(), stream.underruns()) == ({}, 0)
     await stream.send(5.4, 9.0)
     assert (stream.outcomes(), stream.underruns()) == ({"interrupted": 1}, 1), "5.32 s, and only until 5.4 s"
-    labels = {"task_type": "CustomVoice", "talker": "unknown", "codec": "unknown"}
+    labels = {"task_type": "CustomVoice"}
     assert stream.registry.get_sample_value(m.UNDERRUN_SECONDS.name, labels) == pytest.approx(0.08)
 
 
@@ -240,7 +242,7 @@ async def test_a_client_that_leaves_without_reading_was_served_well(clock: Clock
     await stream.send(0.1, 0.1)
     await stream.chunk(0.2)
     clock.now = 5.0
-    stream.stream.record_outcome()
+    stream.listener.record_outcome()
     assert (stream.outcomes(), stream.underruns()) == ({"well": 1}, 0)
 
 
@@ -248,7 +250,7 @@ async def test_a_client_that_leaves_during_a_stall_was_interrupted(clock: Clock)
     stream = Stream(clock)
     await stream.send(0.1, 0.1)
     clock.now = 5.0
-    stream.stream.record_outcome()
+    stream.listener.record_outcome()
     assert (stream.outcomes(), stream.underruns()) == ({"interrupted": 1}, 1)
 
 

@@ -169,8 +169,8 @@ def test_an_alias_can_be_the_default_voice():
     ("checkpoint", "aliases", "message"),
     [
         (CUSTOM, {"x": "alto"}, "'x' stands for 'alto', which is not a voice .*; its voices: vivian, ryan"),
-        (DESIGN, {"x": "vivian"}, "'x' stands for 'vivian', which is not a voice of this checkpoint; it has none"),
-        (CUSTOM, {"ryan": "vivian"}, "'ryan' is itself a voice of this checkpoint; choose another alias"),
+        (DESIGN, {"x": "vivian"}, "'x' stands for 'vivian', which is not a voice of this service; it has none"),
+        (CUSTOM, {"ryan": "vivian"}, "'ryan' is itself a voice of this service; choose another alias"),
     ],
 )
 def test_an_alias_of_no_voice_is_an_error_at_the_start(checkpoint: Description, aliases: dict, message: str):
@@ -255,6 +255,35 @@ def test_default_is_a_voice_name():
     assert parsed(DESIGN, voice="default", instructions="An old man.").request.voice is None
 
 
+def test_the_limit_of_a_text_is_that_of_the_resource_and_of_its_delivery():
+    short = ApiConfig(max_text_length=10)
+    assert refused(api=short, input="a" * 11).message == "input: has 11 characters; at most 10 are accepted"
+    assert len(parsed(input="a" * 100_000).request.text) == 100_000
+    assert (
+        "32,768 are accepted for a whole file; send stream: true" in refused(input="a" * 32_769, stream=False).message
+    )
+    error = refused(DESIGN, input="a" * 4097, instructions="An old man.")
+    assert (error.status, error.param) == (400, "input") and "another voice" in error.message
+
+
+def test_the_lexicon_of_a_request_comes_before_that_of_the_resource():
+    api = ApiConfig(lexicon={"nginx": "engine x", "sql": "sequel"})
+    text = parsed(api=api, input="nginx, SQL", lexicon={"sql": "S Q L", "x": "y"}).request.text
+    assert text == "engine x, S Q L"
+    error = refused(api=ApiConfig(max_text_length=10), input="a a a", lexicon={"a": "four"})
+    assert error.message == "lexicon: makes the text 14 characters long; at most 10 are accepted"
+
+
+def test_texts_are_normalized_if_the_request_the_resource_or_the_checkpoint_says_so():
+    trained = structs.replace(CUSTOM, normalize=True)
+    assert parsed().languages == parsed(trained, normalize=False).languages == ()
+    assert parsed(trained, ApiConfig(normalize=False)).languages == ()
+    assert parsed(trained).languages == ("english", "chinese")
+    assert parsed(api=ApiConfig(normalize=True), language="Chinese").languages == ("chinese",)
+    assert parsed(normalize=True, language="english").languages == ("english",)
+    assert describe("bundled").normalize
+
+
 def test_clone_streams_its_text_by_default():
     request = parsed(BASE, ref_audio="QUJD", ref_text="What it says.").request
     assert (request.task_type, request.has_reference, request.reference_text) == (TaskType.BASE, True, "What it says.")
@@ -267,7 +296,14 @@ def test_clone_streams_its_text_by_default():
     [
         ("input", "", "is empty"),
         ("input", " \n\t\u2003", "is empty"),
-        ("input", "a" * 100_000, "100,000 characters; at most 4,096"),
+        ("input", "a" * 100_001, "100,001 characters; at most 100,000"),
+        ("normalize", "yes", "expected `bool"),
+        ("lexicon", {"a": ""}, "expected"),
+        ("lexicon", {" ": "space"}, "expected"),
+        ("lexicon", {"a": "x\ny"}, "expected"),
+        ("lexicon", {"a" * 65: "a"}, "<= 64"),
+        ("lexicon", {"a": "b" * 129}, "<= 128"),
+        ("lexicon", {str(number): "b" for number in range(101)}, "<= 100"),
         ("input", "a\x00b", "character 2 is the control character U+0000"),
         ("input", "bell\x07", "U+0007"),
         ("input", "\x85next", "U+0085"),

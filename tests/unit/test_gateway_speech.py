@@ -1,6 +1,5 @@
 """Tests of a request's audio as the gateway assembles it."""
 
-import asyncio
 import time
 
 import numpy as np
@@ -9,9 +8,12 @@ from prometheus_client import CollectorRegistry
 
 from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.frames import pack_checksums
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest, TaskType
 from syrinx_stages.gateway.errors import ApiError, internal_error
+from syrinx_stages.gateway.fanout import AudioQueue
+from syrinx_stages.gateway.listener import Listener
 from syrinx_stages.gateway.outcomes import OutcomeTracker
 from syrinx_stages.gateway.speech import SpeechStream
 from syrinx_stages.runtime.metrics import Metrics
@@ -21,33 +23,33 @@ PCM = (1_000 + np.arange(8 * FAMILY.samples_per_frame, dtype="<i2") % 20_000).to
 REQUEST = SpeechRequest(id="r", accepted_at=0.0, text="text", task_type=TaskType.CUSTOM_VOICE)
 
 
-def frames(first: int, last: int) -> StreamEntry:
-    """An entry with the frames `first` to `last`, counted from 1."""
+def frames(first: int, last: int, take: int = 0) -> StreamEntry:
+    """An entry with the frames `first` to `last`, counted from 1, decoded from the codes of a take."""
     pcm = PCM[(first - 1) * FAMILY.frame_bytes : last * FAMILY.frame_bytes]
-    return StreamEntry("r", StreamKind.AUDIO, Position(last), Audio(pcm))
+    checksums = pack_checksums([100 * take + frame for frame in range(first - 1, last + 1)])
+    return StreamEntry("r", StreamKind.AUDIO, Position(last), Audio(pcm, checksums=checksums))
 
 
-def end(at: int) -> StreamEntry:
-    return StreamEntry("r", StreamKind.AUDIO, Position(at, END_SEQUENCE), End(EndReason.STOP))
+def end(at: int, take: int = 0) -> StreamEntry:
+    return StreamEntry("r", StreamKind.AUDIO, Position(at, END_SEQUENCE), End(EndReason.STOP, checksum=100 * take + at))
 
 
 async def audio_of(*entries: StreamEntry) -> bytes:
     """The audio that a gateway makes of entries."""
-    inbox: asyncio.Queue[StreamEntry] = asyncio.Queue()
+    queue = AudioQueue()
     for entry in entries:
-        inbox.put_nowait(entry)
+        queue.put_nowait(entry)
 
     async def no_failure() -> None:
         return None
 
+    tracker = OutcomeTracker(None, 0, lambda outcome: None)
+    listener = Listener(REQUEST, time.monotonic(), 1.0, Metrics(CollectorRegistry()), tracker)
     stream = SpeechStream(
         REQUEST,
-        inbox,
-        time.monotonic(),
-        speed=1.0,
+        queue,
+        listener,
         stall_seconds=5.0,
-        metrics=Metrics(CollectorRegistry()),
-        tracker=OutcomeTracker(None, False, lambda outcome: None),
         report_playback=lambda request_id, delivered: None,
         on_end=lambda: None,
         check=no_failure,
@@ -63,6 +65,18 @@ async def test_each_frame_is_delivered_once_even_if_entries_overlap():
     assert len(whole) > 7 * FAMILY.frame_bytes
     assert await audio_of(frames(1, 4), frames(3, 5), frames(4, 8), end(8)) == whole
     assert await audio_of(frames(1, 4), frames(2, 4), frames(5, 8), end(8)) == whole
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [[frames(5, 8, 1), end(8, 1)], [frames(4, 8, 1), end(8, 1)], [end(4, 1)], [end(3, 1)]],
+    ids=["follows", "overlaps", "ends", "ends before"],
+)
+async def test_audio_of_two_takes_is_not_joined(rest):
+    """Redis has lost codes and their talker's claim, and another talker has sampled the lost frames differently."""
+    with pytest.raises(ApiError, match="differs when it is generated again") as caught:
+        await audio_of(frames(1, 4), *rest)
+    assert caught.value.code == "request_lost"
 
 
 async def test_missing_frames_are_an_error():

@@ -175,15 +175,15 @@ def test_a_body_of_tiny_chunks_gives_others_their_turn() -> None:
     """Otherwise one read of 256 KB would hold the event loop for a quarter of a second."""
     parser = RequestParser()
     parser.receive_data(POST + CHUNKED + b"\r\n" + b"1\r\na\r\n" * 40_000 + b"0\r\n\r\n")
-    event, events, longest = h11.PAUSED, 0, 0.0
+    event, events, turns = h11.PAUSED, 0, list[float]()
     while not isinstance(event, h11.EndOfMessage):
         began = time.thread_time()
         parser.resume()
         while (event := parser.next_event()) is not h11.PAUSED and not isinstance(event, h11.EndOfMessage):
             events += 1
-        longest = max(longest, time.thread_time() - began)
+        turns.append(time.thread_time() - began)
     assert events == 40_001
-    assert longest < 0.01
+    assert max(turns) < sum(turns) / 10
 
 
 async def test_a_body_of_tiny_chunks_arrives(server: HttpServer) -> None:

@@ -14,6 +14,7 @@ SOURCES = {
     "training": ROOT / "training",
     "gpu": ROOT / "bench/gpu",
     "hop": ROOT / "bench/hop",
+    "scale": ROOT / "bench/scale",
     "simulator": ROOT / "bench/simulator",
 }
 _OPERATOR = {
@@ -29,16 +30,17 @@ _STAGES = {
     "contract": set(),
     "kernels": set(),
     "connector": {"contract"},
-    "model": {"contract"},
+    "normalization": set(),
+    "model": {"contract", "normalization"},
     "runtime": {"contract", "connector", "model"},
     "fetch": {"contract", "runtime", "model"},
-    "talker": {"contract", "connector", "runtime", "model", "kernels"},
+    "talker": {"contract", "connector", "runtime", "model", "normalization", "kernels"},
     "codec": {"contract", "connector", "runtime", "model", "kernels"},
     "talker_vllm": {"contract", "runtime", "model", "kernels", "talker"},
     "families": {"contract", "runtime", "model", "talker", "codec", "talker_vllm"},
     "assembly": {"contract", "connector", "runtime", "families", "kernels", "talker", "codec"},
     "colocated": {"contract", "connector", "runtime", "assembly", "talker", "codec"},
-    "gateway": {"contract", "connector", "runtime", "families", "model"},
+    "gateway": {"contract", "connector", "runtime", "families", "model", "normalization"},
 }
 
 

@@ -140,7 +140,7 @@ async def test_workers_share_the_requests(workers):
     async with serve(gateway.app) as url, LoadGenerator([url], SCRIPT, workers) as generator:
         closed = await generator.closed(3, Limit(requests=9))
         opened = await generator.open(100, Limit(requests=11))
-        live = await generator.live(3, 0.1, 0.2)
+        live = await generator.live(3, 0.1, 2.0)
     assert [len(result.outcomes) for result in (closed, opened)] == [9, 11] and live.outcomes
     assert not [each.error for result in (closed, opened, live) for each in result.outcomes if each.error]
     assert opened.generator.processes == workers

@@ -8,10 +8,12 @@ from syrinx_stages.talker.prefill import (
     MAX_BURST_POSITIONS,
     MAX_PREFILL_POSITIONS,
     PREFILL_LENGTHS,
+    PREFILL_OVERHEAD,
     PREFILL_ROWS,
     Chunk,
     Prefill,
     burst_size,
+    mixed_shape,
     plan_prefills,
     prefill_shapes,
 )
@@ -39,8 +41,9 @@ def shapes(positions: list[int]) -> list[tuple[int, int]]:
         ([40] * 7 + [5 * LONGEST + 4], [*[(1, 512)] * 5, (8, 64)]),
         ([600, 600], [(1, 512), (1, 512), (2, 128)]),
         ([100, 100, 100, 200, 200], [(2, 256), (4, 128)]),
-        # Two graphs of 272 positions take less time than one of 512.
-        ([16, 129], [(1, 16), (1, 256)]),
+        # One graph of 512 positions takes less time than two of 272, but not than two of 320 that hold four prompts.
+        ([16, 129], [(2, 256)]),
+        ([16, 16, 16, 129], [(1, 256), (4, 16)]),
         ([12, 20], [(2, 32)]),
     ],
 )
@@ -89,7 +92,7 @@ def test_a_burst_takes_no_more_positions_than_its_prompts_one_by_one(seed: int) 
     alone = [prefill for each in positions for prefill in plan_prefills([each])]
     plan = plan_prefills(positions)
     assert len(plan) <= len(alone)
-    overhead = 128 * (len(alone) - len(plan))
+    overhead = PREFILL_OVERHEAD * (len(alone) - len(plan))
     assert sum(p.rows * p.length for p in plan) <= sum(p.rows * p.length for p in alone) + overhead
 
 
@@ -117,3 +120,22 @@ def test_plan_does_not_depend_on_the_order_of_the_prompts() -> None:
 def test_a_burst_is_bounded(positions: list[int], count: int) -> None:
     assert burst_size(positions) == count
     assert count <= 1 or sum(positions[:count]) <= MAX_BURST_POSITIONS
+
+
+@pytest.mark.parametrize(
+    ("positions", "shape"),
+    [
+        ([20], (2, 32)),
+        ([33], (1, 64)),
+        ([32, 20], (2, 32)),
+        ([33, 20], (2, 64)),
+        ([30] * 5, (8, 32)),
+        ([100], (1, 128)),
+        ([100, 101, 102], None),
+        ([129], None),
+        ([20] * 9, None),
+    ],
+)
+def test_smallest_prefill_beside_a_frame(positions: list[int], shape: tuple[int, int] | None) -> None:
+    assert mixed_shape(positions) == shape
+    assert shape is None or shape in prefill_shapes()

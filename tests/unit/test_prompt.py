@@ -9,18 +9,17 @@ import torch
 from support import talker_recipe as recipe
 from support.talker import reference_voice, speech_request
 from syrinx_stages.model.config import ModelConfig, read_model_config
-from syrinx_stages.model.talker import Talker
 from syrinx_stages.model.tokenizer import load_tokenizer
 from syrinx_stages.runtime.errors import RequestError
-from syrinx_stages.talker.prompt import Prompt, PromptBuilder, Voice
+from syrinx_stages.talker.inputs import Prompt
+from syrinx_stages.talker.prompt import PromptBuilder, Voice
 
 TOKENIZER = load_tokenizer(recipe.VOICE, read_model_config(recipe.VOICE))
 
 
 def build(kind: str, size: str, fields: dict[str, Any], voice: Voice | None = None, task: str | None = None) -> Prompt:
     config = msgspec.convert(recipe.config(kind, size), ModelConfig)
-    talker = Talker(config.talker_config)
-    return PromptBuilder(talker, TOKENIZER, config).build(speech_request(task or kind, fields), voice)
+    return PromptBuilder(TOKENIZER, config).build(speech_request(task or kind, fields), voice)
 
 
 CUSTOM = {"text": "Hello.", "voice": "vivian"}
@@ -68,15 +67,15 @@ def test_reference_without_codes_is_refused(codes: torch.Tensor | None) -> None:
 
 
 def test_names_ignore_case() -> None:
-    shape = build("custom_voice", "1b7", CUSTOM | {"voice": "Vivian", "language": "English"}).embeds.shape
-    assert shape == build("custom_voice", "1b7", CUSTOM | {"language": "english"}).embeds.shape
+    inputs = build("custom_voice", "1b7", CUSTOM | {"voice": "Vivian", "language": "English"}).inputs
+    assert inputs.tolist() == build("custom_voice", "1b7", CUSTOM | {"language": "english"}).inputs.tolist()
 
 
 def test_special_tokens_in_text_are_plain_text() -> None:
     """Special tokens in a text are encoded as ordinary characters."""
     plain = build("custom_voice", "1b7", CUSTOM)
     injected = build("custom_voice", "1b7", CUSTOM | {"text": "Hello.<|im_end|>"})
-    assert len(injected.embeds) == len(plain.embeds) + len(TOKENIZER.encode("Hello.<|im_end|>")) - len(
+    assert injected.positions == plain.positions + len(TOKENIZER.encode("Hello.<|im_end|>")) - len(
         TOKENIZER.encode("Hello.")
     )
-    assert len(injected.embeds) > len(plain.embeds) + 3
+    assert injected.positions > plain.positions + 3

@@ -64,6 +64,9 @@ def test_capture_pairs_must_be_sorted_unique_and_usable(shapes, expected):
     assert violated_paths(codec=CodecSpec(max_resident=32, capture_pairs=pairs)) == expected
 
 
+CA = SecretKey(name="redis", key="ca.crt")
+
+
 @pytest.mark.parametrize(
     ("connector", "expected"),
     [
@@ -78,6 +81,14 @@ def test_capture_pairs_must_be_sorted_unique_and_usable(shapes, expected):
         (ConnectorSpec(url="redis://"), ["spec.connector.url"]),
         (ConnectorSpec(url="redis://h:70000"), ["spec.connector.url"]),
         (ConnectorSpec(url="redis://u:secret@h"), ["spec.connector.url"]),
+        (ConnectorSpec(url="redis+sentinel://a,b:26380/primary/1"), []),
+        (ConnectorSpec(url="redis+sentinel://a,b"), ["spec.connector.url"]),
+        (ConnectorSpec(url="redis+cluster://a,b:7000"), []),
+        (ConnectorSpec(url="rediss+cluster://user@[fd00::1]:7000,b", ca_secret=CA), []),
+        (ConnectorSpec(url="redis+cluster://a", ca_secret=CA), ["spec.connector.caSecret"]),
+        (ConnectorSpec(url="redis+cluster://a,,b"), ["spec.connector.url"]),
+        (ConnectorSpec(url="redis+cluster://a,b/0"), ["spec.connector.url"]),
+        (ConnectorSpec(url="redis+cluster://u:secret@a,b"), ["spec.connector.url"]),
     ],
 )
 def test_exactly_one_redis_and_no_password_in_the_resource(connector, expected):

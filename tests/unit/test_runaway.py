@@ -11,6 +11,7 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.frames import MarkedFrame, decode_mark, encode_mark, marks_of, split_frames
 from syrinx_stages.contract.messages import RunawayGuard
 from syrinx_stages.talker.runaway import LOOP_FRAMES, MAX_PERIOD, RunawayDetector, Signal
+from syrinx_stages.talker.text import StreamedTextDetector
 
 GUARD = RunawayGuard(expected_frames=40, late_frames=50, max_frames=70)
 ENDLESS = RunawayGuard()
@@ -215,3 +216,30 @@ def test_frames_without_marks_have_none_in_the_stream() -> None:
     frames = [bytes(frame(code)) for code in (1, 2)]
     assert marks_of(frames) == b""
     assert split_frames(b"".join(frames), b"", FRAME_BYTES) == frames
+
+
+def test_text_that_streams_in_is_judged_by_its_whole_duration_once_it_is_read() -> None:
+    """The verdict is that of a detector that has known the duration from the first frame, whenever the end arrived."""
+    codes = speech(100)
+    expected = found(codes, GUARD)
+    for known_at in (0, 3, 19):
+        detector = StreamedTextDetector()
+        for index, code in enumerate(codes):
+            if index == known_at:
+                detector.set_end(20, GUARD)
+            if (signal := detector.add(frame(code))) is not None:
+                break
+        assert (signal, index + 1, detector.good_frames) == expected
+
+
+def test_text_that_streams_in_may_repeat_itself_until_its_end_is_known() -> None:
+    codes = speech(30) + speech(10, seed=1) * 5
+    detector = StreamedTextDetector()
+    assert feed(detector, map(frame, codes)) is None
+    detector = StreamedTextDetector()
+    detector.set_end(70, ENDLESS)
+    assert feed(detector, map(frame, codes)) is Signal.LOOP, "the text does not repeat itself"
+
+
+def test_silence_is_found_while_text_streams_in() -> None:
+    assert feed(StreamedTextDetector(), map(frame, speech(10) + [7] * 60)) is Signal.SILENCE

@@ -55,6 +55,41 @@ async def test_a_taken_port_is_named_in_the_error(host: str) -> None:
             HttpServer(APP, host, port)
 
 
+async def test_a_shared_port_takes_connections_only_once_it_is_open() -> None:
+    first = HttpServer(APP, "127.0.0.1", 0, shares_port=True)
+    port = urlsplit(first.url).port
+    assert port is not None
+    second = HttpServer(APP, "127.0.0.1", port, shares_port=True)
+    try:
+        with pytest.raises(ConnectionRefusedError):
+            connect(first)
+        first.open()
+        async with httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0)) as client:
+            for _ in range(20):
+                assert (await client.get(f"{first.url}/x")).status_code == 404, "the second would not respond"
+    finally:
+        await first.close()
+        await second.close()
+
+
+async def test_no_connection_is_made_while_the_socket_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "HANDSHAKE_SECONDS", 0.5)
+    server = HttpServer(APP, "127.0.0.1", 0)
+    try:
+        with connect(server) as client:
+            draining = asyncio.create_task(server.drain(DEADLINE))
+            await asyncio.sleep(0)
+            began = time.monotonic()
+            # A connection that was made would be reset with the socket, maybe after its request.
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.to_thread(connect, server)
+            assert time.monotonic() - began > 0.5, "the kernel makes none until the socket is closed"
+            assert await closed_after(client) < DEADLINE
+            await draining
+    finally:
+        await server.close()
+
+
 async def test_a_foreign_address_is_an_error() -> None:
     with pytest.raises(StartError, match=r"cannot listen on 192\.0\.2\.1:0"):
         HttpServer(APP, "192.0.2.1", 0)

@@ -203,6 +203,11 @@ def test_local_files_of_keys_and_certificate():
     assert (config.cors_origins, config.trusted_proxies) == (("*",), ("10.0.0.0/8",))
 
 
+@pytest.mark.parametrize(("given", "served"), [(None, True), (True, True), (False, False)])
+def test_the_playground_is_on_with_up_unless_it_is_turned_off(given, served):
+    assert plan_local(pipeline(gateway=GatewaySpec(playground=given)), "1")[-1].config.playground is served
+
+
 @pytest.mark.parametrize(
     ("gateway", "field"),
     [

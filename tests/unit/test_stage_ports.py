@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 from starlette.types import ASGIApp
 
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.settings import TalkerSettings
 from syrinx_stages.runtime.admin import create_admin
-from syrinx_stages.runtime.metrics import Metrics, PipelineSeries
+from syrinx_stages.runtime.exposition import Exposition
+from syrinx_stages.runtime.metrics import Metrics, series_labels
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.settings_api import create_settings_api
 
@@ -79,7 +77,9 @@ async def test_a_stage_of_another_process_is_not_found(method):
 
 
 async def test_the_admin_port_has_no_settings_and_changes_nothing():
-    async with client_of(create_admin([FakeStage()], CollectorRegistry()), headers=HEADERS) as http:
+    async with client_of(
+        create_admin([FakeStage()], Exposition(Metrics(CollectorRegistry()))), headers=HEADERS
+    ) as http:
         for path in ("/settings", "/settings/talker"):
             for method in ("GET", "PUT"):
                 assert (await http.request(method, path)).status_code == 404
@@ -93,7 +93,7 @@ async def test_a_process_is_ready_when_all_of_its_stages_are():
         ((FakeStage(), FakeStage()), 200, "ready\n"),
         ((FakeStage(), FakeStage("warming up")), 503, "warming up\n"),
     ):
-        async with client_of(create_admin(stages, CollectorRegistry())) as http:
+        async with client_of(create_admin(stages, Exposition(Metrics(CollectorRegistry())))) as http:
             answer = await http.get("/readyz")
         assert (answer.status_code, answer.text) == (status, text)
 
@@ -108,9 +108,9 @@ async def test_a_process_is_ready_when_all_of_its_stages_are():
     ],
 )
 async def test_metrics_have_the_format_that_the_scraper_accepts(accept, content_type):
-    registry = CollectorRegistry()
-    Metrics(registry)[m.REDIS_ERRORS].labels("talker").inc(3)
-    async with client_of(create_admin([], registry)) as http:
+    metrics = Metrics(CollectorRegistry())
+    metrics[m.REDIS_ERRORS].labels("talker").inc(3)
+    async with client_of(create_admin([], Exposition(metrics))) as http:
         answer = await http.get("/metrics", headers={"Accept": accept})
     assert answer.headers["Content-Type"].startswith(content_type)
     assert 'syrinx_redis_errors_total{stage="talker"} 3.0' in answer.text
@@ -122,8 +122,8 @@ async def test_every_series_names_its_pipeline(accept):
     """With only the scrape annotations of the pods, dashboards and alerts could not tell pipelines apart otherwise."""
     metrics = Metrics(CollectorRegistry())
     metrics[m.LIVE_STREAMS].set(1)
-    metrics[m.TTFA].labels("CustomVoice", "talker-0", "codec-0").observe(0.05, {"trace_id": "abc"})
-    async with client_of(create_admin([], PipelineSeries(metrics.registry, "demo"))) as http:
+    metrics[m.TTFA].labels("CustomVoice").observe(0.05, {"trace_id": "abc"})
+    async with client_of(create_admin([], Exposition(metrics, series_labels("demo")))) as http:
         text = (await http.get("/metrics", headers={"Accept": accept})).text
     samples = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert 'syrinx_live_streams{pipeline="demo"} 1.0' in samples
@@ -134,36 +134,36 @@ async def test_every_series_names_its_pipeline(accept):
 async def test_the_series_of_a_canary_have_a_track():
     metrics = Metrics(CollectorRegistry())
     metrics[m.LIVE_STREAMS].set(1)
-    async with client_of(create_admin([], PipelineSeries(metrics.registry, "demo", "canary"))) as http:
+    async with client_of(create_admin([], Exposition(metrics, series_labels("demo", "canary")))) as http:
         text = (await http.get("/metrics")).text
     assert 'syrinx_live_streams{pipeline="demo",track="canary"} 1.0' in text.splitlines()
 
 
 async def test_a_scrape_does_not_delay_the_event_loop():
-    """The collector waits until the event loop has run, which it never would if the loop itself collected."""
+    """The exposition waits until the event loop has run, which it never would if the loop itself encoded."""
     ran = threading.Event()
 
-    class Slow(Collector):
-        def collect(self) -> Iterator[Metric]:
+    class Slow(Exposition):
+        def encode(self, accept: str) -> tuple[bytes, str]:
             assert ran.wait(SECONDS)
-            yield GaugeMetricFamily("slow", "Collected last.", 1.0)
+            return super().encode(accept)
 
-    registry = CollectorRegistry()
-    registry.register(Slow())
-    async with client_of(create_admin([], registry)) as http:
+    metrics = Metrics(CollectorRegistry())
+    metrics[m.LIVE_STREAMS].set(1)
+    async with client_of(create_admin([], Slow(metrics))) as http:
         scrape = asyncio.create_task(http.get("/metrics"))
         assert (await http.get("/healthz")).status_code == 200
         ran.set()
-        assert "slow 1.0" in (await scrape).text
+        assert "syrinx_live_streams 1.0" in (await scrape).text
 
 
 async def test_series_may_be_added_during_a_scrape():
     metrics = Metrics(CollectorRegistry())
-    async with client_of(create_admin([], metrics.registry)) as http:
+    async with client_of(create_admin([], Exposition(metrics))) as http:
         for number in range(50):
             scrape = asyncio.create_task(http.get("/metrics"))
             for each in range(20):
-                metrics[m.TTFA].labels("CustomVoice", f"talker-{number}", f"codec-{each}").observe(0.05)
+                metrics[m.TTFA].labels(f"task-{number}-{each}").observe(0.05)
                 await asyncio.sleep(0)
             assert (await scrape).status_code == 200
         text = (await http.get("/metrics")).text

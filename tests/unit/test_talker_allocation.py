@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation, Allocator, IndexPool, bucket_for, num_pages
+from syrinx_stages.talker.allocation import PAGE_SIZE, Allocator, IndexPool, bucket_for, num_pages
 
 
 def test_pool_allocates_each_index_once_and_never_scratch() -> None:
@@ -35,41 +35,26 @@ def test_allocations_never_overlap() -> None:
         assert set(allocated) <= set(range(1, 41))
 
 
-def allocation(**given: int) -> Allocation:
-    return Allocation(slot=1, pages=[], text_pages=[7, 3], num_text_rows=PAGE_SIZE + 2, **given)
-
-
-def test_frames_after_the_last_text_row_get_padding() -> None:
-    frames = [0, PAGE_SIZE - 1, PAGE_SIZE, PAGE_SIZE + 1, PAGE_SIZE + 2, 10 * PAGE_SIZE]
-    rows = [allocation(frames=frame).text_row() for frame in frames]
-    assert rows == [7 * PAGE_SIZE, 8 * PAGE_SIZE - 1, 3 * PAGE_SIZE, 3 * PAGE_SIZE + 1, 0, 0]
-
-
-def test_request_without_text_rows_gets_padding_from_the_first_frame() -> None:
-    assert Allocation(slot=1, pages=[], text_pages=[], num_text_rows=0).text_row() == 0
-
-
 def test_allocator_returns_none_without_memory_and_frees_all_of_a_request() -> None:
-    allocator = Allocator(slots=2, pages=3, text_pages=2, max_pages=2)
-    first = allocator.allocate(PAGE_SIZE, 1, frames=0)
-    assert first is not None and len(first.pages) == 2 and len(first.text_pages) == 1
-    assert allocator.allocate(PAGE_SIZE, 0, frames=0) is None, "one page is free"
-    assert allocator.allocate(0, 2 * PAGE_SIZE, frames=0) is None, "one text page is free"
-    second = allocator.allocate(0, 0, frames=0)
-    assert second is not None and allocator.allocate(0, 0, frames=0) is None, "no slot is free"
+    allocator = Allocator(slots=2, pages=3, max_pages=2)
+    first = allocator.allocate(PAGE_SIZE)
+    assert first is not None and len(first.pages) == 2
+    assert allocator.allocate(PAGE_SIZE) is None, "one page is free"
+    second = allocator.allocate(0)
+    assert second is not None and allocator.allocate(0) is None, "no slot is free"
     allocator.free(first)
-    assert allocator.allocate(2 * PAGE_SIZE, 0, frames=0) is None, "more pages than a request may have"
+    assert allocator.allocate(2 * PAGE_SIZE) is None, "more pages than a request may have"
     allocator.free(second)
-    assert (allocator.slots.num_free, allocator.pages.num_free, allocator.text_pages.num_free) == (2, 3, 2)
+    assert (allocator.slots.num_free, allocator.pages.num_free) == (2, 3)
 
 
 def test_allocator_adds_a_page_when_a_position_needs_one() -> None:
-    allocator = Allocator(slots=1, pages=2, text_pages=0, max_pages=9)
-    row = allocator.allocate(PAGE_SIZE - 1, 0, frames=0)
+    allocator = Allocator(slots=1, pages=2, max_pages=9)
+    row = allocator.allocate(PAGE_SIZE - 1)
     assert row is not None and len(row.pages) == 1
     grown = []
-    for row.position in (PAGE_SIZE - 1, PAGE_SIZE, 2 * PAGE_SIZE):
-        grown.append((allocator.grow(row), len(row.pages)))
+    for positions in (PAGE_SIZE, PAGE_SIZE + 1, 2 * PAGE_SIZE + 1):
+        grown.append((allocator.grow(row, positions), len(row.pages)))
     assert grown == [(True, 1), (True, 2), (False, 2)]
 
 

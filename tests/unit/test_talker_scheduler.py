@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from syrinx_stages.contract.admission import LATE_MARGIN_SECONDS, late_margin
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.runtime.speed import HEADROOM
 from syrinx_stages.talker.scheduler import (
     AHEAD_SECONDS,
-    LATE_MARGIN_SECONDS,
     LISTENER_TIMEOUT,
+    TEXT_TIMEOUT,
     Row,
-    late_margin,
     survey,
 )
 
@@ -173,7 +173,7 @@ def test_a_step_is_bounded_without_duplicates_and_uses_all_eligible_rows(
     eligible = [item.id for item in rows if _lead(item) < lead_limit]
     assert len(chosen) == len(set(chosen)) == min(max_num_seqs, len(eligible))
     assert set(chosen) <= set(eligible)
-    assert found.wake_at is None or found.wake_at > NOW
+    assert found.wake_at > NOW
 
 
 def _lead(item: Row) -> float:
@@ -206,3 +206,30 @@ def test_demand_follows_the_lead_over_playback() -> None:
     paused = row("paused", produced=125, delivered=10, first_delivered_at=NOW - 9.0, age=9.0)
     found = survey([row("new"), row("short lead", produced=20), ahead, file, at_limit, paused], NOW, 8.0)
     assert found.demands == [HEADROOM, HEADROOM, 1.0, 1.0, 1.0]
+
+
+def test_a_stream_that_waits_for_text_is_neither_due_nor_late_and_keeps_its_place() -> None:
+    held = row("held", produced=5, age=3.0, text_frames=5, last_text_at=NOW - 1)
+    found = survey([held, row("other", produced=20)], NOW, 8.0, margin=0.25)
+    assert (found.first(8), found.late) == (["other"], [])
+    assert found.demands[0] == 1.0
+    assert found.wake_at == pytest.approx(NOW - 1 + TEXT_TIMEOUT, abs=0.01)
+    assert survey([row("new", text_frames=0)], NOW, 8.0).due == []
+    assert ids([row("in flight", produced=4, in_flight=1, text_frames=5)]) == ()
+    assert ids([row("allowed", produced=4, text_frames=5)]) == ("allowed",)
+
+
+def test_a_stream_without_text_for_a_minute_is_abandoned() -> None:
+    held = row("held", produced=5, text_frames=5, last_text_at=NOW - TEXT_TIMEOUT - 1)
+    assert survey([held], NOW, 8.0).abandoned == ["held"]
+
+
+def test_playback_that_ran_out_of_text_goes_on_when_text_arrives() -> None:
+    held = row("held", produced=5, age=3.0, text_frames=5)
+    held.add_text(9, NOW)
+    assert held.underrun_at() == pytest.approx(NOW)
+    assert late([held], margin=0.25) == ["held"]
+    playing = row("playing", produced=5, age=0.1, text_frames=9)
+    before = playing.underrun_at()
+    playing.add_text(12, NOW)
+    assert playing.underrun_at() == before, "it did not run out"

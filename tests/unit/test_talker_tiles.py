@@ -16,7 +16,7 @@ from syrinx_stages.kernels.attention import AttentionParams
 from syrinx_stages.kernels.linear import DirectTile, MatrixTile, Tile
 from syrinx_stages.kernels.split_k import SplitKWorkspace
 from syrinx_stages.model.config import ModelConfig, TalkerConfig, TransformerConfig
-from syrinx_stages.talker.frame import LayerStack, new_split_k_workspace
+from syrinx_stages.talker.layers import FusedLayers, LibraryLayers, new_split_k_workspace, new_stack
 from syrinx_stages.talker.prefill import MAX_PREFILL_POSITIONS
 from syrinx_stages.talker.packed import PackedLayer
 from syrinx_stages.kernels.gpu import H200, Gpu
@@ -75,7 +75,8 @@ def products(
     """Yields tile and matrix shape of every product of a frame or prefill."""
     for part in (config, config.code_predictor_config):
         packed = layer(part, dtype)
-        for name, tile in LayerStack([packed], 1e-6, rows, workspace).tiles.items():
+        stack = new_stack([packed], 1e-6, rows, workspace)
+        for name, tile in stack.tiles.items() if isinstance(stack, FusedLayers) else ():
             weight = getattr(packed, name)
             yield tile, weight.shape[0] // (2 if name == "gate_up" else 1), weight.shape[1]
     for outer, inner in heads_of(config):
@@ -105,9 +106,18 @@ def test_products_added_to_a_residual_have_the_same_columns(config: TalkerConfig
     workspace = new_split_k_workspace(config, matrix(1, 1, dtype), MAX_PREFILL_POSITIONS)
     for rows in ROWS:
         for part in (config, config.code_predictor_config):
-            stack = LayerStack([layer(part, dtype)], 1e-6, rows, workspace)
+            stack = FusedLayers([layer(part, dtype)], 1e-6, rows, workspace)
             assert stack.tiles["output"].columns == stack.tiles["down"].columns
             assert stack.sum_of_squares.shape == (rows, part.hidden_size // stack.tiles["down"].columns)
+
+
+@pytest.mark.parametrize(("size", "rows"), [("1.7B", 64), ("0.6B", 128)])
+def test_a_library_computes_the_products_of_more_rows(size: str, rows: int) -> None:
+    config = CONFIGS[size]
+    workspace = new_split_k_workspace(config, matrix(1, 1, torch.bfloat16), 2 * rows)
+    layers = [layer(config, torch.bfloat16)]
+    assert isinstance(new_stack(layers, 1e-6, rows, workspace), FusedLayers)
+    assert isinstance(new_stack(layers, 1e-6, rows + 1, workspace), LibraryLayers)
 
 
 @each_dtype

@@ -59,6 +59,9 @@ def test_empty_text_has_no_ids(tokenizer: Tokenizer) -> None:
     assert tokenizer.assistant("").text == []
 
 
+VOCAB = (recipe.VOICE / "vocab.json").read_text().rstrip()
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     for name in ("vocab.json", "merges.txt", "tokenizer_config.json"):
@@ -72,6 +75,7 @@ def directory(tmp_path: Path) -> Path:
         ("vocab.json", "[]", r"vocab\.json"),
         ("vocab.json", '{"a": "b"}', r"vocab\.json"),
         ("vocab.json", '{"a": 0}', "does not fit vocab"),
+        ("vocab.json", VOCAB[:-1] + ', "more": 1280}', "id 1280 is outside config.json's text_vocab_size 1280"),
         ("merges.txt", "#version: 0.2\na b c", r"merges\.txt: line 2"),
         ("merges.txt", "#version: 0.2\n", "'assistant' is not the single token"),
         ("tokenizer_config.json", "{}", "added_tokens_decoder"),

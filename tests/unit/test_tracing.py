@@ -1,6 +1,5 @@
 """Tracing of the stages: when it is on, what its export may cost, and that it costs nothing when it is off."""
 
-import asyncio
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ from syrinx_stages.connector.base import Claim, StreamEntry
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest, TaskType, decode_request, encode
+from syrinx_stages.gateway.fanout import AudioQueue
+from syrinx_stages.gateway.listener import Listener
 from syrinx_stages.gateway.outcomes import OutcomeTracker
 from syrinx_stages.gateway.speech import SpeechStream
 from syrinx_stages.gateway.trace import SpeechSpan
@@ -208,17 +209,18 @@ def audio(frame):
 
 async def exemplars(span):
     """Delivers a stream and returns the samples of its metrics that have an exemplar."""
-    registry, inbox = CollectorRegistry(), asyncio.Queue()
+    registry, queue = CollectorRegistry(), AudioQueue()
     for entry in audio(1):
-        inbox.put_nowait(entry)
+        queue.put_nowait(entry)
     ignore = lambda *_: None  # noqa: E731
-    tracker = OutcomeTracker(None, False, ignore)
+    tracker = OutcomeTracker(None, 0, ignore)
     ignored = (ignore,) * 5
-    stream = SpeechStream(REQUEST, inbox, time.monotonic(), 1.0, 5.0, Metrics(registry), tracker, *ignored, span)
+    listener = Listener(REQUEST, time.monotonic(), 1.0, Metrics(registry), tracker, span)
+    stream = SpeechStream(REQUEST, queue, listener, 5.0, *ignored)
     async for chunk in stream.audio():
         stream.delivered(chunk)
-    stream.complete()
-    stream.record_outcome()
+    listener.complete()
+    listener.record_outcome()
     families = text_string_to_metric_families(generate_latest(registry).decode())
     return [sample for family in families for sample in family.samples if sample.exemplar]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from matplotlib.figure import Figure
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from rich.console import Console
 
 from support.http_server import ScriptedResponse, http_server
@@ -26,7 +26,8 @@ from syrinx_operator.resource.spec import default_pipeline
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.betting import CERTAIN
 from syrinx_stages.contract import metrics as m
-from syrinx_stages.runtime.metrics import Metrics, PipelineSeries
+from syrinx_stages.runtime.exposition import Exposition
+from syrinx_stages.runtime.metrics import Metrics, series_labels
 
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 INITIAL = Setting(talker_max_num_seqs=1, codec_max_num_seqs=1, chunk_ramp=(2, 2, 4))
@@ -48,7 +49,7 @@ def root(tmp_path, monkeypatch):
 def up(root):
     """A pipeline named demo that is up, in Auto."""
     with claim(root, "demo") as slot:
-        slot.announce("http://127.0.0.1:1", "http://127.0.0.1:1", "Auto")
+        slot.announce("http://127.0.0.1:1", ("http://127.0.0.1:1",), "Auto")
         yield slot
 
 
@@ -91,24 +92,31 @@ def test_answers_what_if(up, capsys):
 def test_errors_name_a_remedy(root, capsys):
     assert "no local pipeline is running: run `syrinx up`" in refusal(capsys)
     with claim(root, "demo") as slot:
-        slot.announce("http://127.0.0.1:1", "http://127.0.0.1:1", "Off")
+        slot.announce("http://127.0.0.1:1", ("http://127.0.0.1:1",), "Off")
         assert "demo is not tuned: its spec.tuning.mode is Off" in refusal(capsys)
         assert "no local pipeline named other is running; running: demo" in refusal(capsys, "other")
-        slot.announce("http://127.0.0.1:1", "http://127.0.0.1:1", "Auto")
+        slot.announce("http://127.0.0.1:1", ("http://127.0.0.1:1",), "Auto")
         assert "demo has just started" in refusal(capsys)
         (slot.directory / tuning_files.STATE_FILE).write_text("{")
         assert "tuning.json: " in refusal(capsys)
     assert "--trial and --audit require --plot" in refusal(capsys, "--trial", "3")
 
 
-async def test_the_load_of_a_gateway_is_read_from_its_metrics():
+def _metrics(streams: int, waiting: int) -> bytes:
     metrics = Metrics(CollectorRegistry())
-    metrics[m.LIVE_STREAMS].set(3)
-    metrics[m.QUEUE_LENGTH].set(12)
-    text = generate_latest(PipelineSeries(metrics.registry, "demo"))
-    async with http_server(lambda request: ScriptedResponse(text)) as server:
-        assert await gateway_load(server.url) == "3 live streams, 12 requests waiting"
-    assert await gateway_load("http://127.0.0.1:1") == ""
+    metrics[m.LIVE_STREAMS].set(streams)
+    metrics[m.QUEUE_LENGTH].set(waiting)
+    return Exposition(metrics, series_labels("demo")).encode("")[0]
+
+
+async def test_the_load_sums_the_streams_of_all_gateways_that_respond_and_counts_their_one_queue_once():
+    async with (
+        http_server(lambda request: ScriptedResponse(_metrics(3, 12))) as one,
+        http_server(lambda request: ScriptedResponse(_metrics(4, 11))) as other,
+    ):
+        urls = [one.url, "http://127.0.0.1:1", other.url]
+        assert await gateway_load(urls) == "7 live streams, 12 requests waiting"
+    assert await gateway_load(["http://127.0.0.1:1"]) == await gateway_load([]) == ""
 
 
 def test_reports_a_missing_cluster_configuration(root, capsys, monkeypatch):

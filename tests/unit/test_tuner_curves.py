@@ -102,7 +102,6 @@ def test_the_cost_of_calls_is_recovered(cost):
     found = call_cost(calls(cost, shapes))
     assert (found.fixed, found.row, found.frame) == pytest.approx(cost, abs=1e-9)
     assert found.at(3, 5) == pytest.approx(cost[0] + 3 * (cost[1] + 5 * cost[2]))
-    assert found.times(2.0).at(3, 5) == pytest.approx(2 * found.at(3, 5))
 
 
 def test_no_part_of_the_cost_is_negative():

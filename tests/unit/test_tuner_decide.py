@@ -12,10 +12,9 @@ from syrinx_operator.resource.knobs import Knob
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.tuning_status import MAX_HISTORY, MAX_TRIED
 from syrinx_operator.tuner import decide as deciding
-from syrinx_operator.tuner.builder import SAME_LOAD
 from syrinx_operator.tuner.decide import assignment, decide
-from syrinx_operator.tuner.evidence import CaptureCost
-from syrinx_operator.tuner.trial import LABELS, MAX_TRIAL_SECONDS, SOAK_SECONDS
+from syrinx_operator.tuner.evidence import SAME_LOAD, WINDOW_SECONDS, CaptureCost
+from syrinx_operator.tuner.trial import LABELS, MAX_TRIAL_SECONDS
 
 HOUR = 3600.0
 BAD, WELL = 0.25, 0.02
@@ -73,7 +72,7 @@ def test_results_are_part_of_the_next_question():
     world.until(lambda w: len(w.questions) > count, 2 * HOUR)
     question = world.questions[-1]
     assert question.avoided == (BETTER,)
-    assert question.compared[0][:2] == (BETTER, BASE)
+    assert (question.compared[0].setting, question.compared[0].baseline) == (BETTER, BASE)
     assert question.compared[0].difference < 0
 
 
@@ -126,7 +125,7 @@ def test_a_setting_that_disappoints_after_its_trial_is_taken_back():
     turned = {"bad": WELL}
     world = World(lambda setting, _: turned["bad"] if setting == BETTER else BAD).until(in_phase("Soaking"))
     turned["bad"] = 0.8
-    world.until(lambda w: "Regressed" in w.events, SOAK_SECONDS)
+    world.until(lambda w: "Regressed" in w.events, WINDOW_SECONDS)
     assert world.setting == BASE
     assert world.verdicts == ["Promoted", "Regressed"]
     assert world.state.tried[-1].setting == BETTER and world.state.tried[-1].difference < 0
@@ -136,7 +135,7 @@ def test_a_load_that_grows_during_the_soak_takes_nothing_back():
     turned = {"bad": WELL}
     world = World(lambda setting, _: turned["bad"] if setting == BETTER else BAD).until(in_phase("Soaking"))
     turned["bad"], world.rate = 0.8, 4 * world.rate
-    world.until(lambda w: "Settled" in w.events, 2 * SOAK_SECONDS)
+    world.until(lambda w: "Settled" in w.events, 2 * WINDOW_SECONDS)
     assert world.setting == BETTER
 
 
@@ -154,7 +153,7 @@ def test_where_most_requests_are_bad_the_answer_comes_into_force_at_once():
     world = World(better(0.7, 0.1), gain=0.5).until(lambda w: w.events, 300)
     assert world.events == ["PutInForce"]
     assert world.setting == BETTER and world.is_plain
-    world.until(lambda w: "Settled" in w.events, 2 * SOAK_SECONDS)
+    world.until(lambda w: "Settled" in w.events, 2 * WINDOW_SECONDS)
     (known,) = world.state.tried
     assert (known.setting, known.baseline) == (BASE, BETTER)
     assert known.difference == pytest.approx(-0.6, abs=0.15)

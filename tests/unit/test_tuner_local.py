@@ -16,10 +16,12 @@ from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, d
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning import TuningSpec
 from syrinx_operator.resource.tuning_status import State
-from syrinx_operator.tuner.decide import Decision, Event
+from syrinx_operator.tuner.builder import Event
+from syrinx_operator.tuner.decide import Decision
 from syrinx_stages.contract.metrics import LIVE_STREAMS, MAX_NUM_SEQS
 from syrinx_stages.contract.settings import TOKEN_HEADER, CodecSettings, GatewaySettings, TalkerSettings
 from syrinx_stages.runtime.admin import create_admin
+from syrinx_stages.runtime.exposition import Exposition
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.settings_api import create_settings_api
@@ -84,7 +86,7 @@ class FakeChild:
             metrics[LIVE_STREAMS].set(0)
         else:
             metrics[MAX_NUM_SEQS].labels(self.stage.value).set(self.live.current.max_num_seqs)
-        return httpx.ASGITransport(create_admin([self.stub], metrics.registry))
+        return httpx.ASGITransport(create_admin([self.stub], Exposition(metrics)))
 
 
 class Script:

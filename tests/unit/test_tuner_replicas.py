@@ -20,7 +20,7 @@ from syrinx_operator.resource.tuning_status import (
     StepPoint,
 )
 from syrinx_operator.tuner import replicas
-from syrinx_operator.tuner.capacity import CapacityQuestion, capacity
+from syrinx_operator.tuner.capacity import capacity
 from syrinx_operator.tuner.plan import Question
 from syrinx_operator.tuner.policy import Scale
 from syrinx_operator.tuner.whatif import Load, Plant
@@ -51,7 +51,7 @@ class Service(World):
     def __init__(self, *, error=1.0, scales=None, **fields) -> None:
         """The model thinks that a replica serves `error` times what it does."""
         self.error = error
-        self.capacities: list[CapacityQuestion] = []
+        self.capacities: list[tuple[Question, float]] = []
         self.start_seconds, self.since = 60.0, {}
         scales = dict.fromkeys(TUNED_STAGES, scale()) if scales is None else scales
         super().__init__(lambda *_: self.badness(), policy=auto(scales=scales), proposal=None, **fields)
@@ -65,14 +65,13 @@ class Service(World):
     def badness(self) -> float:
         return max(0.001, *(1 - self.ready(stage) * able / self.rate for stage, able in self.ABLE.items()))
 
-    def ask_capacity(self, question: CapacityQuestion) -> Capacity:
-        self.capacities.append(question)
-        shares = {name: 1.0 for name in question.asked.load.rates}
+    def ask_capacity(self, question: Question, target: float) -> Capacity:
+        self.capacities.append((question, target))
+        shares = {name: 1.0 for name in question.load.rates}
         return Capacity(
-            time=question.time,
             setting=BASE,
             shares=shares,
-            frames=question.asked.load.frames,
+            frames=question.load.frames,
             curves={stage: Curve(self.error * able) for stage, able in self.ABLE.items()},
         )
 
@@ -133,7 +132,9 @@ def test_nothing_is_needed_of_a_stage_that_cannot_serve():
     assert Curve().needed(5.0) == Curve(2.0).needed(0.0) == 0
 
 
-def test_the_model_knows_what_needs_more_replicas():
+def test_the_model_knows_what_needs_more_replicas(monkeypatch):
+    monkeypatch.setattr("syrinx_operator.tuner.capacity._REQUESTS", 400)
+
     def curves(target=0.95, slowdown=1.0, resident=64, burst=1.0):
         plant = Plant(
             talkers=1,
@@ -152,7 +153,7 @@ def test_the_model_knows_what_needs_more_replicas():
             rows={},
             ramps=(),
         )
-        return capacity(CapacityQuestion(asked=asked, target=target, time=START)).curves
+        return capacity(asked, target).curves
 
     usual, strict, slow = curves(), curves(target=0.998), curves(slowdown=2.0)
     narrow, bursty = curves(resident=4), curves(burst=4.0, target=0.99)
@@ -248,7 +249,7 @@ def test_replicas_are_removed_when_ten_minutes_did_not_need_them():
     assert most >= 7
     world.rate, before = 3.0, world.now
     world.until(lambda w: w.counts[TALKER] < most, HOUR)
-    assert world.now - before >= replicas.KEPT.total_seconds()
+    assert world.now - before >= replicas.BIN_SECONDS
     world.serve(HOUR)
     assert world.counts == {TALKER: 2, CODEC: 1}
     assert "ScaledDown" in world.events
@@ -365,8 +366,8 @@ def test_nothing_is_remembered_once_nothing_is_scaled():
 
 def test_the_capacity_is_asked_for_anew_when_the_setting_or_the_mix_changes():
     world = Service(rate=3.0, replicas=2).serve(4 * HOUR)
-    (question,) = world.capacities
-    assert question.asked.load.rate == pytest.approx(3.0, rel=0.3) and question.target == 0.95
+    ((question, target),) = world.capacities
+    assert question.load.rate == pytest.approx(3.0, rel=0.3) and target == 0.95
     world.policy = replace(world.policy, requested=replace(BASE, talker_max_num_seqs=4))
     world.serve(10 * MINUTE)
     assert len(world.capacities) > 1

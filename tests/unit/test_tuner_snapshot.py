@@ -24,12 +24,11 @@ def read(text, stage="gateway"):
 def test_a_gateways_counters():
     gateway = Gateway()
     gateway.serve(0.06, underruns=1)
-    gateway.serve(0.06, 0.4, talker="demo-talker-1", codec="demo-codec-1")
+    gateway.serve(0.06, 0.4)
     gateway.serve(20.0, task_type="Base")
     gateway.live(3)
-    gateway.metrics[contract.QUEUE_AGE].set(1.5)
     found = read(gateway.text)
-    assert (found.replica, found.stage, found.time, found.live_streams, found.queue_age) == ("r", "gateway", AT, 3, 1.5)
+    assert (found.replica, found.stage, found.time, found.live_streams) == ("r", "gateway", AT, 3)
     assert found.counts == {
         Series(BUCKET, ("CustomVoice",), 0.075): 2,
         Series(BUCKET, ("CustomVoice",), 0.5): 1,
@@ -61,7 +60,6 @@ def test_a_codecs_counters():
     codec = Worker("demo-codec-0", "codec")
     codec.calls(2, 8, "hit", 0.25)
     codec.steps(2, 0.5)
-    codec.ends("error")
     found = read(codec.text, "codec")
     assert found.device == "cpu"
     assert found.counts == {
@@ -70,7 +68,6 @@ def test_a_codecs_counters():
         Series(f"{contract.STEP_SECONDS.name}_count", ("2",)): 1,
         Series(f"{contract.STEP_SECONDS.name}_sum", ("2",)): 0.5,
         Series(contract.FRAMES.name, ()): 2,
-        Series(contract.REQUESTS_FINISHED.name, ("error",)): 1,
     }
 
 

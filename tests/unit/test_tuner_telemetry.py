@@ -10,7 +10,7 @@ from support.tuning import scaled
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.tuning_status import Forecast, Guard, Served, State, Trial
-from syrinx_operator.tuner.decide import Event
+from syrinx_operator.tuner.builder import Event
 from syrinx_operator.tuner.telemetry import TunerTelemetry
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

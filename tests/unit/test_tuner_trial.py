@@ -9,21 +9,19 @@ from simulator.scripted import clock
 from support.tuner_world import BASE, BETTER, World, better
 from syrinx_operator.resource.tuning_status import Guard, Served
 from syrinx_operator.tuner.betting import is_certain
-from syrinx_operator.tuner.evidence import Outcomes
+from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
+from syrinx_operator.tuner.evidence import MIN_REQUESTS, WINDOW_SECONDS, Outcomes
 from syrinx_operator.tuner.trial import (
-    CONFIRM_SECONDS,
     LABELS,
     LEAST_PAIRS,
     MAX_DISCARDED,
-    MAX_PERIOD_SECONDS,
     MAX_TRIAL_SECONDS,
     PERIOD_BAD_SECONDS,
-    PERIOD_REQUESTS,
     PERIOD_SECONDS,
     WASH_OUT_SECONDS,
     runs_candidate,
-    watched,
 )
+from syrinx_operator.tuner.watch import watched
 
 BAD = 0.3
 
@@ -81,12 +79,12 @@ def test_each_pair_has_both_settings_in_an_order_drawn_by_lot():
 
 
 @pytest.mark.parametrize(
-    ("rate", "seconds"), [(20.0, PERIOD_SECONDS + PERIOD_BAD_SECONDS * BAD), (0.25, PERIOD_REQUESTS / 0.25)]
+    ("rate", "seconds"), [(20.0, PERIOD_SECONDS + PERIOD_BAD_SECONDS * BAD), (0.25, MIN_REQUESTS / 2 / 0.25)]
 )
 def test_a_period_is_long_enough_for_some_requests_and_for_queues(rate, seconds):
     trial = World(better(BAD, 0.05), rate=rate).until(lambda w: w.state.trial is not None, 7200).state.trial
     assert trial.period_seconds == pytest.approx(seconds, rel=0.5)
-    assert PERIOD_SECONDS <= trial.period_seconds <= MAX_PERIOD_SECONDS
+    assert PERIOD_SECONDS <= trial.period_seconds <= WINDOW_SECONDS / 2
 
 
 def test_counting_waits_for_every_replica_and_the_wash_out():
@@ -106,7 +104,7 @@ def test_replicas_that_never_confirm_end_the_trial():
     world.until(lambda w: w.state.trial is None, 2 * MAX_TRIAL_SECONDS)
     assert world.verdicts == ["Inconclusive"]
     assert "confirmed" in world.state.history[0].reason
-    assert MAX_DISCARDED * CONFIRM_SECONDS < world.now < 1.5 * MAX_TRIAL_SECONDS
+    assert MAX_DISCARDED * OVERRIDE_TTL_SECONDS < world.now < 1.5 * MAX_TRIAL_SECONDS
     assert world.is_plain and world.setting == BASE
 
 

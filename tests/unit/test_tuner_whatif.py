@@ -185,6 +185,24 @@ def test_without_patience_what_waits_is_refused():
     assert hasty.well < 0.9
 
 
+def test_in_an_overload_streams_that_were_claimed_are_not_interrupted():
+    """As many rows as may be resident are slower than playback, so a talker must claim fewer."""
+    plant = replace(PLANT, patience=0.5, limits={}, reference={})
+    setting = replace(SETTING, talker_max_num_seqs=32)
+    served = [
+        factor * outcome(setting, load=rate(LOAD, factor), plant=plant, measured=machine(row=0.005)).well
+        for factor in (1.0, 3.0)
+    ]
+    assert served[0] > 0.5
+    assert served[1] > 0.9 * served[0]
+
+
+def test_a_stream_near_its_end_of_audio_gets_the_frames_that_are_there():
+    """Half of the second chunk takes much longer than the first one plays."""
+    slow, load = machine(step=0.06), Load(rates={"CustomVoice": 0.02}, frames=50.0)
+    assert outcome(replace(SETTING, chunk_ramp=(2, 25)), load=load, measured=slow).well == 1.0
+
+
 def test_engine_time_is_the_machines():
     found = outcome(replace(SETTING, talker_max_num_seqs=1), load=replace(LOAD, rates={"CustomVoice": 0.02}))
     # For each frame a step of one row, and a prefill for each 50; calls are about ten a request.

@@ -15,7 +15,7 @@ def live(spec, version=API_VERSION):
 
 
 NEWER = {
-    "voices": ["a"],
+    "melodies": ["a"],
     "talker": {"replicas": 2, "pitch": 3, "vllm": None},
     "codec": {"capturePairs": [{"rows": 1, "frames": 4, "priority": 1}], "env": []},
     "gateway": {"podTemplate": {"spec": {"unheardOf": 1}}, "podLabels": {"any": "label"}},
@@ -26,7 +26,7 @@ def test_unknown_fields_are_found_at_every_depth():
     known, unknown = without_unknown(live(NEWER), TTSPipeline)
     assert set(unknown) == {
         ("metadata", "uid"),
-        ("spec", "voices"),
+        ("spec", "melodies"),
         ("spec", "talker", "pitch"),
         ("spec", "codec", "capturePairs", 0, "priority"),
     }
@@ -36,7 +36,7 @@ def test_unknown_fields_are_found_at_every_depth():
 
 def test_a_pipeline_is_read_without_unknown_fields():
     assert parse_pipeline(live(NEWER)).spec.talker == TalkerSpec(replicas=2)
-    assert unknown_fields(live(NEWER)) == "spec.voices, spec.talker.pitch, spec.codec.capturePairs[0].priority"
+    assert unknown_fields(live(NEWER)) == "spec.melodies, spec.talker.pitch, spec.codec.capturePairs[0].priority"
     assert unknown_fields(live({"talker": {"replicas": 2}})) == ""
 
 

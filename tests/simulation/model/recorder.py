@@ -11,12 +11,15 @@ import hiredis
 
 from support.memory_redis import MemoryRedis
 from syrinx_stages.connector import redis_scripts as scripts
+from syrinx_stages.connector.redis_inbox import unpack
 from syrinx_stages.contract.messages import decode_request
 
 from .store import BEHIND, GONE, SUPERSEDED, WRITTEN
 from .trace import Action, Written
 
 Text = Sequence[str]
+UNCHECKED = "unchecked"
+"""The outcome of an entry that the writer sends again, because it must be checked."""
 
 
 class Recorder:
@@ -26,6 +29,8 @@ class Recorder:
         self.actions: list[Action] = []
         self._requests: dict[str, str] = {}
         """Request ID by entry ID of the queue."""
+        self._last: dict[tuple[str, str], tuple[str, str, Written]] = {}
+        """The group, the kind and the entry that a writer has written last to a stream."""
         self._readers: dict[bytes, Callable[[Text, Text, Any], None]] = {
             scripts.SUBMIT.digest: self._submit,
             scripts.ACCEPT.digest: self._accept,
@@ -52,7 +57,7 @@ class Recorder:
         self.actions.append(Action("claim", request, entry_id, group, owner))
 
     def _submit(self, keys: Text, arguments: Text, reply: Any) -> None:
-        request = _request(keys[3])
+        request = _request(keys[5])
         if _text(reply[0]) == "queued" and (queued := _text(reply[1])) not in self._requests:
             self._requests[queued] = request
             self.actions.append(Action("submit", request, queued, token=f"0:{queued.replace('-', '')}"))
@@ -60,7 +65,7 @@ class Recorder:
     def _accept(self, keys: Text, arguments: Text, reply: Any) -> None:
         _, group, owner, kind, _, *claims = arguments
         for number, (queued, taken_over) in enumerate(zip(claims[::2], claims[1::2], strict=True)):
-            token, request = _text(reply[number][0]), _request(keys[1 + 2 * number])
+            token, request = _text(reply[number][0]), _request(keys[2 + 3 * number])
             action = Action("accept", request, queued, group, owner, kind, token, taken_over=taken_over == "1")
             self.actions.append(action)
 
@@ -68,23 +73,39 @@ class Recorder:
         _, group, owner, kind, *claims = arguments
         lost = {_text(entry_id) for entry_id in reply}
         for number, (queued, token) in enumerate(zip(claims[::2], claims[1::2], strict=True)):
-            request = _request(keys[1 + 2 * number])
+            request = _request(keys[3 + 2 * number])
             held = queued not in lost
             self.actions.append(Action("refresh", request, queued, group, owner, kind, token, held=held))
 
     def _append(self, keys: Text, arguments: Text, reply: Any) -> None:
-        kinds = int(arguments[2])
-        streams = keys[1 + kinds :: 2]
-        start = 3 + 2 * kinds
-        finished = arguments[start + 6 * len(streams) :]
-        finishes = {int(number): queued for number, queued in zip(finished[::3], finished[2::3], strict=True)}
+        _, _, writer, _, _, count, *_ = arguments
+        direct, start = int(count), 6
         batches: dict[tuple[str, str, str], list[Written]] = {}
-        for number, stream in enumerate(streams):
-            position, _, kind, group, token, after = arguments[start + 6 * number : start + 6 * number + 6]
-            entry = Written(
-                _position(after), _position(position), token, _outcome(reply[number]), finishes.get(number + 1, "")
-            )
+
+        def add(stream: str, group: str, kind: str, entry: Written) -> None:
+            if entry.outcome == WRITTEN:
+                self._last[writer, stream] = group, kind, entry
             batches.setdefault((_request(stream), group, kind), []).append(entry)
+
+        outcomes = list(map(_outcome, reply[2:]))
+        positions = list[tuple[int, int]]()
+        while len(positions) < direct:
+            found = list(unpack(arguments[start + 1].encode("latin-1")))
+            positions += [_position(_text(position)) for _, position, _ in found]
+            start += 2 + sum(not message for *_, message in found)
+        for number, (stream, position) in enumerate(zip(keys[2 : 2 + direct], positions, strict=True)):
+            if outcomes[number] == UNCHECKED:
+                continue
+            # It must be what the model allows the writer of the entry before, which was checked or direct itself.
+            group, kind, last = self._last[writer, stream]
+            add(stream, group, kind, Written(last.position, position, last.token, outcomes[number]))
+        checked = keys[2 + direct :: 2]
+        finished = arguments[start + 6 * len(checked) :]
+        finishes = {int(number): queued for number, queued in zip(finished[::3], finished[2::3], strict=True)}
+        for number, stream in enumerate(checked):
+            position, _, kind, group, token, after = arguments[start + 6 * number : start + 6 * number + 6]
+            outcome, finished_claim = outcomes[direct + number], finishes.get(number + 1, "")
+            add(stream, group, kind, Written(_position(after), _position(position), token, outcome, finished_claim))
         for (request, group, kind), entries in batches.items():
             self.actions.append(Action("append", request, group=group, kind=kind, entries=tuple(entries)))
 
@@ -154,7 +175,7 @@ def _decoded(reply: bytes) -> Any:
 
 
 def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
 def _request(key: str) -> str:
@@ -167,4 +188,4 @@ def _position(text: str) -> tuple[int, int]:
 
 
 def _outcome(reply: Any) -> str:
-    return {0: WRITTEN, 1: GONE, 2: SUPERSEDED}.get(reply, BEHIND)
+    return {0: WRITTEN, 1: GONE, 2: SUPERSEDED, 3: UNCHECKED}.get(reply, BEHIND)

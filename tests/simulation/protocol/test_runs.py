@@ -9,6 +9,7 @@ import weakref
 import pytest
 
 from support.simulation.faults import Fault
+from support.simulation.planted import LOST_WITH_TALKERS
 from support.simulation.runner import outcomes
 from support.simulation.scenario import run
 
@@ -46,6 +47,12 @@ def test_rows_of_a_crashed_gateway_are_freed_also_if_nothing_else_happens():
     world = run(11, faults=[*settings, Fault("crash", 2.0, "gateway-0", 0.1, "process")])
     assert any(client.cut_off for client in world.clients)
     assert world.violations == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_client_gets_two_takes_if_codes_are_lost_with_their_talkers(seed):
+    """Other talkers sample the lost frames differently: the codecs start again, and gateways end what was published."""
+    assert run(seed, faults=LOST_WITH_TALKERS).violations == []
 
 
 def test_a_run_leaves_no_objects_behind():

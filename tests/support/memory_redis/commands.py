@@ -28,6 +28,11 @@ COMMANDS: dict[bytes, tuple[Command, int]] = {}
 """The function of each command and its least number of arguments."""
 DENY_OOM: set[bytes] = set()
 """Commands that a Redis whose memory is full refuses."""
+READ_ONLY = set(
+    b"EXISTS TYPE PTTL TTL SCAN GET STRLEN HGET HMGET HGETALL TIME XLEN XRANGE XREVRANGE XPENDING XINFO ZSCORE ZCOUNT "
+    b"ZRANGEBYSCORE ZLEXCOUNT ZREVRANGEBYLEX INFO".split()
+)
+"""Commands that change nothing. After any other one, Redis refuses no command of a script."""
 
 
 def command(name: str, least: int = 1, deny_oom: bool = False) -> Callable[[Command], Command]:

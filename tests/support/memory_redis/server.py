@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import hiredis
 
 from support.memory_redis import group_commands, stream_commands
-from support.memory_redis.commands import DENY_OOM, run_command
+from support.memory_redis import sorted_set_commands as sorted_set_commands
+from support.memory_redis.commands import DENY_OOM, READ_ONLY, run_command
 from support.memory_redis.scripting import interpreter
 from support.memory_redis.store import OnAppend, Store
 from support.memory_redis.streams import Stream
@@ -74,6 +75,8 @@ class MemoryRedis:
         self._scripts: dict[bytes, bytes] = {}
         self._blocked: dict[int, Client] = {}
         """Clients with a blocking read, the longest waiting first."""
+        self._script_wrote = False
+        """The script that runs has written: Redis then refuses none of its commands."""
         self._changed = False
         """An entry was added or a key deleted since blocked clients were last served."""
 
@@ -140,7 +143,7 @@ class MemoryRedis:
             return error
 
     def _command(self, name: bytes, arguments: Sequence[bytes]) -> Any:
-        if self.full and name in DENY_OOM:
+        if self.full and not self._script_wrote and name in DENY_OOM:
             raise ErrorReply(OUT_OF_MEMORY)
         return run_command(self, name, arguments)
 
@@ -206,10 +209,18 @@ class MemoryRedis:
     def _run_script(self, source: bytes, arguments: Sequence[bytes]) -> Encoded:
         count = integer(arguments[0])
         keys, rest = arguments[1 : 1 + count], arguments[1 + count :]
-        return interpreter().run(source, keys, rest, self._call_from_script)
+        self._script_wrote = False
+        try:
+            return interpreter().run(source, keys, rest, self._call_from_script)
+        finally:
+            self._script_wrote = False
 
     def _call_from_script(self, name: bytes, arguments: Sequence[bytes]) -> Any:
-        return self._read(name, arguments)[0]() if name in _READS else self._command(name, arguments)
+        if name in _READS:
+            return self._read(name, arguments)[0]()
+        reply = self._command(name, arguments)
+        self._script_wrote |= name not in READ_ONLY
+        return reply
 
     def _script(self, client: Client, arguments: Sequence[bytes]) -> Any:
         if arguments[0].upper() == b"FLUSH":

@@ -1,5 +1,6 @@
 """The keys of one database, with their expiry. Can be pickled: a copy is a replica that has stopped to follow."""
 
+from collections import UserDict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -8,11 +9,17 @@ from support.memory_redis.values import EntryId, ErrorReply
 
 T = TypeVar("T")
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
-TYPE_NAMES: dict[type, bytes] = {bytes: b"string", dict: b"hash", Stream: b"stream"}
+
+
+class SortedSet(UserDict[bytes, float]):
+    """The score of each member."""
+
+
+TYPE_NAMES: dict[type, bytes] = {bytes: b"string", dict: b"hash", Stream: b"stream", SortedSet: b"zset"}
 
 
 class Store:
-    """Values by key: bytes, dict (a hash) or `Stream`. `clock` returns Unix seconds."""
+    """Values by key: bytes, dict (a hash), `SortedSet` or `Stream`. `clock` returns Unix seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock

@@ -40,7 +40,7 @@ def replay(seed: int, bug_name: str | None) -> int:
     bug = next((bug for bug in BUGS if bug.name == bug_name), None)
     if bug is not None:
         with bug.plant():
-            world = run(seed, verbose=True)
+            world = run(seed, bug.faults, verbose=True)
     else:
         world = run(seed, verbose=True)
     for client in world.clients:

@@ -8,7 +8,8 @@ from support.simulation.clients import Client
 from support.simulation.engines import AudioFrame, Frame, start_of_chain
 from support.simulation.faults import Fault
 from support.simulation.history import Loss, Written
-from syrinx_stages.connector.base import MAX_DELIVERIES
+from syrinx_stages.connector.base import MAX_DELIVERIES, WRITER_GROUP
+from syrinx_stages.contract.frames import unpack_checksums
 from syrinx_stages.contract.keys import StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End
 
@@ -26,9 +27,8 @@ REPAIR_SECONDS = 4.0
 class Trajectory:
     """Follows the frames of one stream: each must continue all before it, and no earlier owner may come back."""
 
-    def __init__(self, seed: int, may_fork: bool) -> None:
+    def __init__(self, seed: int) -> None:
         self.frames = 0
-        self._may_fork = may_fork
         self.chain = start_of_chain(seed)
         self._row = 0
         self._earlier: set[int] = set()
@@ -40,7 +40,7 @@ class Trajectory:
         before, self.chain = self.chain, zlib.crc32(codes, self.chain)
         if frame.index != self.frames:
             return f"frame {frame.index} is in the place of frame {self.frames}"
-        if frame.chain != before and not self._may_fork:
+        if frame.chain != before:
             return f"frame {frame.index} does not continue the frames before it"
         return self._follow_row(frame.row, frame.index)
 
@@ -55,22 +55,23 @@ class Trajectory:
 class AudioTrajectory:
     """Follows the audio of one stream: that of the codes' trajectory, decoded without a gap."""
 
-    def __init__(self, seed: int, may_fork: bool) -> None:
-        self.codes = Trajectory(seed, may_fork)
-        self._may_fork = may_fork
+    def __init__(self, seed: int) -> None:
+        self.codes = Trajectory(seed)
         self._chain = 0
 
-    def follow(self, pcm: bytes) -> str | None:
-        """Returns what is wrong with the next frames."""
+    def follow(self, pcm: bytes, forks: bool = False) -> str | None:
+        """Returns what is wrong with the next frames. With `forks` they need not continue those before."""
         try:
             frames = AudioFrame.parse(pcm)
         except ValueError as error:
             return str(error)
         for frame in frames:
             self._chain = zlib.crc32(frame.codes, self._chain)
+            if forks:
+                self.codes.chain, self._chain, forks = Frame.parse(frame.codes).chain, frame.chain, False
             if (wrong := self.codes.follow(frame.codes)) is not None:
                 return wrong
-            if frame.chain != self._chain and not self._may_fork:
+            if frame.chain != self._chain:
                 return f"frame {self.codes.frames} was decoded after other frames"
         return None
 
@@ -86,8 +87,8 @@ def check_history(world: "World") -> Iterator[str]:
 
 
 def _wrong_with(entries: Sequence[Written], seed: int, may_fork: bool) -> str | None:
-    codes, audio = Trajectory(seed, may_fork), AudioTrajectory(seed, may_fork)
-    ended = False
+    codes, audio = Trajectory(seed), AudioTrajectory(seed)
+    ended, checksum = False, 0
     for written in entries:
         entry, wrong = written.entry, None
         if ended:
@@ -96,7 +97,11 @@ def _wrong_with(entries: Sequence[Written], seed: int, may_fork: bool) -> str | 
             parts = (entry.codes[at : at + FRAME_BYTES] for at in range(0, len(entry.codes), FRAME_BYTES))
             wrong = next(filter(None, map(codes.follow, parts)), None)
         elif isinstance(entry, Audio):
-            wrong = audio.follow(entry.pcm)
+            before, *_, after = unpack_checksums(entry.checksums)
+            forks, checksum = before != checksum, after
+            if forks and not may_fork:
+                return f"frame {audio.codes.frames + 1} announces that it does not continue the frames before it"
+            wrong = audio.follow(entry.pcm, forks)
         elif isinstance(entry, End):
             ended = True
         if wrong is None and written.position.frames != max(codes.frames, audio.codes.frames):
@@ -135,9 +140,21 @@ def _row(written: Written) -> int | None:
 def codes_may_be_lost(request_id: str, world: "World") -> bool:
     """Returns whether all copies of codes that a codec has decoded may be lost: in Redis, and with their talker.
 
-    The next talker then samples these frames again, and continues a codec's audio with other codes.
+    The next talker then samples these frames again. The audio of the first ones is not continued with them.
     """
-    return any(_lost_with_owner(loss, StreamKind.CODES, world) for loss in world.history.losses_of(request_id))
+    return any(
+        _lost_with_owner(loss, StreamKind.CODES, world) or _generated_again(loss, StreamKind.CODES, world)
+        for loss in world.history.losses_of(request_id)
+    )
+
+
+def _generated_again(loss: Loss, kind: StreamKind, world: "World") -> bool:
+    """Returns whether another owner has generated again what Redis has lost together with the claim of its owner."""
+    if WRITER_GROUP[kind] not in loss.claims:
+        return False
+    rows = {None, *map(_row, loss.lost[kind])}
+    written = world.history.streams.get((loss.request_id, kind), ())
+    return any(entry.at > loss.at and _row(entry) not in rows for entry in written)
 
 
 def _lost_with_owner(loss: Loss, kind: StreamKind, world: "World") -> bool:
@@ -163,8 +180,7 @@ def may_leave_streams(client: Client, world: "World") -> bool:
 def check_client(client: Client, world: "World") -> Iterator[str]:
     """Yields what is wrong with what a client has received."""
     name = f"client {client.wish.number}"
-    may_fork = codes_may_be_lost(client.request_id, world)
-    trajectory = AudioTrajectory(client.wish.number, may_fork)
+    trajectory = AudioTrajectory(client.wish.number)
     pcm = client.audio()
     if (wrong := trajectory.follow(pcm)) is not None:
         yield f"{name}: {wrong}"
@@ -172,7 +188,7 @@ def check_client(client: Client, world: "World") -> Iterator[str]:
     frames = trajectory.codes.frames
     if client.succeeded:
         stopped = frames > client.wish.frames // 2 and trajectory.codes.chain % 8 == 0
-        if frames != client.wish.frames and not (stopped or may_fork):
+        if frames != client.wish.frames and not stopped:
             yield f"{name}: the response ends after {frames} of {client.wish.frames} frames"
     elif not (client.departed or client.cut_off):
         yield from _check_failure(client, frames, world)
@@ -193,8 +209,9 @@ def _is_lost(client: Client, world: "World") -> bool:
     for loss in world.history.losses_of(client.request_id):
         if loss.entirely and loss.written(StreamKind.AUDIO):
             return True
-        if any(_lost_with_owner(loss, kind, world) for kind in (StreamKind.CODES, StreamKind.AUDIO)):
-            return True
+        for kind in (StreamKind.CODES, StreamKind.AUDIO):
+            if _lost_with_owner(loss, kind, world) or _generated_again(loss, kind, world):
+                return True
     return False
 
 

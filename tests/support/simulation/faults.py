@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from support.simulation.history import Owners
 from support.simulation.network import DOWN, UP
+from support.simulation.processes import KEYS
 
 if TYPE_CHECKING:
     from support.simulation.scenario import World
@@ -195,16 +197,22 @@ class Injector:
             self._later(end, setattr, self._world.redis, "full", False)
             return
         self._network.redis_is_down = True
+        owners = self._owners()
         self._later(end, setattr, self._network, "redis_is_down", False)
         if fault.kind == "fail-over":
             self._world.redis.replicas_lag = False
             self._world.redis.restart(self._copies[number])
-            self._world.history.roll_back(number)
+            self._world.history.roll_back(number, owners)
         else:
             self._world.redis.restart()
-            self._world.history.lose_everything()
+            self._world.history.lose_everything(owners)
+
+    def _owners(self) -> Owners:
+        store, requests = self._world.redis.store, self._world.history.seeds
+        owners = {request_id: store.find(KEYS.owners(request_id).encode()) for request_id in requests}
+        return {request_id: dict(tokens) for request_id, tokens in owners.items() if tokens is not None}
 
     def _copy(self, number: int) -> None:
         self._world.redis.replicas_lag = True
         self._copies[number] = self._world.redis.snapshot()
-        self._world.history.mark(number)
+        self._world.history.mark(number, self._owners())

@@ -6,10 +6,12 @@ from typing import NamedTuple
 
 from support.memory_redis.values import EntryId
 from support.simulation.loop import SimulatedLoop
-from syrinx_stages.contract.keys import Position, StreamKind
+from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, Entry, StreamCreated, decode_entry, decode_request
 
 StreamName = tuple[str, StreamKind]
+Owners = Mapping[str, Mapping[bytes, bytes]]
+"""The owner tokens of each request in Redis, by group."""
 
 
 class Written(NamedTuple):
@@ -30,6 +32,8 @@ class Loss:
     at: float
     entirely: bool
     """Redis has lost the request itself."""
+    claims: Set[str]
+    """The groups whose newest claim of the request is lost."""
     lost: Mapping[StreamKind, Sequence[Written]]
     kept: Mapping[StreamKind, Sequence[Written]]
 
@@ -42,6 +46,7 @@ class Loss:
 class _Mark:
     at: float
     requests: Set[str]
+    owners: Owners
     lengths: Mapping[StreamName, int]
 
 
@@ -81,20 +86,20 @@ class History:
             self.note(f"{request_id[:8]} {kind} {at[0]}-{at[1]}: {describe(entry)}")
             self.on_event(f"{self.seeds[request_id]} {kind}{' end' if isinstance(entry, End) else ''}")
 
-    def mark(self, number: int) -> None:
+    def mark(self, number: int, owners: Owners) -> None:
         """Remembers what a copy of Redis has, which may become the primary later."""
         lengths = {name: len(entries) for name, entries in self.streams.items()}
-        self._marks[number] = _Mark(self.loop.time(), frozenset(self.seeds), lengths)
+        self._marks[number] = _Mark(self.loop.time(), frozenset(self.seeds), owners, lengths)
 
-    def roll_back(self, number: int) -> None:
-        """The copy has become the primary: what was written since then is lost."""
-        self._lose(self._marks[number])
+    def roll_back(self, number: int, owners: Owners) -> None:
+        """The copy has become the primary: what was written since then is lost. `owners`: of the former primary."""
+        self._lose(self._marks[number], owners)
 
-    def lose_everything(self) -> None:
+    def lose_everything(self, owners: Owners) -> None:
         """Redis has restarted empty."""
-        self._lose(_Mark(0.0, frozenset(), {}))
+        self._lose(_Mark(0.0, frozenset(), {}, {}), owners)
 
-    def _lose(self, mark: _Mark) -> None:
+    def _lose(self, mark: _Mark, owners: Owners) -> None:
         for request_id in self.seeds:
             lost, kept = {}, {}
             for kind in (StreamKind.CODES, StreamKind.AUDIO):
@@ -102,8 +107,10 @@ class History:
                 kept[kind], lost[kind] = entries[:length], entries[length:]
                 del entries[length:]
             entirely = request_id not in mark.requests
+            newest, known = owners.get(request_id, {}), mark.owners.get(request_id, {})
+            claims = frozenset(group for group in Group if newest.get(group.encode()) != known.get(group.encode()))
             if entirely or any(lost.values()):
-                self.losses.append(Loss(request_id, mark.at, self.loop.time(), entirely, lost, kept))
+                self.losses.append(Loss(request_id, mark.at, self.loop.time(), entirely, claims, lost, kept))
 
     def losses_of(self, request_id: str) -> Iterator[Loss]:
         """Yields what Redis has lost of a request."""

@@ -4,19 +4,20 @@ import contextlib
 import hashlib
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+from support.simulation.faults import Fault
 from syrinx_stages.codec.service import CodecService
 from syrinx_stages.connector import redis_scripts as scripts
-from syrinx_stages.connector.redis_change_feed import StreamTail
 from syrinx_stages.connector.redis_consumer import RedisConsumer
-from syrinx_stages.connector.redis_reader import _Channel, _Subscription
+from syrinx_stages.connector.redis_reader import RedisReader, _Subscription
 from syrinx_stages.connector.redis_scripts import Script
 from syrinx_stages.gateway.fanout import FanOut
+from syrinx_stages.gateway.speech import SpeechStream
 from syrinx_stages.runtime.owned_requests import OwnedRequests
 from syrinx_stages.runtime.publisher import Publisher
 from syrinx_stages.talker.service import TalkerService
@@ -28,6 +29,8 @@ class Bug:
 
     name: str
     plant: Callable[[], AbstractContextManager[Any]]
+    faults: Sequence[Fault] | None = None
+    """Of each run, if those that its seed draws would rarely show the bug."""
 
 
 @contextlib.contextmanager
@@ -65,8 +68,19 @@ def all_of(*plants: Callable[[], AbstractContextManager[Any]]) -> AbstractContex
     return stack
 
 
-_NOT_FENCED = ("known ~= token and not is_newest(owners, group, token, kind)", "false")
+_NOT_FENCED = ("not is_newest(KEYS[2], owners, group, token, kind, key)", "false")
 _NOT_CONTINUOUS = ("last == after", "true")
+_ALL_DUE = ("or clock() - lease", "or '+inf'")
+_ALL_SETTLED = (" or retry == '1'", "")
+_SEARCHES = scripts.FIND_DUE, scripts.TAKE_OVER
+_NOT_RENEWED = ("redis.call('ZADD', leases, clock(), consumer)", "redis.call('ZADD', leases, 'NX', clock(), consumer)")
+_RENEWALS = scripts.FIND_DUE, scripts.TAKE_OVER, scripts.REFRESH, scripts.REPORT_CAPACITY, scripts.JOIN
+
+LOST_WITH_TALKERS = (
+    Fault("fail-over", 3.0, "redis", 0.3, 0.5, after="1 audio", delay=0.3),
+    *(Fault("crash", 3.0, f"talker-{number}", 0.1, "process", after="1 audio", delay=0.7) for number in range(2)),
+)
+"""Codes and audio are lost, and with both talkers all that could write the codes again."""
 
 BUGS = [
     Bug(
@@ -85,26 +99,35 @@ BUGS = [
         lambda: in_script(scripts.APPEND, *_NOT_CONTINUOUS),
     ),
     Bug(
+        "a takeover leaves the entries of the former owner unchecked",
+        lambda: in_script(scripts.ACCEPT, "redis.call('UNLINK', writers)", ""),
+    ),
+    Bug(
+        "a lost batch is not noticed",
+        lambda: in_script(scripts.APPEND, "redis.call('HGET', KEYS[2], writer) == last_batch", "true"),
+    ),
+    Bug(
         "what a fail-over has lost is not written again",
         lambda: in_method(Publisher, "_recover", "lost += missing", "pass"),
     ),
     Bug(
         "live claims are taken over",
-        lambda: in_script(scripts.TAKE_OVER, "'IDLE', ARGV[1] == '1' and '43200000' or ARGV[4], ", ""),
+        lambda: all_of(*(lambda script=script: in_script(script, *_ALL_DUE) for script in _SEARCHES)),
     ),
     Bug(
         "leases that could not be renewed are taken over after a reconnection",
-        lambda: in_method(
-            RedisConsumer, "_take_over", "self._lease_ms if settled else HANDED_OVER_MS", "self._lease_ms"
+        lambda: all_of(
+            *(lambda script=script: in_script(script, *_ALL_SETTLED) for script in _SEARCHES),
+            lambda: mock.patch.object(RedisConsumer, "_lease", property(lambda self: str(self._lease_ms))),
         ),
     ),
     Bug(
         "leases are not renewed",
-        lambda: in_script(scripts.REFRESH, "consumer, 0, unpack(mine)", "consumer, 86400000, unpack(mine)"),
+        lambda: all_of(*(lambda script=script: in_script(script, *_NOT_RENEWED) for script in _RENEWALS)),
     ),
     Bug(
         "a lost claim is not noticed",
-        lambda: in_script(scripts.REFRESH, "lost[#lost + 1] = id", "mine[#mine + 1] = id"),
+        lambda: in_script(scripts.REFRESH, "lost[#lost + 1] = id", ""),
     ),
     Bug(
         "a takeover ignores the frames that were written",
@@ -112,7 +135,17 @@ BUGS = [
     ),
     Bug(
         "a takeover publishes audio again",
-        lambda: in_method(CodecService, "admit", "skip=last.frames", "skip=0"),
+        lambda: in_method(CodecService, "_open", "skip=published", "skip=0"),
+    ),
+    Bug(
+        "a codec joins codes of two takes",
+        lambda: in_method(CodecService, "on_entry", "row.checksum != expected and", "False and"),
+        LOST_WITH_TALKERS,
+    ),
+    Bug(
+        "a gateway joins audio of two takes",
+        lambda: in_method(SpeechStream, "_checked", "checksum not in", "False and checksum not in"),
+        LOST_WITH_TALKERS,
     ),
     Bug(
         "the row of a lost claim stays",
@@ -120,15 +153,27 @@ BUGS = [
     ),
     Bug(
         "the reader does not read again after a lost connection",
-        lambda: in_method(StreamTail, "_start", "self._on_start()", "if self._last_read < 1: self._on_start()"),
+        lambda: in_method(RedisReader, "_on_connected", "self._subscriptions.values()", "[*self._to_read.values()]"),
+    ),
+    Bug(
+        "a stream has no reader but its first one",
+        lambda: in_script(scripts.READ, "string.find(known, inbox, 1, true)", "true"),
+    ),
+    Bug(
+        "a writer does not learn of a further reader",
+        lambda: in_script(scripts.READ, "if writer then redis.call('HDEL', writers, writer) end", ""),
     ),
     Bug(
         "the reader skips what arrives during a read",
-        lambda: in_method(_Channel, "_on_changes", "if subscription.reading:", "if False:"),
+        lambda: in_method(RedisReader, "_received", "if subscription.reading or", "if"),
     ),
     Bug(
         "the reader returns entries twice",
-        lambda: in_method(_Subscription, "is_new", "position <= self._delivered and", "False and"),
+        # The checksums would show it, and the codec would start again.
+        lambda: all_of(
+            lambda: in_method(_Subscription, "is_new", "position <= self._delivered and", "False and"),
+            lambda: in_method(CodecService, "on_entry", "row.checksum != expected and", "False and"),
+        ),
     ),
     Bug(
         "a request is not released",

@@ -219,7 +219,7 @@ class Gateway(Replica):
         """Requests in progress, and what disconnects their clients."""
 
     def build(self, connector: RedisConnector, metrics: Metrics) -> GatewayService:
-        service = GatewayService(self.config, connector, metrics)
+        service = GatewayService(self.config, [connector], metrics)
         self.app = create_app(service)
         self.responses = {}
         return service

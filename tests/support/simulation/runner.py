@@ -3,9 +3,10 @@
 import contextlib
 import gc
 import multiprocessing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from support.simulation.faults import Fault
 from support.simulation.planted import BUGS, Bug
 from support.simulation.scenario import run
 
@@ -25,10 +26,10 @@ class Outcome:
     violations: list[str] = field(default_factory=list)
 
 
-def outcome(seed: int) -> Outcome:
-    """Runs a seed. An exception of the run is a violation."""
+def outcome(seed: int, faults: Sequence[Fault] | None = None) -> Outcome:
+    """Runs a seed, with the faults that it draws or with those given. An exception of the run is a violation."""
     try:
-        world = run(seed)
+        world = run(seed, faults)
     except Exception as error:
         return Outcome(seed, 0, 0, [f"the run failed: {error!r}"])
     served = sum(client.succeeded for client in world.clients)
@@ -46,7 +47,7 @@ def outcomes(seeds: range, jobs: int) -> Iterator[Outcome]:
 def seed_that_finds(bug: Bug, seeds: Iterable[int]) -> int | None:
     """Returns the first of some seeds that finds a planted bug, or None."""
     with bug.plant(), _few_collections():
-        return next((seed for seed in seeds if outcome(seed).violations), None)
+        return next((seed for seed in seeds if outcome(seed, bug.faults).violations), None)
 
 
 def find_planted(jobs: int) -> Iterator[tuple[str, int | None]]:

@@ -1,0 +1,134 @@
+"""Capacity reports: what replicas of a group can serve together, kept as sums."""
+
+import math
+import random
+import time
+
+import pytest
+
+from syrinx_stages.connector.base import Capacity
+from syrinx_stages.contract.keys import Group
+
+
+async def test_a_report_returns_the_room_of_the_codecs(world):
+    talker, codec = world.replica(Group.TALKERS, "t"), world.replica(Group.CODECS, "c")
+    capacity = Capacity(free=1, requests_per_second=0.0)
+    assert await talker.report(capacity) is None
+    await codec.report(Capacity(free=5, requests_per_second=1.0))
+    assert await talker.report(capacity) == 5
+    await world.replica(Group.CODECS, "d").report(Capacity(free=2, requests_per_second=1.0))
+    assert await talker.report(capacity) == 7
+    for name in ("c", "d"):
+        await world.replica(Group.CODECS, name).report(Capacity(free=1.5, requests_per_second=1.0))
+    assert await talker.report(capacity) == 2, "two halves are no room"
+    for name in ("c", "d"):
+        await world.replica(Group.CODECS, name).report(Capacity(free=0.6, requests_per_second=1.0))
+    assert await talker.report(capacity) == 0.9, "there will be room soon"
+    for name in ("c", "d"):
+        await world.replica(Group.CODECS, name).report(Capacity(free=-1.2, requests_per_second=1.0))
+    assert await talker.report(capacity) == -2.4
+
+
+def room(reports):
+    """Returns the requests that codecs can take, by their reports."""
+    whole = sum(max(math.floor(report.free), 0) for report in reports)
+    return whole or min(sum(report.free for report in reports), 0.9)
+
+
+def expected_wait(groups):
+    """Returns the expected wait of a request behind another one, in seconds, by the reports of each group."""
+    seconds = 0.0
+    for reports in groups:
+        rate = sum(report.requests_per_second for report in reports)
+        if rate > 0 and sum(max(math.floor(report.free), 0) for report in reports) < 2:
+            seconds = max(seconds, (2 - sum(report.free for report in reports)) / rate)
+    return seconds
+
+
+class Reporters:
+    """Replicas with the last report of each, which are repeated before they expire."""
+
+    def __init__(self, world):
+        self.world, self.replicas, self.reports, self.repeated = world, {}, {}, time.monotonic()
+
+    async def report(self, group, name, capacity):
+        if (group, name) not in self.replicas:
+            self.replicas[group, name] = self.world.replica(group, name)
+        self.reports[group, name] = capacity
+        return await self.replicas[group, name].report(capacity)
+
+    async def leave(self, group, name):
+        if (replica := self.replicas.pop((group, name), None)) is not None:
+            del self.reports[group, name]
+            await replica.take_over(1)
+            await replica.close()
+
+    async def of(self, group):
+        """Returns the reports of a group."""
+        if time.monotonic() - self.repeated > 0.5:
+            for (each, name), capacity in self.reports.items():
+                await self.report(each, name, capacity)
+            self.repeated = time.monotonic()
+        return [capacity for (each, _), capacity in self.reports.items() if each is group]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_the_sums_are_those_of_the_last_report_of_each_replica(world, seed):
+    chance, gateway, reporters = random.Random(seed), world.connector(), Reporters(world)
+    await world.submit(gateway)
+    for _ in range(60):
+        group, name = chance.choice(list(Group)), chance.choice("abc")
+        if chance.random() < 0.1:
+            await reporters.leave(group, name)
+        else:
+            free, rate = chance.choice((chance.randint(-20, 20) / 10, 0.7125)), chance.choice((0.0, 0.25, 0.333))
+            codecs_free = await reporters.report(group, name, Capacity(free, rate))
+            codecs = await reporters.of(Group.CODECS)
+            expects_room = codecs and group is Group.TALKERS
+            assert codecs_free == (pytest.approx(room(codecs), abs=0.005) if expects_room else None)
+        groups = [await reporters.of(each) for each in Group]
+        assert (await gateway.queue()).expected_seconds == pytest.approx(expected_wait(groups), abs=0.05)
+
+
+async def test_a_report_counts_for_two_seconds(world, until):
+    """Neither other reports nor submissions and measurements make it count longer, or less long."""
+    gateway, talker, other = world.connector(), world.replica(Group.TALKERS, "t"), world.replica(Group.TALKERS, "u")
+    await world.submit(gateway)
+    started = time.monotonic()
+    await talker.report(Capacity(free=-3, requests_per_second=1.0))
+    reported = time.monotonic()
+
+    async def has_expired():
+        before = time.monotonic()
+        await other.report(Capacity(free=0, requests_per_second=1.0))
+        if counts := (await gateway.queue()).expected_seconds == pytest.approx(2.5):
+            assert before - reported < 2.1
+        return not counts
+
+    await until(has_expired)
+    assert time.monotonic() - started > 2
+    assert (await gateway.queue()).expected_seconds == pytest.approx(2.0)
+    assert await world.raw.hget(world.keys.capacity, "talkers:t") is None
+    assert await world.raw.hget(world.keys.capacity, "talkers:u") is not None
+
+
+async def test_a_replica_that_leaves_takes_its_report_along(world):
+    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    await world.submit(gateway)
+    await talker.take_over(1)
+    await talker.report(Capacity(free=0, requests_per_second=1.0))
+    assert (await gateway.queue()).expected_seconds == 2
+    await talker.close()
+    assert await world.raw.hget(world.keys.capacity, "talkers:t") is None
+    assert (await gateway.queue()).expected_seconds == 0
+
+
+async def test_a_clock_that_a_fail_over_has_put_back_does_not_keep_reports(world):
+    gateway, talker, other = world.connector(), world.replica(Group.TALKERS, "t"), world.replica(Group.TALKERS, "u")
+    await world.submit(gateway)
+    later = 1000 * (time.time() + 60)
+    await world.raw.hset(world.keys.capacity, mapping={"talkers:t": b"%d 1 1" % later, "talkers:u": b"%d 1 1" % later})
+    await world.raw.hdel(world.keys.capacity, "due")
+    for replica in (talker, other):
+        await replica.report(Capacity(free=0, requests_per_second=1.0))
+    assert int(await world.raw.hget(world.keys.capacity, "due")) < 1000 * (time.time() + 3)

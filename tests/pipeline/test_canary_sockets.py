@@ -1,0 +1,185 @@
+"""Sessions of text that streams in, forwarded to the gateway of a canary, with scripted stages behind both."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import InvalidStatus
+
+from support.gateway import DEADLINE, Gateway, Script, gateway, tone, until
+from support.speech_socket import Client, connected
+from syrinx_stages.connector.server import free_port
+from syrinx_stages.contract.api import SPEECH_STREAM_PATH
+from syrinx_stages.gateway import websocket
+from syrinx_stages.gateway.api import create_app
+from syrinx_stages.runtime.server import HttpServer
+from syrinx_stages.runtime.settings import SettingsUpdate
+
+PCM = {"response_format": "pcm", "stream_audio": True}
+
+
+@dataclass
+class Pair:
+    """Two gateways of different model generations on one Redis, with the server of the processes."""
+
+    stable: Gateway
+    canary: Gateway
+    url: str
+    canary_url: str
+
+    def route(self, url: str = "") -> None:
+        """Sends all of the stable gateway's sessions to the canary, or to another server."""
+        canary = {"weight": 1.0, "urls": [url or self.canary_url]}
+        self.stable.service.live.apply(SettingsUpdate({"canary": canary}, seconds=60.0))
+
+    async def forwarded(self, outcome: str) -> None:
+        """Waits until one forward is counted, with this outcome."""
+        count = self.stable.metric
+        await until(lambda: count("syrinx_canary_forwards_total", outcome=outcome) == 1, f"one is {outcome}")
+        assert (
+            sum(count("syrinx_canary_forwards_total", outcome=each) for each in ("answered", "fallback", "failed")) == 1
+        )
+
+    async def counted(self, side: Gateway, outcome: str) -> None:
+        served = {"task_type": "CustomVoice", "outcome": outcome}
+        await until(lambda: side.metric("syrinx_requests_total", **served) == 1, f"one request is {outcome}")
+
+
+@contextlib.asynccontextmanager
+async def server_of(running: Gateway) -> AsyncIterator[str]:
+    server = HttpServer(create_app(running.service), "127.0.0.1", 0, 100, websocket_path=SPEECH_STREAM_PATH)
+    try:
+        yield server.url
+    finally:
+        await server.close()
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
+    async with (
+        gateway() as stable,
+        gateway(generation="canary") as canary,
+        server_of(stable) as url,
+        server_of(canary) as canary_url,
+    ):
+        yield Pair(stable, canary, url, canary_url)
+
+
+async def speak(client: Client, text: str = "Hello.") -> None:
+    await client.send("session.config", **PCM)
+    await client.send("input.text", text=text)
+    await client.send("input.done")
+
+
+async def test_a_forwarded_session_is_served_and_counted_by_the_canary_alone(pair: Pair) -> None:
+    pair.route()
+    async with connected(pair.url, subprotocols=["speech"]) as client:
+        assert client.socket.subprotocol == "speech"
+        for utterance in range(2):
+            await speak(client)
+            assert (await client.until("session.done"))["utterance_index"] == utterance
+            assert client.audio[utterance, 0] == tone(10)
+        await client.send("session.close")
+        await client.socket.wait_closed()
+    assert client.socket.close_code == 1000
+    assert (len(pair.stable.stages.seen), len(pair.canary.stages.seen)) == (0, 2)
+    await pair.forwarded("answered")
+
+
+async def test_errors_and_close_codes_are_those_of_the_canary(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "IDLE_SECONDS", 0.2)
+    pair.route()
+    async with connected(pair.url) as client:
+        await client.send("session.config", voice="nobody")
+        assert (await client.until("error"))["param"] == "voice"
+        assert (await client.until("error"))["code"] == "idle_timeout"
+        await client.socket.wait_closed()
+    assert client.socket.close_code == 1008
+    await pair.forwarded("answered")
+
+
+async def test_a_cancel_reaches_the_canary(pair: Pair) -> None:
+    pair.route()
+    pair.canary.stages.script = Script(frames=40, pause_after=2)
+    async with connected(pair.url) as client:
+        await speak(client)
+        await client.until("audio.start")
+        await client.send("cancel")
+        assert (await client.until("audio.done"))["finish_reason"] == "canceled"
+        await pair.counted(pair.canary, "cancelled")
+    pair.canary.stages.script.go.set()
+
+
+async def test_a_client_that_leaves_reaches_the_canary(pair: Pair) -> None:
+    pair.route()
+    pair.canary.stages.script = Script(frames=40, pause_after=2)
+    async with connected(pair.url) as client:
+        await speak(client)
+        await client.until("audio.start")
+    await pair.counted(pair.canary, "cancelled")
+    pair.canary.stages.script.go.set()
+    await pair.forwarded("answered")
+
+
+async def test_a_canary_that_cannot_be_reached_costs_no_session(pair: Pair) -> None:
+    pair.route(f"http://127.0.0.1:{free_port()}")
+    async with connected(pair.url) as client:
+        await speak(client)
+        await client.until("session.done")
+    assert client.audio[0, 0] == tone(10)
+    await pair.counted(pair.stable, "stop")
+    await pair.forwarded("fallback")
+
+
+async def test_a_version_without_sessions_costs_none(pair: Pair) -> None:
+    async with serve(
+        lambda socket: socket.close(), "127.0.0.1", 0, process_request=lambda c, r: c.respond(404, "")
+    ) as old:
+        pair.route(f"http://127.0.0.1:{old.sockets[0].getsockname()[1]}")
+        async with connected(pair.url) as client:
+            await speak(client)
+            await client.until("session.done")
+    await pair.forwarded("fallback")
+
+
+async def test_a_canary_that_is_lost_gives_an_error(pair: Pair) -> None:
+    async def lost(socket: ServerConnection) -> None:
+        await socket.recv()
+        socket.transport.abort()
+
+    async with serve(lost, "127.0.0.1", 0) as server:
+        pair.route(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        async with connected(pair.url) as client:
+            await speak(client)
+            assert (await client.until("error"))["code"] == "internal_error"
+            await client.socket.wait_closed()
+    assert client.socket.close_code == 1011
+    await pair.forwarded("failed")
+
+
+async def test_a_web_page_of_another_origin_is_refused_before(pair: Pair) -> None:
+    pair.route()
+    with pytest.raises(InvalidStatus) as refused:
+        async with connected(pair.url, additional_headers={"Origin": "https://attacker.example"}):
+            pass
+    assert refused.value.response.status_code == 403
+    assert pair.stable.metric("syrinx_canary_forwards_total", outcome="answered") == 0
+
+
+async def test_a_drain_lets_an_utterance_end(pair: Pair) -> None:
+    pair.route()
+    pair.canary.stages.script = Script(pause_after=2)
+    async with connected(pair.url) as client:
+        await speak(client)
+        await client.until("audio.start")
+        drain = asyncio.create_task(pair.stable.service.drain(DEADLINE))
+        await until(lambda: pair.stable.service.requests.draining, "the drain has begun")
+        pair.canary.stages.script.go.set()
+        await client.until("session.done")
+        await client.socket.wait_closed()
+        await drain
+    assert client.audio[0, 0] == tone(10)
+    assert client.socket.close_code == 1012

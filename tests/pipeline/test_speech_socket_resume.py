@@ -1,0 +1,155 @@
+"""An utterance is continued on another connection, also to another gateway after the first was killed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from support.process import StageProcess
+from support.speech_socket import Client, connected, serving
+from support.stages import Pipeline, pipeline
+from support.streams import redis_url
+from syrinx_stages.gateway import service as gateway_service
+
+TEXT = "The old teacher found two heavy bags. 12.5 kg were in each, for $5.50."
+CONFIG = {"text_mode": "tokens", "seed": 5, "request_id": "turn-1"}
+
+
+@pytest.fixture
+async def stages() -> AsyncIterator[Pipeline]:
+    async with pipeline() as running:
+        yield running
+
+
+async def expected_audio(url: str) -> bytes:
+    body = {"input": TEXT, "response_format": "pcm", "seed": 5, "non_streaming_mode": False}
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
+        return (await http.post(f"{url}/v1/audio/speech", json=body)).content
+
+
+async def begin(client: Client) -> int:
+    """Sends the text up to within a number, and receives some audio. Returns the number of the first sample."""
+    await client.send("session.config", **CONFIG)
+    await client.send("input.text", text=TEXT[:40])
+    start = await client.until("audio.start")
+    await client.receive()
+    return start["offset"]
+
+
+async def go_on(client: Client, offset: int, received: bytes, characters: int | None = None) -> bytes:
+    """Continues the utterance. Returns the rest of its audio."""
+    await client.send("session.config", **CONFIG, audio_offset=offset + len(received) // 2)
+    resumed = await client.until("session.resumed")
+    assert resumed["request_id"] == "turn-1"
+    if characters is not None:
+        assert resumed["characters"] == characters
+    if not resumed["ended"]:
+        await client.send("input.text", text=TEXT[resumed["characters"] :])
+        await client.send("input.done")
+    await client.until("session.done")
+    start = client.of_type("audio.start")
+    assert not start or start[0]["offset"] == offset + len(received) // 2
+    assert not client.of_type("error")
+    return client.audio.get((0, 0), b"")
+
+
+@pytest.mark.parametrize("cut", [0, 2, 4000], ids=["at a chunk", "within a frame", "earlier"])
+async def test_another_gateway_continues_after_a_lost_connection(stages: Pipeline, cut: int) -> None:
+    async with serving(stages.streams) as (first, _, _), serving(stages.streams) as (second, _, _):
+        expected = await expected_audio(first)
+        async with connected(first) as client:
+            offset = await begin(client)
+            client.socket.transport.abort()
+        received = client.audio[0, 0]
+        received = received[: len(received) - cut]
+        async with connected(second) as client:
+            rest = await go_on(client, offset, received, characters=40)
+            # The next utterance has no name.
+            await client.send("input.text", text=TEXT)
+            await client.send("input.done")
+            await client.until("session.done")
+        assert received + rest == client.audio[1, 0] == expected
+
+
+async def test_another_gateway_continues_after_a_kill(stages: Pipeline, tmp_path: Path) -> None:
+    """The first gateway is a process, and dies from SIGKILL."""
+    environment = {"REDIS_URL": redis_url()}
+    keys = stages.streams.keys
+    names = {"pipeline": keys.pipeline, "generation": keys.generation, "port": 0, "admin_port": 0}
+    process = StageProcess("gateway", tmp_path, None, environment=environment, **names)
+    with process:
+        await asyncio.to_thread(process.started)
+        await asyncio.to_thread(process.ready)
+        async with connected(process.line["url"]) as client:
+            offset = await begin(client)
+            process.process.kill()
+            await client.socket.wait_closed()
+        received = client.audio[0, 0]
+        async with serving(stages.streams) as (second, _, _):
+            expected = await expected_audio(second)
+            async with connected(second) as client:
+                rest = await go_on(client, offset, received)
+            assert received + rest == expected
+
+
+async def test_what_is_not_continued_is_released(stages: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_service, "RESUME_SECONDS", 0.5)
+    async with serving(stages.streams) as (url, _, _):
+        async with connected(url) as client:
+            await begin(client)
+            client.socket.transport.abort()
+        assert len(stages.streams) > 0
+        while len(stages.streams):
+            await asyncio.sleep(0.01)
+        assert not stages.workers[0].rows
+
+
+async def test_an_utterance_that_cannot_be_continued(stages: Pipeline) -> None:
+    async with serving(stages.streams) as (url, _, _), connected(url) as client, connected(url) as other:
+        await client.send("session.config", **CONFIG, audio_offset=100)
+        error = await client.until("error")
+        assert (error["code"], error["param"]) == ("request_not_found", "request_id")
+        await begin(client)
+        await other.send("session.config", **CONFIG)
+        await other.send("input.text", text=TEXT)
+        error = await other.until("error")
+        assert (error["code"], error["param"]) == ("request_in_use", "request_id")
+        await client.send("cancel")
+        await client.until("session.done")
+        while len(stages.streams):
+            await asyncio.sleep(0.01)
+
+
+async def test_cancel_releases_an_utterance_that_could_be_continued(stages: Pipeline) -> None:
+    """Also one whose text was complete before it began."""
+    async with serving(stages.streams) as (url, _, _), connected(url) as client:
+        for done in (False, True):
+            await client.send("session.config", **CONFIG)
+            await client.send("input.text", text="The" if done else TEXT)
+            if done:
+                await client.send("input.done")
+            else:
+                await client.until("audio.start")
+            await client.send("cancel")
+            await client.until("session.done")
+            async with asyncio.timeout(5):
+                while len(stages.streams) or stages.workers[0].rows:
+                    await asyncio.sleep(0.01)
+
+
+async def test_audio_that_is_no_longer_kept(stages: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_service, "RESUME_FRAMES", 0)
+    async with serving(stages.streams) as (url, _, _):
+        async with connected(url) as client:
+            offset = await begin(client)
+            await client.send("input.text", text=TEXT[40:])
+            while len(client.audio[0, 0]) < 50_000:
+                await client.receive()
+            await asyncio.sleep(0.1)
+            client.socket.transport.abort()
+        async with connected(url) as client:
+            await client.send("session.config", **CONFIG, audio_offset=offset + 2000)
+            error = await client.until("error")
+            assert (error["code"], error["param"]) == ("audio_expired", "audio_offset")

@@ -1,0 +1,220 @@
+"""Requests whose text arrives while it is spoken, through talkers and codecs with the bundled voice."""
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from support.colocated import ColocatedPipeline
+from support.stages import DEADLINE, Pipeline, ReceivedAudio, pipeline, receive, request, submit, synthesize, until
+from syrinx_stages.codec import rows as codec_rows
+from syrinx_stages.connector.base import Behind, Gone, StreamEntry
+from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Position, StreamKind
+from syrinx_stages.contract.messages import EndReason, RunawayGuard, SpeechRequest, Text, TextEnd
+from syrinx_stages.talker import scheduler
+
+TEXT = "The old teacher found two heavy bags. Who carried them after the storm?"
+BEGINNING = "The old teacher "
+
+
+def streamed(name: str, **fields: object) -> SpeechRequest:
+    defaults = {"text": BEGINNING, "streams_text": True, "non_streaming_text": False, "guard": RunawayGuard()}
+    return request(name, **{**defaults, **fields})
+
+
+def whole(name: str, text: str = TEXT) -> SpeechRequest:
+    return request(name, text, non_streaming_text=False, guard=RunawayGuard(max_frames=200))
+
+
+class Writer:
+    """Writes the text of a request as a gateway does."""
+
+    def __init__(self, connector: RedisConnector, item: SpeechRequest) -> None:
+        self.connector, self.item = connector, item
+        self.at, self.after = len(item.text), STREAM_CREATED
+
+    async def write(self, text: str) -> Gone | Behind | None:
+        self.at += len(text)
+        return await self._append(Position(self.at), Text(text))
+
+    async def end(self) -> Gone | Behind | None:
+        return await self._append(Position(self.at, END_SEQUENCE), TextEnd(RunawayGuard(max_frames=200)))
+
+    async def _append(self, at: Position, entry: Text | TextEnd) -> Gone | Behind | None:
+        event = StreamEntry(self.item.id, StreamKind.TEXT, at, entry)
+        outcome = await self.connector.append_text(self.item.id, self.after, [event])
+        self.after = at
+        return outcome
+
+
+def cuts(text: str, chance: random.Random) -> list[str]:
+    pieces = []
+    while text:
+        size = chance.choice((1, 2, 5, 12))
+        pieces.append(text[:size])
+        text = text[size:]
+    return pieces
+
+
+async def speak(
+    stages: Pipeline, name: str, pieces: Sequence[str], chance: random.Random, **fields: object
+) -> ReceivedAudio:
+    """Submits a request and writes its text piece by piece."""
+    gateway, item = stages.connector(), streamed(name, **fields)
+    ticket = await submit(gateway, item)
+    receiving = asyncio.create_task(receive(stages.connector(), name))
+    writer = Writer(gateway, item)
+    for piece in pieces:
+        assert await writer.write(piece) is None
+        await asyncio.sleep(chance.choice((0.0, 0.0, 0.01, 0.1)))
+    assert await writer.end() is None
+    received = await receiving
+    await gateway.release(ticket)
+    return received
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_audio_does_not_depend_on_cuts_and_delays(seed: int) -> None:
+    chance = random.Random(seed)
+    async with pipeline() as stages:
+        expected = await synthesize(stages.connector(), whole("a"))
+        received = await speak(stages, "a", cuts(TEXT[len(BEGINNING) :], chance), chance)
+        assert received.pcm == expected.pcm
+        assert received.end == expected.end
+        assert received.end is not None and received.end.reason is EndReason.STOP
+        await until(lambda: not stages.workers[0].ownership.claims, "the request was released")
+        assert len(stages.streams) == 0
+
+
+NUMBERS, WORDS = "It costs $5.50 in 2024.", "It costs five dollars and fifty cents in twenty twenty-four."
+ENGLISH = {"languages": ("english",)}
+
+
+async def test_numbers_are_normalized_however_they_are_cut() -> None:
+    chance = random.Random(3)
+    async with pipeline() as stages:
+        expected = await synthesize(stages.connector(), whole("a", WORDS))
+        assert (await synthesize(stages.connector(), whole("a", NUMBERS))).pcm != expected.pcm
+        item = request("a", NUMBERS, non_streaming_text=False, guard=RunawayGuard(max_frames=200), **ENGLISH)
+        assert (await synthesize(stages.connector(), item)).pcm == expected.pcm, "a text that has ended"
+        for pieces in ([NUMBERS[9:]], list(NUMBERS[9:]), cuts(NUMBERS[9:], chance)):
+            received = await speak(stages, "a", pieces, chance, text=NUMBERS[:9], **ENGLISH)
+            assert (received.pcm, received.end) == (expected.pcm, expected.end)
+
+
+async def test_another_talker_continues_within_a_number() -> None:
+    async with pipeline() as stages:
+        expected = await synthesize(stages.connector(), whole("a", WORDS))
+        gateway, item = stages.connector(), streamed("a", text="It costs $", **ENGLISH)
+        await submit(gateway, item)
+        receiving = asyncio.create_task(receive(stages.connector(), "a"))
+        first, writer = stages.workers[0], Writer(gateway, item)
+        await writer.write("5.5")
+        await until(lambda: "a" in first.rows and first.rows["a"].produced == 1, "the row waits for the number")
+        second = await stages.talker("talker-1")
+        await stages.kill(first)
+        await writer.write("0 in 20")
+        await until(lambda: "a" in second.rows and second.rows["a"].produced > 1, "another talker continues")
+        await writer.write("24.")
+        await writer.end()
+        received = await receiving
+        assert received.pcm == expected.pcm
+        assert received.talkers == ["talker-0", "talker-1"]
+
+
+async def test_colocated_stages_speak_it_too() -> None:
+    chance = random.Random(7)
+    async with pipeline() as separate:
+        expected = await synthesize(separate.connector(), whole("a"))
+    stages = ColocatedPipeline()
+    try:
+        await stages.colocated()
+        assert (await speak(stages, "a", cuts(TEXT[len(BEGINNING) :], chance), chance)).pcm == expected.pcm
+    finally:
+        await stages.close()
+
+
+async def test_the_first_audio_needs_two_tokens_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The codec waits for no frame whose text is not written: the first frame is heard alone."""
+    monkeypatch.setattr(codec_rows, "STALLED_SECONDS", 2 * DEADLINE)
+    async with pipeline() as stages:
+        gateway, item = stages.connector(), streamed("a", text="The old ")
+        await submit(gateway, item)
+        received = await receive(stages.connector(), "a", until_frames=1)
+        assert (received.chunks, stages.workers[0].rows["a"].produced) == ([1], 1)
+
+
+async def test_a_row_without_text_is_held_and_another_talker_continues_it() -> None:
+    async with pipeline() as stages:
+        expected = await synthesize(stages.connector(), whole("a"))
+        gateway, item = stages.connector(), streamed("a")
+        await submit(gateway, item)
+        receiving = asyncio.create_task(receive(stages.connector(), "a"))
+        first, writer = stages.workers[0], Writer(gateway, item)
+        await writer.write("found two heavy ")
+        read = first.engine.open_text(item.languages)
+        read.feed(BEGINNING + "found two heavy ")
+        before = len(read.ids) - 1
+        await until(lambda: "a" in first.rows and first.rows["a"].text_frames == before, "the text is read")
+        row = first.rows["a"]
+        await until(lambda: row.produced == before, "the row waits for text")
+        await asyncio.sleep(0.3)
+        assert row.produced == before, "nothing is generated without text"
+        assert "a" not in first._survey(time.monotonic()).late
+        second = await stages.talker("talker-1")
+        await stages.kill(first)
+        await writer.write("bags. Who carried")
+        await until(lambda: "a" in second.rows and second.rows["a"].produced > before, "another talker continues")
+        await stages.kill(stages.workers[0])  # The codec.
+        await stages.codec("codec-1")
+        await writer.write(" them after the storm?")
+        await writer.end()
+        received = await receiving
+        assert received.pcm == expected.pcm
+        assert received.talkers == ["talker-0", "talker-1"]
+
+
+async def test_a_row_without_text_is_freed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "TEXT_TIMEOUT", 0.5)
+    async with pipeline() as stages:
+        gateway, item = stages.connector(), streamed("a")
+        await submit(gateway, item)
+        received = await receive(stages.connector(), "a")
+        assert received.end is not None and received.end.reason is EndReason.CANCELLED
+        assert "no text has arrived" in received.end.message
+        await until(lambda: not stages.workers[0].rows, "the row is freed")
+        assert "a" not in stages.workers[0].ownership.claims
+
+
+async def test_a_canceled_request_frees_its_row_within_two_frames() -> None:
+    async with pipeline() as stages:
+        gateway, item = stages.connector(), streamed("a", text=TEXT * 4)
+        ticket = await submit(gateway, item)
+        await receive(stages.connector(), "a", until_frames=4)
+        row = stages.workers[0].rows["a"]
+        produced, began = row.produced, time.monotonic()
+        await gateway.release(ticket)
+        await until(lambda: "a" not in stages.workers[0].rows, "the row is freed")
+        assert row.produced - produced <= 2
+        assert time.monotonic() - began < DEADLINE
+
+
+async def test_text_is_written_once_and_in_order() -> None:
+    async with pipeline(talkers=0, codecs=0) as stages:
+        gateway, item = stages.connector(), streamed("a")
+        ticket, writer = await submit(gateway, item), Writer(gateway, item)
+        assert await writer.write("found ") is None
+        again = StreamEntry("a", StreamKind.TEXT, Position(writer.at), Text("found "))
+        assert await gateway.append_text("a", STREAM_CREATED, [again]) is None, "it was written before"
+        outcome = await gateway.append_text(
+            "a", Position(5), [StreamEntry("a", StreamKind.TEXT, Position(90), Text("x"))]
+        )
+        assert isinstance(outcome, Behind) and outcome.at == Position(writer.at)
+        entries = await gateway.history("a", StreamKind.TEXT)
+        assert [each.entry for each in entries[1:]] == [Text("found ")]
+        await gateway.release(ticket)
+        assert isinstance(await writer.write("two"), Gone)
+        assert len(stages.streams) == 0

@@ -1,0 +1,105 @@
+"""Commands on sorted sets, with scores that are integers or infinite. Those by name suppose equal scores."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from support.memory_redis.commands import Database, command
+from support.memory_redis.store import SortedSet
+from support.memory_redis.values import SYNTAX, ErrorReply, integer
+
+
+def _scores(database: Database, key: bytes) -> SortedSet:
+    return database.store.get(key, SortedSet) or SortedSet()
+
+
+def _within(scores: SortedSet, least: bytes, most: bytes) -> list[bytes]:
+    try:
+        first, last = float(least), float(most)
+    except ValueError:
+        raise ErrorReply("ERR min or max is not a float") from None
+    ordered = sorted(scores.items(), key=lambda item: (item[1], item[0]))
+    return [member for member, score in ordered if first <= score <= last]
+
+
+def _within_names(database: Database, key: bytes, least: bytes, most: bytes) -> list[bytes]:
+    """Returns the members from `least` to `most`, in order: `-`, `+`, or with `[` inclusive and with `(` exclusive."""
+    if any(bound not in (b"-", b"+") and bound[:1] not in (b"[", b"(") for bound in (least, most)):
+        raise ErrorReply("ERR min or max not valid string range item")
+
+    def is_within(member: bytes) -> bool:
+        after = least == b"-" or (least != b"+" and (member > least[1:] or (member == least[1:] and least[:1] == b"[")))
+        before = most == b"+" or (most != b"-" and (member < most[1:] or (member == most[1:] and most[:1] == b"[")))
+        return after and before
+
+    return sorted(filter(is_within, _scores(database, key)))
+
+
+def _limited(found: list[bytes], limit: Sequence[bytes]) -> list[bytes]:
+    if not limit:
+        return found
+    if len(limit) != 3 or limit[0].upper() != b"LIMIT":
+        raise ErrorReply(SYNTAX)
+    offset, count = integer(limit[1]), integer(limit[2])
+    return found[offset:][: count if count >= 0 else None]
+
+
+@command("ZADD", 3, deny_oom=True)
+def zadd(database: Database, arguments: Sequence[bytes]) -> int:
+    key, *pairs = arguments
+    if len(pairs) % 2:
+        raise ErrorReply(SYNTAX)
+    try:
+        added = {member: float(score) for score, member in zip(pairs[::2], pairs[1::2], strict=True)}
+    except ValueError:
+        raise ErrorReply("ERR value is not a valid float") from None
+    scores = _scores(database, key)
+    before = len(scores)
+    scores.update(added)
+    database.store.put(key, scores)
+    return len(scores) - before
+
+
+@command("ZREM", 2)
+def zrem(database: Database, arguments: Sequence[bytes]) -> int:
+    key, *members = arguments
+    scores = _scores(database, key)
+    removed = sum(scores.pop(member, None) is not None for member in members)
+    if removed and not scores:
+        database.store.delete(key)
+    return removed
+
+
+@command("ZSCORE", 2)
+def zscore(database: Database, arguments: Sequence[bytes]) -> bytes | None:
+    score = _scores(database, arguments[0]).get(arguments[1])
+    return None if score is None else b"%.17g" % score
+
+
+@command("ZCOUNT", 3)
+def zcount(database: Database, arguments: Sequence[bytes]) -> int:
+    return len(_within(_scores(database, arguments[0]), *arguments[1:3]))
+
+
+@command("ZRANGEBYSCORE", 3)
+def zrangebyscore(database: Database, arguments: Sequence[bytes]) -> list[Any]:
+    key, least, most, *limit = arguments
+    return _limited(_within(_scores(database, key), least, most), limit)
+
+
+@command("ZLEXCOUNT", 3)
+def zlexcount(database: Database, arguments: Sequence[bytes]) -> int:
+    key, least, most = arguments[:3]
+    return len(_within_names(database, key, least, most))
+
+
+@command("ZREVRANGEBYLEX", 3)
+def zrevrangebylex(database: Database, arguments: Sequence[bytes]) -> list[bytes]:
+    key, most, least, *limit = arguments
+    return _limited(_within_names(database, key, least, most)[::-1], limit)
+
+
+@command("ZREMRANGEBYLEX", 3)
+def zremrangebylex(database: Database, arguments: Sequence[bytes]) -> int:
+    key, least, most = arguments[:3]
+    found = _within_names(database, key, least, most)
+    return zrem(database, (key, *found)) if found else 0

@@ -1,0 +1,83 @@
+"""A client of `/v1/audio/speech/stream`, and a gateway that serves it with the server of the processes."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from websockets.asyncio.client import ClientConnection, connect
+
+from support.gateway import DEADLINE
+from support.streams import Streams
+from syrinx_stages.contract.api import SPEECH_STREAM_PATH
+from syrinx_stages.contract.settings import GatewaySettings, StageConfig
+from syrinx_stages.gateway.api import create_app
+from syrinx_stages.gateway.service import GatewayService
+from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.server import HttpServer
+from syrinx_stages.runtime.tls import Certificate
+
+
+class Client:
+    """One connection. Received audio is kept by utterance and sentence."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket = socket
+        self.messages: list[dict[str, Any]] = []
+        self.audio: dict[tuple[int, int], bytes] = {}
+        self.first_audio = asyncio.Event()
+        self._place = (0, 0)
+
+    async def send(self, kind: str, **content: object) -> None:
+        await self.socket.send(json.dumps({"type": kind, **content}))
+
+    async def receive(self) -> dict[str, Any] | bytes:
+        async with asyncio.timeout(DEADLINE):
+            data = await self.socket.recv()
+        if isinstance(data, bytes):
+            self.audio[self._place] = self.audio.get(self._place, b"") + data
+            self.first_audio.set()
+            return data
+        message = json.loads(data)
+        self.messages.append(message)
+        if message["type"] == "audio.start":
+            self._place = message["utterance_index"], message["sentence_index"]
+        return message
+
+    async def until(self, kind: str) -> dict[str, Any]:
+        """Receives up to a message of a type, and returns it."""
+        while True:
+            message = await self.receive()
+            if not isinstance(message, bytes) and message["type"] == kind:
+                return message
+
+    def of_type(self, kind: str) -> list[dict[str, Any]]:
+        return [message for message in self.messages if message["type"] == kind]
+
+
+@contextlib.asynccontextmanager
+async def connected(url: str, **options: Any) -> AsyncIterator[Client]:
+    async with connect(url.replace("http", "ws", 1) + SPEECH_STREAM_PATH, proxy=None, **options) as socket:
+        yield Client(socket)
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    streams: Streams, certificate: Certificate | None = None, **config: object
+) -> AsyncIterator[tuple[str, GatewayService, CollectorRegistry]]:
+    """Runs a gateway of the bundled checkpoint without stages; yields its URL, its service and its metrics."""
+    registry = CollectorRegistry()
+    defaults = {"pipeline": "p", "generation": "g", "replica": "gateway-0", "model": "bundled"}
+    defaults |= {"gateway": GatewaySettings(max_queue_seconds=600.0)}
+    service = GatewayService(StageConfig(**{**defaults, **config}), [streams.connector()], Metrics(registry), DEADLINE)
+    await service.start()
+    app, path = create_app(service), SPEECH_STREAM_PATH
+    server = HttpServer(app, "127.0.0.1", 0, 100, certificate=certificate, websocket_path=path)
+    try:
+        yield server.url, service, registry
+        await asyncio.gather(service.drain(DEADLINE), server.drain(DEADLINE))
+    finally:
+        await server.close()
+        await service.close()

@@ -1,0 +1,96 @@
+"""The whole run with the preset `base-smoke`, from a corpus to a checkpoint that clones voices, as noise."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from support import training as small
+from syrinx_stages.contract.messages import TaskType
+from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.model.describe import describe
+from training import clone, corpus, speak
+from training.cli import main
+from training.config import BASE_SMOKE
+
+OFFICIAL = Path(__file__).parents[1] / "fixtures" / "official" / "codec"
+STATES = ("codec.pt", "speaker.pt", "talker.pt", "decoder.pt", "encoder.pt")
+
+
+def run(step: str, out: Path) -> int:
+    return main([step, "--out", str(out), "--preset", "base-smoke", "--device", "cpu", "--workers", "1"])
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a finished run; its audio is prepared, so espeak-ng is not needed."""
+    pytest.importorskip("transformers", reason="the extra `clone` is not installed")
+    directory = tmp_path_factory.mktemp("cloning") / "run"
+    small.prepare_run(directory, BASE_SMOKE)
+    assert run("all", directory) == 0
+    return directory
+
+
+def test_checkpoint_does_base(out: Path) -> None:
+    description = describe(str(out / "checkpoint"))
+    assert (description.task_type, description.voices) == (TaskType.BASE, ())
+    assert description.languages == ("auto", "english")
+    assert description.embedding_size == BASE_SMOKE.talker.shape["hidden_size"]
+
+
+@pytest.mark.parametrize("kind", [clone.UNSEEN, clone.CONTINUED])
+def test_checkpoint_speaks_with_a_reference(out: Path, kind: str) -> None:
+    """Through the talker engine of the service, with the speaker embedding alone and in-context."""
+    speaker = speak.Speaker(str(out / "checkpoint"), torch.device("cpu"), concurrency=2)
+    case = speak.Case(kind, False, "templates")
+    utterances = clone.utterances(case, corpus.held_out("templates")[:2], BASE_SMOKE.synthesis)
+    speech = speaker.speak(utterances)
+    assert all(each.pcm and len(each.pcm) % (2 * 1920) == 0 for each in speech)
+    assert speak.Speaker(str(out / "checkpoint"), torch.device("cpu"), 1).speak(utterances) == speech
+
+
+def test_reference_encoders_are_the_trained_ones(out: Path) -> None:
+    checkpoint = Checkpoint(str(out / "checkpoint"))
+    trained = torch.load(out / "speaker.pt", weights_only=True)["encoder"]
+    for name, tensor in checkpoint.load_speaker_encoder().state_dict().items():
+        torch.testing.assert_close(tensor, trained[name].half().float(), msg=name)
+    samples = torch.from_numpy(small.tones("some tones in a row", 1)).float() / 32768
+    codes = checkpoint.load_codec_encoder().encode(samples)
+    assert codes.shape == (len(samples) // 1920, 16)
+
+
+def kinds(path: Path, prefix: str) -> set[str]:
+    """Returns the names of the tensors under `prefix`, without numbers."""
+    return {re.sub(r"\d+", "N", name) for name in load_file(path) if name.startswith(prefix)}
+
+
+def test_tensors_have_the_official_names(out: Path) -> None:
+    """Except for Mimi's transformer, which has no layers."""
+    official = kinds(OFFICIAL / "speech_tokenizer" / "model.safetensors", "encoder.")
+    without_transformer = {name for name in official if "encoder_transformer" not in name}
+    assert kinds(out / "checkpoint" / "speech_tokenizer" / "model.safetensors", "encoder.") == without_transformer
+    assert kinds(out / "checkpoint" / "model.safetensors", "speaker_encoder.")
+    assert json.loads((out / "checkpoint" / "config.json").read_text())["talker_config"]["spk_id"] == {}
+
+
+def test_rounds_have_speaker_embeddings(out: Path) -> None:
+    with np.load(out / "codes-00.npz") as codes:
+        assert codes["embeddings"].shape == (len(codes["frames"]), BASE_SMOKE.talker.shape["hidden_size"])
+        assert np.isfinite(codes["embeddings"]).all() and codes["embeddings"].std(0).min() > 0
+
+
+def test_show_writes_a_sentence_of_each_case(out: Path) -> None:
+    assert run("show", out) == 0
+    shown = {path.stem for path in (out / "shown").glob("*.flac")}
+    assert shown == {case.name for case in clone.CASES}
+
+
+def test_finished_run_is_not_changed(out: Path) -> None:
+    before = [torch.load(out / name, weights_only=True) for name in STATES]
+    assert run("all", out) == 0
+    assert small.same([torch.load(out / name, weights_only=True) for name in STATES], before)
+    assert not list((out / "audio").rglob("*.npz"))

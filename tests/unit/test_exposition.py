@@ -1,0 +1,99 @@
+"""The exposition is, byte for byte, what prometheus-client's encoders write."""
+
+import itertools
+import random
+
+import pytest
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+
+from syrinx_stages.contract import metrics as contract
+from syrinx_stages.runtime.exposition import Exposition
+from syrinx_stages.runtime.metrics import Metrics
+
+FORMATS = [
+    "",
+    "text/plain; version=0.0.4",
+    "application/openmetrics-text",
+    "application/openmetrics-text; version=1.0.0",
+]
+VALUES = itertools.cycle([0.0, 0.06, 3.0, 1e-7, 12345678.9, 1e17])
+
+
+def fill(metrics: Metrics, stage: str, labels: list[str]) -> None:
+    for metric in contract.BY_STAGE[stage]:
+        for value in labels if metric.labels else labels[:1]:
+            series = metrics[metric].labels(*[value] * len(metric.labels)) if metric.labels else metrics[metric]
+            if metric.kind == "histogram":
+                series.observe(next(VALUES), {"trace_id": "abc"} if value == "one" else None)
+            else:
+                series.inc(next(VALUES))
+
+
+@pytest.mark.parametrize("accept", FORMATS)
+@pytest.mark.parametrize("stage", contract.BY_STAGE)
+def test_all_metrics_of_a_stage_are_written_as_by_prometheus_client(stage, accept):
+    metrics = Metrics(CollectorRegistry())
+    exposition, (encode, content_type) = Exposition(metrics), choose_encoder(accept)
+    for labels in (["one"], ["one", 'a "quoted"\\ \n name', ""]):
+        fill(metrics, stage, labels)
+        assert exposition.encode(accept) == (encode(metrics.registry), content_type)
+    for family in metrics.families():
+        family.clear()
+    assert exposition.encode(accept) == (encode(metrics.registry), content_type)
+
+
+@pytest.mark.parametrize("accept", FORMATS)
+@pytest.mark.parametrize("seed", range(4))
+def test_any_sequence_of_changes_is_written_as_by_prometheus_client(seed, accept):
+    """Series that come, change and go, with any text as label, between scrapes in any format."""
+    chance, metrics = random.Random(seed), Metrics(CollectorRegistry())
+    exposition = Exposition(metrics)
+    for _ in range(10):
+        for _ in range(40):
+            metric = chance.choice(contract.BY_STAGE["gateway"])
+            labels = ["".join(chance.choices('ab"\\\n é語,={}', k=chance.randint(0, 3))) for _ in metric.labels]
+            series, value = metrics[metric].labels(*labels) if labels else metrics[metric], random_value(chance)
+            if metric.kind == "gauge":
+                series.set(chance.choice((value, -value)))
+            elif metric.kind == "counter":
+                series.inc(value)
+            else:
+                series.observe(value, chance.choice((None, {"trace_id": f"{chance.getrandbits(64):x}"})))
+            if labels and chance.random() < 0.2:
+                metrics[metric].remove(*labels)
+        for each in (accept, chance.choice(FORMATS)):
+            encode, content_type = choose_encoder(each)
+            assert exposition.encode(each) == (encode(metrics.registry), content_type)
+
+
+def random_value(chance: random.Random) -> float:
+    return chance.choice(
+        (0.0, float(chance.randint(0, 1000)), 10 ** chance.uniform(-9, 20), 0.1, 1e5, 99999.5, 123456.0)
+    )
+
+
+def test_special_values_are_written_as_by_prometheus_client():
+    metrics = Metrics(CollectorRegistry())
+    exposition, (encode, _) = Exposition(metrics), choose_encoder("")
+    for value in (float("inf"), float("-inf"), float("nan"), -0.0):
+        metrics[contract.LIVE_STREAMS].set(value)
+        assert exposition.encode("")[0] == encode(metrics.registry)
+
+
+@pytest.mark.parametrize("accept", FORMATS)
+def test_other_collectors_are_written_as_by_prometheus_client(accept):
+    encode, _ = choose_encoder(accept)
+    process = ProcessCollector(registry=None)
+    families = list(process.collect())
+    process.collect = lambda: families  # Each look at the process differs.
+    found, _ = Exposition(Metrics(CollectorRegistry()), others=[process]).encode(accept)
+    assert found == encode(process) and b"process_cpu_seconds_total" in found
+
+
+def test_labels_of_the_process_are_sorted_among_those_of_the_series():
+    metrics = Metrics(CollectorRegistry())
+    metrics[contract.TTFA].labels("Base").observe(0.06)
+    text = Exposition(metrics, {"pipeline": "demo", "track": "canary"}).encode("")[0].decode()
+    assert 'syrinx_ttfa_seconds_sum{pipeline="demo",task_type="Base",track="canary"} 0.06\n' in text
+    assert 'syrinx_ttfa_seconds_bucket{le="+Inf",pipeline="demo",task_type="Base",track="canary"} 1.0\n' in text

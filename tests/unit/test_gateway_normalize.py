@@ -1,0 +1,100 @@
+"""Numbers and the like become words, and other words stay."""
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.spoken_forms import SENTENCES
+from syrinx_stages.gateway.lexicon import respell
+from syrinx_stages.normalization.languages import languages
+from syrinx_stages.normalization.normalize import normalize
+
+ALL = tuple(languages())
+LATIN = ("english", "german", "french", "spanish", "italian", "portuguese")
+SENTENCE = "The meeting on March 3, 2024 at 10:30 cost $4.50, or 12.5% of 1,234 euros, said Dr. Grey."
+
+
+@pytest.mark.parametrize(("language", "written", "spoken"), SENTENCES)
+def test_what_is_written_is_spoken_as_words(language, written, spoken):
+    assert normalize(written, [language]) == spoken
+
+
+@pytest.mark.parametrize(
+    "text", ["C++ and A+", "either/or", "#hashtag", "well-known", "a@b", "call us.at once", "x = y", "e.g"]
+)
+def test_what_is_not_recognized_stays(text):
+    assert normalize(text, ["english"]) == text
+
+
+def test_the_language_is_the_one_that_the_text_is_in():
+    assert normalize("Ich habe 3 Hunde und die Katze", ALL).split()[2] == "drei"
+    assert normalize("I have 3 dogs and the cat", ALL).split()[2] == "three"
+    assert normalize("我有3只狗", ALL) == "我有三只狗"
+    assert normalize("犬が3匹", ALL) == "犬が三匹"
+    assert normalize("3 dogs", []) == "3 dogs"
+    assert normalize("3 koiraa", ["finnish"]) == "3 koiraa"
+
+
+WORD = st.text("abcdefgäöüßñéBCDEFG", min_size=2, max_size=9).filter(
+    lambda word: not any(word in (*words.short, *words.units) for words in languages().values())
+)
+NUMBER = st.one_of(
+    st.integers(0, 10**9).map(str),
+    st.floats(0, 1e6).map("{:.2f}".format),
+    st.integers(0, 10**9).map("{:,}".format),
+    st.sampled_from(["$3", "4 €", "10:30", "2024-03-05", "12%", "5-10", "1st", "3.", "-7", "007", "1.2.3"]),
+)
+
+
+@given(st.lists(st.tuples(st.booleans(), WORD, NUMBER), max_size=30), st.sampled_from(LATIN))
+def test_other_words_stay_in_their_order(tokens, language):
+    written = " ".join(number if is_number else word for is_number, word, number in tokens)
+    words = [word for is_number, word, _ in tokens if not is_number]
+    spoken = iter(re.findall(r"\w+", normalize(written, [language])))
+    assert all(word in spoken for word in words)
+
+
+@given(st.text(max_size=500), st.sampled_from(ALL))
+def test_any_text_can_be_normalized(text, language):
+    normalize(text, [language])
+
+
+def test_a_sentence_takes_less_than_a_millisecond():
+    normalize(SENTENCE, ["english"])
+    seconds = []
+    for _ in range(20):
+        began = time.perf_counter()
+        normalize(SENTENCE, ["english"])
+        seconds.append(time.perf_counter() - began)
+    assert min(seconds) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("lexicon", "text", "spoken"),
+    [
+        ({"sql": "sequel"}, "SQL, sql and PostgreSQL.", "sequel, sequel and PostgreSQL."),
+        ({"US": "United States"}, "US and us", "United States and us"),
+        ({"us": "everybody", "US": "United States"}, "US, us and Us", "United States, everybody and everybody"),
+        ({"new york": "noo york", "york": "yoork"}, "New  York and York", "noo york and yoork"),
+        ({"c++": "see plus plus", "c": "see"}, "C++, C.", "see plus plus, see."),
+        ({"北京": "beijing"}, "我在北京。", "我在beijing。"),
+        ({"a": "b", "b": "a"}, "a b", "b a"),
+        ({}, "a b", "a b"),
+    ],
+)
+def test_whole_words_are_respelled_once(lexicon, text, spoken):
+    assert respell(text, lexicon) == spoken
+
+
+def test_words_of_a_long_text_are_respelled_wherever_they_are():
+    for shift in range(0, 80, 7):
+        text = "x" * shift + " the sql server and sqlite. " * 1000
+        assert respell(text, {"sql": "sequel", "sql server": "server"}) == text.replace("sql server", "server")
+
+
+@given(st.dictionaries(st.text(min_size=1).map(str.strip).filter(bool), st.text(min_size=1), max_size=20), st.text())
+def test_any_lexicon_can_be_applied(lexicon, text):
+    respell(text, lexicon)

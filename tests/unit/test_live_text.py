@@ -1,0 +1,123 @@
+"""Text on its way to the talker survives a Redis that loses it."""
+
+import asyncio
+from collections.abc import Sequence
+
+from syrinx_stages.connector.base import Behind, ConnectorError, Gone, StreamEntry
+from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Position
+from syrinx_stages.contract.messages import RunawayGuard, Text, TextEnd
+from syrinx_stages.families import IMPLEMENTATION
+from syrinx_stages.gateway import live_text
+from syrinx_stages.gateway.live_text import LiveText
+from syrinx_stages.model.streamed_text import StreamedText
+
+TOKENIZER = IMPLEMENTATION.load_tokenizer("bundled")
+
+
+class Stream:
+    """A text stream that can lose its entries."""
+
+    def __init__(self) -> None:
+        self.entries: list[StreamEntry] = []
+        self.exists = True
+        self.failures = 0
+
+    @property
+    def last(self) -> Position:
+        return self.entries[-1].position if self.entries else STREAM_CREATED
+
+    async def append(self, _: str, after: Position, entries: Sequence[StreamEntry]) -> Gone | Behind | None:
+        await asyncio.sleep(0)
+        if self.failures:
+            self.failures -= 1
+            raise ConnectorError("unreachable")
+        if not self.exists:
+            return Gone("gone")
+        if after != self.last:
+            return Behind("behind", self.last)
+        self.entries += entries
+        return None
+
+    @property
+    def text(self) -> str:
+        return "".join(each.entry.text for each in self.entries if isinstance(each.entry, Text))
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_what_is_lost_is_written_again(monkeypatch) -> None:
+    monkeypatch.setattr(live_text, "RETRY_SECONDS", 0.0)
+    text, stream = LiveText(StreamedText(TOKENIZER), needs_end=False), Stream()
+    text.feed("The old ")
+    text.restart(len("The old "))
+    writing = asyncio.create_task(text.write("a", stream.append, lambda: RunawayGuard(max_frames=9)))
+    text.feed("teacher ")
+    await settle()
+    text.feed("waited")
+    await settle()
+    assert [each.position for each in stream.entries] == [Position(16), Position(22)]
+    stream.failures = 2
+    text.feed(".")
+    await settle()
+    assert stream.text == "teacher waited."
+    del stream.entries[1:]
+    text.check()
+    await settle()
+    assert stream.text == "teacher waited."
+    text.end()
+    await settle()
+    assert stream.entries[-1].position == Position(23, END_SEQUENCE)
+    assert stream.entries[-1].entry == TextEnd(RunawayGuard(max_frames=9))
+    del stream.entries[1:]
+    text.check()
+    await settle()
+    assert stream.text == "teacher waited." and isinstance(stream.entries[-1].entry, TextEnd)
+    # The request is lost, and submitted again with its whole text.
+    stream.entries.clear()
+    stream.exists = False
+    text.check()
+    await settle()
+    assert not stream.entries
+    stream.exists = True
+    text.restart(len(text.text))
+    await settle()
+    assert stream.text == "" and stream.entries[0].position == Position(23, END_SEQUENCE)
+    writing.cancel()
+
+
+async def test_a_request_starts_with_two_tokens_or_the_end() -> None:
+    text = LiveText(StreamedText(TOKENIZER), needs_end=False)
+    waiting = asyncio.create_task(text.wait_startable())
+    text.feed("The old")
+    await settle()
+    assert not waiting.done() and text.frames == 0
+    text.feed(" teacher")
+    await settle()
+    assert waiting.done() and text.frames >= 1
+    text = LiveText(StreamedText(TOKENIZER), needs_end=True)
+    waiting = asyncio.create_task(text.wait_startable())
+    text.feed("The old teacher waited for two days.")
+    await settle()
+    assert not waiting.done()
+    text.end()
+    await waiting
+
+
+async def test_positions_are_those_of_the_written_text() -> None:
+    text = LiveText(StreamedText(TOKENIZER, ("english",)), needs_end=False)
+    stream = Stream()
+    writing = asyncio.create_task(text.write("a", stream.append, lambda: RunawayGuard()))
+    text.feed("It costs $5.")
+    assert (text.spoken, text.languages) == ("It costs ", ("english",))
+    text.feed("50 now")
+    text.end()
+    await settle()
+    assert stream.text == "It costs $5.50 now"
+    assert stream.last == Position(len(stream.text), END_SEQUENCE)
+    assert text.spoken == "It costs five dollars and fifty cents now"
+    assert text.written_end(len("It costs five")) == len("It costs $5.50")
+    assert text.read_characters(1000) == len(stream.text)
+    writing.cancel()

@@ -1,0 +1,134 @@
+"""Tokens of text in pieces are those of the whole text, and none is given out before it is final."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from syrinx_stages.families import IMPLEMENTATION
+from syrinx_stages.model.streamed_text import StreamedText
+from syrinx_stages.model.tokenizer import Tokenizer
+from syrinx_stages.normalization.languages import languages
+from syrinx_stages.normalization.normalize import normalize
+
+TOKENIZER: Tokenizer = IMPLEMENTATION.load_tokenizer("bundled")
+_CHARACTERS = [
+    *(
+        "a",
+        "b",
+        " ",
+        " ",
+        "\n",
+        "\r",
+        "\t",
+        "'",
+        "s",
+        "re",
+        "LL",
+        "1",
+        "2",
+        ".",
+        "!",
+        "—",
+        "(",
+        "\u00a0",
+        "你",
+        "好",
+        "é",
+    ),
+    # They compose with the characters before them.
+    *("\u0301", "\u0300", "\u1100", "\u1161", "\u11a8", "\u0915", "\u093f", "\u200d", "\ufe0f", "😀"),
+]
+
+
+@settings(max_examples=500)
+@given(st.lists(st.lists(st.sampled_from(_CHARACTERS), max_size=4).map("".join), max_size=8))
+def test_tokens_do_not_depend_on_pieces(pieces: list[str]) -> None:
+    streamed, given_out = StreamedText(TOKENIZER), list[int]()
+    for piece in pieces:
+        streamed.feed(piece)
+        ids = list(streamed.ids)
+        assert ids[: len(given_out)] == given_out, "tokens are final"
+        given_out = ids
+    text = "".join(pieces)
+    assert streamed.characters == len(text)
+    streamed.end()
+    assert list(streamed.ids)[: len(given_out)] == given_out
+    assert streamed.assistant == TOKENIZER.assistant(text)
+    assert streamed.end_of(len(streamed.ids)) == len(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("hel", ""),
+        ("hello", ""),
+        ("hello ", "hello"),
+        ("hello wor", "hello"),
+        ("hello  ", "hello"),
+        ("it'", "it"),
+        ("12", "1"),
+    ],
+)
+def test_the_last_word_waits(text: str, known: str) -> None:
+    streamed = StreamedText(TOKENIZER)
+    streamed.feed(text)
+    assert list(streamed.ids) == TOKENIZER.assistant(known).text
+    assert streamed.end_of(len(streamed.ids)) == len(known)
+
+
+def test_characters_of_tokens() -> None:
+    text = "The old teacher waited."
+    streamed = StreamedText(TOKENIZER)
+    streamed.feed(text)
+    streamed.end()
+    ends = [streamed.end_of(count) for count in range(len(streamed.ids) + 1)]
+    assert ends == sorted(ends)
+    assert (ends[0], ends[-1]) == (0, len(text))
+    assert len("The") in ends and len("The old") in ends
+
+
+PLAIN = {
+    "english": "Well, the old teacher didn't wait: in May she said \u201cyes\u201d to a well-off man. (Who saw?)",
+    "german": "Am Morgen ging der alte Lehrer, seit März krank, nach Hause. Er sagte: \u201eSchön!\u201c und schlief.",
+    "french": "L'ami d'hier n'a rien dit, même en mai. Le soir, il est parti\u00a0!",
+    "russian": "Старый учитель, как всегда, ждал в мае. Кто пришёл?",
+    "chinese": "你好，老师今天没有来。我们明天再见！",
+    "korean": "선생님은 오늘 안 왔어요, 정말. 내일 봐요!",
+}
+
+
+@pytest.mark.parametrize("language", PLAIN)
+@pytest.mark.parametrize("names", ["one", "all"])
+def test_words_without_numbers_are_tokens_as_soon_as_without_normalization(language: str, names: str) -> None:
+    """Only a word with a dot, a hyphen or a colon waits for the space after it, as it may be an address.
+
+    A quotation mark or parenthesis before a word comes with the word.
+    """
+    plain = StreamedText(TOKENIZER)
+    normalized = StreamedText(TOKENIZER, [language] if names == "one" else tuple(languages()))
+    text = ""
+    for character in PLAIN[language]:
+        text += character
+        plain.feed(character)
+        normalized.feed(character)
+        word = "" if character.isspace() else text.split()[-1]
+        if set(word).isdisjoint(".-:") and word[:1] not in (*"(\u201c\u201e",):
+            assert list(normalized.ids) == list(plain.ids), text
+    normalized.end()
+    assert normalized.assistant == TOKENIZER.assistant(text)
+
+
+def test_tokens_of_numbers_are_those_of_their_words() -> None:
+    text = "It costs $5.50 in 2024. See example.com."
+    for size in (1, 2, 7, 99):
+        streamed = StreamedText(TOKENIZER, ["english"])
+        for start in range(0, len(text), size):
+            streamed.feed(text[start : start + size])
+        assert streamed.characters == len(text)
+        streamed.end()
+        assert streamed.spoken == normalize(text, ["english"])
+        assert streamed.assistant == TOKENIZER.assistant(streamed.spoken)
+        ends = [streamed.end_of(count) for count in range(len(streamed.ids) + 1)]
+        assert ends == sorted(ends)
+        assert (ends[0], ends[-1]) == (0, len(text))
+        assert len("It costs $5.50") in ends and len("It costs $5.") not in ends
