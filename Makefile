@@ -25,13 +25,15 @@ SEED ?= 1
 ARCHS ?= sm_
 # Arguments of `python -m gpu.service`.
 GPU_ARGS ?=
-# Tests without special requirements.
-USUAL := not voice and not faults and not tuning and not vllm and not gpu and not compile and not bench and not clients and not cluster
+# Tests without special requirements. RING are those of them that are quick and do not depend on real time.
+USUAL := not voice and not faults and not tuning and not vllm and not gpu and not compile and not bench and not clients and not page and not cluster
+RING := $(USUAL) and not night
 # These start processes; files run side by side, the short ones last.
-PROCESSES := tests/operator tests/training tests/pipeline tests/contract
+PROCESSES := tests/operator tests/training tests/pipeline
+BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo unit test test-simulation fuzz test-operator test-vllm test-tuning test-voice test-gpu test-compile test-bench test-clients test-cluster soak lint hooks docs coverage generate images bench-cpu bench-overload bench-operator bench-gpu clean
+.PHONY: help demo unit test test-contract test-engines test-pipeline test-simulation fuzz test-operator test-vllm smoke-vllm test-tuning test-voice test-gpu test-compile test-bench test-clients test-page test-cluster soak lint hooks docs coverage generate images bench-cpu bench-overload bench-operator bench-gpu clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -39,25 +41,37 @@ help: ## Show this help
 demo: $(if $(filter vllm,$(ENGINE)),$(VLLM_VENV),$(VENV))/.runs ## Start a pipeline and synthesize a sentence into speech.wav
 	$(or $(DEMO_$(ENGINE)),$(error ENGINE=$(ENGINE): give torch or vllm)) "The old teacher found two heavy bags near the river." --voice us --stream -o speech.wav
 
-unit: $(VENV)/.develops ## Run the unit tests: no service, under a minute
-	$(VENV)/bin/pytest -q -m "$(USUAL)" -n 2 tests/unit
+unit: $(VENV)/.develops ## Run the unit tests: no service
+	$(VENV)/bin/pytest -q -m "$(RING)" -n 2 tests/unit
 
-test: $(VENV)/.develops $(VENV)/.prometheus $(VENV)/.s3-server ## Run all tests except those below
-	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 tests/unit tests/engines tests/simulation tests/charts
-	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 --dist loadfile --no-loadscope-reorder $(PROCESSES)
+test: $(VENV)/.develops $(VENV)/.prometheus ## Run all tests that a change must pass
+	$(VENV)/bin/pytest -q -m "$(RING)" -n 2 tests/unit tests/charts tests/engines tests/simulation
+	$(VENV)/bin/pytest -q -m "$(RING)" -n 2 $(BY_FILE) tests/contract
 
-test-simulation: $(VENV)/.develops ## Simulate 10,000 runs of the protocol with faults, and find planted bugs; 5 minutes
+test-contract: $(VENV)/.develops ## Test what the stages share through Redis, with fail-overs
+	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 $(BY_FILE) tests/contract
+
+test-engines: $(VENV)/.develops ## Test the engines, with Triton's interpreter where there is no GPU, and simulate protocol and tuner
+	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 tests/engines tests/simulation
+
+test-pipeline: $(VENV)/.develops $(VENV)/.prometheus $(VENV)/.s3-server ## Test whole pipelines, the operator and training
+	$(VENV)/bin/pytest -m "$(USUAL)" -n 3 $(BY_FILE) $(PROCESSES)
+
+test-simulation: $(VENV)/.develops ## Simulate 10,000 runs of the protocol with faults, and find planted bugs; minutes
 	PYTHONPATH=tests $(VENV)/bin/python -m support.simulation --seeds 10000 --jobs 2 --json bench/results/simulation.json
 
-# Minutes. `make test` sends 300.
+# Minutes. `make test-pipeline` sends 300.
 fuzz: $(VENV)/.develops ## Send 10,000 mutated requests to a pipeline
 	SYRINX_TEST_MUTATIONS=10000 $(VENV)/bin/pytest -s tests/pipeline/test_mutations.py
 
 test-operator: $(VENV)/.develops ## Run the operator, kill it at every step and make the API server fail
-	$(VENV)/bin/pytest -m faults tests/operator
+	$(VENV)/bin/pytest -m faults -n 4 --dist worksteal tests/operator
 
 test-vllm: $(VLLM_VENV)/.runs ## Test the talker on vLLM, for CPUs
 	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/pytest -m vllm tests/talker_vllm
+
+smoke-vllm: $(VLLM_VENV)/.runs ## Generate the same codes with stock vLLM and with PyTorch
+	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/pytest -q -m vllm tests/talker_vllm/test_codes.py -k "batched_requests and 3"
 
 test-tuning: $(VENV)/.develops ## Let `syrinx up` tune the bundled voice under load, and kill it meanwhile; minutes
 	$(VENV)/bin/pytest -m tuning -v -s tests/tuning
@@ -69,7 +83,7 @@ test-gpu: $(VENV)/.develops ## Test the engines of a GPU on this machine's
 	$(VENV)/bin/pytest -m gpu tests/gpu
 
 test-bench: $(VENV)/.develops ## Run the commands of the GPU benchmark on a CPU, with small models
-	$(VENV)/bin/pytest -m bench tests/pipeline/test_gpu_service.py tests/engines/test_gpu_worth.py
+	$(VENV)/bin/pytest -m bench tests/pipeline/test_gpu_service.py tests/pipeline/test_gpu_host.py tests/engines/test_gpu_worth.py
 
 # Triton keeps what it has compiled in ~/.triton/cache.
 test-compile: $(VENV)/.develops ## Compile every kernel for every supported GPU, without one
@@ -78,6 +92,10 @@ test-compile: $(VENV)/.develops ## Compile every kernel for every supported GPU,
 # Downloads 3 GB into .clients/ the first time. SYRINX_TEST_TTS_BENCH names a checkout of tts-bench.
 test-clients: $(VENV)/.develops ## Try people's programs with the bundled voice, write docs/clients.md, and check the dashboards
 	$(VENV)/bin/pytest -m clients -v tests/clients
+
+# SYRINX_TEST_SCREENSHOTS=docs/playground writes the pictures of the documentation.
+test-page: $(VENV)/.browses ## Try the playground in a real Chromium
+	$(VENV)/bin/pytest -m page -v tests/page
 
 # Parameters are environment variables, SYRINX_TEST_…: tests/cluster/parameters.py.
 test-cluster: $(VENV)/.develops ## Try the operator on the Kubernetes cluster that KUBECONFIG names
@@ -99,10 +117,10 @@ docs: $(VENV)/.documents ## Build the documentation into site/; a broken link is
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 # Everything but the GPU, vLLM (make test-vllm) and a real cluster. The table lists the least covered modules first.
-coverage: $(VENV)/.develops $(VENV)/.prometheus $(VENV)/.s3-server ## Measure the line coverage of `make test`, with the processes that it starts
+coverage: $(VENV)/.develops $(VENV)/.prometheus $(VENV)/.s3-server ## Measure the line coverage of `make test test-engines test-pipeline`, with the processes that they start
 	rm -f .coverage .coverage.*
 	$(VENV)/bin/coverage run -m pytest -q -m "$(USUAL)" tests/unit tests/engines tests/simulation tests/charts
-	$(VENV)/bin/coverage run -m pytest -q -m "$(USUAL)" $(PROCESSES)
+	$(VENV)/bin/coverage run -m pytest -q -m "$(USUAL)" tests/contract $(PROCESSES)
 	$(VENV)/bin/coverage combine --quiet
 	$(VENV)/bin/coverage report --skip-covered --sort=cover
 
@@ -164,6 +182,14 @@ $(VLLM_VENV)/.runs: pyproject.toml tests/talker_vllm/requirements.txt
 
 $(VENV)/.develops: pyproject.toml $(VENV)/.runs
 	$(PIP) install --quiet --editable ".[stages,tracing,clone,fetch,cli,operator,redis-server,test]"
+	@touch $@
+
+# Debian's Chromium, if it is or can be installed; otherwise that of Playwright, in ~/.cache/ms-playwright.
+$(VENV)/.browses: pyproject.toml $(VENV)/.develops
+	$(PIP) install --quiet --editable ".[page-test]"
+	@command -v chromium >/dev/null || \
+		{ [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq --no-install-recommends install --yes chromium fonts-dejavu-core; } || \
+		$(VENV)/bin/playwright install chromium
 	@touch $@
 
 $(VENV)/.documents: pyproject.toml $(VENV)/.runs

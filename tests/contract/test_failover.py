@@ -20,6 +20,8 @@ from syrinx_stages.gateway.fanout import PlaybackReporter
 from syrinx_stages.runtime.journal import Journal
 from syrinx_stages.runtime.publisher import Publisher
 
+pytestmark = pytest.mark.night
+
 KINDS = {Group.TALKERS: StreamKind.CODES, Group.CODECS: StreamKind.AUDIO}
 GROUPS = pytest.mark.parametrize("group", Group)
 

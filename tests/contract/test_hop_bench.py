@@ -8,6 +8,8 @@ from hop.report import Report, report, row, table
 from hop.sides import read, read_naive, write, write_naive
 from syrinx_stages.contract.keys import StreamKind
 
+pytestmark = pytest.mark.night
+
 
 @pytest.mark.parametrize("kind", [StreamKind.CODES, StreamKind.AUDIO])
 def test_both_loops_see_every_entry_and_the_table_shows_it(kind):

@@ -19,6 +19,8 @@ from syrinx_stages.contract.messages import Codes
 from syrinx_stages.contract.settings import StageConfig, VoiceLimits
 from syrinx_stages.runtime.start import connect_redis
 
+pytestmark = pytest.mark.night
+
 NODES = """\
 aa 10.0.0.1:6379@16379,one,shard-id=x myself,slave bb 0 1 7 connected
 bb 10.0.0.2:6379@16379 master,fail? - 1 1 7 connected 0-99 101 [101->-aa]

@@ -16,7 +16,10 @@ from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs several loopback addresses")
+pytestmark = [
+    pytest.mark.night,
+    pytest.mark.skipif(sys.platform != "linux", reason="needs several loopback addresses"),
+]
 
 KEY = "{demo:1:0}:stream"
 PAUSE = 10.0

@@ -8,6 +8,8 @@ from msgspec.structs import replace
 from scale import feeds, load, replicas, scrape, takeover
 from scale.__main__ import main
 
+pytestmark = pytest.mark.night
+
 
 @pytest.fixture
 def small_growth(monkeypatch):

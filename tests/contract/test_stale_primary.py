@@ -15,6 +15,8 @@ from syrinx_stages.connector.redis_connection import Address, Connection, Unavai
 from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes
 
+pytestmark = pytest.mark.night
+
 GROUPS = pytest.mark.parametrize("group", Group)
 
 

@@ -82,6 +82,7 @@ def a_run() -> PeersRun:
     )
 
 
+@pytest.mark.night
 async def test_a_service_with_a_strict_schema_accepts_its_requests_and_no_other(tmp_path: Path) -> None:
     bench = peers.Bench(arguments(), tmp_path / "cpu_peers.json", a_run())
     async with TestServer(strict_service("nari")) as server:

@@ -99,6 +99,7 @@ def test_frames_do_not_depend_on_the_cuts(eager: EagerTalkerEngine, seed: int) -
     assert len(expected) > 20
 
 
+@pytest.mark.night
 def test_text_of_a_gpu_grows(voice: Checkpoint) -> None:
     text = small_talker.text(80)
     item = small_talker.request(

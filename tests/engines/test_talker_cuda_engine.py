@@ -171,6 +171,7 @@ def test_admit_without_memory_allocates_nothing(eager: EagerTalkerEngine, make: 
     assert is_empty(engine)
 
 
+@pytest.mark.night
 def test_row_without_a_free_page_waits(eager: EagerTalkerEngine, make: Make) -> None:
     engine = make(3)
     short = small_talker.request("short", sampling=ENDLESS)
@@ -187,6 +188,7 @@ def test_row_without_a_free_page_waits(eager: EagerTalkerEngine, make: Make) -> 
     assert engine.read(engine.launch(["full"])) == {"full": fulls[1]}
 
 
+@pytest.mark.night
 @torch.inference_mode()
 def test_long_prompt_is_prefilled_in_chunks_beside_short_ones(tmp_path: Path) -> None:
     voice = Checkpoint(str(small_talker.write(tmp_path / "voice", num_hidden_layers=1)))
@@ -203,6 +205,7 @@ def test_long_prompt_is_prefilled_in_chunks_beside_short_ones(tmp_path: Path) ->
         torch.testing.assert_close(hidden, reference.start(request).hidden, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.night
 @torch.inference_mode()
 def test_reference_voices_and_earlier_frames_are_added_to_inputs(tmp_path: Path) -> None:
     kind, fields = recipe.CASES["base_0b6_whole_continued_5"]

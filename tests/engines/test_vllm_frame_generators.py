@@ -100,6 +100,7 @@ class Layers:
         return int(self._frames.sample(places[-1:], hidden))
 
 
+@pytest.mark.night
 def test_a_prompt_and_its_frames(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
     expected, start = codes_of(eager), opened(eager)
     frames.open(start)
@@ -126,6 +127,7 @@ def test_frames_have_the_marks_of_the_torch_engine(eager: EagerTalkerEngine, fra
     assert len(set(found)) > 1
 
 
+@pytest.mark.night
 def test_recomputed_positions_sample_nothing(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
     """As after a preemption: the cache is lost, the frames are not."""
     expected, start = codes_of(eager), opened(eager)

@@ -60,6 +60,7 @@ def well(scenario: Scenario, setting: Setting) -> float:
 # The tuner --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.night
 def test_a_bad_start_improves_within_minutes():
     scenario = service(hours=2)
     day = tune(scenario, policy(scenario))
@@ -77,6 +78,7 @@ def test_a_service_that_serves_well_is_left_alone():
     assert day.hurt == 0.0
 
 
+@pytest.mark.night
 def test_crashes_during_trials_lose_no_override():
     deaths = tuple(Failure(stage=Stage.TALKER, replica=0, at=150.0 + 200 * n, down=10.0) for n in range(12))
     scenario = service(failures=deaths, initial=replace(START, talker_max_num_seqs=4, codec_max_num_seqs=32))
@@ -85,6 +87,7 @@ def test_crashes_during_trials_lose_no_override():
     assert day.state.trial is not None or (now.candidate, now.label) == (None, "")
 
 
+@pytest.mark.night
 def test_follows_a_shift_of_the_load():
     light, heavy = {"CustomVoice": 0.3}, {"CustomVoice": 3.0}
     scenario = service(hours=2, load=((HOUR, light), (2 * HOUR, heavy)), initial=replace(START, talker_max_num_seqs=2))
@@ -128,6 +131,7 @@ def test_a_harmful_change_is_charged_and_a_good_or_empty_one_is_not():
     assert during == pytest.approx(30 / 1800, abs=0.006)
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("name", baselines.BASELINES)
 def test_baselines_stay_within_bounds_and_are_deterministic(name):
     scenario = replace(draw(3), seconds=HOUR, load=((1e9, {"CustomVoice": 2.0}),))
@@ -210,6 +214,7 @@ def test_the_model_agrees_with_the_simulator(name):
     assert max(errors) < 0.4, errors
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_the_second_plan_is_nearly_the_best_of_the_grid(name):
     """The first one may have to guess the times of batches that never ran."""

@@ -19,6 +19,8 @@ from syrinx_operator.commands.bench.load import (
 from syrinx_operator.commands.bench.stats import summarize
 from syrinx_operator.commands.client import SpeechClient, SpeechError
 
+pytestmark = pytest.mark.night
+
 SCRIPT = Script(["Hello."], ["us"], seed=0)
 SLACK = 0.2
 """Tolerance in seconds on a busy machine."""
