@@ -4,9 +4,11 @@ Downloads the files of a checkpoint that stages need to a directory below DIR an
 """
 
 import argparse
+import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -26,8 +28,7 @@ _REVISION = (rf"{_NAME}(/(?!\.\.?(/|$))[A-Za-z0-9._-]+)*", "a commit, tag or bra
 
 def main() -> int:
     """Returns the exit status: 0, or 1 after an error message."""
-    # PID 1 of a container ignores SIGTERM without a handler. Partial files are kept for the next attempt.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    _end_on_sigterm()
     parser = argparse.ArgumentParser(prog="python -m syrinx_stages.fetch", description=__doc__)
     parser.add_argument("--id", type=partial(_checked, *_REPOSITORY), help="repository of a hub, as ORG/NAME")
     parser.add_argument("--revision", type=partial(_checked, *_REVISION), help="commit, tag or branch")
@@ -47,6 +48,20 @@ def main() -> int:
         return 1
     print(store.directory)
     return 0
+
+
+def _end_on_sigterm() -> None:
+    """Ends the process at once on SIGTERM, which PID 1 of a container ignores otherwise. Partial files are kept.
+
+    A thread waits for it: a handler has to wait itself while the main thread reads from a server that is silent.
+    """
+
+    def wait() -> None:
+        signal.sigwait({signal.SIGTERM})
+        os._exit(128 + signal.SIGTERM)
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _directory(arguments: argparse.Namespace) -> str:
