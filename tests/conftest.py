@@ -1,12 +1,21 @@
 """Shared by all tests."""
 
+import asyncio
+from collections.abc import Callable
 from functools import partial
 
+import pytest
 import torch
 import yaml
+
+from support.virtual import VirtualLoop
 
 # As every stage process does on a CPU: results do not depend on the batch only on one thread.
 torch.set_num_threads(1)
 # Seven times as quick, with the same result: hundreds of tests read the CRD.
 yaml.safe_load = partial(yaml.load, Loader=yaml.CSafeLoader)
 yaml.safe_load_all = partial(yaml.load_all, Loader=yaml.CSafeLoader)
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"loop": VirtualLoop if item.get_closest_marker("virtual") else asyncio.new_event_loop}

@@ -6,10 +6,8 @@ import asyncio
 import os
 import re
 import sys
-import time
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +17,13 @@ import pytest
 from support.operator import Harness
 from support.stage_metrics import Gateway
 from support.tuning import trial
+from support.virtual import monotonic, now
 from syrinx_operator.cluster.state import parse_pipeline
 from syrinx_operator.resource.knobs import Knob, setting_of
 from syrinx_operator.resource.tuning_status import State
 from syrinx_stages.contract import metrics as contract
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.virtual
 
 OLD, NEW = "syrinx/stages:1", "syrinx/stages:2"
 QUICK = {"steps": [{"weight": 10, "pauseSeconds": 0}], "minRequests": 5}
@@ -38,7 +37,7 @@ class Traffic:
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
-        self._since = time.monotonic()
+        self._since = monotonic()
         self.outcome = "stop"
         """Of the canary's requests."""
         self.underruns = False
@@ -48,7 +47,7 @@ class Traffic:
         is_canary = CANARY.match(pod) is not None
         if "gateway" not in pod:
             return "ok\n"
-        requests = int((time.monotonic() - self._since) * (10 if is_canary else 90))
+        requests = int((monotonic() - self._since) * (10 if is_canary else 90))
         gateway = Gateway(pod)
         outcome = self.outcome if is_canary else "stop"
         gateway.metrics[contract.REQUESTS].labels("CustomVoice", outcome).inc(requests)
@@ -232,8 +231,8 @@ async def test_a_trial_during_a_canary_does_not_take_the_canarys_share(pipeline)
         await pipeline.start(ENDLESS, tuning={"mode": "Auto"})
         await pipeline.forwarded()
     requested = setting_of(parse_pipeline(pipeline.resource).spec)
-    tried, now = requested.with_value(Knob.CODEC_ROWS, 2), datetime.now(UTC)
-    state = State(mode="Auto", requested=requested, trial=trial(tried, requested, now, counting_time=now))
+    tried = requested.with_value(Knob.CODEC_ROWS, 2)
+    state = State(mode="Auto", requested=requested, trial=trial(tried, requested, now(), counting_time=now()))
     data = {"tuning.json": msgspec.json.encode(state).decode()}
     harness.cluster.patch("configmap", "demo-tuning", {"data": data}, manager="syrinx-operator")
     before = len(harness.cluster.kubelet.admins.puts)
@@ -269,15 +268,17 @@ async def test_a_command_ends_a_canary(pipeline, command):
         )
 
 
+@pytest.mark.night
 async def test_the_command_line_shows_and_commands_a_canary(pipeline, tmp_path):
     config = pipeline.harness.cluster.kubeconfig(tmp_path / "user")
 
     async def rollout(action: str) -> tuple[int | None, str]:
         program = Path(sys.executable).with_name("kubectl-syrinx")
-        process = await asyncio.create_subprocess_exec(
-            program, "rollout", action, env={**os.environ, "KUBECONFIG": str(config)}, stdout=PIPE, stderr=STDOUT
-        )
-        output, _ = await process.communicate()
+        with asyncio.get_running_loop().real():
+            process = await asyncio.create_subprocess_exec(
+                program, "rollout", action, env={**os.environ, "KUBECONFIG": str(config)}, stdout=PIPE, stderr=STDOUT
+            )
+            output, _ = await process.communicate()
         return process.returncode, output.decode()
 
     async with pipeline.harness.operator():

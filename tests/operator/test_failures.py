@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 
 import pytest
 
-from support.operator import Harness, OperatorProcess
+from support.operator import Harness, RunningOperator
+from support.virtual import monotonic
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.virtual
 AGENT = "syrinx-operator/"
 WRITES = "POST|PUT|PATCH|DELETE"
 WRITTEN = ("secrets", "statefulsets", "leases", "events", "/status")
@@ -38,7 +38,7 @@ async def test_every_kind_of_write_is_retried(harness, code):
             lambda: harness.cluster.find("poddisruptionbudget", "demo-gateway"), "an edit is carried out"
         )
         assert [fault.hit for fault in faults] == [1] * len(faults)
-        assert "Traceback" not in operator.log.read_text()
+        assert "Traceback" not in operator.log
 
 
 @pytest.mark.parametrize("code", [401, 403, 410, 429, 500, 503])
@@ -51,7 +51,7 @@ async def test_every_kind_of_read_is_retried(harness, code):
         await harness.settled()
         assert [fault.hit for fault in faults] == [1] * len(faults)
         assert len(harness.objects()) == 21
-        assert "Traceback" not in operator.log.read_text()
+        assert "Traceback" not in operator.log
 
 
 @pytest.mark.parametrize("served", [True, False])
@@ -62,7 +62,7 @@ async def test_lost_responses_are_tolerated(harness, served):
         harness.apply()
         await becomes_ready(harness)
         assert [fault.hit for fault in faults] == [1] * len(faults)
-        assert "Traceback" not in operator.log.read_text()
+        assert "Traceback" not in operator.log
 
 
 @pytest.mark.parametrize("asked", [("GET", "/services.*limit="), ("PATCH",)], ids=["reading", "writing"])
@@ -105,7 +105,7 @@ async def test_a_hanging_request_times_out(harness):
         harness.apply()
         await becomes_ready(harness)
         hanging.release()
-        assert "did not answer PATCH" in operator.log.read_text()
+        assert "did not answer PATCH" in operator.log
 
 
 async def test_retry_after_is_respected(harness):
@@ -113,9 +113,9 @@ async def test_retry_after_is_respected(harness):
     async with harness.operator():
         harness.apply()
         await harness.wait(lambda: any("demo-codec" in each.path for each in ours(harness)), "Retry-After is received")
-        refused = time.monotonic()
+        refused = monotonic()
         await harness.wait(lambda: harness.cluster.find("configmap", "demo-codec"), "it tries again")
-        assert time.monotonic() - refused >= 2.9
+        assert monotonic() - refused >= 2.9
         await becomes_ready(harness)
 
 
@@ -126,8 +126,8 @@ async def test_requests_to_an_unavailable_server_back_off(harness):
         harness.cluster.faults.stop_after_writes(0)
         before = len(ours(harness))
         await operator.until(lambda: "is unreachable" in operator.output, "it reports the outage")
-        started = time.monotonic()
-        await harness.wait(lambda: time.monotonic() - started > 4, "some seconds pass")
+        started = monotonic()
+        await harness.wait(lambda: monotonic() - started > 4, "some seconds pass")
         asked = Counter((each.method, each.path) for each in ours(harness)[before:])
         # A LIST and a watch of each kind at 0.25 to 0.5, 0.75 to 1.5, ... seconds, and a Lease each second.
         assert max(asked.values()) <= 10, asked
@@ -232,4 +232,4 @@ async def test_an_expired_token_is_renewed(harness):
         harness.cluster.faults.fail(401, path="namespaces/default", times=4)
         harness.apply(talker={"replicas": 2})
         await harness.wait(lambda: len(harness.talkers()) == 2, "it continues")
-        assert isinstance(operator, OperatorProcess) and operator.running.returncode is None
+        assert isinstance(operator, RunningOperator) and operator.code is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
@@ -13,7 +12,7 @@ from support.operator import CRD, Harness
 from support.rbac import rights
 from syrinx_operator.cluster.plan.records import with_template_label
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.virtual
 
 DEMO = {
     "configmap/demo-codec",
@@ -159,7 +158,7 @@ async def test_a_replica_that_rejects_settings_delays_only_its_own_confirmation(
 
         await harness.wait(lambda: confirmed() == {"demo-codec-0": 2, "demo-codec-1": 1}, "one confirms")
         assert generation(harness, "codec") == 1
-        assert 'pushes_total{result="failed"}' in await operator.metrics()
+        assert 'pushes_total{result="failed"}' in operator.metrics()
         harness.cluster.kubelet.admins.deaf.clear()
         await harness.wait(lambda: generation(harness, "codec") == 2, "both confirm")
 
@@ -411,7 +410,7 @@ async def test_the_operator_exports_metrics(harness):
         assert operator.get("/healthz").status_code == 200
         harness.apply()
         await harness.settled()
-        metrics = await operator.metrics()
+        metrics = operator.metrics()
     assert 'syrinx_operator_reconciles_total{outcome="succeeded"}' in metrics
     assert 'syrinx_operator_api_requests_total{code="200",verb="GET"}' in metrics
     assert 'syrinx_operator_object_writes_total{kind="StatefulSet",result="applied"} 3.0' in metrics
@@ -432,32 +431,3 @@ async def test_without_the_crd_it_waits(tmp_path):
             await operator.ready()
             harness.apply()
             await harness.settled()
-
-
-async def test_an_invalid_option_is_reported_at_start(harness):
-    async with harness.operator(SYRINX_STAGE_ACCESS="sideways") as operator:
-        await operator.running.wait()
-    assert operator.running.returncode == 1
-    message = "syrinx-operator: SYRINX_STAGE_ACCESS: 'sideways' is not accepted; expected direct or proxy"
-    assert operator.output.strip() == message
-
-
-async def test_a_port_in_use_is_reported_at_start(harness):
-    async with harness.operator() as first:
-        await first.ready()
-        async with harness.operator(SYRINX_PORT=str(first.port)) as second:
-            async with asyncio.timeout(30):
-                await second.running.wait()
-        assert second.running.returncode == 1
-        assert "address already in use" in second.output
-
-
-async def test_the_log_in_json_names_the_pipeline(harness):
-    async with harness.operator(LOG_FORMAT="json") as operator:
-        harness.apply()
-        await harness.settled()
-    lines = [json.loads(line) for line in operator.log.read_text().splitlines()]
-    assert all(line.keys() >= {"ts", "level", "logger", "message"} for line in lines)
-    applied = [line for line in lines if line["message"].startswith("default/demo: applied StatefulSet")]
-    assert applied and all((line["namespace"], line["pipeline"]) == ("default", "demo") for line in applied)
-    assert any(line["logger"].startswith("kopf") for line in lines), "kopf's records too"

@@ -19,6 +19,8 @@ import yaml
 
 from support.kube import KubeCluster
 from support.kube.controllers import is_ready
+from support.operator import Harness
+from support.operator_process import OperatorProcess
 from support.rbac import rights
 from support.tuning import trial
 from syrinx_operator.cluster.state import parse_pipeline
@@ -39,6 +41,11 @@ async def cluster() -> AsyncIterator[KubeCluster]:
     crd = ROOT / "crds" / "ttspipelines.syrinx.dev.yaml"
     async with KubeCluster(pods="real", crd=crd, rights=rights()) as running:
         yield running
+
+
+@pytest.fixture
+def harness(cluster: KubeCluster, tmp_path: Path) -> Harness:
+    return Harness(cluster, tmp_path, OperatorProcess)
 
 
 async def synthesize(cluster: KubeCluster, on_frames: Callable[[int], None] = lambda frames: None) -> bytes:
@@ -338,7 +345,7 @@ def left(cluster: KubeCluster) -> list[str]:
     return [f"{obj['kind']}/{obj['metadata']['name']}" for obj in found]
 
 
-@pytest.mark.faults
+@pytest.mark.night
 async def test_real_stages_run_overrides_until_they_expire_without_an_operator(harness, cluster):
     async with harness.operator(SYRINX_STAGE_ACCESS="proxy") as operator:
         cluster.apply(yaml.safe_load((ROOT / "examples" / "pipeline.yaml").read_text()))

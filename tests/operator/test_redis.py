@@ -2,6 +2,9 @@
 
 import asyncio
 
+import pytest
+
+pytestmark = pytest.mark.virtual
 THREE = [f"demo-redis-ha-{number}" for number in range(3)]
 
 

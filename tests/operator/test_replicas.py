@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import msgspec
 import pytest
@@ -10,12 +10,13 @@ import pytest
 from support.listeners import CHUNKS, Listeners
 from support.operator import Harness
 from support.tuning import scaled, trial
+from support.virtual import now
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import CallPoint, Measured, Peak, Replicas, State, StepPoint
 from syrinx_stages.contract.settings import DEFAULT_RAMP
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.virtual
 
 CODECS = ("demo-codec-0", "demo-codec-1")
 ASKED = Setting(talker_max_num_seqs=8, codec_max_num_seqs=8, chunk_ramp=DEFAULT_RAMP)
@@ -30,7 +31,7 @@ MEASURED = Measured(steps=(StepPoint(1, 100, 1.0),), calls=(CallPoint(1, 4, Fals
 
 def known(talkers: int = 1, codecs: int = 2, peaks: tuple[Peak, ...] = ()) -> Replicas:
     """Returns what is known of replicas that serve two requests a second each."""
-    memory = scaled(datetime.now(UTC), talkers, codecs)
+    memory = scaled(now(), talkers, codecs)
     assert memory.capacity is not None
     capacity = msgspec.structs.replace(memory.capacity, setting=ASKED, frames=float(sum(CHUNKS)))
     stages = {stage: msgspec.structs.replace(part, peaks=peaks) for stage, part in memory.stages.items()}
@@ -90,7 +91,7 @@ async def test_replicas_are_added_for_the_load_and_the_maximum_limits(harness):
 async def test_replicas_that_are_not_needed_drain(harness):
     await started(harness, per_second=0.5)
     # A larger number was needed nine minutes and 50 seconds ago.
-    write_state(harness, known(peaks=(Peak(datetime.now(UTC) - timedelta(minutes=9, seconds=50), 2),)))
+    write_state(harness, known(peaks=(Peak(now() - timedelta(minutes=9, seconds=50), 2),)))
     async with harness.operator():
         await harness.wait(lambda: counts(harness) == (1, 1), "one is removed", 120)
         await harness.wait(lambda: len(harness.cluster.list("pod", "syrinx.dev/component=codec")) == 1, "it has ended")
@@ -100,10 +101,9 @@ async def test_replicas_that_are_not_needed_drain(harness):
 
 async def test_nothing_is_removed_during_a_trial(harness):
     await started(harness, per_second=0.5, tuning={"mode": "Auto", "intervalSeconds": 5})
-    now = datetime.now(UTC)
     candidate = ASKED.with_value(Knob.CODEC_ROWS, 16)
-    running = trial(candidate, ASKED, now, replicas=("demo-talker-0", *CODECS), period_seconds=60.0)
-    replicas = known(peaks=(Peak(now - timedelta(minutes=9, seconds=55), 2),))
+    running = trial(candidate, ASKED, now(), replicas=("demo-talker-0", *CODECS), period_seconds=60.0)
+    replicas = known(peaks=(Peak(now() - timedelta(minutes=9, seconds=55), 2),))
     write_state(harness, replicas, mode="Auto", trial=running)
     async with harness.operator() as operator:
         await operator.ready()

@@ -16,7 +16,7 @@ from support.kube import KubeCluster
 from support.operator import CRD, Harness
 from support.rbac import rights
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.virtual
 
 Schema = dict[str, Any]
 

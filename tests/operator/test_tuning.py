@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 
 import msgspec
@@ -13,11 +12,12 @@ import pytest
 from support.listeners import Listeners
 from support.operator import Harness
 from support.tuning import earlier_state, trial
+from support.virtual import now
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.tuning_status import Guard, Soak, State
 from syrinx_stages.contract.settings import DEFAULT_RAMP
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.virtual
 
 RECORD = "demo-tuning"
 TALKER = "demo-talker-0"
@@ -26,10 +26,6 @@ SPEC = {"codec": {"replicas": 2}, "tuning": {"mode": "Auto", "intervalSeconds": 
 ASKED = Setting(talker_max_num_seqs=8, codec_max_num_seqs=8, chunk_ramp=DEFAULT_RAMP)
 CHOSEN = ASKED.with_value(Knob.CODEC_ROWS, 16)
 TRIED = ASKED.with_value(Knob.CODEC_ROWS, 32).with_value(Knob.TALKER_ROWS, 4)
-
-
-def now() -> datetime:
-    return datetime.now(UTC)
 
 
 def tuner_state(**fields) -> State:
@@ -288,7 +284,7 @@ async def test_a_deleted_pipelines_metrics_are_removed(pipeline):
     harness = pipeline
     async with harness.operator() as operator:
         await operator.until(lambda: "syrinx_tuning_knob{" in operator.get("/metrics").text, "they are there")
-        assert 'pipeline="demo",pipeline_namespace="default"' in await operator.metrics()
+        assert 'pipeline="demo",pipeline_namespace="default"' in operator.metrics()
         harness.cluster.delete("ttspipeline", "demo")
         await operator.until(
             lambda: "syrinx_tuning_knob{" not in operator.get("/metrics").text, "the series are removed"

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
 import yaml
 
-from support.operator import CRD, Harness, OperatorProcess
+from support.operator import CRD, Harness, RunningOperator, lives
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.virtual
 SHORT = {"SYRINX_MAX_BACKOFF_SECONDS": "1", "SYRINX_LEASE_SECONDS": "4"}
 DEMO = {"apiVersion": "syrinx.dev/v1beta1", "kind": "TTSPipeline", "metadata": {"name": "demo"}}
-
-
-async def lives(operator: OperatorProcess, seconds: float) -> None:
-    """Waits, and checks that the process runs and is healthy all the time."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        assert operator.running.returncode is None, operator.output
-        health = await asyncio.to_thread(operator.get, "/healthz")
-        assert health.status_code == 200, health.text
-        await asyncio.sleep(0.3)
 
 
 def repeated(harness: Harness, since: int) -> list[tuple[str, str, str]]:
@@ -95,25 +83,6 @@ async def test_it_starts_before_the_api_server(harness):
         await harness.settled()
 
 
-async def test_it_starts_although_its_credentials_are_refused(harness):
-    """As while a token is rotated, or before the API server has loaded its keys."""
-    fault = harness.cluster.faults.fail(401, times=None)
-    async with harness.operator(**SHORT) as operator:
-        await operator.until(lambda: "Unauthorized on purpose" in operator.get("/readyz").text, "it says what is wrong")
-        await lives(operator, 8)
-        assert operator.get("/readyz").status_code == 503
-        assert (
-            'syrinx_operator_watch_up{kind="StatefulSet",pipeline_namespace="default"} 0.0' in await operator.metrics()
-        )
-        assert "the API server refuses the operator's credentials" in operator.log.read_text()
-        assert len([each for each in harness.cluster.requests if each.path == "/api"]) < 15, "it backs off"
-        fault.release()
-        await operator.ready()
-        harness.apply()
-        await harness.settled()
-        await operator.until(lambda: operator.get("/readyz").text == "ready\n", "everything is watched")
-
-
 class Two:
     """Two namespaces with a pipeline each."""
 
@@ -143,7 +112,7 @@ class Two:
 
         await self.harness.wait(holds, f"{replicas} talkers in {namespace}")
 
-    async def is_named(self, operator: OperatorProcess, namespace: str, reason: str) -> None:
+    async def is_named(self, operator: RunningOperator, namespace: str, reason: str) -> None:
         """Waits until readiness, metrics and log name a namespace that is not watched."""
 
         def holds() -> bool:
@@ -155,9 +124,9 @@ class Two:
             return bool(named) and reason in named[0] and sample in operator.get("/metrics").text
 
         await operator.until(holds, f"{namespace} is named")
-        assert f"{namespace}/statefulsets: cannot watch: " in operator.log.read_text()
+        assert f"{namespace}/statefulsets: cannot watch: " in operator.log
         sample = 'syrinx_operator_watch_up{kind="StatefulSet",pipeline_namespace="one"} 1.0'
-        assert sample in await operator.metrics()
+        assert sample in operator.metrics()
 
 
 @pytest.fixture
@@ -266,7 +235,7 @@ async def test_many_pipelines_at_once_on_a_slow_server_keep_their_lease(harness)
             harness.apply(name, tuning={"mode": "Off"})
         for name in names:
             await harness.settled(name, seconds=120)
-        assert "not renewed in time" not in operator.log.read_text()
+        assert "not renewed in time" not in operator.log
         leases = [each for each in harness.cluster.requests if "/leases/syrinx-operator" in each.path]
         renewals = [each for each in leases if each.method == "PUT"]
         assert len(leases) - len(renewals) <= 1, "it is read once"

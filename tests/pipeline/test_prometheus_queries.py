@@ -18,6 +18,7 @@ import httpx
 import msgspec
 import pytest
 import pytest_asyncio
+from prometheus_client import generate_latest
 
 from support.api_keys import Keys
 from support.cluster_plan import EMPTY as OBSERVED
@@ -90,9 +91,11 @@ class Operator:
         self.work()
 
     def server(self) -> HealthServer:
-        return HealthServer(
-            self.port, self.telemetry, healthy=lambda: None, ready=lambda: None, before_scrape=self.work
-        )
+        return HealthServer(self.port, health=lambda: None, readiness=lambda: None, metrics=self.metrics)
+
+    def metrics(self) -> bytes:
+        self.work()
+        return generate_latest(self.telemetry.registry)
 
     def work(self) -> None:
         """Counts two reconciles, one of which failed, and the end of a trial."""

@@ -3,11 +3,11 @@ the settings in force at each codec."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from support.stage_metrics import Gateway, Worker
+from support.virtual import monotonic
 
 SOON, LATE = 0.15, 2.0
 """TTFA in seconds of requests that are served well, and of late ones."""
@@ -28,7 +28,7 @@ class Listeners:
         rows: int,
         late: float,
         per_second: float = 6.0,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         """`settings(pod)` returns the settings in force, `late` is the late part of the requests with fewer `rows`."""
         self._settings = settings

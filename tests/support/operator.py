@@ -1,29 +1,29 @@
-"""Runs the operator as a real process against the emulated cluster."""
+"""Runs the operator against the emulated cluster: in the test's own event loop, whose clock may be virtual."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import random
+import logging
 import re
-import signal
-import socket
-import sys
-import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import httpx
+import kopf
+from kubernetes.aio import client
 
-from support.http_client import HTTP
 from support.kube import KubeCluster
-from syrinx_operator.local import die_with_parent
+from support.virtual import Program, monotonic, now
+from syrinx_operator.cluster.config import options
+from syrinx_operator.cluster.operator import Operator
+from syrinx_operator.tuner.runner import Tuner
 
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "ttspipelines.syrinx.dev.yaml"
-START_SECONDS = 60.0
 SECONDS = 60.0
 """Timeout for any step on a busy machine."""
 
@@ -39,59 +39,69 @@ OBJECTS = (
     "poddisruptionbudget",
     "networkpolicy",
 )
+SHORT_PERIODS = {
+    "SYRINX_RESYNC_SECONDS": "1",
+    "SYRINX_RELIST_SECONDS": "3",
+    "SYRINX_MAX_BACKOFF_SECONDS": "4",
+    "SYRINX_STAGE_ACCESS": "direct",
+    "SYRINX_STAGES_IMAGE": "syrinx/stages:1",
+}
 
 
-def _service_port() -> int:
-    """Returns a free port below those that the system gives to outgoing connections before the operator binds it."""
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("", port))
-            return port
+class Answer(NamedTuple):
+    """An answer of the operator's port."""
+
+    status_code: int
+    text: str
 
 
-class OperatorProcess:
-    """`kopf run` as in the operator's image, with short periods. Leaving `async with` sends SIGTERM."""
+class RunningOperator(ABC):
+    """An operator with short periods. Leaving `async with` stops it as SIGTERM does."""
 
     def __init__(
         self, cluster: KubeCluster, directory: Path, name: str, scope: tuple[str, ...], **environment: str
     ) -> None:
         self.cluster = cluster
-        self.scope = scope
+        self.directory = directory
         self.name = name
-        self.port = _service_port()
-        self.log = directory / f"{name}-{time.monotonic_ns()}.log"
-        self._process: asyncio.subprocess.Process | None = None
-        self._environment = {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-            "KUBECONFIG": str(cluster.kubeconfig(directory / "kubeconfig")),
-            "POD_NAME": name,
-            "SYRINX_PORT": str(self.port),
-            "SYRINX_RESYNC_SECONDS": "1",
-            "SYRINX_RELIST_SECONDS": "3",
-            "SYRINX_MAX_BACKOFF_SECONDS": "4",
-            "SYRINX_STAGE_ACCESS": "direct",
-            "SYRINX_STAGES_IMAGE": "syrinx/stages:1",
-            **environment,
-        }
+        self.scope = scope
+        self.environment = {**SHORT_PERIODS, "POD_NAME": name, **environment}
+
+    @abstractmethod
+    async def start(self) -> None: ...
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Stops it as SIGTERM does, and waits until it has ended."""
+
+    @abstractmethod
+    async def kill(self) -> None:
+        """Ends it as SIGKILL does."""
+
+    @property
+    @abstractmethod
+    def code(self) -> int | None:
+        """Its exit status; None while it runs."""
+
+    @property
+    @abstractmethod
+    def log(self) -> str: ...
+
+    @abstractmethod
+    def get(self, path: str) -> Answer:
+        """Returns what its port answers. Raises httpx.TransportError."""
 
     async def __aenter__(self) -> Self:
-        command = ("-m", "kopf", "run", "--standalone", "-m", "syrinx_operator.main", *self.scope)
-        with self.log.open("wb") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, die_with_parent.__file__, str(os.getpid()), sys.executable, *command,
-                env=self._environment, stdout=log, stderr=log,
-            )  # fmt: skip
+        await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     @property
-    def running(self) -> asyncio.subprocess.Process:
-        assert self._process is not None
-        return self._process
+    def output(self) -> str:
+        """The end of the log."""
+        return self.log[-6000:]
 
     async def ready(self) -> Self:
         """Waits until the operator is ready."""
@@ -100,22 +110,17 @@ class OperatorProcess:
 
     async def until(self, holds: Callable[[], Any], what: str) -> None:
         """Waits until `holds()` is true; `what` names it in the error."""
-        deadline = time.monotonic() + START_SECONDS
+        deadline = monotonic() + SECONDS
         while True:
-            assert self.running.returncode is None, f"the operator ended with {self.running.returncode}\n{self.output}"
-            try:
-                if await asyncio.to_thread(holds):
+            assert self.code is None, f"the operator ended with {self.code}\n{self.output}"
+            with contextlib.suppress(httpx.TransportError):
+                if holds():
                     return
-            except httpx.TransportError:
-                pass
-            assert time.monotonic() < deadline, f"not within {START_SECONDS:g} s: {what}\n{self.output}"
+            assert monotonic() < deadline, f"not within {SECONDS:g} s: {what}\n{self.output}"
             await asyncio.sleep(0.05)
 
-    def get(self, path: str) -> httpx.Response:
-        return HTTP.get(f"http://127.0.0.1:{self.port}{path}")
-
-    async def metrics(self) -> str:
-        return (await asyncio.to_thread(self.get, "/metrics")).text
+    def metrics(self) -> str:
+        return self.get("/metrics").text
 
     async def reconciled(self, count: int) -> None:
         """Waits until the operator has finished this many more reconciles."""
@@ -124,46 +129,128 @@ class OperatorProcess:
 
     def reconciles(self) -> float:
         """Returns how many reconciles the operator has finished."""
-        samples = re.findall(r"^syrinx_operator_reconciles_total{.*} (.*)$", self.get("/metrics").text, re.MULTILINE)
+        samples = re.findall(r"^syrinx_operator_reconciles_total{.*} (.*)$", self.metrics(), re.MULTILINE)
         return sum(map(float, samples))
 
-    async def kill(self) -> None:
-        """Sends SIGKILL and waits for the process to end."""
-        if self.running.returncode is None:
-            self.running.send_signal(signal.SIGKILL)
-        await self.running.wait()
 
-    async def stop(self) -> None:
-        """Sends SIGTERM and waits for the process to end."""
-        if self.running.returncode is None:
-            self.running.send_signal(signal.SIGTERM)
-            try:
-                async with asyncio.timeout(START_SECONDS):
-                    await self.running.wait()
-            except TimeoutError:
-                await self.kill()
-                raise AssertionError(f"the operator did not stop\n{self.output}") from None
+async def lives(operator: RunningOperator, seconds: float) -> None:
+    """Waits, and checks that it runs and is healthy all the time."""
+    end = monotonic() + seconds
+    while monotonic() < end:
+        assert operator.code is None, operator.output
+        health = operator.get("/healthz")
+        assert health.status_code == 200, health.text
+        await asyncio.sleep(0.3)
+
+
+class OperatorInLoop(RunningOperator):
+    """The operator without kopf, as a program in the running event loop."""
+
+    def __init__(self, *arguments: Any, **environment: str) -> None:
+        super().__init__(*arguments, SYRINX_PORT="0", **environment)
+        namespaces = None if "-A" in self.scope else tuple(self.scope[1::2])
+        self._operator = Operator(
+            options(self.environment),
+            namespaces,
+            configuration=self._configuration,
+            now=now,
+            tuner=Tuner(pool=Inline),
+        )
+        self._program = Program(self.name)
+        self._lines: list[str] = []
+        self._cleanup = contextlib.ExitStack()
+        self._code: int | None = None
 
     @property
-    def output(self) -> str:
-        return self.log.read_text()[-6000:]
+    def code(self) -> int | None:
+        return self._code
+
+    @property
+    def log(self) -> str:
+        return "\n".join(self._lines)
+
+    async def start(self) -> None:
+        self._cleanup.enter_context(_logged(self._program, self._lines))
+        await self._program.run(self._operator.start(kopf.OperatorSettings()))
+
+    async def stop(self) -> None:
+        if self._code is None:
+            async with asyncio.timeout(SECONDS):
+                await self._program.run(self._operator.stop())
+            self._end(0)
+
+    async def kill(self) -> None:
+        await self._program.kill()
+        self._end(-9)
+
+    def _end(self, code: int) -> None:
+        self._code = code
+        self._cleanup.close()
+
+    def get(self, path: str) -> Answer:
+        if self._code is not None:
+            raise httpx.ConnectError("the operator has ended")
+        if path == "/metrics":
+            return Answer(200, self._operator.metrics().decode())
+        health = {"/healthz": self._operator.health, "/readyz": self._operator.readiness}[path]()
+        return Answer(200 if health.ok else 503, f"{health.text}\n")
+
+    async def _configuration(self) -> client.Configuration:
+        found = client.Configuration()
+        found.host = self.cluster.url
+        found.api_key = {"BearerToken": "Bearer operator"}
+        return found
+
+
+class Inline(Executor):
+    """Computes where it is asked: the virtual clock stands still meanwhile."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+@contextlib.contextmanager
+def _logged(program: Program, lines: list[str]) -> Iterator[None]:
+    """Adds what a program logs to `lines`, from INFO on."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if program.is_running():
+                lines.append(f"{record.levelname} {record.name}: {self.format(record)}")
+
+    handler = Handler()
+    loggers = [logging.getLogger(name) for name in ("syrinx_operator", "syrinx.tuning")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 class Harness:
     """Helpers to act on the cluster and to wait for conditions."""
 
-    def __init__(self, cluster: KubeCluster, directory: Path) -> None:
+    def __init__(self, cluster: KubeCluster, directory: Path, kind: type[RunningOperator] = OperatorInLoop) -> None:
         self.cluster = cluster
         self._directory = directory
-        self._processes: list[OperatorProcess] = []
+        self._kind = kind
+        self._operators: list[RunningOperator] = []
 
     def operator(
         self, name: str = "operator-0", scope: tuple[str, ...] = ("-n", "default"), **environment: str
-    ) -> OperatorProcess:
-        """Returns a process to enter; the same name holds the same Leases."""
-        process = OperatorProcess(self.cluster, self._directory, name, scope, **environment)
-        self._processes.append(process)
-        return process
+    ) -> RunningOperator:
+        """Returns an operator to enter; the same name holds the same Leases."""
+        operator = self._kind(self.cluster, self._directory, name, scope, **environment)
+        self._operators.append(operator)
+        return operator
 
     def apply(self, name: str = "demo", **spec: Any) -> dict[str, Any]:
         """Applies a pipeline like `kubectl apply --server-side`."""
@@ -180,7 +267,7 @@ class Harness:
         try:
             return await self.cluster.wait(holds, seconds, what)
         except AssertionError as error:
-            logs = "\n".join(f"--- {each.name}\n{each.output}" for each in self._processes[-2:])
+            logs = "\n".join(f"--- {each.name}\n{each.output}" for each in self._operators[-2:])
             raise AssertionError(f"{error}\n{logs}") from None
 
     async def settled(self, name: str = "demo", seconds: float = SECONDS) -> None:
@@ -218,15 +305,15 @@ class Harness:
         written = (each for each in self.cluster.writes if each.agent.startswith("syrinx-operator/"))
         return [f"{each.method} {each.path}" for each in written if "/leases" not in each.path]
 
-    async def quiet(self, operator: OperatorProcess) -> None:
+    async def quiet(self, operator: RunningOperator) -> None:
         """Waits until three reconciles in a row have written nothing."""
-        deadline = time.monotonic() + SECONDS
+        deadline = monotonic() + SECONDS
         while True:
             writes = len(self.writes())
             await operator.reconciled(3)
             if len(self.writes()) == writes:
                 return
-            assert time.monotonic() < deadline, f"it keeps writing:  {self.writes()[-20:]}"
+            assert monotonic() < deadline, f"it keeps writing:  {self.writes()[-20:]}"
 
     def talkers(self) -> list[dict[str, Any]]:
         """Returns the talkers' pods."""

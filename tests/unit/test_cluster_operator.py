@@ -86,10 +86,10 @@ def test_of_the_tuners_state_only_the_loss_enqueues_the_pipeline(operator):
 
 
 async def test_the_liveness_probe_names_stuck_pipelines_and_a_dead_lease_task(operator):
-    assert (operator._health().ok, operator._health().text) == (False, "stuck: voices/demo")
+    assert (operator.health().ok, operator.health().text) == (False, "stuck: voices/demo")
     operator._lease_keeper = asyncio.create_task(asyncio.sleep(0))
     await operator._lease_keeper
-    assert operator._health().text == "the Lease is no longer renewed; stuck: voices/demo"
+    assert operator.health().text == "the Lease is no longer renewed; stuck: voices/demo"
 
 
 def test_kopf_only_runs_the_process():

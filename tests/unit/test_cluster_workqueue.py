@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable
-from typing import Any
+
+import pytest
 
 from syrinx_operator.cluster import workqueue
 from syrinx_operator.cluster.backoff import backoff
@@ -25,24 +25,7 @@ OTHER = NamespacedName("default", "other")
 PERIOD = 15.0
 MAX_BACKOFF = 60.0
 
-
-class Clock(asyncio.SelectorEventLoop):
-    """An event loop whose time advances only when no callback is ready."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 1000.0
-        select = self._selector.select
-
-        def skip(timeout: float | None) -> list:
-            if timeout:
-                self.now += timeout
-            return select(0)
-
-        self._selector.select = skip
-
-    def time(self) -> float:
-        return self.now
+pytestmark = pytest.mark.virtual
 
 
 class Pipelines:
@@ -79,17 +62,6 @@ class Pipelines:
         return [at - 1000.0 for _, at in self.reconciles]
 
 
-def timed(test: Callable[..., Any]) -> Callable[..., None]:
-    """Runs a test on its own simulated clock, which starts at 1000."""
-
-    @functools.wraps(test)
-    def run(**fixtures: Any) -> None:
-        with asyncio.Runner(loop_factory=Clock) as runner:
-            runner.run(test(**fixtures))
-
-    return run
-
-
 def start(pipelines: Pipelines) -> WorkQueue:
     return WorkQueue(
         pipelines.reconcile,
@@ -105,7 +77,6 @@ def failed(retry_after: float | None = None) -> Result:
     return Result(outcome=Outcome.FAILED, message="down", retry_after=retry_after)
 
 
-@timed
 async def test_a_pipeline_is_reconciled_immediately_and_once_per_resync_period():
     pipelines = Pipelines()
     start(pipelines).add(DEMO)
@@ -113,7 +84,6 @@ async def test_a_pipeline_is_reconciled_immediately_and_once_per_resync_period()
     assert pipelines.times == [0, PERIOD, 2 * PERIOD]
 
 
-@timed
 async def test_a_burst_of_changes_causes_one_reconcile():
     pipelines = Pipelines()
     queue = start(pipelines)
@@ -126,7 +96,6 @@ async def test_a_burst_of_changes_causes_one_reconcile():
     assert pipelines.times == [0, MIN_INTERVAL]
 
 
-@timed
 async def test_a_change_during_a_reconcile_causes_another_one_afterwards():
     pipelines = Pipelines()
     queue = start(pipelines)
@@ -138,7 +107,6 @@ async def test_a_change_during_a_reconcile_causes_another_one_afterwards():
     assert pipelines.times == [0, 2]
 
 
-@timed
 async def test_objects_of_unknown_pipelines_cause_no_reconcile():
     pipelines = Pipelines()
     queue = start(pipelines)
@@ -147,7 +115,6 @@ async def test_objects_of_unknown_pipelines_cause_no_reconcile():
     assert not pipelines.reconciles
 
 
-@timed
 async def test_failures_back_off_up_to_a_minute_until_one_succeeds():
     delays = [0.5, 1, 2, 4, 8, 16, 32, 60, 60]
     pipelines = Pipelines(*[failed()] * len(delays), Result(outcome=Outcome.SUCCEEDED))
@@ -165,7 +132,6 @@ def test_jitter_shortens_a_delay_by_at_most_half():
     assert backoff(1000, 1.0, MAX_BACKOFF) == MAX_BACKOFF / 2
 
 
-@timed
 async def test_an_exception_counts_as_a_failure_and_is_retried(caplog):
     pipelines = Pipelines(ValueError("odd"), Result(outcome=Outcome.SUCCEEDED))
     queue = start(pipelines)
@@ -175,7 +141,6 @@ async def test_an_exception_counts_as_a_failure_and_is_retried(caplog):
     assert "ValueError: odd" in caplog.text
 
 
-@timed
 async def test_a_hanging_reconcile_times_out(caplog):
     pipelines = Pipelines()
     pipelines.duration = 10_000
@@ -185,7 +150,6 @@ async def test_a_hanging_reconcile_times_out(caplog):
     assert "timed out after 120 s" in caplog.text
 
 
-@timed
 async def test_watch_events_do_not_shorten_the_backoff_of_a_failure():
     pipelines = Pipelines(*[failed()] * 5, Result(outcome=Outcome.SUCCEEDED))
     queue = start(pipelines)
@@ -196,7 +160,6 @@ async def test_watch_events_do_not_shorten_the_backoff_of_a_failure():
     assert pipelines.times == [0, 0.5, 1.5, 3.5]
 
 
-@timed
 async def test_an_edit_resets_the_backoff():
     pipelines = Pipelines(*[failed()] * 5, Result(outcome=Outcome.SUCCEEDED))
     queue = start(pipelines)
@@ -207,7 +170,6 @@ async def test_an_edit_resets_the_backoff():
     assert pipelines.times == [0, 0.5, 1.5, 3.5, 4]
 
 
-@timed
 async def test_retry_after_delays_edits_too():
     pipelines = Pipelines(failed(retry_after=30), Result(outcome=Outcome.SUCCEEDED))
     queue = start(pipelines)
@@ -219,7 +181,6 @@ async def test_retry_after_delays_edits_too():
     assert pipelines.times == [0, 30]
 
 
-@timed
 async def test_a_status_update_is_no_edit():
     pipelines = Pipelines()
     queue = start(pipelines)
@@ -233,7 +194,6 @@ async def test_a_status_update_is_no_edit():
     assert pipelines.times == [0, 4]
 
 
-@timed
 async def test_a_blocked_pipeline_is_retried_with_backoff_but_changes_do_not_wait():
     pipelines = Pipelines(Result(outcome=Outcome.BLOCKED, message="name conflict"))
     queue = start(pipelines)
@@ -245,7 +205,6 @@ async def test_a_blocked_pipeline_is_retried_with_backoff_but_changes_do_not_wai
     assert pipelines.times[-1] == 40
 
 
-@timed
 async def test_requeue_after_replaces_the_resync_period():
     pipelines = Pipelines(Result(outcome=Outcome.STANDBY, requeue_after=5))
     start(pipelines).add(DEMO)
@@ -253,7 +212,6 @@ async def test_requeue_after_replaces_the_resync_period():
     assert pipelines.times == [0, 5, 10]
 
 
-@timed
 async def test_a_deleted_pipeline_is_forgotten():
     pipelines = Pipelines(Result(outcome=Outcome.DELETED))
     queue = start(pipelines)
@@ -265,7 +223,6 @@ async def test_a_deleted_pipeline_is_forgotten():
     assert not [task for task in asyncio.all_tasks() if task.get_name() == f"pipeline {DEMO}"]
 
 
-@timed
 async def test_a_pipeline_recreated_during_its_deletion_is_kept():
     pipelines = Pipelines(Result(outcome=Outcome.DELETED), Result(outcome=Outcome.SUCCEEDED))
     queue = start(pipelines)
@@ -276,7 +233,6 @@ async def test_a_pipeline_recreated_during_its_deletion_is_kept():
     assert pipelines.deleted == []
 
 
-@timed
 async def test_concurrency_is_limited_and_pipelines_are_reconciled_in_order():
     pipelines = Pipelines()
     pipelines.duration = 1.0
@@ -289,7 +245,6 @@ async def test_concurrency_is_limited_and_pipelines_are_reconciled_in_order():
     assert [key for key, _ in pipelines.reconciles] == keys
 
 
-@timed
 async def test_a_slow_pipeline_does_not_block_another():
     pipelines = Pipelines()
     queue = start(pipelines)
@@ -302,7 +257,6 @@ async def test_a_slow_pipeline_does_not_block_another():
     assert pipelines.reconciles == [(DEMO, 1000.0), (OTHER, 1001.0)]
 
 
-@timed
 async def test_a_reconcile_that_does_not_finish_counts_as_stuck():
     pipelines = Pipelines()
     queue = start(pipelines)
@@ -315,7 +269,6 @@ async def test_a_reconcile_that_does_not_finish_counts_as_stuck():
     assert queue.stuck() == [DEMO]
 
 
-@timed
 async def test_a_pipeline_whose_task_has_ended_counts_as_stuck():
     """Only a bug ends it; then nothing reconciles the pipeline."""
     queue = start(Pipelines())
@@ -326,7 +279,6 @@ async def test_a_pipeline_whose_task_has_ended_counts_as_stuck():
     assert queue.stuck() == [DEMO]
 
 
-@timed
 async def test_waiting_for_a_slot_is_not_stuck():
     """With 300 pipelines and a slow API server a turn takes many minutes."""
     pipelines = Pipelines()
@@ -340,7 +292,6 @@ async def test_waiting_for_a_slot_is_not_stuck():
     assert len({key for key, _ in pipelines.reconciles}) == 300
 
 
-@timed
 async def test_waiting_for_retry_after_is_not_stuck():
     pipelines = Pipelines(failed(retry_after=600))
     queue = start(pipelines)
@@ -349,7 +300,6 @@ async def test_waiting_for_retry_after_is_not_stuck():
     assert queue.stuck() == []
 
 
-@timed
 async def test_conditions_are_counted():
     results = [{"Ready": "True"}, {"Ready": "False", "Degraded": "True"}]
     pipelines = Pipelines(*(Result(outcome=Outcome.SUCCEEDED, conditions=each) for each in results))
@@ -361,7 +311,6 @@ async def test_conditions_are_counted():
     assert queue.condition_counts() == {("Ready", "True"): 1, ("Ready", "False"): 1, ("Degraded", "True"): 1}
 
 
-@timed
 async def test_close_cancels_running_reconciles():
     pipelines = Pipelines()
     pipelines.duration = 100

@@ -22,7 +22,7 @@ from syrinx_operator.tuner.counters import Observation
 from syrinx_operator.tuner.decide import assignment
 from syrinx_operator.tuner.evidence import ReplicaStats
 from syrinx_operator.tuner.policy import policy_of
-from syrinx_operator.tuner.runner import Planner, Tuner
+from syrinx_operator.tuner.runner import Planner, Tuner, own_process
 from syrinx_operator.tuner.snapshot import parse_metrics
 
 SLO = SloSpec(ttfa=(TtfaObjective(task_type="CustomVoice", ttfa_p95_ms=100),))
@@ -179,7 +179,7 @@ def test_a_failure_gives_no_data(mode):
 
 
 def test_the_planner_answers_one_pipeline_at_a_time():
-    planner = Planner(math.sqrt)
+    planner = Planner(math.sqrt, own_process)
 
     def until(holds):
         deadline = time.monotonic() + 30
@@ -196,7 +196,7 @@ def test_the_planner_answers_one_pipeline_at_a_time():
 
 
 def test_what_the_model_raises_is_raised_once():
-    planner = Planner(math.sqrt)
+    planner = Planner(math.sqrt, own_process)
     assert planner.ask("one", -1.0) is None
     with pytest.raises(ValueError, match="math domain error"):
         while True:

@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import os
-import time
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final, Self
 from urllib.parse import urlencode
 
@@ -14,6 +13,7 @@ from kubernetes.aio import client, config
 from msgspec import Struct
 
 from syrinx_operator import __version__
+from syrinx_operator.cluster.clock import monotonic
 from syrinx_operator.cluster.kinds import Kind
 from syrinx_operator.cluster.names import FIELD_MANAGER
 from syrinx_operator.cluster.state import Manifest
@@ -28,6 +28,8 @@ RENEW_SECONDS: Final = 5.0
 """Minimum seconds between two attempts to renew credentials."""
 UNREACHABLE: Final = "Unreachable"
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+Configure = Callable[[], Awaitable[client.Configuration]]
 
 _UNAVAILABLE = frozenset({0, 401, 429, 500, 502, 503, 504})
 _JSON = "application/json"
@@ -96,14 +98,16 @@ class WatchEvent(Struct, frozen=True):
 class Api:
     """A connection to the API server. Use as `async with`."""
 
-    def __init__(self, telemetry: Telemetry) -> None:
+    def __init__(self, telemetry: Telemetry, configuration: Configure | None = None) -> None:
+        """`configuration` returns address and credentials, by default `load_configuration`'s."""
         self._telemetry = telemetry
+        self._configuration = configuration or load_configuration
         self._client: client.ApiClient | None = None
         self._renewed_at = -RENEW_SECONDS
         self._renewing = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        loaded = await load_configuration()
+        loaded = await self._configuration()
         # Each watch keeps a connection; the work queue limits the other requests.
         loaded.connection_pool_maxsize = 0
         self._client = client.ApiClient(loaded)
@@ -156,7 +160,7 @@ class Api:
         query |= {"timeoutSeconds": str(max(1, round(seconds)))} | ({"labelSelector": selector} if selector else {})
         url = f"{kind.path(namespace)}?{urlencode(query)}"
         timeout = aiohttp.ClientTimeout(total=seconds + TIMEOUT, sock_read=SILENCE)
-        asked_at = time.monotonic()
+        asked_at = monotonic()
         answer = await self._open("GET", url, None, {"Accept": _JSON}, timeout, verb="WATCH")
         if answer.status == 401 and await self._renew_credentials(asked_at):
             answer.close()
@@ -243,7 +247,7 @@ class Api:
     ) -> tuple[int, bytes, Mapping[str, str]]:
         """Sends a request and returns status, body and headers of the response. Raises ApiError without a response."""
         url = f"{path}?{urlencode(query)}" if query else path
-        asked_at = time.monotonic()
+        asked_at = monotonic()
         answer = await self._send(method, url, body, headers, seconds)
         if answer[0] == 401 and await self._renew_credentials(asked_at):
             answer = await self._send(method, url, body, headers, seconds)
@@ -287,10 +291,10 @@ class Api:
     async def _renew_credentials(self, asked_at: float) -> bool:
         """Returns whether there are credentials newer than the request that got a 401."""
         async with self._renewing:
-            if self._renewed_at < asked_at and time.monotonic() - self._renewed_at >= RENEW_SECONDS:
-                self._renewed_at = time.monotonic()
+            if self._renewed_at < asked_at and monotonic() - self._renewed_at >= RENEW_SECONDS:
+                self._renewed_at = monotonic()
                 try:
-                    fresh = await load_configuration()
+                    fresh = await self._configuration()
                 except (config.ConfigException, OSError) as error:
                     raise ApiError(401, "Unauthorized", f"no credentials for the API server: {error}") from None
                 assert self._client is not None

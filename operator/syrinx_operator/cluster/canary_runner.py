@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 
 from syrinx_operator.cluster import diagnosis, names
 from syrinx_operator.cluster.canary import COMMANDS, CanaryInputs, Comparison, compare, decide
+from syrinx_operator.cluster.clock import Now
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.canary import CanaryPlan, canary_route
 from syrinx_operator.cluster.plan.records import recorded_release
@@ -67,7 +68,7 @@ class CanaryRunner:
         before: CanaryStatus | None,
         tuning: State,
         command: str,
-        clock: Callable[[], datetime],
+        clock: Now,
     ) -> CanaryDecision:
         """Returns the decision about the canary of a plan; an empty one without a canary."""
         name = f"{owner.namespace}/{owner.name}"
@@ -101,7 +102,7 @@ class CanaryRunner:
         canary: CanaryPlan,
         observed: Observed,
         status: CanaryStatus | None,
-        clock: Callable[[], datetime],
+        clock: Now,
     ) -> Comparison:
         """Reads the gateways' counters. Returns the requests since the start of the canary's current period."""
         if not canary.is_running:

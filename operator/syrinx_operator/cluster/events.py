@@ -4,10 +4,11 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal
 
 from syrinx_operator.cluster.api import Api, ApiError
+from syrinx_operator.cluster.clock import Now, utc_now
 from syrinx_operator.cluster.kinds import EVENT
 from syrinx_operator.cluster.names import FIELD_MANAGER
 from syrinx_operator.cluster.progress import STALLED
@@ -28,15 +29,17 @@ _EXPECTED = frozenset({"Starting", "RollingOut", "ScaledToZero", "NotVerified", 
 class EventRecorder:
     """Writes Events. An Event that cannot be written is logged and dropped."""
 
-    def __init__(self, api: Api, identity: str) -> None:
+    def __init__(self, api: Api, identity: str, now: Now = utc_now) -> None:
         self._api = api
         self._identity = identity
+        self._now = now
 
     async def record(self, owner: Owner, previous: Mapping[str, Any], events: Iterable[Event]) -> None:
         """Writes the Events that follow from a change of the status `previous`."""
         for event in events:
+            manifest = _manifest(owner, self._identity, previous, event, self._now())
             try:
-                await self._api.create(EVENT, owner.namespace, _manifest(owner, self._identity, previous, event))
+                await self._api.create(EVENT, owner.namespace, manifest)
             except ApiError as error:
                 if error.status != 409:
                     values = owner.namespace, owner.name, event.reason, error
@@ -45,8 +48,8 @@ class EventRecorder:
                     return
 
 
-def _manifest(owner: Owner, identity: str, previous: Mapping[str, Any], event: Event) -> Manifest:
-    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+def _manifest(owner: Owner, identity: str, previous: Mapping[str, Any], event: Event, now: datetime) -> Manifest:
+    time = now.isoformat(timespec="seconds").replace("+00:00", "Z")
     message = event.message[:MAX_MESSAGE]
     # An operator that was killed before it wrote the new status creates the same Event again and gets a conflict.
     known = [previous.get(part) for part in ("conditions", "tuning", "canary")]
@@ -64,8 +67,8 @@ def _manifest(owner: Owner, identity: str, previous: Mapping[str, Any], event: E
         "source": {"component": FIELD_MANAGER},
         "reportingComponent": FIELD_MANAGER,
         "reportingInstance": identity[:128],
-        "firstTimestamp": now,
-        "lastTimestamp": now,
+        "firstTimestamp": time,
+        "lastTimestamp": time,
         "count": 1,
     }
 

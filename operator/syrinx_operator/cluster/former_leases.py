@@ -1,10 +1,10 @@
 """The Leases of single pipelines, by which operators of earlier versions held them."""
 
-import time
 from collections.abc import Callable
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api, if_found
+from syrinx_operator.cluster.clock import monotonic
 from syrinx_operator.cluster.kinds import LEASE
 from syrinx_operator.cluster.lease import LeaseTaken, OtherHolder
 from syrinx_operator.cluster.state import Owner
@@ -16,7 +16,7 @@ class FormerLeases:
     They are respected once for each pipeline, and left to be deleted with it.
     """
 
-    def __init__(self, api: Api, identity: str, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, api: Api, identity: str, seconds: float, clock: Callable[[], float] = monotonic) -> None:
         self._api = api
         self._identity = identity
         self._seconds = seconds

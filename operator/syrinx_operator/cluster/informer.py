@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import random
-import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
@@ -13,6 +12,7 @@ from msgspec import Struct
 
 from syrinx_operator.cluster.api import Api, ApiError, WatchEvent
 from syrinx_operator.cluster.backoff import backoff
+from syrinx_operator.cluster.clock import monotonic
 from syrinx_operator.cluster.kinds import OPTIONAL, Kind
 from syrinx_operator.cluster.names import PIPELINE_LABEL
 from syrinx_operator.cluster.state import Manifest
@@ -88,12 +88,12 @@ class Informer:
         """Lists and watches until it is cancelled."""
         failures = 0
         while True:
-            started = time.monotonic()
+            started = monotonic()
             try:
                 await self._follow()
                 failures, pause = 0, MIN_SECONDS
             except ApiError as error:
-                failures = 1 if time.monotonic() - started > LONG_SECONDS else failures + 1
+                failures = 1 if monotonic() - started > LONG_SECONDS else failures + 1
                 pause = self._failed(error, failures)
             except Exception as error:
                 log.exception("%s: unexpected error", self)
@@ -140,7 +140,7 @@ class Informer:
         """Returns why the objects in memory are none to act on; None if they are current."""
         if not self._is_listed:
             return self.error or ApiError(503, "NotListed", f"{self}: not listed yet")
-        is_stale = self.error is not None and time.monotonic() - self._failing_since > STALE_SECONDS
+        is_stale = self.error is not None and monotonic() - self._failing_since > STALE_SECONDS
         return self.error if is_stale else None
 
     def outdate(self, namespace: str) -> None:
@@ -163,9 +163,9 @@ class Informer:
 
     async def _follow(self) -> None:
         """Lists if that is due, and watches until the connection or the time until the next LIST ends."""
-        if not self._version or time.monotonic() >= self._relist_at:
+        if not self._version or monotonic() >= self._relist_at:
             await self._list()
-        seconds = max(MIN_SECONDS, self._relist_at - time.monotonic())
+        seconds = max(MIN_SECONDS, self._relist_at - monotonic())
         async with self._api.watch(self.kind, self.namespace, self._selector, self._version, seconds) as events:
             self._succeeded()
             async for event in events:
@@ -176,7 +176,7 @@ class Informer:
         self._replace(listing.items, int(listing.version), self.namespace)
         self._version = listing.version
         # Not all kinds at the same time.
-        self._relist_at = time.monotonic() + self._relist_seconds * random.uniform(0.8, 1.0)
+        self._relist_at = monotonic() + self._relist_seconds * random.uniform(0.8, 1.0)
         self._is_listed = True
         self._tried.set()
 
@@ -201,7 +201,7 @@ class Informer:
             message = f"the cluster does not serve {self.kind.plural} ({self.kind.api_version}): install the CRD"
             error = ApiError(503, "NotServed", message)
         if self.error is None:
-            self._failing_since = time.monotonic()
+            self._failing_since = monotonic()
         if self.error is None or str(self.error) != str(error):
             log.warning("%s: cannot watch: %s (%s); trying again", self, error, error.reason)
         self.error = error

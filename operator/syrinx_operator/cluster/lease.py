@@ -7,14 +7,13 @@ which names the first one. So the requests do not grow with the number of namesp
 import asyncio
 import logging
 import math
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Final
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api, ApiError, if_found
+from syrinx_operator.cluster.clock import Now, monotonic, utc_now
 from syrinx_operator.cluster.kinds import LEASE
 from syrinx_operator.cluster.state import Manifest, Owner
 from syrinx_operator.cluster.workqueue import NamespacedName
@@ -65,6 +64,7 @@ class Lease:
         seconds: float,
         retry_seconds: float,
         clock: Callable[[], float],
+        now: Now,
         has_stopped: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
         """`retry_seconds`: time between two attempts that fail. `has_stopped` tells it of another holder."""
@@ -76,6 +76,7 @@ class Lease:
         self._seconds = seconds
         self._retry_seconds = retry_seconds
         self._clock = clock
+        self._now = now
         self._has_stopped = has_stopped
         self._lock = asyncio.Lock()
         self._held_until = 0.0
@@ -177,7 +178,7 @@ class Lease:
         raise LeaseTaken(f"operator {holder} holds the Lease {self._key}")
 
     def _manifest(self) -> Manifest:
-        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        now = self._now().isoformat(timespec="microseconds").replace("+00:00", "Z")
         live = self._live
         before = (live or {}).get("spec") or {}
         is_ours = before.get("holderIdentity") == self._holder
@@ -217,7 +218,8 @@ class Leases:
         key: NamespacedName,
         seconds: float,
         prepare: Callable[[str], Awaitable[None]],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = monotonic,
+        now: Now = utc_now,
     ) -> None:
         """`key`: of the installation's Lease, of which `identity` is one of the holders, for `seconds`.
 
@@ -227,8 +229,9 @@ class Leases:
         self._seconds = seconds
         self._prepare = prepare
         self._clock = clock
+        self._now = now
         self._holder = str(key)
-        self._own = Lease(api, key, identity, seconds=seconds, retry_seconds=seconds / 3, clock=clock)
+        self._own = Lease(api, key, identity, seconds=seconds, retry_seconds=seconds / 3, clock=clock, now=now)
         self._claims: dict[str, _Claim] = {}
         self._unused: dict[str, _Claim] = {}
         """Claims to release."""
@@ -290,6 +293,7 @@ class Leases:
             seconds=CLAIM_SECONDS,
             retry_seconds=self._seconds / 3,
             clock=self._clock,
+            now=self._now,
             has_stopped=self._has_stopped,
         )
         return _Claim(lease)

@@ -5,7 +5,6 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -13,6 +12,7 @@ from msgspec import Struct, structs
 
 from syrinx_operator.cluster.api import Api, ApiError, if_found
 from syrinx_operator.cluster.cache import Cache
+from syrinx_operator.cluster.clock import Now, utc_now
 from syrinx_operator.cluster.diagnosis import job_problems, replicas
 from syrinx_operator.cluster.kinds import AUTOSCALER, BY_KIND, OPTIONAL, PLANNED, POD, Kind
 from syrinx_operator.cluster.plan.objects import differs, quantity
@@ -72,8 +72,11 @@ class Applied(Struct, kw_only=True):
 class Objects:
     """Reads objects from the cache, and writes them while the fence permits it."""
 
-    def __init__(self, api: Api, cache: Cache, telemetry: Telemetry, fence: Callable[[Owner], None]) -> None:
+    def __init__(
+        self, api: Api, cache: Cache, telemetry: Telemetry, fence: Callable[[Owner], None], now: Now = utc_now
+    ) -> None:
         self._api = api
+        self._now = now
         self._cache = cache
         self._telemetry = telemetry
         self._fence = fence
@@ -85,7 +88,7 @@ class Objects:
         served = [kind for kind in OPTIONAL if cache.serves(kind, namespace)]
         found = (each for kind in (*PLANNED, *served) for each in cache.of_pipeline(kind, namespace, owner.name))
         pods = list(cache.of_pipeline(POD, namespace, owner.name))
-        found_replicas = replicas(pods, datetime.now(UTC))
+        found_replicas = replicas(pods, self._now())
         return Observed(
             objects={key_of(each): each for each in found},
             replicas=tuple(each for each in found_replicas if not each.canary),

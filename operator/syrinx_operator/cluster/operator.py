@@ -10,12 +10,14 @@ from typing import Any
 
 import click
 import kopf
+from prometheus_client import generate_latest
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.api import Api
+from syrinx_operator.cluster.api import Api, Configure, load_configuration
 from syrinx_operator.cluster.backoff import backoff
 from syrinx_operator.cluster.cache import Cache
 from syrinx_operator.cluster.canary_runner import command_of
+from syrinx_operator.cluster.clock import Now, utc_now
 from syrinx_operator.cluster.config import ConfigError, Options, config_line
 from syrinx_operator.cluster.kinds import CHILDREN, PIPELINE, Kind
 from syrinx_operator.cluster.lease import Leases
@@ -24,6 +26,7 @@ from syrinx_operator.cluster.stage_api import StageApi
 from syrinx_operator.cluster.state import Manifest
 from syrinx_operator.cluster.telemetry import Health, HealthServer, Telemetry
 from syrinx_operator.cluster.workqueue import NamespacedName, WorkQueue
+from syrinx_operator.tuner.runner import Tuner
 
 log = logging.getLogger(__name__)
 
@@ -31,11 +34,22 @@ log = logging.getLogger(__name__)
 class Operator:
     """Reconciles pipelines. `start` and `stop` are kopf handlers."""
 
-    def __init__(self, options: Options, namespaces: tuple[str, ...] | None) -> None:
-        """`namespaces` is None for all."""
+    def __init__(
+        self,
+        options: Options,
+        namespaces: tuple[str, ...] | None,
+        *,
+        configuration: Configure = load_configuration,
+        now: Now = utc_now,
+        tuner: Tuner | None = None,
+    ) -> None:
+        """`namespaces` is None for all. `configuration` returns the API server's address and credentials."""
         self._options = options
         self._namespaces = namespaces
-        self._telemetry = Telemetry()
+        self._configuration = configuration
+        self._now = now
+        self._tuner = tuner
+        self._telemetry = Telemetry(now)
         self._cleanup = contextlib.AsyncExitStack()
         self._lease_keeper: asyncio.Task[None] | None = None
         self._cache: Cache | None = None
@@ -49,12 +63,8 @@ class Operator:
         configure(settings, self._options.max_backoff_seconds)
         log.info("configuration: %s", config_line(self._options))
         options, telemetry, enter = self._options, self._telemetry, self._cleanup.enter_async_context
-        await enter(
-            HealthServer(
-                options.port, telemetry, healthy=self._health, ready=self._readiness, before_scrape=self._set_gauges
-            )
-        )
-        api = await enter(Api(telemetry))
+        await enter(HealthServer(options.port, health=self.health, readiness=self.readiness, metrics=self.metrics))
+        api = await enter(Api(telemetry, self._configuration))
         stages = await enter(StageApi(api, options.access, telemetry))
         cache = Cache(
             api,
@@ -64,12 +74,19 @@ class Operator:
             max_backoff_seconds=options.max_backoff_seconds,
         )
         lease = NamespacedName(options.pipelines.operator_namespace, options.lease_name)
-        leases = Leases(api, options.identity, lease, options.lease_seconds, cache.outdate)
+        leases = Leases(api, options.identity, lease, options.lease_seconds, cache.outdate, now=self._now)
         self._cleanup.push_async_callback(leases.release)
         self._lease_keeper = asyncio.create_task(leases.keep(), name="leases")
         self._cleanup.callback(self._lease_keeper.cancel)
         reconciler = Reconciler(
-            api=api, cache=cache, leases=leases, stages=stages, telemetry=telemetry, options=options
+            api=api,
+            cache=cache,
+            leases=leases,
+            stages=stages,
+            telemetry=telemetry,
+            options=options,
+            now=self._now,
+            tuner=self._tuner,
         )
         self._queue = WorkQueue(
             reconciler.reconcile,
@@ -106,7 +123,8 @@ class Operator:
             if pipeline and not is_own_write:
                 self._queue.add_known(NamespacedName(metadata["namespace"], pipeline))
 
-    def _health(self) -> Health:
+    def health(self) -> Health:
+        """Returns whether the process can go on; else it should be restarted."""
         problems = []
         if self._lease_keeper is not None and self._lease_keeper.done():
             problems.append("the Lease is no longer renewed")
@@ -116,21 +134,25 @@ class Operator:
             problems.append(f"stuck: {', '.join(map(str, stuck))}")
         return Health(not problems, "; ".join(problems) or "ok")
 
-    def _readiness(self) -> Health:
-        """Ready if some namespace is served. The text names what is not watched."""
+    def readiness(self) -> Health:
+        """Returns whether some namespace is served. The text names what is not watched."""
         if self._cache is None:
             return Health(False, "starting")
         is_ready = self._cache.is_serving()
         return Health(is_ready, "\n".join(["ready" if is_ready else "not ready", *self._cache.problems()]))
 
-    def _set_gauges(self) -> None:
-        if self._queue is None or self._cache is None:
-            return
-        self._telemetry.oldest_reconcile_age.set(self._queue.oldest_age())
+    def metrics(self) -> bytes:
+        """Returns all metrics in the text format of Prometheus."""
+        if self._queue is not None and self._cache is not None:
+            self._set_gauges(self._queue, self._cache)
+        return generate_latest(self._telemetry.registry)
+
+    def _set_gauges(self, queue: WorkQueue, cache: Cache) -> None:
+        self._telemetry.oldest_reconcile_age.set(queue.oldest_age())
         self._telemetry.pipelines.clear()
-        for (condition, value), count in self._queue.condition_counts().items():
+        for (condition, value), count in queue.condition_counts().items():
             self._telemetry.pipelines.labels(condition, value).set(count)
-        for namespace, kind, is_up in self._cache.watches():
+        for namespace, kind, is_up in cache.watches():
             self._telemetry.watch_up.labels(namespace, kind).set(is_up)
 
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from syrinx_operator.cluster import names, state
 from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.cache import Cache
 from syrinx_operator.cluster.canary_runner import CanaryRunner, command_of, route_overrides
+from syrinx_operator.cluster.clock import Now, utc_now
 from syrinx_operator.cluster.config import Options
 from syrinx_operator.cluster.former_leases import FormerLeases
 from syrinx_operator.cluster.kinds import PIPELINE
@@ -108,20 +109,30 @@ class Reconciler:
     """Reconciles pipelines. `reconcile` returns a `Result` for every outcome."""
 
     def __init__(
-        self, *, api: Api, cache: Cache, leases: Leases, stages: StageApi, telemetry: Telemetry, options: Options
+        self,
+        *,
+        api: Api,
+        cache: Cache,
+        leases: Leases,
+        stages: StageApi,
+        telemetry: Telemetry,
+        options: Options,
+        now: Now = utc_now,
+        tuner: Tuner | None = None,
     ) -> None:
         self._api = api
         self._cache = cache
         self._leases = leases
         self._stages = stages
         self._options = options
+        self._now = now
         self._secrets = PipelineSecrets(api, options.relist_seconds, leases.fence)
         self._former_leases = FormerLeases(api, options.identity, options.lease_seconds)
-        self._objects = Objects(api, cache, telemetry, leases.fence)
-        reader = MetricsReader(options.prometheus)
-        self._tuning = TuningRunner(reader, Tuner(), telemetry.tuning, stages.scrape)
+        self._objects = Objects(api, cache, telemetry, leases.fence, now)
+        reader = MetricsReader(options.prometheus, now)
+        self._tuning = TuningRunner(reader, tuner or Tuner(), telemetry.tuning, stages.scrape)
         self._canaries = CanaryRunner(stages.scrape)
-        self._reports = Reports(api, cache, leases, self._objects, telemetry.conditions, options.identity)
+        self._reports = Reports(api, cache, leases, self._objects, telemetry.conditions, options.identity, now)
 
     def forget(self, key: NamespacedName) -> None:
         """Drops what is kept in memory for a deleted pipeline."""
@@ -186,7 +197,7 @@ class Reconciler:
             log.exception("%s/%s: unexpected error", owner.namespace, owner.name, extra=owner.log_fields)
             message = f"Internal error of the operator; see its log: {type(error).__name__}: {error}"
             outcome, problem = Outcome.FAILED, Problem("InternalError", message)
-        new = failed(previous, owner, problem, _now())
+        new = failed(previous, owner, problem, self._now())
         await self._reports.write(owner, previous, new)
         return _result(outcome, new, problem.message, failure)
 
@@ -207,11 +218,11 @@ class Reconciler:
         pushed = await self._push_settings(pipeline, owner, tuning, planned, before, applied.objects, token)
         observed = _without_foreign(owner, structs.replace(pushed, objects=applied.objects))
         disruption = disruption_of(planned, observed, problems, previous.get("observedGeneration"), owner)
-        decision, metrics = await self._tuning.decide(pipeline, owner, tuning, planned, observed, disruption, _now)
+        decision, metrics = await self._tuning.decide(pipeline, owner, tuning, planned, observed, disruption, self._now)
         canary = await self._canaries.decide(
-            pipeline, owner, planned, observed, read(previous).canary, decision.state, command, _now
+            pipeline, owner, planned, observed, read(previous).canary, decision.state, command, self._now
         )
-        inputs = subject.status_inputs(planned, observed, decision.state, canary.status, metrics, _now(), problems)
+        inputs = subject.status_inputs(planned, observed, decision.state, canary.status, metrics, self._now(), problems)
         new = status(inputs)
         is_recorded = key_of(tuning_record(owner, tuning.state)) not in applied.missing
         lost_events = [lost_event(owner, lost)] if lost and is_recorded else []
@@ -237,7 +248,7 @@ class Reconciler:
         if token is None or (redis and password is None):
             raise Blocked(Problem("Paused", "spec.paused is set: the pipeline is created once it is removed"))
         observed = _without_foreign(owner, await self._observe(subject, token, password))
-        tuning, now = tuning_of(pipeline, tuner_state(previous, owner, observed)[0]), _now()
+        tuning, now = tuning_of(pipeline, tuner_state(previous, owner, observed)[0]), self._now()
         canary = read(previous).canary
         planned = plan(tuning.applied_to(pipeline), owner, observed, self._options.pipelines, tuning.state, canary)
         new = status(subject.status_inputs(planned, observed, tuning.state, canary, paused_metrics(now), now))
@@ -334,7 +345,3 @@ def _result(
         requeue_after=requeue_after,
         conditions={condition["type"]: condition["status"] for condition in new.get("conditions") or ()},
     )
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

@@ -5,6 +5,7 @@ from typing import Any
 
 from syrinx_operator.cluster.api import Api
 from syrinx_operator.cluster.cache import Cache
+from syrinx_operator.cluster.clock import Now
 from syrinx_operator.cluster.events import EventRecorder, status_events
 from syrinx_operator.cluster.kinds import PIPELINE
 from syrinx_operator.cluster.lease import Leases
@@ -28,13 +29,14 @@ class Reports:
         objects: Objects,
         conditions: ConditionTelemetry,
         identity: str,
+        now: Now,
     ) -> None:
         self._api = api
         self._cache = cache
         self._leases = leases
         self._objects = objects
         self._conditions = conditions
-        self._events = EventRecorder(api, identity)
+        self._events = EventRecorder(api, identity, now)
 
     def forget(self, namespace: str, name: str) -> None:
         """Stops exporting the conditions of a pipeline."""

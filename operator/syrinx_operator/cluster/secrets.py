@@ -2,13 +2,13 @@
 
 import logging
 import secrets
-import time
 from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api, ApiError, if_found
+from syrinx_operator.cluster.clock import monotonic
 from syrinx_operator.cluster.kinds import SECRET
 from syrinx_operator.cluster.objects import name_conflict
 from syrinx_operator.cluster.plan import redis, replicated_redis
@@ -30,7 +30,7 @@ class _Read(Struct, frozen=True):
 class Secrets:
     """Reads each Secret at most once per period; one that is missing is read again the next time."""
 
-    def __init__(self, api: Api, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, api: Api, seconds: float, clock: Callable[[], float] = monotonic) -> None:
         self._api = api
         self._seconds = seconds
         self._clock = clock

@@ -6,10 +6,11 @@ from typing import Any, Self
 
 from aiohttp import web
 from msgspec import Struct
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from syrinx_operator.cluster.clock import Now, utc_now
 from syrinx_operator.tuner.telemetry import PIPELINE, TunerTelemetry
 
 
@@ -53,9 +54,9 @@ class ConditionTelemetry(Collector):
 class Telemetry:
     """All `syrinx_operator_*` and `syrinx_tuning_*` metrics, in their own registry."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Now = utc_now) -> None:
         self.registry = CollectorRegistry()
-        self.tuning = TunerTelemetry(self.registry)
+        self.tuning = TunerTelemetry(self.registry, now)
         self.conditions = ConditionTelemetry(self.registry)
         counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
         self.reconciles = counter(
@@ -101,20 +102,17 @@ class Telemetry:
 class HealthServer:
     """Serves /metrics, /healthz and /readyz on all addresses. Use as `async with`."""
 
-    def __init__(
-        self, port: int, telemetry: Telemetry, *, healthy: Probe, ready: Probe, before_scrape: Callable[[], None]
-    ) -> None:
-        """`before_scrape` is called before each response of /metrics, to set gauges."""
+    def __init__(self, port: int, *, health: Probe, readiness: Probe, metrics: Callable[[], bytes]) -> None:
+        """`metrics` returns all metrics in the text format of Prometheus."""
 
-        async def metrics(request: web.Request) -> web.Response:
-            before_scrape()
-            return web.Response(body=generate_latest(telemetry.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        async def scrape(request: web.Request) -> web.Response:
+            return web.Response(body=metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
         self._port = port
         app = web.Application()
-        app.router.add_get("/metrics", metrics)
-        app.router.add_get("/healthz", _handler(healthy))
-        app.router.add_get("/readyz", _handler(ready))
+        app.router.add_get("/metrics", scrape)
+        app.router.add_get("/healthz", _handler(health))
+        app.router.add_get("/readyz", _handler(readiness))
         self._runner = web.AppRunner(app, access_log=None)
 
     async def __aenter__(self) -> Self:

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from syrinx_operator.cluster import names, prometheus
+from syrinx_operator.cluster.clock import Now, utc_now
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.tuning_record import decode_tuning, recorded_tuning
 from syrinx_operator.cluster.progress import incomplete
@@ -189,7 +190,7 @@ class MetricsReader:
     def __init__(
         self,
         access: prometheus.Access = prometheus.DEFAULT_ACCESS,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Now = utc_now,
     ) -> None:
         self._access = access
         self._clock = clock
@@ -314,7 +315,7 @@ class TuningRunner:
         plan: Plan,
         observed: Observed,
         disruption: str,
-        clock: Callable[[], datetime],
+        clock: Now,
     ) -> tuple[Decision, Metrics]:
         """Returns the tuner's decision, and the metrics for the status.
 

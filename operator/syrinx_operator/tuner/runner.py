@@ -8,7 +8,7 @@ import math
 import signal
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from datetime import datetime, timedelta
 from functools import partial
 from multiprocessing import get_context
@@ -42,11 +42,20 @@ P = ParamSpec("P")
 A = TypeVar("A")
 
 
+def own_process() -> Executor:
+    """Returns a pool of one process, which ends with its work."""
+    # Ctrl-C is for the process that waits.
+    ignored = (signal.SIGINT, signal.SIG_IGN)
+    return ProcessPoolExecutor(1, get_context("spawn"), initializer=signal.signal, initargs=ignored)
+
+
 class Planner(Generic[P, A]):
     """Runs the model in a process of its own, one question at a time, because it computes for seconds."""
 
-    def __init__(self, answer: Callable[P, A]) -> None:
+    def __init__(self, answer: Callable[P, A], pool: Callable[[], Executor]) -> None:
+        """`pool` returns where a question is answered; it is shut down with its answer."""
         self._answer = answer
+        self._pool = pool
         self._running: tuple[str, Future[A]] | None = None
         self._answered: dict[str, tuple[float, Future[A]]] = {}
         """Answers that their pipelines have not collected yet, and when they were found to be known."""
@@ -62,11 +71,9 @@ class Planner(Generic[P, A]):
         if own is not None and time.monotonic() - known_at < ANSWER_SECONDS:
             return own.result()
         if self._running is None:
-            # Ctrl-C is for the process that waits.
-            ignored = (signal.SIGINT, signal.SIG_IGN)
-            pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=signal.signal, initargs=ignored)
+            pool = self._pool()
             self._running = name, pool.submit(self._answer, *question, **more)
-            pool.shutdown(wait=False)  # The process ends with its answer.
+            pool.shutdown(wait=False)
         return None
 
     def forget(self, name: str) -> None:
@@ -77,12 +84,12 @@ class Planner(Generic[P, A]):
 class Tuner:
     """Decides for any number of pipelines, by name."""
 
-    def __init__(self, audit: Callable[[str], None] = AUDIT.info) -> None:
-        """`audit` is called with one JSON line per event."""
+    def __init__(self, audit: Callable[[str], None] = AUDIT.info, pool: Callable[[], Executor] = own_process) -> None:
+        """`audit` is called with one JSON line per event. `pool` returns where the model computes."""
         self._audit = audit
         self._histories: dict[str, CounterHistory] = {}
-        self._planner = Planner(plan)
-        self._capacities = Planner(capacity)
+        self._planner = Planner(plan, pool)
+        self._capacities = Planner(capacity, pool)
 
     def step(self, name: str, policy: Policy, state: State, observation: Observation, now: datetime) -> Decision:
         """Returns the next decision. Never raises: an exception ends the trial in progress."""

@@ -17,6 +17,7 @@ from support.kube.errors import ApiError, already_exists, bad_request, conflict,
 from support.kube.kinds import Kind, Kinds, from_crd
 from support.kube.networks import Addresses
 from support.kube.store import Change, Object, Store
+from support.virtual import stamp
 
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
@@ -182,7 +183,7 @@ class Api:
             meta.pop(name, None)
         if "status" in kind.subresources:
             new.pop("status", None)
-        meta |= {"uid": str(uuid.UUID(int=self._random.getrandbits(128), version=4)), "creationTimestamp": ssa.now()}
+        meta |= {"uid": str(uuid.UUID(int=self._random.getrandbits(128), version=4)), "creationTimestamp": stamp()}
         if kind.generation:
             meta["generation"] = 1
         new = self._prepared(kind, new, None, write)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +11,13 @@ from support.kube import fields, schemas
 from support.kube.errors import ApiError
 from support.kube.fields import Fields
 from support.kube.schemas import Node
+from support.virtual import stamp
 
 Object = dict[str, Any]
 
 
 def copy(value: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(value))
-
-
-def now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,7 @@ def track_update(node: Node, manager: Manager, old: Object | None, new: Object, 
         after[other] = (owned - removed - (changed if other != manager else frozenset()), since)
     owned, _ = after.get(manager, (frozenset(), ""))
     if changed:
-        after[manager] = (owned | changed, now())
+        after[manager] = (owned | changed, stamp())
     return after
 
 
@@ -99,7 +95,7 @@ def apply(
     config = {key: value for key, value in config.items() if key not in drop}
     asked = fields.owned(node, config)
     merged = copy(merge(node, live or {}, config))
-    last, since = managers.get(manager, (frozenset(), now()))
+    last, since = managers.get(manager, (frozenset(), stamp()))
     others = {other: owned for other, (owned, _) in managers.items() if other != manager}
     _prune(node, merged, last - asked, {**others, manager: asked})
     changed, removed = fields.compare(node, live or {}, merged)
@@ -110,7 +106,7 @@ def apply(
         other: (owned - conflicts.get(other, frozenset()) - removed, managers[other][1])
         for other, owned in others.items()
     }
-    after[manager] = (asked, since if asked == last else now())
+    after[manager] = (asked, since if asked == last else stamp())
     return merged, after
 
 

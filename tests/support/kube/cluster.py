@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -31,6 +31,7 @@ from support.kube.services import ServiceProxy
 from support.kube.stateful import StatefulSets
 from support.kube.store import Object, Store
 from support.kube.watch import Watches
+from support.virtual import monotonic
 
 NAMESPACE = "default"
 
@@ -78,7 +79,7 @@ class KubeCluster:
         ]
         self.manager = Manager(self.api, self.controllers)
         self._cleanup = contextlib.AsyncExitStack()
-        self._crds = [yaml.safe_load(crd.read_text()) if isinstance(crd, Path) else crd] if crd else []
+        self._crds = [copy(_read(crd)) if isinstance(crd, Path) else crd] if crd else []
         self._crds += [POD_MONITOR_CRD] if pod_monitors else []
 
     async def __aenter__(self) -> Self:
@@ -192,15 +193,15 @@ class KubeCluster:
 
     async def wait(self, holds: Callable[[], Any], seconds: float, what: str) -> Any:
         """Waits until `holds()` is true and returns its result; a missing object counts as false. Fails with `what`."""
-        deadline = time.monotonic() + seconds
+        deadline = monotonic() + seconds
         while True:
             self._raise_failures()
             with contextlib.suppress(LookupError, ApiError):
                 if found := holds():
                     return found
-            if time.monotonic() > deadline:
+            if monotonic() > deadline:
                 raise AssertionError(f"not within {seconds:g} s: {what}\n{self.describe()}")
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
 
     def _raise_failures(self) -> None:
         """Raises an error of the emulator itself, so that no test waits for a timeout instead."""
@@ -222,6 +223,12 @@ class KubeCluster:
             if kind.kind in ("Pod", "StatefulSet", "Deployment") or kind.crd is not None:
                 lines.append(f"{kind.kind} {meta['name']}: {_brief(obj.get('status', {}))}")
         return "\n".join(lines)
+
+
+@cache
+def _read(path: Path) -> Object:
+    found: Object = yaml.safe_load(path.read_text())
+    return found
 
 
 def _brief(status: Object) -> str:

@@ -10,11 +10,12 @@ import math
 from typing import Any
 
 from support.kube.api import Api, Write
-from support.kube.apply import copy, now
+from support.kube.apply import copy
 from support.kube.errors import ApiError
 from support.kube.kinds import Kind
 from support.kube.select import by_labels
 from support.kube.store import Change, Object
+from support.virtual import stamp
 
 ROUNDS = 200
 """Rounds after which two controllers are considered to fight."""
@@ -153,7 +154,7 @@ def set_condition(conditions: list[Object], kind: str, holds: bool, reason: str,
     """Sets a condition with its transition time, in place."""
     old = next((found for found in conditions if found["type"] == kind), None)
     status = "True" if holds else "False"
-    since = old["lastTransitionTime"] if old and old["status"] == status else now()
+    since = old["lastTransitionTime"] if old and old["status"] == status else stamp()
     new = {"type": kind, "status": status, "lastTransitionTime": since}
     new |= ({"reason": reason} if reason else {}) | ({"message": message} if message else {})
     if old is None:

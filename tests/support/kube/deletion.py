@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-from support.kube.apply import copy, now
+from support.kube.apply import copy
 from support.kube.errors import conflict
 from support.kube.kinds import Kind
 from support.kube.store import Object, Store
+from support.virtual import stamp
 
 
 class Deletion:
@@ -38,7 +38,7 @@ class Deletion:
         sooner = "deletionTimestamp" not in meta or grace < meta.get("deletionGracePeriodSeconds", 0)
         if not sooner and (grace or not self.may_go(new)):
             return self._store.put(kind, new) if new != old else old
-        meta["deletionTimestamp"] = _at(grace) if grace else now()
+        meta["deletionTimestamp"] = stamp(grace)
         meta["deletionGracePeriodSeconds"] = grace
         if self.may_go(new):
             return self._store.remove(kind, old)
@@ -60,7 +60,3 @@ def _grace(kind: Kind, obj: Object, options: dict[str, Any]) -> int:
         return 0
     asked = options.get("gracePeriodSeconds")
     return int(obj["spec"]["terminationGracePeriodSeconds"] if asked is None else asked)
-
-
-def _at(seconds_from_now: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds_from_now))

@@ -6,19 +6,18 @@ import asyncio
 import contextlib
 import json
 import re
-import time
 from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
 
 from support.kube.api import Api
-from support.kube.apply import now
 from support.kube.controllers import Controller, is_going, is_over
 from support.kube.networks import Addresses
 from support.kube.pods import ContainerState, running, status_of, waiting
 from support.kube.store import Object
 from support.kube.volumes import value_of
+from support.virtual import monotonic, stamp
 from syrinx_stages.contract.settings import TOKEN_HEADER, TOKEN_VARIABLE
 
 
@@ -92,7 +91,7 @@ class IdleKubelet(Controller):
         for expression, (reason, message) in self._broken.items():
             if not is_running and re.fullmatch(expression, container["image"]):
                 return ContainerState(container["name"], container["image"], waiting(reason, message))
-        since = previous.get("state", {}).get("running", {}).get("startedAt", now())
+        since = previous.get("state", {}).get("running", {}).get("startedAt", stamp())
         return ContainerState(container["name"], container["image"], running(since), not held, not held, restarts)
 
     async def close(self) -> None:
@@ -134,13 +133,13 @@ class Live:
         if asked["generation"] < self.generation or (limited and asked["generation"] > self.generation):
             return f"generation {asked['generation']} is not that of the base, {self.generation}"
         if limited:
-            self._limited, self._until = asked["settings"], time.monotonic() + asked["seconds"]
+            self._limited, self._until = asked["settings"], monotonic() + asked["seconds"]
         else:
             self.generation, self.base, self._until = asked["generation"], asked["settings"], 0.0
         return ""
 
     def report(self) -> dict[str, Any]:
-        left = self._until - time.monotonic()
+        left = self._until - monotonic()
         report = {"generation": self.generation, "base": self.base, "settings": self.base}
         return report if left <= 0 else report | {"settings": self.base | self._limited, "seconds": left}
 

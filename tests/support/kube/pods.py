@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from support.kube.apply import copy, now
+from support.kube.apply import copy
 from support.kube.controllers import Controller, is_going, set_condition
 from support.kube.store import Object
+from support.virtual import stamp
 
 NODE = "node-1"
 HOST = "127.0.0.1"
@@ -50,7 +51,7 @@ def running(since: str) -> Object:
 
 def terminated(code: int, since: str) -> Object:
     reason = "Completed" if code == 0 else "Error"
-    return {"terminated": {"exitCode": code, "reason": reason, "startedAt": since, "finishedAt": now()}}
+    return {"terminated": {"exitCode": code, "reason": reason, "startedAt": since, "finishedAt": stamp()}}
 
 
 def status_of(
@@ -72,7 +73,7 @@ def status_of(
         "conditions": conditions,
         "hostIP": HOST,
         "hostIPs": [{"ip": HOST}],
-        "startTime": old.get("startTime", now()),
+        "startTime": old.get("startTime", stamp()),
         "containerStatuses": [container.status() for container in containers],
     }
     if init:

@@ -7,18 +7,17 @@ import contextlib
 import re
 import shutil
 import tempfile
-import time
 from pathlib import Path
 
 from support.kube import probes
 from support.kube.api import Api
-from support.kube.apply import now
 from support.kube.controllers import Controller, is_going
 from support.kube.networks import Addresses
 from support.kube.pods import ContainerState, running, status_of, terminated, waiting
 from support.kube.processes import NoCommand, Process, command_of, make_programs
 from support.kube.store import Object
 from support.kube.volumes import NotMounted, Translation, Volume, value_of
+from support.virtual import monotonic, stamp
 
 HASTE = 10.0
 """Factor by which startup and readiness probes run more often than specified; timeouts are unchanged."""
@@ -246,7 +245,7 @@ class Container:
 
     async def _run_once(self) -> int:
         command = await self._prepared()
-        since = now()
+        since = stamp()
         self.process = Process(command, self._environment, self._pod.directory, self._log)
         self.state.state = running(since)
         self._pod.report()
@@ -341,11 +340,11 @@ class Container:
         process = self.process
         if process is None:
             return
-        end = time.monotonic() + grace
+        end = monotonic() + grace
         ended = asyncio.create_task(process.ended())
         try:
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + grace):
-                await self._pre_stop(max(0.0, end - time.monotonic()))
+                await self._pre_stop(max(0.0, end - monotonic()))
                 process.terminate()
                 await ended
         except TimeoutError:

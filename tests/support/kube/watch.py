@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +10,7 @@ from support.kube.errors import expired
 from support.kube.kinds import Kind
 from support.kube.select import Test
 from support.kube.store import Change, Object, Store
+from support.virtual import monotonic
 
 Event = dict[str, Any]
 
@@ -44,7 +44,7 @@ class Watches:
         """Yields events until `timeoutSeconds` have passed or the watch is dropped."""
         queue: asyncio.Queue[Change | None] = asyncio.Queue()
         since, initial = params.get("resourceVersion", ""), params.get("sendInitialEvents") == "true"
-        end = time.monotonic() + float(params.get("timeoutSeconds", 1800))
+        end = monotonic() + float(params.get("timeoutSeconds", 1800))
         bookmarks = params.get("allowWatchBookmarks") in ("true", "1")
         self._open.add(queue)
         try:
@@ -63,7 +63,7 @@ class Watches:
                         yield event
             while True:
                 try:
-                    change = await asyncio.wait_for(queue.get(), end - time.monotonic())
+                    change = await asyncio.wait_for(queue.get(), end - monotonic())
                 except TimeoutError:
                     if bookmarks:
                         yield self._bookmark(kind, {})
