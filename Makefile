@@ -26,11 +26,14 @@ ARCHS ?= sm_
 # Arguments of `python -m gpu.service`.
 GPU_ARGS ?=
 # Tests without special requirements. RING are those of them that are quick and do not depend on real time.
-USUAL := not voice and not faults and not tuning and not vllm and not gpu and not compile and not bench and not clients and not page and not cluster
+USUAL := not voice and not tuning and not vllm and not gpu and not compile and not bench and not clients and not page and not cluster
 RING := $(USUAL) and not night
 # These start processes; files run side by side, the short ones last.
 PROCESSES := tests/operator tests/training tests/pipeline
 BY_FILE := --dist loadfile --no-loadscope-reorder
+
+# Without compiled files, each of thousands of processes would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo unit test test-contract test-engines test-pipeline test-simulation fuzz test-operator test-vllm smoke-vllm test-tuning test-voice test-gpu test-compile test-bench test-clients test-page test-cluster soak lint hooks docs coverage generate images bench-cpu bench-overload bench-operator bench-gpu clean
@@ -47,6 +50,7 @@ unit: $(VENV)/.develops ## Run the unit tests: no service
 test: $(VENV)/.develops $(VENV)/.prometheus ## Run all tests that a change must pass
 	$(VENV)/bin/pytest -q -m "$(RING)" -n 2 tests/unit tests/charts tests/engines tests/simulation
 	$(VENV)/bin/pytest -q -m "$(RING)" -n 2 $(BY_FILE) tests/contract
+	$(VENV)/bin/pytest -q -m "smoke or (virtual and not night)" -n 2 $(BY_FILE) tests/operator tests/pipeline
 
 test-contract: $(VENV)/.develops ## Test what the stages share through Redis, with fail-overs
 	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 $(BY_FILE) tests/contract
@@ -64,8 +68,8 @@ test-simulation: $(VENV)/.develops ## Simulate 10,000 runs of the protocol with 
 fuzz: $(VENV)/.develops ## Send 10,000 mutated requests to a pipeline
 	SYRINX_TEST_MUTATIONS=10000 $(VENV)/bin/pytest -s tests/pipeline/test_mutations.py
 
-test-operator: $(VENV)/.develops ## Run the operator, kill it at every step and make the API server fail
-	$(VENV)/bin/pytest -m faults -n 4 --dist worksteal tests/operator
+test-operator: $(VENV)/.develops $(VENV)/.prometheus ## Test the operator in virtual time, as a process, and with real stages
+	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 tests/operator
 
 test-vllm: $(VLLM_VENV)/.runs ## Test the talker on vLLM, for CPUs
 	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/pytest -m vllm tests/talker_vllm

@@ -154,6 +154,7 @@ def test_split_refuses_codes_outside_the_codebook(engine: CudaCodecEngine) -> No
         split_frames(np.full(16, CODES, "<i2").tobytes(), engine.codebook_size)
 
 
+@pytest.mark.night
 def test_the_bundled_voice() -> None:
     decoder = Checkpoint("bundled").load_codec_decoder()
     engine = CudaCodecEngine(decoder, 1, CPU, torch.float32)

@@ -488,6 +488,7 @@ def test_plots_show_measured_times_graphs_alone_and_the_floor(tmp_path):
     assert lines == {"measured": [2.4, 4.4], "graphs alone": [2.3, 4.3], "floor": [1.1, 1.2]}
 
 
+@pytest.mark.night
 async def test_load_generator_measures_a_mock_service_without_gaps():
     script = make_script((), fixed_lengths=True)
     async with TestServer(application()) as server, LoadGenerator([str(server.make_url("/"))], script, 2) as generator:

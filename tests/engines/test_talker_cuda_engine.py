@@ -76,7 +76,13 @@ def is_empty(engine: CudaTalkerEngine) -> bool:
     return all(pool.num_free == pool.capacity for pool in pools)
 
 
-@pytest.mark.parametrize(("mixes", "seed"), [(False, 16), (True, 13)], ids=["prefills first", "prefills beside frames"])
+@pytest.mark.parametrize(
+    ("mixes", "seed"),
+    [
+        pytest.param(False, 16, id="prefills first", marks=pytest.mark.night),
+        pytest.param(True, 13, id="prefills beside frames"),
+    ],
+)
 def test_concurrent_requests_get_the_frames_of_each_alone(
     voice: Checkpoint, eager: EagerTalkerEngine, make: Make, monkeypatch: pytest.MonkeyPatch, mixes: bool, seed: int
 ) -> None:

@@ -101,7 +101,9 @@ def requests(seed: int) -> list[SpeechRequest]:
     ]
 
 
-@pytest.mark.parametrize("fused", [True, False], ids=["fused", "library"])
+@pytest.mark.parametrize(
+    "fused", [pytest.param(True, id="fused"), pytest.param(False, id="library", marks=pytest.mark.night)]
+)
 @torch.inference_mode()
 def test_frames_of_fewer_rows_than_the_step_over_reused_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fused: bool

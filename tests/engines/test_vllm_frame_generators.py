@@ -171,6 +171,7 @@ def test_rows_of_others_change_nothing(eager: EagerTalkerEngine, frames: FrameGe
     assert layers.feed(last + 1) == codes_of(eager)[0][0]
 
 
+@pytest.mark.night
 def test_requests_in_one_step(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
     """One row at the end of its prompt, one within it, one that generates frames."""
     expected, handles = codes_of(eager), [Handle(slot, 0) for slot in (2, 5, 1)]

@@ -158,6 +158,7 @@ def kill(children: list[Child], number: signal.Signals) -> None:
         os.kill(child.pid, number)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["kill -9", "kill -TERM"])
 @pytest.mark.parametrize("stage", ["talker", "codec"])
 async def test_killing_every_replica_of_a_stage_does_not_change_the_audio(
@@ -281,6 +282,7 @@ async def test_a_client_that_disconnects_frees_its_rows_within_100_ms(running: R
         assert time.monotonic() - left < 0.1 + 0.1
 
 
+@pytest.mark.smoke
 async def test_a_killed_gateway_is_restarted(running: Running, undisturbed: bytes) -> None:
     def on_chunk(frames: int) -> None:
         if frames >= 4:

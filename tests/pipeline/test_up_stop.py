@@ -82,6 +82,7 @@ def send(url: str, text: str) -> dict[str, Request]:
     return requests
 
 
+@pytest.mark.smoke
 def test_ctrl_c_finishes_requests_and_stops_all_processes(up: Callable[..., Up], tmp_path: Path) -> None:
     running = up()
     pids = running.pids()

@@ -73,6 +73,7 @@ def test_a_report_is_merged_with_those_of_other_machines(tmp_path):
     assert load(file, OverloadReport) == first, "a machine has one run"
 
 
+@pytest.mark.night
 async def test_a_gateway_is_measured(monkeypatch):
     for name, value in {"CLIENTS": (1, 2), "MULTIPLES": (1.0,), "RAMP_SECONDS": 0.1}.items():
         monkeypatch.setattr(overload, name, value)

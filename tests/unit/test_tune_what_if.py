@@ -148,6 +148,7 @@ def test_a_load_beyond_the_capacity_is_named():
     assert not any("exceeds" in line for line in little)
 
 
+@pytest.mark.night
 def test_two_pairs_serve_twice_the_load_as_one_does():
     for rate, served in ((38, range(95, 101)), (60, range(20))):
         one = ratios(answer(f"rate={rate},mix=CustomVoice:1,frames=50"))

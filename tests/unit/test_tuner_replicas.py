@@ -132,6 +132,7 @@ def test_nothing_is_needed_of_a_stage_that_cannot_serve():
     assert Curve().needed(5.0) == Curve(2.0).needed(0.0) == 0
 
 
+@pytest.mark.night
 def test_the_model_knows_what_needs_more_replicas(monkeypatch):
     monkeypatch.setattr("syrinx_operator.tuner.capacity._REQUESTS", 400)
 

@@ -30,6 +30,7 @@ def test_without_faults_every_request_is_served(seed):
     assert all(client.succeeded for client in world.clients)
 
 
+@pytest.mark.night
 def test_a_seed_replays_in_another_process():
     program = "from support.simulation.scenario import run; print(run(3).history.events)"
     results = set()
