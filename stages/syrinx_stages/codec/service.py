@@ -21,6 +21,7 @@ from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Group, Posit
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference
 from syrinx_stages.contract.settings import CapturePair, CodecSettings
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer
+from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.in_flight import CompletedStep
 from syrinx_stages.runtime.worker import Worker
 
@@ -119,7 +120,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
 
     def _open(self, claim: Claim, published: int, restarts: int = 0) -> None:
         """Adds a row that decodes a request's codes from the first frame, and publishes the audio after `published`."""
-        request, now = claim.request, time.monotonic()
+        request, now = claim.request, monotonic()
         self.rows[request.id] = Stream(
             id=request.id,
             accepted_at=now - max(0.0, time.time() - request.accepted_at),
@@ -160,7 +161,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
 
     def spare_requests(self) -> float:
         """Returns how many further requests could be decoded in time: none while a live stream is late."""
-        now = time.monotonic()
+        now = monotonic()
         spare = self.speed.spare_requests(self.rows.demands(now))
         return min(spare, 0.0) if self.speed.real_time and self.rows.is_late(now) else spare
 
@@ -211,7 +212,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
                 new = event.position.frames - row.received
                 row.received = event.position.frames
                 if row.streams_text and not (row.pending or row.in_flight):
-                    row.resume(time.monotonic())
+                    row.resume(monotonic())
                 replayed = min(row.skip, self._queue(row, codes, new))
                 if row.checksum != expected and self.rows.get(row.id) is row:
                     self._restart(row)
@@ -264,7 +265,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
                 row.checksum = checksum(frame, row.checksum)
             row.checksums.append(row.checksum)
         row.pending = len(row.codes)
-        row.codes_at = time.monotonic()
+        row.codes_at = monotonic()
         row.first_codes_at = min(row.first_codes_at, row.codes_at)
         return len(frames)
 
@@ -279,7 +280,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         # Without padding, two rows rarely share a call. Under full load, most calls decode the longest chunk of one.
         self.speed.full_step_frames = None if overhead else settings.chunk_ramp[-1]
         context = self.engine.prefill.context_frames if self.engine.prefill else None
-        plan = schedule(self.rows, time.monotonic(), settings, usable, overhead, cost, context)
+        plan = schedule(self.rows, monotonic(), settings, usable, overhead, cost, context)
         call = plan.call
         if self._shapes.change_due(settings.capture_pairs, idle=call is None):
             # Calls in flight complete first.
@@ -321,7 +322,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
 
     def _publish(self, completed: CompletedStep[_Batch, Sequence[bytes | None]]) -> None:
         """Publishes the audio of a call, except for rows that were evicted or claimed again since its launch."""
-        now = time.monotonic()
+        now = monotonic()
         appends = []
         for item, pcm in zip(completed.context.rows, completed.result, strict=True):
             row = item.row

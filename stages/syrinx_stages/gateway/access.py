@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from syrinx_stages.contract.messages import EndReason
 from syrinx_stages.gateway.allowance import Allowance, LimitExceeded
 from syrinx_stages.gateway.client import Client, current_client
 from syrinx_stages.gateway.errors import ApiError, error_response, invalid_key
+from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.watched_files import WatchedFiles
@@ -67,7 +67,7 @@ class ApiKeys:
         return f"{self._file}: {error}"
 
     def _set(self, keys: Keys) -> None:
-        now = time.monotonic()
+        now = monotonic()
         before, self._names = self._allowances, keys.names
         self._allowances = {name: before.get(name) or Allowance(limits, now) for name, limits in keys.limits.items()}
         for name, limits in keys.limits.items():
@@ -96,7 +96,7 @@ def use_allowance(keys: ApiKeys | None) -> Iterator[None]:
     if keys is None or client is None:
         yield
         return
-    began = time.monotonic()
+    began = monotonic()
     try:
         client.allowance.begin(began)
     except LimitExceeded as exceeded:
@@ -105,7 +105,7 @@ def use_allowance(keys: ApiKeys | None) -> Iterator[None]:
     try:
         yield
     finally:
-        client.allowance.end(time.monotonic() - began)
+        client.allowance.end(monotonic() - began)
 
 
 def _authorization(scope: Scope) -> str:
@@ -138,7 +138,7 @@ class RequireKey:
         current_client.set(client)  # Of this request's task.
         if scope.get("method") != "POST":
             return await self._app(scope, receive, send)
-        began = time.monotonic()
+        began = monotonic()
         try:
             client.allowance.begin(began)
         except LimitExceeded as exceeded:
@@ -147,4 +147,4 @@ class RequireKey:
         try:
             await self._app(scope, receive, send)
         finally:
-            client.allowance.end(time.monotonic() - began)
+            client.allowance.end(monotonic() - began)

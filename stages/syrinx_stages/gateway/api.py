@@ -35,6 +35,7 @@ from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.voice_upload import keep_voice
 from syrinx_stages.gateway.voices import KeptVoice, describe_voice, parse_upload
 from syrinx_stages.gateway.websocket import SpeechSockets
+from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.server import READ
 
@@ -107,7 +108,7 @@ async def _speech(http: Request) -> Response:
     with contextlib.ExitStack() as holding:
         try:
             body = await _receive(http, holding)
-            accepted, accepted_at = time.monotonic(), time.time()
+            accepted, accepted_at = monotonic(), time.time()
             fields, ignored = await _parse(parse_fields, body)
             kept = await service.voices.find(voice_to_clone(fields, service.catalog))
             parsed = await parse(fields, service.catalog, request.id, accepted_at, client_key(http), kept)

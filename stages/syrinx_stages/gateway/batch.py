@@ -26,6 +26,7 @@ from syrinx_stages.gateway.request import ParsedRequest, model_not_found, parse,
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.voices import KeptVoice
 from syrinx_stages.gateway.whole import open_whole
+from syrinx_stages.runtime.clock import monotonic
 
 MAX_ITEMS = 32
 MAX_BATCH_TEXT = 32_768
@@ -244,13 +245,13 @@ class BatchResponse(Response):
             )
 
     async def _speak_when_admitted(self, index: int, item: Item) -> bytes:
-        end = time.monotonic() + PATIENCE_SECONDS
+        end = monotonic() + PATIENCE_SECONDS
         while True:
             try:
                 return await self._speak(index, item)
             except ApiError as error:
                 wait = error.retry_after
-                if error.code != "queue_full" or wait is None or time.monotonic() + wait > end:
+                if error.code != "queue_full" or wait is None or monotonic() + wait > end:
                     raise
             await asyncio.sleep(wait)
 
@@ -258,7 +259,7 @@ class BatchResponse(Response):
         # An item that waits for others has not been accepted yet.
         request = structs.replace(item.parsed.request, accepted_at=time.time(), **self._trace)
         parsed, audio = structs.replace(item.parsed, request=request), item.parsed.audio
-        async with open_whole(self._service, parsed, item.voice, time.monotonic()) as speech:
+        async with open_whole(self._service, parsed, item.voice, monotonic()) as speech:
             tokens = usage(await asyncio.to_thread(self._service.input_tokens, request), speech.listener.frames)
 
             def encoded() -> bytes:

@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import mmap
-import time
 from collections.abc import Iterator
 
 from starlette.requests import ClientDisconnect, Request
 
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, too_large, unavailable
 from syrinx_stages.gateway.fields import MAX_BODY, RawBody
+from syrinx_stages.runtime.clock import monotonic
 
 JSON, FORM = "application/json", "multipart/form-data"
 """The media types of bodies."""
@@ -67,7 +67,7 @@ class _Upload:
 
     def __init__(self, limit: asyncio.Timeout) -> None:
         self.limit = limit
-        self.started = time.monotonic()
+        self.started = monotonic()
         self.received = 0
         self.complete = False
         self.evicted = False
@@ -101,7 +101,7 @@ class Uploads:
             self._uploads.discard(upload)
 
     def _evict(self) -> None:
-        now = time.monotonic()
+        now = monotonic()
         slow = [each for each in self._uploads if not each.complete and now - each.started > EVICTABLE_SECONDS]
         if not slow:
             raise unavailable("too many large requests are in progress; try again", 1)

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -18,6 +17,7 @@ from syrinx_stages.contract.messages import SpeechRequest
 from syrinx_stages.contract.settings import GatewaySettings
 from syrinx_stages.gateway.fanout import FanOut, PlaybackReporter
 from syrinx_stages.gateway.monitor import CONNECTOR_SECONDS, PipelineMonitor
+from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.journal import KEEP_SECONDS
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.storage import StorageMonitor
@@ -114,7 +114,7 @@ class Cell:
             await asyncio.sleep(delay)
             try:
                 await self.connector.release(ticket)
-                self._released.append((time.monotonic(), ticket))
+                self._released.append((monotonic(), ticket))
                 return
             except ConnectorError as error:
                 fields = logs.of_request(ticket.request_id)
@@ -143,7 +143,7 @@ class Cell:
         self._on_measured()
 
     def _release_again(self) -> None:
-        recent = [ticket for at, ticket in self._released if time.monotonic() - at < KEEP_SECONDS]
+        recent = [ticket for at, ticket in self._released if monotonic() - at < KEEP_SECONDS]
         self._released.clear()
         for ticket in recent:
             self.in_background(self.release(ticket))

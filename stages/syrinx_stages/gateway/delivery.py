@@ -5,7 +5,6 @@ import contextlib
 import json
 import logging
 import math
-import time
 from base64 import b64encode
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -24,6 +23,7 @@ from syrinx_stages.gateway.request import Delivery, ParsedRequest
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.trace import SpeechSpan
 from syrinx_stages.gateway.whole import WholeSpeech, open_whole
+from syrinx_stages.runtime.clock import monotonic
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class ClientConnection:
         await self._send_body(data, more=False)
 
     async def _send_body(self, data: bytes, more: bool, seconds: float = math.inf) -> None:
-        loop, began = asyncio.get_running_loop(), time.monotonic()
+        loop, began = asyncio.get_running_loop(), monotonic()
         self._sending, self._due = asyncio.current_task(), loop.time() + self._patience
         if self._due < self._checked_at:
             self._arm(loop)
@@ -108,7 +108,7 @@ class ClientConnection:
             raise ClientDisconnected from None
         finally:
             self._sending = None
-        waited = time.monotonic() - began
+        waited = monotonic() - began
         self._patience = min(SEND_SECONDS, self._patience - waited + SLOWEST * seconds)
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:

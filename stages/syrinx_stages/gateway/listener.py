@@ -1,7 +1,5 @@
 """The client of a request: what it has got, how a player would play it, and the metrics of that."""
 
-import time
-
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import EndReason, SpeechRequest
@@ -9,6 +7,7 @@ from syrinx_stages.contract.silence import first_audible
 from syrinx_stages.gateway.client import count_audio, count_request
 from syrinx_stages.gateway.outcomes import OutcomeTracker, StreamOutcome
 from syrinx_stages.gateway.trace import SpeechSpan
+from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.metrics import Metrics
 
 
@@ -93,7 +92,7 @@ class Listener:
 
     def offer(self) -> None:
         """Records that the gateway begins to send data to the client, which may not accept it at once."""
-        self._offered = time.monotonic()
+        self._offered = monotonic()
 
     def delivered(self, pcm: bytes, frames: int, *, sent: bool) -> None:
         """Records that PCM of so many more frames was passed to the transport, or added to a whole response.
@@ -118,7 +117,7 @@ class Listener:
     def _play(self, pcm: bytes, offered: float | None) -> None:
         playback = self._playback
         first, before_ttfa = playback.first_byte is None, playback.ttfa is None
-        stalled = playback.deliver(time.monotonic(), pcm, offered)
+        stalled = playback.deliver(monotonic(), pcm, offered)
         if self.lacks_text:
             stalled = 0.0
         if first:
@@ -136,7 +135,7 @@ class Listener:
 
     def record_ongoing_stall(self) -> None:
         """Records the stall of a player whose buffer is empty, even if no audio follows."""
-        stalled = self._playback.stall(time.monotonic() if self._offered is None else self._offered)
+        stalled = self._playback.stall(monotonic() if self._offered is None else self._offered)
         if stalled and not self.lacks_text:
             self._record_stall(stalled)
 
@@ -178,5 +177,5 @@ class Listener:
         self._metrics[m.AUDIO_SECONDS].labels(self._request.task_type).inc(seconds)
         count_audio(self._metrics, seconds)
         if self.outcome in (EndReason.STOP, EndReason.LENGTH, EndReason.RUNAWAY):
-            elapsed = time.monotonic() - self._playback.accepted
+            elapsed = monotonic() - self._playback.accepted
             self._metrics[m.REQUEST_SECONDS].labels(self._request.task_type).observe(elapsed)

@@ -23,6 +23,7 @@ from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.speech import CHECK_SECONDS, Chunk, SpeechStream
 from syrinx_stages.gateway.trace import SpeechSpan
 from syrinx_stages.normalization.normalize import code_of, normalize
+from syrinx_stages.runtime.clock import monotonic
 
 PATIENCE_SECONDS = 60.0
 """How long a part that is not admitted is tried again. Meanwhile the client plays what it has."""
@@ -220,14 +221,14 @@ async def retry_admission(
 
     Raises `ApiError`.
     """
-    end = time.monotonic() + PATIENCE_SECONDS
+    end = monotonic() + PATIENCE_SECONDS
     for number in itertools.count():
         own = structs.replace(request, id=f"{request.id}-a{number}") if number else request
         try:
             return await attempt(own)
         except ApiError as error:
             wait = error.retry_after
-            if error.code not in _RETRIED or wait is None or time.monotonic() + wait > end:
+            if error.code not in _RETRIED or wait is None or monotonic() + wait > end:
                 listener.outcome = EndReason.ERROR
                 raise
         listener.outcome = EndReason.CANCELLED

@@ -1,7 +1,6 @@
 """Monitors what the gateway depends on in a cell: Redis, the queue, and a live talker and codec."""
 
 import asyncio
-import time
 from collections.abc import Callable
 
 from syrinx_stages.connector.base import ConnectorError, QueueState
@@ -9,6 +8,7 @@ from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.keys import Group
 from syrinx_stages.contract.settings import GatewaySettings
 from syrinx_stages.gateway.errors import ApiError, unavailable
+from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.settings import LiveSettings
 
 CONNECTOR_SECONDS = 5.0
@@ -40,7 +40,7 @@ class PipelineMonitor:
         """When the measurement in progress began, in monotonic seconds."""
         self._missing: str | None = "talker"
         """A stage without a live replica."""
-        self._missing_since: float | None = time.monotonic()
+        self._missing_since: float | None = monotonic()
         self._was_complete = False
         """Talker and codec have been live at the same time."""
 
@@ -52,7 +52,7 @@ class PipelineMonitor:
 
     async def measure(self) -> None:
         """Measures once."""
-        self._asked_at = time.monotonic() if self._asked_at is None else self._asked_at
+        self._asked_at = monotonic() if self._asked_at is None else self._asked_at
         try:
             async with asyncio.timeout(CONNECTOR_SECONDS):
                 queue = await self._connector.queue()
@@ -67,14 +67,14 @@ class PipelineMonitor:
         if missing is None:
             self._was_complete, self._missing_since = True, None
         elif self._missing_since is None:
-            self._missing_since = time.monotonic()
+            self._missing_since = monotonic()
         self._missing = missing
         self._on_measured()
 
     @property
     def is_complete(self) -> bool:
         """Whether Redis answers in time, and talker and codec are live."""
-        is_late = self._asked_at is not None and time.monotonic() - self._asked_at > LATE_SECONDS
+        is_late = self._asked_at is not None and monotonic() - self._asked_at > LATE_SECONDS
         return self.unreachable is None and self._missing is None and not is_late
 
     async def _missing_stage(self) -> str | None:
@@ -97,7 +97,7 @@ class PipelineMonitor:
 
         The default is `max_queue_seconds`.
         """
-        missing = 0.0 if self._missing_since is None else time.monotonic() - self._missing_since
+        missing = 0.0 if self._missing_since is None else monotonic() - self._missing_since
         if missing <= (self._settings.current.max_queue_seconds if tolerated is None else tolerated):
             return None
         message = f"no {self._missing} of this model generation has been running for {missing:.0f} s"

@@ -1,7 +1,6 @@
 """The outcome of each streamed request: exactly one, counted as soon as it is known."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from enum import StrEnum
 
@@ -10,6 +9,7 @@ from msgspec import UNSET
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.messages import EndReason, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings
+from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import LiveSettings
 
@@ -114,7 +114,7 @@ class StreamOutcomes:
         objective = self._live.current.ttfa_seconds.get(request.task_type)
         tracker = OutcomeTracker(objective, self._default_frames, self._accept())
         if objective is not None:
-            left = accepted + objective - time.monotonic()
+            left = accepted + objective - monotonic()
             asyncio.get_running_loop().call_later(left, tracker.objective_passed)
         return tracker
 

@@ -1,14 +1,13 @@
 """Refuses requests of a client that was just refused, before their bodies are read: in an overload, refusals must cost
 little."""
 
-import time
-
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from syrinx_stages.gateway.client import client_key
 from syrinx_stages.gateway.errors import error_response
 from syrinx_stages.gateway.service import GatewayService
+from syrinx_stages.runtime.clock import monotonic
 
 SPEECH_PATH = "/v1/audio/speech"
 BATCH_PATH = "/v1/audio/speech/batch"
@@ -29,7 +28,7 @@ class RefuseEarly:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs one request."""
         if is_speech(scope):
-            refusal = self._service.refusals.recent(client_key(HTTPConnection(scope)), time.monotonic())
+            refusal = self._service.refusals.recent(client_key(HTTPConnection(scope)), monotonic())
             if refusal is not None:
                 self._service.count_refusal(self._service.checkpoint.task_type)
                 if refusal.live and scope["path"] == SPEECH_PATH:

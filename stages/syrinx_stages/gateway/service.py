@@ -47,6 +47,7 @@ from syrinx_stages.gateway.voices import KeptVoice, encode_embedding
 from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.normalization.normalize import load_languages
 from syrinx_stages.normalization.streamed import normalize_streamed
+from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.metrics import Metrics, export_settings
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.tasks import Tasks
@@ -518,7 +519,7 @@ class GatewayService:
             return await self.cells.queue(request, data, gateway, without)
         except QueueFull as error:
             refusal = unavailable(f"the service is at its limit: {error}", error.retry_after, error.code)
-            self.refusals.add(request.client, refusal, request.live, time.monotonic())
+            self.refusals.add(request.client, refusal, request.live, monotonic())
             raise refusal from None
         except RequestExists:
             message = "request_id: is in use; send audio_offset to continue that utterance, or another request_id"

@@ -1,7 +1,6 @@
 """The audio stream of one submitted request."""
 
 import asyncio
-import time
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -16,6 +15,7 @@ from syrinx_stages.gateway.errors import ApiError, bad_request, internal_error, 
 from syrinx_stages.gateway.fanout import AudioQueue
 from syrinx_stages.gateway.listener import Listener
 from syrinx_stages.gateway.outcomes import StreamOutcome
+from syrinx_stages.runtime.clock import monotonic
 
 TEXT_LEAD_FRAMES = 13
 """Frames that the text so far allows beyond those that the client has got: with fewer, a stall is for want of text."""
@@ -166,10 +166,10 @@ class SpeechStream:
     async def _next(self) -> StreamEntry:
         if not self._queue.empty():
             return self._queue.get_nowait()
-        deadline = time.monotonic() + self._stall_seconds
-        while (left := deadline - time.monotonic()) > 0:
+        deadline = monotonic() + self._stall_seconds
+        while (left := deadline - monotonic()) > 0:
             if self._waits_for_text():
-                deadline = time.monotonic() + self._stall_seconds
+                deadline = monotonic() + self._stall_seconds
             try:
                 async with asyncio.timeout(min(CHECK_SECONDS, left)):
                     return await self._queue.get()

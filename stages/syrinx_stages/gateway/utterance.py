@@ -26,6 +26,7 @@ from syrinx_stages.gateway.speech import SpeechStream
 from syrinx_stages.gateway.stream_messages import Place, SessionConfig, TextMode, audio_start, error_message
 from syrinx_stages.gateway.trace import SpeechSpan
 from syrinx_stages.gateway.whole import open_whole
+from syrinx_stages.runtime.clock import monotonic
 
 BINARY_BYTES = 512 * 1024
 """Bytes of a binary message, at most: clients' libraries accept 1 MiB by default."""
@@ -160,7 +161,7 @@ class Utterance:
                 span.end()
 
     async def _speak(self, span: SpeechSpan | None) -> None:
-        accepted = time.monotonic()
+        accepted = monotonic()
         if self._continued is not None:
             await self._continue(self._continued.request, accepted, span)
             return
@@ -203,7 +204,7 @@ class Utterance:
         """Returns the request. Raises `ApiError`, also for a client that was refused just now."""
         service = self._service
         service.check_open()
-        if (refusal := service.refusals.recent(client_key(self._http), time.monotonic())) is not None:
+        if (refusal := service.refusals.recent(client_key(self._http), monotonic())) is not None:
             raise refusal.error
         text, now = self._text_so_far, time.time()
         request_id = uuid.uuid4().hex if self._request_id is None else self._request_id

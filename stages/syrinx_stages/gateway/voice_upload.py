@@ -14,6 +14,7 @@ from syrinx_stages.gateway.monitor import CONNECTOR_SECONDS
 from syrinx_stages.gateway.reference import FIELD
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.voices import KeptVoice, Sample, Upload, new_voice_id
+from syrinx_stages.runtime.clock import monotonic
 
 _TEXT = "Hello."
 """What a talker begins to speak with a new voice."""
@@ -86,7 +87,7 @@ async def _prepare(service: GatewayService, request: SpeechRequest, pcm: bytes) 
 
 
 async def _speak(service: GatewayService, request: SpeechRequest, voice: Cloned) -> None:
-    async with service.open_stream(request, voice, time.monotonic()) as stream:
+    async with service.open_stream(request, voice, monotonic()) as stream:
         await stream.collect()
         stream.listener.complete()
 

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import time
 import uuid
 from collections import deque
 from typing import Any
@@ -33,6 +32,7 @@ from syrinx_stages.gateway.stream_messages import (
     session_resumed,
 )
 from syrinx_stages.gateway.utterance import Continued, Sender, TextOptions, Utterance, check_config
+from syrinx_stages.runtime.clock import monotonic
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class _Connection:
         self._closing = False
         """The client wants the connection closed."""
         self._token = uuid.uuid4().hex
-        self._last_message = time.monotonic()
+        self._last_message = monotonic()
 
     @property
     def _busy(self) -> bool:
@@ -163,14 +163,14 @@ class _Connection:
 
     def _patience(self) -> float:
         """Returns for how many seconds to wait for a message before the other conditions are checked."""
-        left = max(0.0, self._last_message + IDLE_SECONDS - time.monotonic()) + 0.01
+        left = max(0.0, self._last_message + IDLE_SECONDS - monotonic()) + 0.01
         return min(left, POLL_SECONDS) if self._closing or self._service.requests.draining else left
 
     def _is_idle(self) -> bool:
-        if time.monotonic() - self._last_message < IDLE_SECONDS:
+        if monotonic() - self._last_message < IDLE_SECONDS:
             return False
         if self._busy and self._text is None:
-            self._last_message = time.monotonic()
+            self._last_message = monotonic()
             return False
         return True
 
@@ -202,7 +202,7 @@ class _Connection:
         kind = await asyncio.to_thread(message_type, data) if large else message_type(data)
         if kind == "session.config":
             await self._configure(data)
-            self._last_message = time.monotonic()
+            self._last_message = monotonic()
             return
         message = parse_message(data)
         if self._closing and message.type != "cancel":
@@ -222,7 +222,7 @@ class _Connection:
                 await self._begin_close()
         if self._text is None or message.text:
             # Within an utterance only text counts: its row is held meanwhile.
-            self._last_message = time.monotonic()
+            self._last_message = monotonic()
 
     async def _begin_close(self) -> None:
         """Lets what is complete be spoken, and drops the rest."""
@@ -298,7 +298,7 @@ class _Connection:
                 work = self._work.popleft()
                 if isinstance(work, Done):
                     await self._send_json(session_done(work.utterance, work.sentences))
-                    self._last_message = time.monotonic()
+                    self._last_message = monotonic()
                 else:
                     await self._run(work)
 

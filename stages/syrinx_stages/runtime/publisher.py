@@ -9,6 +9,7 @@ from typing import NamedTuple
 from prometheus_client import Histogram
 
 from syrinx_stages.connector.base import Append, Behind, ConnectorError, Refusal, StageConnector
+from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.journal import Journal
 
 log = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ class Publisher:
                 await asyncio.sleep(RETRY_SECONDS)
             started, outcomes = time.perf_counter(), asyncio.ensure_future(self._connector.append(batch))
         self._seconds.observe(time.perf_counter() - started)
-        now = time.monotonic()
+        now = monotonic()
         behind: dict[str, tuple[Append, Behind]] = {}
         for append, outcome in zip(batch, results, strict=True):
             if outcome is None:

@@ -9,7 +9,6 @@ import resource
 import socket
 import struct
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 
+from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.http_parser import RequestParser
 from syrinx_stages.runtime.tls import Certificate, Handshakes
@@ -342,9 +342,9 @@ class HttpServer:
         return self._handshakes.wrap(http, self._certificate)
 
     async def _connections_closed(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
+        end = monotonic() + seconds
         connections = self._server.server_state.connections
-        while (connections or self._handshakes) and time.monotonic() < end:  # noqa: ASYNC110  uvicorn has no event.
+        while (connections or self._handshakes) and monotonic() < end:  # noqa: ASYNC110  uvicorn has no event.
             await asyncio.sleep(POLL_SECONDS)
 
     async def close(self) -> None:

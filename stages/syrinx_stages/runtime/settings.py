@@ -3,13 +3,13 @@
 Temporary settings override the base settings for a limited time and then expire without any further call.
 """
 
-import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from syrinx_stages.contract.settings import Seconds, StageSettings
+from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.errors import SettingsError
 
 S = TypeVar("S", bound=StageSettings)
@@ -41,7 +41,7 @@ class LiveSettings(Generic[S]):
     """The settings in force and their generation. `clock` returns monotonic seconds."""
 
     def __init__(
-        self, settings: S, generation: int, max_resident: int | None = None, clock: Callable[[], float] = time.monotonic
+        self, settings: S, generation: int, max_resident: int | None = None, clock: Callable[[], float] = monotonic
     ) -> None:
         self.base = settings
         """The settings in force when no temporary settings are."""

@@ -17,6 +17,7 @@ from msgspec import structs
 from syrinx_stages.connector.base import StageConnector
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
+from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.engine import Engine, Limits
 from syrinx_stages.runtime.in_flight import InFlightSteps
 from syrinx_stages.runtime.metrics import Metrics, export_settings, rows_label
@@ -177,7 +178,7 @@ class Worker(OwnedRequests[R], Generic[R, S, E]):
             if self.engine_thread.has_queued:
                 await self.engine_thread.run(lambda: None)
             try:
-                async with asyncio.timeout(None if wake_at is None else wake_at - time.monotonic()):
+                async with asyncio.timeout(None if wake_at is None else wake_at - monotonic()):
                     await self.wake.wait()
             except TimeoutError:
                 pass

@@ -24,6 +24,7 @@ from syrinx_stages.contract.messages import (
 )
 from syrinx_stages.contract.settings import TalkerSettings
 from syrinx_stages.model.streamed_text import StreamedText
+from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.in_flight import CompletedStep
 from syrinx_stages.runtime.serial_thread import SerialThread
 from syrinx_stages.runtime.worker import Worker
@@ -231,7 +232,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             return
         if not isinstance(event.entry, PlaybackProgress):
             return
-        row.last_feedback_at = time.monotonic()
+        row.last_feedback_at = monotonic()
         row.delivered = event.position.frames
         if row.first_delivered_at is None:
             row.first_delivered_at = row.last_feedback_at
@@ -277,7 +278,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
 
     def spare_requests(self) -> float:
         """Returns how many further requests could be generated and decoded in time; none while a stream is late."""
-        (seen, count, made_at), now = self._surveyed, time.monotonic()
+        (seen, count, made_at), now = self._surveyed, monotonic()
         if count != len(self.rows) or now - made_at > SURVEY_SECONDS:
             seen = self._survey(now)
         spare = self.speed.spare_requests(seen.demands)
@@ -295,7 +296,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
 
     def _codecs_room(self) -> float:
         """Returns how many further requests the codecs could decode, without those whose codes they had not seen."""
-        since, rows = time.monotonic() - CODEC_DELAY_SECONDS, self.rows
+        since, rows = monotonic() - CODEC_DELAY_SECONDS, self.rows
         unseen = 0
         for request_id, claim in self.ownership.claims.items():
             row = rows.get(request_id)
@@ -308,7 +309,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
 
         Returns when to run again (monotonic seconds), 0 for immediately, or None to wait for an event.
         """
-        now = time.monotonic()
+        now = monotonic()
         if self._holding.check_at <= now:
             self._publish_due((), now)
         admitted = self._next_prefills(now)
@@ -393,7 +394,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
 
     def _publish(self, completed: _Completed) -> None:
         """Publishes a step's results. Ignores rows that were evicted or claimed again in the meantime."""
-        now = time.monotonic()
+        now = monotonic()
         rows, results = self.rows, completed.result
         self._evict_if_starved(completed.context, results)
         stepped: list[Stream] = []
