@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from support.gateway import until
 from support.kube import KubeCluster, Rights
 from support.operator import CRD
+from support.waiting import until
 from syrinx_operator.cluster.names import COMPONENT_LABEL, PIPELINE_LABEL
 
 RIGHTS = [

@@ -8,7 +8,8 @@ import httpx
 import numpy as np
 import pytest
 
-from support.stages import DEADLINE, Pipeline, pipeline, receive, request, submit, synthesize, until
+from support.stages import Pipeline, pipeline, receive, request, submit, synthesize
+from support.waiting import DEADLINE, until
 from support.writing import Owner, codes_entry
 from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
@@ -17,6 +18,8 @@ from syrinx_stages.contract.settings import TOKEN_HEADER
 from syrinx_stages.runtime.server import HttpServer
 from syrinx_stages.runtime.settings_api import create_settings_api
 from syrinx_stages.runtime.worker import Worker
+
+pytestmark = pytest.mark.virtual
 
 FINISHED = "syrinx_requests_finished_total"
 

@@ -9,14 +9,16 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import InvalidStatus
 
-from support.gateway import DEADLINE, Gateway, Script, gateway, tone, until
+from support.gateway import Gateway, Script, gateway, tone
 from support.speech_socket import Client, connected
+from support.waiting import DEADLINE, until
 from syrinx_stages.connector.server import free_port
 from syrinx_stages.contract.api import SPEECH_STREAM_PATH
-from syrinx_stages.gateway import websocket
 from syrinx_stages.gateway.api import create_app
 from syrinx_stages.runtime.server import HttpServer
 from syrinx_stages.runtime.settings import SettingsUpdate
+
+pytestmark = pytest.mark.virtual
 
 PCM = {"response_format": "pcm", "stream_audio": True}
 
@@ -89,8 +91,7 @@ async def test_a_forwarded_session_is_served_and_counted_by_the_canary_alone(pai
     await pair.forwarded("answered")
 
 
-async def test_errors_and_close_codes_are_those_of_the_canary(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "IDLE_SECONDS", 0.2)
+async def test_errors_and_close_codes_are_those_of_the_canary(pair: Pair) -> None:
     pair.route()
     async with connected(pair.url) as client:
         await client.send("session.config", voice="nobody")

@@ -12,10 +12,13 @@ from support import small_checkpoint
 from support.cells import CellPipeline, Served, cells_of
 from support.cloning import TRANSCRIPT, sample
 from support.speech_socket import connected
-from support.stages import bundled, until
+from support.stages import bundled
+from support.waiting import until
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.gateway.monitor import ALIVE_SECONDS
 from syrinx_stages.model.checkpoint import Checkpoint
+
+pytestmark = pytest.mark.virtual
 
 TEXT = "The old teacher found two heavy bags."
 

@@ -11,7 +11,7 @@ import redis.asyncio
 from msgspec import structs
 
 from support.local_pipeline import local_pipeline
-from support.stages import DEADLINE, until
+from support.waiting import DEADLINE, until
 from syrinx_operator.local.events import Event
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource.connector import ConnectorSpec

@@ -13,7 +13,8 @@ import torch
 
 from support import small_checkpoint
 from support.local_pipeline import local_pipeline
-from support.stages import DEADLINE, ReceivedAudio, pipeline, receive, request, submit, synthesize
+from support.stages import ReceivedAudio, pipeline, receive, request, submit, synthesize
+from support.waiting import DEADLINE
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_operator.resource.stage_config import LocalError
 from syrinx_stages.contract.family import FAMILY

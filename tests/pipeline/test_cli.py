@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from first_audio import __main__ as first_audio
-from support.up import DEADLINE, EXAMPLE, Up, environment
+from support.up import EXAMPLE, Up, environment
+from support.waiting import DEADLINE
 from syrinx_operator.commands.bench.report import Report, load
 from syrinx_operator.commands.cli import main
 from syrinx_stages.contract.silence import AUDIBLE_PEAK

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from support.colocated import ColocatedPipeline
-from support.stages import DEADLINE, pipeline, receive, request, submit, synthesize, until
+from support.stages import pipeline, receive, request, submit, synthesize
+from support.waiting import DEADLINE, until
 from support.writing import Owner
 from syrinx_stages.colocated.connectors import CodecConnector, TalkerConnector
 from syrinx_stages.colocated.service import ColocatedService

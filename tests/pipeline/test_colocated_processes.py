@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 
 from support.local_pipeline import local_pipeline
+from support.waiting import DEADLINE
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.supervisor import Member
 from syrinx_operator.resource.spec import TTSPipeline
@@ -24,7 +25,6 @@ from syrinx_stages.contract.metrics import BY_STAGE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-DEADLINE = 60.0
 LONG = "The old teacher carried seven apples before breakfast, and her brother opened a broken window for his friends."
 
 FINISHED = 'syrinx_requests_finished_total{{pipeline="together",reason="stop",stage="{}"}}'

@@ -11,7 +11,7 @@ import redis.asyncio
 from msgspec import structs
 
 from support.local_pipeline import local_pipeline
-from support.stages import DEADLINE
+from support.waiting import DEADLINE
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource.spec import TTSPipeline, default_pipeline
 

@@ -19,10 +19,11 @@ import numpy as np
 import pytest
 import soundfile
 
-from support.gateway import DEADLINE, Script, Stages, base_checkpoint, until
+from support.gateway import Script, Stages, base_checkpoint
 from support.process import StageProcess
 from support.speech_socket import connected
 from support.streams import Streams, redis_url
+from support.waiting import DEADLINE, until
 from support.watched_gateway import REPORT
 from syrinx_stages.gateway.texts import MAX_TEXT
 

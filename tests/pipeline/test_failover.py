@@ -10,7 +10,8 @@ import pytest
 from soak.servers import Layout, Servers
 from support.colocated import ColocatedPipeline
 from support.failover import replicated
-from support.stages import DEADLINE, LEASE_SECONDS, Pipeline, pipeline, receive, request, submit, synthesize, until
+from support.stages import LEASE_SECONDS, Pipeline, pipeline, receive, request, submit, synthesize
+from support.waiting import DEADLINE, until
 from syrinx_stages.connector.redis_consumer import RedisConsumer
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.keys import Group

@@ -19,7 +19,7 @@ import pytest
 from support import small_checkpoint
 from support.hub import NAME, TOKEN, Hub, serve
 from support.local_pipeline import local_pipeline
-from support.stages import DEADLINE
+from support.waiting import DEADLINE, until_blocking
 from syrinx_operator.resource.spec import default_pipeline
 
 COMMIT = "a" * 40
@@ -90,13 +90,6 @@ def partial_files(directory: Path) -> list[Path]:
     return [*directory.rglob("*.part"), *directory.rglob("*.tmp")]
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {DEADLINE} s until {what}"
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("parts", ["gateway", "talker", "codec"])
 def test_fetches_only_the_files_that_a_stage_needs(hub: Hub, tmp_path: Path, parts: str) -> None:
     base = json.loads((hub.directory / "config.json").read_text())["tts_model_type"] == "base"
@@ -126,7 +119,7 @@ def test_complete_files_need_no_hub_and_corrupt_ones_are_fetched_again(base_hub:
 def test_resumes_after_being_killed(base_hub: Hub, tmp_path: Path, number: signal.Signals) -> None:
     base_hub.full_speed.clear()
     killed = start(base_hub.url, tmp_path)
-    until(lambda: base_hub.sent > 200_000, "some of the weights were received")
+    until_blocking(lambda: base_hub.sent > 200_000, "some of the weights were received")
     killed.send_signal(number)
     assert killed.wait(DEADLINE) == (-number if number == signal.SIGKILL else 128 + number)
     killed.communicate()
@@ -144,7 +137,7 @@ def test_resumes_after_being_killed(base_hub: Hub, tmp_path: Path, number: signa
 def test_concurrent_processes_download_a_file_once(base_hub: Hub, tmp_path: Path) -> None:
     base_hub.full_speed.clear()
     first = start(base_hub.url, tmp_path)
-    until(lambda: base_hub.sent, "the download had begun")
+    until_blocking(lambda: base_hub.sent, "the download had begun")
     second = start(base_hub.url, tmp_path)
     time.sleep(1.5)
     base_hub.full_speed.set()
@@ -164,7 +157,7 @@ def test_many_processes_at_once_all_succeed(base_hub: Hub, tmp_path: Path) -> No
 def test_stopped_process_does_not_block_others(base_hub: Hub, tmp_path: Path) -> None:
     base_hub.full_speed.clear()
     stuck = start(base_hub.url, tmp_path)
-    until(lambda: base_hub.sent > 200_000, "some of the weights were received")
+    until_blocking(lambda: base_hub.sent > 200_000, "some of the weights were received")
     stuck.send_signal(signal.SIGSTOP)
     base_hub.full_speed.set()
     status, _, errors = fetch(base_hub.url, tmp_path)

@@ -15,8 +15,8 @@ import pytest
 
 from support import s3, small_checkpoint
 from support.s3 import S3
-from support.stages import DEADLINE
 from support.tls import Authority, tls_front
+from support.waiting import DEADLINE
 from syrinx_stages.contract.checkpoints import s3_directory
 
 BUCKET, PREFIX = "models", "qwen/v1"

@@ -9,9 +9,10 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from support.gateway import DEADLINE, Script, Stages, tone, until
+from support.gateway import Script, Stages, tone
 from support.process import StageProcess
 from support.streams import Streams, redis_url
+from support.waiting import DEADLINE, until
 
 MAX_FILES = 600
 LIMITED = ("sh", "-c", f'ulimit -n {MAX_FILES}; exec "$@"', "sh")

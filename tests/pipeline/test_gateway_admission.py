@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,21 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from support.api_keys import Keys
-from support.gateway import DEADLINE, SERVED, Gateway, Script, Stages, gateway, tone, until
+from support.gateway import SERVED, Gateway, Script, Stages, gateway, tone
 from support.streams import Streams
+from support.virtual import monotonic
+from support.waiting import DEADLINE, until
 from support.writing import Owner
 from syrinx_stages.connector.base import Capacity, StreamEntry, Ticket
 from syrinx_stages.connector.redis_connection import Address
 from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
-from syrinx_stages.gateway import monitor, service
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import SettingsUpdate
+
+pytestmark = pytest.mark.virtual
 
 
 async def test_full_queue_is_a_503():
@@ -54,8 +56,7 @@ async def test_drain_serves_open_connections_and_closes_them(running: Gateway):
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
 
 
-async def test_a_refused_client_is_refused_again_without_asking_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("syrinx_stages.gateway.client.REPEAT_SECONDS", 60.0)
+async def test_a_refused_client_is_refused_again_without_asking_redis(tmp_path: Path):
     keys = Keys(tmp_path, one={}, two={})
     async with gateway(gateway=GatewaySettings(max_queue=0), api_keys_file=str(keys.file)) as running:
         post = functools.partial(running.http.post, "/v1/audio/speech")
@@ -118,9 +119,9 @@ async def test_a_request_that_no_talker_claims_in_time_is_a_503():
         replicas = running.streams.connector()
         for group in Group:
             await replicas.consumer(group, "busy").take_over(1)
-        started = time.monotonic()
+        started = monotonic()
         response = await running.say(stream=True)
-        assert time.monotonic() - started > 0.2
+        assert monotonic() - started >= 0.2
         assert (response.status_code, response.json()["error"]["code"]) == (503, "queue_full")
         assert "no talker was free in time" in response.json()["error"]["message"]
         assert int(response.headers["retry-after"]) >= 1
@@ -129,8 +130,6 @@ async def test_a_request_that_no_talker_claims_in_time_is_a_503():
 
 
 async def test_a_request_that_waits_while_redis_is_unreachable_is_a_503(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(monitor, "CONNECTOR_SECONDS", 0.2)
-    monkeypatch.setattr(service, "WITHDRAW_SECONDS", 0.5)
     async with gateway(gateway=GatewaySettings(max_queue_seconds=0.2)) as running:
         await until(lambda: running.service.ready() is None, "both stages were seen")
         await running.stages.leave()
@@ -224,8 +223,7 @@ async def test_missing_stage_is_a_503_after_max_queue_seconds():
 
 async def test_a_request_withdrawn_during_a_check_is_not_queued_again(monkeypatch: pytest.MonkeyPatch):
     """The check for a lost request finds nothing either once Redis has withdrawn it."""
-    monkeypatch.setattr("syrinx_stages.gateway.speech.CHECK_SECONDS", 0.05)
-    async with gateway(gateway=GatewaySettings(max_queue_seconds=0.2)) as running:
+    async with gateway(gateway=GatewaySettings(max_queue_seconds=4.0)) as running:
         await until(lambda: running.service.ready() is None, "both stages were seen")
         await running.stages.leave()
         connector, fanout = running.service.cells[0].connector, running.service.cells[0].fanout

@@ -10,12 +10,15 @@ import pytest
 import soundfile
 from openai import APIStatusError, AsyncOpenAI
 
-from support.gateway import Gateway, Script, events, pcm_of, tone, until
+from support.gateway import Gateway, Script, events, pcm_of, tone
+from support.waiting import until
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import StreamKind
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer
 from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions, Encoder, default_rate
+
+pytestmark = pytest.mark.virtual
 
 
 @pytest.fixture

@@ -6,9 +6,13 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from support.gateway import DEADLINE, Gateway, until
-from syrinx_stages.gateway.body import MAX_REFERENCE_BODY, MAX_UPLOADS
+from support.gateway import Gateway
+from support.virtual import monotonic
+from support.waiting import DEADLINE, until
+from syrinx_stages.gateway.body import BODY_SECONDS, EVICTABLE_SECONDS, IDLE_SECONDS, MAX_REFERENCE_BODY, MAX_UPLOADS
 from syrinx_stages.gateway.fields import MAX_BODY
+
+pytestmark = pytest.mark.virtual
 
 
 async def post(running: Gateway, body: bytes, content_type: str = "application/json") -> httpx.Response:
@@ -99,12 +103,12 @@ async def test_number_of_large_bodies_is_limited(running: Gateway):
         assert await send_large(running) == 400, "there is room again"
 
 
-async def test_stalled_uploads_do_not_keep_others_out(running: Gateway, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("syrinx_stages.gateway.body.EVICTABLE_SECONDS", 0.0)
+async def test_stalled_uploads_do_not_keep_others_out(running: Gateway):
     running.service.max_body = MAX_REFERENCE_BODY
     async with asyncio.timeout(DEADLINE):
         stalled = [asyncio.create_task(send_large(running, asyncio.Event())) for _ in range(MAX_UPLOADS)]
         await until(lambda: len(running.service.uploads) == MAX_UPLOADS, "there is no room")
+        await asyncio.sleep(EVICTABLE_SECONDS + 0.1)
         assert await send_large(running) == 400, "the slowest one has made room"
         assert len(running.service.uploads) == MAX_UPLOADS - 1, "the others go on"
         for call in stalled:
@@ -112,17 +116,22 @@ async def test_stalled_uploads_do_not_keep_others_out(running: Gateway, monkeypa
         await asyncio.gather(*stalled, return_exceptions=True)
 
 
-@pytest.mark.parametrize("limit", ["BODY_SECONDS", "IDLE_SECONDS"])
-async def test_late_body_is_a_408(running: Gateway, monkeypatch: pytest.MonkeyPatch, limit: str):
-    monkeypatch.setattr(f"syrinx_stages.gateway.body.{limit}", 0.1)
+@pytest.mark.parametrize(("pause", "limit"), [(1.0, BODY_SECONDS), (1000.0, IDLE_SECONDS)], ids=["slow", "idle"])
+async def test_late_body_is_a_408(running: Gateway, pause: float, limit: float):
     reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(running.url).port)
-    head = (
-        b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
-    )
-    writer.write(head)
-    response = await asyncio.wait_for(reader.read(), DEADLINE)
+    head = b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 999\r\n\r\n"
+    writer.write(head + b"{")
+
+    async def write_slowly() -> None:
+        while True:
+            await asyncio.sleep(pause)
+            writer.write(b" ")
+
+    began, writing = monotonic(), asyncio.create_task(write_slowly())
+    response = await reader.readuntil(b"body_timeout")
     assert response.startswith(b"HTTP/1.1 408 ")
-    assert b"body_timeout" in response
+    assert monotonic() - began == pytest.approx(limit, abs=pause)
+    writing.cancel()
     writer.close()
 
 

@@ -14,12 +14,12 @@ import httpx
 import pytest
 from openai import APIStatusError, AsyncOpenAI
 
-from support.gateway import Script, Stages, tone, until
+from support.gateway import Script, Stages, tone
 from support.process import StageProcess
 from support.streams import Streams, redis_url
+from support.waiting import DEADLINE, until
 from syrinx_stages.contract.family import FAMILY
 
-DEADLINE = 30.0
 GRACE = 6.0
 """Seconds that a gateway may take beyond `drain_seconds` on a busy machine."""
 PATH = "/v1/audio/speech"

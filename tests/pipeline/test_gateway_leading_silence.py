@@ -9,11 +9,14 @@ import httpx
 import pytest
 import soundfile
 
-from support.gateway import SERVED, Gateway, Script, tone, until
+from support.gateway import SERVED, Gateway, Script, tone
+from support.waiting import until
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import StreamKind
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.silence import MAX_CUT, MIN_LEAD_IN
+
+pytestmark = pytest.mark.virtual
 
 LEAD_IN_SECONDS = MIN_LEAD_IN / FAMILY.sample_rate
 """Seconds kept of the script's silence, whose samples are all zero."""

@@ -5,10 +5,13 @@ import base64
 
 import pytest
 
-from support.gateway import Gateway, Script, events, gateway, tone, until
+from support.gateway import Gateway, Script, events, gateway, tone
+from support.waiting import until
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import Position, StreamKind
 from syrinx_stages.contract.messages import SpeechRequest
+
+pytestmark = pytest.mark.virtual
 
 
 async def lose(running: Gateway, request: SpeechRequest) -> None:

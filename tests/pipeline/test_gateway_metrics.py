@@ -4,9 +4,12 @@ import asyncio
 
 import pytest
 
-from support.gateway import SERVED, Gateway, Script, until
+from support.gateway import SERVED, Gateway, Script
+from support.waiting import until
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import Position, StreamKind
+
+pytestmark = pytest.mark.virtual
 
 
 async def test_stream_metrics_are_labeled_with_the_replicas(running: Gateway):
@@ -21,7 +24,7 @@ async def test_stream_metrics_are_labeled_with_the_replicas(running: Gateway):
     assert running.metric("syrinx_live_streams") == 0
     for histogram in ("ttfa", "first_byte", "request"):
         assert running.metric(f"syrinx_{histogram}_seconds_count", **SERVED) == 1
-    assert 0 < running.metric("syrinx_first_byte_seconds_sum", **SERVED) < 0.3
+    assert running.metric("syrinx_first_byte_seconds_sum", **SERVED) == 0, "computing takes no time here"
     assert running.metric("syrinx_audio_seconds_total", **SERVED) == pytest.approx(10 * FAMILY.frame_seconds)
     assert running.metric("syrinx_underruns_total", **SERVED) == 1
     assert 0.05 < running.metric("syrinx_underrun_seconds_total", **SERVED) < 0.5

@@ -7,13 +7,16 @@ import httpx
 import pytest
 
 from support.api_keys import Keys
-from support.gateway import Gateway, Script, gateway, until
+from support.gateway import Gateway, Script, gateway
+from support.waiting import until
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.settings import GatewaySettings
-from syrinx_stages.gateway import client
+from syrinx_stages.gateway.client import REPEAT_SECONDS
 from syrinx_stages.gateway.outcomes import StreamOutcome
 from syrinx_stages.runtime.settings import SettingsUpdate
+
+pytestmark = pytest.mark.virtual
 
 LABELS = {"task_type": "CustomVoice", "arm": ""}
 
@@ -164,21 +167,18 @@ async def test_a_client_that_leaves_during_a_stall_was_interrupted(running: Gate
     await counted(running, interrupted=1)
 
 
-async def test_a_full_queue_refuses(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(client, "REPEAT_SECONDS", 0.0)
+async def test_a_full_queue_refuses():
     async with gateway(gateway=GatewaySettings(max_queue=0)) as running:
         assert (await running.say()).status_code == 503
+        await asyncio.sleep(REPEAT_SECONDS)
         assert (await running.say(stream=False)).status_code == 503
         await counted(running, refused=1)
         assert accepted(running) == 1
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_repeated_refusal_counts_as_what_was_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stream: bool
-):
+async def test_a_repeated_refusal_counts_as_what_was_refused(tmp_path: Path, stream: bool):
     """The body of a request that is refused like the one before is not read."""
-    monkeypatch.setattr(client, "REPEAT_SECONDS", 60.0)
     keys = Keys(tmp_path, one={})
     async with gateway(gateway=GatewaySettings(max_queue=0), api_keys_file=str(keys.file)) as running:
         for _ in range(3):

@@ -6,8 +6,9 @@ import httpx
 import pytest
 
 from support.api_keys import Keys
-from support.chromium import BINARY, browser
 from support.gateway import Gateway, gateway
+
+pytestmark = pytest.mark.virtual
 
 POLICY = {
     "default-src": "'none'",
@@ -68,17 +69,6 @@ async def test_a_visit_is_no_request_for_speech_and_needs_no_key(tmp_path: Path)
             if sample.name in ("syrinx_requests_total", "syrinx_client_requests_total") and sample.value
         }
         assert counted == {}
-
-
-@pytest.mark.skipif(BINARY is None, reason="needs chromium")
-async def test_a_browser_shows_the_api(running: Gateway, tmp_path: Path):
-    async with browser(tmp_path) as page:
-        await page.open(f"{running.url}/docs")
-        await page.until("document.querySelectorAll('#reference h2').length > 5")
-        headings = await page.run("[...document.querySelectorAll('#reference h2')].map((each) => each.textContent)")
-        assert "POST /v1/audio/speech/batch" in headings
-        assert page.problems() == []
-        assert all(url.startswith((running.url, "data:", "about:")) for url in page.requests())
 
 
 async def test_a_page_of_another_origin_cannot_upload_a_voice():

@@ -16,6 +16,8 @@ from support.http_server import serve
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway import reference
 
+pytestmark = pytest.mark.virtual
+
 
 def file(seconds: float, rate: int = FAMILY.sample_rate, channels: int = 1, level: float = 0.3) -> bytes:
     sine = level * np.sin(np.arange(round(seconds * rate)) * 2 * np.pi * 300 / rate)

@@ -2,9 +2,14 @@
 
 import asyncio
 
-from support.gateway import DEADLINE, Gateway, Script, pcm_of, tone, until
+import pytest
+
+from support.gateway import Gateway, Script, pcm_of, tone
+from support.waiting import DEADLINE, until
 from syrinx_stages.connector.base import QueueFull
 from syrinx_stages.contract.messages import End, EndReason
+
+pytestmark = pytest.mark.virtual
 
 RUNAWAY = Script(frames=6, end=End(EndReason.RUNAWAY))
 

@@ -1,17 +1,20 @@
 """How the gateway submits a request: what was queued for a client that disconnects, or in a drain, is released."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from support.gateway import DEADLINE, Gateway, Script, gateway, until
+from support.gateway import Gateway, Script, gateway
+from support.virtual import VirtualLoop
+from support.waiting import DEADLINE, until
 from syrinx_stages.connector.base import Ticket
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
-from syrinx_stages.gateway import cells
+from syrinx_stages.gateway.cells import CONNECTOR_SECONDS
 from syrinx_stages.gateway.errors import ApiError
+
+pytestmark = pytest.mark.virtual
 
 
 def submit_and_leave(running: Gateway, leave: Callable[[asyncio.Task[Ticket]], object]) -> asyncio.Task[Ticket]:
@@ -38,11 +41,12 @@ async def test_a_request_queued_as_its_client_leaves_is_released() -> None:
         await until(lambda: len(running.streams) == 0, "the request is released")
 
 
-async def test_a_request_queued_as_its_time_is_up_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "CONNECTOR_SECONDS", 0.1)
+async def test_a_request_queued_as_its_time_is_up_is_released() -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
     async with gateway() as running:
         await running.stages.leave()
-        submission = submit_and_leave(running, lambda task: time.sleep(0.15))
+        submission = submit_and_leave(running, lambda task: loop.spend(CONNECTOR_SECONDS + 0.1))
         with pytest.raises(ApiError, match="queue"):
             await submission
         await until(lambda: len(running.streams) == 0, "the request is released")

@@ -14,6 +14,7 @@ import httpx
 import msgspec
 import pytest
 
+from support.waiting import DEADLINE, until
 from syrinx_operator.local.events import Event, describe_exit
 from syrinx_operator.local.pipeline import LocalPipeline, stage_environment
 from syrinx_operator.local.running import claim, find_running
@@ -22,7 +23,6 @@ from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, d
 from syrinx_operator.resource.stage_config import LocalError, Stage
 
 SMALL_STAGE = Path(__file__).parents[1] / "support" / "small_stage.py"
-DEADLINE = 60.0
 
 
 def commands(**modes):
@@ -44,13 +44,6 @@ def local(tmp_path, seen=None, pipeline=None, start_timeout=DEADLINE, cards=None
         commands=commands(**modes),
         cards=cards,
     )
-
-
-async def until(condition, what):
-    async with asyncio.timeout(DEADLINE):
-        while not condition():
-            await asyncio.sleep(0.01)
-    assert condition(), what
 
 
 async def environment_of(url):

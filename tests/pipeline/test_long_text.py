@@ -17,6 +17,7 @@ import redis.asyncio
 
 from support.local_pipeline import local_pipeline
 from support.speech_socket import connected
+from support.waiting import DEADLINE
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_stages.connector.server import RedisServer
@@ -27,7 +28,6 @@ from syrinx_stages.gateway.parts import PARAGRAPH_SECONDS, SENTENCE_SECONDS, div
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-DEADLINE = 120.0
 SEED = 2**63 - 5
 PASSWORD_ENV = "SYRINX_TEST_LONG_TEXT_PASSWORD"
 LIMIT = 40_000

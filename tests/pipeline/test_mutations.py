@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import re
-import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,12 +13,12 @@ import redis
 
 from support.local_pipeline import local_pipeline
 from support.mutations import mutated_request
+from support.waiting import DEADLINE, until
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_stages.connector.server import RedisServer
 
 CASES = int(os.environ.get("SYRINX_TEST_MUTATIONS", "300"))
 CONCURRENCY = 16
-DEADLINE = 60.0
 PASSWORD_ENV = "SYRINX_TEST_REDIS_PASSWORD"
 MORE_FILES = 8
 """Files that the gateway may open in addition: its pool of connections to Redis grows with the concurrency."""
@@ -85,13 +84,6 @@ class Fuzzed:
         """Returns the keys whose name has a request id: {pipeline:generation:cell}:<id>:codes."""
         names = [key.decode() for key in self._store.scan_iter(count=1000)]
         return [name for name in names if name.count(":") > 3 and ":inbox:" not in name]
-
-
-async def until(condition, what: str) -> None:
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, what
-        await asyncio.sleep(0.05)
 
 
 async def test_mutated_requests_are_answered_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

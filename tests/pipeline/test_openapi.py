@@ -5,13 +5,14 @@ import sys
 from pathlib import Path
 
 import httpx
+import pytest
 
-from support.gateway import DEADLINE, Script, gateway
+from support.api_keys import Keys
+from support.gateway import Script, gateway
+from support.waiting import DEADLINE
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway.openapi import document
 
-EXCLUDED = "ignored_auth,positive_data_acceptance"
-"""There are no keys here. A schema cannot say which voices, texts and combinations a checkpoint accepts."""
 CONFIGURATION = """
 [checks.negative_data_rejection]
 expected-statuses = [400, 401, 403, 404, 405, 409, 413, 415, 422, 429, 503]
@@ -19,13 +20,18 @@ expected-statuses = [400, 401, 403, 404, 405, 409, 413, 415, 422, 429, 503]
 """Schemathesis does not expect 413 of a body that is invalid and too large."""
 
 
-async def test_every_response_is_as_described(tmp_path: Path) -> None:
+@pytest.mark.parametrize("with_keys", [False, True], ids=["without keys", "with keys"])
+async def test_every_response_is_as_described(tmp_path: Path, with_keys: bool) -> None:
     (tmp_path / "schemathesis.toml").write_text(CONFIGURATION)
-    async with gateway() as running:
+    keys = Keys(tmp_path, alice={})
+    # A schema cannot say which voices, texts and combinations a checkpoint accepts.
+    excluded = "positive_data_acceptance" if with_keys else "positive_data_acceptance,ignored_auth"
+    async with gateway(**({"api_keys_file": str(keys.file)} if with_keys else {})) as running:
         running.stages.script = Script(frames=2)
         schemathesis = await asyncio.create_subprocess_exec(
             *(str(Path(sys.executable).parent / "schemathesis"), "run", f"{running.url}/openapi.json"),
-            *("--max-examples", "15", "--seed", "1", "--exclude-checks", EXCLUDED, "--no-color"),
+            *("--max-examples", "15", "--seed", "1", "--exclude-checks", excluded, "--no-color"),
+            *(("--header", f"Authorization: Bearer {keys.keys['alice']}") if with_keys else ()),
             cwd=tmp_path,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -33,6 +39,8 @@ async def test_every_response_is_as_described(tmp_path: Path) -> None:
         output, _ = await schemathesis.communicate()
         assert schemathesis.returncode == 0, output.decode()
         assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="stop"), "some were served"
+        served = running.metric("syrinx_client_requests_total", client="alice", outcome="stop")
+        assert bool(served) == with_keys
 
 
 async def test_every_route_is_described() -> None:

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from support.waiting import DEADLINE
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.supervisor import Member
 from syrinx_operator.resource.spec import PipelineSpec, default_pipeline
@@ -22,7 +23,6 @@ from syrinx_stages.gateway.client import REPEAT_SECONDS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-DEADLINE = 60.0
 TEXT = "The old teacher carried seven green apples before breakfast. Her brother opened a broken window."
 BODY = {"input": TEXT, "response_format": "pcm", "stream": True, "seed": 1}
 SLOW = BODY | {"speed": 0.25}

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from support.deferred import DeferredCodecEngine, DeferredTalkerEngine, Queue
-from support.stages import DEADLINE, Pipeline, pipeline, receive, request, submit, synthesize, until
+from support.stages import Pipeline, pipeline, receive, request, submit, synthesize
+from support.waiting import DEADLINE, until
 from support.writing import Owner, codes_entry, stop_after
 from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract.keys import Group, Position, StreamKind

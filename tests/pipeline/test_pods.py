@@ -19,7 +19,8 @@ import soundfile
 from redis import Redis
 
 from support import small_checkpoint
-from support.process import DEADLINE, StageProcess, until
+from support.process import StageProcess
+from support.waiting import DEADLINE, until_blocking
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.model.describe import checkpoint_directory
 
@@ -69,7 +70,7 @@ def test_a_stage_without_a_token_serves_no_settings(tmp_path: Path, redis: Redis
         assert "settings_url" not in codec.line
         answer = httpx.put(f"{codec.line['admin_url']}/settings", json={"settings": {}}, trust_env=False)
         assert answer.status_code == 404
-        until(lambda: "SYRINX_SETTINGS_TOKEN is not set" in codec.errors, "the log says why")
+        until_blocking(lambda: "SYRINX_SETTINGS_TOKEN is not set" in codec.errors, "the log says why")
 
 
 def test_an_invalid_settings_file_fails_the_start_with_one_line(tmp_path: Path, redis: RedisServer) -> None:
@@ -100,7 +101,7 @@ def test_a_signal_during_the_load_of_the_model_ends_the_process_at_once(
 @pytest.mark.parametrize("stage", ["gateway", "talker", "codec"])
 def test_a_signal_during_the_imports_ends_the_process_at_once(tmp_path: Path, redis: RedisServer, stage: str) -> None:
     with StageProcess(stage, tmp_path, redis) as starting:
-        until(lambda: handles(starting.process.pid, signal.SIGTERM), "it handles the signal")
+        until_blocking(lambda: handles(starting.process.pid, signal.SIGTERM), "it handles the signal")
         began = time.monotonic()
         starting.process.terminate()
         assert starting.process.wait(DEADLINE) == 0
@@ -111,9 +112,11 @@ def test_a_gateway_with_an_unresponsive_volume_ends_at_once(tmp_path: Path, redi
     model = stuck_checkpoint(tmp_path / "model")
     ends: list[int] = []
     with StageProcess("gateway", tmp_path, redis, model=str(model)) as stuck:
-        until(lambda: has_reader(model / "config.json", ends), "it opens the configuration")
+        until_blocking(lambda: has_reader(model / "config.json", ends), "it opens the configuration")
         # A signal between the opening and the reading would be seen only after the reading.
-        until(lambda: "pipe_read" in Path(f"/proc/{stuck.process.pid}/wchan").read_text(), "it reads the configuration")
+        until_blocking(
+            lambda: "pipe_read" in Path(f"/proc/{stuck.process.pid}/wchan").read_text(), "it reads the configuration"
+        )
         began = time.monotonic()
         stuck.process.terminate()
         assert stuck.process.wait(DEADLINE) == 0
@@ -171,7 +174,7 @@ def test_a_draining_gateway_closes_idle_connections_and_finishes_streams(
             pieces = answer.iter_raw()
             received = next(pieces)
             gateway.process.terminate()
-            until(lambda: gateway.reason() == "draining", "it drains")
+            until_blocking(lambda: gateway.reason() == "draining", "it drains")
             late = kept.post(url, json=LONG, timeout=DEADLINE)
             assert (late.content, late.headers["connection"]) == (whole, "close")
             received += b"".join(pieces)

@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.local_pipeline import local_pipeline
 from support.prometheus import find_prometheus, promtool
+from support.waiting import DEADLINE
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.supervisor import Child
 from syrinx_operator.resource.spec import TTSPipeline
@@ -31,7 +32,6 @@ from syrinx_stages.contract.metrics import BY_STAGE
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PROGRAM = find_prometheus()
-DEADLINE = 60.0
 LONG = (
     "The old teacher carried seven green apples before breakfast. Her brother opened a broken window for his friends."
 )

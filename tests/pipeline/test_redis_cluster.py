@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from support.redis_cluster import Cluster, find_valkey_server, redis_cluster, until
-from support.stages import DEADLINE, Pipeline, pipeline, receive, request, submit, synthesize
+from support.stages import Pipeline, pipeline, receive, request, submit, synthesize
 from support.up import Up, example
+from support.waiting import DEADLINE
 from syrinx_stages.connector.redis_cluster import slot_of
 from syrinx_stages.contract.messages import EndReason
 

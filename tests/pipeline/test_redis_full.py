@@ -9,9 +9,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 from redis import Redis
 
-from support.gateway import until
 from support.http_server import serve
-from support.stages import DEADLINE, Pipeline
+from support.stages import Pipeline
+from support.waiting import DEADLINE, until
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.gateway.api import create_app

@@ -10,11 +10,11 @@ from msgspec import structs
 
 from guard import checkpoints
 from support.local_pipeline import local_pipeline
+from support.waiting import DEADLINE
 from syrinx_operator.resource.model import ModelSpec
 from syrinx_operator.resource.spec import PipelineSpec, default_pipeline
 from syrinx_stages.contract.messages import TaskType
 
-DEADLINE = 120.0
 TEXT = "The old teacher carried seven green apples before breakfast, and her brother opened a broken window."
 BODY = {"input": TEXT, "voice": "us", "response_format": "pcm", "stream": False, "seed": 1}
 

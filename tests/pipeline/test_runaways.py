@@ -12,7 +12,8 @@ from prometheus_client import CollectorRegistry
 from guard import checkpoints
 from support.gateway import events
 from support.http_server import serve
-from support.stages import DEADLINE, Pipeline, pipeline, receive, request, submit, synthesize, until
+from support.stages import Pipeline, pipeline, receive, request, submit, synthesize
+from support.waiting import DEADLINE, until
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import EndReason, RunawayGuard, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import ApiConfig, GatewaySettings, StageConfig

@@ -9,13 +9,13 @@ import pytest
 from msgspec import structs
 
 from support.local_pipeline import local_pipeline
+from support.waiting import DEADLINE
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource.spec import TTSPipeline, default_pipeline
 from syrinx_operator.resource.stage_config import LocalError, Stage
 
 CONNECTIONS = 32
 """The chance that one of two gateways gets none of them is 2 ** -31."""
-DEADLINE = 60.0
 
 
 def two_gateways(port: int = 0) -> TTSPipeline:

@@ -16,6 +16,8 @@ from support.tls import Authority
 from syrinx_stages.contract.api import SPEECH_STREAM_PATH
 from syrinx_stages.runtime.tls import Certificate
 
+pytestmark = pytest.mark.virtual
+
 
 async def refused_with(url: str, **options: object) -> tuple[int, dict]:
     with pytest.raises(InvalidStatus) as refusal:

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from support import small_checkpoint
-from support.stages import DEADLINE, Pipeline, pipeline, receive, request, submit, synthesize, until
+from support.stages import Pipeline, pipeline, receive, request, submit, synthesize
+from support.waiting import DEADLINE, until
 from support.writing import chained, codes_entry
 from syrinx_stages.connector.base import Claim, ConnectorError, StageConnector, StreamEntry
 from syrinx_stages.connector.redis_streams import RedisConnector

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.stages import DEADLINE, Pipeline, pipeline, receive, request, submit, synthesize, until
+from support.stages import Pipeline, pipeline, receive, request, submit, synthesize
+from support.waiting import DEADLINE, until
 from support.writing import Owner, codes_entry, stop_after
 from syrinx_stages.codec.service import CodecService
 from syrinx_stages.connector.base import Capacity, Claim, StreamEntry

@@ -6,9 +6,10 @@ import pytest
 from redis import Redis
 
 from support.failover import replicated
-from support.gateway import Script, gateway, until
+from support.gateway import Script, gateway
 from support.sentinel import sentinel, sentinel_url
 from support.streams import Streams
+from support.waiting import until
 from syrinx_stages.connector import redis_primary
 
 

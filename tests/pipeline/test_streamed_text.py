@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from support.colocated import ColocatedPipeline
-from support.stages import DEADLINE, Pipeline, ReceivedAudio, pipeline, receive, request, submit, synthesize, until
+from support.stages import Pipeline, ReceivedAudio, pipeline, receive, request, submit, synthesize
+from support.waiting import DEADLINE, until
 from syrinx_stages.codec import rows as codec_rows
 from syrinx_stages.connector.base import Behind, Gone, StreamEntry
 from syrinx_stages.connector.redis_streams import RedisConnector

@@ -18,6 +18,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from support.collector import Collector, ReceivedSpan, collector
 from support.local_pipeline import local_pipeline
 from support.speech_socket import connected
+from support.waiting import DEADLINE
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_stages.contract.api import SPEECH_STREAM_PATH
@@ -25,7 +26,6 @@ from syrinx_stages.contract.family import FAMILY
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-DEADLINE = 60.0
 TEXT = "The farmer found two heavy bags."
 LONG = (
     "The old teacher carried seven green apples before breakfast. Her brother opened a broken window for his friends. "

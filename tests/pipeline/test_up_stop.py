@@ -17,7 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from support.up import DEADLINE, Up, alive, environment, example
+from support.up import Up, alive, environment, example
+from support.waiting import DEADLINE
 
 TEXT = "We walked along the beach on a warm day."
 FORMATS: dict[str, dict[str, Any]] = {

@@ -9,7 +9,8 @@ import httpx
 from prometheus_client import CollectorRegistry
 
 from support.http_server import serve
-from support.stages import DEADLINE, Pipeline
+from support.stages import Pipeline
+from support.waiting import DEADLINE
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig

@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from support.gateway import DEADLINE
+from support.waiting import DEADLINE
 
 BINARY = shutil.which("chromium") or shutil.which("google-chrome")
 """None: it is not installed."""

@@ -12,7 +12,8 @@ import soundfile
 from prometheus_client import CollectorRegistry
 
 from support.http_server import serve
-from support.stages import DEADLINE, Pipeline
+from support.stages import Pipeline
+from support.waiting import DEADLINE
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.messages import SpeechRequest

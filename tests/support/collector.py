@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,8 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from support.http_server import serve
-
-DEADLINE = 60.0
+from support.waiting import until
 
 
 @dataclass
@@ -49,11 +46,7 @@ class Collector:
 
     async def until(self, holds: Callable[[list[ReceivedSpan]], object], what: str) -> list[ReceivedSpan]:
         """Waits until `holds(spans)` is true and returns the spans."""
-        deadline = time.monotonic() + DEADLINE
-        while not holds(self.spans):
-            names = [span.name for span in self.spans]
-            assert time.monotonic() < deadline, f"waited {DEADLINE} s for {what}; received {names}"
-            await asyncio.sleep(0.02)
+        await until(lambda: holds(self.spans), what)
         return self.spans
 
 

@@ -8,12 +8,11 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
+from support.waiting import DEADLINE
 from syrinx_stages.codec.eager_engine import EagerCodecEngine
 from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.engine import EngineFull
-
-DEADLINE = 60.0
 
 
 class Queue:

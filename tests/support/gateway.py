@@ -5,9 +5,8 @@ import contextlib
 import io
 import json
 import shutil
-import time
 import wave
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from support.http_server import serve
 from support.streams import Streams
+from support.waiting import DEADLINE
 from syrinx_stages.connector.base import Append, Claim, Fence, Gone
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Group, Position, StreamKind
@@ -28,8 +28,6 @@ from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.model.describe import checkpoint_directory
 from syrinx_stages.runtime.metrics import Metrics
 
-DEADLINE = 30.0
-"""Seconds after which a wait fails the test, on a busy machine."""
 SERVED = {"task_type": "CustomVoice"}
 """Metric labels of the scripted stages."""
 
@@ -52,14 +50,6 @@ def events(body: bytes) -> list[dict[str, Any]]:
     blocks = body.decode().split("\n\n")
     assert blocks.pop() == ""
     return [json.loads(block.removeprefix("data: ")) for block in blocks]
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    """Polls `condition()` until it is true."""
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {DEADLINE} s until {what}"
-        await asyncio.sleep(0.001)
 
 
 @dataclass
@@ -95,7 +85,7 @@ class Stages:
         self.written: dict[str, int] = {}
         """Frames written, by request."""
         self.gone: dict[str, float] = {}
-        """Monotonic time at which a write found the request released, by request."""
+        """Time of the event loop at which a write found the request released, by request."""
         self._connector = streams.connector()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -157,7 +147,7 @@ class Stages:
         append = Append(claim.request.id, StreamKind.AUDIO, at, entry, claim.fence, after, finishes)
         [outcome] = await self._connector.append([append])
         if isinstance(outcome, Gone):
-            self.gone[claim.request.id] = time.monotonic()
+            self.gone[claim.request.id] = asyncio.get_running_loop().time()
         return outcome is None
 
 

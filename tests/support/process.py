@@ -4,22 +4,14 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from support.http_client import HTTP
+from support.waiting import until_blocking
 from syrinx_stages.connector.server import RedisServer
 
-DEADLINE = 60.0
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s until {what}"
-        time.sleep(0.01)
 
 
 class StageProcess:
@@ -70,7 +62,7 @@ class StageProcess:
 
     def ready(self) -> "StageProcess":
         """Waits until the stage is ready."""
-        until(lambda: self.process.poll() is not None or self.reason() is None, "it was ready")
+        until_blocking(lambda: self.process.poll() is not None or self.reason() is None, "it was ready")
         assert self.process.poll() is None, self.errors
         return self
 

@@ -9,8 +9,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from websockets.asyncio.client import ClientConnection, connect
 
-from support.gateway import DEADLINE
 from support.streams import Streams
+from support.waiting import DEADLINE
 from syrinx_stages.contract.api import SPEECH_STREAM_PATH
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.gateway.api import create_app

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from functools import cache
 from unittest import mock
@@ -11,6 +11,7 @@ from unittest import mock
 from prometheus_client import CollectorRegistry
 
 from support.streams import Streams
+from support.waiting import DEADLINE
 from syrinx_stages.codec.eager_engine import EagerCodecEngine
 from syrinx_stages.codec.service import CodecService
 from syrinx_stages.connector.base import Cancelled, Ticket
@@ -31,9 +32,6 @@ LEASE_SECONDS = 0.5
 """Short leases keep tests of crashes quick."""
 REFRESH_SECONDS = 0.05
 """Shorter still."""
-
-DEADLINE = 60.0
-"""Seconds after which a test fails, on a busy machine."""
 
 bundled = cache(lambda: Checkpoint("bundled"))
 
@@ -144,14 +142,6 @@ def metrics() -> Metrics:
 
 async def submit(connector: RedisConnector, item: SpeechRequest, reference: bytes | None = None) -> Ticket:
     return await connector.submit(item, GatewaySettings(max_queue=100, max_queue_seconds=600.0), reference)
-
-
-async def until(condition: Callable[[], object], description: str) -> None:
-    """Waits until `condition()` is true. Checks it after every iteration of the event loop."""
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {DEADLINE} s until {description}"
-        await asyncio.sleep(0.002)
 
 
 async def receive(connector: RedisConnector, request_id: str, until_frames: int | None = None) -> ReceivedAudio:

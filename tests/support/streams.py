@@ -1,5 +1,6 @@
-"""The streams of a pipeline, in a Redis that all tests of a process share."""
+"""The streams of a pipeline, in a Redis that all tests of a process share, or in one of a virtual event loop."""
 
+import asyncio
 import atexit
 import os
 import uuid
@@ -8,6 +9,8 @@ from functools import cache
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from support.memory_redis.in_loop import RedisInLoop
+from support.virtual import VirtualLoop
 from syrinx_stages.connector.base import LEASE_SECONDS, Event, Reader
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer
@@ -25,13 +28,19 @@ def redis_url() -> str:
 
 
 class Streams:
-    """The streams of one pipeline in the Redis at `url`, and the connectors to them. The keys are left to expire."""
+    """The streams of one pipeline, and the connectors to them.
+
+    Without a `url`, they are in the Redis of this process, where the keys are left to expire. In a virtual event loop,
+    they are in a Redis of their own.
+    """
 
     def __init__(self, lease_seconds: float = LEASE_SECONDS, url: str | None = None) -> None:
         self.lease_seconds = lease_seconds
         self.keys = Keys(f"test-{uuid.uuid4().hex}", "1")
-        self._url = url or redis_url()
-        self.raw = Redis.from_url(self._url, protocol=2)
+        is_virtual = url is None and isinstance(asyncio.get_running_loop(), VirtualLoop)
+        self._redis = RedisInLoop() if is_virtual else None
+        self._url = self._redis.url if self._redis else url or redis_url()
+        self.raw = self._redis.client() if self._redis else Redis.from_url(self._url, protocol=2)
         self._connectors: list[RedisConnector] = []
 
     def connector(self, kind: type[RedisConnector] = RedisConnector) -> RedisConnector:
@@ -66,6 +75,8 @@ class Streams:
         connectors, self._connectors = self._connectors, []
         for connector in connectors:
             await connector.close()
+        if self._redis:
+            await self._redis.close()
 
 
 async def read(reader: Reader, count: int) -> list[Event]:

@@ -4,15 +4,14 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import yaml
 
 from support.local_pipeline import MAX_QUEUE_SECONDS
+from support.waiting import until_blocking
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline.yaml"
-DEADLINE = 60.0
 
 
 def environment(state: Path) -> dict[str, str]:
@@ -45,11 +44,9 @@ class Up:
 
     def wait_for(self, pattern: str) -> re.Match[str]:
         """Waits for a pattern in the output and returns the match."""
-        end = time.monotonic() + DEADLINE
-        while not (found := re.search(pattern, self.text)):
-            assert time.monotonic() < end, f"{pattern!r} did not come: {self.text}"
-            assert self.process.poll() is None or re.search(pattern, self.text), f"it ended: {self.text}"
-            time.sleep(0.02)
+        until_blocking(lambda: re.search(pattern, self.text) or self.process.poll() is not None, f"{pattern!r} comes")
+        found = re.search(pattern, self.text)
+        assert found, f"it ended: {self.text}"
         return found
 
     @property

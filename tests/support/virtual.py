@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import selectors
+import socket
 import time
 from collections.abc import Coroutine, Iterator
 from contextvars import ContextVar, copy_context
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-GRACE = 0.0001
-"""Real seconds without an event before the clock moves: what was just sent over a socket has arrived by then."""
+HOPS = 3
+"""Packets that may follow from one that was sent, before anything of the loop is ready: those of a TCP handshake."""
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 
 
@@ -26,14 +27,23 @@ class _Selector(selectors.DefaultSelector):
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
         self._loop = loop
+        # Connected to itself: what it sends arrives after what was sent to loopback before.
+        self._echo = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._echo.bind(("127.0.0.1", 0))
+        self._echo.connect(self._echo.getsockname())
+
+    def close(self) -> None:
+        self._echo.close()
+        super().close()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None or self._loop.outside:
             return super().select(timeout if timeout is None or timeout <= 0 else 0.01)
         found = super().select(0)
         if not found and timeout > 0:
-            # Not as a timeout of `select`, which is whole milliseconds.
-            time.sleep(GRACE)
+            for _ in range(HOPS):
+                self._echo.send(b".")
+                self._echo.recv(1)
             if not (found := super().select(0)):
                 self._loop.now += timeout
         return found
@@ -59,6 +69,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             yield
         finally:
             self.outside -= 1
+
+    def spend(self, seconds: float) -> None:
+        """Moves the clock as if the running callback took so long."""
+        self.now += seconds
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         future = super().run_in_executor(executor, func, *args)
@@ -90,6 +104,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _make_socket_transport(self, *arguments: Any, **more: Any) -> asyncio.Transport:
         transport: asyncio.Transport = super()._make_socket_transport(*arguments, **more)  # type: ignore[misc]
+        connection: socket.socket = transport.get_extra_info("socket")
+        if connection.family == socket.AF_INET:
+            # What is sent must not wait in real time for what was sent before.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if (program := _PROGRAM.get()) is not None:
             program.transports.append(transport)
         return transport

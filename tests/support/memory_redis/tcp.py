@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from support.memory_redis.server import Client, MemoryRedis
 
 
-class _Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol):
+    """A client's connection."""
+
     def __init__(self, redis: MemoryRedis) -> None:
         self._redis = redis
         self._client: Client
@@ -30,7 +32,7 @@ def serve() -> Iterator[str]:
     """Runs a server in a thread for the duration of the block. Yields its URL."""
     loop = asyncio.new_event_loop()
     redis = MemoryRedis(time.time, loop.call_later)
-    listening = loop.run_until_complete(loop.create_server(lambda: _Connection(redis), "127.0.0.1", 0))
+    listening = loop.run_until_complete(loop.create_server(lambda: Connection(redis), "127.0.0.1", 0))
     thread = threading.Thread(target=loop.run_forever, name="memory-redis")
     thread.start()
     try:
