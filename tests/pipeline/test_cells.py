@@ -18,8 +18,6 @@ from syrinx_stages.contract.keys import Keys
 from syrinx_stages.gateway.monitor import ALIVE_SECONDS
 from syrinx_stages.model.checkpoint import Checkpoint
 
-pytestmark = pytest.mark.virtual
-
 TEXT = "The old teacher found two heavy bags."
 
 
