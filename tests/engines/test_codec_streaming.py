@@ -1,13 +1,12 @@
 """Streaming: on one CPU thread, samples are a bit-exact function of the request's own codes."""
 
+import random
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 import syrinx_stages
@@ -20,7 +19,7 @@ from syrinx_stages.model.config import read_speech_tokenizer_config
 OFFICIAL = Path(__file__).parents[1] / "fixtures" / "official" / "codec"
 VOICE = Path(syrinx_stages.__file__).parent / "voice"
 FRAME = 1920
-STREAMS, FRAMES = 4, 36
+STREAMS, FRAMES = 3, 28
 """More frames than the fixture's attention window, which is 24."""
 
 
@@ -68,34 +67,32 @@ def whole(decoder: CodecDecoder, codes: Tensor) -> Tensor:
     return torch.cat([decode(decoder, stream[None], []) for stream in codes])
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
-@given(chunks=st.lists(st.integers(1, 30), max_size=40))
+@pytest.mark.parametrize("chunks", [[], [1] * FRAMES, [2, 5, 1, 9], [25, 1, 1]], ids=str)
 def test_chunking_does_not_change_samples(
     decoder: CodecDecoder, codes: Tensor, whole: Tensor, chunks: list[int]
 ) -> None:
     assert torch.equal(decode(decoder, codes[:1], chunks), whole[:1])
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
-@given(data=st.data())
+@pytest.mark.parametrize("seed", range(3))
 def test_batches_of_different_ages_do_not_change_samples(
-    decoder: CodecDecoder, codes: Tensor, whole: Tensor, data: st.DataObject
+    decoder: CodecDecoder, codes: Tensor, whole: Tensor, seed: int
 ) -> None:
     """Each call decodes some requests of an arena, in any order and of any lengths, with padding and a scratch row."""
+    choose = random.Random(seed)
     arena = decoder.new_state(STREAMS + 1)
     arena.data.normal_()  # State of earlier requests, which a reset must clear.
     arena.position.fill_(77)
-    slots = data.draw(st.permutations(range(STREAMS + 1)))
-    *own, scratch = slots
+    *own, scratch = choose.sample(range(STREAMS + 1), STREAMS + 1)
     arena.reset_(torch.tensor(own))
     done = [0] * STREAMS
     decoded: list[list[Tensor]] = [[] for _ in range(STREAMS)]
     while min(done) < FRAMES:
         waiting = [stream for stream in range(STREAMS) if done[stream] < FRAMES]
-        rows = data.draw(st.lists(st.sampled_from(waiting), unique=True, min_size=1))
-        fresh = [data.draw(st.integers(1, min(25, FRAMES - done[row]))) for row in rows]
-        spare = data.draw(st.integers(0, 1))
-        batch = torch.full((len(rows) + spare, max(fresh) + data.draw(st.integers(0, 2)), 16), 31)
+        rows = choose.sample(waiting, choose.randint(1, len(waiting)))
+        fresh = [choose.randint(1, min(25, FRAMES - done[row])) for row in rows]
+        spare = choose.randint(0, 1)
+        batch = torch.full((len(rows) + spare, max(fresh) + choose.randint(0, 2), 16), 31)
         for index, (row, count) in enumerate(zip(rows, fresh, strict=True)):
             batch[index, :count] = codes[row, done[row] : done[row] + count]
         used = torch.tensor([own[row] for row in rows] + [scratch] * spare)
@@ -129,10 +126,10 @@ def test_resetting_a_slot_does_not_change_other_slots(decoder: CodecDecoder, cod
 
 
 def test_chunking_and_batching_the_bundled_voice_beyond_its_attention_window(voice: CodecDecoder) -> None:
-    codes = random_codes(3, 150, 256, seed=1)
+    codes = random_codes(3, 80, 256, seed=1)
     alone = decode(voice, codes[:1], [])
-    assert torch.equal(decode(voice, codes[:1], [2, 2, 4, 8, 12, 1, 1, 5, 70]), alone)
-    assert torch.equal(decode(voice, codes, [2, 4, 8, 12, 60])[:1], alone)
+    assert torch.equal(decode(voice, codes[:1], [2, 2, 4, 8, 12, 1, 1, 5, 30]), alone)
+    assert torch.equal(decode(voice, codes, [2, 4, 8, 12, 50])[:1], alone)
 
 
 @pytest.mark.parametrize(
@@ -155,11 +152,10 @@ def test_chunking_and_batching_the_bundled_voice_beyond_its_attention_window(voi
 def test_chunking_and_batching_of_unusual_widths(changes: dict[str, Any]) -> None:
     """Widths that are no multiple of a vector register: kernels round the last elements of a tensor differently."""
     decoder = random_decoder(msgspec.structs.replace(CONFIG, **changes))
-    codes = random_codes(3, FRAMES, CONFIG.codebook_size, seed=1)
+    codes = random_codes(3, 16, CONFIG.codebook_size, seed=1)
     alone = [decode(decoder, stream[None], []) for stream in codes]
-    for rows in (1, 2, 3):
-        for chunks in ([1] * FRAMES, [2, 2, 4, 8, 12], [3, 1, 5, 1, 1]):
-            assert torch.equal(decode(decoder, codes[:rows], chunks), torch.cat(alone[:rows])), (rows, chunks)
+    for rows, chunks in ((1, [1] * 16), (2, [2, 2, 4]), (3, [3, 1, 5, 1, 1])):
+        assert torch.equal(decode(decoder, codes[:rows], chunks), torch.cat(alone[:rows])), (rows, chunks)
 
 
 def rebuild(decoder: CodecDecoder, codes: Tensor, prefilled: int, block: int) -> DecoderState:
@@ -171,7 +167,7 @@ def rebuild(decoder: CodecDecoder, codes: Tensor, prefilled: int, block: int) ->
     return decoder(codes[:, prefilled:], torch.tensor([codes.shape[1] - prefilled]), state)[1]
 
 
-@pytest.mark.parametrize("prefilled", [1, 9, 24, 60, 150])
+@pytest.mark.parametrize("prefilled", [1, 24, 150])
 @torch.inference_mode()
 def test_prefilled_frames_leave_the_state_of_decoded_ones(voice: CodecDecoder, prefilled: int) -> None:
     """Prefills shorter and longer than the attention window, as one block and in several."""
