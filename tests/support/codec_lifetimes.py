@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +19,16 @@ if TYPE_CHECKING:
 class Lifetimes:
     """Runs random calls at the engine's depth; `errors` collects the largest error per request and call."""
 
-    def __init__(self, decoder: CodecDecoder, engine: CudaCodecEngine, resident: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        decoder: CodecDecoder,
+        engine: CudaCodecEngine,
+        resident: int,
+        seed: int = 0,
+        before_launch: Callable[[], None] = lambda: None,
+    ) -> None:
         self._decoder, self._engine, self._resident = decoder, engine, resident
+        self._before_launch = before_launch
         self._random = random.Random(seed)
         self._references: dict[str, Reference] = {}
         self._in_flight: list[tuple[Any, list[np.ndarray]]] = []
@@ -48,6 +57,7 @@ class Lifetimes:
         fitting = [shape for shape in shapes if shape[0] >= own[0] and shape[1] >= own[1]]
         shape = self._random.choice([*fitting, own])
         expected = [self._references[name].decode(frames) for name, frames in zip(ids, codes, strict=True)]
+        self._before_launch()
         self._in_flight.append((self._engine.launch(ids, codes, shape), expected))
         if len(self._in_flight) == self._engine.depth:
             self._read()
