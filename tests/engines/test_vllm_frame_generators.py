@@ -21,8 +21,8 @@ from syrinx_stages.talker_vllm.positions import GENERATIONS, Handle
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
 
-FRAMES = 6
-HANDLE = Handle(3, GENERATIONS - 1)
+FRAMES = 4
+HANDLE = Handle(2, GENERATIONS - 1)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def eager(voice: Checkpoint) -> EagerTalkerEngine:
 @pytest.fixture(params=["modules", "kernels"])
 def frames(voice: Checkpoint, request: pytest.FixtureRequest) -> FrameGenerator:
     return (
-        EagerFrameGenerator(voice) if request.param == "modules" else CudaFrameGenerator(voice, slots=6, frames=FRAMES)
+        EagerFrameGenerator(voice) if request.param == "modules" else CudaFrameGenerator(voice, slots=3, frames=FRAMES)
     )
 
 
@@ -113,16 +113,16 @@ def test_a_prompt_and_its_frames(eager: EagerTalkerEngine, frames: FrameGenerato
     assert read(frames, FRAMES, 0) == []
 
 
-def test_frames_have_the_marks_of_the_torch_engine(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
-    """A previous owner's frames have theirs in the stream."""
-    expected = frames_of(eager)
-    start = opened(eager, codes=torch.tensor(codes_of(eager)[:2]))
+def test_a_request_of_an_earlier_owner_continues(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
+    """Its frames and their marks are those of the torch engine; the earlier owner's marks are in the stream."""
+    expected, codes = frames_of(eager), codes_of(eager)
+    start = opened(eager, codes=torch.tensor(codes[:2]))
     frames.open(start)
     layers = Layers(eager, frames)
-    layers.feed(len(start.prompt.embeds) + 2)
-    for _ in range(3, FRAMES):
-        layers.feed(1)
-    ((_, found),) = frames.read([(HANDLE, 2, FRAMES - 2)])
+    assert layers.feed(len(start.prompt.embeds) + 2) == codes[2][0]
+    assert layers.feed(1) == codes[3][0]
+    assert read(frames, 2, 2) == codes[2:]
+    ((_, found),) = frames.read([(HANDLE, 2, 2)])
     marks.assert_close(found, [frame.mark for frame in expected[2:]])
     assert len(set(found)) > 1
 
@@ -143,30 +143,20 @@ def test_recomputed_positions_sample_nothing(eager: EagerTalkerEngine, frames: F
     assert read(frames, 0, FRAMES) == expected
 
 
-def test_a_request_of_an_earlier_owner_continues(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
-    expected = codes_of(eager)
-    start = opened(eager, codes=torch.tensor(expected[:3]))
-    frames.open(start)
-    layers = Layers(eager, frames)
-    assert layers.feed(len(start.prompt.embeds) + 3) == expected[3][0]
-    assert layers.feed(1) == expected[4][0]
-    assert read(frames, 3, 2) == expected[3:5]
-
-
 def test_rows_of_others_change_nothing(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
     """Nobody's, an older generation's, a closed request's."""
     start = opened(eager)
     frames.open(start)
-    gone = Handle(5, 0)
+    gone = Handle(3, 0)
     frames.open(opened(eager, gone))
     frames.close(gone)
     frames.close(gone)
     last = len(start.prompt.embeds) - 1
     # More than there may be requests: vLLM warms up with as many.
-    strangers = torch.tensor([0, Handle(3, 0).base + last, gone.base + last, gone.base + last + 1] * 3)
+    strangers = torch.tensor([0, Handle(2, 0).base + last, gone.base + last, gone.base + last + 1])
     width = eager._talker.config.hidden_size
     assert not inputs(frames, strangers, width).any()
-    assert not frames.sample(strangers, torch.randn(12, width)).any()
+    assert not frames.sample(strangers, torch.randn(4, width)).any()
     layers = Layers(eager, frames)
     assert layers.feed(last + 1) == codes_of(eager)[0][0]
 
@@ -174,7 +164,7 @@ def test_rows_of_others_change_nothing(eager: EagerTalkerEngine, frames: FrameGe
 @pytest.mark.night
 def test_requests_in_one_step(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
     """One row at the end of its prompt, one within it, one that generates frames."""
-    expected, handles = codes_of(eager), [Handle(slot, 0) for slot in (2, 5, 1)]
+    expected, handles = codes_of(eager), [Handle(slot, 0) for slot in (2, 3, 1)]
     for handle in handles:
         frames.open(opened(eager, handle))
     length, width = len(opened(eager).prompt.embeds), eager._talker.config.hidden_size
