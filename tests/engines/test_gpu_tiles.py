@@ -98,7 +98,7 @@ def test_frames_use_the_given_tiles() -> None:
     stack = config.code_predictor_config
     product = Product(stack.intermediate_size, stack.hidden_size, gated=True)
     tile = MatrixTile(16, 16, 16, 2)
-    frame = Rig(config, "cpu", 4).frame(3, {product: tile})
+    frame = Rig(config, "cpu", 4).frame(1, {product: tile})
     assert frame.code_sampler.single.tiles["gate_up"] == tile
     assert frame.code_sampler.pair.tiles["gate_up"] != tile, "other batch sizes keep the engine's tiles"
     frame.sample_codes()

@@ -74,8 +74,8 @@ class SamplingCase:
 
 
 def all_combinations() -> SamplingCase:
-    """Returns every sampling with every seed."""
-    pairs = [(item, seed) for item in SAMPLINGS for seed in SEEDS]
+    """Returns every sampling with several seeds."""
+    pairs = [(item, seed) for item in SAMPLINGS for seed in SEEDS[:6]]
     return SamplingCase([item for item, _ in pairs], [seed for _, seed in pairs])
 
 
@@ -107,76 +107,6 @@ def embeddings(count: int) -> Tensor:
     return torch.randn(count, WIDTH, generator=torch.Generator().manual_seed(4))
 
 
-def test_code_0_is_the_one_that_the_model_samples() -> None:
-    case = all_combinations()
-    logits = scores(case, VOCABULARY, 1)
-    logits[:, EOS] = 4.0
-    expected = case.model.code0(logits, case.seen)
-    assert len(set(expected.tolist())) > 20
-    assert EOS in expected
-    x, sum_of_squares = sample_code0(case, logits)
-    assert case.codes[:, 0].tolist() == expected.tolist()
-    assert (case.codes[:, 1:] == -1).all()
-    torch.testing.assert_close(sum_of_squares.sum(1), x.square().sum(1))
-
-
-def test_marks_are_those_of_the_model_and_in_their_slots() -> None:
-    case = SamplingCase(SAMPLINGS, list(range(len(SAMPLINGS))))
-    logits = scores(case, VOCABULARY, 4)
-    logits[:, EOS] = 1.0
-    sample_code0(case, logits)
-    adjusted = case.model.code0_scores(logits, case.seen)
-    expected = case.sampler.marks(logits, adjusted, case.codes[:, 0].long())
-    marks.assert_close(case.rows.marks[case.slots, FRAMES % MARKS].numpy().view(np.uint16).tolist(), expected)
-    assert (case.rows.marks != -99).sum() == case.count
-
-
-def test_code_0_is_marked_as_seen_in_its_slot() -> None:
-    case = SamplingCase([Sampling()] * 6, list(range(6)))
-    before = case.rows.seen.clone()
-    sample_code0(case, scores(case, VOCABULARY, 2))
-    before[case.slots, case.codes[:, 0].long()] = 1
-    assert torch.equal(case.rows.seen, before)
-
-
-def test_special_ids_are_never_sampled_and_eos_not_before_min_frames() -> None:
-    case = SamplingCase([Sampling(min_frames=FRAMES + late) for late in (0, 1)] * 2, [1, 2, 3, 4])
-    logits = scores(case, VOCABULARY, 3)
-    logits[:, CODES:] = 50.0
-    logits[:, EOS] = 40.0
-    sample_code0(case, logits)
-    assert [code == EOS for code in case.codes[:, 0].tolist()] == [True, False, True, False]
-    assert (case.codes[1::2, 0] < CODES).all()
-
-
-@pytest.mark.parametrize("group", [1, CODE_GROUPS - 1])
-def test_residual_codes_are_those_that_the_model_samples(group: int) -> None:
-    case = all_combinations()
-    logits = scores(case, CODES, group)
-    expected = case.model.residual(logits, group)
-    table = embeddings(CODES) if group < CODE_GROUPS - 1 else None
-    x, sum_of_squares = torch.full((case.count, WIDTH), torch.nan), torch.full((case.count, 5), torch.nan)
-    sampling.sample_residual_code(case.rows, logits, group, table, case.codes, x, sum_of_squares)
-    assert case.codes[:, group].tolist() == expected.tolist()
-    assert (case.codes == -1).sum() == case.count * (CODE_GROUPS - 1)
-    if table is None:
-        assert x.isnan().all()
-        assert sum_of_squares.isnan().all()
-    else:
-        assert torch.equal(x, table[expected])
-        torch.testing.assert_close(sum_of_squares.sum(1), x.square().sum(1))
-
-
-def test_equal_scores_greedy_takes_the_first_and_top_k_keeps_all() -> None:
-    greedy, tied = Sampling(residual_temperature=0.0), Sampling(residual_top_k=2)
-    case = SamplingCase([greedy] * 2 + [tied] * 12, [*SEEDS, *range(6)])
-    x, sum_of_squares = torch.zeros(case.count, WIDTH), torch.zeros(case.count, 1)
-    sampling.sample_residual_code(case.rows, torch.zeros(case.count, CODES), 3, None, case.codes, x, sum_of_squares)
-    numbers = uniforms(torch.tensor(case.seeds), torch.full((case.count,), FRAMES))[:, 3]
-    assert case.codes[:2, 3].tolist() == [0, 0]
-    assert case.codes[2:, 3].tolist() == (numbers[2:] * CODES).long().tolist()
-
-
 NOT_FINITE = [torch.nan, -torch.nan, torch.inf]
 
 
@@ -192,35 +122,76 @@ def damage(case: SamplingCase, scores: Tensor, codes: int) -> Tensor:
     return damaged
 
 
-def test_row_with_a_logit_that_is_not_finite_gets_no_code_0_and_changes_no_other_row() -> None:
+def test_code_0_is_the_one_that_the_model_samples() -> None:
+    """A row with a logit that is not finite gets no code and changes no other row."""
     case = all_combinations()
     logits = scores(case, VOCABULARY, 1)
+    logits[:, EOS] = 4.0
     expected = case.model.code0(logits, case.seen)
     damaged = damage(case, logits, CODES)
-    seen = case.rows.seen.clone()
-    sample_code0(case, logits)
     expected[damaged] = sampling.INVALID_CODE.value
+    assert len(set(expected.tolist())) > 20
+    assert EOS in expected
+    seen = case.rows.seen.clone()
+    seen[case.slots[~damaged], expected[~damaged]] = 1
+    x, sum_of_squares = sample_code0(case, logits)
     assert case.codes[:, 0].tolist() == expected.tolist()
-    kept = ~damaged
-    seen[case.slots[kept], expected[kept]] = 1
+    assert (case.codes[:, 1:] == -1).all()
     assert torch.equal(case.rows.seen, seen)
+    torch.testing.assert_close(sum_of_squares.sum(1), x.square().sum(1))
     assert case.model.code0(logits, case.seen).tolist() == expected.tolist()
 
 
+def test_marks_are_those_of_the_model_and_in_their_slots() -> None:
+    case = SamplingCase(SAMPLINGS, list(range(len(SAMPLINGS))))
+    logits = scores(case, VOCABULARY, 4)
+    logits[:, EOS] = 1.0
+    sample_code0(case, logits)
+    adjusted = case.model.code0_scores(logits, case.seen)
+    expected = case.sampler.marks(logits, adjusted, case.codes[:, 0].long())
+    marks.assert_close(case.rows.marks[case.slots, FRAMES % MARKS].numpy().view(np.uint16).tolist(), expected)
+    assert (case.rows.marks != -99).sum() == case.count
+
+
+def test_special_ids_are_never_sampled_and_eos_not_before_min_frames() -> None:
+    case = SamplingCase([Sampling(min_frames=FRAMES + late) for late in (0, 1)] * 2, [1, 2, 3, 4])
+    logits = scores(case, VOCABULARY, 3)
+    logits[:, CODES:] = 50.0
+    logits[:, EOS] = 40.0
+    sample_code0(case, logits)
+    assert [code == EOS for code in case.codes[:, 0].tolist()] == [True, False, True, False]
+    assert (case.codes[1::2, 0] < CODES).all()
+
+
 @pytest.mark.parametrize("group", [1, CODE_GROUPS - 1])
-def test_row_with_a_score_that_is_not_finite_gets_no_residual_code(group: int) -> None:
+def test_residual_codes_are_those_that_the_model_samples(group: int) -> None:
+    """A row with a score that is not finite gets no code and changes no other row."""
     case = all_combinations()
     logits = scores(case, CODES, group)
     expected = case.model.residual(logits, group)
-    damaged = damage(case, logits, CODES)
-    expected[damaged] = sampling.INVALID_CODE.value
+    expected[damage(case, logits, CODES)] = sampling.INVALID_CODE.value
     table = embeddings(CODES) if group < CODE_GROUPS - 1 else None
-    x, sum_of_squares = torch.zeros(case.count, WIDTH), torch.zeros(case.count, 5)
+    x, sum_of_squares = torch.full((case.count, WIDTH), torch.nan), torch.full((case.count, 5), torch.nan)
     sampling.sample_residual_code(case.rows, logits, group, table, case.codes, x, sum_of_squares)
     assert case.codes[:, group].tolist() == expected.tolist()
-    if table is not None:
-        assert torch.equal(x, table[expected.clamp(min=0)])
+    assert (torch.cat((case.codes[:, :group], case.codes[:, group + 1 :]), 1) == -1).all()
     assert case.model.residual(logits, group).tolist() == expected.tolist()
+    if table is None:
+        assert x.isnan().all()
+        assert sum_of_squares.isnan().all()
+    else:
+        assert torch.equal(x, table[expected.clamp(min=0)])
+        torch.testing.assert_close(sum_of_squares.sum(1), x.square().sum(1))
+
+
+def test_equal_scores_greedy_takes_the_first_and_top_k_keeps_all() -> None:
+    greedy, tied = Sampling(residual_temperature=0.0), Sampling(residual_top_k=2)
+    case = SamplingCase([greedy] * 2 + [tied] * 12, [*SEEDS, *range(6)])
+    x, sum_of_squares = torch.zeros(case.count, WIDTH), torch.zeros(case.count, 1)
+    sampling.sample_residual_code(case.rows, torch.zeros(case.count, CODES), 3, None, case.codes, x, sum_of_squares)
+    numbers = uniforms(torch.tensor(case.seeds), torch.full((case.count,), FRAMES))[:, 3]
+    assert case.codes[:2, 3].tolist() == [0, 0]
+    assert case.codes[2:, 3].tolist() == (numbers[2:] * CODES).long().tolist()
 
 
 # Device functions ----------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def packed(weight: torch.Tensor) -> HalfWeight:
 @needs_half_kernels
 @pytest.mark.parametrize(
     ("inner", "outer"),
-    [(320, 448), (512, 320), (192, 768), (2048, 2048), (7168, 1536), (33, 7), (24, 50), (7, 33), (300, 301)],
+    [(320, 448), (512, 320), (192, 768), (2048, 512), (7168, 256), (33, 7), (24, 50), (7, 33), (300, 301)],
 )
 def test_linear_with_float16_weights_is_bit_identical_for_any_batch(inner: int, outer: int) -> None:
     generator = torch.Generator().manual_seed(inner * outer)
