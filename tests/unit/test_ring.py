@@ -1,0 +1,127 @@
+"""The commands behind `make test`, `make test-all` and `make stress`."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from support.ring.order import shuffled
+from support.ring.record import ROOT, origin, save_stress, save_suites
+from support.ring.run import batches, run_all
+from support.ring.stress import LOOP, stress
+from support.ring.suites import SUITES, Ring, Suite, named, of
+
+TWO = """
+import pytest
+
+def test_that_passes(): ...
+
+@pytest.mark.skip
+def test_that_is_skipped(): ...
+
+class TestClass:
+    def test_that_fails(self, tmp_path):
+        (tmp_path / "talker.log").write_text("".join(f"line {n}\\n" for n in range(200)))
+        assert 1 == 2, "on purpose"
+"""
+QUICK = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "PYTHONPATH": str(ROOT / "tests")}
+LOGS = ("-p", "support.ring.logs", "-p", "no:cacheprovider")
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Suite:
+    """A suite of three tests, one of which fails."""
+    file = tmp_path / "test_two.py"
+    file.write_text(TWO)
+    return Suite("unit", Ring.TEST, (str(file),), options=LOGS, environment=QUICK, venv=sys.prefix)
+
+
+def test_a_failure_is_recorded_and_its_logs_are_kept(suite: Suite, tmp_path: Path) -> None:
+    results, kept = tmp_path / "tests.json", tmp_path / "failures"
+    start = origin()
+    assert run_all([suite], kept, lambda outcomes: save_suites(outcomes, start, results)) == 1
+    [line] = json.loads(results.read_text())["suites"]
+    [failure] = line.pop("failures")
+    assert failure.endswith("test_two.py::TestClass::test_that_fails")
+    assert line.pop("seconds") > 0
+    assert line == {"suite": "unit", "tests": 3, "skipped": 1, **start}
+    report = (kept / "unit" / "report.txt").read_text()
+    assert failure in report and "on purpose" in report
+    [log] = (kept / "unit" / "logs").rglob("*talker.log")
+    assert log.read_text().endswith("line 199\n")
+
+
+def test_a_suite_that_passes_ends_with_0_and_leaves_nothing(suite: Suite, tmp_path: Path) -> None:
+    passing = replace(suite, options=(*LOGS, "-k", "test_that_passes"))
+    assert run_all([passing], tmp_path / "failures") == 0
+    assert not (tmp_path / "failures").exists()
+
+
+def test_no_test_is_a_failure(suite: Suite, tmp_path: Path) -> None:
+    assert run_all([replace(suite, options=(*LOGS, "-k", "nothing"))], tmp_path / "failures") == 1
+    assert "no test was selected" in (tmp_path / "failures" / "unit" / "report.txt").read_text()
+
+
+def test_stress_counts_failures_of_each_test(suite: Suite, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    found = stress([suite], runs=2, load=1, kept=tmp_path / "failures")
+    assert found["tests"] == 3
+    assert [(name.rpartition("::")[2], count) for name, count in found["failures"].items()] == [("test_that_fails", 2)]
+    output = capfd.readouterr().out
+    assert "test_that_fails: 2 of 2\n" in output and "AssertionError: on purpose" in output
+
+
+def test_a_busy_loop_ends_with_its_parent() -> None:
+    orphan = subprocess.run([sys.executable, "-c", LOOP.format(parent=os.getpid() + 1)], timeout=60)
+    assert orphan.returncode == 0
+
+
+def test_stress_replaces_the_line_of_its_suite_and_load(tmp_path: Path) -> None:
+    results = tmp_path / "tests.json"
+    for suite, load, runs in (("unit", 2, 1), ("unit", 6, 2), ("contract", 2, 3), ("unit", 2, 4)):
+        save_stress({"suite": suite, "load": load, "runs": runs}, results)
+    lines = json.loads(results.read_text())["stress"]
+    assert [tuple(line.values()) for line in lines] == [("contract", 2, 3), ("unit", 2, 4), ("unit", 6, 2)]
+
+
+def test_the_order_of_a_seed_keeps_files_together() -> None:
+    items = [SimpleNamespace(path=Path(file), number=number) for file in "abc" for number in range(9)]
+    first, again, other = (shuffled(list(items), seed) for seed in (1, 1, 2))
+    assert first == again and first != other and first != items
+    files = [item.path.name for item in first]
+    assert files == sorted(files, key=files.index) and sorted(first, key=items.index) == items
+
+
+# The table -------------------------------------------------------------------------------------------------------
+
+
+def test_every_folder_of_tests_is_in_a_suite() -> None:
+    paths = {path for suite in SUITES.values() for path in suite.paths}
+    tested = {file.relative_to(ROOT).parts[:2] for file in (ROOT / "tests").rglob("test_*.py")}
+    assert {"/".join(parts) for parts in tested} - paths == set()
+
+
+def test_what_make_test_leaves_out_of_a_folder_runs_at_night() -> None:
+    for suite in of(Ring.TEST):
+        night = SUITES[f"{suite.name}-night"]
+        marks = suite.marks.removesuffix(" and not bench")
+        assert (night.paths, night.marks) == (suite.paths, f"not {marks} and not bench")
+        assert set(night.needs) >= set(suite.needs)
+
+
+def test_suites_that_differ_only_in_their_files_run_together() -> None:
+    suites = random.Random(1).sample(of(Ring.TEST, Ring.NIGHT), len(of(Ring.TEST, Ring.NIGHT)))
+    groups = list(batches(suites))
+    assert [suite for group in groups for suite in group] == suites
+    assert all(len({suite.marks for suite in group}) == 1 for group in groups)
+    assert any(len(group) == 2 for group in batches(named(["test"])))
+
+
+def test_an_unknown_suite_is_an_error_that_names_all() -> None:
+    with pytest.raises(ValueError, match=r"no suite 'contracts': give test, unit, .*contract"):
+        named(["contracts"])
