@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from support.tls import Authority, has_tls, tls_front, tls_redis
+from support.tls import Authority, tls_front, tls_redis
 from support.writing import chained
 from syrinx_stages.connector.base import ConnectorError
 from syrinx_stages.connector.redis_streams import RedisConnector
@@ -39,8 +39,6 @@ async def tls_port(request, authority, certificate):
             async with tls_front(server.port, *certificate) as port:
                 yield port, server.password
         return
-    if not has_tls():
-        pytest.skip("this redis-server was built without TLS")
     with tls_redis(*certificate, authority.ca_file) as (port, password):
         yield port, password
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import sys
 import time
 
 import pytest
@@ -16,10 +15,7 @@ from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings
 
-pytestmark = [
-    pytest.mark.night,
-    pytest.mark.skipif(sys.platform != "linux", reason="needs several loopback addresses"),
-]
+pytestmark = pytest.mark.night
 
 KEY = "{demo:1:0}:stream"
 PAUSE = 10.0

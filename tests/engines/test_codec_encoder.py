@@ -23,7 +23,6 @@ def config() -> SpeechTokenizerConfig:
 
 
 def load(directory: Path, config: SpeechTokenizerConfig) -> CodecEncoder:
-    pytest.importorskip("transformers", reason="the extra `clone` is not installed")
     return load_codec_encoder(directory, config, "cpu", torch.float32)
 
 

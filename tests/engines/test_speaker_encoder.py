@@ -10,8 +10,6 @@ from torch import Tensor
 from syrinx_stages.model.config import SpeakerEncoderConfig
 from syrinx_stages.model.speaker_encoder import MIN_SAMPLES, SpeakerEncoder, mel_filters, mel_spectrogram
 
-pytest.importorskip("transformers", reason="the extra `clone` is not installed")
-
 OFFICIAL = Path(__file__).parents[1] / "fixtures" / "official" / "codec"
 CONFIG = SpeakerEncoderConfig(
     enc_dim=24,

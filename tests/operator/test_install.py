@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import copy
 import os
-import socket
+import re
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -50,6 +50,12 @@ async def until(holds, what):
     raise AssertionError(what)
 
 
+def port_of(log):
+    """Returns the port that the operator logged, if it listens."""
+    found = re.search(r"/readyz on port (\d+)", log.read_text())
+    return found and found[1]
+
+
 async def test_pods_are_admitted_in_a_restricted_namespace():
     hooks = [manifest for manifest in objects("syrinx", namespace="syrinx") if is_hook(manifest)]
     applied = manifests(VARIANTS["namespaced"]) + hooks
@@ -69,22 +75,21 @@ async def test_pods_are_admitted_in_a_restricted_namespace():
 async def test_the_installed_operator_has_all_rights_it_needs(file, tmp_path):
     applied = manifests(file)
     container = one(applied, "Deployment")["spec"]["template"]["spec"]["containers"][0]
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
     async with installed(applied, "syrinx-operator") as cluster:
         environment = {each["name"]: each["value"] for each in container["env"] if "value" in each} | {
             "KUBECONFIG": str(cluster.kubeconfig(tmp_path / "kubeconfig")),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "POD_NAME": "syrinx-operator-0",
             "SYRINX_OPERATOR_NAMESPACE": "syrinx",
-            "SYRINX_PORT": str(port),
+            "SYRINX_PORT": "0",
         }
         with (tmp_path / "log").open("wb") as log:
             process = await asyncio.create_subprocess_exec(
                 *container["command"], env=environment, stdout=log, stderr=log
             )
         try:
+            await until(lambda: port_of(tmp_path / "log"), "it listens")
+            port = port_of(tmp_path / "log")
             probes = [container[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")]
             for path in probes:
                 await until(lambda path=path: httpx.get(f"http://127.0.0.1:{port}{path}").is_success, path)

@@ -122,10 +122,7 @@ async def address(request):
         async with http_server(answer_recorded) as server:
             yield server.url
         return
-    program = find_prometheus()
-    if program is None:
-        pytest.skip("no prometheus with its promtool on this machine; PROMETHEUS names one")
-    async with running(program, history(time.time())) as url:
+    async with running(find_prometheus(), history(time.time())) as url:
         yield url
 
 
@@ -167,20 +164,14 @@ async def test_requests_are_read_by_task_type(address):
 
 
 async def test_missing_series_are_reported():
-    program = find_prometheus()
-    if program is None:
-        pytest.skip("no prometheus with its promtool on this machine; PROMETHEUS names one")
-    async with running(program, history(time.time())) as url:
+    async with running(find_prometheus(), history(time.time())) as url:
         found = await measured(url, Owner("demo", "elsewhere", "u-2", generation=1))
     assert found.reason == "Missing"
     assert "demo-gateway-…" in found.problem and "elsewhere" in found.problem
 
 
 async def test_a_prometheus_that_stopped_scraping_is_stale():
-    program = find_prometheus()
-    if program is None:
-        pytest.skip("no prometheus with its promtool on this machine; PROMETHEUS names one")
-    async with running(program, history(time.time() - 150)) as url:
+    async with running(find_prometheus(), history(time.time() - 150)) as url:
         assert (await measured(url)).reason == "Stale"
         slow = MonitoringSpec(pod_monitor=PodMonitorSpec(interval_seconds=60))
         assert (await measured(url, monitoring=slow)).problem == ""

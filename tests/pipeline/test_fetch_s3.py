@@ -28,7 +28,6 @@ PROGRAM = (
     "download.GROWTH_SECONDS = 0.3; from syrinx_stages.fetch.__main__ import main; sys.exit(main())"
 )
 """The program with short delays."""
-pytestmark = pytest.mark.skipif(not s3.is_available(), reason="moto's server is not installed (make test)")
 
 
 @pytest.fixture(scope="module")

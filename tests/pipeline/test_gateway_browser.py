@@ -7,14 +7,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from support.api_keys import Keys
-from support.chromium import BINARY, browser
+from support.chromium import browser
 from support.gateway import Gateway, gateway, tone
 from support.http_server import RecordedRequest, ScriptedResponse, http_server
 
 SPEECH = "/v1/audio/speech"
 
 
-@pytest.mark.skipif(BINARY is None, reason="needs chromium")
+@pytest.mark.night
 async def test_a_browser_shows_the_api(running: Gateway, tmp_path: Path):
     async with browser(tmp_path) as page:
         await page.open(f"{running.url}/docs")
@@ -25,7 +25,7 @@ async def test_a_browser_shows_the_api(running: Gateway, tmp_path: Path):
         assert all(url.startswith((running.url, "data:", "about:")) for url in page.requests())
 
 
-@pytest.mark.skipif(BINARY is None, reason="needs chromium")
+@pytest.mark.night
 async def test_a_browser_lets_only_pages_of_allowed_origins_read_the_audio(tmp_path: Path) -> None:
     keys = Keys(tmp_path, alice={})
 

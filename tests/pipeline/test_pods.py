@@ -20,6 +20,7 @@ from redis import Redis
 
 from support import small_checkpoint
 from support.process import StageProcess
+from support.required import require
 from support.waiting import DEADLINE, until_blocking
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.model.describe import checkpoint_directory
@@ -220,8 +221,7 @@ def restricted() -> bool:
 def test_stages_run_with_a_read_only_file_system_and_an_unknown_user(
     tmp_path: Path, redis: RedisServer, kind: str
 ) -> None:
-    if not restricted():
-        pytest.skip("needs to be root in a machine of its own")
+    require(restricted(), "it needs to be root in a machine of its own")
     home = tmp_path / "home"
     home.mkdir()
     home.chmod(0o777)

@@ -31,7 +31,6 @@ from syrinx_stages.contract.metrics import BY_STAGE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-PROGRAM = find_prometheus()
 LONG = (
     "The old teacher carried seven green apples before breakfast. Her brother opened a broken window for his friends."
 )
@@ -304,13 +303,12 @@ async def test_each_stage_exports_exactly_its_metrics_of_the_contract(running: R
         assert families - own >= {"process_resident_memory_bytes", "process_cpu_seconds", "process_start_time_seconds"}
 
 
-@pytest.mark.skipif(PROGRAM is None, reason="no promtool on this machine; `make test` fetches one")
 @pytest.mark.parametrize("stage", ["gateway", "talker", "codec"])
 async def test_promtool_finds_no_fault_in_the_metrics(running: Running, stage: str) -> None:
     await running.synthesize(SHORT)
     for child in running.children(stage):
         metrics = (await running.client.get(f"{child.members[0].admin_url}/metrics")).content
-        checking = [promtool(PROGRAM), "check", "metrics"]
+        checking = [promtool(find_prometheus()), "check", "metrics"]
         check = await asyncio.to_thread(subprocess.run, checking, input=metrics, capture_output=True, timeout=DEADLINE)
         assert (check.returncode, check.stdout, check.stderr) == (0, b"", b"")
 

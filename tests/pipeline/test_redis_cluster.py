@@ -24,8 +24,6 @@ NAMES = ("a", "b", "c")
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A Cluster of the redis-server that other tests use, and one of a valkey-server."""
     binary = find_valkey_server() if request.param == "valkey" else None
-    if request.param == "valkey" and binary is None:
-        pytest.skip("no valkey-server on the PATH: Debian 13 has it, and Debian 12 in its backports")
     with redis_cluster(tmp_path_factory.mktemp(request.param), binary=binary) as cluster:
         yield cluster
 

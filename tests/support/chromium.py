@@ -11,9 +11,11 @@ from typing import Any
 
 import aiohttp
 
+from support.required import require
 from support.waiting import DEADLINE
 
-BINARY = shutil.which("chromium") or shutil.which("google-chrome")
+PLAYWRIGHTS = sorted(Path.home().glob(".cache/ms-playwright/chromium-*/chrome-linux*/chrome"))
+BINARY = shutil.which("chromium") or shutil.which("google-chrome") or (str(PLAYWRIGHTS[-1]) if PLAYWRIGHTS else None)
 """None: it is not installed."""
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
@@ -82,7 +84,7 @@ class Page:
 @contextlib.asynccontextmanager
 async def browser(profile: Path) -> AsyncIterator[Page]:
     """Starts the browser with a new profile and yields its page."""
-    assert BINARY is not None
+    require(BINARY, "there is no Chromium: make .venv/.browses")
     process = await asyncio.create_subprocess_exec(
         BINARY,
         *FLAGS,

@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
-import random
+import re
 import signal
-import socket
 import sys
-from contextlib import suppress
 from typing import Any
+
+import httpx
 
 from support.http_client import HTTP
 from support.operator import SECONDS, Answer, RunningOperator
 from syrinx_operator.local import die_with_parent
 
-
-def _service_port() -> int:
-    """Returns a free port below those that the system gives to outgoing connections before the operator binds it."""
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("", port))
-            return port
+_NUMBERS = itertools.count(1)
 
 
 class OperatorProcess(RunningOperator):
     """`kopf run` as in the operator's image."""
 
     def __init__(self, *arguments: Any, **environment: str) -> None:
-        self.port = _service_port()
-        super().__init__(*arguments, **{"SYRINX_PORT": str(self.port), **environment})
-        self._log = self.directory / f"{self.name}-{self.port}.log"
+        super().__init__(*arguments, **{"SYRINX_PORT": "0", **environment})
+        self._log = self.directory / f"{self.name}-{next(_NUMBERS)}.log"
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -46,6 +39,13 @@ class OperatorProcess(RunningOperator):
     @property
     def log(self) -> str:
         return self._log.read_text()
+
+    @property
+    def port(self) -> int:
+        """The port that its log says. Raises httpx.ConnectError before it does."""
+        if found := re.search(r"/readyz on port (\d+)", self.log):
+            return int(found[1])
+        raise httpx.ConnectError("the operator does not listen yet")
 
     async def start(self) -> None:
         command = ("-m", "kopf", "run", "--standalone", "-m", "syrinx_operator.main", *self.scope)

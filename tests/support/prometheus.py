@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 
+from support.required import require
 from support.stage_metrics import Gateway, Worker
 from syrinx_operator.cluster.prometheus import CLOCK_QUERY, counters_query
 from syrinx_operator.cluster.state import Owner
@@ -31,10 +32,11 @@ FETCHED = Path(sys.prefix) / "prometheus" / "prometheus"
 """Where `make test` installs Prometheus."""
 
 
-def find_prometheus() -> str | None:
-    """Returns the path of `prometheus` from PROMETHEUS, PATH or `make test`, if `promtool` is beside it."""
-    program = os.environ.get("PROMETHEUS") or shutil.which("prometheus") or shutil.which(FETCHED)
-    return program if program and promtool(program).exists() else None
+def find_prometheus() -> str:
+    """Returns the path of `prometheus` from PROMETHEUS, PATH or `make test`. A test fails if it has no `promtool`."""
+    program = os.environ.get("PROMETHEUS") or shutil.which("prometheus") or shutil.which(FETCHED) or ""
+    require(program and promtool(program).exists(), "there is no prometheus with its promtool: make .venv/.prometheus")
+    return program
 
 
 def promtool(program: str) -> Path:
@@ -132,13 +134,10 @@ async def scraping(program: str, targets: Mapping[str, Mapping[str, str]], rules
 async def _serving(program: str, directory: Path, config: Any) -> AsyncIterator[str]:
     # JSON is YAML.
     (directory / "prometheus.yml").write_text(json.dumps(config))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     options = {
         "config.file": directory / "prometheus.yml",
         "storage.tsdb.path": directory / "data",
-        "web.listen-address": f"127.0.0.1:{port}",
+        "web.listen-address": "127.0.0.1:0",
     }
     arguments = [program, *(f"--{option}={value}" for option, value in options.items())]
     with (directory / "log").open("wb") as log:
@@ -147,21 +146,21 @@ async def _serving(program: str, directory: Path, config: Any) -> AsyncIterator[
             sys.executable, die_with_parent.__file__, str(os.getpid()), *arguments, stdout=log, stderr=log
         )
     try:
-        await _until_ready(f"http://127.0.0.1:{port}", process, directory / "log")
-        yield f"http://127.0.0.1:{port}"
+        yield await _url_when_ready(process, directory / "log")
     finally:
         if process.returncode is None:
             process.kill()
         await process.wait()
 
 
-async def _until_ready(url: str, process: asyncio.subprocess.Process, log: Path) -> None:
+async def _url_when_ready(process: asyncio.subprocess.Process, log: Path) -> str:
     deadline = time.monotonic() + START_SECONDS
     async with httpx.AsyncClient(trust_env=False) as client:
         while time.monotonic() < deadline and process.returncode is None:
+            listening = re.search(r'msg="Listening on" address=(\S+)', await asyncio.to_thread(log.read_text))
             with contextlib.suppress(httpx.HTTPError):
-                if (await client.get(f"{url}/-/ready")).status_code == 200:
-                    return
+                if listening and (await client.get(f"http://{listening[1]}/-/ready")).status_code == 200:
+                    return f"http://{listening[1]}"
             await asyncio.sleep(0.05)
     words = await asyncio.to_thread(log.read_text)
     raise TimeoutError(f"prometheus is not ready:\n{words[-2000:]}")
@@ -183,7 +182,6 @@ def recorded() -> dict[str, Any]:
 async def _record() -> None:
     """Records the responses of a real Prometheus to the operator's queries."""
     program = find_prometheus()
-    assert program, "there is no prometheus on this machine"
     until = time.time()
     async with running(program, history(until)) as url, httpx.AsyncClient(trust_env=False) as client:
         answers = {}

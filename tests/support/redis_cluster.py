@@ -19,6 +19,7 @@ from redis import Redis
 from redis.cluster import RedisCluster
 from redis.exceptions import RedisError
 
+from support.required import require
 from syrinx_operator.local import die_with_parent
 from syrinx_stages.connector.redis_cluster import SLOTS
 from syrinx_stages.connector.server import find_redis_server
@@ -276,10 +277,11 @@ def server_url(url: str, key: str) -> str:
     return f"{seed.rpartition('@')[0]}@{node.host}:{node.port}"
 
 
-def find_valkey_server() -> Path | None:
-    """Returns the valkey-server on the PATH."""
-    found = shutil.which("valkey-server")
-    return Path(found) if found else None
+def find_valkey_server() -> Path:
+    """Returns the valkey-server on the PATH, or that of `make .venv/.valkey`."""
+    found = shutil.which("valkey-server") or shutil.which(Path(sys.prefix) / "valkey" / "valkey-server")
+    require(found, "there is no valkey-server: make .venv/.valkey")
+    return Path(found)
 
 
 @contextlib.contextmanager

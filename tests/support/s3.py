@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+
+from support.required import require
 
 FETCHED = Path(sys.prefix) / "s3-server" / "bin" / "moto_server"
 """Where `make test` installs it: its dependencies conflict with the operator's."""
@@ -89,37 +92,32 @@ class S3:
 @contextlib.contextmanager
 def serve() -> Iterator[S3]:
     """Runs the server for the duration of the block."""
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        port = reserved.getsockname()[1]
-    command = [str(FETCHED), "--host", "127.0.0.1", "--port", str(port)]
+    require(shutil.which(FETCHED), "there is no S3 server: make .venv/.s3-server")
+    command = [str(FETCHED), "--host", "127.0.0.1", "--port", "0"]
     environment = {**os.environ, "S3_UPLOAD_PART_MIN_SIZE": "1"}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    server = S3(f"http://127.0.0.1:{port}")
-    try:
-        _await_start(server, process)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            threading.Thread(target=_accept, args=(server, listener, port), daemon=True).start()
-            yield server
-    finally:
-        server.release.set()
-        process.kill()
-        process.wait()
+    with tempfile.NamedTemporaryFile() as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        try:
+            port = _port_when_listening(process, Path(log.name))
+            server = S3(f"http://127.0.0.1:{port}")
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+                threading.Thread(target=_accept, args=(server, listener, port), daemon=True).start()
+                try:
+                    yield server
+                finally:
+                    server.release.set()
+        finally:
+            process.kill()
+            process.wait()
 
 
-def is_available() -> bool:
-    """Returns whether the server is installed."""
-    return shutil.which(FETCHED) is not None
-
-
-def _await_start(server: S3, process: subprocess.Popen[bytes]) -> None:
+def _port_when_listening(process: subprocess.Popen[bytes], log: Path) -> int:
     deadline = time.monotonic() + START_SECONDS
-    while True:
-        assert process.poll() is None and time.monotonic() < deadline, "the S3 server does not start"
-        with contextlib.suppress(httpx.TransportError):
-            httpx.get(server.direct)
-            return
+    while not (found := re.search(r"Running on http://127\.0\.0\.1:(\d+)", log.read_text())):
+        assert process.poll() is None and time.monotonic() < deadline, f"it does not start: {log.read_text()}"
         time.sleep(0.05)
+    return int(found[1])
 
 
 def _accept(server: S3, listener: socket.socket, port: int) -> None:

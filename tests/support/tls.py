@@ -2,13 +2,20 @@
 
 import asyncio
 import contextlib
-import socket
+import os
+import shutil
 import ssl
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from unittest import mock
 
-from syrinx_stages.connector.server import RedisServer, find_redis_server
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from support.required import require
+from syrinx_stages.connector.server import RedisServer, free_port
 
 DEADLINE = 60.0
 _CONFIG = """\
@@ -91,9 +98,20 @@ async def front(port: int, context: ssl.SSLContext | None = None, own: int = 0) 
         await asyncio.gather(*connections, return_exceptions=True)
 
 
-def has_tls() -> bool:
-    """This machine's redis-server can speak TLS itself."""
-    command = [find_redis_server(), "--port", "0", "--tls-port", "1", "--tls-cert-file", "/nowhere"]
+FETCHED = Path(sys.prefix) / "redis" / "redis-server"
+"""Where `make test` installs a Redis with TLS."""
+
+
+def find_tls_redis() -> Path:
+    """Returns the redis-server on the PATH, or that of `make test`, whichever speaks TLS."""
+    found = (shutil.which("redis-server"), shutil.which(FETCHED))
+    able = [Path(each) for each in found if each and _speaks_tls(each)]
+    require(able, "there is no redis-server that speaks TLS: make .venv/.redis")
+    return able[0]
+
+
+def _speaks_tls(binary: str) -> bool:
+    command = [binary, "--port", "0", "--tls-port", "1", "--tls-cert-file", "/nowhere"]
     ended = subprocess.run(command, capture_output=True, timeout=DEADLINE, cwd="/")
     return b"Failed to configure TLS" in ended.stdout
 
@@ -101,13 +119,21 @@ def has_tls() -> bool:
 @contextlib.contextmanager
 def tls_redis(certificate: Path, key: Path, ca_file: Path) -> Iterator[tuple[int, str]]:
     """A redis-server that speaks TLS itself: its TLS port and its password."""
-    with RedisServer() as server, socket.create_connection(("127.0.0.1", server.port), DEADLINE) as connection:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        files = f"tls-cert-file {certificate} tls-key-file {key} tls-ca-cert-file {ca_file}"
-        for line in (f"AUTH {server.password}", f"CONFIG SET {files} tls-auth-clients no tls-port {port}"):
-            connection.sendall(f"{line}\r\n".encode())
-            answer = connection.recv(1000)
-            assert answer == b"+OK\r\n", answer
-        yield port, server.password
+    path = f"{find_tls_redis().parent}{os.pathsep}{os.environ['PATH']}"
+    with mock.patch.dict(os.environ, PATH=path), RedisServer() as server:
+        yield _listen_with_tls(server, certificate, key, ca_file), server.password
+
+
+def _listen_with_tls(server: RedisServer, certificate: Path, key: Path, ca_file: Path) -> int:
+    """Returns the port."""
+    files = f"tls-cert-file {certificate} tls-key-file {key} tls-ca-cert-file {ca_file}"
+    with Redis(port=server.port, password=server.password, protocol=2) as redis:
+        while True:
+            port = free_port()
+            try:
+                redis.execute_command(*f"CONFIG SET {files} tls-auth-clients no tls-port {port}".split())
+                return port
+            except ResponseError as error:
+                # Another process took the port after it was found free.
+                if "Unable to listen" not in str(error):
+                    raise

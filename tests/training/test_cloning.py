@@ -227,7 +227,6 @@ def test_reference_encoder_is_transformers_mimi(
     tmp_path: Path, tones: Audio, codec: codec_model.Codec, config: TrainingConfig
 ) -> None:
     """The service loads what is exported, and encodes with it as training does."""
-    pytest.importorskip("transformers", reason="the extra `clone` is not installed")
     if config is BASE:
         codec = codec_model.build(structs.replace(BASE.codec, initial_decoder=None), CPU)
         with torch.no_grad():

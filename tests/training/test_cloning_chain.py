@@ -28,7 +28,6 @@ def run(step: str, out: Path) -> int:
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a finished run; its audio is prepared, so espeak-ng is not needed."""
-    pytest.importorskip("transformers", reason="the extra `clone` is not installed")
     directory = tmp_path_factory.mktemp("cloning") / "run"
     small.prepare_run(directory, BASE_SMOKE)
     assert run("all", directory) == 0

@@ -1,5 +1,6 @@
 """The operator's own metrics, and the HTTP server for metrics and probes."""
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Self
@@ -12,6 +13,8 @@ from prometheus_client.registry import Collector
 
 from syrinx_operator.cluster.clock import Now, utc_now
 from syrinx_operator.tuner.telemetry import PIPELINE, TunerTelemetry
+
+log = logging.getLogger(__name__)
 
 
 class Health(Struct, frozen=True):
@@ -115,10 +118,17 @@ class HealthServer:
         app.router.add_get("/readyz", _handler(readiness))
         self._runner = web.AppRunner(app, access_log=None)
 
+    @property
+    def port(self) -> int:
+        """The IPv4 port that it listens on."""
+        port: int = next(port for host, port, *_ in self._runner.addresses if ":" not in host)
+        return port
+
     async def __aenter__(self) -> Self:
         await self._runner.setup()
         # Without a host it listens on all IPv4 and IPv6 addresses.
         await web.TCPSite(self._runner, None, self._port).start()
+        log.info("Serving /metrics, /healthz and /readyz on port %d", self.port)
         return self
 
     async def __aexit__(self, *_: object) -> None:
