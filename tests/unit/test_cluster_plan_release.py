@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.cluster_plan import (
@@ -373,7 +373,6 @@ LIVE_EDITS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(first=LIVE_EDITS, second=LIVE_EDITS)
 def test_a_live_edit_restarts_no_pod(first, second):
     plan = planned(pipeline(first))
@@ -383,7 +382,6 @@ def test_a_live_edit_restarts_no_pod(first, second):
     assert objects_kept_for_life(edited) == objects_kept_for_life(plan)
 
 
-@settings(max_examples=40, deadline=None)
 @given(name=NAMES, live=LIVE_EDITS, drain=st.integers(0, 3600), resident=st.integers(32, 1024))
 def test_stages_accept_their_start_configuration(name, live, drain, resident):
     spec = {stage: {**live[stage], "drainSeconds": drain} for stage in ("gateway", "talker", "codec")}

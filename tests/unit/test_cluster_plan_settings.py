@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.cluster_plan import EMPTY, after, objects, pipeline, planned, replica
@@ -84,7 +84,6 @@ def test_settings_of_others_are_overridden():
     assert generation(planned(talker(8), after(overruled, replicas=reporting(3)))) == 3
 
 
-@settings(max_examples=60, deadline=None)
 @given(steps=st.lists(st.tuples(st.integers(1, 32), st.integers(0, 50), st.booleans()), max_size=8))
 def test_generations_never_decrease(steps):
     observed, last, rows_before = EMPTY, 0, None

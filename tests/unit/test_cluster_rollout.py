@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from syrinx_operator.cluster.plan.rollout import Rollout, rollout
@@ -410,7 +410,6 @@ def running(replicas, **options):
     return world
 
 
-@settings(max_examples=400, deadline=None)
 @given(replicas=st.integers(1, 5), surge=st.booleans(), seed=SEEDS)
 def test_a_good_template_reaches_all_replicas_from_any_state(replicas, surge, seed):
     world = running(replicas, surge=surge)
@@ -427,7 +426,6 @@ def test_a_good_template_reaches_all_replicas_from_any_state(replicas, surge, se
     assert world.up == len(world.pods) == world.replicas == world.desired
 
 
-@settings(max_examples=150, deadline=None)
 @given(replicas=st.integers(1, 5), surge=st.booleans(), seed=SEEDS)
 def test_a_bad_template_stops_at_one_replica_and_the_next_edit_recovers_it(replicas, surge, seed):
     world = running(replicas, surge=surge)
@@ -446,7 +444,6 @@ def test_a_bad_template_stops_at_one_replica_and_the_next_edit_recovers_it(repli
     assert world.up == len(world.pods) == before
 
 
-@settings(max_examples=400, deadline=None)
 @given(seed=SEEDS)
 def test_edits_never_leave_a_single_replica_without_a_pod_that_serves(seed):
     world = running(1)
@@ -458,7 +455,6 @@ def test_edits_never_leave_a_single_replica_without_a_pod_that_serves(seed):
     run(world, seed, STEPS | EDITS, check=check)
 
 
-@settings(max_examples=200, deadline=None)
 @given(replicas=st.integers(2, 5), seed=SEEDS)
 def test_edits_and_a_lost_node_never_leave_fewer_than_one_replica(replicas, seed):
     world = running(replicas)
@@ -472,7 +468,6 @@ def test_edits_and_a_lost_node_never_leave_fewer_than_one_replica(replicas, seed
     run(world, seed, STEPS | EDITS | {"mend": 0.1}, check=check)
 
 
-@settings(max_examples=200, deadline=None)
 @given(replicas=st.integers(2, 5), seed=SEEDS)
 def test_a_rollout_past_a_lost_node_takes_down_one_replica_at_a_time(replicas, seed):
     world = running(replicas)
@@ -488,7 +483,6 @@ def test_a_rollout_past_a_lost_node_takes_down_one_replica_at_a_time(replicas, s
     assert [p.template for p in world.pods.values() if not p.stuck] == [1] * replicas
 
 
-@settings(max_examples=150, deadline=None)
 @given(replicas=st.integers(2, 5), ticks=st.integers(1, 40))
 def test_a_rollout_without_failures_takes_down_one_replica_at_a_time(replicas, ticks):
     world = running(replicas)

@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 import soundfile
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from syrinx_stages.contract.family import FAMILY
@@ -187,7 +187,6 @@ FILES = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.sampled_from(FILES), st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), min_size=1, max_size=8))
 def test_a_damaged_file_is_audio_or_a_clear_refusal(data: bytes, changes: list[tuple[int, int]]):
     damaged = bytearray(data)

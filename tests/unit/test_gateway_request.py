@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -478,7 +478,6 @@ JSON = st.recursive(
 FIELDS = st.sampled_from(SpeechFields.__struct_fields__) | st.text(st.characters(exclude_categories=()), max_size=8)
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.dictionaries(FIELDS, JSON, max_size=5), st.sampled_from([CUSTOM, DESIGN, BASE]))
 def test_any_object_is_parsed_or_refused(body: dict[str, Any], checkpoint: Description):
     body.setdefault("input", "Hello.")
@@ -491,7 +490,6 @@ def test_any_object_is_parsed_or_refused(body: dict[str, Any], checkpoint: Descr
         assert math.isfinite(accepted.request.sampling.temperature)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_refused(body: bytes):
     with pytest.raises(ApiError) as caught:
