@@ -82,6 +82,8 @@ async def http_server(
 async def serve(app: Any) -> AsyncIterator[str]:
     """Runs an ASGI application on a free loopback port and yields its URL."""
     listener = socket.create_server(("127.0.0.1", 0))
+    # Accepted connections inherit it. Data that waits for an acknowledgment would arrive late by a virtual clock.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off"))
     server.capture_signals = contextlib.nullcontext
     task = asyncio.create_task(server.serve(sockets=[listener]))

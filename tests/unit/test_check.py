@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -302,14 +302,12 @@ def test_aliases_are_accepted():
     assert not problems(HEAD + "spec:\n  talker: &rows {maxNumSeqs: 4}\n  codec: *rows\n")
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_arbitrary_bytes_do_not_raise(data):
     checked = check("p.yaml", data)
     assert checked.problems or checked.pipelines
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
-from hypothesis import event, given, settings
+from hypothesis import event, given
 
 from support.admission import Refused, admit, storage_schema
 from support.pipelines import resources
@@ -235,7 +235,6 @@ def filled(schema):
     return 1
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
 @given(resources(SCHEMA))
 def test_the_api_server_and_the_typed_resource_accept_the_same_resources(resource):
     findings = list(problems_of(copy.deepcopy(resource)))

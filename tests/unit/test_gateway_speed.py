@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from syrinx_stages.contract.family import FAMILY
@@ -54,7 +54,6 @@ def test_position_of_speech_scales_with_the_speed():
     assert audible[-1] == pytest.approx(4.0, abs=0.05)
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 5000), st.floats(0.25, 4))
 def test_any_length_at_any_speed(length: int, speed: float):
     out = stretch(np.random.default_rng(length).integers(-32768, 32767, length).astype("<i2").tobytes(), speed)

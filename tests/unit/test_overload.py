@@ -1,13 +1,8 @@
 """The measurements of `syrinx bench --overload`."""
 
-import asyncio
-
 import pytest
 from msgspec import structs
 
-from support.http_server import serve
-from support.timed_gateway import LOUD, SECOND, TimedGateway
-from syrinx_operator.commands.bench import overload
 from syrinx_operator.commands.bench.overload import OverloadReport, Part, Run, completed, merge, served, summarize
 from syrinx_operator.commands.bench.report import load, save
 from syrinx_operator.commands.bench.stats import Arrival, Outcome, simulate
@@ -71,20 +66,3 @@ def test_a_report_is_merged_with_those_of_other_machines(tmp_path):
     assert [run.machine for run in merged.runs] == ["m", "other"] and merged.loads == first.loads
     save(merge(first, file), file)
     assert load(file, OverloadReport) == first, "a machine has one run"
-
-
-@pytest.mark.night
-async def test_a_gateway_is_measured(monkeypatch):
-    for name, value in {"CLIENTS": (1, 2), "MULTIPLES": (1.0,), "RAMP_SECONDS": 0.1}.items():
-        monkeypatch.setattr(overload, name, value)
-    gateway = TimedGateway([(0.05, LOUD * (SECOND // 2))])
-    lines = []
-    async with asyncio.timeout(30), serve(gateway.app) as url:
-        report = await overload.measure(url, "", seconds=1.0, seed=0, done=lines.append)
-    [run], [measured] = report.runs, report.loads
-    assert run.clients == 2 and run.capacity > 10
-    assert measured.requests > 0 and measured.failed == measured.refused == 0
-    assert measured.recovery_seconds is not None
-    assert len(lines) == 8, "the best number of clients is measured again before the load and after each of its parts"
-    assert 0.5 < measured.throughput_share < 2
-    assert run.machine in overload.describe_report(report)

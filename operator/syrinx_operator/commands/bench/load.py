@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 from msgspec import Struct, structs
 
+from syrinx_operator.cluster.clock import monotonic
 from syrinx_operator.commands.bench.stats import Outcome, PlaybackRecorder
 from syrinx_operator.commands.client import SpeechClient, SpeechError
 from syrinx_operator.local import die_with_parent
@@ -28,7 +29,7 @@ AWAKE_SECONDS = 0.006
 """Busy-wait before a request is due, because timers of some machines are milliseconds late."""
 
 Send = Callable[[int, float], Awaitable[Outcome]]
-"""Sends request number n (from 0) that is due at this `time.monotonic()`."""
+"""Sends request number n (from 0) that is due at this time of the event loop."""
 
 RATE_PER_WORKER = 10
 """Requests per second of an open loop per worker."""
@@ -91,11 +92,11 @@ def make_sender(client: SpeechClient, script: Script) -> Send:
         try:
             async with client.speech(script.body(number)) as pieces:
                 async for piece in pieces:
-                    recorder.add(time.monotonic() - due, piece)
+                    recorder.add(monotonic() - due, piece)
         except SpeechError as error:
-            return Outcome(error=error.kind, due=due, seconds=time.monotonic() - due)
+            return Outcome(error=error.kind, due=due, seconds=monotonic() - due)
         playback = recorder.playback()
-        return Outcome(playback, None if playback else "no audio", due, time.monotonic() - due)
+        return Outcome(playback, None if playback else "no audio", due, monotonic() - due)
 
     return send
 
@@ -114,14 +115,14 @@ def poisson(rate: float, seed: int, limit: Limit) -> list[float]:
 async def closed_loop(send: Send, clients: int, limit: Limit) -> tuple[list[Outcome], float]:
     """Each client sends its next request when the last one has ended. Returns outcomes and wall time in seconds."""
     outcomes: list[Outcome] = []
-    begin = time.monotonic()
+    begin = monotonic()
     sent = 0
 
     async def one_client() -> None:
         nonlocal sent
-        while not limit.reached(sent, time.monotonic() - begin):
+        while not limit.reached(sent, monotonic() - begin):
             number, sent = sent, sent + 1
-            outcome = await send(number, time.monotonic())
+            outcome = await send(number, monotonic())
             outcomes.append(outcome)
             if outcome.error is not None:
                 await asyncio.sleep(PAUSE_AFTER_ERROR)
@@ -129,7 +130,7 @@ async def closed_loop(send: Send, clients: int, limit: Limit) -> tuple[list[Outc
     async with asyncio.TaskGroup() as group:
         for _ in range(clients):
             group.create_task(one_client())
-    return outcomes, time.monotonic() - begin
+    return outcomes, monotonic() - begin
 
 
 async def open_loop(send: Send, arrivals: Sequence[float], awake: float = AWAKE_SECONDS) -> tuple[list[Outcome], float]:
@@ -138,7 +139,7 @@ async def open_loop(send: Send, arrivals: Sequence[float], awake: float = AWAKE_
     Latency counts from the due time, so that a delay of the load generator is not hidden. `awake`: seconds of busy-wait
     before each request; 0 leaves the CPU to a pipeline on the same cores.
     """
-    begin = time.monotonic()
+    begin = monotonic()
 
     async def one_request(number: int, due: float) -> Outcome:
         return await send(number, due)
@@ -148,12 +149,12 @@ async def open_loop(send: Send, arrivals: Sequence[float], awake: float = AWAKE_
         for number, at in enumerate(arrivals):
             await _sleep_until(begin + at, awake)
             tasks.append(group.create_task(one_request(number, begin + at)))
-    return [task.result() for task in tasks], time.monotonic() - begin
+    return [task.result() for task in tasks], monotonic() - begin
 
 
 async def _sleep_until(due: float, awake: float) -> None:
-    await asyncio.sleep(due - awake - time.monotonic())
-    while time.monotonic() < due:  # noqa: ASYNC110  A busy-wait on purpose.
+    await asyncio.sleep(due - awake - monotonic())
+    while awake and monotonic() < due:  # noqa: ASYNC110  A busy-wait on purpose.
         await asyncio.sleep(0)
 
 
@@ -167,24 +168,24 @@ async def live_loop(
     """
     outcomes: list[Outcome] = []
     numbers = itertools.count()
-    begin = time.monotonic()
+    begin = monotonic()
     end = begin + seconds
 
     async def listen(start: float) -> None:
-        await asyncio.sleep(begin + start - time.monotonic())
-        while (due := time.monotonic()) < end:
+        await asyncio.sleep(begin + start - monotonic())
+        while (due := monotonic()) < end:
             outcome = await send(next(numbers), due)
             if due - begin >= count_from:
                 outcomes.append(outcome)
             playing = PAUSE_AFTER_ERROR
             if outcome.playback is not None:
-                playing = due + outcome.playback.playback_end - time.monotonic()
-            await asyncio.sleep(min(max(0.0, playing), max(0.0, end - time.monotonic())))
+                playing = due + outcome.playback.playback_end - monotonic()
+            await asyncio.sleep(min(max(0.0, playing), max(0.0, end - monotonic())))
 
     async with asyncio.TaskGroup() as group:
         for start in starts:
             group.create_task(listen(start))
-    return outcomes, time.monotonic() - begin
+    return outcomes, monotonic() - begin
 
 
 class GeneratorError(Exception):
@@ -272,8 +273,8 @@ class LoadGenerator:
         return structs.replace(result, wall_seconds=result.wall_seconds - ramp_up)
 
     async def _run(self, loads: Sequence[Load]) -> LoadResult:
-        # `time.monotonic()` is the same clock for all processes of a machine.
-        start = time.monotonic() + (LEAD_SECONDS if self._processes else 0.0)
+        # The event loops of all processes of a machine have the same clock.
+        start = monotonic() + (LEAD_SECONDS if self._processes else 0.0)
         urls = itertools.cycle(self._urls)
         tasks = [
             partial(_run_task, next(urls), self._script, index, len(loads), start, load)
@@ -309,10 +310,10 @@ async def _run_task(url: str, script: Script, first: int, stride: int, start: fl
         sender = make_sender(client, script)
 
         async def send(number: int, due: float) -> Outcome:
-            delays.append(max(0.0, time.monotonic() - due))
+            delays.append(max(0.0, monotonic() - due))
             return await sender(first + number * stride, due)
 
-        await asyncio.sleep(start - time.monotonic())
+        await asyncio.sleep(start - monotonic())
         cpu = time.process_time()
         outcomes, wall = await load(send)
         cpu_share = (time.process_time() - cpu) / wall

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import datetime
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from syrinx_operator.cluster.clock import monotonic
 from syrinx_operator.commands.bench.load import Limit, LoadGenerator, Script, corpus
 from syrinx_operator.commands.bench.report import ReportError, load, markdown
 from syrinx_operator.commands.bench.stats import PREROLL_SECONDS, Outcome, PlaybackRecorder
@@ -221,8 +221,8 @@ async def _recovery(client: SpeechClient, script: Script, limit: float) -> float
 
     Stops each when its first audio has arrived.
     """
-    begin, number = time.monotonic(), 0
-    while (due := time.monotonic()) - begin < RECOVERY_SECONDS:
+    begin, number = monotonic(), 0
+    while (due := monotonic()) - begin < RECOVERY_SECONDS:
         ttfa = await _first_audio(client, script.body(number), due)
         if ttfa is not None and ttfa <= limit:
             return due - begin
@@ -237,7 +237,7 @@ async def _first_audio(client: SpeechClient, body: dict[str, object], due: float
     with contextlib.suppress(SpeechError):
         async with client.speech(body) as pieces:
             async for piece in pieces:
-                recorder.add(time.monotonic() - due, piece)
+                recorder.add(monotonic() - due, piece)
                 playback = recorder.playback()
                 if playback is not None and playback.ttfa is not None and playback.duration >= PREROLL_SECONDS:
                     return playback.ttfa
