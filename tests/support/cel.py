@@ -74,8 +74,14 @@ def absent_field_error(expression: str, schema: Schema, attempts: int = 400) -> 
     """An error from reading an absent field without a `has()` guard, found by evaluating random values; or None."""
     generator = random.Random(0)
     schema = _mentioned(schema, expression)
+    names = [name for name in ("self", "oldSelf") if name in expression]
+    seen = set()
     for _ in range(attempts):
-        variables = {name: to_cel(_sample(schema, generator), schema) for name in ("self", "oldSelf")}
+        variables = {name: to_cel(_sample(schema, generator), schema) for name in names}
+        content = json.dumps(variables)
+        if content in seen:
+            continue
+        seen.add(content)
         try:
             evaluate(expression, variables)
         except CelError as error:

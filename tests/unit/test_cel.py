@@ -1,6 +1,7 @@
 """CEL rules of the CRD: they compile as on the API server, guard optional fields, and have readable messages."""
 
 import copy
+import json
 
 import pytest
 from cel_expr_python import cel
@@ -24,7 +25,17 @@ def rules(schema=ROOT, path=""):
             yield from rules(schema[inner], f"{path}[]")
 
 
-@pytest.mark.parametrize(("rule", "schema"), list(rules()))
+def different_rules():
+    """Yields each rule once for each different schema."""
+    seen = set()
+    for each in rules():
+        content = json.dumps(each.values)
+        if content not in seen:
+            seen.add(content)
+            yield each
+
+
+@pytest.mark.parametrize(("rule", "schema"), list(different_rules()))
 def test_every_rule_compiles_and_guards_optional_fields(rule, schema):
     assert return_type(rule["rule"], schema) == cel.Type.BOOL
     assert absent_field_error(rule["rule"], schema) is None

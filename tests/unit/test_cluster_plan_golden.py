@@ -13,6 +13,7 @@ from functools import cache
 import kubernetes_validate
 import pytest
 import yaml
+from kubernetes_validate import utils
 
 from support.cluster_plan import DOCUMENTS, EMPTY, GOLDEN, after, document, key, objects, owner_of, parsed, planned
 from syrinx_operator.cluster.plan.redis import password_secret
@@ -69,6 +70,15 @@ def test_golden(name):
     if os.environ.get("GOLDEN") == "write":
         path.write_text(text)
     assert text == path.read_text()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def schemas():
+    """Reads each schema once instead of for each object."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "schema_contents", cache(utils.schema_contents))
+        patch.setattr(utils, "all_versions", cache(utils.all_versions))
+        yield
 
 
 @pytest.mark.parametrize("version", KUBERNETES)

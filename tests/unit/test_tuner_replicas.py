@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from simulator.scripted import START
-from support.tuner_world import BASE, World, auto
+from support.tuner_world import BASE, BETTER, World, auto
 from syrinx_operator.resource.knobs import TUNED_STAGES
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import (
@@ -54,7 +54,7 @@ class Service(World):
         self.capacities: list[tuple[Question, float]] = []
         self.start_seconds, self.since = 60.0, {}
         scales = dict.fromkeys(TUNED_STAGES, scale()) if scales is None else scales
-        super().__init__(lambda *_: self.badness(), policy=auto(scales=scales), proposal=None, **fields)
+        super().__init__(lambda *_: self.badness(), policy=auto(scales=scales), proposal=BASE, gain=0.0, **fields)
 
     def ready(self, stage: Stage) -> int:
         return sum(self.is_ready(name) for name in self.restarts if name.startswith(stage))
@@ -170,7 +170,7 @@ def test_the_model_knows_what_needs_more_replicas(monkeypatch):
 
 
 def test_the_present_count_is_kept_while_it_serves_well():
-    world = Service(rate=3.0, replicas=2).serve(2 * HOUR)
+    world = Service(rate=3.0, replicas=2).serve(HOUR)
     assert world.counts == {TALKER: 2, CODEC: 1}, "a talker serves 2 requests a second, a codec 4"
 
 
@@ -284,9 +284,10 @@ def test_nothing_is_removed_during_a_disruption():
 def test_the_state_of_an_idle_pipeline_does_not_change():
     world = Service(rate=3.0, replicas=2).serve(HOUR)
     world.rate = 1e-9
-    world.serve(25 * HOUR)  # What was yesterday is expected again.
+    world.run(world.now + 25 * HOUR)  # What was yesterday is expected again.
+    world.serve(HOUR)
     before = world.memory
-    world.serve(12 * HOUR)
+    world.serve(2 * HOUR)
     assert world.memory == before
 
 
@@ -297,7 +298,7 @@ def in_trial(world) -> Service:
     """Starts a trial, by an answer of the model to the present question."""
     world.rate *= 1.3
     world.policy = replace(world.policy, objectives=dict(world.policy.objectives))
-    world.proposal = replace(BASE, talker_max_num_seqs=8, codec_max_num_seqs=4)
+    world.proposal, world.gain = BETTER, 0.04
     world.until(lambda w: w.state.trial, HOUR)
     return world
 
@@ -366,7 +367,7 @@ def test_nothing_is_remembered_once_nothing_is_scaled():
 
 
 def test_the_capacity_is_asked_for_anew_when_the_setting_or_the_mix_changes():
-    world = Service(rate=3.0, replicas=2).serve(4 * HOUR)
+    world = Service(rate=3.0, replicas=2).serve(HOUR)
     ((question, target),) = world.capacities
     assert question.load.rate == pytest.approx(3.0, rel=0.3) and target == 0.95
     world.policy = replace(world.policy, requested=replace(BASE, talker_max_num_seqs=4))
