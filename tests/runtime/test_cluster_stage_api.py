@@ -24,6 +24,8 @@ from syrinx_stages.contract.settings import ReportedSettings
 
 TOKEN = "of-the-secret"
 
+pytestmark = pytest.mark.virtual
+
 
 class Stage:
     """A fake stage with a configurable answer to requests for its settings."""
@@ -71,8 +73,9 @@ def addresses() -> list[str]:
     return ["127.0.0.1", "::1"]
 
 
-@pytest.fixture(params=addresses())
+@pytest.fixture
 async def replica(request, stage, monkeypatch) -> AsyncIterator[Replica]:
+    address = getattr(request, "param", "127.0.0.1")
     async with contextlib.AsyncExitStack() as cleanup:
         for constant, handle in (("SETTINGS_PORT", stage.settings_port), ("ADMIN_PORT", stage.admin_port)):
             app = web.Application()
@@ -80,9 +83,9 @@ async def replica(request, stage, monkeypatch) -> AsyncIterator[Replica]:
             runner = web.AppRunner(app)
             await runner.setup()
             cleanup.push_async_callback(runner.cleanup)
-            await web.TCPSite(runner, request.param, 0).start()
+            await web.TCPSite(runner, address, 0).start()
             monkeypatch.setattr(stage_api, constant, runner.addresses[0][1])
-        yield Replica(name="demo-codec-0", component=Component.CODEC, template="t", ready=True, address=request.param)
+        yield Replica(name="demo-codec-0", component=Component.CODEC, template="t", ready=True, address=address)
 
 
 @pytest.fixture
@@ -91,8 +94,7 @@ def stage() -> Stage:
 
 
 @pytest.fixture
-async def stages(monkeypatch) -> AsyncIterator[StageApi]:
-    monkeypatch.setattr(stage_api, "TIMEOUT", 0.5)
+async def stages() -> AsyncIterator[StageApi]:
     telemetry = Telemetry()
     async with StageApi(Api(telemetry), StageAccess.DIRECT, telemetry) as api:
         yield api
@@ -103,6 +105,7 @@ async def read(stages, replica, token=TOKEN):
     return found
 
 
+@pytest.mark.parametrize("replica", addresses(), indirect=True)
 async def test_reads_the_settings_of_a_ready_replica(stages, replica, stage):
     found = await read(stages, replica)
     assert found.reported == ReportedSettings(1, {"rows": 1}, {"rows": 1})
@@ -139,16 +142,14 @@ async def test_pods_and_images_of_earlier_versions_have_settings_without_a_token
         web.Response(body=b"ok"),
         web.Response(body=b"[]"),
         web.Response(body=b'{"generation": "one", "settings": {}, "base": {}}'),
-        5.0,
+        2 * stage_api.TIMEOUT,
     ],
 )
 async def test_an_invalid_or_missing_answer_leaves_the_replica_without_reported_settings(
     stages, replica, stage, answer
 ):
     stage.answer = answer
-    async with asyncio.timeout(3):
-        found = await read(stages, replica)
-    assert found == replica
+    assert await read(stages, replica) == replica
 
 
 async def test_a_too_large_answer_is_refused(stages, replica, monkeypatch):

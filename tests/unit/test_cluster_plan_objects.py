@@ -5,13 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from support.cluster_plan import CONFIG, EMPTY, after, key, owner_of, pipeline, planned
+from support.cluster_plan import CONFIG, EMPTY, after, key, owner_of, pipeline, planned, pod_template
 from syrinx_operator.cluster.plan.models import volume_source
 from syrinx_operator.cluster.plan.network import network_policies
 from syrinx_operator.cluster.plan.objects import (
     manifest,
     non_defaults,
     omit_empty,
+    quantity,
     read_record,
     record,
     short_hash,
@@ -250,3 +251,24 @@ def test_metrics_are_open_to_the_operator_and_configured_peers_and_settings_to_t
 def test_settings_are_open_to_the_api_server_too_if_the_operator_is_outside():
     peers = private_ports(msgspec.structs.replace(CONFIG, proxied=True))
     assert peers[9091] == peers[9090], "its address is one of the configured peers"
+
+
+def test_without_a_memory_limit_redis_has_no_maxmemory():
+    assert "--maxmemory" not in redis_arguments({"resources": {"requests": {"cpu": "1"}}})
+    assert redis_arguments({"resources": {"limits": {"memory": "1.5Gi"}}})[-2:] == ["--maxmemory", str(1207959552)]
+
+
+def redis_arguments(connector):
+    subject = pipeline({"connector": {"managed": True, **connector}})
+    return pod_template(planned(subject), subject, Component.REDIS)["spec"]["containers"][0]["args"]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *((1, 1), ("12", 12), ("1500m", 1.5), ("2k", 2000), ("2Ki", 2048), ("1.5Mi", 1_572_864), ("3M", 3_000_000)),
+        *(("1G", 10**9), ("1Gi", 2**30), ("1T", 10**12), ("1Ti", 2**40), ("1P", 10**15), ("1Pi", 2**50)),
+    ],
+)
+def test_quantities(text, number):
+    assert quantity(text) == number

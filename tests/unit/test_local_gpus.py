@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from syrinx_operator.local.events import Event
-from syrinx_operator.local.gpus import describe, is_shared, place, visible_gpus
+from syrinx_operator.local.gpus import describe, is_shared, place
 from syrinx_operator.local.mps import shared_gpu
 from syrinx_operator.local.sizing import with_gpu_replicas
 from syrinx_operator.resource.check import load_one
@@ -107,10 +107,3 @@ def test_other_data_is_left_to_the_checks_without_a_look_at_the_gpus(resource: o
         raise AssertionError("asked for GPUs")
 
     assert with_gpu_replicas(resource, fail) == resource
-
-
-def test_the_stages_own_python_lists_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    visible_gpus.cache_clear()
-    assert visible_gpus() == ()
-    visible_gpus.cache_clear()

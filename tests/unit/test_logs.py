@@ -2,8 +2,6 @@
 
 import json
 import logging
-import subprocess
-import sys
 from datetime import datetime, timedelta
 
 import pytest
@@ -83,30 +81,6 @@ def test_nor_can_it_in_an_exception(format, text):
     if format == "json":
         assert not others and json.loads(first)["exception"].endswith(f"ValueError: {text}")
     assert all(line.startswith("    ") for line in others)
-
-
-@pytest.mark.parametrize("format", ["json", "text"])
-def test_a_process_logs_everything_in_its_format(format):
-    """Also the records of other libraries, and warnings."""
-    program = """
-import logging, os, warnings
-from syrinx_stages.contract import logs
-logging.basicConfig(format="earlier %(message)s")
-logs.configure(os.environ)
-logging.getLogger("uvicorn.error").error("one")
-warnings.warn("two\\nthree")
-logging.getLogger("syrinx.tuning").info('{"time": 1}')
-logging.debug("hidden")
-"""
-    environment = {"LOG_FORMAT": format, "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60)
-    lines = done.stderr.splitlines()
-    assert done.returncode == 0 and len(lines) == 3, done.stderr
-    if format == "json":
-        assert [json.loads(line)["logger"] for line in lines] == ["uvicorn.error", "py.warnings", "syrinx.tuning"]
-        assert json.loads(json.loads(lines[2])["message"]) == {"time": 1}
-    else:
-        assert lines[2].endswith(' INFO syrinx.tuning: {"time": 1}')
 
 
 @pytest.mark.parametrize(

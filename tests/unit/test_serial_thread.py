@@ -9,6 +9,16 @@ import pytest
 
 from syrinx_stages.runtime.serial_thread import SerialThread
 
+DEADLINE = 60.0
+
+
+def join(name: str) -> None:
+    """Waits until no thread has a name."""
+    for each in threading.enumerate():
+        if each.name == name:
+            each.join(DEADLINE)
+    assert not alive(name)
+
 
 def alive(name: str) -> bool:
     return any(thread.name == name for thread in threading.enumerate())
@@ -65,14 +75,12 @@ async def test_an_abandoned_thread_ends_after_its_current_function() -> None:
         ran.append("current")
 
     running, waiting = thread.start(current), thread.start(ran.append, "waiting")
-    assert started.wait(10)
+    assert started.wait(DEADLINE)
     thread.abandon()
     assert waiting.cancelled()
     proceed.set()
     await running
-    async with asyncio.timeout(10):
-        while alive("abandoned"):
-            await asyncio.sleep(0.001)
+    join("abandoned")
     assert ran == ["current"]
 
 
@@ -99,7 +107,4 @@ def test_a_thread_whose_event_loop_is_closed_ends() -> None:
 
     asyncio.run(leave())
     proceed.set()
-    for each in threading.enumerate():
-        if each.name == "orphaned":
-            each.join(10)
-    assert not alive("orphaned")
+    join("orphaned")

@@ -10,12 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from matplotlib.figure import Figure
-from prometheus_client import CollectorRegistry
 from rich.console import Console
 
-from support.http_server import ScriptedResponse, http_server
 from syrinx_operator.commands.cli import main
-from syrinx_operator.commands.tune.command import gateway_load, read_view, watch
+from syrinx_operator.commands.tune.command import read_view, watch
 from syrinx_operator.commands.tune.plot import pairs, plot_arms, plot_evidence, read_audit
 from syrinx_operator.commands.tune.view import TuneError
 from syrinx_operator.local import tuning_files
@@ -25,9 +23,6 @@ from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.betting import CERTAIN
-from syrinx_stages.contract import metrics as m
-from syrinx_stages.runtime.exposition import Exposition
-from syrinx_stages.runtime.metrics import Metrics, series_labels
 
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 INITIAL = Setting(talker_max_num_seqs=1, codec_max_num_seqs=1, chunk_ramp=(2, 2, 4))
@@ -102,30 +97,13 @@ def test_errors_name_a_remedy(root, capsys):
     assert "--trial and --audit require --plot" in refusal(capsys, "--trial", "3")
 
 
-def _metrics(streams: int, waiting: int) -> bytes:
-    metrics = Metrics(CollectorRegistry())
-    metrics[m.LIVE_STREAMS].set(streams)
-    metrics[m.QUEUE_LENGTH].set(waiting)
-    return Exposition(metrics, series_labels("demo")).encode("")[0]
-
-
-async def test_the_load_sums_the_streams_of_all_gateways_that_respond_and_counts_their_one_queue_once():
-    async with (
-        http_server(lambda request: ScriptedResponse(_metrics(3, 12))) as one,
-        http_server(lambda request: ScriptedResponse(_metrics(4, 11))) as other,
-    ):
-        urls = [one.url, "http://127.0.0.1:1", other.url]
-        assert await gateway_load(urls) == "7 live streams, 12 requests waiting"
-    assert await gateway_load(["http://127.0.0.1:1"]) == await gateway_load([]) == ""
-
-
 def test_reports_a_missing_cluster_configuration(root, capsys, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(root / "none"))
     assert "set KUBECONFIG to a kubeconfig file" in refusal(capsys, "-n", "speech", "demo")
 
 
-async def test_watch_without_a_terminal_prints_changes(up, monkeypatch):
-    monkeypatch.setattr("syrinx_operator.commands.tune.command.REFRESH_SECONDS", 0.01)
+@pytest.mark.virtual
+async def test_watch_without_a_terminal_prints_changes(up):
     keep(up)
     out = io.StringIO()
     watching = asyncio.create_task(watch(read_local, Console(file=out, width=200)))
@@ -138,8 +116,8 @@ async def test_watch_without_a_terminal_prints_changes(up, monkeypatch):
     assert len(out.getvalue().splitlines()) == 3
 
 
-async def test_watch_on_a_terminal_redraws_the_view(up, monkeypatch):
-    monkeypatch.setattr("syrinx_operator.commands.tune.command.REFRESH_SECONDS", 0.01)
+@pytest.mark.virtual
+async def test_watch_on_a_terminal_redraws_the_view(up):
     keep(up)
     out = io.StringIO()
     watching = asyncio.create_task(watch(read_local, Console(file=out, width=200, height=40, force_terminal=True)))
@@ -175,16 +153,25 @@ def as_json(line):
     return json.dumps({"message": line, "timestamp": "2026-03-04T12:00:00+00:00", "severity": "info"})
 
 
-@pytest.fixture(params=[prefixed, as_json])
-def log(tmp_path, request):
-    """Output of `kubectl logs`: audit entries among other lines."""
-    file = tmp_path / "log"
+def write_log(folder, formatted=prefixed):
+    """Writes what `kubectl logs` shows, audit entries among other lines, and returns its file."""
+    file = folder / "log"
     lines = [msgspec.json.encode(line).decode() for line in audit_lines()]
-    file.write_text("\n".join(map(request.param, ["something else", "{not json}", *lines])))
+    file.write_text("\n".join(map(formatted, ["something else", "{not json}", *lines])))
     return file
 
 
-def test_plots_trials_from_the_operators_log(root, log, tmp_path, capsys):
+@pytest.fixture
+def log(tmp_path):
+    return write_log(tmp_path)
+
+
+def test_both_formats_of_the_operators_log_have_the_same_entries(tmp_path):
+    found = [read_audit([write_log(tmp_path, each)], "speech/demo") for each in (prefixed, as_json)]
+    assert found[0] == found[1] != []
+
+
+def test_plots_trials_from_the_operators_log(root, log, tmp_path):
     file = tmp_path / "all.png"
     assert main(["tune", "-n", "speech", "demo", "--audit", str(log), "--plot", str(file)]) == 0
     assert file.read_bytes().startswith(PNG)
@@ -220,7 +207,7 @@ def test_plots_the_log_wealth_up_to_the_line_that_decides():
     assert set(decides.get_ydata()) == {CERTAIN}
 
 
-def test_plots_trials_of_a_stopped_local_pipeline(root, log, tmp_path, capsys):
+def test_plots_trials_of_a_stopped_local_pipeline(root, tmp_path):
     with claim(root, "demo") as slot:
         write = tuning_files.audit_log(slot.directory)
         for line in audit_lines():
