@@ -3,11 +3,10 @@
 import importlib.util
 import json
 
-import kubernetes_validate
 import pytest
 import yaml
 
-from support.charts import ROOT, objects, of_kind, one
+from support.charts import ROOT, objects, of_kind, one, parsed, validate
 from syrinx_operator.resource.spec import API_VERSION
 
 DEPLOY = ROOT / "deploy"
@@ -32,7 +31,7 @@ def kustomized(directory):
     found = []
     for resource in kustomization["resources"]:
         path = directory / resource
-        found += kustomized(path) if path.is_dir() else yaml.safe_load_all(path.read_text())
+        found += kustomized(path) if path.is_dir() else parsed(path.read_text())
     return found
 
 
@@ -44,7 +43,7 @@ def test_files_are_current(path):
 @EVERY
 def test_every_generated_object_is_used(directory):
     used = {manifest["metadata"]["name"] for manifest in kustomized(directory)}
-    made = [m for path, text in GENERATED.items() if path.startswith("deploy/common") for m in yaml.safe_load_all(text)]
+    made = [m for path, text in GENERATED.items() if path.startswith("deploy/common") for m in parsed(text)]
     assert {manifest["metadata"]["name"] for manifest in made} <= used
 
 
@@ -52,7 +51,7 @@ def test_every_generated_object_is_used(directory):
 def test_every_object_is_valid_and_unique(directory):
     manifests = kustomized(directory)
     for manifest in manifests:
-        kubernetes_validate.validate(manifest, "1.28.0", strict=True)
+        validate(manifest, "1.28.0")
     keys = [(m["kind"], m["metadata"].get("namespace"), m["metadata"]["name"]) for m in manifests]
     assert len(keys) == len(set(keys))
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import helm_python
+import kubernetes_validate
 import yaml
 from helm_python import _native
+from kubernetes_validate import utils
 
 Object = dict[str, Any]
 
@@ -39,20 +42,35 @@ def rendered(
     if chart == "syrinx":
         values = values | {name: image | values.get(name, {}) for name, image in IMAGES.items()}
     options = {"name": name, "namespace": namespace, "api_versions": serves, "kube_version": kubernetes}
-    with helm_python.Chart.load(CHARTS / chart) as loaded:
-        files = _native.call_string("helm_render", loaded._raw(), json.dumps(values), json.dumps(options))
+    return _rendered(CHARTS / chart, json.dumps(values), json.dumps(options))
+
+
+@cache
+def _rendered(chart: Path, values: str, options: str) -> dict[str, str]:
+    with helm_python.Chart.load(chart) as loaded:
+        files = _native.call_string("helm_render", loaded._raw(), values, options)
     return {path.partition("/templates/")[2]: text for path, text in json.loads(files).items()}
 
 
 def objects(chart: str, values: Object | None = None, **options: Any) -> list[Object]:
-    """Returns the objects of a chart, including hooks."""
-    return [
-        manifest
-        for file, text in sorted(rendered(chart, values, **options).items())
-        if file.endswith(".yaml")
-        for manifest in yaml.safe_load_all(text)
-        if manifest
-    ]
+    """Returns the objects of a chart, including hooks. They are shared: a test does not change them."""
+    files = sorted(rendered(chart, values, **options).items())
+    return [manifest for file, text in files if file.endswith(".yaml") for manifest in parsed(text)]
+
+
+@cache
+def parsed(text: str) -> list[Object]:
+    """Returns the objects of a file. They are shared."""
+    return [manifest for manifest in yaml.safe_load_all(text) if manifest]
+
+
+def validate(manifest: Object, kubernetes: str) -> None:
+    """Raises an error if an object of a built-in kind is not valid."""
+    kubernetes_validate.validate(manifest, kubernetes, strict=True)
+
+
+# Each validation would read megabytes of definitions again.
+utils.schema_contents = cache(utils.schema_contents)
 
 
 def is_hook(manifest: Object) -> bool:
