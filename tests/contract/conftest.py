@@ -1,6 +1,7 @@
 """Fixtures of the connector tests."""
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import time
@@ -11,31 +12,41 @@ import pytest
 from redis.asyncio import Redis
 
 from support import streams
-from support.memory_redis import tcp
-from support.redis_cluster import redis_cluster, server_url
+from support.memory_redis import MemoryRedis, tcp
+from support.redis_cluster import server_url
+from support.waiting import DEADLINE
 from support.writing import Owner
 from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.keys import Group, Keys, StreamKind
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings
 
 HERE = Path(__file__).parent
-DEADLINE = 60.0
+AGREED = {"test_claims", "test_direct_entries", "test_fencing", "test_reading", "test_streams", "test_trace"}
+"""Their tests run on the Redis in memory, too: it must do the same, because the simulation runs on it."""
+STARTED = 1_900_000_000
+"""The time of day, in Unix seconds, when a virtual loop starts."""
+VIRTUAL_DEADLINE = 3600.0
 LEASE = 60.0
 """Long, because tests age claims instead of waiting."""
 
 
 def pytest_collection_modifyitems(items):
-    """Gives every test a deadline."""
+    """Gives every test a deadline, in virtual time one that costs nothing."""
     for item in items:
         if item.path.parent == HERE and inspect.iscoroutinefunction(item.obj):
-            item.obj = with_deadline(item.obj)
+            item.obj = with_deadline(item.obj, VIRTUAL_DEADLINE if is_virtual(item) else DEADLINE)
 
 
-def with_deadline(test):
+def is_virtual(item):
+    return item.get_closest_marker("virtual") is not None
+
+
+def with_deadline(test, seconds):
     @functools.wraps(test)
     async def limited(*arguments, **fixtures):
-        async with asyncio.timeout(DEADLINE):
+        async with asyncio.timeout(seconds):
             await test(*arguments, **fixtures)
 
     return limited
@@ -111,43 +122,66 @@ class World:
         """Returns the keys without a time to live."""
         return {name for name in await self.names() if await self.raw.ttl(name) == -1}
 
-    async def close(self):
+    async def close(self, keep=False):
+        """Closes all connectors, and deletes all keys."""
         for connector in self.connectors:
             await connector.close()
+        if keep:
+            await self.raw.aclose()
+            return
         assert not await self.without_expiry()
         if names := await self.names():
             await self.raw.delete(*names)
         await self.raw.aclose()
 
 
-@pytest.fixture(scope="session", params=["redis", "memory"])
-def redis_url(request):
-    """The URL of a real Redis, and of the one in memory that the simulation runs on."""
+def pytest_generate_tests(metafunc):
+    """A test in virtual time has a Redis in memory in its event loop; some others have each of two servers."""
+    if "world_url" not in metafunc.fixturenames:
+        return
+    agreed = metafunc.module.__name__.rpartition(".")[2] in AGREED
+    servers = ["virtual"] if is_virtual(metafunc.definition) else ["redis", "memory"] if agreed else ["redis"]
+    metafunc.parametrize("world_url", servers, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def world_url(request):
+    """The URL of a real Redis, or of the one in memory that the simulation runs on; none in virtual time."""
     if request.param == "redis":
         yield streams.redis_url()
-    else:
+    elif request.param == "memory":
         with tcp.serve() as url:
             yield url
-
-
-@pytest.fixture(scope="session", params=["redis", "memory", "cluster"])
-def world_url(request, tmp_path_factory):
-    """The URL of a Redis as above, and of a Cluster, whose nodes do not take each other for dead on a busy machine."""
-    if request.param == "cluster":
-        with redis_cluster(tmp_path_factory.mktemp("cluster"), node_timeout_ms=15_000) as cluster:
-            yield cluster.url
-    elif request.param == "redis":
-        yield streams.redis_url()
     else:
-        with tcp.serve() as url:
-            yield url
+        yield None
+
+
+@contextlib.asynccontextmanager
+async def redis_in_loop():
+    """Runs a Redis in memory in the running loop and by its clock. Yields it and its URL."""
+    loop = asyncio.get_running_loop()
+    redis = MemoryRedis(lambda: STARTED + loop.time(), loop.call_later)
+
+    async def serve(reader, writer):
+        client = redis.connect(writer.write, writer.close)
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                redis.receive(client, data)
+        redis.disconnect(client)
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield redis, f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
+        redis.restart()
 
 
 @pytest.fixture
 async def world(world_url):
-    world = World(world_url)
-    yield world
-    await world.close()
+    async with contextlib.AsyncExitStack() as stack:
+        if (url := world_url) is None:
+            _, url = await stack.enter_async_context(redis_in_loop())
+        world = World(url)
+        yield world
+        await world.close()
 
 
 @pytest.fixture
@@ -157,12 +191,21 @@ def world_of():
 
 
 @pytest.fixture
+async def private_world():
+    """A world with a real Redis of its own, which a test may stop or configure."""
+    with RedisServer() as server:
+        world = World(server.url_with_password)
+        world.server = server
+        yield world
+        await world.close(keep=True)
+
+
+@pytest.fixture
 def until():
-    """A function that waits for a condition, with a deadline."""
+    """A function that waits for a condition, at most until the deadline of the test."""
 
     async def wait(condition):
-        async with asyncio.timeout(DEADLINE / 2):
-            while not await condition():
-                await asyncio.sleep(0.005)
+        while not await condition():
+            await asyncio.sleep(0.005)
 
     return wait

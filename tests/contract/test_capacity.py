@@ -1,5 +1,6 @@
 """Capacity reports: what replicas of a group can serve together, kept as sums."""
 
+import asyncio
 import math
 import random
 import time
@@ -46,10 +47,10 @@ def expected_wait(groups):
 
 
 class Reporters:
-    """Replicas with the last report of each, which are repeated before they expire."""
+    """Replicas with the last report of each."""
 
     def __init__(self, world):
-        self.world, self.replicas, self.reports, self.repeated = world, {}, {}, time.monotonic()
+        self.world, self.replicas, self.reports = world, {}, {}
 
     async def report(self, group, name, capacity):
         if (group, name) not in self.replicas:
@@ -63,15 +64,12 @@ class Reporters:
             await replica.take_over(1)
             await replica.close()
 
-    async def of(self, group):
+    def of(self, group):
         """Returns the reports of a group."""
-        if time.monotonic() - self.repeated > 0.5:
-            for (each, name), capacity in self.reports.items():
-                await self.report(each, name, capacity)
-            self.repeated = time.monotonic()
         return [capacity for (each, _), capacity in self.reports.items() if each is group]
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("seed", range(4))
 async def test_the_sums_are_those_of_the_last_report_of_each_replica(world, seed):
     chance, gateway, reporters = random.Random(seed), world.connector(), Reporters(world)
@@ -83,33 +81,44 @@ async def test_the_sums_are_those_of_the_last_report_of_each_replica(world, seed
         else:
             free, rate = chance.choice((chance.randint(-20, 20) / 10, 0.7125)), chance.choice((0.0, 0.25, 0.333))
             codecs_free = await reporters.report(group, name, Capacity(free, rate))
-            codecs = await reporters.of(Group.CODECS)
+            codecs = reporters.of(Group.CODECS)
             expects_room = codecs and group is Group.TALKERS
             assert codecs_free == (pytest.approx(room(codecs), abs=0.005) if expects_room else None)
-        groups = [await reporters.of(each) for each in Group]
+        groups = [reporters.of(each) for each in Group]
         assert (await gateway.queue()).expected_seconds == pytest.approx(expected_wait(groups), abs=0.05)
 
 
-async def test_a_report_counts_for_two_seconds(world, until):
+async def expected_seconds(gateway):
+    return (await gateway.queue()).expected_seconds
+
+
+@pytest.mark.virtual
+async def test_a_report_counts_for_two_seconds(world):
     """Neither other reports nor submissions and measurements make it count longer, or less long."""
     gateway, talker, other = world.connector(), world.replica(Group.TALKERS, "t"), world.replica(Group.TALKERS, "u")
     await world.submit(gateway)
-    started = time.monotonic()
     await talker.report(Capacity(free=-3, requests_per_second=1.0))
-    reported = time.monotonic()
-
-    async def has_expired():
-        before = time.monotonic()
+    for _ in range(19):
+        await asyncio.sleep(0.1)
         await other.report(Capacity(free=0, requests_per_second=1.0))
-        if counts := (await gateway.queue()).expected_seconds == pytest.approx(2.5):
-            assert before - reported < 2.1
-        return not counts
-
-    await until(has_expired)
-    assert time.monotonic() - started > 2
-    assert (await gateway.queue()).expected_seconds == pytest.approx(2.0)
+        assert await expected_seconds(gateway) == pytest.approx(2.5)
+    await asyncio.sleep(0.2)
+    assert await expected_seconds(gateway) == pytest.approx(2.0)
     assert await world.raw.hget(world.keys.capacity, "talkers:t") is None
     assert await world.raw.hget(world.keys.capacity, "talkers:u") is not None
+
+
+async def test_a_report_of_two_seconds_ago_does_not_count(world):
+    gateway = world.connector()
+    await world.submit(gateway)
+    for name in ("t", "u"):
+        await world.replica(Group.TALKERS, name).report(Capacity(free=0, requests_per_second=1.0))
+    assert await expected_seconds(gateway) == 1
+    at, *report = (await world.raw.hget(world.keys.capacity, "talkers:t")).split()
+    aged = b" ".join((b"%d" % (int(at) - 2100), *report))
+    await world.raw.hset(world.keys.capacity, mapping={"talkers:t": aged, "due": int(at) - 100})
+    assert await expected_seconds(gateway) == 2
+    assert await world.raw.hget(world.keys.capacity, "talkers:t") is None
 
 
 async def test_a_replica_that_leaves_takes_its_report_along(world):

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from support.writing import chained
 from syrinx_stages.connector import redis_scripts as scripts
-from syrinx_stages.connector import redis_streams
 from syrinx_stages.connector.base import Behind, Gone, StreamEntry, Superseded
 from syrinx_stages.connector.redis_pool import CommandPool
+from syrinx_stages.connector.redis_streams import FORGOTTEN_SECONDS
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason
 
@@ -172,13 +172,14 @@ async def test_the_owner_of_a_request_that_is_submitted_again_is_refused(world, 
     assert [type(each) for each in await owner.append([frame(claim, 2)])] == [Superseded]
 
 
-async def test_a_request_that_was_withdrawn_too_late_is_not_forgotten(world, monkeypatch):
+@pytest.mark.virtual
+async def test_a_request_that_was_withdrawn_too_late_is_not_forgotten(world):
     """It goes on, and may be submitted again long after that."""
-    monkeypatch.setattr(redis_streams, "FORGOTTEN_SECONDS", -1)
     gateway, owner = world.connector(), world.connector()
     ticket, claim = await world.submit_claimed(gateway, owner.consumer(Group.TALKERS, "owner"))
     assert await owner.append([frame(claim, 1)]) == [None]
     assert not await gateway.withdraw(ticket)
+    await asyncio.sleep(FORGOTTEN_SECONDS + 1)
     await world.expire("one")
     await world.submit(gateway)
     assert [type(each) for each in await owner.append([frame(claim, 2)])] == [Superseded]

@@ -6,7 +6,6 @@ import pytest
 
 from syrinx_stages.connector.base import Cancelled, Capacity, Gone, QueueFull, StorageFull, StreamEntry
 from syrinx_stages.connector.redis_scripts import STREAM_BYTES
-from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import STREAM_CREATED, STREAM_START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, PlaybackProgress
@@ -18,13 +17,9 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-async def small(world_of):
-    """A world with a Redis of its own, whose limit a test sets."""
-    with RedisServer() as server:
-        world = world_of(server.url_with_password)
-        yield world
-        await limit(world, 0)
-        await world.close()
+def small(private_world):
+    """A world whose Redis has the limit that a test sets."""
+    return private_world
 
 
 async def limit(world, maxmemory):
@@ -185,8 +180,7 @@ async def test_room_is_free_again_when_requests_are_released(small):
 
 async def test_without_the_right_to_run_info_only_the_memory_limit_itself_refuses(small):
     await small.raw.execute_command("ACL", "SETUSER", "data", "on", ">secret", "~*", "+@all", "-info")
-    port = small.raw.connection_pool.connection_kwargs["port"]
-    restricted = type(small)(f"redis://data:secret@127.0.0.1:{port}")
+    restricted = type(small)(f"redis://data:secret@127.0.0.1:{small.server.port}")
     gateway = restricted.connector()
     await limit(small, await used(small) + 16 * MIB)
     tickets, refusal = await submit_until_refused(restricted, gateway)

@@ -5,12 +5,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
+from support.waiting import until_blocking
 from syrinx_stages.connector import server as subject
 from syrinx_stages.connector.server import RedisServer, RedisServerError, find_redis_server
 
@@ -106,7 +106,4 @@ def test_dies_with_its_killed_parent():
         redis = int(parent.stdout.readline())
         assert running(redis)
         os.kill(parent.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while running(redis):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until_blocking(lambda: not running(redis), "the server has ended")

@@ -7,8 +7,8 @@ import threading
 import traceback
 
 import pytest
-from redis.asyncio import Redis
 
+from support.streams import read
 from support.writing import Owner, chained
 from syrinx_stages.connector.base import (
     RETRY_SECONDS,
@@ -32,38 +32,14 @@ def codes(frames, request_id="one"):
     return StreamEntry(request_id, CODES, Position(frames), Codes(b"x%d" % frames))
 
 
-@pytest.fixture
-async def private_redis():
-    """A server that the test may stop, and a client of it."""
-    with RedisServer() as server:
-        async with Redis.from_url(server.url_with_password, protocol=2) as client:
-            yield server, client
-
-
-@pytest.fixture
-async def private_world(private_redis, world_of):
-    world = world_of(private_redis[0].url_with_password)
-    yield world
-    await world.close()
-
-
-async def read(reader, count):
-    events = []
-    while len(events) < count:
-        new = await reader.read()
-        assert new, "the reader was closed"
-        events += new
-    return events
-
-
 async def kill_connections(client, tenths):
-    """Kills every connection except the client's own after a short pause, in the middle of other work."""
-    await asyncio.sleep(0.0001 * tenths)
+    """Kills every connection except the client's own in the middle of other work."""
+    await turns(5 * tenths)
     await client.client_kill_filter(_type="normal", skipme=True)
 
 
 async def test_all_keys_of_a_request_expire(world):
-    world, gateway = world, world.writer()
+    gateway = world.writer()
     admission = GatewaySettings(max_queue=9, max_queue_seconds=30)
     await gateway.submit(world.request(has_reference=True, streams_text=True), admission, b"sound")
     own = [world.keys.stream("one", kind) for kind in StreamKind]
@@ -86,7 +62,7 @@ async def test_all_keys_of_a_request_expire(world):
 
 
 async def test_an_undecodable_entry_ends_its_stream_with_an_error(world, caplog):
-    world, writer = world, world.connector()
+    writer = world.connector()
     await world.submit(writer, "bad")
     await world.submit(writer, "good")
     await world.raw.xadd(world.keys.stream("bad", CODES), {"d": b"\xc1 secret"}, id="1-0")
@@ -103,7 +79,7 @@ async def test_an_undecodable_entry_ends_its_stream_with_an_error(world, caplog)
 
 @pytest.mark.parametrize("group", Group)
 async def test_an_undecodable_request_is_dropped_once(world, group, caplog):
-    world, gateway = world, world.connector()
+    gateway = world.connector()
     consumer = gateway.consumer(group, "x")
     await world.submit(gateway, "first")
     await world.raw.xadd(world.keys.requests, {"d": b"\xc1 secret"})
@@ -116,7 +92,7 @@ async def test_an_undecodable_request_is_dropped_once(world, group, caplog):
 
 async def test_an_entry_deleted_by_others_leaves_the_pending_list(world):
     """Redis 6.2 replies nil for such an entry; Redis 7 removes it by itself."""
-    world, gateway = world, world.connector()
+    gateway = world.connector()
     _, claim = await world.submit_claimed(gateway, gateway.consumer(Group.TALKERS, "a"))
     await world.age(Group.TALKERS, "a", 61)
     await world.raw.xdel(world.keys.requests, claim.entry_id)
@@ -124,12 +100,12 @@ async def test_an_entry_deleted_by_others_leaves_the_pending_list(world):
     assert (await world.raw.xpending(world.keys.requests, Group.TALKERS))["pending"] == 0
 
 
-async def test_leaving_deletes_the_consumer_unless_it_has_claims(world):
-    world, gateway = world, world.connector()
+async def test_leaving_deletes_the_consumer_unless_it_has_claims(world, until):
+    gateway = world.connector()
     owner, idle = gateway.consumer(Group.TALKERS, "owner"), gateway.consumer(Group.TALKERS, "idle")
     await world.submit_claimed(gateway, owner)
     claiming = asyncio.create_task(idle.claim(1))
-    await asyncio.sleep(0.05)
+    await until(lambda: waits(idle))
     await idle.close()
     await owner.close()
     assert list(await claiming) == []
@@ -137,9 +113,9 @@ async def test_leaving_deletes_the_consumer_unless_it_has_claims(world):
     assert [consumer["name"] for consumer in consumers] == [b"owner"]
 
 
-async def test_a_write_whose_reply_was_lost_counts_as_written(private_redis, private_world):
+async def test_a_write_whose_reply_was_lost_counts_as_written(private_world):
     """Every connection is killed repeatedly; still, each entry is written once and reported as written."""
-    _, client = private_redis
+    client = private_world.raw
     writer, reader = private_world.writer(), private_world.connector().reader()
     await private_world.submit(writer)
     reader.subscribe("one", CODES, STREAM_CREATED)
@@ -153,8 +129,8 @@ async def test_a_write_whose_reply_was_lost_counts_as_written(private_redis, pri
     assert private_world.errors > 0
 
 
-async def test_lost_connections_lose_no_request_and_submit_none_twice(private_redis, private_world):
-    _, client = private_redis
+async def test_lost_connections_lose_no_request_and_submit_none_twice(private_world):
+    client = private_world.raw
     gateway, consumer = private_world.connector(), private_world.connector().consumer(Group.TALKERS, "t")
     got = []
 
@@ -226,17 +202,15 @@ async def test_an_unused_queue_expires_and_is_created_again(world):
     gateway, consumer = world.connector(), world.replica(Group.TALKERS, "a")
     await consumer.take_over(1)
     for key in (world.keys.requests, world.keys.leases(Group.TALKERS)):
-        await world.raw.pexpire(key, 1)
-    await asyncio.sleep(0.05)
+        await world.raw.expire(key, 0)
     assert await world.names() == set()
     await world.submit(gateway)
     assert [claim.request.id for claim in await consumer.claim(1)] == ["one"]
 
 
-async def test_continues_with_a_restarted_empty_redis(private_redis, world_of):
+async def test_continues_with_a_restarted_empty_redis(private_world):
     """Requests in flight are lost; the same objects serve new ones."""
-    first, _ = private_redis
-    world = world_of(first.url_with_password)
+    world, first = private_world, private_world.server
     gateway, stages = world.connector(), world.writer()
     reader, consumer = stages.reader(), stages.consumer(Group.TALKERS, "t")
     await world.submit_claimed(gateway, consumer)
@@ -259,6 +233,18 @@ async def test_continues_with_a_restarted_empty_redis(private_redis, world_of):
         assert world.errors >= 2
         await world.raw.connection_pool.disconnect()
         await world.close()
+        world.connectors.clear()
+
+
+async def turns(count):
+    """Lets other tasks run for some turns of the event loop."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def waits(consumer):
+    """Returns whether a consumer has sent its blocking read."""
+    return consumer._blocking._sent
 
 
 async def claim_one(consumer):
@@ -267,12 +253,12 @@ async def claim_one(consumer):
             return claims[0]
 
 
-async def test_a_deleted_queue_is_created_again(private_redis, private_world):
-    _, client = private_redis
+async def test_a_deleted_queue_is_created_again(private_world, until):
+    client = private_world.raw
     gateway, consumer = private_world.connector(), private_world.connector().consumer(Group.CODECS, "c")
     _, claim = await private_world.submit_claimed(gateway, consumer)
     claiming = asyncio.create_task(claim_one(consumer))
-    await asyncio.sleep(0.05)
+    await until(lambda: waits(consumer))
     await client.flushall()
     assert list(await consumer.refresh([claim.entry_id])) == [claim.entry_id]
     assert list(await consumer.take_over(9)) == []
@@ -280,39 +266,40 @@ async def test_a_deleted_queue_is_created_again(private_redis, private_world):
     assert (await claiming).request.id == "new"
 
 
-async def test_an_unreachable_redis_is_an_error_not_a_hang(world_of):
+async def test_an_unreachable_redis_is_an_error_not_a_hang(world_of, until):
     with RedisServer() as server:
         world = world_of(server.url_with_password)
     connector = world.connector()
-    connector._pool.retry_seconds = 0.1
+    connector._pool.retry_seconds = 0.0
     with pytest.raises(ConnectorError, match="cannot be reached"):
         await Owner(connector).append([codes(1)])
-    assert world.errors >= 1
     reading = asyncio.create_task(connector.reader().read())
-    await asyncio.sleep(0.05)
+    errors = world.errors
+
+    async def has_failed():
+        return world.errors > errors
+
+    await until(has_failed)
     await connector.close()
     assert list(await reading) == []
     await world.raw.aclose()
 
 
-async def test_messages_show_no_secrets(private_redis):
-    server, _ = private_redis
+async def test_messages_show_no_secrets(private_world):
+    server = private_world.server
     wrong = RedisConnector(f"redis://:not-the-secret@127.0.0.1:{server.port}/0", Keys("p", "g"))
     with pytest.raises(ConnectorError, match="REDIS_PASSWORD") as refused:
         await wrong.queue()
     assert "not-the-secret" not in "".join(traceback.format_exception(refused.value))
-    reading = asyncio.create_task(wrong.reader().read())
-    await asyncio.sleep(0.05)
     await wrong.close()
-    assert list(await reading) == []
     for url in ("http://:not-the-secret@host", "redis://:not-the-secret/x@host", "redis://host?db=not-the-secret"):
         with pytest.raises(ValueError, match="redis://HOST:PORT/DB") as invalid:
             RedisConnector(url, Keys("p", "g"))
         assert "not-the-secret" not in "".join(traceback.format_exception(invalid.value))
 
 
-async def test_close_leaves_no_connection_task_thread_or_descriptor(private_redis, world_of, until):
-    server, client = private_redis
+async def test_close_leaves_no_connection_task_thread_or_descriptor(private_world, until):
+    world, server, client = private_world, private_world.server, private_world.raw
     await client.ping()
 
     async def connections():
@@ -325,7 +312,6 @@ async def test_close_leaves_no_connection_task_thread_or_descriptor(private_redi
     gc.collect()
     before = await connections(), len(asyncio.all_tasks()), threading.active_count(), descriptors()
     connector = RedisConnector(server.url_with_password, Keys("p", "g"))
-    world = world_of(server.url_with_password)
     readers = [connector.reader() for _ in range(3)]
     consumers = [connector.consumer(group, "x") for group in Group]
     waiting = [asyncio.create_task(reader.read()) for reader in readers]
@@ -347,7 +333,6 @@ async def test_close_leaves_no_connection_task_thread_or_descriptor(private_redi
 
     await until(nothing_left)
     assert threading.active_count() == before[2]
-    await world.raw.aclose()
 
 
 def lose_the_first_reply(connector):
@@ -374,8 +359,8 @@ async def test_a_request_whose_reply_was_lost_is_queued_once(world):
     assert [claim.entry_id for claim in await talker.claim(9)] == [ticket.entry_id]
 
 
-async def test_a_cancellation_while_the_reader_was_cut_off_is_not_missed(private_redis, private_world):
-    _, client = private_redis
+async def test_a_cancellation_while_the_reader_was_cut_off_is_not_missed(private_world):
+    client = private_world.raw
     gateway, reader = private_world.connector(), private_world.connector().reader()
     early, ticket = await private_world.submit(gateway, "early"), await private_world.submit(gateway, "one")
     await gateway.release(early)
@@ -386,9 +371,9 @@ async def test_a_cancellation_while_the_reader_was_cut_off_is_not_missed(private
     assert await read(reader, 1) == [Cancelled("one")]
 
 
-async def test_a_last_entry_that_arrived_twice_still_finishes(private_redis, private_world):
+async def test_a_last_entry_that_arrived_twice_still_finishes(private_world):
     """The reply to the first attempt is lost: the second one finds its own entry and gives up the claim."""
-    _, client = private_redis
+    client = private_world.raw
     process = private_world.connector()
     consumer = process.consumer(Group.CODECS, "c")
     _, claim = await private_world.submit_claimed(private_world.connector(), consumer)

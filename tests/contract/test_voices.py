@@ -116,3 +116,5 @@ async def test_voices_are_durable_with_an_append_only_file(streams: Streams, voi
     assert not await voices.durable()
     streams.raw.config_set("appendonly", "yes")
     assert await voices.durable()
+    # Else the server would first write the file before it stops.
+    streams.raw.config_set("appendonly", "no")

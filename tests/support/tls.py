@@ -15,9 +15,9 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from support.required import require
+from support.waiting import DEADLINE
 from syrinx_stages.connector.server import RedisServer, free_port
 
-DEADLINE = 60.0
 _CONFIG = """\
 [req]
 distinguished_name = name
