@@ -556,6 +556,7 @@ class TestScaling:
         world.run(150.0)
         assert 350.0 <= world.replica_seconds < 370.0
 
+    @pytest.mark.night
     def test_the_least_in_hindsight_serves_well_and_less_does_not(self):
         day = replicas.Day(
             scenario=changed(self.SERVICE, seconds=1200.0, objectives={"CustomVoice": Objective(0.1, 0.99)}),

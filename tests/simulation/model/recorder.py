@@ -42,8 +42,8 @@ class Recorder:
         }
 
     def script(self, digest: bytes, keys: Sequence[Any], arguments: Sequence[Any], reply: Any) -> None:
-        """Records a script; those that change neither claims nor output streams are left out."""
-        if (read := self._readers.get(digest)) is not None:
+        """Records a script; those that fail, or change neither claims nor output streams, are left out."""
+        if (read := self._readers.get(digest)) is not None and not isinstance(reply, Exception):
             read([_text(key) for key in keys], [_text(value) for value in arguments], reply)
 
     def delivered(self, group: str, owner: str, reply: Any) -> None:

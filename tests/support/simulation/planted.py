@@ -31,6 +31,8 @@ class Bug:
     plant: Callable[[], AbstractContextManager[Any]]
     faults: Sequence[Fault] | None = None
     """Of each run, if those that its seed draws would rarely show the bug."""
+    seed: int = 0
+    """A seed that has found it."""
 
 
 @contextlib.contextmanager
@@ -93,6 +95,7 @@ BUGS = [
     Bug(
         "an append is not checked for its owner",
         lambda: in_script(scripts.APPEND, *_NOT_FENCED),
+        seed=43,
     ),
     Bug(
         "an append is not checked for a gap",
@@ -101,18 +104,22 @@ BUGS = [
     Bug(
         "a takeover leaves the entries of the former owner unchecked",
         lambda: in_script(scripts.ACCEPT, "redis.call('UNLINK', writers)", ""),
+        seed=43,
     ),
     Bug(
         "a lost batch is not noticed",
         lambda: in_script(scripts.APPEND, "redis.call('HGET', KEYS[2], writer) == last_batch", "true"),
+        seed=3,
     ),
     Bug(
         "what a fail-over has lost is not written again",
         lambda: in_method(Publisher, "_recover", "lost += missing", "pass"),
+        seed=25,
     ),
     Bug(
         "live claims are taken over",
         lambda: all_of(*(lambda script=script: in_script(script, *_ALL_DUE) for script in _SEARCHES)),
+        seed=24,
     ),
     Bug(
         "leases that could not be renewed are taken over after a reconnection",
@@ -120,6 +127,7 @@ BUGS = [
             *(lambda script=script: in_script(script, *_ALL_SETTLED) for script in _SEARCHES),
             lambda: mock.patch.object(RedisConsumer, "_lease", property(lambda self: str(self._lease_ms))),
         ),
+        seed=15,
     ),
     Bug(
         "leases are not renewed",
@@ -128,14 +136,17 @@ BUGS = [
     Bug(
         "a lost claim is not noticed",
         lambda: in_script(scripts.REFRESH, "lost[#lost + 1] = id", ""),
+        seed=64,
     ),
     Bug(
         "a takeover ignores the frames that were written",
         lambda: in_method(TalkerService, "admit", "_written_frames(entries)", "[]"),
+        seed=6,
     ),
     Bug(
         "a takeover publishes audio again",
         lambda: in_method(CodecService, "_open", "skip=published", "skip=0"),
+        seed=3,
     ),
     Bug(
         "a codec joins codes of two takes",
@@ -150,22 +161,27 @@ BUGS = [
     Bug(
         "the row of a lost claim stays",
         lambda: in_method(OwnedRequests, "_lost", "self.evict(request_id)", "pass"),
+        seed=6,
     ),
     Bug(
         "the reader does not read again after a lost connection",
         lambda: in_method(RedisReader, "_on_connected", "self._subscriptions.values()", "[*self._to_read.values()]"),
+        seed=26,
     ),
     Bug(
         "a stream has no reader but its first one",
         lambda: in_script(scripts.READ, "string.find(known, inbox, 1, true)", "true"),
+        seed=6,
     ),
     Bug(
         "a writer does not learn of a further reader",
         lambda: in_script(scripts.READ, "if writer then redis.call('HDEL', writers, writer) end", ""),
+        seed=4,
     ),
     Bug(
         "the reader skips what arrives during a read",
         lambda: in_method(RedisReader, "_received", "if subscription.reading or", "if"),
+        seed=8,
     ),
     Bug(
         "the reader returns entries twice",
@@ -174,6 +190,7 @@ BUGS = [
             lambda: in_method(_Subscription, "is_new", "position <= self._delivered and", "False and"),
             lambda: in_method(CodecService, "on_entry", "row.checksum != expected and", "False and"),
         ),
+        seed=26,
     ),
     Bug(
         "a request is not released",
