@@ -69,6 +69,7 @@ SUITES = {
     suite.name: suite
     for suite in (
         *_halves("unit", "tests/unit"),
+        *_halves("runtime", "tests/runtime"),
         *_halves("engines", "tests/charts", "tests/engines", "tests/simulation", needs=(_PROMETHEUS,)),
         *_halves("contract", "tests/contract", needs=(_REDIS,), by_file=True),
         *_halves("operator", "tests/operator", marks=IN_PROCESS_OR_SMOKE, needs=(_PROMETHEUS,), by_file=True),
