@@ -458,6 +458,7 @@ def test_error_response_is_ascii_json():
 def test_half_the_positions_are_reserved_for_the_prompt():
     small = msgspec.structs.replace(CUSTOM, max_positions=1024)
     assert parsed(small).request.max_frames == 512
+    assert parsed(small, max_new_tokens=512).request.max_frames == 512
     assert refused(small, max_new_tokens=513).param == "max_new_tokens"
 
 
