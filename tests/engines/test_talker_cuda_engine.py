@@ -135,12 +135,19 @@ def test_ended_requests_have_no_more_results(eager: EagerTalkerEngine, make: Mak
 
 
 def test_resumed_request_keeps_its_repetition_penalty(eager: EagerTalkerEngine, make: Make) -> None:
-    """Without the penalty for its earlier codes, the most likely codes would repeat."""
-    sampling = Sampling(temperature=0, residual_temperature=0, repetition_penalty=5, min_frames=99)
-    engine, request = make(1), small_talker.request("a", sampling=sampling)
+    """It is below 1, so that an earlier code follows, which would not follow without it."""
+    sampling = Sampling(temperature=0, residual_temperature=0, repetition_penalty=0.2, min_frames=99)
+    request = small_talker.request("a", sampling=sampling)
     *before, after = alone(eager, request, 4)
-    engine.admit([engine.prepare(request, b"".join(before), None)])
-    assert engine.read(engine.launch(["a"])) == {"a": after}
+    assert isinstance(after, bytes) and after[:2] in {frame[:2] for frame in before}
+    plain = msgspec.structs.replace(request, sampling=msgspec.structs.replace(sampling, repetition_penalty=1))
+
+    def resumed(engine: EagerTalkerEngine | CudaTalkerEngine, request: SpeechRequest) -> bytes | End:
+        engine.admit([engine.prepare(request, b"".join(before), None)])
+        return engine.read(engine.launch(["a"]))["a"]
+
+    assert resumed(eager, plain) != after
+    assert resumed(make(1), request) == after
 
 
 def test_admit_without_memory_allocates_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
