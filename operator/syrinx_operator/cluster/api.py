@@ -30,6 +30,7 @@ UNREACHABLE: Final = "Unreachable"
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 Configure = Callable[[], Awaitable[client.Configuration]]
+"""Returns the API server's address and fresh credentials. Raises ConfigException."""
 
 _UNAVAILABLE = frozenset({0, 401, 429, 500, 502, 503, 504})
 _JSON = "application/json"

@@ -43,7 +43,10 @@ class Operator:
         now: Now = utc_now,
         tuner: Tuner | None = None,
     ) -> None:
-        """`namespaces` is None for all. `configuration` returns the API server's address and credentials."""
+        """`namespaces` is None for all. `configuration` returns the API server's address and credentials.
+
+        `now` returns the time of day. `tuner` decides for all pipelines; None computes in a process of its own.
+        """
         self._options = options
         self._namespaces = namespaces
         self._configuration = configuration
