@@ -1,7 +1,7 @@
 """Emulates admission of custom resources by the API server: pruning, defaulting, validation, CEL rules.
 
-Follows the order, paths and messages of Kubernetes 1.36. Not emulated: `metadata` beyond the schema, and ratcheting,
-which lets an update keep an unchanged invalid field.
+Follows the order, paths and messages of Kubernetes 1.36. An update may keep an unchanged value that breaks a rule
+(ratcheting). Not emulated: `metadata` beyond the schema, and ratcheting of anything but rules.
 """
 
 from __future__ import annotations
@@ -182,7 +182,11 @@ def _duplicates(value: Any, schema: Schema, path: str) -> Iterator[Error]:
 
 
 def _rule_errors(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Error]:
-    for rule in schema.get("x-kubernetes-validations", ()):
+    rules = schema.get("x-kubernetes-validations", ())
+    is_unchanged = bool(rules) and old is not None and value == old
+    for rule in rules:
+        if is_unchanged and not _is_transition(rule):
+            continue
         error = _broken(rule, schema, value, old, path)
         if error is not None:
             yield error
@@ -200,8 +204,12 @@ def _correlated(schema: Schema, old: Any, key: Any, value: Any) -> Any:
     return next((each for each in old if all(each.get(name) == value.get(name) for name in keys)), None)
 
 
+def _is_transition(rule: dict[str, str]) -> bool:
+    return re.search(r"\boldSelf\b", rule["rule"]) is not None
+
+
 def _broken(rule: dict[str, str], schema: Schema, value: Any, old: Any, path: str) -> Error | None:
-    if re.search(r"\boldSelf\b", rule["rule"]) and old is None:
+    if _is_transition(rule) and old is None:
         return None
     variables = {"self": to_cel(value, schema)} | ({} if old is None else {"oldSelf": to_cel(old, schema)})
     try:

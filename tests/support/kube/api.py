@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from support.admission import Refused, admit
-from support.kube import admission, defaults, patches, rules, scale, schemas
+from support.admission import Refused
+from support.kube import admission, checks, defaults, patches, rules, scale
 from support.kube import apply as ssa
 from support.kube.apply import Manager, copy
 from support.kube.deletion import Deletion
@@ -158,7 +158,7 @@ class Api:
         if old is not None:
             self._precondition(kind, old, config)
         unknown: list[str] = []
-        config = schemas.decode(kind.schema, config, "", unknown, exact=True)
+        config = checks.decode(kind, config, unknown, exact=True)
         if unknown:
             detail = f"failed to create typed patch object ({namespace}/{name}; {kind.api_version}, Kind={kind.kind})"
             raise ApiError(500, "", f"{detail}: .{unknown[0]}: field not declared in schema")
@@ -252,19 +252,19 @@ class Api:
         """Returns the object validated, with defaults and without unknown fields."""
         meta, unknown = obj["metadata"], list[str]()
         managed = meta.pop("managedFields", None)
-        new: Object = schemas.decode(kind.schema, obj, "", unknown, exact=kind.crd is not None)
+        new = checks.decode(kind, obj, unknown, exact=kind.crd is not None)
         if unknown and write.validation == "Strict":
             raise bad_request("strict decoding error: " + ", ".join(f'unknown field "{path}"' for path in unknown))
         if write.validation == "Warn":
             write.warnings += [f'unknown field "{path}"' for path in unknown]
         if kind.crd is not None:
             try:
-                new = admit(kind.crd, new, old, strict=False)
+                new = checks.admit(kind, new, old)
             except Refused as error:
                 raise invalid(kind.titled, meta["name"], *(_cause(message) for message in error.messages)) from None
         else:
             if not write.trusted:
-                schemas.validate(kind.group, kind.version, kind.kind, new)
+                checks.validate(kind, new)
             defaults.fill(new)
             if old is None:
                 rules.check(new, None)

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import kmock
+import msgspec
 import yaml
 
 from support.kube import select
@@ -34,6 +35,8 @@ from support.kube.watch import Watches
 from support.virtual import monotonic
 
 NAMESPACE = "default"
+_INSTALLED: dict[bytes, Object] = {}
+"""CustomResourceDefinitions as stored, by what was applied."""
 
 
 class KubeCluster:
@@ -79,14 +82,14 @@ class KubeCluster:
         ]
         self.manager = Manager(self.api, self.controllers)
         self._cleanup = contextlib.AsyncExitStack()
-        self._crds = [copy(_read(crd)) if isinstance(crd, Path) else crd] if crd else []
+        self._crds = [_read(crd) if isinstance(crd, Path) else crd] if crd else []
         self._crds += [POD_MONITOR_CRD] if pod_monitors else []
 
     async def __aenter__(self) -> Self:
         for name in (NAMESPACE, "kube-system"):
             self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         for crd in self._crds:
-            self.apply(crd)
+            self._install(crd)
         handler = await self._cleanup.enter_async_context(self.server)
         served = await self._cleanup.enter_async_context(kmock.Server(handler))
         self.url = str(served.url).rstrip("/")
@@ -94,6 +97,14 @@ class KubeCluster:
         self._running = asyncio.create_task(self.manager.run(), name="the cluster's controllers")
         self.manager.wake()
         return self
+
+    def _install(self, crd: Object) -> None:
+        """Applies a CustomResourceDefinition; stores what an earlier cluster has made of the same one."""
+        content = msgspec.json.encode(crd)
+        if content in _INSTALLED:
+            self.store.put(self.api.kinds.of(crd), copy(_INSTALLED[content]))
+        else:
+            _INSTALLED[content] = self.apply(crd)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

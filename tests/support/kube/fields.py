@@ -7,7 +7,11 @@ keys, `v:VALUE` for a member of a set.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 from support.kube import schemas
 from support.kube.errors import ApiError
@@ -16,6 +20,7 @@ from support.kube.schemas import Node
 Path = tuple[str, ...]
 Fields = frozenset[Path]
 
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 _ITEM = object()
 """Path element for the existence of a list item."""
 _KEY_DEFAULTS = {"protocol": "TCP"}
@@ -36,7 +41,7 @@ def key_of(node: Node, item: Any) -> str:
         if value is None:
             raise ApiError(500, "", f"associative list with keys has an element that omits key field {name!r}")
         keys[name] = value
-    return "k:" + json.dumps(keys, sort_keys=True, separators=(",", ":"))
+    return "k:" + _canonical(keys)
 
 
 def by_key(node: Node, items: list[Any], path: Path = ()) -> dict[str, Any]:
@@ -51,25 +56,30 @@ def by_key(node: Node, items: list[Any], path: Path = ()) -> dict[str, Any]:
 
 
 def member(value: Any) -> str:
-    return "v:" + json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return "v:" + _canonical(value)
 
 
 def flatten(node: Node, value: Any, path: Path = ()) -> dict[Path, Any]:
     """Yields every field that can be owned, with its value."""
+    found: dict[Path, Any] = {}
+    _flatten(node, value, path, found)
+    return found
+
+
+def _flatten(node: Node, value: Any, path: Path, found: dict[Path, Any]) -> None:
     shape = schemas.shape(node, value)
     if shape == "leaf" or not value:
-        return {path: value} if path else {}
-    found: dict[Path, Any] = {}
-    if shape == "map":
+        if path:
+            found[path] = value
+    elif shape == "map":
         for key, content in value.items():
-            found |= flatten(schemas.child(node, key), content, (*path, f"f:{key}"))
+            _flatten(schemas.child(node, key), content, (*path, f"f:{key}"), found)
     elif shape == "set":
-        found = {(*path, member(content)): content for content in value}
+        found |= {(*path, member(content)): content for content in value}
     else:
         for step, item in by_key(node, value, path).items():
             found[(*path, step)] = _ITEM
-            found |= flatten(schemas.items(node), item, (*path, step))
-    return found
+            _flatten(schemas.items(node), item, (*path, step), found)
 
 
 def owned(node: Node, value: dict[str, Any]) -> Fields:
@@ -79,13 +89,16 @@ def owned(node: Node, value: dict[str, Any]) -> Fields:
 
 def compare(node: Node, old: dict[str, Any], new: dict[str, Any]) -> tuple[Fields, Fields]:
     """Returns (fields added or changed, fields removed)."""
-    before, after = flatten(node, old), flatten(node, new)
+    # Most writes change one part of an object.
+    differ = [key for key in {**old, **new} if key not in old or key not in new or old[key] != new[key]]
+    before, after = (flatten(node, {key: obj[key] for key in differ if key in obj}) for obj in (old, new))
     changed = {path for path, value in after.items() if path not in before or before[path] != value}
     return frozenset(changed - _SERVERS_OWN), frozenset((before.keys() - after.keys()) - _SERVERS_OWN)
 
 
+@lru_cache(maxsize=8192)
 def encode(fields: Fields) -> dict[str, Any]:
-    """Returns the fields in the fieldsV1 format."""
+    """Returns the fields in the fieldsV1 format. Callers must not modify it."""
     tree: dict[str, Any] = {}
     for path in sorted(fields):
         node = tree
@@ -99,17 +112,24 @@ def _trim(tree: dict[str, Any]) -> dict[str, Any]:
     return {step: {} if below.keys() == {"."} else _trim(below) for step, below in tree.items()}
 
 
-def decode(tree: dict[str, Any], path: Path = ()) -> Fields:
+def decode(tree: dict[str, Any]) -> Fields:
     """Returns the fields of a fieldsV1 value."""
-    found: set[Path] = set()
+    return _decoded(msgspec.json.encode(tree))
+
+
+@lru_cache(maxsize=8192)
+def _decoded(content: bytes) -> Fields:
+    return frozenset(_paths(msgspec.json.decode(content), ()))
+
+
+def _paths(tree: dict[str, Any], path: Path) -> Iterator[Path]:
     for step, below in tree.items():
         if step == ".":
-            found.add(path)
+            yield path
         elif not below:
-            found.add((*path, step))
+            yield (*path, step)
         else:
-            found |= decode(below, (*path, step))
-    return frozenset(found)
+            yield from _paths(below, (*path, step))
 
 
 def remove(node: Node, value: Any, path: Path) -> None:

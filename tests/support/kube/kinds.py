@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
+
+import msgspec
 
 from support.kube import schemas
 
@@ -25,6 +29,7 @@ class Kind:
     """Other served versions of a custom kind, which are converted by their name alone."""
     crd: Any = field(default=None, compare=False, hash=False, repr=False)
     """The CustomResourceDefinition of a custom kind."""
+    crd_digest: str = ""
 
     @property
     def api_version(self) -> str:
@@ -45,7 +50,7 @@ class Kind:
         """The kind as in validation messages: `Deployment.apps`."""
         return f"{self.kind}.{self.group}" if self.group else self.kind
 
-    @property
+    @cached_property
     def schema(self) -> dict[str, Any]:
         if self.crd is None:
             return schemas.builtin(self.group, self.version, self.kind)
@@ -76,6 +81,7 @@ def from_crd(crd: dict[str, Any]) -> Kind:
         generation=True,
         former=frozenset(each["name"] for each in crd["spec"]["versions"] if each["served"]) - {version["name"]},
         crd=crd,
+        crd_digest=hashlib.sha256(msgspec.json.encode(crd["spec"])).hexdigest(),
     )
 
 
@@ -161,12 +167,24 @@ class Kinds:
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         """`without` names API groups that this cluster does not serve."""
         self._kinds = {(kind.group, kind.plural): kind for kind in BUILTIN if kind.group not in without}
+        self._index()
 
     def add(self, kind: Kind) -> None:
         self._kinds[kind.group, kind.plural] = kind
+        self._index()
 
     def drop(self, kind: Kind) -> None:
         self._kinds.pop((kind.group, kind.plural), None)
+        self._index()
+
+    def _index(self) -> None:
+        self._by_name: dict[str, Kind] = {}
+        self._by_version: dict[tuple[str, str], Kind] = {}
+        for kind in self._kinds.values():
+            for name in (kind.kind.lower(), kind.plural, kind.resource, *kind.short):
+                self._by_name.setdefault(name, kind)
+            for version in kind.api_versions:
+                self._by_version.setdefault((version, kind.kind), kind)
 
     def __iter__(self):
         return iter(self._kinds.values())
@@ -177,15 +195,8 @@ class Kinds:
 
     def named(self, name: str) -> Kind:
         """Returns a resource by kind, plural or short name. Raises KeyError."""
-        wanted = name.lower()
-        for kind in self._kinds.values():
-            if wanted in (kind.kind.lower(), kind.plural, kind.resource, *kind.short):
-                return kind
-        raise KeyError(name)
+        return self._by_name[name.lower()]
 
     def of(self, obj: dict[str, Any]) -> Kind:
         """Returns a resource by group and plural. Raises KeyError."""
-        for kind in self._kinds.values():
-            if obj.get("kind") == kind.kind and obj.get("apiVersion") in kind.api_versions:
-                return kind
-        raise KeyError(f"{obj.get('apiVersion')} {obj.get('kind')}")
+        return self._by_version[obj.get("apiVersion", ""), obj.get("kind", "")]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import msgspec
 import yaml
 from aiohttp import web
 from kmock import KubernetesScaffold
@@ -271,7 +272,7 @@ class Server(KubernetesScaffold):
                 event = {**event, "object": _in_version(event["object"], target)}
                 if partial and event["type"] != "ERROR":
                     event = {**event, "object": _partial(event["object"])}
-                await response.write(json.dumps(event).encode() + b"\n")
+                await response.write(msgspec.json.encode(event) + b"\n")
             await response.write_eof()
         except ConnectionError:
             pass
@@ -302,9 +303,11 @@ _NOT_PROXIED = ("authorization", "host", "content-length", "transfer-encoding", 
 
 
 def _parsed(body: bytes) -> Any:
+    if not body:
+        return None
     try:
-        return yaml.safe_load(body) if body[:1] not in (b"{", b"[") else json.loads(body)
-    except (ValueError, yaml.YAMLError):
+        return yaml.safe_load(body) if body[:1] not in (b"{", b"[") else msgspec.json.decode(body)
+    except (msgspec.MsgspecError, yaml.YAMLError):
         return None
 
 
@@ -347,7 +350,7 @@ def _success(kind: Kind, deleted: dict[str, Any]) -> dict[str, Any]:
 
 
 def _json(body: dict[str, Any], write: Write, status: int = 200) -> web.Response:
-    response = web.json_response(body, status=status)
+    response = web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")
     for warning in write.warnings:
         response.headers.add("Warning", f'299 - "{warning}"')
     return response

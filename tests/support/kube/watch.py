@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from support.kube.errors import expired
 from support.kube.kinds import Kind
 from support.kube.select import Test
 from support.kube.store import Change, Object, Store
-from support.virtual import monotonic
 
 Event = dict[str, Any]
+_TIME_IS_OVER: Event = {}
+
+
+class _Watch(NamedTuple):
+    """What an open watch gets."""
+
+    queue: asyncio.Queue[Event | None]
+    kind: Kind
+    namespace: str | None
+    test: Test
 
 
 class Watches:
@@ -20,7 +29,7 @@ class Watches:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._open: set[asyncio.Queue[Change | None]] = set()
+        self._open: list[_Watch] = []
         self.silent = False
         """True keeps watches open without events, as behind a broken load balancer."""
         store.listeners.append(self._hear)
@@ -30,23 +39,24 @@ class Watches:
 
     def drop(self) -> None:
         """Ends all watches, like lost connections."""
-        for queue in self._open:
-            queue.put_nowait(None)
+        for watch in self._open:
+            watch.queue.put_nowait(None)
 
     def _hear(self, change: Change) -> None:
-        for queue in self._open:
-            if not self.silent:
-                queue.put_nowait(change)
+        for watch in () if self.silent else self._open:
+            if event := _event(change, watch.kind, watch.namespace, watch.test):
+                watch.queue.put_nowait(event)
 
     async def events(
         self, kind: Kind, namespace: str | None, test: Test, params: dict[str, str]
     ) -> AsyncIterator[Event]:
         """Yields events until `timeoutSeconds` have passed or the watch is dropped."""
-        queue: asyncio.Queue[Change | None] = asyncio.Queue()
+        watch = _Watch(asyncio.Queue(), kind, namespace, test)
         since, initial = params.get("resourceVersion", ""), params.get("sendInitialEvents") == "true"
-        end = monotonic() + float(params.get("timeoutSeconds", 1800))
+        seconds = float(params.get("timeoutSeconds", 1800))
+        end = asyncio.get_running_loop().call_later(seconds, watch.queue.put_nowait, _TIME_IS_OVER)
         bookmarks = params.get("allowWatchBookmarks") in ("true", "1")
-        self._open.add(queue)
+        self._open.append(watch)
         try:
             if since in ("", "0") or initial:
                 for obj in self._store.all(kind, namespace):
@@ -61,19 +71,13 @@ class Watches:
                 for change in [change for change in self._store.history if change.version > int(since)]:
                     if event := _event(change, kind, namespace, test):
                         yield event
-            while True:
-                try:
-                    change = await asyncio.wait_for(queue.get(), end - monotonic())
-                except TimeoutError:
-                    if bookmarks:
-                        yield self._bookmark(kind, {})
-                    return
-                if change is None:
-                    return
-                if event := _event(change, kind, namespace, test):
-                    yield event
+            while event := await watch.queue.get():
+                yield event
+            if event is _TIME_IS_OVER and bookmarks:
+                yield self._bookmark(kind, {})
         finally:
-            self._open.discard(queue)
+            end.cancel()
+            self._open.remove(watch)
 
     def _bookmark(self, kind: Kind, annotations: dict[str, str]) -> Event:
         meta: Object = {"resourceVersion": str(self._store.version), "creationTimestamp": None}
