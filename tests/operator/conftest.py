@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from support.kube import KubeCluster
 from support.operator import CRD, Harness
+from support.operator_process import run
 from support.rbac import rights
 
 
@@ -26,6 +27,12 @@ def _certificates() -> Iterator[None]:
 async def cluster() -> AsyncIterator[KubeCluster]:
     async with KubeCluster(crd=CRD, rights=rights(), pod_monitors=True) as running:
         yield running
+
+
+@pytest.fixture
+def command(cluster: KubeCluster, tmp_path: Path) -> Callable[..., Awaitable[tuple[int, str]]]:
+    """Runs a command with the cluster's kubeconfig; returns its exit status and output."""
+    return functools.partial(run, cluster, tmp_path)
 
 
 @pytest.fixture

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import sys
-from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,7 +19,7 @@ RIGHTS = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
     {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
 ]
-Run = Callable[..., Awaitable[tuple[int | None, str]]]
+Run = Callable[..., Awaitable[tuple[int, str]]]
 
 
 @pytest.fixture
@@ -32,17 +29,9 @@ async def cluster() -> AsyncIterator[KubeCluster]:
 
 
 @pytest.fixture
-def plugin(cluster: KubeCluster, tmp_path: Path) -> Run:
+def plugin(command: Run) -> Run:
     """Runs the plugin as kubectl does, and returns its exit status and output."""
-    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig(tmp_path / "kubeconfig"))}
-
-    async def run(*arguments: str) -> tuple[int | None, str]:
-        command = [str(Path(sys.executable).with_name("kubectl-syrinx")), *arguments]
-        process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=PIPE, stderr=STDOUT)
-        output, _ = await process.communicate()
-        return process.returncode, output.decode()
-
-    return run
+    return partial(command, "kubectl-syrinx")
 
 
 def resource(name: str) -> dict[str, Any]:

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import copy
 import os
-import re
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -16,12 +16,13 @@ import pytest
 import yaml
 
 from support.charts import ROOT, is_hook, objects, of_kind, one, pods
+from support.http_client import HTTP
 from support.kube import KubeCluster, Rights
 from support.kube.errors import ApiError
-from support.operator import CRD
+from support.operator import CRD, SECONDS
+from support.operator_process import run, served_port
 from syrinx_operator.cluster.names import LEASE
 
-SECONDS = 60.0
 VARIANTS = {"namespaced": "deploy/operator.yaml", "cluster-wide": "deploy/cluster-wide/operator.yaml"}
 EVERY = pytest.mark.parametrize("file", VARIANTS.values(), ids=VARIANTS)
 
@@ -38,22 +39,6 @@ async def installed(applied, account) -> AsyncIterator[KubeCluster]:
         for manifest in applied:
             cluster.apply(manifest)
         yield cluster
-
-
-async def until(holds, what):
-    async with asyncio.timeout(SECONDS):
-        while True:
-            with contextlib.suppress(httpx.TransportError, ApiError, LookupError):
-                if await asyncio.to_thread(holds):
-                    return
-            await asyncio.sleep(0.05)
-    raise AssertionError(what)
-
-
-def port_of(log):
-    """Returns the port that the operator logged, if it listens."""
-    found = re.search(r"/readyz on port (\d+)", log.read_text())
-    return found and found[1]
 
 
 async def test_pods_are_admitted_in_a_restricted_namespace():
@@ -75,24 +60,33 @@ async def test_pods_are_admitted_in_a_restricted_namespace():
 async def test_the_installed_operator_has_all_rights_it_needs(file, tmp_path):
     applied = manifests(file)
     container = one(applied, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    log = tmp_path / "log"
     async with installed(applied, "syrinx-operator") as cluster:
-        environment = {each["name"]: each["value"] for each in container["env"] if "value" in each} | {
-            "KUBECONFIG": str(cluster.kubeconfig(tmp_path / "kubeconfig")),
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "POD_NAME": "syrinx-operator-0",
-            "SYRINX_OPERATOR_NAMESPACE": "syrinx",
-            "SYRINX_PORT": "0",
-        }
-        with (tmp_path / "log").open("wb") as log:
+        inherited = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+        environment = (
+            inherited
+            | {each["name"]: each["value"] for each in container["env"] if "value" in each}
+            | {
+                "KUBECONFIG": str(cluster.kubeconfig(tmp_path / "kubeconfig")),
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                "POD_NAME": "syrinx-operator-0",
+                "SYRINX_OPERATOR_NAMESPACE": "syrinx",
+                "SYRINX_PORT": "0",
+            }
+        )
+        with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
-                *container["command"], env=environment, stdout=log, stderr=log
+                *container["command"], env=environment, stdout=output, stderr=output
             )
+
+        def passes(probe):
+            with contextlib.suppress(httpx.TransportError):
+                path = container[probe]["httpGet"]["path"]
+                return HTTP.get(f"http://127.0.0.1:{served_port(log)}{path}").is_success
+
         try:
-            await until(lambda: port_of(tmp_path / "log"), "it listens")
-            port = port_of(tmp_path / "log")
-            probes = [container[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")]
-            for path in probes:
-                await until(lambda path=path: httpx.get(f"http://127.0.0.1:{port}{path}").is_success, path)
+            for probe in ("livenessProbe", "readinessProbe"):
+                await cluster.wait(partial(passes, probe), SECONDS, probe)
             pipeline = {"apiVersion": "syrinx.dev/v1beta1", "kind": "TTSPipeline", "metadata": {"name": "demo"}}
             cluster.apply(pipeline, namespace="syrinx")
             await cluster.wait(lambda: cluster.get("lease", LEASE, "syrinx"), SECONDS, "it has a Lease")
@@ -104,7 +98,7 @@ async def test_the_installed_operator_has_all_rights_it_needs(file, tmp_path):
             process.terminate()
             async with asyncio.timeout(SECONDS):
                 await process.wait()
-        assert cluster.rights.denied == [], (tmp_path / "log").read_text()[-3000:]
+        assert cluster.rights.denied == [], log.read_text()[-3000:]
         assert cluster.rights.asked
 
 
@@ -112,17 +106,7 @@ async def run_test_pod(cluster, directory):
     """Returns the exit status and the output of the test pod."""
     (pod,) = of_kind(objects("syrinx"), "Pod")
     command = pod["spec"]["containers"][0]["command"]
-    arguments = [word.replace("$(NAMESPACE)", "speech") for word in command]
-    environment = {
-        "KUBECONFIG": str(cluster.kubeconfig(directory / "kubeconfig")),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    process = await asyncio.create_subprocess_exec(
-        *arguments, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-    )
-    async with asyncio.timeout(SECONDS):
-        output, _ = await process.communicate()
-    return process.returncode, output.decode()
+    return await run(cluster, directory, *(word.replace("$(NAMESPACE)", "speech") for word in command))
 
 
 def without_rules(schema):

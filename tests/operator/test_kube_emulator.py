@@ -7,8 +7,9 @@ import httpx
 import pytest
 
 from support.kube import ApiError, KubeCluster, Rights
+from support.operator import SECONDS
 
-SECONDS = 60.0
+pytestmark = pytest.mark.virtual
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 
@@ -44,7 +45,6 @@ async def http(cluster):
 
 
 MAPS = "/api/v1/namespaces/default/configmaps"
-SETS = "/apis/apps/v1/namespaces/default/statefulsets"
 
 
 async def apply(http, path, obj, manager="operator", **params):
@@ -98,11 +98,6 @@ async def test_apply_conflicts_with_another_owner_unless_forced(cluster, http):
     assert owners == {"operator": {"f:data": {"f:a": {}}}}
 
 
-async def test_two_managers_may_apply_the_same_value(cluster, http):
-    cluster.apply(config_map(a="1"), manager="other")
-    assert (await apply(http, f"{MAPS}/settings", config_map(a="1"))).status_code == 200
-
-
 async def test_an_update_owns_the_fields_that_it_changes(cluster, http):
     await apply(http, f"{MAPS}/settings", config_map(a="1", b="1"))
     cluster.patch("configmap", "settings", {"data": {"a": "2"}}, manager="edit")
@@ -125,19 +120,6 @@ async def test_keyed_lists_merge_by_item(cluster):
     assert main["image"] == "a:1"
 
 
-async def test_a_list_item_without_owner_is_removed_with_its_defaults(cluster):
-    ports = [{"containerPort": 80}, {"containerPort": 81, "name": "admin"}]
-    cluster.apply(workload(template=template(ports=ports)))
-    cluster.apply(workload(template=template(ports=ports[:1])))
-    [container] = cluster.get("statefulset", "web")["spec"]["template"]["spec"]["containers"]
-    assert container["ports"] == [{"containerPort": 80, "protocol": "TCP"}]
-
-
-async def test_duplicate_list_keys_are_rejected(cluster):
-    twice = template(env=[{"name": "A", "value": "1"}, {"name": "A", "value": "2"}])
-    assert "duplicate entries for key" in refused(500, cluster.apply, workload(template=twice))
-
-
 async def test_unknown_fields_are_rejected_by_apply_and_dropped_by_create(cluster, http):
     wrong = {**config_map(), "datta": {}}
     refusal = await apply(http, f"{MAPS}/settings", wrong)
@@ -151,38 +133,7 @@ async def test_unknown_fields_are_rejected_by_apply_and_dropped_by_create(cluste
     assert warned.headers["Warning"] == '299 - "unknown field "datta""'
 
 
-async def test_omitted_replicas_keep_the_autoscalers_value(cluster):
-    cluster.apply(workload(replicas=2), manager="operator")
-    cluster.scale("statefulset", "web", 5, manager="autoscaler")
-    left_out = workload()
-    del left_out["spec"]["replicas"]
-    cluster.apply(left_out, manager="operator")
-    assert cluster.get("statefulset", "web")["spec"]["replicas"] == 5
-    entry = cluster.get("statefulset", "web")["metadata"]["managedFields"]
-    [scaled] = [found for found in entry if found["manager"] == "autoscaler"]
-    assert (scaled["subresource"], scaled["fieldsV1"]) == ("scale", {"f:spec": {"f:replicas": {}}})
-
-
-async def test_a_dry_run_changes_nothing(cluster, http):
-    answer = await apply(http, f"{MAPS}/settings", config_map(a="1"), dryRun="All")
-    assert (answer.status_code, answer.json()["data"]) == (201, {"a": "1"})
-    assert cluster.find("configmap", "settings") is None
-
-
 # --- objects
-
-
-async def test_returned_objects_are_copies(cluster):
-    probe = {"httpGet": {"port": 80}}
-    resources = {"requests": {"cpu": "1000m", "memory": "1024Mi"}, "limits": {"memory": "1.5Gi"}}
-    cluster.apply(workload(template=template(resources=resources, readinessProbe=probe, args=[])))
-    spec = cluster.get("statefulset", "web")["spec"]
-    [container] = spec["template"]["spec"]["containers"]
-    assert container["resources"] == {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1536Mi"}}
-    assert container["readinessProbe"]["httpGet"] == {"path": "/", "port": 80, "scheme": "HTTP"}
-    assert container["readinessProbe"]["failureThreshold"] == 3
-    assert "args" not in container
-    assert (spec["revisionHistoryLimit"], spec["template"]["spec"]["dnsPolicy"]) == (10, "ClusterFirst")
 
 
 async def test_generation_counts_spec_changes_only(cluster):
@@ -214,19 +165,6 @@ async def test_an_outdated_resource_version_is_a_conflict(cluster, http):
     refused(409, cluster.patch, "configmap", "settings", patch)
 
 
-async def test_creating_an_existing_object_is_a_conflict(cluster, http):
-    cluster.apply(config_map())
-    answer = await http.post(MAPS, json=config_map())
-    assert (answer.status_code, answer.json()["reason"]) == (409, "AlreadyExists")
-
-
-async def test_generated_names_differ(cluster):
-    unnamed = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "some-"}}
-    names = {cluster.create(unnamed)["metadata"]["name"] for _ in range(3)}
-    assert len(names) == 3
-    assert all(name.startswith("some-") for name in names)
-
-
 IMMUTABLE = {
     "serviceName": (workload(), {"spec": {"serviceName": "other"}}, "updates to statefulset spec"),
     "selector": (
@@ -254,31 +192,6 @@ async def test_immutable_fields(cluster, field):
     assert message in refused(422, cluster.patch, obj["kind"], "web", change)
 
 
-async def test_inconsistent_fields_are_rejected(cluster):
-    mismatch = workload(template=template(app="y"))
-    assert "`selector` does not match template `labels`" in refused(422, cluster.apply, mismatch)
-    mount = workload(template=template(volumeMounts=[{"name": "none", "mountPath": "/x"}]))
-    assert 'volumeMounts[0].name: Not found: "none"' in refused(422, cluster.apply, mount)
-    wrong = workload(replicas="two")
-    assert "spec.replicas" in refused(422, cluster.apply, wrong)
-
-
-async def test_secrets_are_stored_encoded(cluster):
-    cluster.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"key": "text"}})
-    assert cluster.get("secret", "s")["data"] == {"key": "dGV4dA=="}
-
-
-async def test_json_patch_checks_tests_first(cluster, http):
-    cluster.apply(config_map(a="1"))
-    steps = [{"op": "test", "path": "/data/a", "value": "0"}, {"op": "replace", "path": "/data/a", "value": "2"}]
-    headers = {"Content-Type": "application/json-patch+json"}
-    refusal = await http.patch(f"{MAPS}/settings", content=json.dumps(steps), headers=headers)
-    assert (refusal.status_code, cluster.get("configmap", "settings")["data"]["a"]) == (422, "1")
-    steps[0]["value"] = "1"
-    assert (await http.patch(f"{MAPS}/settings", content=json.dumps(steps), headers=headers)).status_code == 200
-    assert cluster.get("configmap", "settings")["data"]["a"] == "2"
-
-
 # --- reading
 
 
@@ -296,22 +209,6 @@ async def test_lists_by_selectors_in_pages(cluster, http):
     cluster.patch("configmap", "a", {"data": {"x": "y"}})
     cluster.store.compact()
     assert (await http.get(MAPS, params=more)).status_code == 410
-
-
-async def test_partial_object_metadata(cluster, http):
-    cluster.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"key": "text"}})
-    accept = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}
-    found = (await http.get("/api/v1/namespaces/default/secrets/s", headers=accept)).json()
-    assert found["kind"] == "PartialObjectMetadata"
-    assert "data" not in found
-
-
-async def test_discovery_lists_optional_kinds(http):
-    served = (await http.get("/apis/monitoring.coreos.com/v1")).json()
-    assert [resource["name"] for resource in served["resources"]] == ["podmonitors"]
-    async with KubeCluster() as without, httpx.AsyncClient(base_url=without.url) as client:
-        assert (await client.get("/apis/monitoring.coreos.com/v1")).status_code == 404
-        assert (await client.get("/version")).json()["major"] == "1"
 
 
 class Watch:
@@ -381,31 +278,6 @@ async def test_watches_end_in_time_with_a_bookmark_and_when_they_are_dropped(clu
 # --- deletion
 
 
-async def test_dependents_are_deleted_with_their_owner(cluster):
-    owner = cluster.apply(config_map("owner"))
-    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
-    cluster.apply({**config_map("owned"), "metadata": {"name": "owned", "ownerReferences": [reference]}})
-    cluster.delete("configmap", "owner")
-    await cluster.wait(lambda: cluster.find("configmap", "owned") is None, SECONDS, "the owned one to go")
-
-
-async def test_objects_with_a_missing_owner_are_deleted(cluster):
-    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "none"}
-    cluster.apply({**config_map("owned"), "metadata": {"name": "owned", "ownerReferences": [reference]}})
-    await cluster.wait(lambda: cluster.find("configmap", "owned") is None, SECONDS, "the orphan to go")
-
-
-async def test_foreground_deletion_removes_the_owner_last(cluster):
-    cluster.apply(workload())
-    await ready(cluster, "statefulset", "web", 2)
-    cluster.kubelet.keep("web-0")
-    cluster.delete("statefulset", "web", propagationPolicy="Foreground")
-    await cluster.wait(lambda: cluster.find("pod", "web-1") is None, SECONDS, "a pod to go")
-    assert "deletionTimestamp" in cluster.get("statefulset", "web")["metadata"]
-    cluster.kubelet.release()
-    await cluster.wait(lambda: cluster.find("statefulset", "web") is None, SECONDS, "the owner to go")
-
-
 async def test_a_finalizer_delays_deletion(cluster, http):
     cluster.apply({**config_map(), "metadata": {"name": "settings", "finalizers": ["a.b/c"]}})
     kept = (await http.delete(f"{MAPS}/settings")).json()
@@ -413,36 +285,6 @@ async def test_a_finalizer_delays_deletion(cluster, http):
     cluster.patch("configmap", "settings", {"metadata": {"finalizers": None}})
     assert cluster.find("configmap", "settings") is None
     assert (await http.delete(f"{MAPS}/settings")).status_code == 404
-
-
-async def test_deletion_preconditions(cluster, http):
-    cluster.apply(config_map())
-    body = json.dumps({"preconditions": {"uid": "another"}})
-    answer = await http.request("DELETE", f"{MAPS}/settings", content=body)
-    assert answer.status_code == 409
-
-
-async def test_deleting_a_namespace_deletes_its_objects(cluster):
-    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "speech"}})
-    cluster.apply(workload(), namespace="speech")
-    await cluster.wait(lambda: len(cluster.list("pod", namespace="speech")) == 2, SECONDS, "pods")
-    cluster.delete("namespace", "speech")
-    await cluster.wait(lambda: cluster.find("namespace", "speech") is None, SECONDS, "the namespace to go")
-    assert cluster.list("pod", namespace=None) == []
-
-
-async def test_a_claim_in_use_is_not_deleted(cluster):
-    size = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": size}
-    cluster.apply(claim)
-    using = template()
-    using["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
-    cluster.apply(workload(replicas=1, template=using))
-    await ready(cluster, "statefulset", "web", 1)
-    cluster.delete("persistentvolumeclaim", "data")
-    assert "deletionTimestamp" in cluster.get("persistentvolumeclaim", "data")["metadata"]
-    cluster.delete("statefulset", "web")
-    await cluster.wait(lambda: cluster.find("persistentvolumeclaim", "data") is None, SECONDS, "the claim to go")
 
 
 # --- controllers
@@ -479,16 +321,6 @@ async def test_a_stateful_set_updates_one_pod_at_a_time_from_the_highest_to_the_
     assert status["currentRevision"] == status["updateRevision"]
 
 
-async def test_a_stateful_set_scales(cluster):
-    cluster.apply(workload(replicas=1))
-    await ready(cluster, "statefulset", "web", 1)
-    cluster.scale("statefulset", "web", 3)
-    await ready(cluster, "statefulset", "web", 3)
-    cluster.scale("statefulset", "web", 1)
-    await cluster.wait(lambda: len(cluster.list("pod")) == 1, SECONDS, "one pod")
-    assert cluster.list("pod")[0]["metadata"]["name"] == "web-0"
-
-
 async def test_a_deployment_with_max_unavailable_zero_surges_first(cluster):
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
     cluster.apply(workload("Deployment", strategy=strategy))
@@ -507,50 +339,6 @@ async def test_a_deployment_with_max_unavailable_zero_surges_first(cluster):
     assert cluster.get("deployment", "web")["status"]["readyReplicas"] == 2
     cluster.kubelet.release()
     await cluster.wait(lambda: images(cluster) == [new, new], SECONDS, "both to be new")
-
-
-async def test_a_deleted_pod_is_recreated(cluster):
-    cluster.apply(workload("Deployment", replicas=1))
-    await ready(cluster, "deployment", "web", 1)
-    [old] = cluster.list("pod")
-    cluster.delete("pod", old["metadata"]["name"])
-    await cluster.wait(
-        lambda: [pod["metadata"]["uid"] for pod in cluster.list("pod")] not in ([], [old["metadata"]["uid"]]),
-        SECONDS,
-        "another pod",
-    )
-
-
-async def test_pods_wait_for_their_service_account(cluster):
-    needs = template()
-    needs["spec"]["serviceAccountName"] = "later"
-    cluster.apply(workload(template=needs))
-    await asyncio.sleep(0.05)
-    assert cluster.list("pod") == []
-    cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "later"}})
-    await ready(cluster, "statefulset", "web", 2)
-
-
-async def test_an_unschedulable_pod_has_a_condition(cluster):
-    greedy = template(resources={"limits": {"nvidia.com/gpu": 1}})
-    cluster.apply(workload(replicas=1, template=greedy))
-    await cluster.wait(lambda: cluster.get("pod", "web-0")["status"].get("conditions"), SECONDS, "a condition")
-    [scheduled] = cluster.get("pod", "web-0")["status"]["conditions"]
-    assert (scheduled["reason"], "Insufficient nvidia.com/gpu" in scheduled["message"]) == ("Unschedulable", True)
-
-
-async def test_endpoints_are_the_ready_pods(cluster):
-    cluster.apply(workload())
-    ports = [{"port": 80}]
-    spec = {"selector": {"app": "x"}, "ports": ports}
-    cluster.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": spec})
-    await ready(cluster, "statefulset", "web", 2)
-    cluster.kubelet.hold("web-0")
-    await ready(cluster, "statefulset", "web", 1)
-    [found] = cluster.list("endpointslice")
-    assert [endpoint["targetRef"]["name"] for endpoint in found["endpoints"] if endpoint["conditions"]["ready"]] == [
-        "web-1"
-    ]
 
 
 async def test_an_idle_pod_answers_through_the_proxy(cluster, http):
@@ -574,23 +362,6 @@ async def test_an_idle_pod_answers_through_the_proxy(cluster, http):
     )
 
 
-async def test_the_proxy_passes_headers_except_the_credentials_for_the_api_server(cluster, http):
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "web"}, "data": {"token": "YQ=="}}
-    cluster.apply(secret)
-    cluster.apply(config_map(**{"settings.json": '{"generation": 3, "settings": {"a": 1}}'}))
-    pod = template(ports=[{"name": "admin", "containerPort": 9090}, {"name": "settings", "containerPort": 9091}])
-    source = {"secretKeyRef": {"name": "web", "key": "token"}}
-    pod["spec"]["containers"][0]["env"] = [{"name": "SYRINX_SETTINGS_TOKEN", "valueFrom": source}]
-    pod["spec"]["volumes"] = [{"name": "settings", "configMap": {"name": "settings"}}]
-    cluster.apply(workload(replicas=1, template=pod))
-    await ready(cluster, "statefulset", "web", 1)
-    path = "/api/v1/namespaces/default/pods/web-0:9091/proxy/settings/web"
-    assert (await http.get(path, headers={"Authorization": "Bearer a"})).status_code == 401
-    assert cluster.kubelet.admins.tokenless == {"web-0"}
-    assert (await http.get(path, headers={"X-Syrinx-Token": "b"})).status_code == 401
-    assert (await http.get(path, headers={"X-Syrinx-Token": "a"})).json()["generation"] == 3
-
-
 # --- rights and faults
 
 
@@ -603,73 +374,8 @@ async def test_requests_without_a_matching_rule_are_forbidden():
         refusal = await http.get("/api/v1/configmaps")
         assert refusal.json()["message"].endswith('"configmaps" in API group "" at the cluster scope')
         assert [(asked.verb, asked.namespace) for asked in rights.denied] == [("create", "default"), ("list", "")]
-        assert rights.unused() == []
         cluster.apply(config_map())
         assert (await apply(http, f"{MAPS}/settings", config_map(a="1"))).status_code == 200
-
-
-async def test_unused_rights_are_listed():
-    rules = [{"apiGroups": [""], "resources": ["configmaps", "secrets"], "verbs": ["list"]}]
-    async with KubeCluster(rights=Rights.of_role(rules)) as cluster, httpx.AsyncClient(base_url=cluster.url) as http:
-        assert (await http.get(MAPS)).status_code == 200
-        assert cluster.rights.unused() == [("", "secrets", "list")]
-
-
-async def test_rights_come_from_bindings_to_an_account():
-    rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}
-    role = {"kind": "Role", "metadata": {"name": "reader", "namespace": "default"}, "rules": [rule]}
-    subjects = [{"kind": "ServiceAccount", "name": "operator"}]
-    reference = {"kind": "Role", "name": "reader"}
-    where = {"name": "reads", "namespace": "default"}
-    binding = {"kind": "RoleBinding", "metadata": where, "subjects": subjects, "roleRef": reference}
-    assert Rights.of_manifests([role, binding], "operator").rules == [("default", rule)]
-    assert Rights.of_manifests([role, binding], "other").rules == []
-
-
-RESTRICTED = {
-    "automountServiceAccountToken": False,
-    "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-}
-
-
-async def test_a_restricted_namespace_admits_only_restricted_pods(cluster):
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "strict", "labels": labels}})
-    careful = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, **template(securityContext=careful)}
-    pod["metadata"] = {"name": "a"}
-    await cluster.wait(lambda: cluster.get("serviceaccount", "default", "strict"), SECONDS, "the namespace's account")
-    rejection = refused(403, cluster.apply, pod, namespace="strict")
-    assert "runAsNonRoot != true" in rejection
-    assert "seccompProfile" in rejection
-    pod["spec"] |= RESTRICTED
-    cluster.apply(pod, namespace="strict")
-
-
-async def test_faults_apply_to_matching_requests(cluster, http):
-    cluster.apply(config_map())
-    cluster.faults.fail(429, "GET", "configmaps", skip=1, retry_after=2)
-    codes = [(await http.get(MAPS)).status_code for _ in range(3)]
-    assert codes == [200, 429, 200]
-    cluster.faults.fail(429, retry_after=2)
-    assert (await http.get(MAPS)).headers["Retry-After"] == "2"
-
-
-async def test_a_response_can_be_lost_after_the_request_took_effect(cluster, http):
-    cluster.faults.reset("PATCH", served=True)
-    with pytest.raises(httpx.HTTPError):
-        await apply(http, f"{MAPS}/settings", config_map())
-    assert cluster.find("configmap", "settings")
-
-
-async def test_a_server_stops_after_a_number_of_writes(cluster, http):
-    cluster.faults.stop_after_writes(1)
-    assert (await apply(http, f"{MAPS}/one", config_map("one"))).status_code == 201
-    with pytest.raises(httpx.HTTPError):
-        await http.get(MAPS)
-    assert cluster.faults.stopped.is_set()
-    cluster.faults.resume()
-    assert (await http.get(f"{MAPS}/one")).status_code == 200
 
 
 async def test_a_request_hangs_until_it_is_released(cluster, http):
@@ -679,9 +385,3 @@ async def test_a_request_hangs_until_it_is_released(cluster, http):
     assert not request.done()
     fault.release()
     assert (await request).status_code == 200
-
-
-async def test_kmock_reactions_take_precedence(cluster, http):
-    cluster.server["get /api/v1/namespaces/default/configmaps"] << 418
-    assert (await http.get(MAPS)).status_code == 418
-    assert (await http.get(SETS)).status_code == 200

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 from pathlib import Path
@@ -39,7 +38,7 @@ async def test_killed_and_started_again_it_carries_out_an_edit_and_stops_on_sigt
 
 async def test_an_invalid_option_is_reported_at_start(harness):
     async with harness.operator(SYRINX_STAGE_ACCESS="sideways") as operator:
-        await operator.running.wait()
+        await operator.ended()
     assert operator.code == 1
     message = "syrinx-operator: SYRINX_STAGE_ACCESS: 'sideways' is not accepted; expected direct or proxy"
     assert operator.output.strip() == message
@@ -48,9 +47,9 @@ async def test_an_invalid_option_is_reported_at_start(harness):
 async def test_a_port_in_use_is_reported_at_start(harness):
     async with harness.operator() as first:
         await first.ready()
-        async with harness.operator(SYRINX_PORT=str(first.port)) as second, asyncio.timeout(30):
-            await second.running.wait()
-        assert second.running.returncode == 1
+        async with harness.operator(SYRINX_PORT=str(first.port)) as second:
+            await second.ended()
+        assert second.code == 1
         assert "address already in use" in second.output
 
 

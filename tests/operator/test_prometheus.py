@@ -15,12 +15,11 @@ import pytest
 from support.http_server import ScriptedResponse, http_server
 from support.prometheus import OWNER, find_prometheus, history, recorded, running
 from support.tls import Authority
-from syrinx_operator.cluster import prometheus
 from syrinx_operator.cluster.prometheus import CLOCK_QUERY, DEFAULT_ACCESS, Access, access, counters_query, selector
 from syrinx_operator.cluster.state import Owner
 from syrinx_operator.cluster.tuning import MetricsReader, window
 from syrinx_operator.resource.knobs import TUNED_STAGES, Identity
-from syrinx_operator.resource.spec import MonitoringSpec, PipelineSpec, PodMonitorSpec, default_pipeline
+from syrinx_operator.resource.spec import PipelineSpec, default_pipeline
 from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.resource.tuning import PrometheusSpec, SloSpec, TtfaObjective, TuningSpec
 from syrinx_operator.resource.tuning_status import State
@@ -157,35 +156,10 @@ async def test_stream_outcomes_are_read_by_arm(address):
     }
 
 
-async def test_requests_are_read_by_task_type(address):
-    _, found = await evidence(address)
-    assert {name: served.requests for name, served in found.streams.items()} == {"CustomVoice": 25, "Base": 1}
-    assert (found.live_streams, found.replicas[0].frames) == (26, 8)
-
-
-async def test_missing_series_are_reported():
-    async with running(find_prometheus(), history(time.time())) as url:
-        found = await measured(url, Owner("demo", "elsewhere", "u-2", generation=1))
-    assert found.reason == "Missing"
-    assert "demo-gateway-…" in found.problem and "elsewhere" in found.problem
-
-
-async def test_a_prometheus_that_stopped_scraping_is_stale():
-    async with running(find_prometheus(), history(time.time() - 150)) as url:
-        assert (await measured(url)).reason == "Stale"
-        slow = MonitoringSpec(pod_monitor=PodMonitorSpec(interval_seconds=60))
-        assert (await measured(url, monitoring=slow)).problem == ""
-
-
 @pytest.mark.parametrize(("age", "reason"), [(80.0, ""), (95.0, "Stale"), (None, "Missing")])
 async def test_no_data_is_never_zero(age, reason):
     found = await measured_of([] if age is None else [gateway_of(demo="0", age=age)])
     assert (found.reason, found.task_types, found.live_streams) == (reason, (), 0)
-
-
-async def test_metrics_of_talkers_and_codecs_alone_are_not_enough():
-    alone = {"metric": {"__name__": "syrinx_max_num_seqs", "pod": "demo-talker-0"}, "values": [[time.time(), "4"]]}
-    assert (await measured_of([alone])).reason == "Missing"
 
 
 @pytest.mark.parametrize("seconds", [-60.0, 60.0])
@@ -231,16 +205,6 @@ async def test_an_invalid_counter_value_is_an_error(label, value):
         "Error",
         "spec.tuning.prometheus: Prometheus returned values that are not counters",
     )
-
-
-async def test_unrequested_series_are_ignored():
-    more = recorded()
-    result = more[counters_query(OWNER, 300)]["data"]["result"]
-    result.append({"metric": {"__name__": "up", "pod": "x"}, "values": [[1.0, "1"]]})
-    result.append({"metric": {"__name__": "up", "pod": "demo-talker-0"}, "values": [[1.0, "1"]]})
-
-    async with http_server(lambda asked: ScriptedResponse(json.dumps(more[asked.query["query"]]).encode())) as server:
-        assert (await measured(server.url)).live_streams == 26
 
 
 async def test_bucket_boundaries_may_have_a_decimal_point():
@@ -358,23 +322,16 @@ async def test_text_of_an_invalid_response_is_not_repeated(answer, message):
     assert message in found.problem and "SECRET" not in found.problem
 
 
-async def test_a_too_large_response_is_refused(monkeypatch):
-    monkeypatch.setattr(prometheus, "MAX_ANSWER_BYTES", 1 << 20)
-    async with http_server(answers(body=b" " * (3 << 20))) as server:
-        assert "larger than 1 MiB" in (await measured(server.url)).problem
+async def test_a_too_large_response_is_refused():
+    async with http_server(answers(body=b" " * (9 << 20))) as server:
+        assert "larger than 8 MiB" in (await measured(server.url)).problem
 
 
-async def test_a_silent_prometheus_times_out(monkeypatch):
-    monkeypatch.setattr(prometheus, "TIMEOUT", 0.05)
+@pytest.mark.virtual
+async def test_a_silent_prometheus_times_out():
     async with http_server(answers(hang=True)) as server:
         found = await measured(server.url)
-    assert (found.reason, "within 0.05 seconds" in found.problem) == ("Error", True)
-
-
-async def test_an_unreachable_address():
-    async with http_server(answer_recorded) as server:
-        pass
-    assert (await measured(server.url)).reason == "Error"
+    assert (found.reason, "within 10 seconds" in found.problem) == ("Error", True)
 
 
 # Token and CA ------------------------------------------------------------------------------------------------
@@ -398,12 +355,6 @@ async def test_an_invalid_token_file_is_reported_without_its_content(tmp_path, c
     async with http_server(answer_recorded) as server:
         found = await measured(server.url, access=Access(url=server.url, token_file=str(token)))
     assert found.problem == f"spec.tuning.prometheus: {token} contains no token"
-
-
-async def test_a_missing_token_file_is_reported(tmp_path):
-    async with http_server(answer_recorded) as server:
-        found = await measured(server.url, access=Access(url=server.url, token_file=str(tmp_path / "token")))
-    assert "No such file" in found.problem
 
 
 async def test_servers_are_verified_with_the_mounted_ca(tmp_path):

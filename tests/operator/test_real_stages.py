@@ -6,32 +6,22 @@ import asyncio
 import base64
 import contextlib
 import os
-import re
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
-import msgspec
 import numpy as np
 import pytest
 import yaml
 
 from support.kube import KubeCluster
 from support.kube.controllers import is_ready
-from support.operator import Harness
+from support.operator import SECONDS, Harness
 from support.operator_process import OperatorProcess
 from support.rbac import rights
-from support.tuning import trial
-from syrinx_operator.cluster.state import parse_pipeline
-from syrinx_operator.resource.knobs import Knob, setting_of
-from syrinx_operator.resource.tuning_status import State
-from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
 from syrinx_stages.contract.family import FAMILY
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 60.0
-"""Timeout for any step on a busy machine."""
 TEXT = "The old teacher carried seven green apples before breakfast. Her brother opened a broken window."
 SEED = 7
 
@@ -147,42 +137,6 @@ async def test_the_lifecycle_of_a_pipeline(harness, cluster):
         assert cluster.rights.denied == []
 
 
-async def test_the_lifecycle_of_a_colocated_pipeline(harness, cluster):
-    async with harness.operator(SYRINX_STAGE_ACCESS="direct"):
-        resource = yaml.safe_load((ROOT / "examples" / "pipeline.yaml").read_text())
-        resource["spec"] |= {"topology": "Colocated"}
-        cluster.apply(resource)
-        await harness.settled()
-        assert {name.rpartition("-")[0] for name in pods(cluster)} >= {"demo-talker", "demo-redis"}
-        assert not any("codec" in name for name in pods(cluster))
-        pcm = await synthesize(cluster)
-        assert is_speech(pcm)
-        status = cluster.get("ttspipeline", "demo")["status"]
-        assert (status["talker"]["summary"], status["codec"]["summary"]) == ("1/1", "1/1")
-
-        # A live edit of both stages: in force, and no pod is touched.
-        before = pods(cluster)
-        edit(cluster, talker={"maxNumSeqs": 3}, codec={"chunkRamp": [1, 2, 4]})
-        await harness.settled()
-        assert (await settings(cluster, "demo-talker-0"))["max_num_seqs"] == 3
-        assert (await settings(cluster, "demo-talker-0", "codec"))["chunk_ramp"] == [1, 2, 4]
-        assert pods(cluster) == before
-
-        # Scale out both and kill a pod with both stages during a stream: the audio does not change.
-        edit(cluster, talker={"replicas": 2})
-        await harness.settled()
-        assert set(pods(cluster)) == {*before, "demo-talker-1"}
-        assert await synthesize(cluster, at_frame(5, lambda: kill_talkers(cluster))) == pcm
-        await harness.wait(lambda: restarts(cluster) >= 1, "a restart is counted")
-        await harness.settled()
-        # Ready is True as soon as one of the two killed replicas is back.
-        await harness.wait(
-            lambda: cluster.get("ttspipeline", "demo")["status"]["codec"]["summary"] == "2/2", "both replicas are ready"
-        )
-        assert (await settings(cluster, "demo-talker-1", "codec"))["chunk_ramp"] == [1, 2, 4]
-        assert cluster.rights.denied == []
-
-
 async def test_edits_of_single_replicas_cost_no_request(harness, cluster):
     """A second pod serves before the first one is replaced; one that cannot serve replaces nothing."""
     async with harness.operator(SYRINX_STAGE_ACCESS="proxy"):
@@ -216,58 +170,6 @@ async def test_edits_of_single_replicas_cost_no_request(harness, cluster):
             )
         assert served == [pcm] * len(served)
         assert cluster.rights.denied == []
-
-
-async def test_a_canary_costs_no_request(harness, cluster):
-    """A version that does not start is rolled back; one that serves gets its share of the requests, then all."""
-    async with harness.operator(SYRINX_STAGE_ACCESS="proxy"):
-        resource = yaml.safe_load((ROOT / "examples" / "pipeline.yaml").read_text())
-        canary = {"steps": [{"weight": 50, "pauseSeconds": 0}], "minRequests": 5}
-        resource["spec"] = {**resource["spec"], "rollout": {"canary": canary}}
-        cluster.apply(resource)
-        await harness.settled()
-        pcm = await synthesize(cluster)
-
-        def phase() -> str:
-            return cluster.get("ttspipeline", "demo")["status"].get("canary", {}).get("phase", "")
-
-        async with requests(cluster) as served:
-            before = pods(cluster)
-            edit(cluster, image="example/stages:2", talker={"env": [{"name": "PYTHONHOME", "value": "/nowhere"}]})
-            await harness.wait(lambda: phase() == "RolledBack", "the version is rolled back", 2 * SECONDS)
-            await harness.wait(lambda: pods(cluster) == before, "no pod was touched, and none is left", SECONDS)
-            degraded = harness.condition("Degraded")
-            assert degraded["reason"] == "CanaryFailed" and "exit code 1" in degraded["message"]
-
-            edit(cluster, talker={"env": []})
-            await harness.wait(lambda: phase() == "Running", "the canary serves", 2 * SECONDS)
-            forwarded = 0.0
-
-            def is_over() -> bool:
-                nonlocal forwarded
-                gateway = next((pod for pod in pods(cluster) if pod.startswith("demo-gateway")), None)
-                if gateway is not None and phase() == "Running":
-                    forwarded = max(forwarded, answered(cluster, gateway))
-                return is_rolled_out(cluster, before, "example/stages:2")
-
-            await harness.wait(is_over, "it is rolled out", 3 * SECONDS)
-            assert forwarded >= 5
-        assert served == [pcm] * len(served)
-        assert cluster.rights.denied == []
-
-
-def answered(cluster: KubeCluster, gateway: str) -> float:
-    """Returns how many requests a gateway has forwarded to a canary; 0 if it does not respond."""
-    with contextlib.suppress(httpx.TransportError):
-        text = metrics(cluster, gateway)
-        found = re.search(r'^syrinx_canary_forwards_total{.*outcome="answered".*} (.*)$', text, re.MULTILINE)
-        return float(found[1]) if found else 0.0
-    return 0.0
-
-
-def metrics(cluster: KubeCluster, pod: str) -> str:
-    address = cluster.get("pod", pod)["status"].get("podIP")
-    return httpx.get(f"http://{address}:9090/metrics", timeout=5.0, trust_env=False).text
 
 
 @contextlib.asynccontextmanager
@@ -343,37 +245,3 @@ def left(cluster: KubeCluster) -> list[str]:
     kinds = [kind.plural for kind in cluster.api.kinds if kind.namespaced]
     found = [obj for kind in kinds for obj in cluster.list(kind, "syrinx.dev/pipeline=demo")]
     return [f"{obj['kind']}/{obj['metadata']['name']}" for obj in found]
-
-
-@pytest.mark.night
-async def test_real_stages_run_overrides_until_they_expire_without_an_operator(harness, cluster):
-    async with harness.operator(SYRINX_STAGE_ACCESS="proxy") as operator:
-        cluster.apply(yaml.safe_load((ROOT / "examples" / "pipeline.yaml").read_text()))
-        edit(cluster, tuning={"mode": "Auto", "intervalSeconds": 60})
-        await harness.settled()
-        asked = (await settings(cluster, "demo-codec-0"))["max_num_seqs"]
-        pcm = await synthesize(cluster)
-        await operator.stop()
-    chosen = setting_of(parse_pipeline(cluster.get("ttspipeline", "demo")).spec)
-    tried = chosen.with_value(Knob.CODEC_ROWS, 1).with_value(Knob.TALKER_ROWS, 2)
-    replicas = ("demo-talker-0", "demo-codec-0")
-    running = trial(tried, chosen, datetime.now(UTC), replicas=replicas, period_seconds=120.0)
-    state = State(mode="Auto", phase="Trial", requested=chosen, chosen=chosen, trial_count=3, trial=running)
-    cluster.patch("configmap", "demo-tuning", {"data": {"tuning.json": msgspec.json.encode(state).decode()}})
-    (gateway,) = (name for name in pods(cluster) if name.startswith("demo-gateway"))
-    async with harness.operator(SYRINX_STAGE_ACCESS="proxy") as operator:
-        async with asyncio.timeout(SECONDS):
-            while "arm" not in await settings(cluster, gateway):
-                await asyncio.sleep(0.1)
-        assert (await settings(cluster, "demo-codec-0"))["max_num_seqs"] == 1
-        assert (await settings(cluster, "demo-talker-0"))["max_num_seqs"] == 2
-        assert await synthesize(cluster) == pcm, "the audio does not change"
-        await operator.kill()
-    assert re.search(
-        r'^syrinx_streams_accepted_total{.*arm="[0-9a-f]".*} 1.0$', metrics(cluster, gateway), re.MULTILINE
-    )
-    async with asyncio.timeout(OVERRIDE_TTL_SECONDS + SECONDS):
-        while (await settings(cluster, "demo-codec-0"))["max_num_seqs"] != asked:
-            await asyncio.sleep(0.5)
-        while "arm" in await settings(cluster, gateway):
-            await asyncio.sleep(0.5)

@@ -9,10 +9,9 @@ import pytest
 
 from support.listeners import CHUNKS, Listeners
 from support.operator import Harness
-from support.tuning import scaled, trial
+from support.tuning import scaled
 from support.virtual import now
-from syrinx_operator.resource.knobs import Knob, Setting
-from syrinx_operator.resource.stage_config import Stage
+from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.tuning_status import CallPoint, Measured, Peak, Replicas, State, StepPoint
 from syrinx_stages.contract.settings import DEFAULT_RAMP
 
@@ -99,20 +98,6 @@ async def test_replicas_that_are_not_needed_drain(harness):
     assert "ScaledDown" in reasons(harness)
 
 
-async def test_nothing_is_removed_during_a_trial(harness):
-    await started(harness, per_second=0.5, tuning={"mode": "Auto", "intervalSeconds": 5})
-    candidate = ASKED.with_value(Knob.CODEC_ROWS, 16)
-    running = trial(candidate, ASKED, now(), replicas=("demo-talker-0", *CODECS), period_seconds=60.0)
-    replicas = known(peaks=(Peak(now() - timedelta(minutes=9, seconds=55), 2),))
-    write_state(harness, replicas, mode="Auto", trial=running)
-    async with harness.operator() as operator:
-        await operator.ready()
-        await operator.reconciled(20)
-        state = msgspec.json.decode(harness.cluster.get("configmap", "demo-tuning")["data"]["tuning.json"], type=State)
-        assert state.trial is not None and state.replicas.stages[Stage.CODEC].wanted == 1
-        assert counts(harness) == (1, 2)
-
-
 async def test_another_autoscaler_is_respected(harness):
     await started(harness)
     target = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "demo-codec"}
@@ -128,17 +113,6 @@ async def test_another_autoscaler_is_respected(harness):
         assert count(harness, "codec") == 3
         harness.cluster.delete("horizontalpodautoscaler", "codecs")
         await harness.wait(lambda: count(harness, "codec") == 4, "Syrinx decides again", 120)
-
-
-async def test_mode_recommend_changes_nothing(harness):
-    recommend = {"autoscaling": {"mode": "Recommend", "maxReplicas": 4}}
-    await started(harness, talker=recommend, codec={"replicas": 2, **recommend})
-    write_state(harness, known())
-    async with harness.operator() as operator:
-        await harness.wait(lambda: "ScalingRecommended" in reasons(harness), "a recommendation", 120)
-        await operator.reconciled(3)
-        assert counts(harness) == (1, 2)
-        assert "codec 2 (4 recommended)" in harness.cluster.get("ttspipeline", "demo")["status"]["tuning"]["replicas"]
 
 
 async def test_the_count_stays_when_an_autoscaler_is_replaced_by_syrinx_and_back(harness):

@@ -8,7 +8,6 @@ from functools import partial
 import pytest
 
 from support.operator import Harness, RunningOperator
-from support.virtual import now
 
 pytestmark = pytest.mark.virtual
 STEPS = 60
@@ -113,24 +112,14 @@ def _confirmed(harness: Harness, rows: int) -> bool:
     return codec["settings"]["maxNumSeqs"] == rows and codec.get("confirmedGeneration") == codec["settingsGeneration"]
 
 
-async def test_sigterm_stops_it_quickly_and_releases_its_leases(harness):
-    async with harness.operator() as operator:
-        harness.apply()
-        await harness.settled()
-        assert harness.lease()["holderIdentity"] == "operator-0"
-        async with asyncio.timeout(10):
-            await operator.stop()
-        assert operator.code == 0
-    assert harness.lease()["holderIdentity"] == ""
-
-
-async def test_sigterm_during_a_reconcile_stops_it_quickly(harness):
+async def test_sigterm_during_a_reconcile_stops_it_and_releases_its_lease(harness):
     hanging = harness.cluster.faults.hang("PATCH", "statefulsets")
     async with harness.operator() as operator:
         harness.apply()
         await harness.wait(hanging.struck.is_set, "it is in the middle of things")
-        async with asyncio.timeout(10):
-            await operator.stop()
+        await operator.stop()
+        assert operator.code == 0
+    assert harness.lease()["holderIdentity"] == ""
     hanging.release()
     async with harness.operator("operator-1"):
         await harness.settled()
@@ -150,35 +139,3 @@ async def test_a_second_operator_takes_over_when_the_first_stops(harness):
         harness.apply(talker={"replicas": 2})
         await harness.wait(lambda: len(harness.talkers()) == 2, "the other carries the edit out")
         assert harness.lease()["holderIdentity"] == watches.name
-
-
-async def test_a_killed_operator_is_replaced_when_its_lease_expires(harness):
-    async with harness.operator("operator-0", SYRINX_LEASE_SECONDS="2") as first:
-        harness.apply()
-        await harness.settled()
-        await first.kill()
-    harness.apply(talker={"replicas": 2})
-    async with harness.operator("operator-1", SYRINX_LEASE_SECONDS="2"):
-        await harness.wait(lambda: len(harness.talkers()) == 2, "the next one carries the edit out")
-    assert harness.lease()["leaseTransitions"] == 1
-
-
-async def test_a_pipeline_that_an_operator_of_an_earlier_version_holds_is_left_alone(harness):
-    """A rolling upgrade: the earlier version held each pipeline by a Lease of its own."""
-
-    def renew() -> None:
-        time = now().isoformat(timespec="microseconds").replace("+00:00", "Z")
-        spec = {"holderIdentity": "earlier", "leaseDurationSeconds": 3, "renewTime": time}
-        harness.cluster.apply({**lease, "spec": spec})
-
-    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "demo-operator"}}
-    renew()
-    harness.apply()
-    async with harness.operator(SYRINX_LEASE_SECONDS="3") as operator:
-        await operator.ready()
-        for _ in range(5):
-            await operator.reconciled(1)
-            renew()
-        assert harness.writes() == []
-        assert 'outcome="standby"' in operator.metrics()
-        await harness.settled()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -11,10 +10,10 @@ import pytest
 
 from support.listeners import Listeners
 from support.operator import Harness
-from support.tuning import earlier_state, trial
+from support.tuning import trial
 from support.virtual import now
 from syrinx_operator.resource.knobs import Knob, Setting
-from syrinx_operator.resource.tuning_status import Guard, Soak, State
+from syrinx_operator.resource.tuning_status import State
 from syrinx_stages.contract.settings import DEFAULT_RAMP
 
 pytestmark = pytest.mark.virtual
@@ -136,12 +135,10 @@ def _renewed(harness: Harness, pod: str, before: int) -> bool:
     ("edit", "asked"),
     [
         ({"tuning": {"mode": "Off"}}, 8),
-        ({"tuning": {"mode": "Recommend"}}, 8),
         ({"tuning": {"mode": "Auto", "paused": True}}, 16),
         ({"codec": {"replicas": 2, "maxNumSeqs": 5}}, 5),
-        ({"tuning": {"mode": "Auto", "bounds": {"codecMaxNumSeqs": {"max": 8}}}}, 8),
     ],
-    ids=["Off", "Recommend", "paused", "a knob", "bounds"],
+    ids=["Off", "paused", "a knob"],
 )
 async def test_an_edit_ends_a_trial_immediately(pipeline, edit, asked):
     harness = pipeline
@@ -157,18 +154,6 @@ async def test_an_edit_ends_a_trial_immediately(pipeline, edit, asked):
         assert (rows(harness, base=True), configured(harness)) == ([asked, asked], asked)
         assert [record.verdict for record in recorded(harness).history] == ["Superseded"]
         assert len([message for message in messages(harness, "Superseded") if "trial 3" in message]) == 1
-
-
-async def test_leftover_overrides_are_ended_by_the_next_operator(pipeline):
-    """An operator was killed between its verdict and applying it."""
-    harness = pipeline
-    write_state(harness, in_trial(counting=True))
-    async with harness.operator() as operator:
-        await harness.wait(lambda: rows(harness) == [32, 32], "all codecs run the candidate")
-        await operator.kill()
-    write_state(harness, tuner_state())
-    async with harness.operator():
-        await harness.wait(lambda: rows(harness) == [16, 16] and not overridden(harness), "it is over")
 
 
 async def test_a_restarted_codec_ends_its_trial(pipeline):
@@ -192,27 +177,15 @@ def _counted(metrics: str, verdict: str) -> bool:
     return line in metrics
 
 
-async def test_an_unchanged_state_causes_no_writes(pipeline):
+async def test_the_chosen_setting_survives_a_lost_record(pipeline):
     harness = pipeline
-    soak = Soak(id=3, before=ASKED, start_time=now(), rate=1.0, guard=Guard(expected_bad=0.1))
-    write_state(harness, tuner_state(phase="Soaking", soak=soak))
-    async with harness.operator() as operator:
-        await harness.wait(lambda: rows(harness) == [16, 16], "what was chosen is in force")
-        await harness.quiet(operator)
-        before = len(harness.cluster.kubelet.admins.puts)
-        await harness.quiet(operator)
-        assert len(harness.cluster.kubelet.admins.puts) == before
-
-
-async def loses(harness: Harness, loss: Callable[[], object]) -> None:
-    """Loses something while no operator runs. Nothing but the chosen setting is ever in force."""
     write_state(harness, tuner_state())
     async with harness.operator() as operator:
         await harness.wait(lambda: rows(harness) == [16, 16], "what was chosen is in force")
         await harness.quiet(operator)
     generation = harness.cluster.get("ttspipeline", "demo")["status"]["codec"]["settingsGeneration"]
     puts = len(harness.cluster.kubelet.admins.puts)
-    loss()
+    harness.cluster.delete("configmap", RECORD)
     async with harness.operator() as operator:
         await operator.ready()
         await harness.wait(lambda: tuning(harness).get("chosen", {}).get("codecMaxNumSeqs") == 16, "it is remembered")
@@ -220,51 +193,9 @@ async def loses(harness: Harness, loss: Callable[[], object]) -> None:
     assert tuning(harness)["trialCount"] == 3
     assert recorded(harness).chosen == CHOSEN
     assert harness.cluster.get("ttspipeline", "demo")["status"]["codec"]["settingsGeneration"] == generation
-    assert len(harness.cluster.kubelet.admins.puts) == puts
-
-
-async def test_the_chosen_setting_survives_a_lost_status(pipeline):
-    await loses(pipeline, lambda: pipeline.cluster.patch("ttspipeline", "demo", {"status": None}, subresource="status"))
-    assert messages(pipeline, "TuningStateLost") == []
-
-
-async def test_the_chosen_setting_survives_a_lost_record(pipeline):
-    await loses(pipeline, lambda: pipeline.cluster.delete("configmap", RECORD))
-    (message,) = messages(pipeline, "TuningStateLost")
-    assert message.startswith("ConfigMap demo-tuning is missing")
-
-
-async def test_the_chosen_setting_survives_a_damaged_record(pipeline):
-    await loses(pipeline, lambda: pipeline.cluster.patch("configmap", RECORD, {"data": {"tuning.json": "{"}}))
-    (message,) = messages(pipeline, "TuningStateLost")
-    assert message.startswith("ConfigMap demo-tuning is not readable")
-
-
-async def test_the_chosen_setting_of_an_earlier_version_is_taken_over_and_its_trial_ends(pipeline):
-    harness = pipeline
-    text = json.dumps(earlier_state())
-    harness.cluster.patch("configmap", RECORD, {"data": {"tuning.json": text}}, manager="syrinx-operator")
-    async with harness.operator() as operator:
-        await harness.wait(lambda: rows(harness) == [16, 16], "what was chosen is in force")
-        await harness.quiet(operator)
-    assert (recorded(harness).chosen, recorded(harness).trial_count, recorded(harness).trial) == (CHOSEN, 3, None)
-    assert overridden(harness) == []
+    assert len(harness.cluster.kubelet.admins.puts) == puts, "nothing but the chosen setting was ever in force"
     (message,) = messages(harness, "TuningStateLost")
-    assert message.startswith("ConfigMap demo-tuning is not readable as a whole") and "$.trial" in message
-
-
-async def test_the_state_that_earlier_versions_kept_in_the_status_is_taken_over(pipeline):
-    harness = pipeline
-    state = json.loads(msgspec.json.encode(in_trial(counting=True)))
-    harness.cluster.delete("configmap", RECORD)
-    for written in (None, state):
-        harness.cluster.patch("ttspipeline", "demo", {"status": {"tuning": written}}, subresource="status")
-    assert tuning(harness)["trial"]["periodSeconds"], "the definition keeps fields that it does not know"
-    async with harness.operator():
-        await harness.wait(lambda: rows(harness) == [32, 32], "all codecs run the candidate")
-        assert (recorded(harness).chosen, recorded(harness).trial_count) == (CHOSEN, 3)
-        await harness.wait(lambda: "periodSeconds" not in tuning(harness).get("trial", {}), "it has left the status")
-    assert messages(harness, "TuningStateLost") == []
+    assert message.startswith("ConfigMap demo-tuning is missing")
 
 
 async def test_the_record_of_another_owner_is_not_touched_and_nothing_is_tried(pipeline):
@@ -278,17 +209,6 @@ async def test_the_record_of_another_owner_is_not_touched_and_nothing_is_tried(p
         assert harness.cluster.get("configmap", RECORD)["data"] == {"mine": "x"}
         harness.cluster.delete("configmap", RECORD)
         await harness.wait(lambda: recorded(harness).requested == ASKED, "the state is recorded again")
-
-
-async def test_a_deleted_pipelines_metrics_are_removed(pipeline):
-    harness = pipeline
-    async with harness.operator() as operator:
-        await operator.until(lambda: "syrinx_tuning_knob{" in operator.get("/metrics").text, "they are there")
-        assert 'pipeline="demo",pipeline_namespace="default"' in operator.metrics()
-        harness.cluster.delete("ttspipeline", "demo")
-        await operator.until(
-            lambda: "syrinx_tuning_knob{" not in operator.get("/metrics").text, "the series are removed"
-        )
 
 
 FEW = {
@@ -339,18 +259,6 @@ async def test_a_bad_setting_is_improved_under_load_while_the_operator_is_killed
         await harness.wait(lambda: harness.condition("TuningReady")["reason"] == "Soaking", "the condition says so")
     finally:
         await operator.stop()
-
-
-async def test_mode_recommend_only_reports_candidates(harness):
-    listeners(harness)
-    harness.apply(**{**FEW, "tuning": {**FEW["tuning"], "mode": "Recommend"}})
-    async with harness.operator():
-        await harness.settled()
-        await harness.wait(lambda: "recommendation" in tuning(harness), "a recommendation", 180)
-        assert tuning(harness)["recommendation"]["setting"]["codecMaxNumSeqs"] == 2
-        assert (rows(harness), configured(harness)) == ([1, 1], 1)
-        assert not [put for _, put in harness.cluster.kubelet.admins.puts if put["settings"].get("max_num_seqs") == 2]
-        assert len(messages(harness, "Recommended")) == 1
 
 
 async def test_gateways_that_report_no_outcomes_are_named(harness):

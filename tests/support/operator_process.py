@@ -1,22 +1,49 @@
-"""Runs the operator as a real process against the emulated cluster."""
+"""Runs the operator, and commands, as real processes against the emulated cluster."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import re
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import httpx
 
 from support.http_client import HTTP
+from support.kube import KubeCluster
 from support.operator import SECONDS, Answer, RunningOperator
+from support.virtual import VirtualLoop
 from syrinx_operator.local import die_with_parent
 
-_NUMBERS = itertools.count(1)
+_STARTS = itertools.count()
+
+
+async def run(cluster: KubeCluster, directory: Path, *command: str | Path, **environment: str) -> tuple[int, str]:
+    """Runs a command with the cluster's kubeconfig; returns its exit status and output."""
+    loop = asyncio.get_running_loop()
+    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    kubeconfig = str(cluster.kubeconfig(directory / "kubeconfig"))
+    with loop.real() if isinstance(loop, VirtualLoop) else contextlib.nullcontext():
+        process = await asyncio.create_subprocess_exec(
+            *command, env={**os.environ, "PATH": programs, "KUBECONFIG": kubeconfig, **environment},
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        async with asyncio.timeout(SECONDS):
+            output, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, output.decode()
+
+
+def served_port(log: Path) -> int:
+    """Returns the port of an operator's probes, which its log names. Raises httpx.ConnectError before it is bound."""
+    if found := re.search(r"/readyz on port (\d+)", log.read_text()):
+        return int(found[1])
+    raise httpx.ConnectError("the operator does not serve yet")
 
 
 class OperatorProcess(RunningOperator):
@@ -24,7 +51,7 @@ class OperatorProcess(RunningOperator):
 
     def __init__(self, *arguments: Any, **environment: str) -> None:
         super().__init__(*arguments, **{"SYRINX_PORT": "0", **environment})
-        self._log = self.directory / f"{self.name}-{next(_NUMBERS)}.log"
+        self._log = self.directory / f"{self.name}-{next(_STARTS)}.log"
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -33,19 +60,16 @@ class OperatorProcess(RunningOperator):
         return self._process
 
     @property
+    def port(self) -> int:
+        return served_port(self._log)
+
+    @property
     def code(self) -> int | None:
         return self.running.returncode
 
     @property
     def log(self) -> str:
         return self._log.read_text()
-
-    @property
-    def port(self) -> int:
-        """The port that its log says. Raises httpx.ConnectError before it does."""
-        if found := re.search(r"/readyz on port (\d+)", self.log):
-            return int(found[1])
-        raise httpx.ConnectError("the operator does not listen yet")
 
     async def start(self) -> None:
         command = ("-m", "kopf", "run", "--standalone", "-m", "syrinx_operator.main", *self.scope)
@@ -57,12 +81,16 @@ class OperatorProcess(RunningOperator):
                 env={**inherited, **kubeconfig, **self.environment}, stdout=log, stderr=log,
             )  # fmt: skip
 
+    async def ended(self) -> None:
+        """Waits until it has ended by itself."""
+        async with asyncio.timeout(SECONDS):
+            await self.running.wait()
+
     async def stop(self) -> None:
         if self.code is None:
             self.running.send_signal(signal.SIGTERM)
             try:
-                async with asyncio.timeout(SECONDS):
-                    await self.running.wait()
+                await self.ended()
             except TimeoutError:
                 await self.kill()
                 raise AssertionError(f"the operator did not stop\n{self.output}") from None

@@ -21,7 +21,6 @@ from support.virtual import stamp
 
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
-JSON = "application/json-patch+json"
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _KEPT = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "generateName")
 
@@ -96,9 +95,9 @@ class Api:
                 "PatchOptions.meta.k8s.io", "", ("force", "Forbidden: may not be specified for non-apply patch")
             )
         old = self.get(kind, namespace, name)
-        if form not in (MERGE, JSON):
+        if form != MERGE:
             raise ApiError(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {form}")
-        new = (patches.merge_patch if form == MERGE else patches.json_patch)(copy(old), body)
+        new = patches.merge_patch(copy(old), body)
         self._identify(kind, namespace, new, name)
         return self._update(kind, old, new, write, subresource), False
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-import kmock
 import msgspec
 import yaml
+from aiohttp import web
 
 from support.kube import select
 from support.kube.api import APPLY, MERGE, Api, Write
@@ -90,9 +90,11 @@ class KubeCluster:
             self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         for crd in self._crds:
             self._install(crd)
-        handler = await self._cleanup.enter_async_context(self.server)
-        served = await self._cleanup.enter_async_context(kmock.Server(handler))
-        self.url = str(served.url).rstrip("/")
+        runner = web.ServerRunner(web.Server(self.server), shutdown_timeout=1.0)
+        await runner.setup()
+        self._cleanup.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         self._cleanup.push_async_callback(self._stop)
         self._running = asyncio.create_task(self.manager.run(), name="the cluster's controllers")
         self.manager.wake()

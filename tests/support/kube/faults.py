@@ -33,7 +33,6 @@ class Fault:
     skip: int
     times: int | None
     error: ApiError | None = None
-    seconds: float = 0.0
     reset: bool = False
     hang: bool = False
     served: bool = False
@@ -97,10 +96,6 @@ class Faults:
     ) -> Fault:
         """Closes the connection; with `served` after the request has taken effect."""
         return self._add(method, path, skip, times, reset=True, served=served)
-
-    def slow(self, seconds: float, method: str = ".*", path: str = "", *, times: int | None = None) -> Fault:
-        """Delays requests."""
-        return self._add(method, path, 0, times, seconds=seconds)
 
     def stop_after_writes(self, count: int) -> None:
         """Serves `count` more writes, then closes every connection until `resume`."""

@@ -22,7 +22,7 @@ from syrinx_stages.contract.settings import TOKEN_HEADER, TOKEN_VARIABLE
 
 
 class IdleKubelet(Controller):
-    """Makes every pod ready immediately, except those that a test holds, breaks or keeps."""
+    """Makes every pod ready immediately, except those that a test holds or breaks."""
 
     manager = "kubelet"
 
@@ -31,7 +31,6 @@ class IdleKubelet(Controller):
         self._addresses = addresses
         self._held: dict[str, str] = {}
         self._broken: dict[str, tuple[str, str]] = {}
-        self._kept: set[str] = set()
         self._restarts: dict[str, int] = {}
         self.admins = Admins(self)
         self.failures: list[BaseException] = []
@@ -48,17 +47,12 @@ class IdleKubelet(Controller):
         self._broken[image] = (reason, message)
         self.sync()
 
-    def keep(self, pods: str) -> None:
-        """Keeps matching pods terminating when they are deleted, as on a lost node."""
-        self._kept.add(pods)
-
     def release(self, what: str | None = None) -> None:
-        """Ends `hold`, `break_image` and `keep` for an expression, or for all."""
+        """Ends `hold` and `break_image` for an expression, or for all."""
         for group in (self._held, self._broken):
             for expression in list(group):
                 if what in (None, expression):
                     del group[expression]
-        self._kept = {expression for expression in self._kept if what not in (None, expression)}
         self.sync()
 
     def restart(self, pod: str) -> None:
@@ -69,10 +63,8 @@ class IdleKubelet(Controller):
 
     def sync(self) -> None:
         for pod in self.all("pod"):
-            name = pod["metadata"]["name"]
             if is_going(pod):
-                if not any(re.fullmatch(expression, name) for expression in self._kept):
-                    self.delete("pod", pod, gracePeriodSeconds=0)
+                self.delete("pod", pod, gracePeriodSeconds=0)
             elif pod["spec"].get("nodeName") and not is_over(pod):
                 self._tell(pod)
         self.admins.follow(self.all("pod"))
@@ -163,8 +155,6 @@ class Admins:
         """Accepted settings with the pod's name, oldest first."""
         self.unknown: set[str] = set()
         """Settings that the stages, of an earlier image, refuse and do not report."""
-        self.tokenless: set[str] = set()
-        """Pods of which settings were read or changed without a token."""
 
     def forget(self, pod: str) -> None:
         for uid in [uid for uid in self._live if uid.endswith(f"/{pod}")]:
@@ -233,10 +223,7 @@ class Admins:
         name = pod["metadata"]["name"]
 
         def is_authorized(request: web.Request) -> bool:
-            given = request.headers.get(TOKEN_HEADER)
-            if given is None:
-                self.tokenless.add(name)
-            return given == token
+            return request.headers.get(TOKEN_HEADER) == token
 
         async def get(request: web.Request) -> web.Response:
             if not is_authorized(request):

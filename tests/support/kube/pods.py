@@ -84,15 +84,9 @@ def status_of(
 
 
 class Scheduler(Controller):
-    """Schedules pods to one node; pods that request more stay Pending with a reason."""
+    """Schedules pods to one node."""
 
     manager = "kube-scheduler"
-
-    def __init__(self, api: Any) -> None:
-        super().__init__(api)
-        self.labels = {"kubernetes.io/hostname": NODE, "kubernetes.io/os": "linux"}
-        self.extended: dict[str, int] = {}
-        """Extended resources that the node offers per pod: `{"nvidia.com/gpu": 1}`."""
 
     def sync(self) -> None:
         for pod in self.all("pod"):
@@ -100,22 +94,8 @@ class Scheduler(Controller):
                 self._place(pod)
 
     def _place(self, pod: Object) -> None:
-        problem = self._problem(pod["spec"])
         conditions: list[Object] = copy(pod["status"].get("conditions", []))
-        if problem:
-            detail = f"0/1 nodes are available: 1 {problem}. preemption: 0/1 nodes are available."
-            set_condition(conditions, "PodScheduled", False, "Unschedulable", detail)
-        else:
-            self.set_spec("pod", pod, nodeName=NODE)
-            set_condition(conditions, "PodScheduled", True, "")
+        self.set_spec("pod", pod, nodeName=NODE)
+        set_condition(conditions, "PodScheduled", True, "")
         pod = self.api.get(self.kind("pod"), pod["metadata"]["namespace"], pod["metadata"]["name"])
         self.set_status("pod", pod, {**copy(pod["status"]), "conditions": conditions})
-
-    def _problem(self, spec: Object) -> str:
-        if not spec.get("nodeSelector", {}).items() <= self.labels.items():
-            return "node(s) didn't match Pod's node affinity/selector"
-        for container in spec["containers"]:
-            for name, amount in container["resources"].get("limits", {}).items():
-                if "/" in name and int(amount) > self.extended.get(name, 0):
-                    return f"Insufficient {name}"
-        return ""

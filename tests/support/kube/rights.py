@@ -74,17 +74,6 @@ class Rights:
     def allows(self, asked: Asked) -> bool:
         return any(where in (None, asked.namespace) and _covers(rule, asked) for where, rule in self.rules)
 
-    def unused(self) -> list[tuple[str, str, str]]:
-        """Returns (group, resource, verb) that were granted but never used."""
-        granted = {
-            (group, resource, verb)
-            for _, rule in self.rules
-            for group in rule.get("apiGroups", ())
-            for resource in rule.get("resources", ())
-            for verb in rule["verbs"]
-        }
-        return sorted(granted - {(asked.group, asked.resource, asked.verb) for asked in self.asked})
-
 
 def _covers(rule: Object, asked: Asked) -> bool:
     def has(field: str, value: str) -> bool:

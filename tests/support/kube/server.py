@@ -1,4 +1,4 @@
-"""The HTTP API: a kmock server backed by the cluster."""
+"""The HTTP API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import aiohttp
 import msgspec
 import yaml
 from aiohttp import web
-from kmock import KubernetesScaffold
 
 from support.kube import discovery, scale, select
 from support.kube.api import APPLY, Api, Write
@@ -50,11 +49,10 @@ class Target:
     rest: str
 
 
-class Server(KubernetesScaffold):
-    """Reactions in kmock's notation (`server["get /path"] << 418`) take precedence over the cluster."""
+class Server:
+    """Answers requests."""
 
     def __init__(self, api: Api, watches: Watches, faults: Faults, rights: Rights | None) -> None:
-        super().__init__()
         self.api = api
         self.watches = watches
         self.faults = faults
@@ -64,21 +62,7 @@ class Server(KubernetesScaffold):
         self.read_log: Callable[[str], str] = lambda pod: ""
         """Returns the output of a pod's containers."""
 
-    def __attrs_post_init__(self) -> None:
-        """Disables kmock's own fallbacks."""
-
     async def __call__(self, raw: web.BaseRequest) -> web.StreamResponse:
-        if self._payloads:
-            return await super().__call__(raw)
-        return await self._guarded(raw)
-
-    async def _handle(self, request: Any) -> web.StreamResponse:
-        try:
-            return await super()._handle(request)
-        except NotImplementedError:
-            return await self._guarded(request._raw_request)
-
-    async def _guarded(self, raw: web.BaseRequest) -> web.StreamResponse:
         """Handles a request with faults, and with errors as `Status`."""
         body = _parsed(await raw.read())
         agent = raw.headers.get("User-Agent", "")
@@ -90,7 +74,6 @@ class Server(KubernetesScaffold):
             await asyncio.sleep(self.faults.latency)
             fault = self.faults.next(raw.method, raw.path_qs)
             if fault is not None:
-                await asyncio.sleep(fault.seconds)
                 if fault.hang:
                     await fault.released.wait()
                 if fault.error:
@@ -140,10 +123,10 @@ class Server(KubernetesScaffold):
         if raw.method == "GET" and raw.query.get("watch") in ("1", "true"):
             return "watch"
         verb = _VERBS.get(raw.method)
-        if verb is None or (not target.name and verb in ("update", "patch")):
+        if verb is None or (not target.name and verb in ("update", "patch", "delete")):
             raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
         if not target.name:
-            return {"get": "list", "delete": "deletecollection"}.get(verb, verb)
+            return "list" if verb == "get" else verb
         return verb
 
     def _authorise(self, verb: str, target: Target) -> None:
@@ -161,11 +144,7 @@ class Server(KubernetesScaffold):
             found = self._list(kind, namespace, query, raw)
             items = [_in_version(each, target) for each in found["items"]]
             return _json({**_in_version(found, target), "items": items}, write)
-        if verb == "deletecollection":
-            return _json(self._delete_all(kind, namespace, query, body), write)
         if verb == "create":
-            if name:
-                return self._evict(target)
             result, status = self.api.create(kind, namespace, _object(body), write), 201
         elif verb == "delete":
             options = {**(body if isinstance(body, dict) else {}), **_options(query)}
@@ -241,22 +220,6 @@ class Server(KubernetesScaffold):
             # Like a real server: items of built-in lists have no apiVersion and kind.
             found = [{key: value for key, value in obj.items() if key not in ("kind", "apiVersion")} for obj in found]
         return {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": meta, "items": found}
-
-    def _delete_all(self, kind: Kind, namespace: str | None, query: dict[str, str], body: Any) -> dict[str, Any]:
-        test = select.by_query(query.get("labelSelector", ""), query.get("fieldSelector", ""))
-        options = {**(body if isinstance(body, dict) else {}), **_options(query)}
-        for obj in self.api.store.all(kind, namespace):
-            if test(obj):
-                self.api.delete(kind, obj["metadata"].get("namespace"), obj["metadata"]["name"], options)
-        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
-
-    def _evict(self, target: Target) -> web.Response:
-        if target.subresource != "eviction":
-            raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
-        self.api.delete(target.kind, target.namespace, target.name, {})
-        return web.json_response(
-            {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}, status=201
-        )
 
     async def _watch(self, raw: web.BaseRequest, target: Target) -> web.StreamResponse:
         query = dict(raw.query)
