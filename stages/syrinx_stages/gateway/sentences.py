@@ -6,6 +6,8 @@ from enum import StrEnum
 _CLOSING = "\"'”’»›)\\]」』）】》"
 SENTENCE_END = rf"[.!?…]++[{_CLOSING}]*+(?=\s)|[。！？｡।॥؟۔]++[{_CLOSING}]*+(?=.)|\n(?=.)"
 CLAUSE_END = rf"[,;:—]++[{_CLOSING}]*+(?=\s)|[，；：、،؛]++[{_CLOSING}]*+(?=.)"
+_MARKS = "".join(set(".!?…。！？｡।॥؟۔\n,;:—，；：、،؛") | set(_CLOSING.replace("\\", "")))
+"""What an end of a sentence or clause consists of."""
 _ABBREVIATION = re.compile(
     r"(?:^|[\s(\[\"'“‘])(?:[A-HJ-Z]|(?i:Mr|Mrs|Ms|Dr|Prof|Sr|Jr|St|vs|Nr|approx|dept|fig|e\.g|i\.e|z\.B|d\.h|bzw"
     r"|(?:im|vom|zum|beim|dem|den|des|der|das) \d{1,3}))\.$"
@@ -79,4 +81,8 @@ class SentenceSplitter:
             if self._has_word and not ends_in_abbreviation(self._text, end):
                 return end
             self._searched = end
+        # Text that is still to come completes only an end that begins in the last marks.
+        searched = max(self._searched, len(self._text.rstrip(_MARKS)))
+        self._has_word = self._has_word or any(map(str.isalnum, self._text[self._searched : searched]))
+        self._searched = searched
         return None
