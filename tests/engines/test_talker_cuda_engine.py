@@ -177,9 +177,8 @@ def test_admit_without_memory_allocates_nothing(make: Make, monkeypatch: pytest.
     assert is_empty(engine)
 
 
-@pytest.mark.night
 def test_row_without_a_free_page_waits(eager: EagerTalkerEngine, make: Make) -> None:
-    engine = make(3)
+    engine = make(2)
     short = small_talker.request("short", sampling=ENDLESS)
     full = small_talker.request("full", small_talker.text(PAGE_SIZE - 1), sampling=ENDLESS)
     prepared = [engine.prepare(request, b"", None) for request in (short, full)]
