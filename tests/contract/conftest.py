@@ -98,7 +98,7 @@ class World:
 
     async def age(self, group, owner, seconds):
         """Makes a consumer look as if it had not renewed its lease for `seconds`."""
-        await self.raw.zadd(self.keys.leases(group), {owner: 1000 * (time.time() - seconds)}, xx=True)
+        await self.raw.zadd(self.keys.leases(group), {owner: 1000 * (time.time() - seconds)})
 
     async def expire(self, request_id):
         """Makes the streams of a request expire."""
