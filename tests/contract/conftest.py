@@ -175,6 +175,12 @@ async def redis_in_loop():
 
 
 @pytest.fixture
+def memory_redis():
+    """A function that runs a Redis in memory in the loop of the test."""
+    return redis_in_loop
+
+
+@pytest.fixture
 async def world(world_url):
     async with contextlib.AsyncExitStack() as stack:
         if (url := world_url) is None:

@@ -10,8 +10,8 @@ from support.streams import read
 from syrinx_stages.connector import redis_inbox
 from syrinx_stages.connector.base import ConnectorError, StreamEntry, Superseded
 from syrinx_stages.connector.redis_scripts import INBOX_RETENTION_SECONDS, INBOX_TTL_SECONDS, MAX_INLINE_BYTES
-from syrinx_stages.contract.keys import STREAM_CREATED, STREAM_START, Position, StreamKind
-from syrinx_stages.contract.messages import Audio, Codes, PlaybackProgress, encode
+from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Position, StreamKind
+from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, PlaybackProgress, encode
 
 CODES, AUDIO = StreamKind.CODES, StreamKind.AUDIO
 LARGE = bytes(MAX_INLINE_BYTES)
@@ -156,6 +156,23 @@ async def test_a_disconnected_reader_misses_no_entry_that_left_the_inbox(world, 
     await world.raw.xtrim(reader._inbox, maxlen=0, approximate=False)
     await writer.append([codes(3), codes(3, "two")])
     assert sorted(await reading) == [("one", 2), ("one", 3), ("two", 2), ("two", 3)]
+
+
+async def test_a_reader_gets_an_end_that_comes_before_entries_that_were_lost(world, tailing):
+    """The successor of a talker whose last codes a fail-over has lost may stop earlier."""
+    writer, reader = tailing
+    await writer.append([codes(2), codes(3)])
+    assert await frames_of(reader, 2) == [("one", 2), ("one", 3)]
+    key = world.keys.stream("one", CODES)
+    kept = await world.raw.xrange(key, max="2-0")
+    await world.raw.delete(key, world.keys.writers)
+    for entry_id, fields in kept:
+        await world.raw.xadd(key, fields, id=entry_id)
+    await world.raw.expire(key, 60)
+    await world.raw.client_kill_filter(_type="normal", skipme=True)
+    last = StreamEntry("one", CODES, Position(2, END_SEQUENCE), End(EndReason.STOP))
+    assert await world.writer().append([last]) == [None]
+    assert await read(reader, 1) == [last], "once, and no entry again"
 
 
 async def test_reads_an_inbox_recreated_by_a_server_whose_clock_is_behind(world, tailing):
