@@ -7,19 +7,23 @@ import pytest
 from support.redis_cluster import redis_cluster
 from support.tls import Authority, tls_front
 from support.writing import chained
-from syrinx_stages.connector.base import ConnectorError
+from syrinx_stages.connector import redis_scripts as scripts
+from syrinx_stages.connector.base import Capacity, ConnectorError, StreamEntry
 from syrinx_stages.connector.redis_address import redis_address
 from syrinx_stages.connector.redis_cluster import _addresses, _owner, slot_of
 from syrinx_stages.connector.redis_connection import Connection, Unavailable
+from syrinx_stages.connector.redis_pool import CommandPool
+from syrinx_stages.connector.redis_scripts import Script
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.redis_voices import StoredVoice
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.keys import STREAM_CREATED, Group, Keys, Position, StreamKind
-from syrinx_stages.contract.messages import Codes
+from syrinx_stages.contract.messages import Codes, Text
 from syrinx_stages.contract.settings import StageConfig, VoiceLimits
 from syrinx_stages.runtime.start import connect_redis
 
-pytestmark = pytest.mark.night
+NIGHT = pytest.mark.night
+"""Of fail-overs, which take seconds of real time."""
 
 NODES = """\
 aa 10.0.0.1:6379@16379,one,shard-id=x myself,slave bb 0 1 7 connected
@@ -81,6 +85,51 @@ def test_an_invalid_url_says_what_is_expected(url):
         redis_address(url)
 
 
+async def test_a_cluster_accepts_the_keys_of_every_script(world, monkeypatch):
+    """All keys of a script are in one slot, and none is missing from KEYS."""
+    used, run = {scripts.OPEN_INBOX.digest}, CommandPool.run
+
+    def recorded(pool, script, *arguments, **options):
+        used.add(script.digest)
+        return run(pool, script, *arguments, **options)
+
+    monkeypatch.setattr(CommandPool, "run", recorded)
+    gateway, stages = world.connector(), world.connector()
+    talker, codec = stages.consumer(Group.TALKERS, "t"), stages.consumer(Group.CODECS, "c")
+    requests = [world.request(name, streams_text=True) for name in ("one", "two", "three")]
+    tickets = [await gateway.submit(request, world.admission, b"pcm", gateway="token") for request in requests]
+    assert await gateway.withdraw(tickets[2])
+    assert await gateway.attach("one", "token") is not None
+    (claim, other), audio = await talker.claim(2), await codec.claim(2)
+    reader = gateway.reader()
+    reader.subscribe("one", StreamKind.CODES, STREAM_CREATED)
+    assert await stages.append(chained(claim, StreamKind.CODES, (Position(1), Codes(b"x")))) == [None]
+    assert [event.position for event in await reader.read()] == [Position(1)]
+    await gateway.report_playback({"one": 1})
+    text = StreamEntry("one", StreamKind.TEXT, Position(3), Text("two"))
+    assert await gateway.append_text("one", STREAM_CREATED, [text]) is None
+    assert await stages.last_position("one", StreamKind.TEXT) == Position(3)
+    assert await gateway.has_live_consumer(Group.TALKERS, 60)
+    assert await talker.report(Capacity(1, 1.0)) is None
+    assert (await gateway.queue()).length == 0
+    assert list(await talker.refresh([claim.entry_id])) == []
+    await talker.hand_over([other.entry_id])
+    assert [taken.request.id for taken in await stages.consumer(Group.TALKERS, "u").take_over(9)] == ["two"]
+    await codec.finish(audio[1].entry_id)
+    for ticket in tickets[:2]:
+        await gateway.release(ticket)
+    await codec.close()
+    voice = StoredVoice(id="id", owner="a", name="anna", record=b"r", source=b"s", prepared=b"p")
+    await gateway.voices().keep(voice, VoiceLimits(max_per_key=1, max_total=1))
+    assert await gateway.voices().find("a", "anna") == b"r"
+    assert await gateway.voices().of_owner("a") == [b"r"]
+    await gateway.voices().set_prepared("id", b"q")
+    await gateway.voices().delete("id", "a", "anna")
+    unused = {name for name, each in vars(scripts).items() if isinstance(each, Script) and each.digest not in used}
+    assert unused == set()
+
+
+@NIGHT
 async def test_all_connections_follow_a_fail_over(world, cluster, until):
     gateway, stages = world.connector(), world.connector()
     consumer, reader = stages.consumer(Group.TALKERS, "a"), gateway.reader()
@@ -96,6 +145,7 @@ async def test_all_connections_follow_a_fail_over(world, cluster, until):
     assert cluster.owner(world.slot) is not former
 
 
+@NIGHT
 async def test_a_script_waits_until_the_slot_has_moved(world, cluster, until):
     """Its keys are divided: some are at the source, some at the target, and those of a new request at neither."""
     gateway, stages = world.connector(), world.connector()
@@ -121,6 +171,7 @@ async def test_a_script_waits_until_the_slot_has_moved(world, cluster, until):
     assert (await claim_one(consumer)).entry_id == (await submitting).entry_id
 
 
+@NIGHT
 async def test_a_former_primary_is_left_although_it_still_replies(world, cluster, monkeypatch):
     """The nodes know the owner with the newest epoch, and the connections to the one before it are closed."""
     address = redis_address(cluster.url).for_key(world.keys.prefix)
@@ -134,7 +185,8 @@ async def test_a_former_primary_is_left_although_it_still_replies(world, cluster
     address.close()
 
 
-async def test_a_request_that_a_paused_primary_took_is_submitted_to_its_successor(world, cluster):
+@NIGHT
+async def test_a_request_that_a_paused_primary_took_is_submitted_to_its_successor(world, cluster, until):
     """It is in the connection when the replica is promoted, and nothing but the request itself notices that."""
     gateway = world.connector()
     await world.submit(gateway, "before")
@@ -143,7 +195,7 @@ async def test_a_request_that_a_paused_primary_took_is_submitted_to_its_successo
     replica = cluster.replica(former)
     former.pause()
     submitting = asyncio.create_task(world.submit(gateway))
-    await asyncio.sleep(0.1)
+    await until(lambda: sent(gateway))
     await asyncio.to_thread(cluster.promote, replica, world.slot, "TAKEOVER")
     former.resume()
     ticket = await submitting
@@ -152,6 +204,7 @@ async def test_a_request_that_a_paused_primary_took_is_submitted_to_its_successo
     assert entry_id.decode() == ticket.entry_id
 
 
+@NIGHT
 async def test_the_voices_are_in_a_slot_of_their_own(cluster):
     names = (f"demo-{number}" for number in range(100))
     keys = next(
@@ -173,6 +226,7 @@ async def test_the_voices_are_in_a_slot_of_their_own(cluster):
         await connector.close()
 
 
+@NIGHT
 async def test_a_user_with_few_rights_is_enough(world, cluster):
     for node in cluster.nodes:
         rules = "on", ">own", "~{*}*", "+@all", "-@admin", "-@dangerous", "+info", "+cluster|nodes", "+cluster|slots"
@@ -183,6 +237,7 @@ async def test_a_user_with_few_rights_is_enough(world, cluster):
     await connector.close()
 
 
+@NIGHT
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -199,12 +254,14 @@ async def test_a_connector_that_cannot_be_served_says_why(cluster, make, message
     assert message in await failure(RedisConnector(make(cluster, cluster.url), keys))
 
 
+@NIGHT
 async def test_a_stand_alone_redis_is_no_cluster():
     with RedisServer() as server:
         url = server.url_with_password.replace("redis:", "redis+cluster:").removesuffix("/0")
         assert "cluster support disabled" in await failure(RedisConnector(url, Keys(pipeline="demo", generation="1")))
 
 
+@NIGHT
 @pytest.mark.parametrize(
     ("names", "message"), [("DNS:localhost,IP:127.0.0.1", ""), ("DNS:localhost", "IP address mismatch")]
 )
@@ -250,3 +307,8 @@ async def claim_one(consumer):
 
 async def reached(world, errors):
     return world.errors >= errors
+
+
+async def sent(connector):
+    """Returns whether a command of a connector awaits its reply."""
+    return bool(connector._pool._others.connection._pending)
