@@ -18,8 +18,6 @@ from syrinx_stages.contract.settings import VoiceLimits
 from syrinx_stages.gateway import reference
 from syrinx_stages.model.checkpoint import Checkpoint
 
-pytestmark = pytest.mark.virtual
-
 
 @pytest.fixture
 async def running(base_stages: Pipeline) -> AsyncIterator[Cloning]:

@@ -17,8 +17,6 @@ from syrinx_stages.gateway.shared_voices import load_voices
 from syrinx_stages.model.describe import describe
 from syrinx_stages.runtime.errors import StartError
 
-pytestmark = pytest.mark.virtual
-
 
 @pytest.fixture
 def voices(tmp_path: Path) -> tuple[SharedVoice, ...]:
