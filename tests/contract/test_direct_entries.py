@@ -161,6 +161,20 @@ async def test_a_claim_that_a_fail_over_has_lost_ends_the_direct_entries_of_the_
     assert [type(each) for each in await owner.append([frame(first, 2)])] == [Superseded]
 
 
+async def test_the_record_of_a_batch_that_restores_a_lost_claim_expires(world):
+    gateway, _, first = await begun(world)
+    current = world.connector()
+    consumer = current.consumer(Group.TALKERS, "next")
+    await world.age(Group.TALKERS, "owner", 61)
+    (second,) = await consumer.take_over(1)
+    _, other = await world.submit_claimed(gateway, consumer, "two")
+    assert await current.append([frame(other, 1)]) == [None]
+    await world.raw.hset(world.keys.owners("one"), Group.TALKERS, first.fence.token)
+    assert await current.append(chained(second, CODES, (Position(2), Codes(b"")))) == [None]
+    assert await world.raw.exists(world.keys.writers)
+    assert not await world.without_expiry()
+
+
 @pytest.mark.parametrize("same_gateway", [True, False])
 async def test_the_owner_of_a_request_that_is_submitted_again_is_refused(world, same_gateway):
     gateway, owner, claim = await begun(world)
@@ -226,6 +240,17 @@ async def test_a_batch_that_was_sent_twice_is_not_recorded(world, sent):
     assert await owner.append([frame(claim, 3)]) == [None]
     assert sent == [(0, 1), (1, 0), (0, 1), (1, 0)], "frame 2 was sent again, as a checked entry"
     assert await written(owner) == [1, 2, 3]
+
+
+async def test_after_a_batch_that_is_not_recorded_the_entries_of_all_streams_are_checked(world, sent):
+    gateway, owner, claim = await begun(world)
+    _, other = await world.submit_claimed(gateway, owner.consumer(Group.TALKERS, "second"), "two")
+    assert await owner.append([frame(other, 1)]) == [None]
+    owner._pool._scripts.connection._transport.abort()
+    assert await owner.append([frame(claim, 2)]) == [None]
+    del sent[:]
+    assert await owner.append([frame(other, 2)]) == [None]
+    assert sent == [(0, 1)]
 
 
 async def test_entries_that_are_sent_beside_others_are_checked(world, sent):

@@ -15,7 +15,9 @@ from tests.simulation.model.recorder import Recorder
 from tests.simulation.model.trace import Action, validate
 
 ENTRIES = {StreamKind.CODES: Codes, StreamKind.AUDIO: Audio}
-SEEDS, STEPS = 8, 150
+SEEDS, STEPS = 30, 200
+LAST = 6
+"""The frame at which streams end."""
 
 
 @pytest.fixture
@@ -145,8 +147,9 @@ class Walk:
     async def append(self):
         if self.claims:
             name, claim = self.chance.choice(self.claims[-6:])
-            first = self.chance.randint(1, 6)
-            batch = frames(claim, *range(first, first + self.chance.randint(1, 3)), end=self.chance.random() < 0.1)
+            first = self.chance.randint(1, LAST - 2)
+            numbers = range(first, first + self.chance.randint(1, 3))
+            batch = frames(claim, *numbers, end=numbers[-1] == LAST)
             if first > 1:
                 batch = [replace(batch[0], after=Position(first - 1)), *batch[1:]]
             await self.processes[name].append(batch)

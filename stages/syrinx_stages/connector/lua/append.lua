@@ -92,7 +92,8 @@ if not failure then
     -- It is the first write if no entry was written, and refused if the memory is full.
     local reply = redis.pcall('HSET', KEYS[2], writer, batch)
     if type(reply) == 'table' then outcomes[1] = 0 end
-    if last_batch == '' then redis.call('EXPIRE', KEYS[2], QUEUE_TTL_SECONDS) end
+    -- An entry of this batch may have deleted the key: it has restored a lost claim.
+    if last_batch == '' or reply == 1 then redis.call('EXPIRE', KEYS[2], QUEUE_TTL_SECONDS) end
   end
 end
 deliver(letters)
