@@ -7,7 +7,7 @@ from support.simulation import scenario
 from tests.simulation.model.recorder import record_memory_redis
 from tests.simulation.model.trace import validate
 
-SEEDS = 30
+SEEDS = 20
 
 
 @pytest.fixture
