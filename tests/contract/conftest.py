@@ -12,7 +12,8 @@ import pytest
 from redis.asyncio import Redis
 
 from support import streams
-from support.memory_redis import MemoryRedis, tcp
+from support.memory_redis import tcp
+from support.memory_redis.in_loop import RedisInLoop
 from support.redis_cluster import server_url
 from support.waiting import DEADLINE
 from support.writing import Owner
@@ -25,8 +26,6 @@ from syrinx_stages.contract.settings import GatewaySettings
 HERE = Path(__file__).parent
 AGREED = {"test_claims", "test_direct_entries", "test_reading", "test_streams"}
 """Their tests run on the Redis in memory, too: it must do the same, because the simulation runs on it."""
-STARTED = 1_900_000_000
-"""The time of day, in Unix seconds, when a virtual loop starts."""
 VIRTUAL_DEADLINE = 3600.0
 LEASE = 60.0
 """Long, because tests age claims instead of waiting."""
@@ -156,35 +155,17 @@ def world_url(request):
         yield None
 
 
-@contextlib.asynccontextmanager
-async def redis_in_loop():
-    """Runs a Redis in memory in the running loop and by its clock. Yields it and its URL."""
-    loop = asyncio.get_running_loop()
-    redis = MemoryRedis(lambda: STARTED + loop.time(), loop.call_later)
-
-    async def serve(reader, writer):
-        client = redis.connect(writer.write, writer.close)
-        with contextlib.suppress(OSError):
-            while data := await reader.read(1 << 16):
-                redis.receive(client, data)
-        redis.disconnect(client)
-
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        yield redis, f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
-        redis.restart()
-
-
 @pytest.fixture
 def memory_redis():
-    """A function that runs a Redis in memory in the loop of the test."""
-    return redis_in_loop
+    """The class of a Redis in memory in the loop of the test."""
+    return RedisInLoop
 
 
 @pytest.fixture
 async def world(world_url):
     async with contextlib.AsyncExitStack() as stack:
         if (url := world_url) is None:
-            _, url = await stack.enter_async_context(redis_in_loop())
+            url = (await stack.enter_async_context(RedisInLoop())).url
         world = World(url)
         yield world
         await world.close()

@@ -13,10 +13,10 @@ pytestmark = pytest.mark.virtual
 @pytest.fixture
 async def replicated(memory_redis, world_of):
     """A Redis with a replica, and a world with it."""
-    async with memory_redis() as (redis, url):
-        redis.replicas = 1
-        world = world_of(url)
-        yield redis, world
+    async with memory_redis() as server:
+        server.redis.replicas = 1
+        world = world_of(server.url)
+        yield server.redis, world
         await world.close()
 
 

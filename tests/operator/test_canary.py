@@ -13,11 +13,12 @@ import pytest
 from support.operator import Harness
 from support.stage_metrics import Gateway
 from support.tuning import trial
-from support.virtual import monotonic, now
+from support.virtual import now
 from syrinx_operator.cluster.state import parse_pipeline
 from syrinx_operator.resource.knobs import Knob, setting_of
 from syrinx_operator.resource.tuning_status import State
 from syrinx_stages.contract import metrics as contract
+from syrinx_stages.runtime.clock import monotonic
 
 pytestmark = pytest.mark.virtual
 

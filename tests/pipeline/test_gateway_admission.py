@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry
 from support.api_keys import Keys
 from support.gateway import SERVED, Gateway, Script, Stages, gateway, tone
 from support.streams import Streams
-from support.virtual import monotonic
 from support.waiting import DEADLINE, until
 from support.writing import Owner
 from syrinx_stages.connector.base import Capacity, StreamEntry, Ticket
@@ -21,6 +20,7 @@ from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKin
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.gateway.service import GatewayService
+from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import SettingsUpdate
 

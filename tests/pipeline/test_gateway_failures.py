@@ -8,11 +8,11 @@ import httpx
 import pytest
 
 from support.gateway import SERVED, Gateway, Script, events, gateway, tone
-from support.virtual import monotonic
 from support.waiting import until
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.gateway.delivery import SEND_SECONDS, ClientConnection
+from syrinx_stages.runtime.clock import monotonic
 
 pytestmark = pytest.mark.virtual
 

@@ -17,6 +17,7 @@ from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError, OutOfMemoryError
 
 from support.cluster_plan import owner_of, pipeline, planned, pod_template
+from support.waiting import DEADLINE
 from support.writing import chained
 from syrinx_operator.cluster.plan.redis import password_secret
 from syrinx_operator.cluster.state import Component
@@ -31,7 +32,6 @@ from syrinx_stages.contract.settings import GatewaySettings
 CONNECTOR = Path(redis_scripts.__file__).parent
 PASSWORD = 'with "quotes", spaces and ü'
 KEYS = Keys(pipeline="demo", generation="1")
-DEADLINE = 60.0
 
 
 def secret():

@@ -9,12 +9,12 @@ import h11
 import pytest
 from fastapi import FastAPI, Request
 
+from support.waiting import DEADLINE
 from syrinx_stages.runtime.http_parser import MAX_EVENTS, MAX_HEAD, MAX_HEADERS, RequestParser
 from syrinx_stages.runtime.server import HttpServer
 
 pytestmark = pytest.mark.virtual
 
-DEADLINE = 20.0
 POST = b"POST /length HTTP/1.1\r\nHost: x\r\n"
 GET = b"GET /path HTTP/1.1\r\nHost: x\r\n"
 HIDDEN = b"GET /hidden HTTP/1.1\r\nHost: x\r\n\r\n"

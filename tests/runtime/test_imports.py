@@ -9,9 +9,8 @@ from importlib.metadata import packages_distributions
 import pytest
 
 from support.charts import ROOT
+from support.waiting import DEADLINE
 from syrinx_operator.local.gpus import visible_gpus
-
-DEADLINE = 60.0
 
 
 def printed(program, **environment):

@@ -6,10 +6,10 @@ import pytest
 
 from support.http_server import serve
 from support.timed_gateway import LOUD, TimedGateway
+from support.waiting import DEADLINE
 from syrinx_operator.commands.bench.load import GeneratorError, Limit, LoadGenerator, Script
 
 SCRIPT = Script(["Hello."], ["us"], seed=0)
-DEADLINE = 60.0
 
 
 @pytest.mark.parametrize("workers", [1, 2])

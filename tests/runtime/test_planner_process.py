@@ -5,9 +5,8 @@ import math
 
 import pytest
 
+from support.waiting import DEADLINE
 from syrinx_operator.tuner.runner import Planner, own_process
-
-DEADLINE = 60.0
 
 
 async def answer(planner, question):

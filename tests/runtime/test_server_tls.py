@@ -7,7 +7,7 @@ import shutil
 import socket
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,11 +16,11 @@ import pytest
 from fastapi import FastAPI, Request
 
 from support.tls import Authority
+from support.waiting import DEADLINE, until
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.server import HttpServer
 from syrinx_stages.runtime.tls import HANDSHAKE_SECONDS, Certificate
 
-DEADLINE = 60.0
 NAMES = ("DNS:localhost", "IP:127.0.0.1")
 
 
@@ -59,12 +59,6 @@ def client(authority: Authority) -> httpx.AsyncClient:
 
 def port(running: HttpServer) -> int:
     return urlsplit(running.url).port
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def served_serial(running: HttpServer, authority: Authority) -> str:
@@ -121,7 +115,7 @@ async def test_a_replaced_certificate_is_served_without_a_restart(
         first = await served_serial(running, authority)
         assert (await http.get(f"{running.url}/client")).status_code == 200
         publish(1, *authority.server(*NAMES))
-        await until(lambda: states == [True, True])
+        await until(lambda: states == [True, True], "both states were seen")
         second = await served_serial(running, authority)
         assert second != first
         assert (await http.get(f"{running.url}/client")).status_code == 200, "the open connection goes on"
@@ -130,11 +124,11 @@ async def test_a_replaced_certificate_is_served_without_a_restart(
         certificate, _ = authority.server(*NAMES)
         with caplog.at_level(logging.ERROR):
             publish(2, certificate, other_key)
-            await until(lambda: states == [True, True, False])
+            await until(lambda: states == [True, True, False], "the file was refused")
         assert "does not belong to" in caplog.text
         assert await served_serial(running, authority) == second, "the last good one remains"
         publish(3, *authority.server(*NAMES))
-        await until(lambda: states == [True, True, False, True])
+        await until(lambda: states == [True, True, False, True], "the file was accepted again")
         assert await served_serial(running, authority) not in (first, second)
 
 
@@ -182,7 +176,7 @@ async def test_a_drain_serves_connections_that_were_not_yet_accepted(authority: 
     """The kernel has them, and the server learns of them when it closes its socket."""
     trusted = ssl.create_default_context(cafile=str(authority.ca_file))
     async with serving(Certificate(*map(str, authority.server(*NAMES)))) as running:
-        await until(lambda: running._server.started)
+        await until(lambda: running._server.started, "the server listens")
         waiting = [socket.create_connection(("127.0.0.1", port(running))) for _ in range(5)]
         drain = asyncio.create_task(running.drain(DEADLINE))
 
@@ -206,7 +200,7 @@ async def test_a_drain_does_not_wait_for_handshakes_that_never_come(
 ) -> None:
     async with serving(Certificate(*map(str, authority.server(*NAMES)))) as running:
         reader, writer = await asyncio.open_connection("127.0.0.1", port(running))
-        await until(lambda: len(running._handshakes) == 1)
+        await until(lambda: len(running._handshakes) == 1, "a handshake has begun")
         await running.drain(HANDSHAKE_SECONDS / 2)
         assert len(running._handshakes) == 0, "although its handshake may take longer"
         with contextlib.suppress(ConnectionError):

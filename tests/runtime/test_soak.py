@@ -12,10 +12,10 @@ from aiohttp import web
 
 from soak.load import Load, Utterance, Verdict
 from soak.proxy import Proxy, translate
+from support.waiting import DEADLINE, until
 
 pytestmark = pytest.mark.virtual
 
-DEADLINE = 10.0
 
 # The proxy ------------------------------------------------------------------------------------------------------
 
@@ -37,12 +37,6 @@ async def echo_server() -> AsyncIterator[tuple[int, list[bytes]]]:
         yield server.sockets[0].getsockname()[1], received
 
 
-async def until(condition) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 async def test_a_partition_holds_data_back_and_delivers_it_even_if_its_sender_has_closed():
     async with asyncio.timeout(DEADLINE), echo_server() as (port, received), Proxy([port]) as proxy:
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.ports[port])
@@ -53,9 +47,9 @@ async def test_a_partition_holds_data_back_and_delivers_it_even_if_its_sender_ha
         writer.close()
         await writer.wait_closed()
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(until(lambda: len(received) > 1), 0.1)
+            await asyncio.wait_for(until(lambda: len(received) > 1, "both have arrived"), 0.1)
         proxy.heal()
-        await until(lambda: received == [b"before", b"late"])
+        await until(lambda: received == [b"before", b"late"], "both have arrived")
 
 
 async def test_a_partition_from_the_server_lets_requests_pass():
@@ -65,7 +59,7 @@ async def test_a_partition_from_the_server_lets_requests_pass():
         assert await reader.readexactly(1) == b"a"
         proxy.partition(to_redis=False)
         writer.write(b"b")
-        await until(lambda: received == [b"a", b"b"])
+        await until(lambda: received == [b"a", b"b"], "both have arrived")
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(reader.readexactly(1), 0.1)
         proxy.heal()

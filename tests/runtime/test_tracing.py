@@ -13,6 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from support.collector import collector
 from support.http_server import ScriptedResponse, http_server
+from support.waiting import DEADLINE
 from syrinx_stages.connector.base import Claim, StreamEntry
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
@@ -27,7 +28,6 @@ from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.otel import Tracer
 from syrinx_stages.runtime.tracing import RequestTraces, open_tracer
 
-DEADLINE = 60.0
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 REQUEST = SpeechRequest(id="r", accepted_at=1.0, text="secret", task_type=TaskType.CUSTOM_VOICE)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from support.stage_metrics import Gateway, Worker
-from support.virtual import monotonic
+from syrinx_stages.runtime.clock import monotonic
 
 SOON, LATE = 0.15, 2.0
 """TTFA in seconds of requests that are served well, and of late ones."""

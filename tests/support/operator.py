@@ -17,10 +17,11 @@ import kopf
 from kubernetes.aio import client
 
 from support.kube import KubeCluster
-from support.virtual import Program, monotonic, now
+from support.virtual import Program, now
 from syrinx_operator.cluster.config import options
 from syrinx_operator.cluster.operator import Operator
 from syrinx_operator.tuner.runner import Tuner
+from syrinx_stages.runtime.clock import monotonic
 
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "ttspipelines.syrinx.dev.yaml"

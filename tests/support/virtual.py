@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import selectors
 import socket
-import time
 from collections.abc import Coroutine, Iterator
 from contextvars import ContextVar, copy_context
 from datetime import UTC, datetime, timedelta
@@ -157,14 +156,6 @@ def now() -> datetime:
         if isinstance(loop, VirtualLoop):
             return EPOCH + timedelta(seconds=loop.time())
     return datetime.now(UTC)
-
-
-def monotonic() -> float:
-    """Returns the running loop's time in seconds; without one the machine's."""
-    try:
-        return asyncio.get_running_loop().time()
-    except RuntimeError:
-        return time.monotonic()
 
 
 def stamp(seconds_from_now: float = 0.0) -> str:

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from support.virtual import monotonic
 from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
@@ -21,6 +20,7 @@ from syrinx_stages.gateway.fanout import AudioQueue
 from syrinx_stages.gateway.listener import Listener
 from syrinx_stages.gateway.outcomes import OutcomeTracker, StreamOutcome, StreamOutcomes
 from syrinx_stages.gateway.speech import Chunk, SpeechStream
+from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import LiveSettings, SettingsUpdate
 

@@ -12,6 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from support.waiting import until
 from syrinx_operator.commands.cli import main
 from syrinx_operator.commands.tune.command import read_view, watch
 from syrinx_operator.commands.tune.plot import pairs, plot_arms, plot_evidence, read_audit
@@ -107,11 +108,11 @@ async def test_watch_without_a_terminal_prints_changes(up):
     keep(up)
     out = io.StringIO()
     watching = asyncio.create_task(watch(read_local, Console(file=out, width=200)))
-    await until(lambda: "Watching: the objectives are met" in out.getvalue())
+    await until(lambda: "Watching: the objectives are met" in out.getvalue(), "it is printed")
     keep(up, msgspec.structs.replace(STATE, phase="Paused", message="by request"))
-    await until(lambda: "Paused: by request" in out.getvalue())
+    await until(lambda: "Paused: by request" in out.getvalue(), "it is printed")
     up.announce("")
-    await until(lambda: "no local pipeline is running" in out.getvalue())
+    await until(lambda: "no local pipeline is running" in out.getvalue(), "it is printed")
     watching.cancel()
     assert len(out.getvalue().splitlines()) == 3
 
@@ -121,7 +122,7 @@ async def test_watch_on_a_terminal_redraws_the_view(up):
     keep(up)
     out = io.StringIO()
     watching = asyncio.create_task(watch(read_local, Console(file=out, width=200, height=40, force_terminal=True)))
-    await until(lambda: out.getvalue().count("settings in force") >= 2)
+    await until(lambda: out.getvalue().count("settings in force") >= 2, "it is printed")
     watching.cancel()
 
 
@@ -242,9 +243,3 @@ def test_audit_log_is_bounded(tmp_path, monkeypatch):
     assert sum(file.stat().st_size for file in files) < 250
     text = "".join(file.read_text() for file in files)
     assert text.endswith("line 048\nline 049\n") and text.count("\n") >= 12
-
-
-async def until(condition):
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.01)

@@ -32,7 +32,7 @@ from support.kube.services import ServiceProxy
 from support.kube.stateful import StatefulSets
 from support.kube.store import Object, Store
 from support.kube.watch import Watches
-from support.virtual import monotonic
+from syrinx_stages.runtime.clock import monotonic
 
 NAMESPACE = "default"
 _INSTALLED: dict[bytes, Object] = {}

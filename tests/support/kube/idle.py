@@ -17,8 +17,9 @@ from support.kube.networks import Addresses
 from support.kube.pods import ContainerState, running, status_of, waiting
 from support.kube.store import Object
 from support.kube.volumes import value_of
-from support.virtual import monotonic, stamp
+from support.virtual import stamp
 from syrinx_stages.contract.settings import TOKEN_HEADER, TOKEN_VARIABLE
+from syrinx_stages.runtime.clock import monotonic
 
 
 class IdleKubelet(Controller):

@@ -17,7 +17,8 @@ from support.kube.pods import ContainerState, running, status_of, terminated, wa
 from support.kube.processes import NoCommand, Process, command_of, make_programs
 from support.kube.store import Object
 from support.kube.volumes import NotMounted, Translation, Volume, value_of
-from support.virtual import monotonic, stamp
+from support.virtual import stamp
+from syrinx_stages.runtime.clock import monotonic
 
 HASTE = 10.0
 """Factor by which startup and readiness probes run more often than specified; timeouts are unchanged."""

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import time
+from typing import Self
 
 from redis import ConnectionPool, Redis
 from redis.connection import AbstractConnection
@@ -19,20 +20,26 @@ class RedisInLoop:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         start = time.time() - loop.time()
-        self._redis = MemoryRedis(lambda: start + loop.time(), loop.call_later)
+        self.redis = MemoryRedis(lambda: start + loop.time(), loop.call_later)
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
-        self._server = loop.create_task(loop.create_server(lambda: Connection(self._redis), sock=listener))
+        self._server = loop.create_task(loop.create_server(lambda: Connection(self.redis), sock=listener))
 
     def client(self) -> Redis:
         """Returns a client whose commands the server executes at once, without a socket."""
-        return Redis(connection_pool=ConnectionPool(_Direct, redis=self._redis, protocol=2))
+        return Redis(connection_pool=ConnectionPool(_Direct, redis=self.redis, protocol=2))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Ends the server and its connections."""
         server = await self._server
         server.close()
-        self._redis.restart()
+        self.redis.restart()
 
 
 class _Direct(AbstractConnection):
