@@ -120,8 +120,8 @@ class HealthServer:
 
     @property
     def port(self) -> int:
-        """The IPv4 port that it listens on."""
-        port: int = next(port for host, port, *_ in self._runner.addresses if ":" not in host)
+        """The port that it listens on: that of IPv4, if any, where 0 was asked for and each address has its own."""
+        port: int = min(self._runner.addresses, key=lambda address: ":" in address[0])[1]
         return port
 
     async def __aenter__(self) -> Self:
