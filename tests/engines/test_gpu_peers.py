@@ -110,12 +110,6 @@ async def test_a_service_is_started_and_stopped() -> None:
             raise AssertionError("it is ready")
 
 
-def test_only_installed_services_are_started() -> None:
-    assert peer().is_installed
-    assert not msgspec.structs.replace(peer(), package="no_such_package").is_installed
-    assert not msgspec.structs.replace(peer(), command=("no-such-program",)).is_installed
-
-
 def test_services_are_shown_side_by_side() -> None:
     failed = summarize("closed", 8, [Outcome(error="http 422")] * 3, 5.0)
     services = [
@@ -127,9 +121,3 @@ def test_services_are_shown_side_by_side() -> None:
     assert rows[0] == ["load", "syrinx", "nari"]
     assert rows[2] == ["8 clients", "-; -; 0.0; 3 x http 422", "-"]
     assert "nari: x" in text
-
-
-@pytest.mark.parametrize("url", ["nari", "nari=localhost", "other=http://127.0.0.1:1"])
-def test_urls_name_a_service(url: str) -> None:
-    with pytest.raises(SystemExit):
-        peers.parse(["--url", url])

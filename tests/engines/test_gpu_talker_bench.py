@@ -11,7 +11,6 @@ import torch
 from support import small_talker
 
 from gpu import breakdown, checkpoint, precision, talker
-from gpu.talker import Moments
 from syrinx_stages.kernels import attention
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS, ModelConfig, TalkerConfig
@@ -39,17 +38,6 @@ def test_floor_is_the_time_to_read_weights_and_cache():
     remembered = 2 * 28 * 2 * 8 * 128 * 51 / 4.8e12 * 1000
     assert talker.floor_ms(config, 65, 50) - alone == pytest.approx(64 * remembered, rel=1e-6)
     assert talker.floor_ms(official("0b6"), 1, 50) < 0.75 * alone
-
-
-def test_floor_of_many_rows_is_arithmetic():
-    config = official("1b7")
-    weights = talker.size_of(config).weights
-    assert talker.floor_ms(config, 1024, 0) == pytest.approx(2 * 1024 * weights / 990e12 * 1000)
-
-
-def test_gaps_include_the_late_start_of_a_graph():
-    frames = [Moments(0.0, 1.0, 3.0), Moments(3.01, 4.01, 6.0), Moments(6.1, 7.4, 9.0)]
-    assert talker.gaps(frames, 1.0) == pytest.approx([0.01, 0.4])
 
 
 def test_random_talker_has_the_same_weights_in_every_dtype_and_never_samples_eos(tmp_path):

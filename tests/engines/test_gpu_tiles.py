@@ -37,14 +37,6 @@ def test_every_product_has_candidates_that_divide_it(rows: int) -> None:
                 assert isinstance(tile, MatrixTile) or rows <= DirectTile.MAX_ROWS
 
 
-def test_official_checkpoints_have_nine_shapes_of_products() -> None:
-    shapes = {product[:3] for products in tiles.parts(OFFICIAL).values() for product in products}
-    assert shapes == {
-        *((4096, 2048, False), (2048, 2048, False), (6144, 2048, True), (2048, 6144, False)),
-        *((4096, 1024, False), (1024, 2048, False), (3072, 1024, True), (1024, 3072, False), (2048, 1024, False)),
-    }
-
-
 def test_products_of_one_residual_have_the_same_columns_and_the_best_pair_wins() -> None:
     options: dict[Product, list[Tile]] = {
         OUTPUT: [DirectTile(16, 32, 4), DirectTile(16, 64, 4), DirectTile(32, 32, 4), DirectTile(64, 32, 4)],
@@ -81,16 +73,6 @@ def test_table_is_source_text_for_the_engine() -> None:
     }
     read = eval(f"{{{tiles.table(best)}}}", {"MatrixTile": MatrixTile, "DirectTile": DirectTile})
     assert read == {QKV[:3]: (DirectTile(32, 32, 8), DirectTile(16, 32, 4)), OUTPUT[:3]: (MatrixTile(64, 32, 64, 4),)}
-
-
-def test_compiled_tiles_are_those_that_are_timed() -> None:
-    products = tiles.parts(OFFICIAL)["sample_codes"]
-    output, down, qkv = products[:3]
-    for tile in tiles.candidates(output, 16):
-        chosen = tiles.with_residual_pair(tiles.Trial(16, "sample_codes", output, tile), products)
-        assert chosen[output] == tile and chosen[down].columns == tile.columns
-    (tile, *_) = tiles.candidates(qkv, 16)
-    assert tiles.with_residual_pair(tiles.Trial(16, "sample_codes", qkv, tile), products) == {qkv: tile}
 
 
 def test_frames_use_the_given_tiles() -> None:

@@ -22,7 +22,6 @@ from syrinx_operator.local.machine import Machine
 from syrinx_stages.codec import service as codec_service
 from syrinx_stages.codec.rows import Row as CodecRow
 from syrinx_stages.codec.rows import Rows as CodecRows
-from syrinx_stages.codec.shapes import CapturedShapes
 from syrinx_stages.contract.settings import CodecSettings
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.talker import service as talker_service
@@ -135,13 +134,6 @@ def test_the_codec_without_batching_decodes_one_request_a_call() -> None:
 
 
 @pytest.mark.usefixtures("switched")
-def test_the_codec_without_captures_has_none_due() -> None:
-    assert CapturedShapes().change_due([(1, 2)], idle=True)
-    SWITCHES["captured-shapes"]()
-    assert not CapturedShapes().change_due([(1, 2)], idle=True)
-
-
-@pytest.mark.usefixtures("switched")
 def test_without_deadlines_the_older_request_goes_first() -> None:
     rows = [codec_row("late", 1.0, 99.0), codec_row("early", 2.0, 98.0)]
     streams = [
@@ -231,10 +223,3 @@ def test_results_continue_those_of_the_same_machine_and_reach_the_report(tmp_pat
     assert "sglang-omni #1997" not in tables(gathered.worth)
     other = worth.Results(file, structs.replace(a_run(), revision="def"))
     assert other.run.effects == ()
-
-
-def test_services_have_each_load_once_and_small_ones_on_a_cpu() -> None:
-    on_gpu = worth.Service(worth.parse([]), worth.Setup(model=None))
-    assert on_gpu.loads(["queued-step", "codec-batching"]) == [("closed", n) for n in (1, 8, 32, 64)]
-    on_cpu = worth.Service(worth.parse(["--device", "cpu"]), worth.Setup(model=None, device="cpu"))
-    assert on_cpu.loads(["queued-step", "deadline-order"]) == [("closed", 1), ("closed", 2), ("live", 2)]
