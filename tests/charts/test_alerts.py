@@ -102,14 +102,6 @@ def silent(minute, because, *series):
     return Case(minute, because, False, {}, series)
 
 
-CRITICAL = {
-    "SyrinxOperatorDown",
-    "SyrinxOperatorStalled",
-    "SyrinxPipelineNotReady",
-    "SyrinxRedisDown",
-    "SyrinxRedisFull",
-    "SyrinxSLOBurnFast",
-}
 FAST = "of the Base requests of the last 5 minutes were late, and a similar share of the last hour."
 SLOW = "of the Base requests of the last 30 minutes were late, and a similar share of the last 6 hours."
 CASES = {
@@ -350,8 +342,7 @@ def trial(group):
     """Returns promtool's tests of a group of rules."""
     tests = []
     for name in (rule["alert"] for rule in group["rules"] if "alert" in rule):
-        annotations = RULES[name]["annotations"]
-        severity = "critical" if name in CRITICAL else "warning"
+        annotations, severity = RULES[name]["annotations"], RULES[name]["labels"]["severity"]
         for case in CASES[name]:
             alert = {"exp_labels": {"severity": severity, **case.labels}}
             alert["exp_annotations"] = {**annotations, "summary": case.title}

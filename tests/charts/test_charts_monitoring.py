@@ -128,11 +128,6 @@ def alerts(values=None):
     return {name: rule for name, rule in rules(values).items() if "alert" in rule}
 
 
-def test_the_exported_series_include_operator_and_stages():
-    assert "task_type" in SERIES["syrinx_ttfa_seconds_bucket"]
-    assert "outcome" in SERIES["syrinx_operator_reconciles_total"]
-
-
 @pytest.mark.parametrize(
     ("expression", "problems"),
     [
@@ -224,11 +219,6 @@ def test_objectives_reach_the_rules():
     assert found["SyrinxMetricsStale"] == "100"
     assert found["SyrinxTuningRollbackLoop"] == "5"
     assert found["SyrinxTrialStuck"] == "900"
-    labels = {
-        tuple(rule["labels"].items())
-        for rule in alerts({"prometheusRule": {"alertLabels": {"team": "voice"}}}).values()
-    }
-    assert labels == {(("severity", severity), ("team", "voice")) for severity in ("critical", "warning")}
 
 
 def test_a_low_target_can_still_be_missed():

@@ -134,12 +134,3 @@ def test_selectors_match_the_pods_of_the_previous_version(previous: Object, choi
     assert pods.items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
     for service in (each for each in found if each["kind"] == "Service"):
         assert service["spec"]["selector"].items() <= pods.items()
-
-
-def test_a_change_of_an_immutable_field_is_detected(previous: Object) -> None:
-    before = previous["syrinx"]["defaults"]
-    (name,) = (name for name in before if name.startswith("Deployment/"))
-    with pytest.raises(AssertionError, match="refuses"):
-        assert_upgradable(before, {**before, name: {"spec.selector": {"matchLabels": {"app": "another"}}}})
-    with pytest.raises(AssertionError, match="disappears"):
-        assert_upgradable(before, {other: fields for other, fields in before.items() if other != name})

@@ -1,7 +1,6 @@
 """The whole run with the smoke preset, from a corpus to a checkpoint, which generates noise."""
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from safetensors.torch import load_file
 
 from support import training as small
 from support.talker_recipe import VOICE
-from syrinx_stages.model.checkpoint import Checkpoint
 from training import checkpoint, codec, corpus, speak
 from training.cli import UNFINISHED, main
 from training.codec_loss import Audio, CodecLoss
@@ -104,20 +102,6 @@ def test_show_writes_audio_and_spectrograms(out: Path) -> None:
     assert height > 100 and width > 80
 
 
-def test_checkpoint_files_have_default_permissions(out: Path) -> None:
-    umask = os.umask(0)
-    os.umask(umask)
-    files = [path for path in (out / "checkpoint").rglob("*") if path.is_file()]
-    assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~umask}
-
-
-def test_show_skips_languages_missing_in_the_checkpoint(tmp_path: Path) -> None:
-    assert run("show", tmp_path, "--checkpoint", "bundled") == 0
-    languages = Checkpoint("bundled").config.talker_config.codec_language_id
-    shown = {case.name for case in speak.SHOWN if corpus.HELD_OUT[case.sentences] in languages}
-    assert {path.stem for path in (tmp_path / "shown").glob("*.flac")} == shown
-
-
 def names(directory: Path) -> dict[str, int]:
     return {name: tensor.dim() for name, tensor in load_file(directory / "model.safetensors").items()}
 
@@ -131,35 +115,10 @@ def test_tensors_have_the_official_names(out: Path) -> None:
         assert ours == kept
 
 
-def test_configs_have_the_official_keys(out: Path) -> None:
-    """The same as in the bundled voice, at every level."""
-
-    def keys(settings: object) -> object:
-        inner = ("talker_config", "code_predictor_config", "decoder_config", "rope_scaling")
-        if not isinstance(settings, dict):
-            return None
-        return {name: keys(value) if name in inner else None for name, value in settings.items()}
-
-    for file in ("config.json", "speech_tokenizer/config.json", "tokenizer_config.json"):
-        ours, official = (json.loads((root / file).read_text()) for root in (out / "checkpoint", VOICE))
-        assert keys(ours) == keys(official), file
-
-
 def test_full_preset_has_the_bundled_voices_configs() -> None:
     assert checkpoint.model_settings(FULL, VOICE) == json.loads((VOICE / "config.json").read_text())
     codec_settings = json.loads((VOICE / "speech_tokenizer" / "config.json").read_text())
     assert checkpoint.codec_settings(FULL.codec) == codec_settings
-
-
-def test_weights_are_float16_and_small(out: Path) -> None:
-    for file in (out / "checkpoint").rglob("*.safetensors"):
-        assert {tensor.dtype for tensor in load_file(file).values()} == {torch.float16}
-    assert Checkpoint(str(out / "checkpoint")).config.talker_config.speakers.keys() == {"us", "us_f", "us_m", "gb"}
-
-
-def test_codes_are_kept_and_audio_is_deleted(out: Path) -> None:
-    assert sorted(path.name for path in out.glob("codes-*")) == ["codes-00.npz", "codes-01.npz"]
-    assert not list((out / "audio").rglob("*.npz"))
 
 
 def state(path: Path) -> object:

@@ -8,7 +8,7 @@ from support import training as small
 from syrinx_stages.contract.family import FAMILY
 from training import codec as codecs
 from training import codec_forward
-from training.codec_model import LOOKAHEAD, CodebookUpdater, Codec, build, kmeans, nearest, quantize
+from training.codec_model import LOOKAHEAD, CodebookUpdater, Codec, build, quantize
 from training.config import SMOKE
 from training.corpus import Sentence
 from training.run import seeded_generator
@@ -94,13 +94,6 @@ def test_codebook_updates_reduce_the_error(codec: Codec) -> None:
     updaters = [CodebookUpdater(generator, step, first=False) for step in range(60)]
     errors = [float(quantize(codec.decoder.quantizer, vectors, each).commitment.detach()) for each in updaters]
     assert sum(errors[-10:]) < 0.9 * sum(errors[:10])
-
-
-def test_kmeans_finds_the_centers() -> None:
-    points = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]]).repeat(20, 1)
-    centers = kmeans(points, 3, torch.Generator().manual_seed(0))
-    assert nearest(points, centers).unique().numel() >= 2
-    assert (points[:, None] - centers).square().sum(2).amin(1).mean() < 50
 
 
 def encode(codec: Codec, shard: Shard) -> Tensor:

@@ -42,12 +42,6 @@ def test_audio_has_utterance_starts(audio: crops.Audio) -> None:
     assert audio.frames().tolist() == [len(each) // FAMILY.samples_per_frame for each in utterances]
 
 
-def test_loading_stops_at_the_requested_hours(shards: list[Path]) -> None:
-    first = small.tone_shard(SENTENCES, np.array([0, 1], np.int32))
-    audio = crops.load_audio(shards, len(first.content) / FAMILY.sample_rate / 3600, CPU)
-    assert len(audio.samples) == len(first.content)
-
-
 def crop(audio: crops.Audio, seed: int, *, utterance_starts: bool, alignment: int = 1) -> Tensor:
     indices = crops.crop_indices(
         CONFIG, audio, seeded_generator(CPU, seed), utterance_starts=utterance_starts, alignment=alignment
@@ -81,11 +75,6 @@ def test_crops_are_aligned_to_frames(audio: crops.Audio) -> None:
     found = {index for each in drawn for index, start in enumerate(possible) if torch.equal(each, start)}
     assert all(any(torch.equal(each, start) for start in possible) for each in drawn)
     assert {0, len(possible) - 1} <= found
-
-
-def test_last_crop_ends_with_the_audio(audio: crops.Audio) -> None:
-    short = audio._replace(samples=audio.samples[:LENGTH])
-    assert torch.equal(crop(short, 0, utterance_starts=False)[0], short.samples.float() / 32768)
 
 
 def test_decode_windows_cover_starts_and_other_parts() -> None:

@@ -6,7 +6,7 @@ import pytest
 from syrinx_stages.contract.family import FAMILY
 from training import corpus, synthesis
 from training.config import FULL
-from training.intelligibility import ReadingMatcher, features
+from training.intelligibility import ReadingMatcher
 from training.synthesis import Samples
 
 HELD = corpus.held_out("german")
@@ -41,11 +41,6 @@ def test_matches_other_voices_and_rates(matcher: ReadingMatcher, voice: str, rat
 def test_segments_of_mixed_sentences_match_each_sentence(matcher: ReadingMatcher, readings: list[Samples]) -> None:
     mixed = np.concatenate((readings[3][: 2 * FAMILY.sample_rate], readings[4][-FAMILY.sample_rate - HOP :]))
     assert matcher.match_segments(mixed) == [3, 3, 3, 3, 4, 4]
-
-
-def test_features_do_not_depend_on_the_level(readings: list[Samples]) -> None:
-    loud, soft = features(readings[0]), features((readings[0] // 4).astype(np.int16))
-    assert np.abs(loud - soft).mean() < 0.1
 
 
 def test_noise_with_a_sentences_envelope_does_not_match_it(matcher: ReadingMatcher, readings: list[Samples]) -> None:

@@ -81,18 +81,6 @@ def test_sentence_nearest_to_another_reading_is_an_error() -> None:
     assert score.score("us-whole-random", mixed, None, SMOKE.synthesis).nearest is None
 
 
-def test_table_has_a_row_per_case() -> None:
-    found = score.score("us-whole-natural", spoken(tone()), None, SMOKE.synthesis)
-    lines = score.table([found, found]).splitlines()
-    assert len(lines) == 4
-    assert len({line.count("|") for line in lines}) == 1
-
-
-def test_unknown_words_are_named() -> None:
-    with pytest.raises(ValueError, match="qzxv"):
-        Recognizer(["A qzxv."])
-
-
 def test_noise_is_not_identified() -> None:
     noise = np.random.default_rng(0).normal(0, 3_000, FAMILY.sample_rate).astype("<i2").tobytes()
     share, errors = Recognizer(["The old teacher found a bag.", "Nobody came."]).score([noise, noise])

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from syrinx_stages.contract.family import FAMILY
 from training import corpus, synthesis
-from training.config import FULL, SMOKE, TrainingConfig
+from training.config import FULL, SMOKE
 from training.corpus import Sentence
 from training.intelligibility import Recognizer
 from training.speakers import Timbre
@@ -32,15 +32,6 @@ def test_every_speaker_is_intelligible() -> None:
         assert recognizer.score(audio)[0] >= 0.8, name
 
 
-@pytest.mark.parametrize("preset", [FULL, SMOKE])
-def test_speakers_have_distinct_voices_in_every_language(preset: TrainingConfig) -> None:
-    speakers = preset.synthesis.speakers
-    for language in preset.corpus.generated:
-        sentence = Sentence("Hallo, Maria!", language)
-        audio = {synthesis.utterance(sentence, voices[language], 158).tobytes() for voices in speakers.values()}
-        assert len(audio) == len(speakers) == 4
-
-
 def test_voice_depends_on_the_sentences_language(monkeypatch: pytest.MonkeyPatch) -> None:
     used: set[tuple[str, str]] = set()
 
@@ -59,10 +50,6 @@ def test_utterances_are_whole_frames_with_little_silence() -> None:
     start = np.flatnonzero(np.abs(samples.astype(int)) > 100)[0] / FAMILY.sample_rate
     assert 0.03 < start < 0.08
     assert np.abs(samples.astype(int)).max() < 0.8 * 32_768
-
-
-def test_inaudible_sentence_is_empty() -> None:
-    assert len(synthesis.utterance(SENTENCES[3], "en-us", 158)) == 0
 
 
 def test_shard_leaves_out_inaudible_sentences() -> None:
@@ -91,8 +78,3 @@ def test_only_missing_shards_are_made(tmp_path: Path) -> None:
     assert lines == ["synthesis: round 0: 2 of 2 shards made", "synthesis: round 0: 0 of 2 shards made"]
     read = [read_shard(shard_path(tmp_path, 0, index)).sentences for index in range(shard_count(CONFIG, 5))]
     assert set(np.concatenate(read).tolist()) == {0, 1, 2, 4}
-
-
-def test_unknown_voice_is_named() -> None:
-    with pytest.raises(ValueError, match="nobody"):
-        synthesis.utterance(SENTENCES[0], "nobody", 158)

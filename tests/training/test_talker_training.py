@@ -1,6 +1,5 @@
 """The talker's training inputs and logits match those of the service."""
 
-from collections.abc import Sequence
 from itertools import cycle
 
 import numpy as np
@@ -24,7 +23,6 @@ from training.layout import (
     BatchBuilder,
     PackedStep,
     Utterances,
-    epoch_steps,
     lengths,
     pack,
 )
@@ -94,10 +92,6 @@ def service_prompts(talker: Talker, bpe: Tokenizer, config: ModelConfig) -> list
     return [embed(talker, builder.build(request)) for request in requests]
 
 
-def spans(placed: PackedStep, sizes: Sequence[int]) -> list[slice]:
-    return [slice(start, start + size) for start, size in zip(placed.starts.tolist(), sizes, strict=True)]
-
-
 @torch.no_grad()
 def test_inputs_match_the_services_prompts_and_frames(
     talker: Talker, bpe: Tokenizer, model_config: ModelConfig, batch: Batch, placed: PackedStep, codes: list[Tensor]
@@ -154,12 +148,6 @@ def test_predictor_logits_match_the_services(talker: Talker, batch: Batch) -> No
     torch.testing.assert_close(logits, torch.stack(sampled), rtol=1e-3, atol=1e-3)
 
 
-def test_predicted_frames_follow_their_positions(batch: Batch) -> None:
-    assert batch.predicted_weight.sum() == min(sum(FRAMES), TRAINING.predicted_frames)
-    used = batch.predicted_weight == 1
-    assert torch.equal(batch.labels.flatten()[batch.predicted[used]], batch.predicted_codes[used, 0])
-
-
 def test_only_the_first_heads_norm_is_trained(talker: Talker, batch: Batch) -> None:
     """A checkpoint has one norm for all heads."""
     found = talker_forward.losses(talker, talker_forward.embed(talker, batch, torch.float32), batch)
@@ -190,17 +178,6 @@ def test_every_sentence_is_packed_once_within_a_row() -> None:
         assert all(start // 128 == (end - 1) // 128 for start, end in zip(starts, ends, strict=True))
     full = [sum(sizes[sentence] for _, sentence in step) for step in steps[:-2]]
     assert np.mean(full) > 0.85 * 4 * 128
-
-
-def test_epochs_are_reproducible(data: Utterances) -> None:
-    def drawn(epoch: int) -> list[list[int]]:
-        return [
-            torch.cat((step.utterances, step.starts, step.streaming, step.auto_language)).tolist()
-            for step in epoch_steps(data, TRAINING, epoch, keep_partial=True)
-        ]
-
-    assert drawn(0) == drawn(0)
-    assert drawn(0) != drawn(1)
 
 
 def test_lengths_match_the_layouts(batch: Batch, data: Utterances) -> None:
