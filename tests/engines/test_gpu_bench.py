@@ -9,14 +9,14 @@ import pytest
 from aiohttp.test_utils import TestServer
 from msgspec import structs
 
-from gpu import checkpoint, plan, report, service
+from gpu import checkpoint, plan, report
 from gpu.gathered import EngineResult, Gathered, defaults_over_best, figures, gpus_over_one, summary
 from gpu.mock import application
 from gpu.monitor import Gpus, Usage
 from gpu.plan import MEAN_SECONDS, make_script
 from gpu.references import reference
 from gpu.results import ServicePoint, ServiceRun
-from gpu.service import Bench, parse, plan_of
+from gpu.service import Bench
 from gpu.system import VARIANTS, Setup
 from syrinx_operator.commands.bench.load import GeneratorStats, LoadGenerator, Script, corpus
 from syrinx_operator.commands.bench.stats import Outcome, Playback, summarize
@@ -26,9 +26,7 @@ from syrinx_operator.resource.sizes import codec_settings
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway.reference import decode_audio, decode_base64
-from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.model.codec_decoder import CodecDecoder
-from syrinx_stages.model.config import ModelConfig, SpeechTokenizerConfig
+from syrinx_stages.model.config import ModelConfig
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.model.tokenizer import load_tokenizer
 
@@ -152,16 +150,6 @@ def test_gaps_errors_and_slow_starts_fail_a_level():
         assert not plan.is_nearly_gap_free(summarize("closed", 1, bad, 10.0))
 
 
-def test_rates_and_clients_replace_the_plans():
-    selected = plan_of(parse(["--only", "open,closed", "--rates", "30,80", "--concurrency", "64,256"]))
-    assert selected.open == {30: plan.DEFAULT_SECONDS, 80: 10}
-    assert selected.closed == {64: 10, 256: plan.DEFAULT_SECONDS}
-    assert selected.live is None
-    started = plan_of(parse(["--only", "live", "--live-start", "640"]))
-    assert (started.open, started.closed, started.live) == ({}, {}, (640, 2048))
-    assert plan_of(parse(["--only", "live"]), gpus=2).live == (128, 4096)
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_setup_gives_a_valid_resource_with_the_captured_calls(variant):
     pipeline = Setup(model="/models/1b7", variant=variant).pipeline()
@@ -213,73 +201,10 @@ def test_replicas_follow_from_gpus_talkers_and_cells():
     assert spec.connector.cells == 2 and spec.gateway.replicas >= 4
 
 
-def test_results_of_several_gpus_have_names_of_their_own(monkeypatch):
-    def name(*given: str) -> str:
-        return service._name(parse(["--defaults", *given]), Gpus()).partition("_")[2]
-
-    monkeypatch.setattr(service, "visible_gpus", lambda: ("GPU-a",))
-    assert name() == "1b7_defaults" and name("--gpus", "1") == "1b7_defaults_1_gpu"
-    monkeypatch.setattr(service, "visible_gpus", lambda: ("GPU-a", "GPU-b"))
-    assert name() == name("--gpus", "2") == "1b7_defaults_2_gpus"
-    assert name("--gpus", "2", "--cells", "4") == "1b7_defaults_2_gpus_4_cells"
-    assert name("--gpus", "1", "--talkers", "2") == "1b7_defaults_1_gpu_2_talkers"
-    assert name("--gpus", "1", "--size", "0b6", "--base") == "0b6_defaults_1_gpu_base"
-
-
-def test_cloned_voices_have_figures_of_their_own():
-    voices = [structs.replace(point("open", 10, [outcome(at)] * 40), voice=name) for name, at in VOICES]
-    runs = {"1b7_defaults": run(point("open", 10, [outcome(0.02)] * 40)), "1b7_defaults_base": run(*voices)}
-    result = summary(Gathered(runs=runs, named="1b7_defaults"))
-    assert result["base_kept_ttfa_p95_ms"] == {"10": pytest.approx(50.0)}
-    assert result["base_new_ttfa_p95_ms"] == {"10": pytest.approx(120.0)}
-    assert result["open_loop_ttfa_p95_ms"] == {"10": pytest.approx(20.0)}
-    text = report.report(Gathered(runs=runs), result, [], "")
-    assert "10 req/s, kept voice" in text and "10 req/s, new voice" in text
-
-
-def test_only_open_loops_are_measured_with_cloned_voices_unless_others_are_given():
-    assert plan_of(parse(["--base"])).open == {10.0: 12}
-    assert plan_of(parse(["--base"])).closed == {} and plan_of(parse(["--base"])).live is None
-    assert plan_of(parse(["--base", "--rates", "1,20", "--only", "open,closed"])).open == {1: 40, 20: 10}
-    kept, new = make_script((), True, references=["a"]), make_script((), True, references=list(map(str, range(100))))
-    assert {kept.body(number)["ref_audio"] for number in range(100)} == {"a"}
-    assert len({new.body(number)["ref_audio"] for number in range(100)}) == 100
-    assert kept.body(3)["ref_text"] and "voice" not in kept.body(3)
-
-
 def test_references_differ_and_last_six_seconds():
     samples = [np.frombuffer(decode_audio(decode_base64(reference(seed))), "<f4") for seed in (1, 2)]
     assert all(len(each) == 6 * FAMILY.sample_rate and 0.05 < each.std() < 0.6 for each in samples)
     assert np.abs(samples[0] - samples[1]).max() > 0.1
-
-
-def test_a_random_base_checkpoint_loads_its_encoders(tmp_path, monkeypatch):
-    import torch
-
-    small = {
-        "hidden_size": 64,
-        "num_hidden_layers": 1,
-        "num_filters": 8,
-        "intermediate_size": 64,
-        "num_quantizers": 16,
-        "upsample_groups": 64,
-    }
-    monkeypatch.setattr(checkpoint, "ENCODER", small)
-    monkeypatch.setattr(checkpoint, "HIDDEN", {"0b6": (64, 64)})
-    codec = checkpoint.OFFICIAL["speech_tokenizer"]
-    decoder = codec["decoder_config"] | {"decoder_dim": 32, "num_hidden_layers": 1, "latent_dim": 32}
-    monkeypatch.setitem(checkpoint.OFFICIAL, "speech_tokenizer", codec | {"decoder_config": decoder})
-    talker = checkpoint.OFFICIAL["config"]["talker_config"] | {"num_hidden_layers": 1, "text_hidden_size": 32}
-    monkeypatch.setitem(checkpoint.OFFICIAL["config"], "talker_config", talker)
-    checkpoint.write_configs(tmp_path, "0b6", base=True)
-    checkpoint.write_weights(tmp_path)
-    loaded = Checkpoint(str(tmp_path))
-    samples = torch.randn(6 * FAMILY.samples_per_frame) / 10
-    assert loaded.load_speaker_encoder().embed(samples).shape == (64,)
-    assert loaded.load_codec_encoder().encode(samples).shape == (6, 16)
-
-
-VOICES = (("kept", 0.05), ("new", 0.12))
 
 
 @pytest.mark.parametrize(("size", "parameters"), [("1b7", 1.917e9), ("0b6", 0.906e9)])
@@ -305,21 +230,6 @@ def test_transformers_gives_the_same_text_ids_as_the_own_tokenizer(tmp_path):
     assert extractor.sampling_rate == FAMILY.sample_rate
 
 
-def test_random_codec_is_audible_but_not_clipped():
-    import torch
-
-    from syrinx_stages.model.layers import checkpoint_tensors
-
-    config = msgspec.convert(checkpoint.OFFICIAL["speech_tokenizer"], SpeechTokenizerConfig).decoder_config
-    decoder, generator = CodecDecoder(config).requires_grad_(False), torch.Generator().manual_seed(0)
-    for name, slot in checkpoint_tensors(decoder, "decoder"):
-        slot.target.copy_(checkpoint.random_tensor(checkpoint.codec_std(name, slot.shape), slot.shape, generator))
-    codes = torch.randint(0, 2048, (1, 2, 16), generator=generator)
-    pcm, _ = decoder(codes, torch.tensor([2]), decoder.new_state(1))
-    assert 0.02 < pcm.std() < 0.3 and pcm.abs().max() < 1
-    assert pcm[0, :240].abs().max() > 0.01  # In the first ten milliseconds.
-
-
 def test_figures_of_a_run():
     result = figures(
         run(
@@ -337,21 +247,6 @@ def test_figures_of_a_run():
     assert (result["live_streams"], result["live_streams_under_1_percent"]) == (512, 600)
     assert result["ttfa_c4_over_c1"] == pytest.approx(1.25)
     assert result["burst128_p99_ms"] == pytest.approx(50, abs=0.1)
-
-
-def test_utterances_with_a_silent_first_frame_are_a_figure_of_their_own_and_never_the_best_run():
-    def with_ttfa(ttfa: float, **setup: object) -> ServiceRun:
-        measured = structs.replace(run(point("open", 20, [outcome(ttfa)] * 100)), complete=True)
-        return structs.replace(measured, setup=Setup(model="1b7", **setup))
-
-    runs = {
-        "1b7_defaults": with_ttfa(0.02),
-        "1b7_defaults_quiet": with_ttfa(0.015, quiet=True),
-        "1b7": with_ttfa(0.019),
-    }
-    result = summary(Gathered(runs=runs, named="1b7_defaults"))
-    assert result["quiet_ttfa_p95_ms"] == {"20": pytest.approx(15.0)}
-    assert result["defaults_over_best"] == pytest.approx(0.95)
 
 
 def test_report_compares_measured_figures_with_targets():

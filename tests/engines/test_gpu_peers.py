@@ -14,8 +14,7 @@ from aiohttp.test_utils import TestServer
 
 from gpu import mock, peers, report
 from gpu.gathered import gather, summary
-from gpu.peers import Measured, Peer, PeerFailed, PeersRun
-from syrinx_operator.commands.bench.stats import Outcome, summarize
+from gpu.peers import Peer, PeerFailed, PeersRun
 from syrinx_operator.local.machine import Machine
 
 MACHINE = Machine(cpu="a processor", cores=16, memory_gib=128, system="Linux", python="3.12", packages={})
@@ -108,16 +107,3 @@ async def test_a_service_is_started_and_stopped() -> None:
     with pytest.raises(PeerFailed, match=r"did not start: .*requires H100"):
         async with peers.running(peer("-c", "raise SystemExit('requires H100')"), "model", 30.0):
             raise AssertionError("it is ready")
-
-
-def test_services_are_shown_side_by_side() -> None:
-    failed = summarize("closed", 8, [Outcome(error="http 422")] * 3, 5.0)
-    services = [
-        Measured(name="syrinx", started=True, points=[failed]),
-        Measured(name="nari", started=True, failure="x"),
-    ]
-    text = peers.table(msgspec.structs.replace(a_run(), services=services))
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
-    assert rows[0] == ["load", "syrinx", "nari"]
-    assert rows[2] == ["8 clients", "-; -; 0.0; 3 x http 422", "-"]
-    assert "nari: x" in text

@@ -66,15 +66,6 @@ def test_products_of_one_residual_have_the_same_columns_and_the_best_pair_wins()
     assert times[QKV][0] == (12.0, DirectTile(32, 32, 8))
 
 
-def test_table_is_source_text_for_the_engine() -> None:
-    best: dict[int, tiles.Tiles] = {
-        1: {QKV: DirectTile(32, 32, 8), OUTPUT: MatrixTile(64, 32, 64, 4)},
-        8: {QKV: DirectTile(16, 32, 4)},
-    }
-    read = eval(f"{{{tiles.table(best)}}}", {"MatrixTile": MatrixTile, "DirectTile": DirectTile})
-    assert read == {QKV[:3]: (DirectTile(32, 32, 8), DirectTile(16, 32, 4)), OUTPUT[:3]: (MatrixTile(64, 32, 64, 4),)}
-
-
 def test_frames_use_the_given_tiles() -> None:
     config = config_of(small_talker.settings())
     stack = config.code_predictor_config

@@ -17,7 +17,6 @@ from gpu import ablated_engines, codec, report, talker, worth
 from gpu.ablation import AUDIO, TECHNIQUES, Effect, WorthRun, tables
 from gpu.gathered import gather, summary
 from gpu.switched import SWITCHES
-from syrinx_operator.commands.bench.stats import Outcome, Playback, Point, summarize
 from syrinx_operator.local.machine import Machine
 from syrinx_stages.codec import service as codec_service
 from syrinx_stages.codec.rows import Row as CodecRow
@@ -160,37 +159,6 @@ def test_without_queued_steps_a_step_waits_for_all_its_work(rig: talker.Rig) -> 
         rig.engine.read(rig.engine.launch(ids))
     # The upload's, the codes', and that of the whole step.
     assert made.call_count == 3
-
-
-def outcome(ttfa: float, underruns: int = 0) -> Outcome:
-    playback = Playback(
-        first_byte=ttfa,
-        first_playable=ttfa,
-        ttfa=ttfa,
-        end=1.0,
-        duration=4.0,
-        underruns=underruns,
-        underrun_seconds=0.1 * underruns,
-        longest_underrun=0.1 * underruns,
-        gaps=(),
-    )
-    return Outcome(playback)
-
-
-def point(loop: str, outcomes: list[Outcome]) -> Point:
-    return summarize(loop, 8, outcomes, 10.0)
-
-
-def test_effects_of_a_load_point() -> None:
-    on, off = point("closed", [outcome(0.02)] * 20), point("closed", [outcome(0.03)] * 9 + [Outcome(error="http 503")])
-    effects = {each.figure: each for each in worth.effects_of("codec-batching", ("closed", 8), on, off)}
-    assert effects[AUDIO].gain == pytest.approx(20 / 9)
-    assert effects["TTFA p95, ms"].gain == pytest.approx(1.5)
-    assert (effects[worth.FAILED].on, effects[worth.FAILED].off, effects[worth.FAILED].gain) == (0, 10, None)
-    live = point("live", [outcome(0.02)] * 9 + [outcome(0.02, 1)])
-    [underruns, ttfa] = worth.effects_of("deadline-order", ("live", 600), point("live", [outcome(0.02)] * 10), live)
-    assert (underruns.figure, underruns.load, underruns.on, underruns.off) == ("underruns, %", "600 listeners", 0, 10)
-    assert ttfa.gain == 1.0
 
 
 def a_run() -> WorthRun:

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from syrinx_stages.model.config import SpeakerEncoderConfig
-from syrinx_stages.model.speaker_encoder import MIN_SAMPLES, SpeakerEncoder, mel_filters, mel_spectrogram
+from syrinx_stages.model.speaker_encoder import MIN_SAMPLES, SpeakerEncoder, mel_spectrogram
 
 OFFICIAL = Path(__file__).parents[1] / "fixtures" / "official" / "codec"
 CONFIG = SpeakerEncoderConfig(
@@ -48,12 +48,6 @@ def test_mel_spectrogram_equals_the_official_one(samples: Tensor, expected: dict
     assert relative_error(mel[::8], expected["speaker.mel"]) < 1e-5
 
 
-def test_mel_filters_are_triangles_of_equal_area() -> None:
-    """Slaney's normalization. Only wide filters are measured: narrow ones may fall between two bins of the FFT."""
-    areas = mel_filters(128).sum(1) * 24_000 / 1024
-    assert torch.allclose(areas[100:], torch.ones(28), atol=0.01)
-
-
 def test_x_vector_equals_the_official_one(
     encoder: SpeakerEncoder, samples: Tensor, expected: dict[str, Tensor]
 ) -> None:
@@ -66,10 +60,6 @@ def test_every_tensor_has_an_effect(encoder: SpeakerEncoder, samples: Tensor) ->
     for name, tensor in weights.items():
         encoder.load_state_dict(weights | {name: 1.5 * tensor + 0.1})
         assert not torch.equal(encoder.embed(samples), before), name
-
-
-def test_silence_has_an_x_vector(encoder: SpeakerEncoder) -> None:
-    assert encoder.embed(torch.zeros(24_000)).isfinite().all()
 
 
 @pytest.mark.parametrize("shape", [(MIN_SAMPLES - 1,), (0,), (1, 24_000)])

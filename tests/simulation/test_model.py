@@ -36,15 +36,3 @@ def test_a_mistake_has_a_counterexample(planted):
 def test_no_mistake_shows_without_faults(planted):
     """So the counterexamples are about faults, not about a model that cannot serve."""
     assert search(planted.protocol, Bounds(faults=NO_FAULTS)).violated is None
-
-
-def test_a_counterexample_is_the_shortest():
-    """Two claims, two admissions and two appends, with the barriers: nothing shorter lets two owners write."""
-    result = search(Protocol(fence=False), Bounds(faults=NO_FAULTS._replace(pauses=1)))
-    actions = [step.action for step, _ in result.trace]
-    assert sorted(actions) == sorted(["claim", "take over", *["accept", "admit", "replicate the claim", "append"] * 2])
-
-
-def test_the_trace_ends_in_the_state_that_violates():
-    result = search(Protocol(fence=False), Bounds(faults=NO_FAULTS._replace(pauses=1)))
-    assert not INVARIANTS[result.violated](result.trace[-1][1], Bounds())

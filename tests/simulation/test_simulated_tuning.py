@@ -19,7 +19,7 @@ from simulator.twins import Twins
 from simulator.world import World, clock, good, run_fixed
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.stage_config import Stage
-from syrinx_operator.resource.tuning_status import Measured, State
+from syrinx_operator.resource.tuning_status import Measured
 from syrinx_operator.tuner.curves import learned
 from syrinx_operator.tuner.decide import Assignment, assignment
 from syrinx_operator.tuner.plan import Question, plan
@@ -97,13 +97,6 @@ def test_follows_a_shift_of_the_load():
     late = outcomes.accepted > HOUR + 1200
     best = run_fixed(scenario, best_fixed(replace(scenario, load=((1e9, heavy),)), policy(scenario)))
     assert good(outcomes, scenario)[late].mean() > 0.95 * good(best, scenario)[best.accepted > HOUR + 1200].mean()
-
-
-def test_the_same_seed_gives_the_same_day():
-    scenario = service(hours=0.5)
-    one, two = (tune(scenario, policy(scenario)) for _ in range(2))
-    assert msgspec.json.decode(msgspec.json.encode(one.state), type=State) == two.state and one.hurt == two.hurt
-    assert [each.event.message for each in one.events] == [each.event.message for each in two.events]
 
 
 # Twins and baselines ----------------------------------------------------------------------------------------------

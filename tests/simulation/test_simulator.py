@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-from datetime import timedelta
 
 import msgspec
 import numpy as np
 import pytest
 
-from simulator import kernel, layout, replicas
+from simulator import kernel, layout
 from simulator.cases import benched, published, simulate
 from simulator.scenario import TASK_TYPES, Costs, Decoder, Failure, Scenario, line
-from simulator.world import World, clock, fixed, good, goodput
+from simulator.world import World, clock, fixed, good
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.stage_config import Stage
@@ -68,21 +67,6 @@ class TestRequests:
         assert all(np.array_equal(first[name], second[name], equal_nan=True) for name in layout.REQUEST.names)
         assert not np.array_equal(first.accepted, ran(changed(SCENARIO, seed=1)).outcomes().accepted)
 
-    def test_reading_evidence_changes_nothing(self):
-        world = World(SCENARIO)
-        for second in range(180):
-            world.run(float(second))
-            world.evidence(clock(0.0), clock(float(second)))
-        world.run(180.0)
-        assert np.array_equal(world.outcomes().ttfa, ran(SCENARIO).outcomes().ttfa)
-
-    def test_requests_do_not_depend_on_the_setting(self):
-        other = SETTING.with_value(Knob.CODEC_ROWS, 1)
-        one, two = ran(SCENARIO).outcomes(), ran(changed(SCENARIO, initial=other)).outcomes()
-        for name in ("accepted", "task", "frames"):
-            assert np.array_equal(getattr(one, name), getattr(two, name))
-        assert not np.array_equal(one.ttfa, two.ttfa)
-
     def test_arrivals_follow_the_rates_and_repeat(self):
         days = ran(changed(SCENARIO, seconds=2400.0)).outcomes()
         at = days.accepted % 120.0
@@ -134,14 +118,6 @@ class TestTheory:
         # A step that finds an utterance at its end makes no frame of it.
         useful = 52.5 / 53.5
         assert talker.frames / 200.0 == pytest.approx(useful * rows / (0.02 + 0.0005 * rows), rel=0.02)
-
-    def test_generated_frames_match_the_requests(self):
-        world = ran(SCENARIO)
-        outcomes, evidence = world.outcomes(), world.evidence(clock(0.0), clock(180.0))
-        references = 40 * int((outcomes.task == TASK_TYPES.index("Base")).sum())
-        assert evidence.replicas_of(Stage.TALKER)[0].frames == outcomes.frames.sum()
-        assert evidence.replicas_of(Stage.CODEC)[0].frames == outcomes.frames.sum() + references
-        assert np.isfinite(outcomes.finished).all()
 
     def test_concurrency_follows_littles_law(self):
         world = World(changed(SCENARIO, seconds=1000.0, load=((1000.0, {"CustomVoice": 3.0}),)))
@@ -300,11 +276,6 @@ class TestEvidence:
         for count in (_requests, _frames, _calls, _steps):
             assert sum(count(part) for part in parts) == count(whole) > 0
 
-    def test_step_times_match_the_costs(self):
-        world = ran(with_costs(SCENARIO, noise=0.0))
-        for rows, step in world.evidence(clock(0.0), clock(180.0)).replicas_of(Stage.TALKER)[0].steps.items():
-            assert step.seconds / step.count <= 0.004 + 0.0003 * rows + 1e-9
-
     def test_refused_requests_are_counted_separately(self):
         scenario = with_costs(changed(SCENARIO, max_queue=4), step=line(0.5, 0.1))
         world = ran(scenario, 0.0)
@@ -312,12 +283,6 @@ class TestEvidence:
         assert outcomes.refused.any()
         assert evidence.of_arm().refused == outcomes.refused.sum()
         assert np.isnan(outcomes.ttfa[outcomes.refused]).all()
-
-    def test_refuses_requests_when_the_queue_is_too_old(self):
-        scenario = with_costs(changed(SCENARIO, max_queue_seconds=3.0), step=line(0.5, 0.1))
-        world = World(scenario)
-        world.run(60.0)
-        assert world.outcomes().refused.any()
 
     def test_evidence_needs_successful_scrapes(self):
         world = World(changed(SCENARIO, scrape_seconds=10.0, outages=((60.0, 155.0),)))
@@ -371,16 +336,6 @@ class TestSettings:
         world.run(2.0 * OVERRIDE_TTL_SECONDS)
         assert in_force() == [8, 8]
 
-    def test_requests_of_a_candidate_are_marked(self):
-        world = World(changed(SCENARIO, codecs=2))
-        world.apply(Assignment(base=SETTING, candidate=SETTING.with_value(Knob.CODEC_ROWS, 3)))
-        world.run(20.0)
-        assert world.outcomes().candidate[:20].all()
-        world.apply(Assignment(base=SETTING))
-        world.run(60.0)
-        outcomes = world.outcomes()
-        assert not outcomes.candidate[outcomes.accepted > 25.0].any()
-
     def test_more_codec_rows_share_calls(self):
         scenario = with_costs(changed(SCENARIO, load=((120.0, {"CustomVoice": 8.0}),)), eager=Decoder(0.012, 0, 0.0005))
         alone, together = (fixed(scenario, SETTING.with_value(Knob.CODEC_ROWS, rows)) for rows in (1, 8))
@@ -409,12 +364,6 @@ class TestCalibration:
         # And 312 and 317 ms of a single one.
         assert clones["codec mns 1,", "1"] == pytest.approx(clones["codec mns 10", "1"])
 
-    def test_reads_all_published_tables(self):
-        cases = published()
-        assert {case.group for case in cases} == {"H100_CUSTOMVOICE", "H100_BASE", "H20_CUSTOMVOICE", "H20_BASE"}
-        assert all(set(case.measured) <= {"ttfa_mean", "ttfa_p95", "throughput"} for case in cases)
-        assert len(cases) == 62
-
     def test_two_cores_saturate_as_measured(self):
         for case in benched():
             found = simulate(case.scenario)
@@ -441,13 +390,6 @@ class TestReplicas:
         assert [worker.restarts for worker in evidence.replicas_of(Stage.TALKER)] == [1, 0]
         assert [worker.restarts for worker in evidence.replicas_of(Stage.CODEC)] == [1, 1]
 
-    def test_requests_of_a_single_killed_replica_wait_for_its_restart(self):
-        failure = Failure(stage=Stage.TALKER, replica=0, at=30.0, down=10.0)
-        outcomes = ran(changed(SCENARIO, failures=(failure,))).outcomes()
-        assert np.isfinite(outcomes.finished[~outcomes.refused]).all()
-        began = (outcomes.accepted + outcomes.ttfa)[~outcomes.refused]
-        assert not ((began > 30.1) & (began < 40.0)).any()
-
     def test_a_restarted_replica_runs_the_setting_in_force(self):
         world = World(
             changed(SCENARIO, codecs=2, failures=(Failure(stage=Stage.CODEC, replica=1, at=30.0, down=20.0),))
@@ -473,26 +415,6 @@ class TestReplicas:
         world = ran(scenario)
         quick, slow = world.evidence(clock(0.0), clock(120.0)).replicas_of(Stage.TALKER)
         assert slow.frames < 0.7 * quick.frames
-
-    def test_stages_on_one_device_slow_each_other(self):
-        alone, shared = ran(SCENARIO), ran(with_costs(SCENARIO, interference=1.5))
-        assert np.nanmean(shared.outcomes().ttfa) > np.nanmean(alone.outcomes().ttfa)
-
-    def test_many_replicas_and_streams(self):
-        scenario = changed(
-            SCENARIO, seconds=60.0, talkers=100, codecs=100, load=((60.0, {"CustomVoice": 30.0}),), scrape_seconds=30.0
-        )
-        world = ran(scenario)
-        outcomes = world.outcomes()
-        assert np.isfinite(outcomes.finished).all()
-        assert len(np.unique(outcomes.talker)) == 100
-        assert goodput(outcomes, scenario) == pytest.approx(len(outcomes.ttfa) / 60.0, rel=0.01)
-
-
-def test_past_windows_stay_available():
-    world = ran(SCENARIO)
-    window = world.evidence(clock(30.0), clock(60.0))
-    assert window.until - window.since == timedelta(seconds=30)
 
 
 def _requests(evidence) -> int:
@@ -555,23 +477,3 @@ class TestScaling:
         world.scale({Stage.TALKER: 1, Stage.CODEC: 1}, 0.0)
         world.run(150.0)
         assert 350.0 <= world.replica_seconds < 370.0
-
-    @pytest.mark.night
-    def test_the_least_in_hindsight_serves_well_and_less_does_not(self):
-        day = replicas.Day(
-            scenario=changed(self.SERVICE, seconds=1200.0, objectives={"CustomVoice": Objective(0.1, 0.99)}),
-            colocated=False,
-            start_seconds=60.0,
-        )
-        day = msgspec.structs.replace(
-            day, scenario=changed(day.scenario, load=((1e9, {"CustomVoice": 60.0}),), talkers=12, codecs=12)
-        )
-        found = replicas.least(day)
-        assert found.missed <= 1 - replicas.TARGET
-        total = sum(found.counts[1].values())
-        assert total > 2
-        for stage in found.counts[1]:
-            fewer = {**found.counts[1], stage: found.counts[1][stage] - 1}
-            if fewer[stage]:
-                outcomes = replicas.run_fixed(day, fewer).outcomes()
-                assert good(outcomes, day.scenario).mean() < replicas.TARGET
