@@ -54,10 +54,6 @@ def test_reads_every_variable():
     assert (found.resync_seconds, found.lease_seconds, found.port) == (2.5, 30.0, 0)
 
 
-def test_processes_on_one_machine_have_different_identities():
-    assert options(MINIMAL).identity != options(MINIMAL).identity
-
-
 @pytest.mark.parametrize(
     ("name", "text"),
     [

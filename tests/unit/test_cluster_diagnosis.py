@@ -77,19 +77,6 @@ def test_a_pod_of_an_earlier_version_has_no_settings_port():
     assert [replica.has_settings_port for replica in replicas([earlier, current])] == [False, True]
 
 
-def test_since_when_a_pod_is_unready():
-    assert replicas([pod()])[0].unready_since == CHANGED
-    unknown = pod()
-    unknown["status"] = {}
-    assert replicas([unknown])[0].unready_since == CREATED
-
-
-def test_a_terminating_pod():
-    terminating = pod(ready="True")
-    terminating["metadata"]["deletionTimestamp"] = CHANGED
-    assert replicas([terminating])[0].terminating
-
-
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
 def test_finished_pods_are_no_replicas(phase):
     """An evicted pod of a Deployment stays for hours after it was replaced."""
@@ -140,21 +127,12 @@ def test_a_failing_init_container_comes_first():
     assert problem(waiting("PodInitializing"), init=(failing,)) == "CrashLoopBackOff: exit code 1 (Error)"
 
 
-def test_long_messages_are_truncated():
-    assert len(problem(waiting("ErrImagePull", "x" * 5000))) == 300
-
-
 def test_how_a_container_ended_is_known_while_it_runs_again():
     last = {"terminated": {"exitCode": 137, "reason": "OOMKilled", "message": "loading\nout of memory"}}
     crashed = {"restartCount": 2, "state": {"running": {}}, "lastState": last}
     (found,) = replicas([pod(containerStatuses=[{"restartCount": 0, "state": {"running": {}}}, crashed])])
     assert (found.last_exit, found.problem) == ("exit code 137 (OOMKilled): out of memory", "")
     assert replicas([pod(containerStatuses=[{**crashed, "restartCount": 0}])])[0].last_exit == ""
-
-
-def test_restarts_include_init_containers():
-    (found,) = replicas([pod(initContainerStatuses=[{"restartCount": 3}], containerStatuses=[{"restartCount": 1}])])
-    assert found.restarts == 4
 
 
 @pytest.mark.parametrize(

@@ -98,12 +98,6 @@ def test_injected_containers_and_volumes_are_no_difference():
     assert not differs(WORKLOAD, live)
 
 
-def test_preconditions_of_an_apply_are_no_difference():
-    desired = copy.deepcopy(WORKLOAD)
-    desired["metadata"] |= {"resourceVersion": "6", "uid": "y"}
-    assert not differs(desired, served())
-
-
 def change(path: str, value: object) -> dict:
     live = served()
     *parents, last = [int(part) if part.isdigit() else part for part in path.split("/")]

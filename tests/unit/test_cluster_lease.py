@@ -65,12 +65,6 @@ async def test_a_held_lease_passes_the_fence_until_shortly_before_it_expires(ope
         operators.first.fence(OWNER)
 
 
-async def test_a_lease_is_of_one_namespace(operators):
-    await operators.first.hold("voices")
-    with pytest.raises(LeaseLost):
-        operators.first.fence(Owner("demo", "other", "u-2", generation=1))
-
-
 async def test_a_lease_is_renewed_only_after_a_third_of_its_duration(operators):
     await operators.first.hold("voices")
     operators.now += 4.9
@@ -110,15 +104,6 @@ async def test_all_pipelines_on_standby_share_one_request_for_the_lease(operator
         with pytest.raises(LeaseTaken, match="operator first holds the Lease"):
             await operators.second.hold("voices")
     assert requests == [("get", "Lease", "release")]
-
-
-async def test_a_renewed_lease_is_not_taken_over(operators):
-    await operators.first.hold("voices")
-    for _ in range(5):
-        operators.now += 6
-        await operators.first.hold("voices")
-        with pytest.raises(LeaseTaken):
-            await operators.second.hold("voices")
 
 
 async def test_the_cache_is_refreshed_whenever_others_may_have_written(operators):
@@ -193,13 +178,6 @@ async def test_another_installation_takes_a_namespace_over_when_the_first_one_st
         operators.first.fence(OWNER)
 
 
-async def test_another_installation_takes_a_namespace_over_as_soon_as_the_first_one_releases_its_lease(operators):
-    await operators.first.hold("voices")
-    await operators.first.release()
-    await operators.other.hold("voices")
-    operators.other.fence(OWNER)
-
-
 async def test_the_next_operator_of_an_installation_keeps_its_claims(operators):
     await operators.first.hold("voices")
     await operators.first.release()
@@ -263,15 +241,6 @@ async def test_losing_a_race_for_a_lease_is_no_error(operators):
     operators.api.fail = lambda verb, kind, name: conflict if verb == "create" else None
     with pytest.raises(LeaseTaken):
         await operators.first.hold("voices")
-
-
-async def test_a_lease_that_someone_has_annotated_stays_held(operators):
-    await operators.first.hold("voices")
-    operators.api.add(operators.lease)
-    operators.now += 6
-    await operators.first.hold("voices")
-    operators.first.fence(OWNER)
-    assert operators.prepared == ["first voices"]
 
 
 async def test_a_deleted_lease_is_created_again(operators):

@@ -138,16 +138,6 @@ def test_the_scheduler_is_quoted_at_once_and_reported_after_five_minutes():
     assert condition(report, "Ready") == ("True", "Serving")
 
 
-def test_a_second_pod_that_the_cluster_does_not_create():
-    """A quota, for example."""
-    cluster = rolling().drop(TALKER, 1)
-    cluster.update()
-    report = pass_time(cluster, 61)
-    assert condition(report, "Degraded") == ("True", "PodsMissing")
-    assert "demo-talker has 1 of 2 pods" in message(report, "Degraded")
-    assert "set spec.updateStrategy: Replace" in message(report, "Degraded")
-
-
 def test_a_stand_in_without_room_is_no_reason_to_replace_the_others():
     cluster = Cluster(talker=TalkerSpec(replicas=2)).set(TALKER, 1, ready=False, terminating=True, stuck=True)
     cluster.set(TALKER, 2, ready=False, problem="Unschedulable: 0/1 nodes are available", unready_since=CREATED)

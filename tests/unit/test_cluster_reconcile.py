@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 import msgspec
@@ -84,18 +83,6 @@ class World:
         self.api.add(live)
 
 
-async def test_creates_all_objects_then_the_status():
-    world = World()
-    result = await world.reconcile()
-    assert result.outcome is Outcome.SUCCEEDED
-    assert world.api.names("StatefulSet") == ["demo-codec", "demo-redis", "demo-talker"]
-    assert world.api.names("Secret") == ["demo-redis", "demo-stages"]
-    assert world.api.writes[0] == ("create", "Lease", "syrinx-operator")
-    assert world.api.writes[-1] == ("apply", "TTSPipeline/status", "demo")
-    assert world.pipeline["status"]["observedGeneration"] == 1
-    assert result.conditions["Ready"] == "False"
-
-
 async def test_a_second_reconcile_writes_nothing():
     world = World()
     await world.reconcile()
@@ -104,15 +91,6 @@ async def test_a_second_reconcile_writes_nothing():
     result = await world.reconcile()
     assert world.api.writes == []
     assert result.requeue_after is not None and result.requeue_after <= 15.0
-
-
-async def test_an_edit_deletes_objects_that_are_no_longer_planned():
-    world = World()
-    await world.reconcile()
-    world.edit(connector={"url": "redis://cache:6379/0"})
-    await world.reconcile()
-    assert ("delete", "StatefulSet", "demo-redis") in world.api.writes
-    assert world.api.names("Secret") == ["demo-redis", "demo-stages"], "Secrets are never deleted"
 
 
 @pytest.mark.parametrize("server", ["dropped", "refused"])
@@ -307,15 +285,6 @@ async def test_what_nothing_needs_is_deleted_while_another_object_is_missing():
     assert "demo-redis" in world.api.names("StatefulSet"), "the talkers still use it"
 
 
-async def test_a_disruption_budget_that_is_rejected_does_not_stop_pruning():
-    world = World()
-    await world.reconcile()
-    world.edit(talker={"replicas": 2}, connector={"url": "redis://cache:6379/0"})
-    world.api.fail = lambda verb, kind, name: forbidden() if (verb, kind) == ("apply", "PodDisruptionBudget") else None
-    assert (await world.reconcile()).outcome is Outcome.BLOCKED
-    assert "demo-redis" not in world.api.names("StatefulSet")
-
-
 async def test_a_reconcile_without_changes_makes_no_request():
     world = World(secret_seconds=300.0)
     await world.reconcile()
@@ -368,15 +337,6 @@ async def test_a_password_secret_of_another_owner_blocks_the_plan():
     assert world.api.names("StatefulSet") == []
 
 
-async def test_the_token_of_the_settings_ports_is_created_once():
-    world = World()
-    await world.reconcile()
-    first = world.api.objects["Secret", "demo-stages"]
-    assert len(base64.b64decode(first["data"]["token"])) >= 32
-    await world.reconcile()
-    assert world.api.objects["Secret", "demo-stages"] == first
-
-
 async def test_a_deleted_token_is_replaced_and_the_stages_restart():
     world = World()
 
@@ -418,25 +378,6 @@ async def test_a_secret_without_a_usable_token_blocks_the_plan(data):
     assert world.condition("Degraded") == ("True", "InvalidSecret")
 
 
-async def test_a_token_secret_of_another_owner_blocks_the_plan():
-    world = World()
-    world.api.add(
-        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "demo-stages"}, "data": {"token": "YQ=="}}
-    )
-    assert (await world.reconcile()).outcome is Outcome.BLOCKED
-    assert world.condition("Degraded") == ("True", "NameConflict")
-    assert world.api.names("StatefulSet") == []
-
-
-async def test_a_rejected_object_does_not_stop_the_others():
-    world = World()
-    world.api.fail = lambda verb, kind, name: forbidden() if (verb, kind) == ("apply", "Service") else None
-    result = await world.reconcile()
-    assert result.outcome is Outcome.BLOCKED
-    assert "Service demo-gateway cannot be applied: not allowed (Forbidden)" in result.message
-    assert world.api.names("StatefulSet") == ["demo-codec", "demo-redis", "demo-talker"]
-
-
 async def test_an_unavailable_server_is_reported_from_the_second_failure_on():
     world = World()
     world.api.fail = lambda verb, kind, name: unavailable() if (verb, kind) == ("apply", "Service") else None
@@ -475,13 +416,6 @@ async def test_a_rollout_passes_over_a_lost_node():
     assert (spec["replicas"], spec["updateStrategy"]["rollingUpdate"]["partition"]) == (4, 1)
     assert [name for verb, kind, name in world.api.writes if (verb, kind) == ("delete", "Pod")] == ["demo-talker-1"]
     assert world.condition("Degraded") == ("True", "StuckTerminating")
-
-
-async def test_a_missing_right_to_delete_pods_is_reported():
-    world = await past_a_lost_node()
-    world.api.fail = lambda verb, kind, name: forbidden() if (verb, kind) == ("delete", "Pod") else None
-    assert (await world.reconcile()).outcome is Outcome.BLOCKED
-    assert "Pod demo-talker-1 cannot be deleted: not allowed" in world.message("Degraded")
 
 
 async def test_the_conditions_are_exported_until_the_pipeline_is_deleted():

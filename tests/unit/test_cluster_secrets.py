@@ -44,15 +44,6 @@ async def test_a_missing_secret_is_read_again():
     assert await world.data() == {"token": "a"}
 
 
-async def test_a_forgotten_secret_is_read_again():
-    world = World()
-    world.create(token="a")
-    await world.data()
-    world.secrets.forget("voices", "demo-stages")
-    await world.data()
-    assert len(world.requests) == 2
-
-
 async def test_a_secret_that_was_just_read_is_kept_if_only_older_ones_are_forgotten():
     world = World()
     world.create(token="a")

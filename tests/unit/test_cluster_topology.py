@@ -35,11 +35,6 @@ def test_both_stages_have_a_start_configuration():
     assert talker["generation"] == codec["generation"] == plan().generation
 
 
-def test_the_topology_is_part_of_the_model_generation():
-    apart = msgspec.structs.replace(PIPELINE.spec, topology="Separate")
-    assert planned(msgspec.structs.replace(PIPELINE, spec=apart)).generation != plan().generation
-
-
 def replica(number, component, template, generation):
     return Replica(
         name=f"near-talker-{number}",

@@ -116,11 +116,6 @@ def test_in_a_period_of_the_candidate_all_talkers_and_codecs_run_it():
     assert rows(planned(AUTO, tuned.state)) == 16, "a replica that restarts runs the base"
 
 
-def test_in_a_period_of_the_baseline_nothing_is_overridden():
-    tuned = tuning.tuning_of(AUTO, tried(counting=False, of_candidate=False))
-    assert overrides(tuned) == {} and not tuned.has_overrides
-
-
 @pytest.mark.parametrize("of_candidate", [True, False])
 def test_gateways_label_requests_while_they_are_counted(of_candidate):
     state = tried(of_candidate=of_candidate)
@@ -225,12 +220,6 @@ def test_without_a_readable_record_the_settings_in_force_stay_and_a_trial_ends(t
     assert (event.kind, event.reason) == ("Warning", "TuningStateLost") and "ConfigMap demo-tuning is" in event.message
 
 
-@pytest.mark.parametrize("text", [None, "not JSON", "{}"])
-def test_with_nothing_to_read_tuning_starts_afresh(text):
-    observed = EMPTY if text is None else recorded(text)
-    assert tuning.tuner_state({}, owner_of(AUTO), observed)[0] == State()
-
-
 def test_of_a_damaged_record_all_that_is_readable_is_kept():
     damaged = as_json(IN_TRIAL) | {"tried": "none", "soak": {"id": 3}}
     found, lost = tuning.tuner_state({}, owner_of(AUTO), recorded(json.dumps(damaged)))
@@ -250,11 +239,6 @@ def test_the_state_of_the_version_before_the_model_keeps_what_was_chosen(place):
     if place == "record":
         assert lost.startswith("is not readable as a whole (") and "$.trial" in lost
     assert rows(planned(AUTO, found)) == 16
-
-
-def test_the_record_of_a_newer_version_is_read():
-    newer = as_json(IN_TRIAL) | {"drift": {"score": 1}}
-    assert tuning.tuner_state({}, owner_of(AUTO), recorded(json.dumps(newer))) == (IN_TRIAL, "")
 
 
 def test_the_record_of_a_former_pipeline_of_the_same_name_is_ignored():
@@ -336,10 +320,6 @@ def test_replica_stats_of_talkers_and_codecs():
     )
 
 
-def test_no_change_is_in_progress():
-    assert Cluster().disruption() == ""
-
-
 @pytest.mark.parametrize("component", STAGES)
 @pytest.mark.parametrize(
     ("fields", "message"),
@@ -383,11 +363,6 @@ def test_the_identity_differs_between_engines():
     cluster, on_vllm = Cluster(), auto(talker={"engine": "vllm"})
     found = cluster.identity(devices(cluster), subject=on_vllm)
     assert found.device == "talker: NVIDIA H200; codec: NVIDIA H200; talker with vllm"
-
-
-def test_without_reported_devices_the_identity_has_none():
-    cluster = Cluster()
-    assert cluster.identity({}).device == ""
 
 
 def test_an_unreported_device_keeps_the_previous_identity():

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 
 from syrinx_operator.cluster import workqueue
-from syrinx_operator.cluster.backoff import backoff
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.cluster.workqueue import (
     MIN_INTERVAL,
@@ -125,13 +124,6 @@ async def test_failures_back_off_up_to_a_minute_until_one_succeeds():
     assert pipelines.failures == [*range(10), 0]
 
 
-def test_jitter_shortens_a_delay_by_at_most_half():
-    assert backoff(1, 0.0, MAX_BACKOFF) == 0.5
-    assert backoff(1, 1.0, MAX_BACKOFF) == 0.25
-    assert backoff(1000, 0.0, MAX_BACKOFF) == MAX_BACKOFF
-    assert backoff(1000, 1.0, MAX_BACKOFF) == MAX_BACKOFF / 2
-
-
 async def test_an_exception_counts_as_a_failure_and_is_retried(caplog):
     pipelines = Pipelines(ValueError("odd"), Result(outcome=Outcome.SUCCEEDED))
     queue = start(pipelines)
@@ -245,18 +237,6 @@ async def test_concurrency_is_limited_and_pipelines_are_reconciled_in_order():
     assert [key for key, _ in pipelines.reconciles] == keys
 
 
-async def test_a_slow_pipeline_does_not_block_another():
-    pipelines = Pipelines()
-    queue = start(pipelines)
-    pipelines.duration = 100
-    queue.add(DEMO)
-    await asyncio.sleep(1)
-    pipelines.duration = 0
-    queue.add(OTHER)
-    await asyncio.sleep(1)
-    assert pipelines.reconciles == [(DEMO, 1000.0), (OTHER, 1001.0)]
-
-
 async def test_a_reconcile_that_does_not_finish_counts_as_stuck():
     pipelines = Pipelines()
     queue = start(pipelines)
@@ -290,14 +270,6 @@ async def test_waiting_for_a_slot_is_not_stuck():
         await asyncio.sleep(RECONCILE_TIMEOUT)
         assert queue.stuck() == []
     assert len({key for key, _ in pipelines.reconciles}) == 300
-
-
-async def test_waiting_for_retry_after_is_not_stuck():
-    pipelines = Pipelines(failed(retry_after=600))
-    queue = start(pipelines)
-    queue.add(DEMO)
-    await asyncio.sleep(500)
-    assert queue.stuck() == []
 
 
 async def test_conditions_are_counted():
