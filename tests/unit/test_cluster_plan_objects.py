@@ -11,29 +11,17 @@ from syrinx_operator.cluster.plan.network import network_policies
 from syrinx_operator.cluster.plan.objects import (
     manifest,
     non_defaults,
-    omit_empty,
     quantity,
     read_record,
     record,
-    short_hash,
     with_applied_hash,
 )
-from syrinx_operator.cluster.plan.pods import volumes
 from syrinx_operator.cluster.plan.records import model_directory
 from syrinx_operator.cluster.plan.workloads import ReplicaCount, replica_count
 from syrinx_operator.cluster.state import Component, ObjectKey
 
 OWNER = owner_of(pipeline())
 TALKER = ObjectKey("StatefulSet", "demo-talker")
-
-
-def test_a_hash_does_not_depend_on_the_order_of_keys():
-    assert short_hash({"a": 1, "b": [2]}) == short_hash({"b": [2], "a": 1}) != short_hash({"a": 1, "b": [3]})
-    assert len(short_hash({})) == 10
-
-
-def test_empty_values_are_omitted_but_not_false_and_zero():
-    assert omit_empty(a=None, b="", c=[], d={}, e=False, f=0) == {"e": False, "f": 0}
 
 
 def test_only_values_that_differ_from_defaults_are_kept():
@@ -82,16 +70,6 @@ def test_an_autoscaler_decides_the_replica_count(manager, autoscaled, expected):
     )
     talker = pipeline({"talker": {"replicas": 2}}).spec.talker
     assert replica_count(OWNER, Component.TALKER, talker, observed) == expected
-
-
-def test_a_requested_autoscaler_takes_the_count_over_before_it_exists():
-    autoscaling = {"by": "Hpa", "minReplicas": 3, "maxReplicas": 8}
-    talker = pipeline({"talker": {"autoscaling": autoscaling}}).spec.talker
-    assert replica_count(OWNER, Component.TALKER, talker, EMPTY) == ReplicaCount(3), "replicas, within the bounds"
-    ours = msgspec.structs.replace(EMPTY, objects={TALKER: workload("syrinx-operator")})
-    assert replica_count(OWNER, Component.TALKER, talker, ours) == ReplicaCount(5, resource_version="7")
-    scaled = msgspec.structs.replace(EMPTY, objects={TALKER: workload("kube-controller-manager")})
-    assert replica_count(OWNER, Component.TALKER, talker, scaled) == ReplicaCount(5, applied=False)
 
 
 AUTO, RECOMMEND = {"minReplicas": 2, "maxReplicas": 8}, {"mode": "Recommend", "minReplicas": 2, "maxReplicas": 8}
@@ -223,12 +201,6 @@ def test_a_bucket_is_read_with_the_credentials_of_the_secret_unless_the_user_set
         secret = environment["AWS_SECRET_ACCESS_KEY"]["secretKeyRef"]
         assert secret == {"name": "keys", "key": "AWS_SECRET_ACCESS_KEY"}
         assert environment["AWS_SESSION_TOKEN"]["secretKeyRef"]["optional"]
-
-
-def test_containers_mount_only_existing_volumes():
-    spec = pipeline({"connector": {"url": "rediss://r", "caSecret": {"name": "ca", "key": "pem"}}}).spec
-    for volume, mount in volumes("demo", Component.TALKER, spec, ()):
-        assert volume["name"] == mount["name"]
 
 
 def private_ports(config):

@@ -25,8 +25,6 @@ from support.cluster_plan import (
     templates,
 )
 from syrinx_operator.cluster.plan import plan, pods, redis
-from syrinx_operator.cluster.plan.objects import read_record
-from syrinx_operator.cluster.plan.records import Release
 from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, OperatorConfig, key_of
 from syrinx_operator.resource.pod_rules import RESERVED_ENV
 from syrinx_operator.resource.spec import TTSPipeline
@@ -106,14 +104,6 @@ def test_a_lost_record_is_restored_from_running_workloads():
     assert planned(pipeline(), lost, NEXT).manifests == plan.manifests
 
 
-def test_the_record_of_a_former_pipeline_of_the_same_name_is_ignored():
-    plan = planned(pipeline())
-    former = after(plan)
-    for kept in former.objects.values():
-        kept["metadata"]["ownerReferences"][0]["uid"] = "former"
-    assert planned(pipeline(), former, NEXT).release.image == NEXT.stages_image
-
-
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "not JSON"])
 def test_an_unreadable_record_is_replaced(text):
     plan = planned(pipeline())
@@ -130,16 +120,6 @@ def test_a_record_edited_by_hand_does_not_reach_the_pods():
     del record["templates"]["codec"]["template"]["metadata"]
     edited.objects[RELEASE]["data"]["release.json"] = json.dumps(record)
     assert planned(pipeline(), edited).manifests == planned(pipeline()).manifests
-
-
-def test_the_record_survives_a_round_trip():
-    plan = planned(pipeline({"model": HUB}))
-    subject = pipeline()
-    assert read_record(owner_of(subject), after(plan), "release", Release) == plan.release
-    assert msgspec.json.decode(msgspec.json.encode(plan.release), type=Release) == plan.release
-    for component, frozen in plan.release.templates.items():
-        assert frozen.template == pod_template(plan, subject, component)
-        assert plan.templates[component] == frozen.template["metadata"]["labels"]["syrinx.dev/template"]
 
 
 def test_a_new_password_restarts_redis_and_all_stages():
@@ -187,13 +167,6 @@ def test_planning_a_managed_redis_requires_its_password():
         planned(pipeline(), msgspec.structs.replace(EMPTY, password_uid=None))
     own = pipeline({"connector": {"url": "redis://mine:6379/0"}})
     assert planned(own, msgspec.structs.replace(EMPTY, password_uid=None)) == planned(own, EMPTY)
-
-
-def test_switching_to_an_external_redis_removes_the_managed_one():
-    plan = planned(pipeline())
-    moved = planned(pipeline({"connector": {"url": "redis://mine:6379/0"}}), after(plan))
-    assert [key for key in objects(moved) if "redis" in key.name] == []
-    assert set(moved.templates) == set(STAGES) and moved.generation == plan.generation
 
 
 @pytest.mark.parametrize(
@@ -247,29 +220,6 @@ def test_pipelines_of_the_same_name_have_different_generations():
     assert plan(subject, here, EMPTY, CONFIG).generation != plan(subject, there, EMPTY, CONFIG).generation
 
 
-def test_a_path_in_a_claim_is_below_its_mount():
-    def model_of(model):
-        subject = pipeline({"model": model})
-        return config_of(pod_template(planned(subject), subject, Component.TALKER)).model
-
-    assert model_of({"bundled": True}) == "bundled"
-    assert model_of({"path": "/in/the/image"}) == "/in/the/image"
-    assert model_of({"path": "./a/b/", "claim": "c"}) == "/models/a/b"
-    assert model_of({"path": "/a", "claim": "c"}) == "/models/a"
-    assert model_of(HUB) == "/models/Qwen--voice/main"
-
-
-def test_the_device_follows_the_gpu_limit_unless_specified():
-    def device(**talker):
-        subject = pipeline({"talker": talker})
-        return config_of(pod_template(planned(subject), subject, Component.TALKER)).device
-
-    assert device() == "cpu"
-    assert device(resources={"limits": {"nvidia.com/gpu": 1}}) == "cuda"
-    assert device(resources={"limits": {"amd.com/gpu": "1"}}) == "cuda"
-    assert device(resources={"limits": {"nvidia.com/gpu": 1}}, device="cpu") == "cpu"
-
-
 def test_another_engine_restarts_the_talkers_in_the_same_generation():
     plan = planned(pipeline())
     for talker in ({"engine": "vllm"}, {"engine": "vllm", "vllm": {"quantization": "fp8"}}):
@@ -282,13 +232,6 @@ def test_another_engine_restarts_the_talkers_in_the_same_generation():
         config = config_of(pod_template(changed, subject, Component.TALKER))
         assert (config.engine, config.vllm.quantization) == ("vllm", talker.get("vllm", {}).get("quantization"))
         plan = changed
-
-
-def test_the_fetch_container_requests_no_gpu():
-    resources = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "nvidia.com/gpu": 1}}
-    subject = pipeline({"model": HUB, "talker": {"resources": resources}})
-    (fetch,) = pod_template(planned(subject), subject, Component.TALKER)["spec"]["initContainers"]
-    assert fetch["resources"] == {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}
 
 
 def test_users_may_not_set_what_the_plan_sets_in_pods():
@@ -311,14 +254,6 @@ def variables(subject, component):
     (own,) = templates(planned(subject), subject)[component]["spec"]["containers"]
     assert len({each["name"] for each in own["env"]}) == len(own["env"])
     return {each["name"]: each.get("value", each.get("valueFrom")) for each in own["env"]}
-
-
-def test_pods_log_in_json_unless_the_user_sets_another_format():
-    subject = pipeline({"talker": {"env": [{"name": "LOG_FORMAT", "value": "text"}]}})
-    found = {
-        component: variables(subject, component)["LOG_FORMAT"] for component in (Component.TALKER, Component.CODEC)
-    }
-    assert found == {Component.TALKER: "text", Component.CODEC: "json"}
 
 
 def test_tracing_is_configured_by_the_standard_variables():

@@ -53,10 +53,6 @@ def test_an_edit_of_the_objectives_is_a_live_setting_of_the_gateways():
     assert [first.settings[each] for each in others] == [third.settings[each] for each in others]
 
 
-def test_temporary_settings_are_no_base_settings():
-    assert {"arm", "canary"}.isdisjoint(planned(with_objective(300)).settings[Component.GATEWAY].settings)
-
-
 def test_the_config_map_contains_the_body_of_a_put():
     plan = planned(talker(9))
     text = objects(plan)[TALKER_SETTINGS]["data"]["settings.json"]
@@ -132,22 +128,6 @@ def test_before_an_autoscaler_owns_the_count_the_live_one_is_applied_with_a_prec
     assert hashes[0] == hashes[1], "or every apply would call for the next"
 
 
-def test_without_an_autoscaler_the_specs_count_is_applied():
-    observed = msgspec.structs.replace(scaled(5, "kubectl"), autoscaled=frozenset())
-    plan = planned(pipeline({"talker": {"replicas": 3}}), observed)
-    assert objects(plan)[TALKERS]["spec"]["replicas"] == 3 == plan.replicas[Component.TALKER]
-
-
-def test_a_new_workload_starts_with_the_specs_count():
-    plan = planned(pipeline({"talker": {"replicas": 3}}), msgspec.structs.replace(EMPTY, autoscaled=AUTOSCALED))
-    assert objects(plan)[TALKERS]["spec"]["replicas"] == 3
-
-
-def test_a_single_replica_has_no_disruption_budget():
-    kinds = [manifest["kind"] for manifest in planned(pipeline()).manifests]
-    assert "PodDisruptionBudget" not in kinds
-
-
 def first_new(plan):
     return objects(plan)[TALKERS]["spec"]["updateStrategy"]["rollingUpdate"]["partition"]
 
@@ -183,11 +163,6 @@ def test_a_rollout_replaces_one_replica_at_a_time():
 def test_the_last_old_replica_stays_until_a_new_gateway_is_ready():
     waits = {"new_gateway": False, "old_gateway": {"ready": True}}
     assert [first_new(rolled(new, **waits)) for new in range(3)] == [2, 1, 1]
-
-
-def test_the_last_old_replica_stays_while_an_old_gateway_terminates():
-    finishes = {"new_gateway": True, "old_gateway": {"ready": False, "terminating": True}}
-    assert [first_new(rolled(new, **finishes)) for new in range(3)] == [2, 1, 1]
 
 
 def test_without_a_model_change_no_replica_waits_for_a_gateway():

@@ -2,9 +2,9 @@
 
 import pytest
 
-from support.cluster_plan import EMPTY, after, objects, owner_of, pipeline, planned, pod_template
+from support.cluster_plan import after, pipeline, planned, pod_template
 from syrinx_operator.cluster.plan.pod_template import with_patch
-from syrinx_operator.cluster.state import Component, InvalidSpec, ObjectKey, parse_pipeline
+from syrinx_operator.cluster.state import Component, InvalidSpec, parse_pipeline
 
 TALKER = {"name": "talker"}
 
@@ -100,17 +100,3 @@ def test_null_removes_a_field_and_other_lists_are_replaced():
     expected = {"spec": {"securityContext": {"runAsNonRoot": True}, "tolerations": [{"key": "b"}]}}
     assert with_patch(template, patch) == expected
     assert with_patch(template, None) is template
-
-
-def test_without_fixed_users_the_cluster_chooses_them():
-    changed = pipeline({"fixedUser": False})
-    for component in planned(changed).release.templates:
-        context = pod_template(planned(changed), changed, component)["spec"]["securityContext"]
-        assert context["runAsNonRoot"] is True and not context.keys() & {"runAsUser", "runAsGroup", "fsGroup"}
-
-
-def test_the_service_account_of_the_stages_has_annotations():
-    plan = planned(pipeline({"serviceAccount": {"annotations": {"iam.example/role": "speech"}}}), EMPTY)
-    account = objects(plan)[ObjectKey("ServiceAccount", "demo-stages")]
-    assert account["metadata"]["annotations"]["iam.example/role"] == "speech"
-    assert account["metadata"]["ownerReferences"][0]["uid"] == owner_of(pipeline()).uid
