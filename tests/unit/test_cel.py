@@ -129,11 +129,6 @@ def test_refuses_what_the_api_server_refuses(expression, error):
     assert error in str(raised.value)
 
 
-def test_is_stricter_than_the_api_server_with_comparisons_of_int_and_double():
-    with pytest.raises(CelError):
-        return_type("self.count < 2.0", SCHEMA)
-
-
 @pytest.mark.parametrize(
     ("expression", "guarded"),
     [

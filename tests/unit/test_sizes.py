@@ -10,7 +10,6 @@ from syrinx_operator.resource.sizes import (
     capture_grid,
     codec_resident,
     codec_settings,
-    device_of,
     talker_resident,
     talker_settings,
 )
@@ -45,10 +44,6 @@ def test_a_gpu_has_the_best_sizes_of_a_large_one(fields: dict[str, Any]) -> None
     assert codec.capture_pairs == tuple((rows, frames) for rows in (1, 2, 4, 8, 16, 32) for frames in (2, 4, 8, 12))
 
 
-def test_a_stated_device_wins() -> None:
-    assert device_of(TalkerSpec(device="cpu", resources=GPU)) == "cpu"
-
-
 def test_what_is_stated_decides_what_is_left_open() -> None:
     spec = spec_of(
         talker=TalkerSpec(device="cuda", max_resident=16),
@@ -59,10 +54,6 @@ def test_what_is_stated_decides_what_is_left_open() -> None:
     many = spec_of(talker=TalkerSpec(max_num_seqs=64), codec=CodecSpec(max_num_seqs=8, chunk_ramp=(4,)))
     assert talker_resident(many) == 64
     assert codec_settings(many) == CodecSettings(chunk_ramp=(4,))
-
-
-def test_an_empty_list_of_shapes_captures_none() -> None:
-    assert codec_settings(spec_of(codec=CodecSpec(device="cuda", capture_pairs=()))).capture_pairs == ()
 
 
 def test_the_start_of_tuning_is_within_its_bounds() -> None:
