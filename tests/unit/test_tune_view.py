@@ -25,7 +25,6 @@ from syrinx_operator.resource.tuning_status import (
     Tried,
 )
 from syrinx_operator.tuner.betting import CERTAIN
-from syrinx_operator.tuner.trial import runs_candidate
 
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 INITIAL = Setting(talker_max_num_seqs=1, codec_max_num_seqs=1, chunk_ramp=(2, 2, 4))
@@ -107,14 +106,6 @@ def test_shows_what_a_trial_has_shown_so_far():
     assert "evidence: better 50%, worse 0%, harm 0%; 100% ends the trial" in shown
 
 
-def test_names_the_arm_of_the_period_in_progress():
-    for period in range(4):
-        trial = replace(TRIAL, period=period)
-        arm = "candidate" if runs_candidate(trial) else "baseline"
-        assert f"; now the {arm}, not counted yet\n" in text(State(trial=trial))
-        assert f"; now the {arm}\n" in text(State(trial=replace(trial, counting_time=NOW)))
-
-
 def test_shows_the_watch_over_a_change():
     guard = Guard(expected_bad=0.02, seen=Served(requests=50, bad=5), bet=Bet(log_wealth=CERTAIN / 4))
     soak = Soak(id=3, before=INITIAL, start_time=NOW - timedelta(seconds=100), rate=2.0, guard=guard)
@@ -141,17 +132,6 @@ def test_shows_the_engine_times_by_rows():
     assert float(table["codec call, 4 frames"][1]) > float(table["codec call, 2 frames"][1])
     assert table["prefill"] == ["12"]
     assert "engine times" not in text(State(measured=Measured()))
-
-
-def test_engine_times_reach_to_the_rows_of_the_best_setting():
-    best = CHOSEN.with_value(Knob.TALKER_ROWS, 16)
-    forecast = Forecast(time=NOW, rate=3.0, observed=0.8, current=0.82, best=0.97, setting=best)
-    (rows,) = [
-        line
-        for line in text(State(chosen=CHOSEN, measured=MEASURED, forecast=forecast)).splitlines()
-        if "  rows" in line
-    ]
-    assert rows.split() == ["rows", "1", "2", "4", "8", "16"]
 
 
 def test_shows_the_reasons_of_decisions_recommendation_and_what_is_not_tried():

@@ -100,11 +100,6 @@ def test_a_colocated_codec_is_in_each_talker():
         question_of(view(topology="Colocated"), WhatIf(rate=4, mix={"Base": 1}, talkers=2, codecs=3))
 
 
-def test_the_mean_length_follows_from_steps_and_prefills():
-    steps = (StepPoint(1, 100, 0.5), StepPoint(2, 50, 0.3))
-    assert mean_frames(Measured(steps=steps, prefills=4, prefill_seconds=0.1)) == 50
-
-
 @pytest.mark.parametrize(
     ("state", "asked", "problem"),
     [
@@ -148,14 +143,6 @@ def test_a_load_beyond_the_capacity_is_named():
     assert not any("exceeds" in line for line in little)
 
 
-@pytest.mark.night
-def test_two_pairs_serve_twice_the_load_as_one_does():
-    for rate, served in ((38, range(95, 101)), (60, range(20))):
-        one = ratios(answer(f"rate={rate},mix=CustomVoice:1,frames=50"))
-        two = ratios(answer(f"rate={2 * rate},mix=CustomVoice:1,frames=50,talkers=2,codecs=2"))
-        assert int(one[1]) in served and int(two[1]) in served
-
-
 def test_a_replica_is_used_as_much_as_its_full_steps_and_calls_take():
     measured = Measured(
         steps=(StepPoint(1, 100, 1.0),), calls=(CallPoint(1, 4, False, 10, 0.2),), prefills=10, prefill_seconds=0.5
@@ -166,7 +153,3 @@ def test_a_replica_is_used_as_much_as_its_full_steps_and_calls_take():
     talkers, codecs = least_use(question, setting)
     assert talkers == pytest.approx((20 * 0.01 + 0.05) / 2)
     assert codecs == pytest.approx(30 * 0.02 / 4 / 3)
-
-
-def test_an_idle_pipeline_serves_all_requests():
-    assert ratios(answer("rate=0.5,mix=CustomVoice:1,frames=50")) == (100, 100)

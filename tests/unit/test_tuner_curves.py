@@ -60,12 +60,6 @@ def test_sizes_that_hardly_differ_tell_little_of_larger_ones():
     assert 0.035 < known[32] < 0.11
 
 
-def test_a_single_size_gives_a_mild_slope():
-    known = step_seconds(steps(r1=0.010), 8)
-    assert known[1] == pytest.approx(0.010)
-    assert known[1] < known[8] < 8 * known[1]
-
-
 def test_a_step_never_gets_quicker_with_more_rows():
     for seed in range(50):
         randoms = random.Random(seed)
@@ -76,11 +70,6 @@ def test_a_step_never_gets_quicker_with_more_rows():
         known = step_seconds(Measured(steps=points), 128)
         assert known == sorted(known)
         assert known[0] > 0
-
-
-def test_decreasing_means_are_pooled_by_their_counts():
-    points = (StepPoint(1, 300, 300 * 0.012), StepPoint(2, 100, 100 * 0.008))
-    assert step_seconds(Measured(steps=points), 2)[1:] == pytest.approx([0.011, 0.011])
 
 
 # Calls ------------------------------------------------------------------------------------------------------------
@@ -119,11 +108,6 @@ def test_no_part_of_the_cost_is_negative():
 def test_small_errors_of_calls_change_predictions_little():
     found = call_cost(calls((0.004, 0.001, 0.0005), [(r, f) for r in (1, 2, 4, 8) for f in (2, 4, 8, 12)], noise=0.1))
     assert found.at(16, 12) == pytest.approx(0.004 + 16 * (0.001 + 12 * 0.0005), rel=0.1)
-
-
-def test_without_calls_there_is_no_cost():
-    assert call_cost([]) is None
-    assert call_cost([CallPoint(1, 2, False, 0.0, 0.0)]) is None
 
 
 # Memory -----------------------------------------------------------------------------------------------------------

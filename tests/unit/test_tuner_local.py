@@ -279,19 +279,6 @@ def test_an_edit_or_another_machine_starts_with_the_settings_of_the_resource(tmp
     assert started(tmp_path) == INITIAL
 
 
-def test_settings_chosen_for_another_engine_are_ignored(tmp_path):
-    keep(tmp_path)
-    on_vllm = msgspec.structs.replace(a_pipeline().spec, talker=TalkerSpec(engine="vllm"))
-    pipeline = msgspec.structs.replace(a_pipeline(), spec=on_vllm)
-    assert started(tmp_path, pipeline) == setting_of(on_vllm)
-
-
-def test_chosen_settings_that_an_edit_made_invalid_are_ignored(tmp_path):
-    keep(tmp_path)
-    smaller = msgspec.structs.replace(a_pipeline().spec, talker=TalkerSpec(max_num_seqs=1, max_resident=2))
-    assert started(tmp_path, msgspec.structs.replace(a_pipeline(), spec=smaller)) == INITIAL
-
-
 def test_the_state_file_of_the_version_before_the_model_keeps_what_was_chosen(tmp_path):
     """Its trial had another design, and ends."""
     own = {"identity": identity_of(a_pipeline()), "requested": INITIAL, "chosen": CHOSEN}

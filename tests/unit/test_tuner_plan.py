@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from syrinx_operator.resource.knobs import RAMP_LADDER, Knob, Setting
-from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.tuning_status import CallPoint, Measured, StepPoint, Tried
 from syrinx_operator.tuner.plan import Question, calibrated, plan
 from syrinx_operator.tuner.whatif import Load, Model, Plant
@@ -74,10 +73,6 @@ def test_finds_a_setting_that_serves_nearly_as_many_as_any(answer):
     assert answer.error == 0.0
 
 
-def test_the_same_question_has_the_same_answer(answer):
-    assert plan(question()) == answer
-
-
 def test_avoided_settings_are_not_proposed(answer):
     other = plan(question(avoided=(answer.best.setting,)))
     assert other.best.setting != answer.best.setting
@@ -102,20 +97,11 @@ def test_the_current_setting_stays_if_it_is_as_good(answer):
     assert again.best.setting == again.current.setting == answer.best.setting
 
 
-def test_the_current_setting_is_forecast_even_if_it_was_avoided():
-    assert plan(question(avoided=(START,))).current.setting == START
-
-
 def test_bounds_are_kept():
     found = plan(question(rows={Knob.TALKER_ROWS: (1, 2), Knob.CODEC_ROWS: (4,)}, ramps=RAMPS[2:3])).best.setting
     assert found.talker_max_num_seqs in (1, 2)
     assert found.codec_max_num_seqs in (4, START.codec_max_num_seqs)
     assert found.chunk_ramp == RAMPS[2]
-
-
-def test_captured_shapes_stay():
-    pairs = (CaptureShape(rows=1, frames=4),)
-    assert plan(question(current=replace(START, capture_pairs=pairs))).best.setting.capture_pairs == pairs
 
 
 def test_a_comparison_shifts_the_choice_and_its_neighbors(answer):

@@ -12,31 +12,16 @@ from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import (
     RATE_BINS,
     USUAL,
-    CallPoint,
     Capacity,
     Curve,
-    Measured,
     Replicas,
-    StepPoint,
 )
 from syrinx_operator.tuner import replicas
-from syrinx_operator.tuner.capacity import capacity
 from syrinx_operator.tuner.plan import Question
 from syrinx_operator.tuner.policy import Scale
-from syrinx_operator.tuner.whatif import Load, Plant
 
 MINUTE, HOUR = 60.0, 3600.0
 TALKER, CODEC = TUNED_STAGES
-MEASURED = Measured(
-    steps=tuple(StepPoint(rows, 100, 100 * (0.03 + 0.002 * rows)) for rows in (1, 2, 4, 8)),
-    calls=tuple(
-        CallPoint(rows, frames, False, 100, 100 * (0.02 + 0.001 * rows * frames))
-        for rows in (1, 4, 8)
-        for frames in (2, 8, 12)
-    ),
-    prefills=100,
-    prefill_seconds=3.0,
-)
 
 
 def scale(mode="Auto", minimum=1, maximum=10) -> Scale:
@@ -132,40 +117,6 @@ def test_nothing_is_needed_of_a_stage_that_cannot_serve():
     assert Curve().needed(5.0) == Curve(2.0).needed(0.0) == 0
 
 
-@pytest.mark.night
-def test_the_model_knows_what_needs_more_replicas(monkeypatch):
-    monkeypatch.setattr("syrinx_operator.tuner.capacity._REQUESTS", 400)
-
-    def curves(target=0.95, slowdown=1.0, resident=64, burst=1.0):
-        plant = Plant(
-            talkers=1,
-            codecs=1,
-            talker_resident=64,
-            codec_resident=resident,
-            patience=2.0,
-            limits={"CustomVoice": 0.5},
-            slowdown=slowdown,
-        )
-        asked = Question(
-            load=Load(rates={"CustomVoice": 2.0}, frames=50.0, burst=burst),
-            plant=plant,
-            measured=MEASURED,
-            current=BASE,
-            rows={},
-            ramps=(),
-        )
-        return capacity(asked, target).curves
-
-    usual, strict, slow = curves(), curves(target=0.998), curves(slowdown=2.0)
-    narrow, bursty = curves(resident=4), curves(burst=4.0, target=0.99)
-    assert 0 < strict[TALKER].served(1) < usual[TALKER].served(1)
-    assert 0 < slow[TALKER].served(4) < 0.7 * usual[TALKER].served(4)
-    assert usual[TALKER].served(4) > 4 * usual[TALKER].served(1)
-    assert 0 < narrow[CODEC].served(4) < usual[CODEC].served(4), "a codec holds few streams"
-    # One replica serves no burst well, however rarely one comes.
-    assert bursty[TALKER].served(1) == 0 < bursty[TALKER].served(8)
-
-
 # Scaling up ---------------------------------------------------------------------------------------------------------
 
 
@@ -235,12 +186,6 @@ def test_a_model_that_promises_too_much_is_corrected():
         assert part.correction == pytest.approx(1 / 3, rel=0.4)
 
 
-def test_a_model_that_promises_too_little_is_corrected_before_replicas_are_added():
-    world = Service(error=0.6, rate=7.0, replicas=4)
-    world.serve(HOUR)
-    assert world.counts[TALKER] <= 5
-
-
 # Scaling down -------------------------------------------------------------------------------------------------------
 
 
@@ -254,15 +199,6 @@ def test_replicas_are_removed_when_ten_minutes_did_not_need_them():
     world.serve(HOUR)
     assert world.counts == {TALKER: 2, CODEC: 1}
     assert "ScaledDown" in world.events
-
-
-def test_a_valley_of_minutes_removes_nothing():
-    world = Service(rate=13.0, replicas=8).serve(HOUR)
-    most = world.counts[TALKER]
-    for rate in (3.0, 13.0, 3.0, 13.0):
-        world.rate = rate
-        world.serve(8 * MINUTE)
-        assert world.counts[TALKER] >= most - 1
 
 
 def test_the_minimum_is_kept_without_requests():
@@ -279,16 +215,6 @@ def test_nothing_is_removed_during_a_disruption():
     world.rate = 14.0
     world.serve(5 * MINUTE)
     assert world.counts[TALKER] >= 7, "but added"
-
-
-def test_the_state_of_an_idle_pipeline_does_not_change():
-    world = Service(rate=3.0, replicas=2).serve(HOUR)
-    world.rate = 1e-9
-    world.run(world.now + 25 * HOUR)  # What was yesterday is expected again.
-    world.serve(HOUR)
-    before = world.memory
-    world.serve(2 * HOUR)
-    assert world.memory == before
 
 
 # Beside trials ------------------------------------------------------------------------------------------------------

@@ -122,12 +122,6 @@ def test_snapshots_lead_to_a_decision_and_an_audit_line():
     assert datetime.fromisoformat(line["time"]) == pipeline.now - timedelta(seconds=30)
 
 
-def test_an_audit_entry_is_one_line():
-    pipeline = Pipeline("Recommend")
-    pipeline.decides()
-    assert pipeline.lines and all("\n" not in line for line in pipeline.lines)
-
-
 def test_audit_lines_go_to_their_own_logger(caplog):
     caplog.set_level(logging.INFO, "syrinx.tuning")
     pipeline = Pipeline("Recommend")
@@ -161,18 +155,6 @@ def test_an_exception_ends_the_trial_and_is_reported_once(monkeypatch):
     assert "ZeroDivisionError: odd" in decision.state.message
     assert not pipeline.step().events
     assert assignment(pipeline.policy, pipeline.state).base == pipeline.policy.requested
-
-
-def test_repeated_snapshots_count_once():
-    pipeline = Pipeline()
-    pipeline.step()
-    pipeline.serve()
-    seen = pipeline.seen()
-    since, until = pipeline.now - timedelta(seconds=60), pipeline.now
-    for _ in range(2):
-        pipeline.tuner.step("voices/demo", pipeline.policy, pipeline.state, seen, until)
-        found = pipeline.tuner.evidence("voices/demo", pipeline.policy, since, until)
-        assert found.of_arm().accepted == 120
 
 
 def test_pipelines_are_separate_and_can_be_forgotten():

@@ -51,11 +51,6 @@ def test_a_talkers_counters():
     }
 
 
-def test_an_unused_replica_has_no_counts():
-    assert read(Gateway().text).counts == {}
-    assert read(Worker("t", "talker").text, "talker").counts == {}
-
-
 def test_a_codecs_counters():
     codec = Worker("demo-codec-0", "codec")
     codec.calls(2, 8, "hit", 0.25)

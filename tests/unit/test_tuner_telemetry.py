@@ -2,7 +2,6 @@
 
 from datetime import UTC, datetime, timedelta
 
-import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -76,12 +75,6 @@ def test_exports_the_trial_in_progress(scraped):
     assert scraped.value("syrinx_tuning_requests", arm="candidate") == 4
 
 
-def test_exports_no_ratio_without_requests(scraped):
-    scraped.tell(state=State(trial=TRIAL))
-    assert scraped.value("syrinx_tuning_requests", arm="baseline") == 0
-    assert scraped.value("syrinx_tuning_good_ratio", arm="baseline") is None
-
-
 def test_removes_the_series_of_an_ended_trial(scraped):
     scraped.tell(state=State(trial=TRIAL))
     scraped.tell()
@@ -128,9 +121,3 @@ def test_a_forgotten_pipeline_has_no_series(scraped):
     scraped.tell(state=State(trial=TRIAL))
     scraped.telemetry.forget(DEMO)
     assert not [sample for family in scraped.registry.collect() for sample in family.samples]
-
-
-def test_pipelines_have_separate_series(scraped):
-    scraped.tell()
-    scraped.telemetry.update(("", "demo"), base=msgspec.structs.replace(BASE, codec_max_num_seqs=1), state=State())
-    assert scraped.value("syrinx_tuning_knob", knob="codec.maxNumSeqs") == 4

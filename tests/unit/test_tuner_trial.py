@@ -7,13 +7,12 @@ from msgspec.structs import replace
 
 from simulator.scripted import clock
 from support.tuner_world import BASE, BETTER, World, better
-from syrinx_operator.resource.tuning_status import Guard, Served
+from syrinx_operator.resource.tuning_status import Guard
 from syrinx_operator.tuner.betting import is_certain
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
 from syrinx_operator.tuner.evidence import MIN_REQUESTS, WINDOW_SECONDS, Outcomes
 from syrinx_operator.tuner.trial import (
     LABELS,
-    LEAST_PAIRS,
     MAX_DISCARDED,
     MAX_TRIAL_SECONDS,
     PERIOD_BAD_SECONDS,
@@ -230,13 +229,6 @@ def test_what_is_usual_is_no_harm(usual):
     assert guard(usual, [2 * usual, 0.0] * 100) is None
 
 
-def test_a_few_requests_are_not_an_outcome():
-    first = Guard(expected_bad=0.1)
-    assert watched(first, Outcomes(accepted=4, late=4)) == first
-    known = watched(first, Outcomes(accepted=10, late=5))
-    assert (known.seen, known.bet.count) == (Served(requests=10, bad=5), 1)
-
-
 # Verdicts ---------------------------------------------------------------------------------------------------------
 
 
@@ -267,17 +259,3 @@ def test_no_gain_ends_early_and_rarely_with_a_verdict():
 def test_a_moderate_loss_is_rolled_back_or_at_least_not_promoted():
     verdicts, _ = ends(10, better(0.1, 0.25))
     assert "Promoted" not in verdicts
-
-
-def test_an_end_needs_some_pairs():
-    world = started(better(0.35, 0.35)).until(lambda w: w.state.trial is None, 2 * MAX_TRIAL_SECONDS)
-    requests = world.state.history[0].requests
-    assert requests >= 2 * LEAST_PAIRS * PERIOD_SECONDS * world.rate
-
-
-def test_labels_go_on_after_a_trial():
-    world = started(better(0.35, 0.35)).until(lambda w: w.state.trial is None, 2 * MAX_TRIAL_SECONDS)
-    last = next(each.label for each in reversed(world.applied) if each.label)
-    assert world.state.label != int(last, 16)
-    world.until(counts, 4 * MAX_TRIAL_SECONDS)
-    assert world.applied[-1].label not in ("", last)
