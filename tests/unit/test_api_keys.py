@@ -24,12 +24,6 @@ def test_a_file_has_a_key_a_line() -> None:
     assert keys.limits == {"alice": Limits(streams=2), "bob": Limits(requests_per_second=0.5)}
 
 
-def test_several_keys_of_a_name_are_valid_together() -> None:
-    keys = parse_keys(entry("alice", "old", streams=2) + entry("alice", "new", streams=2))
-    assert keys.names == {digest(b"old"): "alice", digest(b"new"): "alice"}
-    assert keys.limits == {"alice": Limits(streams=2)}
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -90,14 +84,6 @@ def test_a_rate_allows_a_burst_and_then_one_request_in_each_interval() -> None:
     assert retry_after(allowance, 1000.0) == ("requests", 2.0), "a pause saves up one burst"
 
 
-@pytest.mark.parametrize(("rate", "burst"), [(0.1, 1), (1, 1), (2.5, 3), (10, 10)])
-def test_the_default_burst_is_a_second_of_requests(rate: float, burst: int) -> None:
-    allowance = Allowance(Limits(requests_per_second=rate), 0.0)
-    for _ in range(burst):
-        allowance.begin(0.0)
-    retry_after(allowance, 0.0)
-
-
 def test_a_limit_of_streams_names_when_one_will_probably_end() -> None:
     allowance = Allowance(Limits(streams=2), 0.0)
     for _ in range(50):
@@ -136,14 +122,6 @@ def test_each_item_of_a_batch_counts() -> None:
         assert streams == 2
     with Allowance(Limits(), 0.0).reserve(8) as streams:
         assert streams == 8
-
-
-def test_limits_change_without_forgetting_what_is_in_progress() -> None:
-    allowance = Allowance(Limits(), 0.0)
-    for _ in range(5):
-        allowance.begin(0.0)
-    allowance.limits = Limits(streams=5)
-    assert retry_after(allowance, 0.0)[0] == "streams"
 
 
 def peer(host: str, authorization: str = "") -> HTTPConnection:

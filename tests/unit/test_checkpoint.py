@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from support import talker_recipe as recipe
 from support.talker import weights
-from syrinx_stages.model.checkpoint import Checkpoint, load_module
+from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CheckpointError
 from syrinx_stages.model.layers import checkpoint_tensors
 
@@ -98,14 +98,6 @@ def test_unreadable_file_is_named(directory: Path, content: bytes | None) -> Non
         Checkpoint(str(directory)).load_talker()
 
 
-def test_truncated_file_is_named(directory: Path) -> None:
-    path = directory / "model.safetensors"
-    save_file(TENSORS, path)
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
-        Checkpoint(str(directory)).load_talker()
-
-
 def test_talker_and_codec_must_agree_on_the_codebook_size(directory: Path) -> None:
     path = directory / "speech_tokenizer" / "config.json"
     config = json.loads(path.read_text())
@@ -125,10 +117,3 @@ def test_codec_decoder_loads(tmp_path: Path) -> None:
     expected = load_file(recipe.VOICE / "speech_tokenizer" / "model.safetensors")
     name = "decoder.pre_conv.conv.weight"
     assert torch.equal(dict(checkpoint_tensors(decoder, "decoder"))[name].target, expected[name].float())
-
-
-def test_plain_modules_load(tmp_path: Path) -> None:
-    save_file({"part.weight": torch.ones(2, 3), "part.bias": torch.ones(2)}, tmp_path / "model.safetensors")
-    module = torch.nn.Linear(3, 2)
-    load_module(module, tmp_path, "part")
-    assert torch.equal(module.weight, torch.ones(2, 3))

@@ -65,11 +65,6 @@ def test_the_first_audio_waits_until_it_lasts_to_the_second_chunk() -> None:
     assert started(6, *soon) == (4,), "two chunks, so that the next one is not late"
 
 
-def test_the_wait_for_the_first_audio_is_bounded() -> None:
-    slow = row("slow", pending=10, first_codes_at=NOW - 9.0, codes_at=NOW)
-    assert call([slow]) == Call(("slow",), (8,), (1, 8), "eager")
-
-
 def test_a_row_whose_input_ended_is_flushed() -> None:
     assert call([row("a", pending=3, decoded=4, input_ended=True)]) == Call(("a",), (3,), (1, 3), "eager")
 
@@ -150,10 +145,6 @@ def test_a_call_takes_all_complete_chunks_for_which_there_is_time() -> None:
     assert frames(12, settings=captured) == 4
 
 
-def test_a_stream_that_does_not_play_yet_decodes_one_chunk() -> None:
-    assert call([row("new", pending=12)]) == Call(("new",), (2,), (1, 2), "eager")
-
-
 def test_max_num_seqs_limits_the_rows_of_a_call() -> None:
     rows = [row(str(index), pending=2, age=1 - 0.1 * index) for index in range(9)]
     assert call(rows) == Call(("0", "1", "2", "3"), (2, 2, 2, 2), (4, 2), "eager")
@@ -217,11 +208,6 @@ def test_rows_with_fewer_frames_join_while_their_padding_is_below_the_overhead()
     assert call(rows, overhead=4) == Call(("late", "tail", "other"), (4, 1, 3), (3, 4), "eager")
 
 
-def test_rows_with_more_frames_do_not_join() -> None:
-    rows = [row("new", 2), row("playing", 12, decoded=16, age=0.1)]
-    assert call(rows, overhead=100) == Call(("new",), (2,), (1, 2), "eager")
-
-
 def test_rows_with_fewer_frames_replace_padding_rows() -> None:
     settings = CodecSettings(max_num_seqs=8, chunk_ramp=RAMP, capture_pairs=((1, 4), (4, 4), (8, 4)))
     rows = [row(f"{index}", 4, decoded=4, age=0.4) for index in range(3)]
@@ -230,12 +216,6 @@ def test_rows_with_fewer_frames_replace_padding_rows() -> None:
     many = call(rows + tails, settings, overhead=15)
     assert many == Call(("0", "1", "2", "tail 0", "tail 1"), (4, 4, 4, 1, 1), (8, 4), "padded")
     assert (many.min_shape, many.padding) == ((5, 4), 18)
-
-
-def test_no_row_joins_if_the_larger_shape_is_not_captured() -> None:
-    settings = CodecSettings(max_num_seqs=8, chunk_ramp=RAMP, capture_pairs=((1, 4),))
-    rows = [row("a", 4, decoded=4, age=0.4), row("tail", 3, decoded=4, input_ended=True)]
-    assert call(rows, settings, overhead=100) == Call(("a",), (4,), (1, 4), "hit")
 
 
 @given(st.lists(st.tuples(st.integers(1, 16), st.integers(1, 16)), max_size=8), st.integers(1, 16), st.integers(1, 16))

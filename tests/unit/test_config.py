@@ -10,7 +10,6 @@ from support import talker_recipe as recipe
 from syrinx_stages.contract.messages import TaskType
 from syrinx_stages.model.config import CheckpointError, ModelType, read_model_config, read_speech_tokenizer_config
 from syrinx_stages.model.describe import describe
-from syrinx_stages.model.tokenizer import load_tokenizer
 
 
 @pytest.fixture
@@ -74,66 +73,6 @@ def test_names_the_invalid_field(directory: Path, field: str, value: Any, messag
     with pytest.raises(CheckpointError, match=message) as error:
         read_model_config(directory)
     assert str(path) in str(error.value)
-
-
-OFFICIAL_DEFAULTS = {
-    "im_start_token_id": 151_644,
-    "im_end_token_id": 151_645,
-    "tts_pad_token_id": 151_671,
-    "tts_bos_token_id": 151_672,
-    "tts_eos_token_id": 151_673,
-    "talker_config.max_position_embeddings": 32_768,
-    "talker_config.rms_norm_eps": 1e-6,
-    "talker_config.rope_theta": 10_000,
-    "talker_config.rope_scaling": None,
-    "talker_config.hidden_act": "silu",
-    "talker_config.attention_bias": False,
-    "talker_config.use_sliding_window": False,
-    "talker_config.head_size": 16,
-    "talker_config.spk_id": None,
-    "talker_config.spk_is_dialect": None,
-    "talker_config.code_predictor_config.head_size": 128,
-    "talker_config.code_predictor_config.max_position_embeddings": 32_768,
-    "talker_config.code_predictor_config.rms_norm_eps": 1e-6,
-    "talker_config.code_predictor_config.rope_theta": 10_000,
-    "speaker_encoder_config.mel_dim": 128,
-    "speaker_encoder_config.enc_dim": 1024,
-    "speaker_encoder_config.enc_channels": (512, 512, 512, 512, 1536),
-    "speaker_encoder_config.enc_kernel_sizes": (5, 3, 3, 3, 1),
-    "speaker_encoder_config.enc_dilations": (1, 2, 3, 4, 1),
-    "speaker_encoder_config.enc_attention_channels": 128,
-    "speaker_encoder_config.enc_res2net_scale": 8,
-    "speaker_encoder_config.enc_se_channels": 128,
-}
-"""Of the official package's configuration classes (qwen-tts 0.1.1), for fields that may be missing.
-
-The talker's head size is its width by its heads; only the code predictor's has a default.
-"""
-
-
-def test_missing_fields_have_the_official_defaults(directory: Path) -> None:
-    path = directory / "config.json"
-    change(path, "talker_config.text_vocab_size", 151_936)
-    present = json.loads(path.read_text())
-    for field in OFFICIAL_DEFAULTS:
-        name = field.replace("head_size", "head_dim")
-        part: Any = present
-        for parent in name.split("."):
-            part = part.get(parent, ...) if isinstance(part, dict) else ...
-        if part is not ...:
-            change(path, name, ...)
-    config = read_model_config(directory)
-    for field, expected in OFFICIAL_DEFAULTS.items():
-        value: Any = config
-        for name in field.split("."):
-            value = getattr(value, name)
-        assert value == expected, field
-
-
-def test_assistant_token_may_be_missing(directory: Path) -> None:
-    """The official package does not read it."""
-    change(directory / "config.json", "assistant_token_id", ...)
-    load_tokenizer(directory, read_model_config(directory))
 
 
 def test_the_speaker_embedding_must_have_the_width_of_the_talker(directory: Path) -> None:

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.messages import SpeechRequest, TaskType
+from syrinx_stages.contract.messages import TaskType
 from syrinx_stages.model.config import read_model_config, read_speech_tokenizer_config
 from syrinx_stages.model.describe import checkpoint_directory
 
 
 def test_task_types_are_those_of_the_messages() -> None:
     assert set(FAMILY.task_types) == set(TaskType)
-
-
-def test_frame_length_follows_from_samples() -> None:
-    assert (FAMILY.frame_seconds, FAMILY.frames_per_second, FAMILY.frame_bytes) == (0.08, 12.5, 3840)
-
-
-def test_default_length_is_the_request_messages() -> None:
-    assert SpeechRequest(id="", accepted_at=0, text="", task_type=TaskType.BASE).max_frames == FAMILY.default_frames
 
 
 def test_bundled_checkpoint_belongs_to_the_family() -> None:

@@ -194,15 +194,6 @@ class Stream:
         return self.registry.get_sample_value(m.UNDERRUNS.name, labels)
 
 
-async def test_a_stream_whose_audio_comes_in_time_is_served_well() -> None:
-    stream = Stream()
-    await stream.send(0.1, 0.1)
-    await stream.send(0.2, 0.2)
-    assert stream.outcomes() == {}
-    await stream.finish()
-    assert (stream.outcomes(), stream.underruns()) == ({"well": 1}, 0)
-
-
 async def test_missing_audio_interrupts_a_stream() -> None:
     stream = Stream()
     await stream.send(0.1, 0.1)
@@ -240,19 +231,6 @@ async def test_a_client_that_leaves_during_a_stall_was_interrupted() -> None:
     await stream.reach(5.0)
     stream.listener.record_outcome()
     assert (stream.outcomes(), stream.underruns()) == ({"interrupted": 1}, 1)
-
-
-async def test_a_stream_that_is_stopped_by_the_default_limit_is_a_runaway() -> None:
-    stream = Stream()
-    await stream.send(0.1, 0.1)
-    await stream.finish(EndReason.LENGTH)
-    assert stream.outcomes() == {"runaway": 1}
-
-
-async def test_the_first_audible_sample_is_compared_with_the_objective() -> None:
-    stream = Stream(ttfa_seconds={"CustomVoice": 60.0, "Base": 0.001})
-    await stream.send(60.1, 60.1)
-    assert stream.outcomes() == {"late": 1}
 
 
 # Counting ----------------------------------------------------------------------------------------------------

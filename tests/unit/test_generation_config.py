@@ -78,12 +78,6 @@ def test_no_sampling_is_greedy_unless_a_request_sets_a_temperature(directory: Pa
     assert sampling == Sampling(temperature=0.5, residual_temperature=0)
 
 
-def test_null_and_unknown_fields_are_ignored(directory: Path) -> None:
-    checkpoint = described(directory, temperature=None, max_new_tokens=None, pad_token_id=2148, do_sample=None)
-    assert checkpoint.sampling == Sampling()
-    assert checkpoint.max_new_tokens == 2048
-
-
 def test_limit_of_the_model_bounds_the_default(directory: Path) -> None:
     """Official files have 8,192 frames, more than a request may ask for."""
     checkpoint = described(directory, max_new_tokens=8192)
@@ -111,9 +105,3 @@ def test_limit_of_the_model_bounds_the_default(directory: Path) -> None:
 def test_invalid_value_names_file_and_field(directory: Path, field: str, value: Any) -> None:
     with pytest.raises(CheckpointError, match=rf"generation_config\.json.*{field}"):
         described(directory, **{field: value})
-
-
-def test_damaged_file_is_named(directory: Path) -> None:
-    (directory / "generation_config.json").write_bytes(b"{")
-    with pytest.raises(CheckpointError, match=r"generation_config\.json"):
-        describe(str(directory))

@@ -166,12 +166,6 @@ def test_a_canary_is_shown_with_the_requests_of_both_versions() -> None:
     ]
 
 
-def test_without_a_canary_the_rollout_is_shown() -> None:
-    assert list(rollout.lines(pipeline(condition("Progressing", "False", "Complete")))) == [
-        "demo has no canary; roll-out: Complete: all is well"
-    ]
-
-
 @pytest.mark.parametrize(
     ("live", "action", "possible"),
     [
@@ -183,8 +177,3 @@ def test_without_a_canary_the_rollout_is_shown() -> None:
 def test_a_command_without_effect_is_refused(live: dict[str, Any], action: str, possible: str) -> None:
     with pytest.raises(ClusterError, match=possible):
         rollout.check(live, action)
-
-
-def test_a_possible_command_is_accepted() -> None:
-    for phase, action in (("Starting", "abort"), ("Running", "promote"), ("RolledBack", "retry")):
-        rollout.check(canary(phase), action)

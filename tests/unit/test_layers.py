@@ -141,8 +141,3 @@ def test_a_source_tree_imports_no_dependency_of_another(tree):
 def test_the_optional_vllm_engine_is_imported_by_the_family_alone():
     users = {module for module in modules() for name in internal(module) if room(name) == "syrinx_stages.talker_vllm"}
     assert {room(module) for module in users} == {"syrinx_stages.talker_vllm", "syrinx_stages.families"}
-
-
-def test_the_operator_package_has_at_most_nine_entries_at_its_root():
-    entries = [file for file in SOURCES["syrinx_operator"].iterdir() if file.name not in ("__init__.py", "__pycache__")]
-    assert len(entries) <= 9

@@ -39,11 +39,6 @@ def test_processes_take_gpus_in_turn(gpus: int, talkers: int, codecs: int, expec
     assert placed(gpus, talkers, codecs) == expected
 
 
-def test_a_stage_on_the_cpu_takes_no_gpu() -> None:
-    plan = processes(TalkerSpec(device="cuda"), CodecSpec(device="cpu", replicas=3))
-    assert place(plan, GPUS[:2]) == {"talker-0": ("GPU-a",)}
-
-
 def test_a_talker_on_vllm_gets_the_gpus_of_its_tensor_parallelism() -> None:
     talker = TalkerSpec(device="cuda", engine="vllm", vllm=VllmSpec(tensor_parallel_size=2))
     plan = processes(talker, CodecSpec(device="cuda"))
@@ -90,10 +85,6 @@ def test_a_file_with_only_the_device_gets_a_talker_and_a_codec_on_each_gpu() -> 
 def test_replicas_of_the_file_are_kept_and_stages_on_the_cpu_have_one() -> None:
     spec = file(talker={"device": "cuda", "replicas": 1}, codec={"maxNumSeqs": 4}).spec
     assert (spec.talker.replicas, spec.codec.replicas, spec.gateway.replicas) == (1, 1, 1)
-
-
-def test_a_colocated_pipeline_has_a_process_on_each_gpu() -> None:
-    assert file(topology="Colocated", talker={"device": "cuda"}).spec.talker.replicas == 4
 
 
 def test_replicas_on_vllm_share_the_gpus_by_their_tensor_parallelism() -> None:

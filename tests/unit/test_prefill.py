@@ -10,8 +10,6 @@ from syrinx_stages.talker.prefill import (
     PREFILL_LENGTHS,
     PREFILL_OVERHEAD,
     PREFILL_ROWS,
-    Chunk,
-    Prefill,
     burst_size,
     mixed_shape,
     plan_prefills,
@@ -49,21 +47,6 @@ def shapes(positions: list[int]) -> list[tuple[int, int]]:
 )
 def test_shapes_follow_from_the_prompts_that_share_a_graph(positions: list[int], expected: list[object]) -> None:
     assert shapes(positions) == expected
-
-
-def test_long_prompt_does_not_pad_the_short_ones() -> None:
-    """With the longest prompt's length for all, this burst takes eight graphs and 4,096 positions."""
-    plan = plan_prefills([40] * 7 + [300])
-    assert len(plan) == 2
-    assert sum(prefill.rows * prefill.length for prefill in plan) == 1024
-
-
-def test_chunks_of_a_prompt_are_in_order() -> None:
-    plan = plan_prefills([LONGEST + 5])
-    assert plan == [
-        Prefill(1, LONGEST, (Chunk(0, 0, LONGEST),)),
-        Prefill(1, 16, (Chunk(0, LONGEST, LONGEST + 5),)),
-    ]
 
 
 @pytest.mark.parametrize("seed", range(200))

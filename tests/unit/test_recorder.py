@@ -54,12 +54,6 @@ def test_garbage_collector_runs_again_after_a_failed_capture(recorder: GraphReco
     assert FakeGraph.captures == 0
 
 
-def test_garbage_collector_stays_off_if_the_process_runs_without_it(recorder: GraphRecorder) -> None:
-    gc.disable()
-    recorder.capture_graph(lambda: None)
-    assert not gc.isenabled()
-
-
 def test_captures_of_two_engines_do_not_enable_the_garbage_collector_for_each_other(recorder: GraphRecorder) -> None:
     """A colocated talker and codec capture on a thread each."""
     enabled: list[bool] = []

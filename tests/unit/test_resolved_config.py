@@ -70,9 +70,3 @@ def test_a_process_that_syrinx_up_restarts_logs_the_same_hash(logged, tmp_path: 
     )
     lines = [logged("", tmp_path, **msgspec.to_builtins(member.config)) for member in (first, restarted)]
     assert lines[0] == lines[1]
-
-
-def test_replicas_of_one_release_log_the_same_hash(logged, tmp_path: Path):
-    hashes = {logged(f"demo-talker-{index}", tmp_path)["config_sha256"] for index in range(2)}
-    assert len(hashes) == 1
-    assert logged("demo-talker-0", tmp_path, max_resident=7)["config_sha256"] not in hashes

@@ -2,18 +2,15 @@
 
 import json
 import os
-import random
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from support.ring.order import shuffled
-from support.ring.record import ROOT, origin, save_stress, save_suites
-from support.ring.run import batches, run_all
+from support.ring.record import ROOT, origin, save_suites
+from support.ring.run import run_all
 from support.ring.stress import LOOP, stress
 from support.ring.suites import SUITES, Ring, Suite, named, of
 
@@ -57,12 +54,6 @@ def test_a_failure_is_recorded_and_its_logs_are_kept(suite: Suite, tmp_path: Pat
     assert log.read_text().endswith("line 199\n")
 
 
-def test_a_suite_that_passes_ends_with_0_and_leaves_nothing(suite: Suite, tmp_path: Path) -> None:
-    passing = replace(suite, options=(*LOGS, "-k", "test_that_passes"))
-    assert run_all([passing], tmp_path / "failures") == 0
-    assert not (tmp_path / "failures").exists()
-
-
 def test_no_test_is_a_failure(suite: Suite, tmp_path: Path) -> None:
     assert run_all([replace(suite, options=(*LOGS, "-k", "nothing"))], tmp_path / "failures") == 1
     assert "no test was selected" in (tmp_path / "failures" / "unit" / "report.txt").read_text()
@@ -81,22 +72,6 @@ def test_a_busy_loop_ends_with_its_parent() -> None:
     assert orphan.returncode == 0
 
 
-def test_stress_replaces_the_line_of_its_suite_and_load(tmp_path: Path) -> None:
-    results = tmp_path / "tests.json"
-    for suite, load, runs in (("unit", 2, 1), ("unit", 6, 2), ("contract", 2, 3), ("unit", 2, 4)):
-        save_stress({"suite": suite, "load": load, "runs": runs}, results)
-    lines = json.loads(results.read_text())["stress"]
-    assert [tuple(line.values()) for line in lines] == [("contract", 2, 3), ("unit", 2, 4), ("unit", 6, 2)]
-
-
-def test_the_order_of_a_seed_keeps_files_together() -> None:
-    items = [SimpleNamespace(path=Path(file), number=number) for file in "abc" for number in range(9)]
-    first, again, other = (shuffled(list(items), seed) for seed in (1, 1, 2))
-    assert first == again and first != other and first != items
-    files = [item.path.name for item in first]
-    assert files == sorted(files, key=files.index) and sorted(first, key=items.index) == items
-
-
 # The table -------------------------------------------------------------------------------------------------------
 
 
@@ -112,14 +87,6 @@ def test_what_make_test_leaves_out_of_a_folder_runs_at_night() -> None:
         marks = suite.marks.removesuffix(" and not bench")
         assert (night.paths, night.marks) == (suite.paths, f"not {marks} and not bench")
         assert set(night.needs) >= set(suite.needs)
-
-
-def test_suites_that_differ_only_in_their_files_run_together() -> None:
-    suites = random.Random(1).sample(of(Ring.TEST, Ring.NIGHT), len(of(Ring.TEST, Ring.NIGHT)))
-    groups = list(batches(suites))
-    assert [suite for group in groups for suite in group] == suites
-    assert all(len({suite.marks for suite in group}) == 1 for group in groups)
-    assert any(len(group) == 2 for group in batches(named(["test"])))
 
 
 def test_an_unknown_suite_is_an_error_that_names_all() -> None:

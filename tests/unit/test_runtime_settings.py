@@ -16,12 +16,6 @@ def test_omitted_fields_keep_their_values() -> None:
     assert live.generation == 8
 
 
-def test_an_update_can_set_the_generation() -> None:
-    live = LiveSettings(TalkerSettings(), generation=7)
-    live.apply(SettingsUpdate({}, generation=12))
-    assert live.generation == 12
-
-
 def test_an_older_generation_is_a_conflict() -> None:
     live = LiveSettings(TalkerSettings(max_num_seqs=4), generation=7)
     with pytest.raises(SettingsError, match="generation 6 is older than 7") as error:
@@ -79,12 +73,6 @@ def apply_temporary(
     live.apply(SettingsUpdate({"max_num_seqs": rows}, generation, seconds))
 
 
-def test_base_settings_do_not_expire(live: LiveSettings[TalkerSettings], clock: Clock) -> None:
-    live.apply(SettingsUpdate({"max_num_seqs": 2}))
-    clock.now += 1e9
-    assert (live.current.max_num_seqs, live.seconds_left) == (2, None)
-
-
 def test_temporary_settings_expire(live: LiveSettings[TalkerSettings], clock: Clock) -> None:
     base = live.current
     apply_temporary(live, 8, seconds=60)
@@ -140,13 +128,6 @@ def test_an_invalid_temporary_value_keeps_the_current_temporary_settings(live: L
     with pytest.raises(SettingsError, match=r"max_num_seqs: 17 is more than max_resident \(16\)"):
         apply_temporary(live, 17)
     assert (live.current.max_num_seqs, live.seconds_left) == (8, 60)
-
-
-def test_an_invalid_base_keeps_the_temporary_settings(live: LiveSettings[TalkerSettings]) -> None:
-    apply_temporary(live, 8)
-    with pytest.raises(SettingsError, match="max_num_seqs"):
-        live.apply(SettingsUpdate({"max_num_seqs": 0}))
-    assert (live.current.max_num_seqs, live.generation) == (8, 7)
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "3600.5", "1e400", '"60"', "true"])

@@ -174,12 +174,6 @@ def test_numbers_are_uniform_and_independent_along_every_counter(axis: str) -> N
     assert chi_square(pairs.bincount(minlength=64), torch.full((64,), (count - 1) / 64)) < 103  # 63 degrees, p = 0.001
 
 
-@pytest.mark.parametrize("seed", [0, 1, -1, 2**63 - 1, -(2**63), 2**64 - 1])
-def test_any_64_bit_seed_is_accepted(seed: int) -> None:
-    sampler = Sampler([Sampling()], [seed], CONFIG, CPU)
-    assert sampler.step(torch.zeros(1, dtype=torch.int64)).code0(logits(1)[None], seen(1)[None]).shape == (1,)
-
-
 @pytest.mark.parametrize("bad", [torch.nan, -torch.nan, torch.inf], ids=["NaN", "negative NaN", "infinity"])
 @pytest.mark.parametrize("index", [0, 2, 4])
 def test_row_with_a_score_that_is_not_finite_gets_no_code(bad: float, index: int) -> None:
@@ -192,13 +186,6 @@ def test_row_with_a_score_that_is_not_finite_gets_no_code(bad: float, index: int
         choice = LogitFilter(params, CPU)
         first, _, last = choice.sample(scores, numbers).tolist()
         assert choice.sample(damaged, numbers).tolist() == [first, INVALID_CODE, last], params
-
-
-def test_row_without_any_score_gets_no_code() -> None:
-    scores = torch.tensor([[-torch.inf] * 4, [0.0, 1.0, 2.0, 3.0]])
-    numbers = torch.full((2, 1), 0.5, dtype=torch.float64)
-    for params in ((0.0, 0, 1.0), (1.0, 0, 1.0), (1.0, 2, 0.9)):
-        assert LogitFilter([params] * 2, CPU).sample(scores, numbers)[0] == INVALID_CODE
 
 
 PLAIN = Sampling(temperature=1.0)
@@ -225,11 +212,6 @@ def test_a_mark_has_the_hazard_of_the_end_and_the_entropy_of_the_codes() -> None
     assert mark.end_hazard == pytest.approx(math.log(4), abs=1 / 8)
     assert mark.entropy == pytest.approx(math.log(recipe.CODES), abs=1 / 16)
     assert not mark.is_implausible
-
-
-def test_the_temperature_counts() -> None:
-    [mark] = marks(uniform_logits(end=2 * math.log(3 * recipe.CODES)), [1], Sampling(temperature=2.0))
-    assert mark.end_hazard == pytest.approx(math.log(4), abs=1 / 8)
 
 
 def test_a_model_that_wants_to_end_says_so_before_the_minimum_length() -> None:

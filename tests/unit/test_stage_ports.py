@@ -62,11 +62,6 @@ async def test_the_holder_of_the_token_reads_and_changes_settings():
         assert (await http.get("/settings/talker")).json() == changed.json()
 
 
-async def test_a_refusal_names_the_header():
-    async with client_of(create_settings_api({"talker": FakeStage()}, TOKEN)) as http:
-        assert "X-Syrinx-Token" in (await http.get("/settings/talker")).json()["error"]["message"]
-
-
 @pytest.mark.parametrize("method", ["GET", "PUT"])
 async def test_a_stage_of_another_process_is_not_found(method):
     app = create_settings_api({"talker": FakeStage(), "codec": FakeStage()}, TOKEN)
@@ -129,14 +124,6 @@ async def test_every_series_names_its_pipeline(accept):
     assert 'syrinx_live_streams{pipeline="demo"} 1.0' in samples
     assert len(samples) > 10 and all('pipeline="demo"' in line for line in samples)
     assert ('trace_id="abc"' in text) == (accept == "application/openmetrics-text")
-
-
-async def test_the_series_of_a_canary_have_a_track():
-    metrics = Metrics(CollectorRegistry())
-    metrics[m.LIVE_STREAMS].set(1)
-    async with client_of(create_admin([], Exposition(metrics, series_labels("demo", "canary")))) as http:
-        text = (await http.get("/metrics")).text
-    assert 'syrinx_live_streams{pipeline="demo",track="canary"} 1.0' in text.splitlines()
 
 
 async def test_a_scrape_does_not_delay_the_event_loop():

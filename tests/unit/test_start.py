@@ -22,10 +22,6 @@ def settings_file(tmp_path: Path, content: object) -> str:
     return str(path)
 
 
-def test_the_replica_name_is_the_pod_name(tmp_path: Path) -> None:
-    assert load(tmp_path).replica == "demo-talker-1"
-
-
 def test_a_configured_name_overrides_the_pod_name(tmp_path: Path) -> None:
     assert load(tmp_path, replica="talker-0").replica == "talker-0"
 
@@ -69,11 +65,6 @@ def test_settings_of_a_newer_operator_are_ignored_and_named_in_the_log(
     assert "ignores the unknown settings pitch" in caplog.text
 
 
-def test_a_settings_file_without_generation_keeps_the_configured_one(tmp_path: Path) -> None:
-    path = settings_file(tmp_path, {"settings": {}})
-    assert load(tmp_path, settings_file=path, settings_generation=9).settings_generation == 9
-
-
 def test_a_missing_settings_file_keeps_the_configuration(tmp_path: Path) -> None:
     config = load(tmp_path, settings_file=str(tmp_path / "none"), settings_generation=9, talker={"max_num_seqs": 2})
     assert (config.talker.max_num_seqs, config.settings_generation) == (2, 9)
@@ -94,8 +85,3 @@ def test_a_missing_settings_file_keeps_the_configuration(tmp_path: Path) -> None
 def test_an_invalid_settings_file_is_named_with_its_field(tmp_path: Path, content: object, message: str) -> None:
     with pytest.raises(StartError, match=message):
         load(tmp_path, settings_file=settings_file(tmp_path, content))
-
-
-def test_an_unreadable_settings_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StartError, match=f"cannot read {tmp_path}: Is a directory"):
-        load(tmp_path, settings_file=str(tmp_path))

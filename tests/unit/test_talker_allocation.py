@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from syrinx_stages.talker.allocation import PAGE_SIZE, Allocator, IndexPool, bucket_for, num_pages
+from syrinx_stages.talker.allocation import PAGE_SIZE, Allocator, IndexPool, bucket_for
 
 
 def test_pool_allocates_each_index_once_and_never_scratch() -> None:
@@ -56,10 +56,6 @@ def test_allocator_adds_a_page_when_a_position_needs_one() -> None:
     for positions in (PAGE_SIZE, PAGE_SIZE + 1, 2 * PAGE_SIZE + 1):
         grown.append((allocator.grow(row, positions), len(row.pages)))
     assert grown == [(True, 1), (True, 2), (False, 2)]
-
-
-def test_num_pages() -> None:
-    assert [num_pages(count) for count in (0, 1, PAGE_SIZE, PAGE_SIZE + 1)] == [0, 1, 1, 2]
 
 
 def test_bucket_for() -> None:

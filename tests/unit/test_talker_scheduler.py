@@ -68,10 +68,6 @@ def test_a_stream_needs_frames_if_few_are_to_be_delivered_or_it_underruns_soon_o
     assert is_due(file)
 
 
-def test_new_streams_are_ordered_by_age() -> None:
-    assert ids([row("second", age=0.1), row("first", age=0.2)], max_num_seqs=1) == ("first",)
-
-
 def test_a_stream_at_the_lead_limit_waits_until_its_lead_shrinks() -> None:
     ahead = row("ahead", produced=125, delivered=120, first_delivered_at=NOW - 1.0)
     found = survey([ahead], NOW, 8.0)
@@ -85,12 +81,6 @@ def test_a_client_that_does_not_read_blocks_its_stream_until_it_is_abandoned() -
     assert (found.due, found.demands) == ([], [])
     assert found.wake_at == pytest.approx(NOW - 9.0 + LISTENER_TIMEOUT, abs=0.01)
     assert survey([stuck], found.wake_at, 8.0).abandoned == ["stuck"]
-
-
-def test_whole_file_requests_have_no_lead_limit() -> None:
-    whole = row("whole", produced=500)
-    whole.live = False
-    assert ids([whole]) == ("whole",)
 
 
 def test_live_streams_go_before_files_but_no_file_starves() -> None:
@@ -121,11 +111,6 @@ def test_a_live_stream_close_to_underrun_is_late() -> None:
     whole = row("whole", produced=1, age=9.0)
     whole.live = False
     assert not late([whole], 0.25), "files have no playback to interrupt"
-
-
-def test_a_stream_whose_client_does_not_read_is_not_late() -> None:
-    """It waits for its client, not for the talker, so new requests can be admitted."""
-    assert not late([row("stuck", produced=125, delivered=25, first_delivered_at=NOW - 12.0, age=12.0)], 0.25)
 
 
 def test_short_steps_allow_a_smaller_margin() -> None:

@@ -45,18 +45,9 @@ def test_text_never_becomes_a_special_token(token: str, tokenizer: Tokenizer) ->
     assert len(tokenizer.encode(token)) > 1
 
 
-@pytest.mark.parametrize("text", ["\x00", "\x01\x7f", "\ufeff", "\ufffd", "a\u202eb", "\U0010ffff"])
-def test_unusual_characters_are_encoded_as_bytes(text: str, tokenizer: Tokenizer) -> None:
-    assert tokenizer.encode(text)
-
-
 def test_lone_surrogate_is_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(ValueError, match="lone surrogate at character 2"):
         tokenizer.encode("ab\ud800")
-
-
-def test_empty_text_has_no_ids(tokenizer: Tokenizer) -> None:
-    assert tokenizer.assistant("").text == []
 
 
 VOCAB = (recipe.VOICE / "vocab.json").read_text().rstrip()
