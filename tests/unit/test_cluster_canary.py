@@ -242,6 +242,14 @@ def test_a_failed_canary_is_retried_or_promoted_on_command():
     assert course.status.phase == "Promoted"
 
 
+def test_shorter_steps_promote():
+    course = running()
+    while course.status.step == 0:
+        course.step()
+    course.spec = replace(SPEC, steps=SPEC.steps[:1])
+    assert course.step().status.phase == "Promoted"
+
+
 def test_a_canary_that_an_earlier_version_tested_goes_on():
     """Earlier versions had another test, in the field `test`."""
     course = running().steps(2)

@@ -199,6 +199,14 @@ async def test_a_list_keeps_what_was_written_after_it():
     assert world.versions() == {"new": "9"}, "the list is newer than the event"
 
 
+async def test_an_object_that_loses_its_label_is_not_kept():
+    world = await World(listing(5)).run()
+    unlabeled = service(9)
+    unlabeled["metadata"]["labels"] = {}
+    world.informer.put(unlabeled)
+    assert world.informer.get("voices", "demo-gateway") is None
+
+
 async def test_objects_are_stale_if_they_were_never_listed_or_if_the_watch_fails_for_long():
     world = World()
     assert "not listed yet" in str(world.informer.staleness())

@@ -178,6 +178,13 @@ async def test_another_installation_takes_a_namespace_over_when_the_first_one_st
         operators.first.fence(OWNER)
 
 
+async def test_another_installation_takes_a_namespace_over_as_soon_as_the_first_one_releases_its_lease(operators):
+    await operators.first.hold("voices")
+    await operators.first.release()
+    await operators.other.hold("voices")
+    operators.other.fence(OWNER)
+
+
 async def test_the_next_operator_of_an_installation_keeps_its_claims(operators):
     await operators.first.hold("voices")
     await operators.first.release()

@@ -418,6 +418,13 @@ async def test_a_rollout_passes_over_a_lost_node():
     assert world.condition("Degraded") == ("True", "StuckTerminating")
 
 
+async def test_a_missing_right_to_delete_pods_is_reported():
+    world = await past_a_lost_node()
+    world.api.fail = lambda verb, kind, name: forbidden() if (verb, kind) == ("delete", "Pod") else None
+    assert (await world.reconcile()).outcome is Outcome.BLOCKED
+    assert "Pod demo-talker-1 cannot be deleted: not allowed" in world.message("Degraded")
+
+
 async def test_the_conditions_are_exported_until_the_pipeline_is_deleted():
     def exported() -> dict[str, str]:
         samples = [each for family in world.registry.collect() for each in family.samples]

@@ -635,6 +635,15 @@ def test_a_problem_and_its_recovery_cause_one_event_each():
     ]
 
 
+def test_losing_one_of_several_replicas_causes_no_warning():
+    cluster = Cluster(talker=TalkerSpec(replicas=2))
+    cluster.update()
+    cluster.drop(TALKER, 1)
+    assert cluster.events() == [("Normal", "Scaling")]
+    cluster.set(TALKER, 1, ready=True)
+    assert cluster.events() == [("Normal", "Complete")]
+
+
 def test_the_events_of_an_image_change():
     cluster = Cluster(talker=TalkerSpec(replicas=2))
     cluster.update()

@@ -64,6 +64,17 @@ def test_samples_are_neither_rounded_nor_clipped(gain: float):
     assert np.array_equal(np.frombuffer(decoded, "<f4"), samples)
 
 
+@pytest.mark.parametrize("kind", ["WAV", "FLAC", "OGG", "MP3"])
+def test_a_truncated_file_is_refused_or_short(kind: str):
+    subtype = {"OGG": "OPUS", "MP3": "MPEG_LAYER_III"}.get(kind, "PCM_16")
+    data = file(sine(1.5), kind=kind, subtype=subtype)
+    for share in (0.02, 0.2, 0.5):
+        assert any(
+            word in refusal(data[: int(share * len(data))])
+            for word in ("truncated", "seconds long", "not a supported audio file")
+        )
+
+
 def test_a_wav_of_unknown_length_is_accepted():
     data = bytearray(file(sine(2)))
     data[4:8] = data[40:44] = struct.pack("<I", 0xFFFFFFFF)

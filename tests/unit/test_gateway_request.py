@@ -326,6 +326,19 @@ def test_invalid_value_is_a_400_that_names_its_field(field: str, value: Any, mes
 
 
 @pytest.mark.parametrize(
+    ("fields", "param", "message"),
+    [
+        ({"sample_rate": 44_100, "response_format": "opus"}, "sample_rate", "8,000, 12,000, 16,000, 24,000, 48,000"),
+        ({"stream": False, "stream_format": "sse"}, "stream", "leave one of them out"),
+    ],
+)
+def test_invalid_combinations_are_refused(fields: dict[str, Any], param: str, message: str):
+    error = refused(**fields)
+    assert (error.status, error.param) == (400, param)
+    assert message in error.message
+
+
+@pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({}, "ref_audio"),

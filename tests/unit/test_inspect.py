@@ -166,6 +166,12 @@ def test_a_canary_is_shown_with_the_requests_of_both_versions() -> None:
     ]
 
 
+def test_without_a_canary_the_rollout_is_shown() -> None:
+    assert list(rollout.lines(pipeline(condition("Progressing", "False", "Complete")))) == [
+        "demo has no canary; roll-out: Complete: all is well"
+    ]
+
+
 @pytest.mark.parametrize(
     ("live", "action", "possible"),
     [

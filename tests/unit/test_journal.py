@@ -69,6 +69,12 @@ def test_the_codes_of_earlier_owners_are_kept_too() -> None:
     assert [entry.position for entry in written.last_written()] == [Position(2)]
 
 
+def test_an_entry_is_reported_as_written_once() -> None:
+    written, claim = Journal(CODES), claimed(CODES)
+    append = add(written, claim, CODES, 1, accepted_at=0.0)
+    assert not written.accept(append, 1.0)
+
+
 @pytest.mark.parametrize(("kind", "kept"), [(CODES, [1, 2, 3]), (AUDIO, None)])
 def test_codes_are_kept_in_full_and_audio_for_a_time(kind: StreamKind, kept: list[int] | None) -> None:
     written, claim = Journal(kind), claimed(kind)

@@ -85,3 +85,8 @@ def test_a_missing_settings_file_keeps_the_configuration(tmp_path: Path) -> None
 def test_an_invalid_settings_file_is_named_with_its_field(tmp_path: Path, content: object, message: str) -> None:
     with pytest.raises(StartError, match=message):
         load(tmp_path, settings_file=settings_file(tmp_path, content))
+
+
+def test_an_unreadable_settings_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match=f"cannot read {tmp_path}: Is a directory"):
+        load(tmp_path, settings_file=str(tmp_path))

@@ -352,3 +352,11 @@ def test_captures_come_into_force_while_requests_are_served_well():
     assert world.events == ["PutInForce", "Settled"]
     assert world.setting == BASE.with_value(Knob.PAIRS, (CaptureShape(rows=1, frames=4),))
     assert world.questions == []
+
+
+def test_captures_are_only_recommended_in_that_mode():
+    world = World(better(0.001, 0.5), policy=auto(mode="Recommend"))
+    world.captures = (CaptureCost(1, 4, 0.5, 1 << 20),)
+    world.serve(HOUR)
+    assert world.events == ["Recommended"]
+    assert world.setting == BASE
