@@ -1,5 +1,6 @@
 """Reference audio to codes against records of the official package (`tests/fixtures/official/make_codec.py`)."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -67,6 +68,12 @@ def test_unexpected_tensor_is_named(tmp_path: Path, config: SpeechTokenizerConfi
         load(tmp_path, config)
 
 
+def test_wrong_shape_is_named(tmp_path: Path, config: SpeechTokenizerConfig, tensors: dict[str, Tensor]) -> None:
+    save_file(tensors | {"encoder.downsample.conv.weight": torch.zeros(2, 3, 4)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"downsample\.conv\.weight has a wrong shape, expected \[32, 32, 4\]"):
+        load(tmp_path, config)
+
+
 def test_config_without_encoder_is_refused(config: SpeechTokenizerConfig) -> None:
     with pytest.raises(CheckpointError, match="encoder_config: missing"):
         load(TOKENIZER, msgspec.structs.replace(config, encoder_config={}))
@@ -76,6 +83,14 @@ def test_invalid_mimi_config_is_refused(config: SpeechTokenizerConfig) -> None:
     wrong = config.encoder_config | {"codebook_size": "many"}
     with pytest.raises(CheckpointError, match=r"config\.json: encoder_config: "):
         load(TOKENIZER, msgspec.structs.replace(config, encoder_config=wrong))
+
+
+def test_truncated_file_is_refused(tmp_path: Path, config: SpeechTokenizerConfig) -> None:
+    shutil.copy(TOKENIZER / "model.safetensors", tmp_path)
+    with (tmp_path / "model.safetensors").open("r+b") as file:
+        file.truncate(100_000)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        load(tmp_path, config)
 
 
 def test_missing_transformers_error_says_what_to_install(

@@ -119,18 +119,6 @@ class TestTheory:
         useful = 52.5 / 53.5
         assert talker.frames / 200.0 == pytest.approx(useful * rows / (0.02 + 0.0005 * rows), rel=0.02)
 
-    def test_concurrency_follows_littles_law(self):
-        world = World(changed(SCENARIO, seconds=1000.0, load=((1000.0, {"CustomVoice": 3.0}),)))
-        counts = []
-        for moment in np.arange(100.0, 1000.0, 0.3):
-            world.run(float(moment))
-            outcomes = world.outcomes()
-            counts.append(int(np.isnan(outcomes.finished).sum()))
-        outcomes = ran(changed(SCENARIO, seconds=1000.0, load=((1000.0, {"CustomVoice": 3.0}),))).outcomes()
-        counted = outcomes.accepted >= 100.0
-        durations = (outcomes.finished - outcomes.accepted)[counted]
-        assert np.mean(counts) == pytest.approx(durations.sum() / 900.0, rel=0.05)
-
 
 class TestSchedules:
     """The simulated schedulers make the same decisions as those of the stages."""
@@ -299,14 +287,6 @@ class TestEvidence:
         world.run(170.0)
         assert world.evidence(clock(20.0), clock(170.0)).seconds == 150.0
 
-    def test_leading_silence_delays_first_audio(self):
-        setting = msgspec.structs.replace(SETTING, chunk_ramp=(1, 1, 25))
-        scenario = with_costs(changed(SCENARIO, initial=setting), noise=0.0)
-        heard, within, whole = (ran(changed(scenario, silence=each)).outcomes().ttfa for each in (0.0, 0.06, 0.08))
-        assert np.nanmean(within) == np.nanmean(heard)
-        later = whole - heard
-        assert np.nanmin(later) > 0 and 0.004 < np.nanmean(later) < 0.01, "a step"
-
 
 class TestSettings:
     def test_settings_apply_from_the_next_step(self):
@@ -409,12 +389,6 @@ class TestReplicas:
         assert codec.settings["max_num_seqs"] == 3
         before, after = world.evidence(clock(0.0), clock(30.0)), world.evidence(clock(50.0), clock(60.0))
         assert codec.frames < before.replicas_of(Stage.CODEC)[1].frames + after.replicas_of(Stage.CODEC)[1].frames
-
-    def test_a_slow_replica_accepts_fewer_requests(self):
-        scenario = changed(SCENARIO, talkers=2, talker_speeds=(1.0, 4.0), load=((120.0, {"CustomVoice": 12.0}),))
-        world = ran(scenario)
-        quick, slow = world.evidence(clock(0.0), clock(120.0)).replicas_of(Stage.TALKER)
-        assert slow.frames < 0.7 * quick.frames
 
 
 def _requests(evidence) -> int:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import msgspec
-import pytest
 
 from support.stage_metrics import Gateway
 from syrinx_operator.cluster import tuning
@@ -109,13 +108,6 @@ async def test_without_a_gateway_metrics_are_missing():
     assert (found.reason, found.problem) == ("Missing", "no gateway is running")
 
 
-async def test_gateways_without_an_address_are_not_scraped():
-    watch = Watch()
-    watch.gateways[0].replica = msgspec.structs.replace(watch.gateways[0].replica, address="")
-    assert (await watch.summary()).reason == "Missing"
-    assert watch.scrapes == 0
-
-
 async def test_one_failing_gateway_does_not_hide_the_others():
     good, bad = Gateway("demo-gateway-5f-0"), Gateway("demo-gateway-5f-1")
     watch = Watch(good, bad)
@@ -163,20 +155,6 @@ async def test_a_hanging_scrape_times_out(monkeypatch):
     assert (found.reason, "TimeoutError" in found.problem) == ("Error", True)
 
 
-async def test_cancellation_propagates():
-    watch, begun = Watch(), asyncio.Event()
-
-    async def scrape(replica):
-        begun.set()
-        await asyncio.Event().wait()
-
-    task = asyncio.create_task(watch.summary(scrape=scrape))
-    await begun.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
 # Intervals ---------------------------------------------------------------------------------------------------
 
 
@@ -187,17 +165,6 @@ async def test_the_last_reading_is_repeated_within_the_interval():
     assert await watch.summary(after=10.0) == first
     assert watch.scrapes == 1
     assert (await watch.summary(after=20.0)).task_types[0].requests == 1
-
-
-async def test_max_age_can_only_shorten_the_interval():
-    watch = Watch(tuning=TuningSpec(interval_seconds=30))
-    await watch.summary()
-    watch.gateways[0].serve(0.1)
-    assert (await watch.summary(after=5.0, every=5.0)).task_types[0].requests == 1
-    await watch.summary(after=4.0, every=5.0)
-    assert watch.scrapes == 2
-    await watch.summary(after=26.0, every=600.0)
-    assert watch.scrapes == 3
 
 
 async def test_an_edited_objective_applies_immediately_and_keeps_counters():
@@ -247,10 +214,3 @@ async def test_talkers_and_codecs_are_scraped_too_and_may_fail():
     assert [each.replica for each in reading.snapshots] == ["demo-gateway-5f-0", "demo-talker-0"]
     assert {each.time for each in reading.snapshots} == {watch.now}
     assert reading.problem == ""
-
-
-async def test_metrics_of_talkers_alone_are_not_enough():
-    watch = Watch()
-    talker = Replica(name="demo-talker-0", component=Component.TALKER, template="t", address="10.0.0.2")
-    reading = await watch.metrics.read(watch.pipeline, OWNER, [talker], watch.scrape)
-    assert (reading.reason, watch.scrapes) == ("Missing", 0)

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from support.waiting import until
 from syrinx_operator.commands.cli import main
 from syrinx_operator.commands.tune.command import read_view, watch
-from syrinx_operator.commands.tune.plot import pairs, plot_arms, plot_evidence, read_audit
+from syrinx_operator.commands.tune.plot import read_audit
 from syrinx_operator.commands.tune.view import TuneError
 from syrinx_operator.local import tuning_files
 from syrinx_operator.local.running import claim
@@ -23,7 +22,6 @@ from syrinx_operator.local.tuning_files import TuningMemory
 from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_operator.resource.tuning_status import State
-from syrinx_operator.tuner.betting import CERTAIN
 
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 INITIAL = Setting(talker_max_num_seqs=1, codec_max_num_seqs=1, chunk_ramp=(2, 2, 4))
@@ -179,43 +177,6 @@ def test_plots_trials_from_the_operators_log(root, log, tmp_path):
     one = tmp_path / "one.png"
     assert main(["tune", "-n", "speech", "demo", "--audit", str(log), "--plot", str(one), "--trial", "2"]) == 0
     assert len(one.read_bytes()) < len(file.read_bytes())
-
-
-def recorded_steps():
-    entries = read_audit([RECORDED / "audit.jsonl"], None)
-    return [entry for entry in entries if entry.data.trial is not None]
-
-
-def test_plots_the_ratios_of_both_arms_by_pair():
-    steps = recorded_steps()
-    axes = Figure().add_subplot()
-    plot_arms(axes, steps)
-    last = steps[-1].data.trial
-    assert [line.get_label() for line in axes.lines] == ["candidate", "baseline"]
-    assert {len(line.get_ydata()) for line in axes.lines} == {last.better.count} == {8}
-    assert sum(pair.candidate.requests for pair in pairs(steps)) == last.candidate_served.requests
-    first = steps[1].data.trial.candidate_served
-    assert axes.lines[0].get_ydata()[0] == pytest.approx(1 - first.bad / first.requests)
-
-
-def test_plots_the_log_wealth_up_to_the_line_that_decides():
-    steps = recorded_steps()
-    axes = Figure().add_subplot()
-    plot_evidence(axes, steps)
-    better, worse, harm, decides = axes.lines
-    assert [line.get_label() for line in (better, worse, harm)] == ["better", "worse", "harm"]
-    assert list(better.get_ydata()) == [step.data.trial.better.log_wealth for step in steps]
-    assert set(decides.get_ydata()) == {CERTAIN}
-
-
-def test_plots_trials_of_a_stopped_local_pipeline(root, tmp_path):
-    with claim(root, "demo") as slot:
-        write = tuning_files.audit_log(slot.directory)
-        for line in audit_lines():
-            write(msgspec.json.encode(line).decode())
-    file = tmp_path / "all.png"
-    assert main(["tune", "demo", "--plot", str(file)]) == 0
-    assert file.read_bytes().startswith(PNG)
 
 
 def test_reports_entries_that_cannot_be_plotted(root, up, log, tmp_path, capsys):

@@ -92,10 +92,6 @@ def test_the_budget_holds():
         assert planned({(1, 4): 5000, (2, 8): 4000}, budget=area[name]) == [(1, 4)]
 
 
-def test_before_any_cost_is_known_nothing_new_is_captured():
-    assert planned({(1, 2): 1000}, costs=()) is None
-
-
 def test_calls_above_the_limit_of_rows_are_not_expected_again():
     assert planned({(16, 8): 10_000, (1, 2): 1000}, max_rows=8) == [(1, 2)]
 

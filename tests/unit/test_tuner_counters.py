@@ -6,7 +6,6 @@ import math
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +26,7 @@ from syrinx_operator.tuner.evidence import (
     StepStats,
     quantile,
 )
-from syrinx_operator.tuner.policy import Objective, policy_of
+from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.snapshot import BUCKET, STARTED, Series, Snapshot, parse_metrics
 from syrinx_stages.contract import metrics as contract
 from syrinx_stages.gateway.outcomes import StreamOutcome
@@ -134,28 +133,6 @@ def test_the_outcomes_are_those_that_gateways_count():
     assert {"accepted", *StreamOutcome} == {*Outcomes.__struct_fields__}
 
 
-def test_live_streams_include_those_of_the_window_start():
-    gateway = Gateway()
-    past = Past(gateway)
-    gateway.live(5)
-    past.read(0)
-    gateway.serve(0.1)
-    past.read(30)
-    assert past.evidence(0, 30).live_streams == 6
-
-
-@pytest.mark.parametrize("edge", contract.TTFA_BUCKETS)
-def test_every_bucket_bound_works_as_an_objective(edge):
-    gateway = Gateway()
-    policy = msgspec.structs.replace(POLICY, objectives={"CustomVoice": Objective(edge, 0.95)})
-    past = Past(gateway)
-    past.read(0)
-    gateway.serve(edge, edge + 0.0001)
-    past.read(30)
-    (served,) = past.record.evidence(policy, at(0), at(30)).streams.values()
-    assert served.within_objective == 1
-
-
 @given(st.lists(st.floats(0.001, 9.9), min_size=1, max_size=200))
 def test_a_quantile_is_in_the_bucket_of_the_true_one(values):
     edges = (*contract.TTFA_BUCKETS, math.inf)
@@ -196,19 +173,6 @@ def test_talker_steps_are_grouped_by_rows():
     assert found.steps == {4: StepStats(2, pytest.approx(0.06)), 1024: StepStats(1, pytest.approx(0.5))}
 
 
-def test_prefills_of_a_talker_are_counted():
-    gateway, talker = Gateway(), Pod("demo-talker-0", "talker")
-    past = Past(gateway, talker)
-    talker.prefills(0.5)
-    past.read(0)
-    talker.prefills(0.01, 0.03)
-    talker.prepares("Base", 0.2, 0.3)
-    past.read(30)
-    (found,) = past.evidence(0, 30, replicas=(worker(talker),)).replicas
-    assert found.prepares == {"Base": StepStats(2, pytest.approx(0.5))}
-    assert found.prefills == StepStats(2, pytest.approx(0.04))
-
-
 def test_codec_calls_are_grouped_by_requested_shape():
     gateway, codec = Gateway(), Pod("demo-codec-0", "codec")
     past = Past(gateway, codec)
@@ -232,16 +196,6 @@ def test_capture_costs_are_the_last_exported_ones():
     past.read(30)
     (found,) = past.evidence(0, 30, replicas=(worker(codec),)).replicas
     assert found.captures == (CaptureCost(1, 1, 0.25, 1024), CaptureCost(2, 8, 0.5, 4096))
-
-
-def test_unknown_counts_are_none_and_known_ones_may_be_zero():
-    gateway, known, new = Gateway(), Pod("demo-talker-0", "talker"), Pod("demo-talker-1", "talker")
-    past = Past(gateway, known)
-    past.read(0)
-    past.read(30, gateway, known, new)
-    idle, unknown = past.evidence(0, 30, replicas=(worker(known), worker(new))).replicas
-    assert (idle.frames, idle.steps) == (0, {})
-    assert (unknown.frames, unknown.steps) == (None, {})
 
 
 # Windows -----------------------------------------------------------------------------------------------------

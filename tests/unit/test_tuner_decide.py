@@ -5,13 +5,12 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from simulator.scripted import clock
 from support.tuner_world import BASE, BETTER, World, auto, better
 from syrinx_operator.resource.knobs import Knob
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.tuning_status import MAX_HISTORY, MAX_TRIED
 from syrinx_operator.tuner import decide as deciding
-from syrinx_operator.tuner.decide import assignment, decide
+from syrinx_operator.tuner.decide import assignment
 from syrinx_operator.tuner.evidence import WINDOW_SECONDS, CaptureCost
 from syrinx_operator.tuner.trial import LABELS, MAX_TRIAL_SECONDS
 
@@ -56,15 +55,6 @@ def test_the_question_shows_the_load_and_what_was_measured():
     assert 0.0 < question.observed_quick["CustomVoice"] <= 0.5
 
 
-def test_a_candidate_that_is_no_better_ends_without_a_promotion():
-    world = World(better(BAD, BAD)).until(tried, 2 * MAX_TRIAL_SECONDS)
-    assert world.verdicts == ["Inconclusive"]
-    assert world.setting == BASE and world.is_plain
-    (known,) = world.state.tried
-    assert (known.setting, known.baseline) == (BETTER, BASE)
-    assert abs(known.difference) < 0.1
-
-
 def test_results_are_part_of_the_next_question():
     world = World(better(BAD, BAD + 0.2)).until(tried, 2 * MAX_TRIAL_SECONDS)
     count = len(world.questions)
@@ -73,16 +63,6 @@ def test_results_are_part_of_the_next_question():
     assert question.avoided == (BETTER,)
     assert (question.compared[0].setting, question.compared[0].baseline) == (BETTER, BASE)
     assert question.compared[0].difference < 0
-
-
-def test_the_model_runs_less_often_while_it_finds_nothing():
-    world = World(better(BAD, WELL), proposal=BASE, gain=0.0).serve(6 * HOUR)
-    assert world.events == []
-    assert world.state.phase == "Watching"
-    assert 6 <= len(world.questions) <= 12
-    world.bad = better(BAD + 0.3, WELL)
-    world.serve(900)
-    assert world.questions[-1].observed_well < 1 - BAD - 0.1
 
 
 def test_a_gain_that_is_not_worth_a_trial_is_left():
@@ -120,14 +100,6 @@ def test_a_setting_that_disappoints_after_its_trial_is_taken_back():
     assert world.setting == BASE
     assert world.verdicts == ["Promoted", "Regressed"]
     assert world.state.tried[-1].setting == BETTER and world.state.tried[-1].difference < 0
-
-
-def test_a_load_that_grows_during_the_soak_takes_nothing_back():
-    turned = {"bad": WELL}
-    world = World(lambda setting, _: turned["bad"] if setting == BETTER else BAD).until(in_phase("Soaking"))
-    turned["bad"], world.rate = 0.8, 4 * world.rate
-    world.until(lambda w: "Settled" in w.events, 2 * WINDOW_SECONDS)
-    assert world.setting == BETTER
 
 
 def test_replicas_that_restart_repeatedly_take_a_setting_back():
@@ -185,33 +157,12 @@ def test_without_data_no_setting_changes(phase):
     assert world.is_plain
 
 
-def test_too_few_requests_are_no_evidence():
-    world = World(better(0.9, WELL), rate=0.02).serve(6 * HOUR)
-    assert (world.questions, world.state.trial_count) == ([], 0)
-
-
 def test_a_gateway_that_reports_no_outcomes_is_left_alone():
     world = World(better(0.9, WELL))
     evidence = world.evidence
     world.evidence = lambda since, until: replace(evidence(since, until), outcomes={})
     world.serve(HOUR)
     assert world.state.phase == "NoData" and world.state.trial_count == 0
-
-
-@pytest.mark.parametrize(("ratio", "asks"), [(0.01, True), (1.0, False)])
-def test_interruptions_within_the_underrun_ratio_are_no_reason_to_ask(ratio, asks):
-    world = World(better(BAD, WELL))
-    evidence = world.evidence
-
-    def interrupted(since, until):
-        found = evidence(since, until)
-        changed = {key: replace(each, late=0, interrupted=each.bad) for key, each in found.outcomes.items()}
-        return replace(found, outcomes=changed)
-
-    world.evidence = interrupted
-    world.policy = replace(world.policy, max_underrun_ratio=ratio)
-    world.serve(HOUR)
-    assert bool(world.questions) == asks
 
 
 def test_nothing_starts_during_a_disruption():
@@ -284,16 +235,6 @@ def test_another_image_forgets_what_was_measured_and_keeps_the_setting():
     assert world.state.tried == () and not world.state.measured.is_known
     assert world.setting == BETTER
     assert world.events[-1] == "Forgotten"
-
-
-def test_deciding_twice_is_deciding_once():
-    world = World(better(BAD, WELL))
-    for _ in range(600):
-        now = clock(world.now)
-        given = world.policy, world.state, world.evidence, world.ask, world.ask_capacity, now
-        assert decide(*given) == decide(*given)
-        world.run(world.now + world.evaluate().requeue_after)
-    assert world.events == ["TrialStarted", "Promoted", "Settled"]
 
 
 def test_the_label_of_a_period_is_never_that_of_one_shortly_before():

@@ -133,10 +133,6 @@ def test_a_model_that_agrees_is_not_calibrated():
     assert plant.offsets == {"CustomVoice": pytest.approx(0.0)}
 
 
-def test_nothing_observed_is_nothing_to_agree_with():
-    assert calibrated(question()) == PLANT
-
-
 @pytest.mark.parametrize("slowdown", [0.7, 1.5, 2.0])
 def test_a_slower_machine_than_measured_is_found_out(slowdown):
     asked = question(current=replace(START, talker_max_num_seqs=8, codec_max_num_seqs=8))
@@ -163,11 +159,6 @@ def test_ttfa_that_the_model_does_not_explain_is_an_offset_of_its_task_type():
     quick["Base"] = 60.0
     plant = calibrated(replace(asked, observed_well=known.well, observed_quick=quick))
     assert plant.offsets["Base"] == PLANT.limits["Base"] / 2
-
-
-def test_more_load_than_any_setting_serves_still_has_an_answer():
-    found = plan(question(load=Load(rates={"CustomVoice": 200.0}, frames=20.0), observed_well=0.0))
-    assert 0.0 <= found.current.well <= found.best.well <= 1.0
 
 
 @pytest.mark.parametrize("rate", [20.0, 25.0])

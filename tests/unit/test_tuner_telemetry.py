@@ -75,13 +75,6 @@ def test_exports_the_trial_in_progress(scraped):
     assert scraped.value("syrinx_tuning_requests", arm="candidate") == 4
 
 
-def test_removes_the_series_of_an_ended_trial(scraped):
-    scraped.tell(state=State(trial=TRIAL))
-    scraped.tell()
-    assert scraped.value("syrinx_tuning_trial_age_seconds") == 0
-    assert scraped.value("syrinx_tuning_good_ratio", arm="candidate") is None
-
-
 def test_exports_the_forecast_once_there_is_one(scraped):
     scraped.tell()
     assert scraped.value("syrinx_tuning_forecast_ratio", of="best") is None

@@ -7,8 +7,6 @@ from msgspec.structs import replace
 
 from simulator.scripted import clock
 from support.tuner_world import BASE, BETTER, World, better
-from syrinx_operator.resource.tuning_status import Guard
-from syrinx_operator.tuner.betting import is_certain
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
 from syrinx_operator.tuner.evidence import MIN_REQUESTS, WINDOW_SECONDS, Outcomes
 from syrinx_operator.tuner.trial import (
@@ -20,7 +18,6 @@ from syrinx_operator.tuner.trial import (
     WASH_OUT_SECONDS,
     runs_candidate,
 )
-from syrinx_operator.tuner.watch import watched
 
 BAD = 0.3
 
@@ -184,78 +181,4 @@ def test_a_restart_under_the_baseline_discards_the_pair():
     assert world.verdicts == ["Promoted"]
 
 
-def test_another_replica_discards_the_pair():
-    world = started().until(counts)
-    world.restarts["talker-1"] = 0
-    world.evaluate()
-    assert world.state.trial.discarded == 1
-    assert "talker-1" in world.state.trial.replicas
-    world.until(lambda w: w.state.trial is None)
-    assert world.verdicts == ["Promoted"]
-
-
-def test_missing_counters_end_the_trial_without_a_verdict():
-    world = started().until(counts)
-    world.problem = "no answer"
-    world.until(lambda w: w.state.trial is None, MAX_TRIAL_SECONDS)
-    assert world.verdicts == ["Inconclusive"]
-    assert world.state.history[0].reason == "no answer"
-
-
-# The guard --------------------------------------------------------------------------------------------------------
-
-
-def guard(usual, ratios, requests=10):
-    """Returns the guard after looks at a period, and the number of looks until it was certain."""
-    found, seen = Guard(expected_bad=usual), Outcomes()
-    for look, ratio in enumerate(ratios, 1):
-        seen += Outcomes(accepted=requests, late=round(ratio * requests), well=requests - round(ratio * requests))
-        found = watched(found, seen)
-        if is_certain(found.bet):
-            return look
-    return None
-
-
-@pytest.mark.parametrize(
-    ("usual", "bad", "most"), [(0.0, 0.5, 6), (0.05, 0.5, 6), (0.1, 0.8, 5), (0.3, 0.9, 8), (0.5, 1.0, 10)]
-)
-def test_plain_harm_is_certain_within_some_looks(usual, bad, most):
-    assert guard(usual, [bad] * 20) <= most
-
-
-@pytest.mark.parametrize("usual", [0.0, 0.1, 0.3, 0.5])
-def test_what_is_usual_is_no_harm(usual):
-    assert guard(usual, [usual] * 200) is None
-    assert guard(usual, [2 * usual, 0.0] * 100) is None
-
-
 # Verdicts ---------------------------------------------------------------------------------------------------------
-
-
-def ends(seeds, bad, **fields):
-    """Returns the verdicts of one trial for each seed, and the longest."""
-    worlds = [
-        started(bad, seed=seed, start=7.0 * seed, **fields).until(
-            lambda w: w.state.trial is None, 2 * MAX_TRIAL_SECONDS
-        )
-        for seed in range(seeds)
-    ]
-    records = [world.state.history[0] for world in worlds]
-    return [each.verdict for each in records], max((each.time - each.start_time).total_seconds() for each in records)
-
-
-def test_a_plain_gain_is_promoted_within_ten_minutes():
-    verdicts, longest = ends(10, better(0.35, 0.02))
-    assert verdicts.count("Promoted") == 10
-    assert longest < 900
-
-
-def test_no_gain_ends_early_and_rarely_with_a_verdict():
-    verdicts, longest = ends(25, better(0.2, 0.2))
-    assert verdicts.count("Inconclusive") >= 23
-    assert longest <= MAX_TRIAL_SECONDS + 60
-
-
-def test_a_moderate_loss_is_rolled_back_or_at_least_not_promoted():
-    verdicts, _ = ends(10, better(0.1, 0.25))
-    assert "Promoted" not in verdicts

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from syrinx_operator.resource.knobs import RAMP_LADDER, Setting
 from syrinx_operator.resource.tuning_status import CallPoint, Measured, PreparePoint, StepPoint
-from syrinx_operator.tuner.whatif import FRAME_SECONDS, Load, Model, Plant, draw
+from syrinx_operator.tuner.whatif import Load, Model, Plant, draw
 
 LOAD = Load(rates={"CustomVoice": 3.0, "Base": 1.0}, frames=50.0)
 PLANT = Plant(
@@ -116,14 +116,6 @@ def test_what_a_model_remembers_does_not_depend_on_the_order():
             assert model.outcome(setting) == Model(rate(LOAD, 2.0), PLANT, machine(), 200).outcome(setting)
 
 
-def test_one_row_each_serves_one_stream_at_a_time():
-    lone = replace(SETTING, talker_max_num_seqs=1)
-    # A frame takes 13 ms of 80 ms: six streams at a time are the limit, with about four seconds each.
-    assert outcome(lone, load=rate(LOAD, 0.1)).well > 0.95
-    assert outcome(lone, load=rate(LOAD, 1.0)).well < 0.3
-    assert outcome(load=rate(LOAD, 1.0)).well > 0.9
-
-
 def test_small_first_chunks_are_heard_sooner_and_cost_engine_time():
     quick = [outcome(replace(SETTING, chunk_ramp=ramp)).quick["CustomVoice"] for ramp in RAMP_LADDER]
     assert quick == sorted(quick)
@@ -162,13 +154,6 @@ def test_references_are_prepared_one_after_the_other_beside_the_steps():
     assert short.well - long.well > 0.3, "they are prepared for four fifths of the time, and wait for each other"
 
 
-def test_without_patience_what_waits_is_refused():
-    crowded = rate(LOAD, 10.0)
-    patient, hasty = (outcome(load=crowded, plant=replace(PLANT, patience=wait)) for wait in (60.0, 0.5))
-    assert hasty.well > patient.well
-    assert hasty.well < 0.9
-
-
 def test_in_an_overload_streams_that_were_claimed_are_not_interrupted():
     """As many rows as may be resident are slower than playback, so a talker must claim fewer."""
     plant = replace(PLANT, patience=0.5, limits={}, reference={})
@@ -179,16 +164,3 @@ def test_in_an_overload_streams_that_were_claimed_are_not_interrupted():
     ]
     assert served[0] > 0.5
     assert served[1] > 0.9 * served[0]
-
-
-def test_a_stream_near_its_end_of_audio_gets_the_frames_that_are_there():
-    """Half of the second chunk takes much longer than the first one plays."""
-    slow, load = machine(step=0.06), Load(rates={"CustomVoice": 0.02}, frames=50.0)
-    assert outcome(replace(SETTING, chunk_ramp=(2, 25)), load=load, measured=slow).well == 1.0
-
-
-def test_engine_time_is_the_machines():
-    found = outcome(replace(SETTING, talker_max_num_seqs=1), load=replace(LOAD, rates={"CustomVoice": 0.02}))
-    # For each frame a step of one row, and a prefill for each 50; calls are about ten a request.
-    talker = (0.013 + 0.02 / 50) / FRAME_SECONDS
-    assert talker < found.busy < talker + (0.2 * 0.006 + 0.0004 + 0.001) / FRAME_SECONDS
