@@ -1,6 +1,7 @@
 """Tests of the HTTP server: its addresses, its URL, and its limits on slow clients."""
 
 import asyncio
+import contextlib
 import errno
 import json
 import select
@@ -27,6 +28,15 @@ REAL_DEADLINE = 60.0
 IPV6 = socket.has_dualstack_ipv6()
 
 
+@contextlib.asynccontextmanager
+async def serving(app: FastAPI, host: str = "127.0.0.1", **options: Any) -> AsyncIterator[HttpServer]:
+    server = HttpServer(app, host, 0, **options)
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
 def http_client(**options: Any) -> httpx.AsyncClient:
     """Returns a client without a time-out. No request of it needs certificates."""
     return httpx.AsyncClient(trust_env=False, verify=False, timeout=None, **options)
@@ -43,14 +53,10 @@ def http_client(**options: Any) -> httpx.AsyncClient:
     ],
 )
 async def test_responds_at_every_requested_address(host: str, url_host: str, addresses: list[str]) -> None:
-    server = HttpServer(APP, host, 0)
-    try:
-        async with http_client() as client:
-            assert server.url.startswith(f"http://{url_host}:")
-            for address in addresses:
-                assert (await client.get(f"http://{address}:{urlsplit(server.url).port}/x")).status_code == 404
-    finally:
-        await server.close()
+    async with serving(APP, host) as server, http_client() as client:
+        assert server.url.startswith(f"http://{url_host}:")
+        for address in addresses:
+            assert (await client.get(f"http://{address}:{urlsplit(server.url).port}/x")).status_code == 404
 
 
 async def test_listens_on_ipv4_only_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,8 +90,7 @@ async def test_a_shared_port_takes_connections_only_once_it_is_open() -> None:
 
 
 async def test_no_connection_is_made_while_the_socket_closes() -> None:
-    server = HttpServer(APP, "127.0.0.1", 0)
-    try:
+    async with serving(APP) as server:
         with connect(server) as client, socket.socket() as late:
             draining = asyncio.create_task(server.drain(DEADLINE))
             await asyncio.sleep(0)
@@ -96,8 +101,6 @@ async def test_no_connection_is_made_while_the_socket_closes() -> None:
             await draining
             assert select.select([], [late], [], REAL_DEADLINE)[1], "the kernel tries again after a second"
             assert late.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED
-    finally:
-        await server.close()
 
 
 async def test_a_foreign_address_is_an_error() -> None:
@@ -106,17 +109,13 @@ async def test_a_foreign_address_is_an_error() -> None:
 
 
 async def test_accepted_connections_send_at_once_and_end_if_nothing_is_acknowledged() -> None:
-    server = HttpServer(APP, "127.0.0.1", 0)
-    try:
-        async with http_client() as client:
-            await client.get(f"{server.url}/x")
-            (accepted,) = server._server.server_state.connections
-            connection = accepted.transport.get_extra_info("socket")
-            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-            unacknowledged = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
-            assert unacknowledged == 1000 * server_module.UNACKNOWLEDGED_SECONDS
-    finally:
-        await server.close()
+    async with serving(APP) as server, http_client() as client:
+        await client.get(f"{server.url}/x")
+        (accepted,) = server._server.server_state.connections
+        connection = accepted.transport.get_extra_info("socket")
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        unacknowledged = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        assert unacknowledged == 1000 * server_module.UNACKNOWLEDGED_SECONDS
 
 
 def connect(server: HttpServer) -> socket.socket:
@@ -136,13 +135,10 @@ async def closed_after(client: socket.socket) -> float:
 
 @pytest.mark.parametrize("sent", [b"", b"GET /x HTTP/1.1\r\nHost:"], ids=["nothing", "half of the headers"])
 async def test_a_connection_without_a_request_is_closed(sent: bytes) -> None:
-    server = HttpServer(APP, "127.0.0.1", 0)
-    try:
+    async with serving(APP) as server:
         with connect(server) as client:
             client.sendall(sent)
             assert HEADER_SECONDS <= await closed_after(client) <= 2 * HEADER_SECONDS
-    finally:
-        await server.close()
 
 
 async def test_a_connection_with_a_request_in_progress_stays_open() -> None:
@@ -153,12 +149,8 @@ async def test_a_connection_with_a_request_in_progress_stays_open() -> None:
         await asyncio.sleep(3 * HEADER_SECONDS)
         return "done"
 
-    server = HttpServer(app, "127.0.0.1", 0)
-    try:
-        async with http_client() as client:
-            assert (await client.get(f"{server.url}/slow")).json() == "done"
-    finally:
-        await server.close()
+    async with serving(app) as server, http_client() as client:
+        assert (await client.get(f"{server.url}/slow")).json() == "done"
 
 
 async def test_little_of_a_response_that_nobody_reads_is_held() -> None:
@@ -175,8 +167,7 @@ async def test_little_of_a_response_that_nobody_reads_is_held() -> None:
 
         return StreamingResponse(chunks())
 
-    server = HttpServer(app, "127.0.0.1", 0)
-    try:
+    async with serving(app) as server:
         with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
             client.connect(("127.0.0.1", urlsplit(server.url).port))
@@ -184,8 +175,6 @@ async def test_little_of_a_response_that_nobody_reads_is_held() -> None:
             # The clock moves once nothing more can be sent.
             await asyncio.sleep(1.0)
         assert 0 < sent < 1_000_000
-    finally:
-        await server.close()
 
 
 async def test_a_drain_serves_the_connections_that_wait_to_be_accepted() -> None:
@@ -221,8 +210,7 @@ def slow_app(release: asyncio.Event) -> FastAPI:
 async def test_connections_without_a_request_make_room() -> None:
     """Connections that send nothing do not affect running responses or new requests."""
     release = asyncio.Event()
-    server = HttpServer(slow_app(release), "127.0.0.1", 0, max_connections=20)
-    try:
+    async with serving(slow_app(release), max_connections=20) as server:
         async with http_client(base_url=server.url) as client:
             running = asyncio.create_task(client.get("/slow"))
             await asyncio.sleep(0.2)
@@ -233,14 +221,11 @@ async def test_connections_without_a_request_make_room() -> None:
         assert 20 >= sum(is_open(each) for each in unused) > 5
         for each in unused:
             each.close()
-    finally:
-        await server.close()
 
 
 async def test_a_connection_beyond_the_limit_is_refused_while_all_others_have_a_request() -> None:
     release = asyncio.Event()
-    server = HttpServer(slow_app(release), "127.0.0.1", 0, max_connections=2)
-    try:
+    async with serving(slow_app(release), max_connections=2) as server:
         limits = httpx.Limits(max_keepalive_connections=0)
         async with http_client(base_url=server.url, limits=limits) as client:
             running = [asyncio.create_task(client.get("/slow")) for _ in range(2)]
@@ -250,8 +235,6 @@ async def test_a_connection_beyond_the_limit_is_refused_while_all_others_have_a_
             release.set()
             assert [(await each).status_code for each in running] == [200, 200]
             assert (await client.get("/slow")).status_code == 200
-    finally:
-        await server.close()
 
 
 def is_open(client: socket.socket) -> bool:
@@ -287,15 +270,12 @@ async def exchange(server: HttpServer, sent: bytes) -> bytes:
     ids=["not HTTP", "no host", "encoding", "large header"],
 )
 async def test_a_malformed_request_gets_an_error_in_json(sent: bytes, status: int, message: str) -> None:
-    server = HttpServer(APP, "127.0.0.1", 0)
-    try:
+    async with serving(APP) as server:
         head, _, body = (await exchange(server, sent)).partition(b"\r\n\r\n")
         assert head.startswith(f"HTTP/1.1 {status} ".encode()) and b"application/json" in head
         error = json.loads(body)["error"]
         assert message in error["message"]
         assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", None, "invalid_http")
-    finally:
-        await server.close()
 
 
 async def test_a_malformed_body_cuts_off_the_response_that_has_begun(caplog: pytest.LogCaptureFixture) -> None:
