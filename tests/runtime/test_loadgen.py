@@ -123,12 +123,6 @@ async def test_connection_errors_name_the_address():
             await client.voices()
 
 
-async def test_requests_follow_the_script():
-    gateway = TimedGateway([(0.0, LOUD * 4800)])
-    await measure(gateway, lambda send: closed_loop(send, 1, Limit(requests=2)))
-    assert gateway.bodies == [SCRIPT.body(0), SCRIPT.body(1)]
-
-
 async def test_listeners_play_as_fast_as_they_hear_and_early_utterances_do_not_count():
     gateway = TimedGateway([(0.0, LOUD * (SECOND // 8))])  # A quarter of a second.
     outcomes, wall = await measure(gateway, lambda send: live_loop(send, [0.0, 0.05], count_from=0.2, seconds=0.9))

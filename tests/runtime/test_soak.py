@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from soak.load import Load, Utterance, Verdict
-from soak.proxy import Proxy, translate
+from soak.proxy import Proxy
 from support.waiting import DEADLINE, until
 
 pytestmark = pytest.mark.virtual
@@ -52,21 +52,6 @@ async def test_a_partition_holds_data_back_and_delivers_it_even_if_its_sender_ha
         await until(lambda: received == [b"before", b"late"], "both have arrived")
 
 
-async def test_a_partition_from_the_server_lets_requests_pass():
-    async with asyncio.timeout(DEADLINE), echo_server() as (port, received), Proxy([port]) as proxy:
-        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.ports[port])
-        writer.write(b"a")
-        assert await reader.readexactly(1) == b"a"
-        proxy.partition(to_redis=False)
-        writer.write(b"b")
-        await until(lambda: received == [b"a", b"b"], "both have arrived")
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(reader.readexactly(1), 0.1)
-        proxy.heal()
-        assert await reader.readexactly(1) == b"b"
-        writer.close()
-
-
 async def test_a_reset_ends_connections_and_new_ones_work():
     async with asyncio.timeout(DEADLINE), echo_server() as (port, _), Proxy([port]) as proxy:
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.ports[port])
@@ -80,11 +65,6 @@ async def test_a_reset_ends_connections_and_new_ones_work():
         writer.write(b"b")
         assert await reader.readexactly(1) == b"b"
         writer.close()
-
-
-def test_a_sentinel_s_reply_names_the_ports_of_the_proxy():
-    reply = b"*2\r\n$9\r\n127.0.0.1\r\n$4\r\n6379\r\n"
-    assert translate(reply, {6379: 41000, 6380: 41001}) == b"*2\r\n$9\r\n127.0.0.1\r\n$5\r\n41000\r\n"
 
 
 # The clients ----------------------------------------------------------------------------------------------------

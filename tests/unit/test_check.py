@@ -195,39 +195,6 @@ def test_other_kinds_are_allowed_only_with_a_pipeline():
     assert "expected TTSPipeline" in problems("apiVersion: syrinx.dev/v1beta1\nkind: TTSPipelin\n")[0]
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("talker: {nodeSelector: {disk: 1}}", "spec.talker.nodeSelector.disk: 1 is not accepted; expected text"),
-        ("talker: {nodeSelector: {a.b/c: 'x y'}}", "spec.talker.nodeSelector[a.b/c]: 'x y' is not accepted"),
-        ("talker: {nodeSelector: {a b: x}}", "spec.talker.nodeSelector.a b: 'a b' is not accepted as a name"),
-        ("talker: {nodeSelector: [x]}", "spec.talker.nodeSelector: ['x'] is not accepted; expected a mapping of"),
-        ("talker: {affinity: x}", "spec.talker.affinity: 'x' is not accepted; expected a mapping"),
-        ("talker: {resources: {limits: {cpu: 0.5}}}", "cpu: 0.5 is not accepted; expected an integer from 0 or text"),
-        ("talker: {env: [{name: A, secret: {name: s}}]}", "spec.talker.env[0].secret.key: missing; expected text"),
-        ("talker: {env: [{name: A, secrets: x}]}", "spec.talker.env[0].secrets: unknown field; did you mean secret?"),
-        ("talker: {engine: omni}", "spec.talker.engine: 'omni' is not accepted; expected torch or vllm"),
-        ("talker: {vllm: {}}", "spec.talker.vllm: needs `engine: vllm`"),
-        (
-            "talker: {engine: vllm, vllm: {quantization: FP8}}",
-            "spec.talker.vllm.quantization: 'FP8' is not accepted; expected text of up to 40 characters",
-        ),
-        ("codec: {engine: vllm}", "spec.codec.engine: 'vllm' is not accepted; expected torch"),
-        ("talker: {device: gpu}", "spec.talker.device: 'gpu' is not accepted; expected cpu or cuda"),
-        ("connector: {url: redis://h, caSecret: x}", "caSecret: 'x' is not accepted; expected the fields name, key"),
-        (
-            "slo: {ttfa: [{taskType: Base, ttfaP95Ms: 99}]}",
-            "spec.slo.ttfa[0].ttfaP95Ms: 99 is not accepted; expected 25 or 50 or 75 or 100",
-        ),
-        ('talker: {podAnnotations: {a: "x\\ud800"}}', "it contains a control character or a line break"),
-    ],
-)
-def test_fields_for_kubernetes_are_checked(line, message):
-    (problem,) = spec_problems(line)
-    assert message in problem
-    assert problem.startswith("p.yaml:6:")
-
-
 def test_a_file_with_two_pipelines_cannot_be_run():
     with pytest.raises(InvalidPipeline, match="contains 2 pipelines \\(demo, two\\)"):
         load_one("p.yaml", (HEAD + "---\n" + HEAD.replace("demo", "two")).encode())

@@ -62,21 +62,6 @@ def test_a_new_image_starts_a_canary_and_leaves_the_running_version_alone():
     assert images == {"syrinx/stages:2.0.0"}
 
 
-def test_the_canary_is_a_pipeline_of_its_own_generation():
-    _, cluster = of_spec(CANARY)
-    found = planned(NEW, cluster)
-    generations = {
-        each["metadata"]["annotations"]["syrinx.dev/config"]
-        for each in (template.template for template in found.canary.candidate.pods.values())
-    }
-    assert all(f'"generation":"{found.canary.candidate.target}"' in text.replace(" ", "") for text in generations)
-    for stage, template in found.canary.candidate.pods.items():
-        labels = template.template["metadata"]["labels"]
-        assert labels["syrinx.dev/component"] == f"canary-{stage}" and labels["syrinx.dev/pipeline"] == "demo"
-        environment = template.template["spec"]["containers"][0]["env"]
-        assert {"name": "SYRINX_TRACK", "value": "canary"} in environment
-
-
 @pytest.mark.parametrize(("step", "talkers"), [(0, 1), (1, 2)], ids=["10 %", "50 %"])
 def test_it_has_replicas_for_its_share(step, talkers):
     _, cluster = of_spec(CANARY)

@@ -9,12 +9,9 @@ from support.cluster_plan import CONFIG, EMPTY, after, key, owner_of, pipeline, 
 from syrinx_operator.cluster.plan.models import volume_source
 from syrinx_operator.cluster.plan.network import network_policies
 from syrinx_operator.cluster.plan.objects import (
-    manifest,
-    non_defaults,
     quantity,
     read_record,
     record,
-    with_applied_hash,
 )
 from syrinx_operator.cluster.plan.records import model_directory
 from syrinx_operator.cluster.plan.workloads import ReplicaCount, replica_count
@@ -22,23 +19,6 @@ from syrinx_operator.cluster.state import Component, ObjectKey
 
 OWNER = owner_of(pipeline())
 TALKER = ObjectKey("StatefulSet", "demo-talker")
-
-
-def test_only_values_that_differ_from_defaults_are_kept():
-    spec = pipeline({"talker": {"replicas": 3}, "slo": {"ttfa": [{"taskType": "Base", "ttfaP95Ms": 300}]}}).spec
-    assert non_defaults(spec) == {
-        "talker": {"replicas": 3},
-        "slo": {"ttfa": [{"taskType": "Base", "ttfaP95Ms": 300}]},
-    }
-
-
-def test_the_applied_hash_ignores_the_resource_version():
-    plain = manifest(OWNER, "v1", "Service", "gateway", spec={"type": "ClusterIP"})
-    conditional = {**plain, "metadata": {**plain["metadata"], "resourceVersion": "7"}}
-    annotations = [with_applied_hash(each)["metadata"]["annotations"] for each in (plain, conditional)]
-    assert annotations[0] == annotations[1]
-    changed = {**plain, "spec": {"type": "NodePort"}}
-    assert with_applied_hash(changed)["metadata"]["annotations"] != annotations[0]
 
 
 def test_the_config_map_of_another_pipeline_is_not_read():
@@ -117,23 +97,6 @@ def test_the_tuner_decides_the_replica_count_unless_another_autoscaler_does(
 
 def keys(plan):
     return {key(each) for each in plan.manifests}
-
-
-def test_keda_authenticates_as_configured():
-    def triggers(**prometheus):
-        tuning = {"prometheus": {"url": "https://prometheus", **prometheus}}
-        spec = {"talker": {"autoscaling": {"by": "Keda", "maxReplicas": 8}}, "tuning": tuning}
-        (scaled,) = (each for each in planned(pipeline(spec)).manifests if each["kind"] == "ScaledObject")
-        assert len(scaled["spec"]["triggers"]) == 2
-        return scaled["spec"]["triggers"]
-
-    for trigger in triggers():
-        assert "authenticationRef" not in trigger and "authModes" not in trigger["metadata"]
-    for trigger in triggers(kedaAuthentication={"name": "prometheus", "modes": ["tls", "bearer"]}):
-        assert trigger["authenticationRef"] == {"name": "prometheus", "kind": "TriggerAuthentication"}
-        assert trigger["metadata"]["authModes"] == "tls,bearer"
-    for trigger in triggers(kedaAuthentication={"name": "cloud", "modes": []}):
-        assert trigger["authenticationRef"]["name"] == "cloud" and "authModes" not in trigger["metadata"]
 
 
 def test_another_autoscaler_is_created_once_the_former_is_gone():

@@ -17,14 +17,13 @@ from support.cluster_plan import (
     after,
     document,
     objects,
-    owner_of,
     parsed,
     pipeline,
     planned,
     pod_template,
     templates,
 )
-from syrinx_operator.cluster.plan import plan, pods, redis
+from syrinx_operator.cluster.plan import pods, redis
 from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, OperatorConfig, key_of
 from syrinx_operator.resource.pod_rules import RESERVED_ENV
 from syrinx_operator.resource.spec import TTSPipeline
@@ -214,26 +213,6 @@ def test_a_path_in_a_user_volume_includes_the_volume_in_the_generation():
     assert planned(on("one")).generation == planned(on("one")).generation != planned(on("two")).generation
 
 
-def test_pipelines_of_the_same_name_have_different_generations():
-    subject = pipeline({"connector": {"url": "redis://shared:6379/0"}})
-    here, there = owner_of(subject), msgspec.structs.replace(owner_of(subject), uid="another")
-    assert plan(subject, here, EMPTY, CONFIG).generation != plan(subject, there, EMPTY, CONFIG).generation
-
-
-def test_another_engine_restarts_the_talkers_in_the_same_generation():
-    plan = planned(pipeline())
-    for talker in ({"engine": "vllm"}, {"engine": "vllm", "vllm": {"quantization": "fp8"}}):
-        subject = pipeline({"talker": talker})
-        changed = planned(subject, after(plan))
-        renewed = {
-            component for component in plan.templates if changed.templates[component] != plan.templates[component]
-        }
-        assert renewed == {Component.TALKER} and changed.generation == plan.generation
-        config = config_of(pod_template(changed, subject, Component.TALKER))
-        assert (config.engine, config.vllm.quantization) == ("vllm", talker.get("vllm", {}).get("quantization"))
-        plan = changed
-
-
 def test_users_may_not_set_what_the_plan_sets_in_pods():
     found = set()
     for name in DOCUMENTS:
@@ -248,31 +227,6 @@ def test_users_may_not_set_what_the_plan_sets_in_pods():
                     found |= {variable["name"] for variable in container["env"]} - theirs
     theirs_first = {"LOG_FORMAT", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}
     assert found == RESERVED_ENV | theirs_first | set(tracing_environment(parsed(document("everything")).spec))
-
-
-def variables(subject, component):
-    (own,) = templates(planned(subject), subject)[component]["spec"]["containers"]
-    assert len({each["name"] for each in own["env"]}) == len(own["env"])
-    return {each["name"]: each.get("value", each.get("valueFrom")) for each in own["env"]}
-
-
-def test_tracing_is_configured_by_the_standard_variables():
-    tracing = {"endpoint": "http://c:4318", "sampleRatio": 0.25}
-    headers = {"name": "OTEL_EXPORTER_OTLP_HEADERS", "secret": {"name": "otlp", "key": "headers"}}
-    own = [headers, {"name": "OTEL_TRACES_SAMPLER", "value": "always_on"}]
-    subject = pipeline({"monitoring": {"tracing": tracing}, "gateway": {"env": own}})
-    standard = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_TRACES_SAMPLER_ARG": "0.25"}
-    assert (
-        variables(subject, Component.CODEC).items()
-        >= {
-            **standard,
-            "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
-        }.items()
-    )
-    assert variables(subject, Component.GATEWAY).items() >= {**standard, "OTEL_TRACES_SAMPLER": "always_on"}.items()
-    secret = variables(subject, Component.GATEWAY)["OTEL_EXPORTER_OTLP_HEADERS"]
-    assert secret == {"secretKeyRef": {"name": "otlp", "key": "headers"}}
-    assert not any(name.startswith("OTEL") for name in variables(pipeline(), Component.GATEWAY))
 
 
 NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", fullmatch=True, alphabet=string.ascii_lowercase + "019-")

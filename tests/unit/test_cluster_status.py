@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 
 import msgspec
@@ -24,9 +23,7 @@ from support.cluster_status import (
     measured,
     message,
 )
-from support.fake_api import FakeApi
 from support.tuning import trial
-from syrinx_operator.cluster.events import EventRecorder
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.state import (
     ObjectKey,
@@ -48,9 +45,8 @@ from syrinx_operator.resource.spec import (
 )
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.status import PipelineStatus, read
-from syrinx_operator.resource.tuning import SloSpec, TtfaObjective, TuningSpec
+from syrinx_operator.resource.tuning import SloSpec, TtfaObjective
 from syrinx_operator.resource.tuning_status import Curve, Guard, Soak, State, TrialRecord
-from syrinx_operator.tuner.builder import Event
 from syrinx_stages.contract.settings import ReportedSettings
 
 
@@ -118,14 +114,6 @@ def test_the_settings_generation_does_not_grow_while_the_config_map_cannot_be_wr
         cluster.problems = [Problem("NameConflict", "ConfigMap demo-codec exists and does not belong to this pipeline")]
         assert cluster.plan.settings[CODEC].generation == 2
         assert cluster.update()["codec"]["settingsGeneration"] == 1
-
-
-def test_equal_inputs_give_an_equal_status():
-    cluster = Cluster()
-    first = cluster.update()
-    cluster.previous = json.loads(json.dumps(first))
-    cluster.now += timedelta(hours=3)
-    assert cluster.update() == first == json.loads(json.dumps(first))
 
 
 def test_every_status_matches_its_schema():
@@ -223,12 +211,6 @@ def test_a_stage_scaled_to_zero_by_an_autoscaler():
     cluster.plan = msgspec.structs.replace(cluster.plan, replicas={**cluster.plan.replicas, TALKER: 0})
     assert condition(cluster.update(), "TalkerReady") == ("False", "ScaledToZero")
     assert cluster.update()["talker"]["summary"] == "0/0"
-
-
-def test_a_terminating_replica_does_not_count():
-    cluster = Cluster().set(TALKER, 0, terminating=True)
-    assert condition(cluster.update(), "TalkerReady") == ("False", "Starting")
-    assert cluster.update()["talker"]["replicas"] == 0
 
 
 def test_a_crash_loop_is_reported_between_two_crashes():
@@ -430,14 +412,6 @@ def test_missing_metrics_cause_an_event_only_if_there_were_some():
     assert ("Warning", "MetricsMissing") in cluster.events()
 
 
-def test_with_tuning_off_the_status_has_no_metrics():
-    off = Cluster(tuning=TuningSpec(mode="Off"), slo=OBJECTIVES)
-    off.tuning = State(mode="Off", phase="Off", message="tuning is off")
-    report = off.update()
-    assert report["tuning"] == {"mode": "Off", "phase": "Off", "message": "tuning is off", "configMap": "demo-tuning"}
-    assert not {"MetricsAvailable", "TuningReady"} & conditions(report).keys() and "slo" not in report
-
-
 # Autoscaling -------------------------------------------------------------------------------------------------
 
 SCALED = {
@@ -466,13 +440,6 @@ def test_the_condition_about_replicas_says_what_limits_them():
     assert text == "talker: 5 replicas are needed, and maxReplicas is 3"
     none = msgspec.structs.replace(memory.capacity, curves=dict.fromkeys(TUNED_STAGES, Curve()))
     assert scaling(msgspec.structs.replace(memory, capacity=none))[0] == ("False", "NoCapacity")
-
-
-def test_without_autoscaling_by_syrinx_there_is_no_such_condition():
-    assert "AutoscalingReady" not in conditions(Cluster().update())
-    hpa = StageAutoscalingSpec(by="Hpa", max_replicas=3)
-    others = {"talker": TalkerSpec(autoscaling=hpa), "codec": CodecSpec(autoscaling=hpa)}
-    assert "AutoscalingReady" not in conditions(Cluster(**others).update())
 
 
 # Tuning ------------------------------------------------------------------------------------------------------
@@ -586,11 +553,6 @@ def test_an_image_that_does_not_know_the_objectives_is_named():
     assert "does not know ttfa_seconds" in message(report, "UnknownFields")
 
 
-def test_a_failure_keeps_what_another_version_wrote():
-    before = Cluster().update() | {"canary": {"weight": 5}}
-    assert invalid(before, OWNER, "spec.codec: no", NOW)["canary"] == {"weight": 5}
-
-
 # Events ------------------------------------------------------------------------------------------------------
 
 
@@ -655,21 +617,3 @@ def test_the_events_of_an_image_change():
     assert edited.events() == []
     edited.pods = new
     assert edited.events() == [("Normal", "Complete")]
-
-
-def test_the_events_of_an_apply_problem():
-    cluster = Cluster()
-    cluster.update()
-    cluster.problems = [Problem("NameConflict", "Service demo-gateway belongs to another owner")]
-    assert cluster.events() == [("Warning", "NameConflict")]
-    cluster.problems = [Problem("NameConflict", "Service demo-gateway still belongs to another owner")]
-    assert cluster.events() == []
-    cluster.problems = []
-    assert cluster.events() == [("Normal", "Complete"), ("Normal", "Recovered")]
-
-
-async def test_event_messages_fit_kubernetes_limit():
-    api = FakeApi()
-    await EventRecorder(api, "operator-1").record(OWNER, {}, [Event(reason="ApplyFailed", message="y" * 5000)])
-    [event] = api.objects.values()
-    assert len(event["message"]) == 1000

@@ -4,7 +4,7 @@ from itertools import islice
 
 import pytest
 
-from soak.faults import STAGE_KINDS, Fault, Kind, Target, count, draw
+from soak.faults import STAGE_KINDS, Fault, Kind, Target, draw
 from soak.load import Outcome, Utterance, Verdict
 from soak.measure import Injected, gateway_died, longest_stall, takeovers
 from syrinx_operator.commands.bench.stats import Arrival
@@ -28,12 +28,6 @@ def test_each_round_has_every_kind_of_every_target_once_in_an_order_of_the_seed(
     assert drawn != list(islice(draw(8, targets), 2 * size))
     assert all(0.5 <= fault.seconds <= 6.0 for fault in drawn if fault.kind is Kind.STOP)
     assert not any(fault.seconds for fault in drawn if fault.kind is Kind.KILL)
-
-
-def test_faults_are_counted_by_group_and_kind():
-    faults = [Fault(Kind.KILL, "talker-0"), Fault(Kind.KILL, "talker-1"), Fault(Kind.STOP, "codec-0", 1.0)]
-    groups = {"talker-0": "talker", "talker-1": "talker", "codec-0": "codec"}
-    assert count(faults, groups) == {"codec stop": 1, "talker kill": 2}
 
 
 # Verdicts -------------------------------------------------------------------------------------------------------
@@ -101,12 +95,6 @@ def test_a_takeover_lasts_until_audio_beyond_what_existed_arrives():
     assert found.cause == "talker kill"
     assert found.seconds == pytest.approx(2.5), "the chunk at 0.6 s held frames 5 to 8, which existed"
     assert takeovers([stream], [injected(Kind.KILL, 100.5, "talker-0", {"r": 12})], [utterance]) == []
-
-
-def test_a_stream_far_ahead_of_its_listener_shows_no_takeover():
-    utterance = Utterance({}, bytes(200 * FAMILY.frame_bytes), 200)
-    stream = outcome(at=((0.2, 100), (5.0, 100)))
-    assert takeovers([stream], [injected(Kind.KILL, 101.0, "codec-0", {"r": 100})], [utterance]) == []
 
 
 def test_the_longest_stall_counts_the_audio_that_is_buffered():
