@@ -4,17 +4,15 @@ import math
 import statistics
 
 import msgspec
-import numpy as np
 import pytest
 from aiohttp.test_utils import TestServer
 from msgspec import structs
 
 from gpu import checkpoint, plan, report
-from gpu.gathered import EngineResult, Gathered, defaults_over_best, figures, gpus_over_one, summary
+from gpu.gathered import EngineResult, Gathered, figures, summary
 from gpu.mock import application
 from gpu.monitor import Gpus, Usage
 from gpu.plan import MEAN_SECONDS, make_script
-from gpu.references import reference
 from gpu.results import ServicePoint, ServiceRun
 from gpu.service import Bench
 from gpu.system import VARIANTS, Setup
@@ -25,7 +23,6 @@ from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.sizes import codec_settings
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.gateway.reference import decode_audio, decode_base64
 from syrinx_stages.model.config import ModelConfig
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.model.tokenizer import load_tokenizer
@@ -141,15 +138,6 @@ async def test_repeated_searches_start_at_the_maximum_of_the_one_before(tmp_path
     assert figures(bench.run)["live_streams"] == 4
 
 
-def test_gaps_errors_and_slow_starts_fail_a_level():
-    good = [outcome(0.05)] * 200
-    assert plan.is_gap_free(summarize("closed", 1, good, 10.0))
-    one_gap = summarize("closed", 1, [*good, outcome(0.05, underruns=1)], 10.0)
-    assert not plan.is_gap_free(one_gap) and plan.is_nearly_gap_free(one_gap)
-    for bad in ([*good, Outcome(error="http 503")], [outcome(0.6)] * 200, []):
-        assert not plan.is_nearly_gap_free(summarize("closed", 1, bad, 10.0))
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_setup_gives_a_valid_resource_with_the_captured_calls(variant):
     pipeline = Setup(model="/models/1b7", variant=variant).pipeline()
@@ -160,51 +148,10 @@ def test_setup_gives_a_valid_resource_with_the_captured_calls(variant):
     assert {frames for _, frames in codec.capture_pairs} >= set(plan.EARLY_RAMP) | set(plan.BUSY_RAMP)
 
 
-def test_the_defaults_are_compared_with_the_best_run_of_each_load():
-    def with_ttfa(ttfa: float, outcomes: int) -> ServiceRun:
-        timed = point("open", 20, [outcome(ttfa)] * 100)
-        return structs.replace(run(timed, point("closed", 64, [outcome(0.1)] * outcomes)), complete=True)
-
-    runs = {
-        "1b7": with_ttfa(0.02, 100),
-        "1b7_mps": with_ttfa(0.03, 200),
-        "1b7_two_gpus": with_ttfa(0.001, 900),
-        "0b6": structs.replace(with_ttfa(0.001, 900), model="0.6B, random weights"),
-        "1b7_colocated": structs.replace(with_ttfa(0.001, 900), revision="older, on another machine"),
-        "1b7_defaults": with_ttfa(0.025, 180),
-    }
-    found = defaults_over_best(runs)
-    assert found == {"64 at once": pytest.approx(0.9), "20 requests/s": pytest.approx(0.8)}
-    newer = structs.replace(with_ttfa(0.02, 100), revision="newer")
-    assert defaults_over_best({"1b7_a_defaults": newer, **runs}) == found, "the newer one has none to compare with"
-    assert defaults_over_best({"1b7": runs["1b7"]}) == {}
-
-
-def test_two_gpus_are_compared_with_one_of_the_same_machine():
-    def on(utterances: int, listeners: int, **machine: object) -> ServiceRun:
-        points = [point("closed", 128, [outcome(0.1)] * utterances), point("live", listeners, [outcome(0.02)] * 200)]
-        return structs.replace(run(*points), complete=True, **machine)
-
-    runs = {"1b7_defaults_1_gpu": on(100, 1000), "1b7_defaults_2_gpus": on(190, 1900, gpu="NVIDIA H200, NVIDIA H200")}
-    assert gpus_over_one(runs, "1b7_defaults", "2_gpus") == {"128 at once": pytest.approx(1.9), "listeners": 1.9}
-    result = summary(Gathered(runs=runs, named="1b7_defaults"))
-    assert (result["two_gpu_over_one"], result["two_gpu_over_one_by_load"]["listeners"]) == (1.9, 1.9)
-    assert "defaults_over_best" not in result
-    other = structs.replace(runs["1b7_defaults_2_gpus"], machine=structs.replace(MACHINE, cores=32))
-    assert gpus_over_one({**runs, "1b7_defaults_2_gpus": other}, "1b7_defaults", "2_gpus") == {}
-    assert gpus_over_one({"1b7_defaults_1_gpu": on(100, 1000)}, "1b7_defaults", "2_gpus") == {}
-
-
 def test_replicas_follow_from_gpus_talkers_and_cells():
     spec = Setup(model="/models/1b7", variant="defaults", gpus=4, talkers=2, cells=2).pipeline().spec
     assert (spec.talker.replicas, spec.talker.memory_fraction, spec.codec.replicas) == (8, 0.3, 4)
     assert spec.connector.cells == 2 and spec.gateway.replicas >= 4
-
-
-def test_references_differ_and_last_six_seconds():
-    samples = [np.frombuffer(decode_audio(decode_base64(reference(seed))), "<f4") for seed in (1, 2)]
-    assert all(len(each) == 6 * FAMILY.sample_rate and 0.05 < each.std() < 0.6 for each in samples)
-    assert np.abs(samples[0] - samples[1]).max() > 0.1
 
 
 @pytest.mark.parametrize(("size", "parameters"), [("1b7", 1.917e9), ("0b6", 0.906e9)])

@@ -2,7 +2,6 @@
 
 import argparse
 import pickle
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from aiohttp.test_utils import TestServer
 
 from gpu import mock, peers, report
 from gpu.gathered import gather, summary
-from gpu.peers import Peer, PeerFailed, PeersRun
+from gpu.peers import PeersRun
 from syrinx_operator.local.machine import Machine
 
 MACHINE = Machine(cpu="a processor", cores=16, memory_gib=128, system="Linux", python="3.12", packages={})
@@ -95,15 +94,3 @@ async def test_a_service_with_a_strict_schema_accepts_its_requests_and_no_other(
     assert [(point.loop, point.load) for point in nari.points] == [("open", 1), ("closed", 1)]
     assert all(point.ttfa is not None and not point.errors for point in nari.points)
     assert all(sum(point.errors.values()) == point.requests for point in other.points)
-
-
-def peer(*command: str) -> Peer:
-    return Peer(name="nari", package="http", command=(sys.executable, *command), ready="/")
-
-
-async def test_a_service_is_started_and_stopped() -> None:
-    async with peers.running(peer("-m", "http.server", "--bind", "127.0.0.1", "PORT"), "model", 30.0) as url:
-        assert url.startswith("http://127.0.0.1:")
-    with pytest.raises(PeerFailed, match=r"did not start: .*requires H100"):
-        async with peers.running(peer("-c", "raise SystemExit('requires H100')"), "model", 30.0):
-            raise AssertionError("it is ready")

@@ -1,4 +1,4 @@
-"""The soak's proxy and clients, in virtual time."""
+"""The soak's clients, in virtual time."""
 
 import asyncio
 import base64
@@ -11,63 +11,10 @@ import pytest
 from aiohttp import web
 
 from soak.load import Load, Utterance, Verdict
-from soak.proxy import Proxy
-from support.waiting import DEADLINE, until
+from support.waiting import DEADLINE
 
 pytestmark = pytest.mark.virtual
 
-
-# The proxy ------------------------------------------------------------------------------------------------------
-
-
-@contextlib.asynccontextmanager
-async def echo_server() -> AsyncIterator[tuple[int, list[bytes]]]:
-    """Yields the port of a server that echoes what it receives, and what it has received."""
-    received: list[bytes] = []
-
-    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(1024):
-                received.append(data)
-                writer.write(data)
-        writer.close()
-
-    server = await asyncio.start_server(echo, "127.0.0.1")
-    async with server:
-        yield server.sockets[0].getsockname()[1], received
-
-
-async def test_a_partition_holds_data_back_and_delivers_it_even_if_its_sender_has_closed():
-    async with asyncio.timeout(DEADLINE), echo_server() as (port, received), Proxy([port]) as proxy:
-        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.ports[port])
-        writer.write(b"before")
-        assert await reader.readexactly(6) == b"before"
-        proxy.partition(from_redis=False)
-        writer.write(b"late")
-        writer.close()
-        await writer.wait_closed()
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(until(lambda: len(received) > 1, "both have arrived"), 0.1)
-        proxy.heal()
-        await until(lambda: received == [b"before", b"late"], "both have arrived")
-
-
-async def test_a_reset_ends_connections_and_new_ones_work():
-    async with asyncio.timeout(DEADLINE), echo_server() as (port, _), Proxy([port]) as proxy:
-        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.ports[port])
-        writer.write(b"a")
-        assert await reader.readexactly(1) == b"a"
-        proxy.reset()
-        with contextlib.suppress(ConnectionResetError):
-            assert await reader.read() == b""
-        writer.close()
-        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.ports[port])
-        writer.write(b"b")
-        assert await reader.readexactly(1) == b"b"
-        writer.close()
-
-
-# The clients ----------------------------------------------------------------------------------------------------
 
 PCM = bytes(range(200))
 

@@ -4,7 +4,6 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from training import corpus
 from training.config import CorpusConfig
@@ -30,13 +29,6 @@ def test_same_seed_gives_the_same_corpus(built: list[Sentence], tmp_path: Path) 
     )
 
 
-def test_languages_are_independent_of_each_other(built: list[Sentence]) -> None:
-    for language in GENERATED:
-        alone = structs.replace(CONFIG, generated={language: GENERATED[language]})
-        expected = {sentence for sentence in built if sentence.language == language}
-        assert set(corpus.build(alone, Path("/nowhere"), lambda line: None)) == expected
-
-
 def test_held_out_sentences_are_not_in_the_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
     held = [sentence for name in corpus.HELD_OUT for sentence in corpus.held_out(name)]
     texts = [sentence.text for sentence in held]
@@ -57,14 +49,6 @@ def test_held_out_set_has_fifty_distinct_sentences(name: str) -> None:
         assert all(20 <= len(text.split()) <= 40 for text, _ in held)
     if name == "numbers":
         assert all(sentence.words() != tuple(sentence.text.lower().strip(".").split()) for sentence in held)
-
-
-def test_texts_are_split_into_sentences() -> None:
-    text = "It was (so they said) late; \n nobody   came. Why?"
-    assert [each.text for each in corpus.split_sentences(text, "english")] == [
-        "It was, so they said, late; nobody came.",
-        "Why?",
-    ]
 
 
 def test_german_sentences_do_not_end_after_ordinals_and_abbreviations() -> None:

@@ -49,13 +49,6 @@ def crop(audio: crops.Audio, seed: int, *, utterance_starts: bool, alignment: in
     return audio.samples[indices].float() / 32768
 
 
-@pytest.mark.parametrize("utterance_starts", [False, True])
-def test_crops_depend_on_the_seed(audio: crops.Audio, utterance_starts: bool) -> None:
-    one, same, other = (crop(audio, seed, utterance_starts=utterance_starts) for seed in (1, 1, 2))
-    assert one.shape == (CONFIG.batch, LENGTH)
-    assert torch.equal(one, same) and not torch.equal(one, other)
-
-
 def test_crops_of_utterance_starts(audio: crops.Audio) -> None:
     whole = audio.samples.float() / 32768
     possible = [whole[first : first + LENGTH] for first in audio.starts.tolist() if first + LENGTH <= len(whole)]
@@ -75,12 +68,3 @@ def test_crops_are_aligned_to_frames(audio: crops.Audio) -> None:
     found = {index for each in drawn for index, start in enumerate(possible) if torch.equal(each, start)}
     assert all(any(torch.equal(each, start) for start in possible) for each in drawn)
     assert {0, len(possible) - 1} <= found
-
-
-def test_decode_windows_cover_starts_and_other_parts() -> None:
-    windows = [crops.decode_window(CONFIG, step) for step in range(200)]
-    assert 10 < sum(each.utterance_starts for each in windows) < 60
-    assert {(each.first_frame, each.warmup_frames) for each in windows if each.utterance_starts} == {(0, 0)}
-    others = [each for each in windows if not each.utterance_starts]
-    assert {each.warmup_frames for each in others} == {CONFIG.warmup_frames}
-    assert {each.first_frame for each in others} == set(range(CONFIG.frames - CONFIG.decoded_frames + 1))

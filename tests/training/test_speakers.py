@@ -5,7 +5,7 @@ import pytest
 from msgspec import structs
 
 from syrinx_stages.contract.family import FAMILY
-from training import clone, corpus, synthesis
+from training import synthesis
 from training.config import BASE, BASE_SMOKE, UNSEEN_VARIANTS, VARIANTS
 from training.corpus import Sentence
 from training.speakers import MAX_PITCH, MAX_SCALE, MIN_PITCH, Timbre, draw
@@ -58,15 +58,3 @@ def test_training_never_hears_the_unseen_speakers() -> None:
     shard = synthesis.make_shard(config, [SENTENCE] * 24, 0, 0)
     heard = {list(config.speakers)[index] for index in shard.speakers}
     assert heard and not heard & config.unseen
-
-
-def test_cases_are_spoken_by_unseen_speakers_with_references() -> None:
-    sentences = corpus.held_out("natural")[:6]
-    for case in clone.CASES:
-        made = clone.utterances(case, sentences, BASE.synthesis)
-        unseen = {each.voice in BASE.synthesis.unseen for each in made}
-        assert unseen == {case.voice != clone.SEEN}
-        assert len({each.voice for each in made}) == len(made)
-        assert all(each.reference_text != each.sentence.text for each in made)
-        assert {bool(each.reference_text) for each in made} == {case.voice == clone.CONTINUED}
-        assert min(len(each.reference) for each in made) > 2 * FAMILY.sample_rate

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 from msgspec import structs
 
 from syrinx_stages.contract.family import FAMILY
@@ -11,8 +10,7 @@ from training import corpus, synthesis
 from training.config import FULL, SMOKE
 from training.corpus import Sentence
 from training.intelligibility import Recognizer
-from training.speakers import Timbre
-from training.synthesis import make_round, make_shard, read_shard, shard_count, shard_path
+from training.synthesis import make_round, make_shard, read_shard, shard_path
 
 SENTENCES = [
     Sentence("The old teacher found a bag.", "english"),
@@ -32,26 +30,6 @@ def test_every_speaker_is_intelligible() -> None:
         assert recognizer.score(audio)[0] >= 0.8, name
 
 
-def test_voice_depends_on_the_sentences_language(monkeypatch: pytest.MonkeyPatch) -> None:
-    used: set[tuple[str, str]] = set()
-
-    def utterance(sentence: Sentence, voice: str, rate: int, timbre: Timbre) -> synthesis.Samples:
-        used.add((sentence.language, voice))
-        return np.zeros(10 * FAMILY.samples_per_frame, np.int16)
-
-    monkeypatch.setattr(synthesis, "utterance", utterance)
-    make_shard(structs.replace(CONFIG, sentences_per_round=200, sentences_per_shard=200), SENTENCES * 40, 0, 0)
-    assert used == {each for voices in CONFIG.speakers.values() for each in voices.items()}
-
-
-def test_utterances_are_whole_frames_with_little_silence() -> None:
-    samples = synthesis.utterance(SENTENCES[0], "en-us", 158)
-    assert len(samples) % FAMILY.samples_per_frame == 0
-    start = np.flatnonzero(np.abs(samples.astype(int)) > 100)[0] / FAMILY.sample_rate
-    assert 0.03 < start < 0.08
-    assert np.abs(samples.astype(int)).max() < 0.8 * 32_768
-
-
 def test_shard_leaves_out_inaudible_sentences() -> None:
     shard = make_shard(CONFIG, SENTENCES, 0, 0)
     assert len(shard.content) == shard.frames.sum() * FAMILY.samples_per_frame
@@ -68,13 +46,3 @@ def test_rounds_are_reproducible(tmp_path: Path) -> None:
     for index in range(2):
         one, two = (read_shard(shard_path(tmp_path / folder, 1, index)) for folder in ("one", "two"))
         assert all(np.array_equal(left, right) for left, right in zip(one, two, strict=True))
-
-
-def test_only_missing_shards_are_made(tmp_path: Path) -> None:
-    corpus.write(tmp_path / "corpus.txt", SENTENCES)
-    lines: list[str] = []
-    for _ in range(2):
-        assert all(path.exists() for path in make_round(CONFIG, tmp_path / "corpus.txt", tmp_path, 0, 1, lines.append))
-    assert lines == ["synthesis: round 0: 2 of 2 shards made", "synthesis: round 0: 0 of 2 shards made"]
-    read = [read_shard(shard_path(tmp_path, 0, index)).sentences for index in range(shard_count(CONFIG, 5))]
-    assert set(np.concatenate(read).tolist()) == {0, 1, 2, 4}
