@@ -19,16 +19,6 @@ def stream(*pieces):
     return [Arrival(at, round(length * SECOND)) for at, length in pieces]
 
 
-def test_a_stream_that_is_always_early_has_no_underrun():
-    played = simulate(stream((0.2, 0.5), (0.5, 0.5), (1.0, 1.0)), audible=0)
-    assert (played.first_byte, played.first_playable, played.ttfa, played.end) == (0.2, 0.2, 0.2, 1.0)
-    assert played.duration == 2.0
-    assert played.rtf == 0.5
-    assert played.underruns == 0
-    assert played.underrun_seconds == 0
-    assert played.gaps == pytest.approx((0.3, 0.5))
-
-
 def test_a_late_chunk_stalls_playback():
     # Plays 0.2 to 0.7, waits until 1.0, plays to 1.5; the third piece is there by then, the fourth 0.25 late.
     played = simulate(stream((0.2, 0.5), (1.0, 0.5), (1.4, 0.5), (2.25, 0.5)), audible=0)

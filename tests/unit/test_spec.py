@@ -21,17 +21,24 @@ from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import (
     CaptureShape,
     CodecSpec,
-    Metadata,
     PipelineSpec,
     TalkerSpec,
-    TTSPipeline,
     VllmSpec,
     default_pipeline,
 )
 from syrinx_operator.resource.stage_config import LocalError, Stage, ignored_locally, model_generation, plan_local
 from syrinx_operator.resource.tuning import PrometheusSpec, SloSpec, TtfaObjective, TuningSpec
 from syrinx_stages.contract.messages import TaskType
-from syrinx_stages.contract.settings import ApiConfig, GatewaySettings, StageConfig, TlsFiles, VllmOptions, VoiceLimits
+from syrinx_stages.contract.settings import (
+    ApiConfig,
+    CodecSettings,
+    GatewaySettings,
+    StageConfig,
+    TalkerSettings,
+    TlsFiles,
+    VllmOptions,
+    VoiceLimits,
+)
 
 
 def pipeline(**spec):
@@ -55,53 +62,37 @@ def test_defaults_are_those_of_the_stages():
 
 def test_every_value_reaches_its_stage():
     api = ApiSpec(openai_names=False, voice_aliases={"narrator": "us"})
-    processes = plan_local(
-        TTSPipeline(
-            api_version="syrinx.dev/v1beta1",
-            kind="TTSPipeline",
-            metadata=Metadata(name="big"),
-            spec=PipelineSpec(
-                model=ModelSpec(path="/models/qwen/", name="qwen"),
-                gateway=GatewaySpec(
-                    port=9000,
-                    max_queue=3,
-                    max_queue_seconds=2.5,
-                    reference_hosts=("example.org",),
-                    api=api,
-                    voices=VoicesSpec(max_per_key=3, max_total=9),
-                ),
-                talker=TalkerSpec(replicas=2, max_num_seqs=5, max_resident=50, lead_limit_seconds=3),
-                codec=CodecSpec(
-                    replicas=3,
-                    max_num_seqs=6,
-                    max_resident=60,
-                    chunk_ramp=(1, 4),
-                    capture_pairs=(CaptureShape(rows=1, frames=2), CaptureShape(rows=4, frames=8)),
-                ),
-            ),
+    spec = {
+        "model": ModelSpec(path="/models/qwen/", name="qwen"),
+        "gateway": GatewaySpec(
+            port=9000,
+            max_queue=3,
+            max_queue_seconds=2.5,
+            reference_hosts=("example.org",),
+            api=api,
+            voices=VoicesSpec(max_per_key=3, max_total=9),
         ),
-        "1",
-    )
-    configs = {process.config.replica: process.config for process in processes}
-    assert list(configs) == ["talker-0", "talker-1", "codec-0", "codec-1", "codec-2", "gateway-0"]
-    assert {(config.pipeline, config.model, config.model_name) for config in configs.values()} == {
-        ("big", "/models/qwen/", "qwen")
+        "talker": TalkerSpec(replicas=2, max_num_seqs=5, max_resident=50, lead_limit_seconds=3),
+        "codec": CodecSpec(
+            max_num_seqs=6, max_resident=60, chunk_ramp=(1, 4), capture_pairs=(CaptureShape(rows=1, frames=2),)
+        ),
     }
-    assert configs["talker-1"].max_resident == 50
-    assert configs["talker-1"].talker.max_num_seqs == 5
-    assert configs["talker-1"].talker.lead_limit_seconds == 3
-    assert configs["codec-2"].max_resident == 60
-    assert configs["codec-2"].codec.max_num_seqs == 6
-    assert configs["codec-2"].codec.chunk_ramp == (1, 4)
-    assert configs["codec-2"].codec.capture_pairs == ((1, 2), (4, 8))
-    assert configs["gateway-0"].port == 9000
-    assert configs["gateway-0"].gateway.max_queue == 3
-    assert configs["gateway-0"].gateway.max_queue_seconds == 2.5
-    assert configs["gateway-0"].reference_hosts == ("example.org",)
-    assert configs["gateway-0"].api == ApiConfig(openai_names=False, voice_aliases={"narrator": "us"})
-    assert configs["gateway-0"].voices == VoiceLimits(max_per_key=3, max_total=9)
-    assert configs["talker-0"].api == ApiConfig()
-    assert configs["talker-0"].port == configs["codec-0"].port == 0
+    talker, second, codec, gateway = (process.config for process in plan_local(pipeline(**spec), "1"))
+    assert [each.replica for each in (talker, second, codec, gateway)] == [
+        "talker-0",
+        "talker-1",
+        "codec-0",
+        "gateway-0",
+    ]
+    assert {(each.model, each.model_name) for each in (talker, second, codec, gateway)} == {("/models/qwen/", "qwen")}
+    assert (second.max_resident, second.talker) == (50, TalkerSettings(max_num_seqs=5, lead_limit_seconds=3))
+    settings = CodecSettings(max_num_seqs=6, chunk_ramp=(1, 4), capture_pairs=((1, 2),))
+    assert (codec.max_resident, codec.codec) == (60, settings)
+    assert (gateway.port, gateway.gateway) == (9000, GatewaySettings(max_queue=3, max_queue_seconds=2.5))
+    assert gateway.reference_hosts == ("example.org",)
+    assert gateway.api == ApiConfig(openai_names=False, voice_aliases={"narrator": "us"})
+    assert gateway.voices == VoiceLimits(max_per_key=3, max_total=9)
+    assert (talker.port, talker.api, codec.port) == (0, ApiConfig(), 0)
 
 
 def test_objectives_reach_the_gateway():
