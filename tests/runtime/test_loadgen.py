@@ -6,14 +6,7 @@ import pytest
 
 from support.http_server import serve
 from support.timed_gateway import LOUD, SECOND, TimedGateway
-from syrinx_operator.commands.bench.load import (
-    Limit,
-    Script,
-    closed_loop,
-    live_loop,
-    make_sender,
-    open_loop,
-)
+from syrinx_operator.commands.bench.load import Limit, Script, closed_loop, live_loop, make_sender, open_loop
 from syrinx_operator.commands.bench.stats import summarize
 from syrinx_operator.commands.client import SpeechClient, SpeechError
 

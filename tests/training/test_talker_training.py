@@ -17,15 +17,7 @@ from syrinx_stages.talker.prompt import PromptBuilder
 from training import talker_forward
 from training.config import SMOKE
 from training.corpus import Sentence
-from training.layout import (
-    IGNORED,
-    Batch,
-    BatchBuilder,
-    PackedStep,
-    Utterances,
-    lengths,
-    pack,
-)
+from training.layout import IGNORED, Batch, BatchBuilder, PackedStep, Utterances, lengths, pack
 from training.run import seeded_generator
 from training.synthesis import Shard
 from training.talker import Dataset

@@ -25,24 +25,13 @@ from support.cluster_status import (
 )
 from support.tuning import trial
 from syrinx_operator.cluster.plan import plan
-from syrinx_operator.cluster.state import (
-    ObjectKey,
-    Observed,
-    Owner,
-    Problem,
-)
+from syrinx_operator.cluster.state import ObjectKey, Observed, Owner, Problem
 from syrinx_operator.cluster.status import failed
 from syrinx_operator.resource.autoscaling import StageAutoscalingSpec
 from syrinx_operator.resource.connector import ConnectorSpec
 from syrinx_operator.resource.gateway import GatewaySpec, HttpRouteSpec, ParentRef, RouteSpec
 from syrinx_operator.resource.knobs import TUNED_STAGES, Knob, Setting
-from syrinx_operator.resource.spec import (
-    CaptureShape,
-    CodecSpec,
-    MonitoringSpec,
-    PodMonitorSpec,
-    TalkerSpec,
-)
+from syrinx_operator.resource.spec import CaptureShape, CodecSpec, MonitoringSpec, PodMonitorSpec, TalkerSpec
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.status import PipelineStatus, read
 from syrinx_operator.resource.tuning import SloSpec, TtfaObjective

@@ -6,12 +6,7 @@ import pytest
 from syrinx_operator.resource.connector import ConnectorSpec
 from syrinx_operator.resource.pods import Resources, SecretKey
 from syrinx_operator.resource.rules import cluster_violations, violations
-from syrinx_operator.resource.spec import (
-    PipelineSpec,
-    TalkerSpec,
-    VllmSpec,
-    default_pipeline,
-)
+from syrinx_operator.resource.spec import PipelineSpec, TalkerSpec, VllmSpec, default_pipeline
 
 
 def pipeline(**spec):

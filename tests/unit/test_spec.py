@@ -18,14 +18,7 @@ from syrinx_operator.resource.gateway import (
 from syrinx_operator.resource.model import S3, HuggingFace, ModelImage, ModelSpec, ModelVolume, NfsVolume
 from syrinx_operator.resource.pods import EnvVar, Resources, SecretKey
 from syrinx_operator.resource.rules import violations
-from syrinx_operator.resource.spec import (
-    CaptureShape,
-    CodecSpec,
-    PipelineSpec,
-    TalkerSpec,
-    VllmSpec,
-    default_pipeline,
-)
+from syrinx_operator.resource.spec import CaptureShape, CodecSpec, PipelineSpec, TalkerSpec, VllmSpec, default_pipeline
 from syrinx_operator.resource.stage_config import LocalError, Stage, ignored_locally, model_generation, plan_local
 from syrinx_operator.resource.tuning import PrometheusSpec, SloSpec, TtfaObjective, TuningSpec
 from syrinx_stages.contract.messages import TaskType

@@ -18,14 +18,7 @@ from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning import SloSpec, TtfaObjective
 from syrinx_operator.tuner import counters as records
 from syrinx_operator.tuner.counters import CounterHistory, Observation
-from syrinx_operator.tuner.evidence import (
-    CallStats,
-    CaptureCost,
-    Outcomes,
-    ReplicaStats,
-    StepStats,
-    quantile,
-)
+from syrinx_operator.tuner.evidence import CallStats, CaptureCost, Outcomes, ReplicaStats, StepStats, quantile
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.snapshot import BUCKET, STARTED, Series, Snapshot, parse_metrics
 from syrinx_stages.contract import metrics as contract
