@@ -97,22 +97,25 @@ class Cluster:
         count = sum(pod.component == labels["app.kubernetes.io/component"] for pod in self.pods.values())
         return {"status": {"replicas": count}, **manifest} if "template" in manifest.get("spec", {}) else manifest
 
-    def update(self):
-        """Returns the current status, which becomes the previous one."""
-        observed = Observed(
+    @property
+    def observed(self):
+        return Observed(
             objects={key: self.with_status(manifest) for key, manifest in self.objects.items()},
             replicas=tuple(self.pods.values()),
             password_uid="p-1",
             token_uid="t-1",
             served_kinds=self.served_kinds,
         )
+
+    def update(self):
+        """Returns the current status, which becomes the previous one."""
         self.previous = status(
             StatusInputs(
                 pipeline=self.pipeline,
                 owner=self.owner,
                 before=read(self.previous),
                 plan=self.plan,
-                observed=observed,
+                observed=self.observed,
                 problems=self.problems,
                 metrics=self.metrics,
                 tuning=self.tuning,

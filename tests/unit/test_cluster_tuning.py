@@ -7,14 +7,16 @@ import msgspec
 import pytest
 
 from support.cluster_plan import CONFIG, EMPTY, after, objects, owner_of, pipeline, pod_template, replica
+from support.cluster_status import OWNER
 from support.cluster_status import Cluster as StatusCluster
 from support.tuning import earlier_state, trial
 from syrinx_operator.cluster import tuning
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, Problem
 from syrinx_operator.resource.knobs import Identity, Knob, Setting, live_settings, setting_of
-from syrinx_operator.resource.spec import CaptureShape
+from syrinx_operator.resource.spec import CaptureShape, CodecSpec
 from syrinx_operator.resource.stage_config import Stage
+from syrinx_operator.resource.tuning import TuningSpec
 from syrinx_operator.resource.tuning_status import (
     MAX_HISTORY,
     MAX_SHAPES,
@@ -275,40 +277,23 @@ def test_the_largest_state_fits_into_a_config_map():
 # The tuner's inputs -------------------------------------------------------------------------------------------
 
 
-class Cluster:
+class Cluster(StatusCluster):
     """A pipeline whose pods match the plan except for what a test changes."""
 
     def __init__(self):
-        self.plan = planned(AUTO, State())
-        self.pods = {}
-        for component, template in self.plan.templates.items():
-            settings = self.plan.settings.get(component)
-            for n in range(self.plan.replicas[component]):
-                pod = replica(component, n, template, ready=True)
-                reported = (
-                    ReportedSettings(settings.generation, settings.settings, settings.settings) if settings else None
-                )
-                self.pods[pod.name] = msgspec.structs.replace(pod, reported=reported)
-        self.problems = []
+        super().__init__(tuning=TuningSpec(mode="Auto"), codec=CodecSpec(replicas=4))
 
-    def set(self, name, **fields):
-        self.pods[name] = msgspec.structs.replace(self.pods[name], **fields)
-        return self
+    def disruption(self, generation=OWNER.generation):
+        return tuning.disruption_of(self.plan, self.observed, self.problems, generation, OWNER)
 
-    @property
-    def observed(self):
-        return after(self.plan, replicas=tuple(self.pods.values()))
-
-    def disruption(self, generation=1):
-        return tuning.disruption_of(self.plan, self.observed, self.problems, generation, owner_of(AUTO))
-
-    def identity(self, devices, before=None, subject=AUTO):
+    def identity(self, devices, before=None, **spec):
+        subject = pipeline({"tuning": {"mode": "Auto"}, **spec})
         return tuning.identity(subject, self.plan, self.observed, devices, before)
 
 
 def test_replica_stats_of_talkers_and_codecs():
-    cluster = Cluster().set("demo-codec-1", restarts=3, ready=False, reported=None)
-    cluster.set("demo-codec-3", terminating=True)
+    cluster = Cluster().set(CODEC, 1, restarts=3, ready=False)
+    cluster.set(CODEC, 3, terminating=True)
     found = {worker.name: worker for worker in tuning.replica_stats(cluster.observed)}
     assert sorted(found) == ["demo-codec-0", "demo-codec-1", "demo-codec-2", "demo-talker-0"]
     assert (found["demo-codec-0"].stage, found["demo-talker-0"].stage) == (Stage.CODEC, Stage.TALKER)
@@ -332,16 +317,16 @@ def test_replica_stats_of_talkers_and_codecs():
     ],
 )
 def test_a_replica_that_differs_from_the_plan_is_a_disruption(component, fields, message):
-    assert message in Cluster().set(f"demo-{component}-0", **fields).disruption()
+    assert message in Cluster().set(component, 0, **fields).disruption()
 
 
 def test_overrides_of_a_confirmed_base_are_no_change():
     limited = ReportedSettings(1, {"max_num_seqs": 32}, {"max_num_seqs": 8}, 20.0)
-    assert Cluster().set("demo-codec-0", reported=limited).disruption() == ""
+    assert Cluster().set(CODEC, 0, reported=limited).disruption() == ""
 
 
 def test_edits_and_problems_are_a_disruption():
-    assert Cluster().disruption(generation=None) == Cluster().disruption(generation=0) == "the resource was edited"
+    assert Cluster().disruption(generation=None) == Cluster().disruption(generation=3) == "the resource was edited"
     cluster = Cluster()
     cluster.problems = [Problem("ApplyFailed", "Service demo-gateway cannot be applied")]
     assert cluster.disruption() == "Service demo-gateway cannot be applied"
@@ -355,13 +340,13 @@ def devices(cluster, **others):
 def test_the_identity_has_model_image_and_devices():
     cluster = Cluster()
     found = cluster.identity(devices(cluster, **{"demo-codec-2": "NVIDIA L4"}))
-    assert (found.model, found.image) == (cluster.plan.generation, "syrinx/stages:1.0.0")
+    assert (found.model, found.image) == (cluster.plan.generation, "syrinx/stages:1")
     assert found.device == "talker: NVIDIA H200; codec: NVIDIA H200, NVIDIA L4"
 
 
 def test_the_identity_differs_between_engines():
-    cluster, on_vllm = Cluster(), auto(talker={"engine": "vllm"})
-    found = cluster.identity(devices(cluster), subject=on_vllm)
+    cluster = Cluster()
+    found = cluster.identity(devices(cluster), talker={"engine": "vllm"})
     assert found.device == "talker: NVIDIA H200; codec: NVIDIA H200; talker with vllm"
 
 
