@@ -100,6 +100,11 @@ def test_a_colocated_codec_is_in_each_talker():
         question_of(view(topology="Colocated"), WhatIf(rate=4, mix={"Base": 1}, talkers=2, codecs=3))
 
 
+def test_the_mean_length_follows_from_steps_and_prefills():
+    steps = (StepPoint(1, 100, 0.5), StepPoint(2, 50, 0.3))
+    assert mean_frames(Measured(steps=steps, prefills=4, prefill_seconds=0.1)) == 50
+
+
 @pytest.mark.parametrize(
     ("state", "asked", "problem"),
     [
