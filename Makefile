@@ -64,9 +64,9 @@ stress: $(VENV)/.develops ## Run SUITE=test RUNS=10 times in random order beside
 test-simulation: $(VENV)/.develops ## Simulate 10,000 runs of the protocol with faults, and find planted bugs; minutes
 	PYTHONPATH=tests $(VENV)/bin/python -m support.simulation --seeds 10000 --jobs 2 --json bench/results/simulation.json
 
-# Minutes. `make test-pipeline-night` sends 300.
-fuzz: $(VENV)/.develops ## Send 10,000 mutated requests to a pipeline
-	SYRINX_TEST_MUTATIONS=10000 $(VENV)/bin/pytest -s tests/pipeline/test_mutations.py
+# Minutes. `make test-pipeline-night` sends 15 for each operation and kind of data.
+fuzz: $(VENV)/.develops ## Let Schemathesis send thousands of valid and invalid requests to a gateway
+	SYRINX_TEST_FUZZ=1000 $(VENV)/bin/pytest tests/pipeline/test_openapi.py -k every_response
 
 soak: $(VENV)/.develops ## Run the pipeline under load and faults for MINUTES=20 into bench/results/soak.*
 	PYTHONPATH=bench $(VENV)/bin/python -m soak --minutes $(MINUTES) --seed $(SEED)

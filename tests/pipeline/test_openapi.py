@@ -1,6 +1,7 @@
 """The description of the API, and what Schemathesis finds when it tries everything that it describes."""
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from support.waiting import DEADLINE
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway.openapi import document
 
+EXAMPLES = os.environ.get("SYRINX_TEST_FUZZ", "15")
+"""Requests for each operation and kind of data; `make fuzz` sends more."""
 CONFIGURATION = """
 [checks.negative_data_rejection]
 expected-statuses = [400, 401, 403, 404, 405, 409, 413, 415, 422, 429, 503]
@@ -30,7 +33,7 @@ async def test_every_response_is_as_described(tmp_path: Path, with_keys: bool) -
         running.stages.script = Script(frames=2)
         schemathesis = await asyncio.create_subprocess_exec(
             *(str(Path(sys.executable).parent / "schemathesis"), "run", f"{running.url}/openapi.json"),
-            *("--max-examples", "15", "--seed", "1", "--exclude-checks", excluded, "--no-color"),
+            *("--max-examples", EXAMPLES, "--seed", "1", "--exclude-checks", excluded, "--no-color"),
             *(("--header", f"Authorization: Bearer {keys.keys['alice']}") if with_keys else ()),
             cwd=tmp_path,
             stdout=asyncio.subprocess.PIPE,
