@@ -104,19 +104,6 @@ async def test_a_clone_from_the_x_vector_needs_no_text_and_sends_no_reference(
     assert alone.pcm != other.pcm, "another voice sounds different"
 
 
-@pytest.mark.parametrize("stage", ["talker", "codec"])
-async def test_a_clone_survives_the_crash_of_a_replica(base: Checkpoint, reference: bytes, stage: str) -> None:
-    async with pipeline(checkpoint=base) as stages:
-        undisturbed = await synthesize(stages.connector(), clone("a"), reference)
-    async with pipeline(checkpoint=base) as stages:
-        await submit(stages.connector(), clone("a"), reference)
-        await receive(stages.connector(), "a", until_frames=4)
-        await stages.kill(next(worker for worker in stages.workers if worker.stage == stage))
-        await (stages.talker("talker-1") if stage == "talker" else stages.codec("codec-1"))
-        received = await receive(stages.connector(), "a")
-    assert received.pcm == undisturbed.pcm
-
-
 async def test_a_designed_voice_follows_its_instructions(tmp_path: Path) -> None:
     checkpoint = Checkpoint(str(small_checkpoint.write(tmp_path / "model", "voice_design")))
     async with pipeline(checkpoint=checkpoint) as stages:

@@ -3,11 +3,9 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import wave
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -225,17 +223,6 @@ def test_bench_writes_its_table_file_and_plot(up, here, tmp_path):
     assert code == 0
     assert [cell.strip() for cell in rows[0].split("|")[1:3]] == ["load", "requests"]
     assert [row.split("|")[1].strip() for row in rows[2:5]] == ["1 concurrent", "2 concurrent", "2 req/s"]
-
-
-def test_a_killed_talker_is_restarted(up, tmp_path):
-    code, _, stderr = syrinx(up.state, "say", "Good morning.", "-o", tmp_path / "before.wav", "--seed", 9)
-    assert code == 0, stderr
-    (talker,) = (pid for pid in up.pids() if b"syrinx_stages.talker" in Path(f"/proc/{pid}/cmdline").read_bytes())
-    os.kill(talker, signal.SIGKILL)
-    up.wait_for(r"talker-0 +exited unexpectedly \(killed by SIGKILL\); restarting now(.*\n)+talker-0 +ready")
-    code, _, stderr = syrinx(up.state, "say", "Good morning.", "-o", tmp_path / "after.wav", "--seed", 9)
-    assert code == 0, stderr
-    assert (tmp_path / "before.wav").read_bytes() == (tmp_path / "after.wav").read_bytes()
 
 
 def test_a_missing_model_fails_with_the_stages_output(tmp_path):

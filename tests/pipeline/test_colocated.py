@@ -3,23 +3,26 @@
 import asyncio
 import contextlib
 import threading
-import time
 from collections.abc import AsyncIterator, Sequence
 
 import numpy as np
 import pytest
+from msgspec import structs
+from prometheus_client import CollectorRegistry
 
 from support.colocated import ColocatedPipeline
 from support.stages import pipeline, receive, request, submit, synthesize
 from support.waiting import DEADLINE, until
 from support.writing import Owner
 from syrinx_stages.colocated.connectors import CodecConnector, TalkerConnector
-from syrinx_stages.colocated.service import ColocatedService
+from syrinx_stages.colocated.service import ColocatedService, build
 from syrinx_stages.connector.base import Append, ConnectorError, Refusal, StreamEntry
 from syrinx_stages.connector.redis_streams import RedisConnector
-from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, EndReason
+from syrinx_stages.contract.settings import StageConfig
+from syrinx_stages.runtime.errors import StartError
+from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import SettingsUpdate
 
 LONG = "The old teacher carried seven green apples before breakfast and described two heavy bags."
@@ -110,17 +113,6 @@ async def test_one_process_generates_the_same_audio_as_two() -> None:
     assert (together.talkers, together.codecs) == (["talker-0"], ["codec-0"])
 
 
-async def test_the_codec_of_a_process_serves_the_requests_of_its_talker() -> None:
-    async with processes(3) as stages:
-        requests = [request(f"n{index}", text) for index, text in enumerate(TEXTS)]
-        received = await asyncio.gather(*(synthesize(stages.connector(), item) for item in requests))
-        served = [sample(process, 0, "syrinx_frames_total") for process in stages.processes]
-    assert [each.codecs for each in received] == [
-        [name.replace("talker", "codec") for name in each.talkers] for each in received
-    ]
-    assert sum(frames > 0 for frames in served) >= 2, "the requests were distributed"
-
-
 async def test_audio_is_written_after_the_codes_it_was_decoded_from() -> None:
     async with processes() as stages:
         await asyncio.gather(*(synthesize(stages.connector(), request(f"n{i}", text)) for i, text in enumerate(TEXTS)))
@@ -143,18 +135,6 @@ async def test_the_codec_has_codes_before_they_are_written() -> None:
         assert stages.positions(StreamKind.AUDIO) == []
         stages.redis_down = False
         assert (await receive(stages.connector(), "a")).end.reason is EndReason.STOP
-
-
-async def test_a_redis_outage_of_a_second_loses_nothing(undisturbed: bytes) -> None:
-    async with processes() as stages:
-        ticket = await submit(stages.connector(), request("a", LONG))
-        await receive(stages.connector(), "a", until_frames=4)
-        stages.redis_down = True
-        await asyncio.sleep(1.0)
-        stages.redis_down = False
-        received = await receive(stages.connector(), "a")
-        await stages.connector().release(ticket)
-    assert received.pcm == undisturbed
 
 
 async def test_another_process_continues_at_the_next_frame_after_a_crash(undisturbed: bytes) -> None:
@@ -282,18 +262,6 @@ async def test_a_request_whose_streams_expire_after_the_claim_leaves_the_queue()
         await stages.close()
 
 
-async def test_a_disconnect_frees_the_rows_of_both_stages_at_once() -> None:
-    async with processes() as stages:
-        process, connector = stages.processes[0], stages.connector()
-        ticket = await submit(connector, request("a", "The old teacher. " * 30))
-        await receive(connector, "a", until_frames=4)
-        released = time.monotonic()
-        await connector.release(ticket)
-        await until(lambda: not any(worker.ownership.claims for worker in process.workers), "rows are free")
-        assert time.monotonic() - released < 0.1
-        assert (await synthesize(connector, request("b"))).end.reason is EndReason.STOP
-
-
 async def test_a_disconnect_after_the_talker_has_ended_frees_the_codec() -> None:
     async with processes() as stages:
         process, connector = stages.processes[0], stages.connector()
@@ -317,14 +285,6 @@ async def test_a_request_waits_for_a_row_of_the_codec(undisturbed: bytes) -> Non
     finally:
         await stages.close()
     assert [each.pcm for each in received] == [undisturbed] * 3
-
-
-async def test_an_invalid_request_ends_with_an_error() -> None:
-    async with processes() as stages:
-        received = await synthesize(stages.connector(), request("a", voice="nobody"))
-        assert received.end.reason is EndReason.ERROR
-        assert received.end.param == "voice"
-        assert (await synthesize(stages.connector(), request("b"))).end.reason is EndReason.STOP
 
 
 async def test_each_stage_has_its_own_settings() -> None:
@@ -371,34 +331,6 @@ async def test_drain_finishes_the_requests_of_both_stages() -> None:
         assert (await stages.connector().queue()).length == 1
 
 
-async def test_requests_left_after_the_drain_timeout_are_released_at_once(undisturbed: bytes) -> None:
-    stages = RecordingPipeline()
-    stages.streams.lease_seconds = 3600.0
-    try:
-        process = await stages.colocated()
-        await submit(stages.connector(), request("a", LONG))
-        await receive(stages.connector(), "a", until_frames=4)
-        await process.drain(0.0)
-        await stages.leave(process)
-        successor = await stages.colocated(1)
-        received = await receive(stages.connector(), "a")
-        assert [sample(successor, stage, "syrinx_takeovers_total") for stage in (0, 1)] == [1, 1]
-    finally:
-        await stages.close()
-    assert received.pcm == undisturbed
-    assert len(received.pcm) == received.chunks[-1] * FAMILY.frame_bytes
-
-
-async def test_the_gateway_sees_a_live_talker_and_codec() -> None:
-    async with processes() as stages:
-        connector = stages.connector()
-        async with asyncio.timeout(DEADLINE):
-            while not all([await connector.has_live_consumer(group, 5.0) for group in Group]):
-                await asyncio.sleep(0.002)
-        await stages.leave(stages.processes[0])
-        assert [await connector.has_live_consumer(group, 5.0) for group in Group] == [False, False]
-
-
 async def test_a_closed_process_leaves_no_threads_or_tasks() -> None:
     threads, tasks = set(threading.enumerate()), asyncio.all_tasks()
     async with processes() as stages:
@@ -406,3 +338,11 @@ async def test_a_closed_process_leaves_no_threads_or_tasks() -> None:
         await receive(stages.connector(), "a", until_frames=4)
     assert set(threading.enumerate()) <= threads  # those of processes that were "killed" before may end meanwhile
     assert asyncio.all_tasks() <= tasks
+
+
+@pytest.mark.parametrize("field", ["pipeline", "generation", "model", "device", "drain_seconds"])
+def test_incompatible_configurations_are_refused(field: str) -> None:
+    talker = StageConfig(pipeline="p", generation="g", model="bundled")
+    codec = structs.replace(talker, **{field: 5.0 if field == "drain_seconds" else "cuda"})
+    with pytest.raises(StartError, match=f"^{field}: .* of the talker and .* of the codec cannot share a process"):
+        build(talker, None, codec, None, Metrics(CollectorRegistry()))

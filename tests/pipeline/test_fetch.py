@@ -146,15 +146,6 @@ def test_concurrent_processes_download_a_file_once(base_hub: Hub, tmp_path: Path
     assert [path for path, _ in base_hub.resolved].count(WEIGHTS) == 1
 
 
-def test_many_processes_at_once_all_succeed(base_hub: Hub, tmp_path: Path) -> None:
-    processes = [start(base_hub.url, tmp_path, parts) for parts in ("talker", "codec", "gateway", "talker")]
-    assert [end(process)[0] for process in processes] == [0] * 4
-    directory = tmp_path / "acme--small-tts" / "main"
-    assert files(directory) == CONFIGS | {WEIGHTS, CODEC}
-    assert all(filecmp.cmp(directory / path, base_hub.directory / path, shallow=False) for path in files(directory))
-    assert not partial_files(directory)
-
-
 def test_stopped_process_does_not_block_others(base_hub: Hub, tmp_path: Path) -> None:
     base_hub.full_speed.clear()
     stuck = start(base_hub.url, tmp_path)
@@ -281,12 +272,6 @@ def test_full_volume_is_a_clear_error(base_hub: Hub, tmp_path: Path) -> None:
     assert finished.returncode == 1
     expected = f"syrinx fetch: cannot write to {tmp_path}/acme--small-tts/main: No space left on device"
     assert finished.stderr.splitlines()[-1] == expected
-
-
-def test_unwritable_volume_is_an_error(base_hub: Hub, tmp_path: Path) -> None:
-    (tmp_path / "models").write_text("a file")
-    status, _, errors = fetch(base_hub.url, tmp_path / "models")
-    assert status == 1 and "Not a directory" in errors
 
 
 @pytest.mark.parametrize(

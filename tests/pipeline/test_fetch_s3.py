@@ -51,7 +51,7 @@ def shared(checkpoint: Path) -> Iterator[S3]:
 @pytest.fixture
 def server(shared: S3) -> Iterator[S3]:
     """The server without faults and with no requests recorded."""
-    shared.hold_after = shared.cut_after = None
+    shared.hold_after = None
     shared.sent = 0
     shared.release.clear()
     shared.requests.clear()
@@ -128,13 +128,6 @@ def test_resumes_after_being_killed(server: S3, checkpoint: Path, tmp_path: Path
     first, resumed = server.ranges(WEIGHTS)
     assert first == "0" and int(resumed) > 300_000
     assert same(checkpoint, directory, WEIGHTS) and not [*directory.rglob("*.part"), *directory.rglob("*.tmp")]
-
-
-def test_interrupted_responses_are_resumed(server: S3, checkpoint: Path, tmp_path: Path) -> None:
-    server.cut_after = (checkpoint / WEIGHTS).stat().st_size // 2
-    status, _, errors = fetch(server.url, tmp_path)
-    assert status == 0, errors
-    assert len(server.ranges(WEIGHTS)) > 1 and same(checkpoint, directory_of(server, tmp_path), WEIGHTS)
 
 
 def test_a_damaged_partial_file_is_fetched_again(server: S3, checkpoint: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from support.waiting import DEADLINE, until
-from syrinx_operator.local.events import Event, describe_exit
+from syrinx_operator.local.events import Event
 from syrinx_operator.local.pipeline import LocalPipeline, stage_environment
 from syrinx_operator.local.running import claim, find_running
 from syrinx_operator.resource.connector import ConnectorSpec
@@ -79,22 +79,6 @@ async def test_stages_drain_in_order(tmp_path):
     assert drains == ["gateway", "talker", "talker", "codec", "codec"]
     assert words.index("gateway-0 drained") < words.index("talker-0 term")
     assert max(words.index(f"talker-{n} drained") for n in (0, 1)) < words.index("codec-0 term")
-
-
-async def test_a_stage_that_exits_is_restarted_at_its_address(tmp_path):
-    seen = []
-    async with local(tmp_path, seen) as running:
-        talker = running.processes[0]
-        first, url = talker.pid, talker.url
-        os.kill(first, signal.SIGKILL)
-        await until(lambda: sum(e.kind == "ready" and e.name == "talker-0" for e in seen) == 2, "ready again")
-        assert talker.pid != first
-        assert talker.url == url
-        assert talker.members[0].restarts == 1
-        assert await environment_of(url)
-    assert [event for event in seen if event.kind == "exited"] == [
-        Event("exited", "talker-0", "exited unexpectedly (killed by SIGKILL); restarting now", -signal.SIGKILL)
-    ]
 
 
 def restarts_of(seen, name):
@@ -250,12 +234,6 @@ def test_no_process_survives_kill_9(tmp_path):
     while any(map(alive, pids)) and time.monotonic() < end:
         time.sleep(0.01)
     assert not any(map(alive, pids))
-
-
-def test_exit_codes_are_described():
-    assert describe_exit(3) == "exit code 3"
-    assert describe_exit(-11) == "killed by SIGSEGV"
-    assert describe_exit(-200) == "killed by signal 200"
 
 
 def test_a_ready_pipeline_is_found_and_its_name_is_locked(tmp_path):

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -109,93 +109,10 @@ def test_a_signal_during_the_imports_ends_the_process_at_once(tmp_path: Path, re
         assert time.monotonic() - began < SOON
 
 
-def test_a_gateway_with_an_unresponsive_volume_ends_at_once(tmp_path: Path, redis: RedisServer) -> None:
-    model = stuck_checkpoint(tmp_path / "model")
-    ends: list[int] = []
-    with StageProcess("gateway", tmp_path, redis, model=str(model)) as stuck:
-        until_blocking(lambda: has_reader(model / "config.json", ends), "it opens the configuration")
-        # A signal between the opening and the reading would be seen only after the reading.
-        until_blocking(
-            lambda: "pipe_read" in Path(f"/proc/{stuck.process.pid}/wchan").read_text(), "it reads the configuration"
-        )
-        began = time.monotonic()
-        stuck.process.terminate()
-        assert stuck.process.wait(DEADLINE) == 0
-        assert time.monotonic() - began < SOON
-    os.close(ends[0])
-
-
-def has_reader(fifo: Path, ends: list[int]) -> bool:
-    """Returns whether a process has opened the FIFO for reading. It then blocks, because `ends` keeps the FIFO open."""
-    with contextlib.suppress(OSError):
-        ends.append(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
-    return bool(ends)
-
-
 def handles(pid: int, number: signal.Signals) -> bool:
     """Returns whether the process has a handler for the signal."""
     caught = Path(f"/proc/{pid}/status").read_text().partition("SigCgt:")[2].split()[0]
     return bool(int(caught, 16) >> (number - 1) & 1)
-
-
-@pytest.fixture
-def synthesizing(tmp_path: Path, redis: RedisServer) -> Iterator[Callable[..., StageProcess]]:
-    """Starts a pipeline and returns its gateway."""
-    with contextlib.ExitStack() as stages:
-
-        def start(**config: object) -> StageProcess:
-            # A busy machine may serve one request after the other.
-            config.setdefault("gateway", {"max_queue_seconds": DEADLINE})
-            running = [
-                stages.enter_context(StageProcess(stage, tmp_path, redis, **config))
-                for stage in ("talker", "codec", "gateway")
-            ]
-            return [stage.started().ready() for stage in running][-1]
-
-        yield start
-
-
-LONG = {
-    "input": "The old teacher carried seven green apples before breakfast. " * 3,
-    "response_format": "pcm",
-    "stream": True,
-    "seed": 1,
-}
-
-
-def test_a_draining_gateway_closes_idle_connections_and_finishes_streams(
-    synthesizing: Callable[..., StageProcess],
-) -> None:
-    gateway = synthesizing()
-    url = f"{gateway.line['url']}/v1/audio/speech"
-    with httpx.Client(trust_env=False, timeout=DEADLINE) as listener, httpx.Client(trust_env=False) as kept:
-        whole = listener.post(url, json=LONG).content
-        kept.get(f"{gateway.line['url']}/v1/models").raise_for_status()
-        with listener.stream("POST", url, json=LONG) as answer:
-            pieces = answer.iter_raw()
-            received = next(pieces)
-            gateway.process.terminate()
-            until_blocking(lambda: gateway.reason() == "draining", "it drains")
-            late = kept.post(url, json=LONG, timeout=DEADLINE)
-            assert (late.content, late.headers["connection"]) == (whole, "close")
-            received += b"".join(pieces)
-    assert received == whole
-    assert gateway.process.wait(DEADLINE) == 0
-
-
-def test_a_draining_gateway_waits_at_most_drain_seconds(synthesizing: Callable[..., StageProcess]) -> None:
-    gateway = synthesizing(drain_seconds=0.5)
-    url = f"{gateway.line['url']}/v1/audio/speech"
-    with httpx.Client(trust_env=False, timeout=DEADLINE) as listener:
-        with listener.stream("POST", url, json={**LONG, "input": LONG["input"] * 5}) as answer:
-            pieces = answer.iter_raw()
-            next(pieces)
-            began = time.monotonic()
-            gateway.process.terminate()
-            with pytest.raises(httpx.RemoteProtocolError):
-                list(pieces)
-        assert gateway.process.wait(DEADLINE) == 0
-        assert time.monotonic() - began < 0.5 + 2 + 2
 
 
 READ_ONLY = """

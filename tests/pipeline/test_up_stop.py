@@ -148,15 +148,6 @@ def test_a_second_ctrl_c_kills(up: Callable[..., Up]) -> None:
         requests["raw"].result.result(DEADLINE)
 
 
-def test_ctrl_c_during_loading_stops_all_processes(tmp_path: Path) -> None:
-    running = Up(tmp_path)
-    running.wait_for("gateway-0 +starting")
-    pids = running.pids()
-    running.process.send_signal(signal.SIGTERM)
-    assert running.process.wait(DEADLINE) == 0
-    assert not any(map(alive, pids))
-
-
 def test_the_output_in_json_is_one_object_a_line(tmp_path: Path) -> None:
     running = Up(tmp_path, None, "--log-format", "json")
     running.wait_for(r"ready at http://\S+ ")

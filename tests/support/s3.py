@@ -38,8 +38,6 @@ class S3:
     """Bytes that the relay has sent to clients."""
     hold_after: int | None = None
     """Bytes of a connection after which the relay holds it until `release` is set."""
-    cut_after: int | None = None
-    """Bytes of a connection after which the relay closes it."""
     release: threading.Event = field(default_factory=threading.Event)
     requests: list[bytes] = field(default_factory=list)
     """The heads of all requests through the relay."""
@@ -142,9 +140,6 @@ def _responses(server: S3, upstream: socket.socket, client: socket.socket) -> No
     with contextlib.suppress(OSError), contextlib.ExitStack() as closing:
         closing.callback(client.shutdown, socket.SHUT_RDWR)
         while data := upstream.recv(PIECE):
-            if server.cut_after is not None and sent + len(data) > server.cut_after:
-                client.sendall(data[: server.cut_after - sent])
-                return
             client.sendall(data)
             sent += len(data)
             server.sent += len(data)
