@@ -70,21 +70,6 @@ async def alone(stage: str, **settings: object) -> AsyncIterator[tuple[Pipeline,
 # Settings for a limited time -------------------------------------------------------------------------------------
 
 
-async def test_temporary_settings_are_reported_with_their_base_and_remaining_time() -> None:
-    async with alone("talker", max_num_seqs=4, lead_limit_seconds=3.0) as (_, admin):
-        base = {"max_num_seqs": 4, "lead_limit_seconds": 3.0}
-        assert await admin.get() == {"generation": 1, "settings": base, "base": base, "limits": {}}
-        response = await admin.put({"max_num_seqs": 2}, generation=1, seconds=60)
-        left = response.pop("seconds")
-        assert response == {"generation": 1, "settings": {**base, "max_num_seqs": 2}, "base": base, "limits": {}}
-        assert 59 < left <= 60
-        assert (await admin.get())["seconds"] <= left
-        await admin.put({"max_num_seqs": 2}, seconds=600)
-        assert (await admin.get())["seconds"] > 60
-        base["max_num_seqs"] = 8
-        assert await admin.put({"max_num_seqs": 8}) == {"generation": 2, "settings": base, "base": base, "limits": {}}
-
-
 async def test_temporary_settings_expire_without_a_request() -> None:
     async with alone("talker", max_num_seqs=4) as (_, admin):
         await admin.put({"max_num_seqs": 2}, seconds=0.2)

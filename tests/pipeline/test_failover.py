@@ -1,23 +1,16 @@
 """Talkers and codecs survive a Redis that loses what was written last."""
 
 import asyncio
-import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from soak.servers import Layout, Servers
-from support.colocated import ColocatedPipeline
 from support.failover import replicated
-from support.stages import LEASE_SECONDS, Pipeline, pipeline, receive, request, submit, synthesize
-from support.waiting import DEADLINE, until
-from syrinx_stages.connector.redis_consumer import RedisConsumer
-from syrinx_stages.connector.redis_streams import RedisConnector
-from syrinx_stages.contract.keys import Group
+from support.stages import Pipeline, pipeline, receive, request, submit, synthesize
+from support.waiting import until
 from syrinx_stages.contract.messages import EndReason
 from syrinx_stages.runtime.journal import MAX_AUDIO_BYTES
-from syrinx_stages.runtime.worker import Worker
 
 TEXT = "The quiet student carried the morning paper after the storm."
 NAMES = ("a", "b", "c")
@@ -61,87 +54,6 @@ async def test_streams_are_complete_after_a_fail_over_that_loses_their_ends(
     assert [item.end.reason for item in received] == [EndReason.STOP] * 3
     if audio_bytes:
         assert all((item.talkers, item.codecs) == (["talker-0"], ["codec-0"]) for item in received), "no takeover"
-
-
-async def start_one_of_each(stages: Pipeline) -> Sequence[Worker]:
-    if isinstance(stages, ColocatedPipeline):
-        return (await stages.colocated()).workers
-    return [await stages.talker(), await stages.codec()]
-
-
-def hold(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> asyncio.Event:
-    """Makes the calls of a coroutine method wait until the event is set."""
-    go, original = asyncio.Event(), getattr(owner, method)
-
-    async def held(*arguments: object) -> object:
-        await go.wait()
-        return await original(*arguments)
-
-    monkeypatch.setattr(owner, method, held)
-    return go
-
-
-def record_scans(monkeypatch: pytest.MonkeyPatch) -> set[tuple[Group, bool]]:
-    """Records which groups were scanned since a reconnection, for a consumer's own claims and for expired ones."""
-    scans: set[tuple[Group, bool]] = set()
-    release_unknown, take_over = RedisConsumer._release_unknown, RedisConsumer._take_over
-
-    async def released(consumer: RedisConsumer, idle_ms: int) -> None:
-        await release_unknown(consumer, idle_ms)
-        scans.add((consumer._group, True))
-
-    async def taken(consumer: RedisConsumer, count: int) -> object:
-        complete = LEASE_SECONDS < consumer._pool.connected_seconds < math.inf
-        found = await take_over(consumer, count)
-        if complete:
-            scans.add((consumer._group, False))
-        return found
-
-    monkeypatch.setattr(RedisConsumer, "_release_unknown", released)
-    monkeypatch.setattr(RedisConsumer, "_take_over", taken)
-    return scans
-
-
-@pytest.mark.parametrize("first", ["claims", "entries"])
-@pytest.mark.parametrize("topology", [Pipeline, ColocatedPipeline])
-async def test_a_stream_that_has_ended_is_restored_without_a_takeover(
-    monkeypatch: pytest.MonkeyPatch, topology: type[Pipeline], first: str
-) -> None:
-    """To the promoted replica the request is in progress until its end is written again."""
-    groups = [Group.TALKERS] if topology is ColocatedPipeline else Group
-    complete = {(group, own) for group in groups for own in (True, False)}
-    async with pipeline() as separate:
-        expected = (await synthesize(separate.connector(), request("a", TEXT, live=False))).pcm
-    async with replicated() as pair:
-        stages = topology(url=pair.primary.url_with_password)
-        try:
-            workers = await start_one_of_each(stages)
-            await submit(stages.connector(), request("a", TEXT, live=False))
-            await receive(stages.connector(), "a", until_frames=4)
-            await pair.detach()
-            assert (await receive(stages.connector(), "a")).pcm == expected
-            await until(lambda: not any(worker.ownership.claims for worker in workers), "both have finished it")
-            scans = record_scans(monkeypatch)
-            later = (RedisConnector, "append") if first == "claims" else (RedisConsumer, "_recover")
-            go = hold(monkeypatch, *later)
-            pair.promote(stages.streams._connectors)
-            stages.streams._url = pair.replica.url_with_password
-            if first == "claims":
-                await until(lambda: scans >= complete, "it has looked for claims")
-                go.set()
-            assert (await receive(stages.connector(), "a")).pcm == expected
-            go.set()
-            await until(lambda: scans >= complete, "it has looked for claims")
-            assert [taken(worker) for worker in workers] == [0, 0]
-            async with asyncio.timeout(DEADLINE):
-                while await pair.raw.xlen(stages.streams.keys.requests):
-                    await asyncio.sleep(0.02)
-        finally:
-            await stages.close()
-
-
-def taken(worker: Worker) -> float:
-    return worker.metrics.registry.get_sample_value("syrinx_takeovers_total", {"stage": worker.stage}) or 0.0
 
 
 @pytest.mark.parametrize("layout", [Layout.AOF, Layout.PAIR, Layout.SENTINEL])

@@ -1,23 +1,17 @@
 """`/v1/audio/speech/stream` through a real gateway, talker and codec, with the `websockets` package as its client."""
 
 import asyncio
-import contextlib
 import io
-import random
 import time
 import wave
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 
 import httpx
 import pytest
 
-from support.process import StageProcess
-from support.speech_socket import Client, connected, serving
+from support.speech_socket import connected, serving
 from support.stages import Pipeline, pipeline
-from support.streams import Streams, redis_url
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.messages import TaskType
 from syrinx_stages.gateway import websocket
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.model.streamed_text import StreamedText
@@ -102,53 +96,6 @@ async def test_audio_of_sentences_is_streamed_on_request(served: tuple[str, Gate
     assert client.audio[0, 0] == await rest(url, TEXT, seed=3)
 
 
-async def speak(client: Client, pieces: list[str], delays: random.Random) -> None:
-    for piece in pieces:
-        await client.send("input.text", text=piece)
-        await asyncio.sleep(delays.choice((0.0, 0.0, 0.01, 0.05)))
-    await client.send("input.done")
-
-
-@pytest.mark.parametrize("seed", range(3))
-async def test_audio_does_not_depend_on_pieces_and_delays(served: tuple[str, GatewayService], seed: int) -> None:
-    (url, _), chance = served, random.Random(seed)
-    expected = await rest(url, TEXT, seed=5, non_streaming_mode=False)
-    pieces, rest_of_text = [], TEXT
-    while rest_of_text:
-        size = chance.choice((1, 2, 4, 9))
-        pieces.append(rest_of_text[:size])
-        rest_of_text = rest_of_text[size:]
-    async with connected(url) as client:
-        await client.send("session.config", **TOKENS)
-        speaking = asyncio.create_task(speak(client, pieces, chance))
-        assert (await client.until("session.done"))["total_sentences"] == 1
-        await speaking
-        await speak(client, [TEXT], chance)
-        await client.until("session.done")
-    assert client.audio[0, 0] == client.audio[1, 0] == expected
-    [done, _] = client.of_type("audio.done")
-    assert (done["finish_reason"], done["spoken_characters"]) == ("stop", len(TEXT))
-
-
-async def test_numbers_are_spoken_as_words_by_default(served: tuple[str, GatewayService]) -> None:
-    (url, _), chance = served, random.Random(4)
-    written, words = "It costs $5.50 in 2024.", "It costs five dollars and fifty cents in twenty twenty-four."
-    fields = {"seed": 5, "non_streaming_mode": False}
-    async with connected(url) as client:
-        await client.send("session.config", **TOKENS)
-        await speak(client, list(written), chance)
-        await speak(client, [written], chance)
-        await client.until("session.done")
-        await client.until("session.done")
-        await client.send("session.config", **TOKENS, normalize=False)
-        await speak(client, list(written), chance)
-        await client.until("session.done")
-    assert client.audio[0, 0] == client.audio[1, 0] == await rest(url, words, **fields)
-    assert client.audio[0, 0] == await rest(url, written, **fields)
-    assert client.audio[2, 0] == await rest(url, written, **fields, normalize=False)
-    assert [done["spoken_characters"] for done in client.of_type("audio.done")] == [len(written)] * 3
-
-
 async def test_a_cancel_tells_up_to_which_written_character_was_spoken(served: tuple[str, GatewayService]) -> None:
     url, _ = served
     async with connected(url) as client:
@@ -211,28 +158,6 @@ async def test_cancel_stops_audio_and_frees_the_row(served: tuple[str, GatewaySe
         await client.send("input.done")
         assert (await client.until("session.done"))["utterance_index"] == 1
     assert client.audio[1, 0] and len(client.audio[0, 0]) == received
-
-
-async def test_a_talker_a_codec_and_redis_keys_survive_and_clean_up(
-    served: tuple[str, GatewayService], stages: Pipeline
-) -> None:
-    """Both stages are killed within an utterance; the audio is that of an undisturbed one."""
-    url, _ = served
-    expected = await rest(url, TEXT, seed=5, non_streaming_mode=False)
-    async with connected(url) as client:
-        await client.send("session.config", **TOKENS)
-        await client.send("input.text", text=TEXT[:40])
-        await client.until("audio.start")
-        await stages.kill(stages.workers[0])
-        await stages.talker("talker-1")
-        await client.send("input.text", text=TEXT[40:60])
-        await client.receive()
-        await stages.kill(stages.workers[0])
-        await stages.codec("codec-1")
-        await client.send("input.text", text=TEXT[60:])
-        await client.send("input.done")
-        await client.until("session.done")
-    assert client.audio[0, 0] == expected
 
 
 async def test_errors_name_the_field_and_keep_the_connection(served: tuple[str, GatewayService]) -> None:
@@ -341,34 +266,6 @@ async def test_a_session_without_text_ends(served: tuple[str, GatewayService], m
         assert (await client.until("error"))["code"] == "idle_timeout"
 
 
-async def test_a_client_that_leaves_frees_its_row(served: tuple[str, GatewayService], stages: Pipeline) -> None:
-    url, _ = served
-    async with connected(url) as client:
-        await client.send("session.config", **TOKENS)
-        await client.send("input.text", text=TEXT)
-        await client.until("audio.start")
-    while stages.workers[0].rows:
-        await asyncio.sleep(0.001)
-
-
-async def test_utterances_are_counted_like_requests(stages: Pipeline) -> None:
-    async with serving(stages.streams) as (url, _, registry):
-        async with connected(url) as client:
-            # A busy machine, too, makes audio sooner than it plays at this speed. All that there is plays meanwhile.
-            await client.send("session.config", **TOKENS, speed=0.4)
-            await client.send("input.text", text=TEXT[:30])
-            await client.until("audio.start")
-            await asyncio.sleep(5.0)
-            await client.send("input.text", text=TEXT[30:])
-            await client.send("input.done")
-            await client.until("session.done")
-        task = TaskType.CUSTOM_VOICE
-        count = registry.get_sample_value
-        assert count("syrinx_underruns_total", {"task_type": task}) == 0, "text was missing, not audio"
-        assert count("syrinx_requests_total", {"task_type": task, "outcome": "stop"}) == 1
-        assert count("syrinx_stream_outcomes_total", {"task_type": task, "arm": "", "outcome": "well"}) == 1
-
-
 class WholeTexts(EagerTalkerEngine):
     """An engine that needs the whole text before it speaks, as vLLM does."""
 
@@ -393,46 +290,6 @@ async def test_an_engine_that_needs_the_whole_text_is_named_in_the_error() -> No
         await client.send("input.done")
         await client.until("session.done")
         assert client.audio[1, 0]
-
-
-@pytest.mark.parametrize("victim", ["talker", "codec"])
-async def test_a_process_that_is_killed_is_replaced_within_an_utterance(tmp_path: Path, victim: str) -> None:
-    """Real processes, SIGKILL: the audio is that of an undisturbed utterance."""
-    streams = Streams()
-    names = {"pipeline": streams.keys.pipeline, "generation": streams.keys.generation, "admin_port": 0}
-    with contextlib.ExitStack() as processes:
-        started = {}
-        for stage in ("talker", "codec"):
-            for number in range(1 + (stage == victim)):
-                environment = {"REDIS_URL": redis_url(), "POD_NAME": f"{stage}-{number}"}
-                directory = tmp_path / f"{stage}-{number}"
-                process = StageProcess(stage, directory, None, environment=environment, **names)
-                started[f"{stage}-{number}"] = processes.enter_context(process)
-        for process in started.values():
-            await asyncio.to_thread(lambda process=process: process.started().ready())
-        async with serving(streams) as (url, _, _):
-            expected = await rest(url, TEXT, seed=5, non_streaming_mode=False)
-            async with connected(url) as client:
-                await client.send("session.config", **TOKENS)
-                await client.send("input.text", text=TEXT[:40])
-                await client.until("audio.start")
-                # Only one of the two has the request.
-                for name in (f"{victim}-0", f"{victim}-1"):
-                    if await owns_row(started[name]):
-                        started[name].process.kill()
-                await client.send("input.text", text=TEXT[40:])
-                await client.send("input.done")
-                await client.until("session.done")
-            assert client.audio[0, 0] == expected
-        killed = [name for name, process in started.items() if process.process.poll() is not None]
-        assert len(killed) == 1 and killed[0].startswith(victim)
-    await streams.close()
-
-
-async def owns_row(process: StageProcess) -> bool:
-    async with httpx.AsyncClient(trust_env=False) as http:
-        lines = (await http.get(f"{process.line['admin_url']}/metrics")).text.splitlines()
-    return any(float(line.split()[-1]) > 0 for line in lines if line.startswith("syrinx_rows_resident{"))
 
 
 async def test_a_drain_lets_an_utterance_end(stages: Pipeline) -> None:

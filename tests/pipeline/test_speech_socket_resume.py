@@ -2,15 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import httpx
 import pytest
 
-from support.process import StageProcess
 from support.speech_socket import Client, connected, serving
 from support.stages import Pipeline, pipeline
-from support.streams import redis_url
 from syrinx_stages.gateway import service as gateway_service
 
 TEXT = "The old teacher found two heavy bags. 12.5 kg were in each, for $5.50."
@@ -71,27 +68,6 @@ async def test_another_gateway_continues_after_a_lost_connection(stages: Pipelin
             await client.send("input.done")
             await client.until("session.done")
         assert received + rest == client.audio[1, 0] == expected
-
-
-async def test_another_gateway_continues_after_a_kill(stages: Pipeline, tmp_path: Path) -> None:
-    """The first gateway is a process, and dies from SIGKILL."""
-    environment = {"REDIS_URL": redis_url()}
-    keys = stages.streams.keys
-    names = {"pipeline": keys.pipeline, "generation": keys.generation, "port": 0, "admin_port": 0}
-    process = StageProcess("gateway", tmp_path, None, environment=environment, **names)
-    with process:
-        await asyncio.to_thread(process.started)
-        await asyncio.to_thread(process.ready)
-        async with connected(process.line["url"]) as client:
-            offset = await begin(client)
-            process.process.kill()
-            await client.socket.wait_closed()
-        received = client.audio[0, 0]
-        async with serving(stages.streams) as (second, _, _):
-            expected = await expected_audio(second)
-            async with connected(second) as client:
-                rest = await go_on(client, offset, received)
-            assert received + rest == expected
 
 
 async def test_what_is_not_continued_is_released(stages: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +12,12 @@ import torch
 from support import small_checkpoint
 from support.stages import Pipeline, pipeline, receive, request, submit, synthesize
 from support.waiting import DEADLINE, until
-from support.writing import chained, codes_entry
-from syrinx_stages.connector.base import Claim, ConnectorError, StageConnector, StreamEntry
-from syrinx_stages.connector.redis_streams import RedisConnector
+from support.writing import chained
+from syrinx_stages.connector.base import Claim, ConnectorError, StageConnector
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.keys import REFERENCE_POSITION, Group, Position, StreamKind
-from syrinx_stages.contract.messages import EndReason, SpeechRequest, TaskType
+from syrinx_stages.contract.keys import REFERENCE_POSITION, Group, StreamKind
+from syrinx_stages.contract.messages import EndReason, TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 
 SHORT_LEASE = 0.2
 LONG_TEXT = "The old teacher carried seven green apples before breakfast."
@@ -50,18 +46,6 @@ async def test_cancelling_before_the_row_is_open_ends_the_subscription() -> None
         await codec.engine_thread.run(lambda: None)
         await until(lambda: len(codec._tasks._running) == idle_tasks, "it was admitted")
         assert not codec.reader._subscriptions
-
-
-@pytest.mark.parametrize("stage", ["talker", "codec"])
-async def test_cancelled_requests_leave_no_claims_in_the_consumer(stage: str) -> None:
-    async with pipeline() as stages:
-        worker = next(worker for worker in stages.workers if worker.stage == stage)
-        for turn in range(3):
-            ticket = await submit(stages.connector(), request(f"r{turn}", LONG_TEXT))
-            await until(lambda: f"r{turn}" in worker.rows, "it has a row")  # noqa: B023
-            await stages.connector().release(ticket)
-            await until(lambda: not worker.ownership.claims, "it is cancelled")
-        assert not worker.ownership._consumer._held
 
 
 @pytest.mark.parametrize("stage", ["talker", "codec"])
@@ -213,78 +197,6 @@ async def test_requests_of_a_failed_stage_count_a_delivery() -> None:
     finally:
         await stages.close()
     assert [claim.deliveries for claim in claims] == [2]
-
-
-async def test_a_talker_that_was_cut_off_writes_nothing_after_a_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It keeps generating, here other codes than its successor, as on a GPU."""
-    async with pipeline() as stages:
-        undisturbed = await synthesize(stages.connector(), request("a", LONG_TEXT))
-    async with pipeline(lease_seconds=SHORT_LEASE) as stages:
-        cut_off, connector, connected = stages.workers[0], stages.connector(), asyncio.Event()
-        connected.set()
-
-        def delayed(method: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
-            async def call(*arguments: object) -> object:
-                await connected.wait()
-                return await method(*arguments)
-
-            return call
-
-        consumer, read = cut_off.ownership._consumer, cut_off.engine.read
-        for owner, method in (
-            (cut_off.connector, "append"),
-            *((consumer, each) for each in ("refresh", "report", "take_over")),
-        ):
-            monkeypatch.setattr(owner, method, delayed(getattr(owner, method)))
-        ticket = await submit(connector, request("a", LONG_TEXT))
-        await receive(connector, "a", until_frames=4)
-        connected.clear()
-        other_codes = np.ones(16, "<i2").tobytes()
-        monkeypatch.setattr(cut_off.engine, "read", lambda step: dict.fromkeys(read(step), other_codes))
-        successor = await stages.talker("talker-1")
-        await until(lambda: "a" in successor.rows and successor.rows["a"].produced > 8, "the successor generates")
-        connected.set()
-        received = await receive(connector, "a")
-        await until(lambda: "a" not in cut_off.rows, "the first owner has stopped")
-        await connector.release(ticket)
-    assert received.end.reason is EndReason.STOP
-    assert received.pcm == undisturbed.pcm
-    assert received.talkers == ["talker-0", "talker-1"]
-
-
-async def test_a_fail_over_between_claim_and_history_does_not_join_two_trajectories(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The previous owner writes its lost frame again after the new owner has read the stream without it."""
-    async with pipeline(talkers=0, lease_seconds=SHORT_LEASE) as stages:
-        connector, redis, keys = stages.connector(), stages.streams.raw, stages.streams.keys
-        await submit(connector, request("a", LONG_TEXT))
-        claim = await claim_as_crashed_replica(connector, Group.TALKERS)
-        codes = [np.full(16, value, "<i2").tobytes() for value in (1, 2)]
-        entries = [(Position(1), codes_entry(codes[0])), (Position(2), codes_entry(codes[1], codes[0]))]
-        written = chained(claim, StreamKind.CODES, *entries)
-        assert await connector.append(written) == [None, None]
-        stream, owners = keys.stream("a", StreamKind.CODES), keys.owners("a")
-        history, prepare, prepared = RedisConnector.history, EagerTalkerEngine.prepare, []
-
-        async def history_after_fail_over(talker: RedisConnector, *arguments: Any) -> Sequence[StreamEntry]:
-            monkeypatch.setattr(RedisConnector, "history", history)
-            redis.xdel(stream, "2-0")
-            redis.execute_command("XSETID", stream, "1-0")
-            redis.hset(owners, mapping={"codes": "1-0", "talkers": claim.fence.token})
-            entries = await talker.history(*arguments)
-            assert await connector.append(written[1:]) == [None]
-            return entries
-
-        def recorded(engine: EagerTalkerEngine, item: SpeechRequest, frames: bytes, pcm: bytes | None) -> Any:
-            prepared.append(frames)
-            return prepare(engine, item, frames, pcm)
-
-        monkeypatch.setattr(RedisConnector, "history", history_after_fail_over)
-        monkeypatch.setattr(EagerTalkerEngine, "prepare", recorded)
-        await stages.talker()
-        await receive(connector, "a")
-    assert prepared[-1] == b"".join(codes), "the frames that it continues are those in the stream"
 
 
 async def test_ending_a_failed_request_reads_nothing_from_redis(monkeypatch: pytest.MonkeyPatch) -> None:

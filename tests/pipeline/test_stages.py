@@ -20,7 +20,7 @@ from syrinx_stages.contract.admission import MAX_UNSTARTED
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.frames import unpack_checksums
 from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
-from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Sampling
+from syrinx_stages.contract.messages import Audio, Codes, End, EndReason
 from syrinx_stages.contract.settings import DEFAULT_RAMP
 from syrinx_stages.contract.silence import AUDIBLE_PEAK, LeadingSilenceTrimmer
 from syrinx_stages.runtime.settings import SettingsUpdate
@@ -139,13 +139,6 @@ async def test_a_talker_claims_nothing_while_the_codec_is_late() -> None:
     assert not claimed
 
 
-async def test_another_seed_gives_other_audio() -> None:
-    async with pipeline() as stages:
-        first = await synthesize(stages.connector(), request("a", seed=1))
-        second = await synthesize(stages.connector(), request("b", seed=2))
-    assert first.pcm != second.pcm
-
-
 async def test_settings_changes_do_not_change_the_audio_of_live_streams() -> None:
     requests = [request(f"n{index}", text) for index, text in enumerate(NEIGHBOURS)]
     async with pipeline() as stages:
@@ -207,49 +200,6 @@ async def test_a_request_whose_owners_die_three_times_fails_with_a_reason() -> N
     assert received.end.reason is EndReason.ERROR
     assert "gave up" in received.end.message
     assert received.end.retry_after > 0
-
-
-async def test_a_disconnect_frees_the_rows_at_once() -> None:
-    async with pipeline() as stages:
-        connector = stages.connector()
-        ticket = await submit(connector, request("a", "The old teacher. " * 30))
-        await receive(connector, "a", until_frames=4)
-        released = time.monotonic()
-        await connector.release(ticket)
-        await until(lambda: not any(worker.ownership.claims for worker in stages.workers), "rows are free")
-        assert time.monotonic() - released < 0.1
-        assert (await synthesize(connector, request("b"))).end.reason is EndReason.STOP
-
-
-async def test_a_stream_yields_its_row_at_the_lead_limit() -> None:
-    stages = Pipeline()
-    try:
-        await stages.talker(lead_limit_seconds=1.0)
-        await stages.codec(chunk_ramp=(1,))
-        connector = stages.connector()
-        await submit(connector, request("a", "The old teacher carried seven green apples before breakfast."))
-        await receive(connector, "a", until_frames=12)
-        talker = stages.workers[0]
-        await until(
-            lambda: talker.metrics.registry.get_sample_value("syrinx_rows_running", {"stage": "talker"}) == 0, "idle"
-        )
-        produced = talker.rows["a"].produced
-        assert produced == 13, "the lead limit of 1 s is 12.5 frames"
-        await connector.report_playback({"a": 12})
-        await until(lambda: talker.rows["a"].produced > produced, "the talker continues")
-    finally:
-        await stages.close()
-
-
-async def test_the_lead_limit_does_not_apply_to_whole_files() -> None:
-    stages = Pipeline()
-    try:
-        await stages.talker(lead_limit_seconds=0.1)
-        await stages.codec()
-        received = await synthesize(stages.connector(), request("a", live=False))
-    finally:
-        await stages.close()
-    assert received.end.reason is EndReason.STOP
 
 
 async def test_undecodable_codes_end_only_their_stream() -> None:
@@ -385,34 +335,6 @@ async def test_codes_that_never_match_their_checksum_end_the_stream() -> None:
     assert received.end.message == "the talker's checksums do not match its codes"
 
 
-async def test_greedy_sampling_and_max_frames_are_respected() -> None:
-    greedy = Sampling(temperature=0.0, residual_temperature=0.0)
-    async with pipeline() as stages:
-        first = await synthesize(stages.connector(), request("a", sampling=greedy, seed=1, max_frames=9))
-        second = await synthesize(stages.connector(), request("b", sampling=greedy, seed=2, max_frames=9))
-    assert first.pcm == second.pcm
-    assert first.chunks[-1] == 9
-    assert first.end.reason is EndReason.LENGTH
-
-
-async def test_drain_finishes_owned_requests_and_claims_no_more() -> None:
-    async with pipeline() as stages:
-        talker = stages.workers[0]
-        tickets = [await submit(stages.connector(), request("a"))]
-        await receive(stages.connector(), "a", until_frames=2)
-        draining = asyncio.create_task(talker.drain(DEADLINE))
-        await asyncio.sleep(0)
-        assert talker.ready() == "draining"
-        tickets.append(await submit(stages.connector(), request("b")))
-        await draining
-        assert (await receive(stages.connector(), "a")).end.reason is EndReason.STOP
-        assert (await stages.connector().queue()).length == 1
-        await stages.talker("talker-1")
-        assert (await receive(stages.connector(), "b")).end.reason is EndReason.STOP
-        for ticket in tickets:
-            await stages.connector().release(ticket)
-
-
 async def test_requests_left_after_the_drain_timeout_are_released_at_once() -> None:
     async with pipeline() as stages:
         undisturbed = await synthesize(stages.connector(), request("a"))
@@ -426,21 +348,6 @@ async def test_requests_left_after_the_drain_timeout_are_released_at_once() -> N
         claims = successor.metrics.registry.get_sample_value("syrinx_takeovers_total", {"stage": "talker"})
     assert received.pcm == undisturbed.pcm
     assert claims == 1
-
-
-async def test_closed_stages_leave_no_threads_tasks_or_claims() -> None:
-    threads, tasks = set(threading.enumerate()), asyncio.all_tasks()
-    stages = Pipeline()
-    await stages.talker()
-    await stages.codec()
-    await submit(stages.connector(), request("a"))
-    await receive(stages.connector(), "a", until_frames=4)
-    await stages.close()
-    assert set(threading.enumerate()) <= threads  # those of processes that were "killed" before may end meanwhile
-    assert asyncio.all_tasks() <= tasks
-    successor = stages.connector().consumer(Group.TALKERS, "successor")
-    assert [claim.request.id for claim in await successor.take_over(5)] == ["a"], "handed over, not dropped"
-    await stages.streams.close()
 
 
 async def test_a_burst_waits_in_the_queue_and_not_in_a_replica() -> None:
@@ -460,13 +367,3 @@ async def test_a_burst_waits_in_the_queue_and_not_in_a_replica() -> None:
         await until(all_done, "all have generated")
         assert all(task.result().end.reason is EndReason.STOP for task in tasks)
     assert 1 <= max(unstarted) <= MAX_UNSTARTED + 1, "one more while an end is written"
-
-
-async def test_every_stream_ends_once_and_frees_its_rows() -> None:
-    async with pipeline(talkers=2, codecs=2) as stages:
-        items = [request(f"r{index}", NEIGHBOURS[index % 7]) for index in range(10)]
-        received = await asyncio.gather(*(synthesize(stages.connector(), item) for item in items))
-        await until(lambda: not any(worker.ownership.claims for worker in stages.workers), "rows are free")
-        assert all(not worker.rows for worker in stages.workers)
-    assert all(item.end.reason is EndReason.STOP for item in received)
-    assert all(item.chunks == sorted(set(item.chunks)) for item in received)

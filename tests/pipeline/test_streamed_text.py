@@ -106,26 +106,6 @@ async def test_numbers_are_normalized_however_they_are_cut() -> None:
             assert (received.pcm, received.end) == (expected.pcm, expected.end)
 
 
-async def test_another_talker_continues_within_a_number() -> None:
-    async with pipeline() as stages:
-        expected = await synthesize(stages.connector(), whole("a", WORDS))
-        gateway, item = stages.connector(), streamed("a", text="It costs $", **ENGLISH)
-        await submit(gateway, item)
-        receiving = asyncio.create_task(receive(stages.connector(), "a"))
-        first, writer = stages.workers[0], Writer(gateway, item)
-        await writer.write("5.5")
-        await until(lambda: "a" in first.rows and first.rows["a"].produced == 1, "the row waits for the number")
-        second = await stages.talker("talker-1")
-        await stages.kill(first)
-        await writer.write("0 in 20")
-        await until(lambda: "a" in second.rows and second.rows["a"].produced > 1, "another talker continues")
-        await writer.write("24.")
-        await writer.end()
-        received = await receiving
-        assert received.pcm == expected.pcm
-        assert received.talkers == ["talker-0", "talker-1"]
-
-
 async def test_colocated_stages_speak_it_too() -> None:
     chance = random.Random(7)
     async with pipeline() as separate:
@@ -188,34 +168,3 @@ async def test_a_row_without_text_is_freed_in_the_end(monkeypatch: pytest.Monkey
         assert "no text has arrived" in received.end.message
         await until(lambda: not stages.workers[0].rows, "the row is freed")
         assert "a" not in stages.workers[0].ownership.claims
-
-
-async def test_a_canceled_request_frees_its_row_within_two_frames() -> None:
-    async with pipeline() as stages:
-        gateway, item = stages.connector(), streamed("a", text=TEXT * 4)
-        ticket = await submit(gateway, item)
-        await receive(stages.connector(), "a", until_frames=4)
-        row = stages.workers[0].rows["a"]
-        produced, began = row.produced, time.monotonic()
-        await gateway.release(ticket)
-        await until(lambda: "a" not in stages.workers[0].rows, "the row is freed")
-        assert row.produced - produced <= 2
-        assert time.monotonic() - began < DEADLINE
-
-
-async def test_text_is_written_once_and_in_order() -> None:
-    async with pipeline(talkers=0, codecs=0) as stages:
-        gateway, item = stages.connector(), streamed("a")
-        ticket, writer = await submit(gateway, item), Writer(gateway, item)
-        assert await writer.write("found ") is None
-        again = StreamEntry("a", StreamKind.TEXT, Position(writer.at), Text("found "))
-        assert await gateway.append_text("a", STREAM_CREATED, [again]) is None, "it was written before"
-        outcome = await gateway.append_text(
-            "a", Position(5), [StreamEntry("a", StreamKind.TEXT, Position(90), Text("x"))]
-        )
-        assert isinstance(outcome, Behind) and outcome.at == Position(writer.at)
-        entries = await gateway.history("a", StreamKind.TEXT)
-        assert [each.entry for each in entries[1:]] == [Text("found ")]
-        await gateway.release(ticket)
-        assert isinstance(await writer.write("two"), Gone)
-        assert len(stages.streams) == 0
