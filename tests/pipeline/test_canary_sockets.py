@@ -102,18 +102,6 @@ async def test_errors_and_close_codes_are_those_of_the_canary(pair: Pair) -> Non
     await pair.forwarded("answered")
 
 
-async def test_a_cancel_reaches_the_canary(pair: Pair) -> None:
-    pair.route()
-    pair.canary.stages.script = Script(frames=40, pause_after=2)
-    async with connected(pair.url) as client:
-        await speak(client)
-        await client.until("audio.start")
-        await client.send("cancel")
-        assert (await client.until("audio.done"))["finish_reason"] == "canceled"
-        await pair.counted(pair.canary, "cancelled")
-    pair.canary.stages.script.go.set()
-
-
 async def test_a_client_that_leaves_reaches_the_canary(pair: Pair) -> None:
     pair.route()
     pair.canary.stages.script = Script(frames=40, pause_after=2)

@@ -142,26 +142,6 @@ async def test_the_items_of_a_batch_are_requests_of_its_client(tmp_path: Path) -
         assert limited.status_code == 429 and 3900 < int(limited.headers["retry-after"]) <= 4000
 
 
-async def test_usage_is_counted_by_client(tmp_path: Path) -> None:
-    keys = Keys(tmp_path, alice={}, bob={})
-    async with gateway(api_keys_file=str(keys.file)) as running:
-        assert running.registry.get_sample_value("syrinx_client_audio_seconds_total", {"client": "bob"}) == 0.0
-        for _ in range(2):
-            await post(running, keys.of("alice"))
-        await post(running, keys.of("bob"), voice="nobody")
-        assert running.metric("syrinx_client_requests_total", client="alice", outcome="stop") == 2
-        assert running.metric("syrinx_client_audio_seconds_total", client="alice") == pytest.approx(1.6)
-        assert running.metric("syrinx_client_requests_total", client="bob", outcome="refused") == 1
-        assert running.metric("syrinx_client_audio_seconds_total", client="bob") == 0
-        names = {
-            sample.labels["client"]
-            for family in running.registry.collect()
-            for sample in family.samples
-            if "client" in sample.labels
-        }
-        assert names == {"alice", "bob"}
-
-
 async def test_keys_are_rotated_without_a_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     keys = Keys(tmp_path, old={}, new={})
     keys.write("old")

@@ -27,14 +27,6 @@ from syrinx_stages.runtime.settings import SettingsUpdate
 pytestmark = pytest.mark.virtual
 
 
-async def test_full_queue_is_a_503():
-    async with gateway(gateway=GatewaySettings(max_queue=0)) as running:
-        response = await running.say()
-        assert (response.status_code, response.json()["error"]["code"]) == (503, "queue_full")
-        assert int(response.headers["retry-after"]) >= 1
-        assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 1
-
-
 async def test_drain_serves_open_connections_and_closes_them(running: Gateway):
     running.stages.script = script = Script(pause_after=4)
     call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
@@ -67,14 +59,6 @@ async def test_a_refused_client_is_refused_again_without_asking_redis(tmp_path: 
         other = await post(json={"input": "Hello."}, headers=keys.of("two"))
         assert other.status_code == 200
         assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 2
-
-
-async def test_settings_apply_without_restart():
-    async with gateway() as running:
-        running.service.live.apply(SettingsUpdate({"max_queue": 0}))
-        running.service.settings_changed()
-        assert (await running.say()).status_code == 503
-        assert running.metric("syrinx_settings_generation", stage="gateway") == 1
 
 
 async def test_unreachable_queue_is_a_503_and_not_ready():

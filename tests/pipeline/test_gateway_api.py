@@ -1,6 +1,5 @@
 """The public API through a real HTTP server, with scripted stages: what clients get."""
 
-import asyncio
 import base64
 import io
 from collections.abc import AsyncIterator
@@ -14,7 +13,6 @@ from support.gateway import Gateway, Script, events, pcm_of, tone
 from support.waiting import until
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import StreamKind
-from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer
 from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions, Encoder, default_rate
 
@@ -92,27 +90,6 @@ async def test_every_format_contains_the_speech(running: Gateway, audio_format: 
     assert np.corrcoef(expected, samples.astype(float))[0, 1] > 0.99
 
 
-async def test_speed_changes_the_length(running: Gateway):
-    response = await running.say(speed=2.0, stream=False)
-    assert len(pcm_of(response.content)) == len(tone(5))
-    assert float(response.headers["x-audio-seconds"]) == pytest.approx(5 * FAMILY.frame_seconds)
-
-
-async def test_finish_reason_is_length_at_max_new_tokens(running: Gateway):
-    running.stages.script = Script(end=End(EndReason.LENGTH))
-    assert (await running.say(max_new_tokens=10, stream=False)).headers["x-finish-reason"] == "length"
-    assert running.stages.seen[0].max_frames == 10
-
-
-@pytest.mark.parametrize("fields", [{"stream": True}, {"stream_format": "audio"}])
-async def test_raw_wav_stream_is_playable(running: Gateway, fields: dict):
-    response = await running.say(**fields)
-    assert "content-length" not in response.headers
-    assert response.headers["content-type"] == "audio/wav"
-    assert pcm_of(response.content) == tone(10)
-    assert running.stages.seen[0].live
-
-
 async def test_a_streamed_wav_differs_from_the_file_only_in_its_open_lengths(running: Gateway):
     stream, file = [bytearray((await running.say(stream=each)).content) for each in (True, False)]
     for start in (4, 40):
@@ -132,11 +109,6 @@ async def test_events_contain_audio_and_usage(running: Gateway):
     assert done["usage"]["total_tokens"] == 10 + done["usage"]["input_tokens"] > 12
 
 
-async def test_events_of_a_wav_form_a_wav_file(running: Gateway):
-    *deltas, _ = events((await running.say(stream_format="sse", response_format="wav")).content)
-    assert pcm_of(b"".join(base64.b64decode(delta["audio"]) for delta in deltas)) == tone(10)
-
-
 async def test_playback_is_reported_to_the_talker(running: Gateway):
     running.stages.script = script = Script(pause_after=6)
 
@@ -147,12 +119,6 @@ async def test_playback_is_reported_to_the_talker(running: Gateway):
     async with running.http.stream("POST", "/v1/audio/speech", json={"input": "Hi.", "stream": True}):
         await until(lambda: running.stages.seen and played() == 6, "six frames were played")
         script.go.set()
-
-
-async def test_concurrent_streams_do_not_mix(running: Gateway):
-    answers = await asyncio.gather(*(running.say(stream=True, response_format="pcm", seed=n) for n in range(30)))
-    assert all(response.content == tone(10) for response in answers)
-    assert {response.headers["x-seed"] for response in answers} == {str(n) for n in range(30)}
 
 
 async def test_fields_without_effect_are_named_in_a_warning(running: Gateway):

@@ -139,11 +139,6 @@ async def test_a_batch_of_the_wrong_shape_is_refused_as_a_whole(running: Gateway
     assert outcome(running, "refused", "unknown") == 1
 
 
-async def test_a_batch_that_names_another_model_is_a_404(running: Gateway):
-    response = await batch(running, {"input": "a"}, model="tts-9")
-    assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
-
-
 async def test_a_few_items_are_served_at_the_same_time_and_results_are_sent_in_order(running: Gateway):
     running.stages.script = script = Script(pause_after=0)
     items = [{"input": f"Number {number}."} for number in range(CONCURRENT + 4)]
@@ -191,13 +186,6 @@ async def test_a_batch_that_a_drain_cuts_off_is_a_503_or_incomplete(running: Gat
     with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
         await partial
     assert outcome(running, "error") == 2
-
-
-async def test_a_draining_gateway_refuses_a_batch(running: Gateway):
-    await running.service.drain(0)
-    await running.service.close()
-    response = await batch(running, {"input": "a"})
-    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
 
 
 async def test_a_shared_reference_is_decoded_once(tmp_path, monkeypatch: pytest.MonkeyPatch):

@@ -2,19 +2,17 @@
 
 import asyncio
 import base64
-import io
 import json
 
 import httpx
 import pytest
-import soundfile
 
 from support.gateway import SERVED, Gateway, Script, tone
 from support.waiting import until
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import StreamKind
 from syrinx_stages.contract.messages import End, EndReason
-from syrinx_stages.contract.silence import MAX_CUT, MIN_LEAD_IN
+from syrinx_stages.contract.silence import MIN_LEAD_IN
 
 pytestmark = pytest.mark.virtual
 
@@ -59,31 +57,6 @@ async def test_streams_and_files_are_trimmed_alike(running: Gateway, silent: int
     assert done["usage"]["output_tokens"] == 10, "trimmed frames count as generated"
 
 
-@pytest.mark.parametrize("form", ["wav", "mp3", "flac", "opus"])
-async def test_every_format_starts_with_speech(running: Gateway, form: str):
-    running.stages.script = Script(silent=2)
-    samples, _ = soundfile.read(
-        io.BytesIO((await running.say(response_format=form, stream=False)).content), dtype="int16"
-    )
-    assert 2 * len(samples) == len(sent(2))
-    assert abs(samples[: 2 * MIN_LEAD_IN]).max() > 5_000
-
-
-async def test_speed_applies_to_the_trimmed_audio(running: Gateway):
-    running.stages.script = Script(silent=2)
-    response = await running.say(response_format="pcm", speed=2.0)
-    assert len(response.content) == len(sent(2)) // 2
-
-
-async def test_stream_starts_with_the_first_audible_chunk(running: Gateway):
-    running.stages.script = script = Script(silent=1, chunk=1, pause_after=2)
-    fields = {"input": "Hi.", "stream_format": "sse", "response_format": "wav"}
-    async with running.http.stream("POST", "/v1/audio/speech", json=fields) as response:
-        first = json.loads((await anext(response.aiter_lines())).removeprefix("data: "))
-        assert base64.b64decode(first["audio"])[44:] == sent(1, frames=2)
-        script.go.set()
-
-
 async def test_trimmed_frames_are_reported_as_played_at_once(running: Gateway):
     """Otherwise a talker at its lead limit would wait for playback forever."""
     running.stages.script = script = Script(silent=2, chunk=1, pause_after=1)
@@ -98,27 +71,6 @@ async def test_failure_during_leading_silence_is_an_error_response(running: Gate
     running.stages.script = Script(frames=2, silent=2, end=End(EndReason.ERROR, "gave up"))
     response = await running.say(stream=True)
     assert (response.status_code, response.json()["error"]["message"]) == (500, "gave up")
-
-
-async def test_client_that_leaves_during_leading_silence_received_no_audio(running: Gateway):
-    running.stages.script = Script(silent=2, pause_after=2)
-    call = asyncio.create_task(running.say(stream=True))
-    await until(lambda: reported(running) == 2, "the silent frames were reported")
-    call.cancel()
-    await wait_for_outcome(running, "cancelled")
-    await until(lambda: len(running.streams) == 0, "it was released")
-    assert running.metric("syrinx_audio_seconds_total", **SERVED) == 0
-    assert running.metric("syrinx_live_streams") == 0
-
-
-@pytest.mark.parametrize("fields", [{"stream": False}, {"stream": True}, {"stream_format": "sse"}], ids=str)
-@pytest.mark.parametrize("frames", [1, 2, 10])
-async def test_silent_request_still_returns_audio(running: Gateway, frames: int, fields: dict):
-    running.stages.script = Script(frames=frames, silent=frames)
-    response = await running.say(response_format="pcm", **fields)
-    pcm = b"".join(deltas(response)[0]) if "stream_format" in fields else response.content
-    cut = 2 * MAX_CUT if frames > 3 else 0
-    assert pcm == bytes(frames * FAMILY.frame_bytes - cut)
 
 
 async def test_metrics_measure_the_audio_that_was_sent(running: Gateway):

@@ -45,29 +45,6 @@ async def test_stall_is_counted_while_it_lasts(running: Gateway):
     assert running.metric("syrinx_underruns_total", **SERVED) == 1, "a stream is counted once"
 
 
-async def test_stall_of_a_client_that_disconnects_is_counted(running: Gateway):
-    running.stages.script = Script(pause_after=4)
-    call = asyncio.create_task(running.say(stream=True))
-    await until(lambda: running.metric("syrinx_live_streams"), "the stream was live")
-    await asyncio.sleep(4 * FAMILY.frame_seconds + 0.1)
-    call.cancel()
-    await until(
-        lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "counted"
-    )
-    assert running.metric("syrinx_underruns_total", **SERVED) == 1
-
-
-async def test_disconnect_before_a_stall_counts_no_stall(running: Gateway):
-    running.stages.script = Script(pause_after=4)
-    call = asyncio.create_task(running.say(stream=True))
-    await until(lambda: running.metric("syrinx_live_streams"), "the stream was live")
-    call.cancel()
-    await until(
-        lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "counted"
-    )
-    assert running.metric("syrinx_underruns_total", **SERVED) == 0
-
-
 async def test_whole_file_has_no_ttfa(running: Gateway):
     await running.say(stream=False)
     await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="stop"), "counted")

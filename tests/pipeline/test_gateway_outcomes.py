@@ -3,13 +3,11 @@
 import asyncio
 from pathlib import Path
 
-import httpx
 import pytest
 
 from support.api_keys import Keys
 from support.gateway import Gateway, Script, gateway
 from support.waiting import until
-from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.settings import GatewaySettings
 from syrinx_stages.gateway.client import REPEAT_SECONDS
@@ -42,10 +40,24 @@ async def live(running: Gateway) -> None:
     await until(lambda: running.metric("syrinx_live_streams"), "the stream was live")
 
 
-@pytest.mark.parametrize("fields", [{"stream": True}, {"stream_format": "sse"}, {"response_format": "mp3"}], ids=str)
-async def test_a_complete_stream_was_served_well(running: Gateway, fields: dict):
+ERROR, REFUSAL = End(EndReason.ERROR, "gave up"), End(EndReason.ERROR, "input: is too long", "input")
+CASES = {
+    "a stream": (Script(), {"stream": True}, "well"),
+    "events": (Script(), {"stream_format": "sse"}, "well"),
+    "a compressed stream": (Script(), {"response_format": "mp3"}, "well"),
+    "a stage fails": (Script(frames=4, end=ERROR), {"stream_format": "sse"}, "failed"),
+    "a stage refuses the text": (Script(frames=0, end=REFUSAL), {}, "void"),
+    "a limit that no client asked for": (Script(end=End(EndReason.LENGTH)), {}, "runaway"),
+    "the limit of the client": (Script(end=End(EndReason.LENGTH)), {"max_new_tokens": 10}, "well"),
+    "the guard": (Script(end=End(EndReason.RUNAWAY)), {"max_new_tokens": 100}, "runaway"),
+}
+
+
+@pytest.mark.parametrize(("script", "fields", "outcome"), CASES.values(), ids=CASES)
+async def test_each_stream_has_one_outcome(running: Gateway, script: Script, fields: dict, outcome: str):
+    running.stages.script = script
     await running.say(**fields)
-    await counted(running, well=1)
+    await counted(running, **{outcome: 1})
     assert accepted(running) == 1
 
 
@@ -75,34 +87,6 @@ async def test_a_silent_stream_is_late_when_its_objective_has_passed():
         assert outcomes(running) == {"late": 1}
 
 
-async def test_an_objective_applies_from_the_next_request_on(running: Gateway):
-    running.service.live.apply(SettingsUpdate({"ttfa_seconds": {"CustomVoice": 0.000001}}))
-    await running.say()
-    await counted(running, late=1)
-    running.service.live.apply(SettingsUpdate({"ttfa_seconds": {}}))
-    await running.say()
-    await counted(running, late=1, well=1)
-
-
-async def test_a_stall_is_counted_while_it_lasts(running: Gateway):
-    running.stages.script = script = Script(pause_after=4)
-    call = asyncio.create_task(running.say())
-    await live(running)
-    assert outcomes(running) == {}
-    await counted(running, interrupted=1)
-    assert not call.done()
-    script.go.set()
-    await call
-    assert outcomes(running) == {"interrupted": 1}
-
-
-async def test_a_stage_that_fails_during_a_stream_fails_it(running: Gateway):
-    running.stages.script = Script(frames=4, end=End(EndReason.ERROR, "gave up"))
-    with pytest.raises(httpx.RemoteProtocolError):
-        await running.say()
-    await counted(running, failed=1)
-
-
 async def test_an_error_in_the_gateway_fails_the_stream(running: Gateway, monkeypatch: pytest.MonkeyPatch):
     def broken(*arguments: object) -> bytes:
         raise RuntimeError("scripted")
@@ -111,60 +95,6 @@ async def test_an_error_in_the_gateway_fails_the_stream(running: Gateway, monkey
     assert (await running.say()).status_code == 500
     await counted(running, failed=1)
     assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="error") == 1
-
-
-async def test_a_stream_that_a_drain_cuts_off_has_failed():
-    async with gateway() as running:
-        running.stages.script = Script(pause_after=4)
-        call = asyncio.create_task(running.say(stream_format="sse"))
-        await live(running)
-        await running.service.drain(0.05)
-        await call
-        await counted(running, failed=1)
-
-
-async def test_a_text_that_a_stage_refuses_says_nothing_about_the_service(running: Gateway):
-    running.stages.script = Script(frames=0, end=End(EndReason.ERROR, "input: is too long", "input"))
-    assert (await running.say()).status_code == 400
-    await counted(running, void=1)
-
-
-@pytest.mark.parametrize(("fields", "outcome"), [({}, "runaway"), ({"max_new_tokens": 10}, "well")])
-async def test_a_limit_that_no_client_asked_for_is_a_runaway(running: Gateway, fields: dict, outcome: str):
-    running.stages.script = Script(end=End(EndReason.LENGTH))
-    await running.say(**fields)
-    await counted(running, **{outcome: 1})
-
-
-@pytest.mark.parametrize("fields", [{}, {"max_new_tokens": 100}])
-async def test_what_the_guard_stops_is_a_runaway(running: Gateway, fields: dict):
-    running.stages.script = Script(end=End(EndReason.RUNAWAY))
-    await running.say(**fields)
-    await counted(running, runaway=1)
-    labels = {"task_type": "CustomVoice", "outcome": "runaway"}
-    await until(lambda: running.metric("syrinx_requests_total", **labels) == 1, "the request is counted")
-
-
-@pytest.mark.parametrize(("pause_after", "outcome"), [(0, "void"), (4, "well")])
-async def test_a_client_that_leaves(running: Gateway, pause_after: int, outcome: str):
-    running.stages.script = Script(pause_after=pause_after)
-    call = asyncio.create_task(running.say())
-    if pause_after:
-        await live(running)
-    else:
-        await until(lambda: running.stages.seen, "the request was claimed")
-    call.cancel()
-    await counted(running, **{outcome: 1})
-    assert accepted(running) == 1
-
-
-async def test_a_client_that_leaves_during_a_stall_was_interrupted(running: Gateway):
-    running.stages.script = Script(pause_after=4)
-    call = asyncio.create_task(running.say())
-    await live(running)
-    await asyncio.sleep(4 * FAMILY.frame_seconds + 0.1)
-    call.cancel()
-    await counted(running, interrupted=1)
 
 
 async def test_a_full_queue_refuses():

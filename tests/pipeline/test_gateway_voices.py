@@ -150,12 +150,6 @@ async def test_a_voice_without_a_transcript_is_its_speaker_embedding(running: Cl
     assert refused["param"] == "x_vector_only_mode"
 
 
-async def test_a_voice_with_a_transcript_can_be_cloned_from_its_embedding_alone(running: Cloning):
-    await running.upload("anna")
-    alone = await running.say(**{**as_reference(sample()), "ref_text": None, "x_vector_only_mode": True})
-    assert (await running.say(voice="anna", x_vector_only_mode=True)).content == alone.content
-
-
 async def test_a_speaker_embedding_is_a_voice_of_a_request_or_a_kept_one(running: Cloning, base_stages: Pipeline):
     samples = np.frombuffer(reference.decode_audio(sample()), "<f4")
     encoder = base_stages.checkpoint.load_speaker_encoder()
@@ -206,34 +200,6 @@ async def test_voices_are_limited_per_key_and_in_all(base_stages: Pipeline, tmp_
         assert "maxTotal" in refused["message"]
 
 
-@pytest.mark.parametrize(
-    ("fields", "status", "param", "words"),
-    [
-        ({"consent": None}, 400, "consent", "who agreed"),
-        ({"name": None}, 400, "name", "is required"),
-        ({"name": "a" * 65}, 400, "name", "up to 64"),
-        ({"name": "alloy"}, 400, "name", "choose another"),
-        ({"file": b"no audio" * 100}, 400, "audio_sample", "not a supported audio file"),
-        ({"file": sample(seconds=40)}, 400, "audio_sample", "40.00 seconds"),
-        ({"file": bytes(17 * 2**20)}, 413, "audio_sample", "16 MB"),
-        ({"ref_text": "a" * 4097}, 400, "ref_text", "4,097 characters"),
-        ({"type": "prompt"}, 422, "type", "cannot be made"),
-        ({"volume": "11"}, 400, "volume", "is not a field"),
-        ({"speaker_embedding": "[1, 2]", "ref_text": None}, 400, "speaker_embedding", "has 2 numbers"),
-        ({"speaker_embedding": "loud", "ref_text": None}, 400, "speaker_embedding", "not a JSON array"),
-        ({"speaker_embedding": "[1]"}, 400, "ref_text", "no effect"),
-    ],
-)
-async def test_an_invalid_upload_names_the_field(
-    running: Cloning, fields: dict[str, object], status: int, param: str, words: str
-):
-    response = await running.upload(**{"name": "anna", **fields})
-    error = response.json()["error"]
-    assert (response.status_code, error["param"]) == (status, param), error
-    assert words in error["message"]
-    assert (await running.http.get("/v1/audio/voices")).json()["uploaded_voices"] == []
-
-
 async def test_a_name_is_taken_once(running: Cloning, base_stages: Pipeline):
     await running.upload("anna")
     again = await running.upload("ANNA", sample(1))
@@ -255,14 +221,6 @@ async def test_a_body_that_is_no_form_is_refused(running: Cloning):
     for kind in ("multipart/form-data", "multipart/form-data; boundary=x"):
         broken = await running.http.post("/v1/audio/voices", content=b"--y\r\n", headers={"Content-Type": kind})
         assert (broken.status_code, broken.json()["error"]["code"]) == (400, "invalid_form")
-
-
-async def test_a_redis_that_comes_back_empty_has_no_voices(running: Cloning):
-    await running.upload("anna")
-    raw = running.stages.streams.raw
-    raw.delete(*raw.scan_iter(match=f"{{{running.stages.streams.keys.pipeline}:voices:*"))
-    assert (await running.say(voice="anna")).json()["error"]["param"] == "voice"
-    assert (await running.upload("anna")).status_code == 200
 
 
 async def test_voices_need_a_base_checkpoint():

@@ -1,6 +1,5 @@
 """The voices of the resource: every client may use them, and a request that names none gets the first."""
 
-import asyncio
 import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,11 +7,10 @@ from pathlib import Path
 import openai
 import pytest
 
-from support.cloning import TRANSCRIPT, Cloning, gateway_of, sample, stages_of
+from support.cloning import TRANSCRIPT, Cloning, gateway_of, sample
 from support.http_server import ScriptedResponse, http_server
 from support.stages import Pipeline
-from syrinx_stages.contract.keys import Keys
-from syrinx_stages.contract.settings import ApiConfig, SharedVoice
+from syrinx_stages.contract.settings import SharedVoice
 from syrinx_stages.gateway.shared_voices import load_voices
 from syrinx_stages.model.describe import describe
 from syrinx_stages.runtime.errors import StartError
@@ -78,26 +76,6 @@ async def test_a_voice_is_prepared_once_for_all_gateways(base_stages: Pipeline, 
     assert base_stages.streams.raw.ttl(prepared) > 0
 
 
-async def test_an_edited_file_is_another_voice(base_stages: Pipeline, voices: tuple[SharedVoice, ...]):
-    async with gateway_of(base_stages, shared_voices=voices) as gateway:
-        before = await gateway.say(voice="anna")
-    await asyncio.to_thread(Path(voices[0].file or "").write_bytes, sample(5))
-    async with gateway_of(base_stages, shared_voices=voices) as gateway:
-        after = await gateway.say(voice="anna")
-    assert before.content != after.content
-
-
-async def test_another_model_generation_prepares_it_again(base_stages: Pipeline, voices: tuple[SharedVoice, ...]):
-    async with gateway_of(base_stages, shared_voices=voices) as gateway:
-        first = await gateway.say(voice="anna")
-    async with (
-        stages_of(base_stages.checkpoint, Keys(base_stages.streams.keys.pipeline, "2")) as others,
-        gateway_of(others, shared_voices=voices) as gateway,
-    ):
-        assert (await gateway.say(voice="anna")).content == first.content
-        assert len(others.talker_engine.encoded) == 1
-
-
 async def test_it_is_listed_with_its_aliases_and_cannot_be_replaced_or_deleted(running: Cloning):
     await running.upload("carl")
     listed = (await running.http.get("/v1/audio/voices")).json()
@@ -111,12 +89,6 @@ async def test_it_is_listed_with_its_aliases_and_cannot_be_replaced_or_deleted(r
         assert "voice or an alias of this service" in refused.json()["error"]["message"]
     unknown = await running.say(voice="dora")
     assert unknown.status_code == 400
-
-
-async def test_an_alias_may_stand_for_it(base_stages: Pipeline, voices: tuple[SharedVoice, ...]):
-    api = ApiConfig(voice_aliases={"default": "ben"})
-    async with gateway_of(base_stages, shared_voices=voices, api=api) as gateway:
-        assert (await gateway.say()).content == (await gateway.say(voice="ben")).content
 
 
 async def test_it_may_come_from_an_allowed_host(base_stages: Pipeline):
