@@ -9,14 +9,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 from redis import Redis
 
-from support.http_server import serve
+from support.gateway import client_of, gateway_service
 from support.stages import Pipeline
-from support.waiting import DEADLINE, until
+from support.waiting import until
 from syrinx_stages.connector.server import RedisServer
-from syrinx_stages.contract.settings import GatewaySettings, StageConfig
-from syrinx_stages.gateway.api import create_app
 from syrinx_stages.gateway.service import GatewayService
-from syrinx_stages.runtime.metrics import Metrics
 
 TEXT = "The old teacher carried seven green apples before breakfast and described two heavy bags."
 FIELDS = {"input": TEXT, "seed": 7, "response_format": "pcm", "stream": True}
@@ -58,15 +55,8 @@ async def service() -> AsyncIterator[Service]:
         stack.push_async_callback(stages.close)
         await stages.talker()
         await stages.codec()
-        # A busy machine may serve one request after the other.
-        queue = GatewaySettings(max_queue_seconds=600.0)
-        config = StageConfig(pipeline="p", generation="1", replica="gateway-0", model="bundled", gateway=queue)
-        registry = CollectorRegistry()
-        gateway = GatewayService(config, [stages.connector()], Metrics(registry))
-        await gateway.start()
-        stack.push_async_callback(gateway.close)
-        url = await stack.enter_async_context(serve(create_app(gateway)))
-        http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=DEADLINE, trust_env=False))
+        gateway, registry = await stack.enter_async_context(gateway_service([stages.connector()]))
+        http = await stack.enter_async_context(client_of(gateway))
         service = Service(stages, gateway, registry, http)
         await service.until_ready()
         yield service

@@ -6,18 +6,13 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 import httpx
-from prometheus_client import CollectorRegistry
 
-from support.http_server import serve
+from support.gateway import client_of, gateway_service
 from support.stages import Pipeline
-from support.waiting import DEADLINE
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.keys import Keys
-from syrinx_stages.contract.settings import GatewaySettings, StageConfig
-from syrinx_stages.gateway.api import create_app
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.runtime.metrics import Metrics
 
 STALL_SECONDS = 30.0
 """A stream whose Redis is gone for this long ends with an error."""
@@ -83,19 +78,11 @@ class CellPipeline:
     @contextlib.asynccontextmanager
     async def gateway(self, **config: object) -> AsyncIterator[Served]:
         """Runs a gateway, which is ready."""
-        defaults = {"pipeline": self.name, "generation": "1", "replica": "gateway-0", "cells": len(self.cells)}
-        defaults |= {"model": str(self.checkpoint.directory), "gateway": GatewaySettings(max_queue_seconds=600.0)}
+        own = {"pipeline": self.name, "generation": "1", "cells": len(self.cells)}
+        own |= {"model": str(self.checkpoint.directory), **config}
         connectors = [cell.stages.connector() for cell in self.cells]
-        config = StageConfig(**{**defaults, **config})
-        service = GatewayService(config, connectors, Metrics(CollectorRegistry()), STALL_SECONDS)
-        await service.start()
-        try:
-            async with serve(create_app(service)) as url:
-                async with httpx.AsyncClient(base_url=url, timeout=DEADLINE, trust_env=False) as http:
-                    yield Served(url, service, http)
-                await service.drain(DEADLINE)
-        finally:
-            await service.close()
+        async with gateway_service(connectors, STALL_SECONDS, **own) as (service, _), client_of(service) as http:
+            yield Served(str(http.base_url).rstrip("/"), service, http)
 
 
 @contextlib.asynccontextmanager

@@ -9,19 +9,14 @@ from typing import ClassVar
 import httpx
 import numpy as np
 import soundfile
-from prometheus_client import CollectorRegistry
 
-from support.http_server import serve
+from support.gateway import client_of, gateway_service
 from support.stages import Pipeline
-from support.waiting import DEADLINE
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.messages import SpeechRequest
-from syrinx_stages.contract.settings import GatewaySettings, StageConfig
-from syrinx_stages.gateway.api import create_app
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.prompt import Prepared
 
@@ -93,16 +88,6 @@ async def stages_of(checkpoint: Checkpoint, keys: Keys | None = None) -> AsyncIt
 async def gateway_of(stages: Pipeline, **config: object) -> AsyncIterator[Cloning]:
     """Runs a gateway of these stages."""
     keys = stages.streams.keys
-    defaults = {"pipeline": keys.pipeline, "generation": keys.generation, "replica": "gateway-0"}
-    defaults |= {"model": str(stages.checkpoint.directory), "gateway": GatewaySettings(max_queue_seconds=600.0)}
-    service = GatewayService(
-        StageConfig(**{**defaults, **config}), [stages.connector()], Metrics(CollectorRegistry()), DEADLINE
-    )
-    await service.start()
-    try:
-        async with serve(create_app(service)) as url:
-            async with httpx.AsyncClient(base_url=url, timeout=DEADLINE, trust_env=False) as http:
-                yield Cloning(http, service, stages)
-            await service.drain(DEADLINE)
-    finally:
-        await service.close()
+    own = {"pipeline": keys.pipeline, "generation": keys.generation, "model": str(stages.checkpoint.directory)}
+    async with gateway_service([stages.connector()], **own, **config) as (service, _), client_of(service) as http:
+        yield Cloning(http, service, stages)

@@ -6,7 +6,7 @@ import io
 import json
 import shutil
 import wave
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from support.http_server import serve
 from support.streams import Streams
 from support.waiting import DEADLINE
 from syrinx_stages.connector.base import Append, Claim, Fence, Gone
+from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest
@@ -184,25 +185,42 @@ def base_checkpoint(directory: Path) -> str:
 
 
 @contextlib.asynccontextmanager
-async def gateway(
-    stall_seconds: float = DEADLINE, streams: Streams | None = None, **config: object
-) -> AsyncIterator[Gateway]:
-    """Runs a gateway, by default of the bundled checkpoint."""
-    streams, registry = streams or Streams(), CollectorRegistry()
+async def gateway_service(
+    connectors: Sequence[RedisConnector], stall_seconds: float = DEADLINE, **config: object
+) -> AsyncIterator[tuple[GatewayService, CollectorRegistry]]:
+    """Runs the service of a gateway, by default of the bundled checkpoint, and gives its metrics."""
     defaults = {"pipeline": "p", "generation": "g", "replica": "gateway-0", "model": "bundled"}
     # A busy machine is no reason to refuse requests.
     defaults |= {"gateway": GatewaySettings(max_queue_seconds=600.0)}
-    service = GatewayService(
-        StageConfig(**{**defaults, **config}), [streams.connector()], Metrics(registry), stall_seconds
-    )
+    registry = CollectorRegistry()
+    service = GatewayService(StageConfig(**{**defaults, **config}), connectors, Metrics(registry), stall_seconds)
     await service.start()
     try:
-        async with serve(create_app(service)) as url, Stages(streams) as stages:
-            async with httpx.AsyncClient(base_url=url, timeout=DEADLINE, trust_env=False) as http:
-                yield Gateway(url, service, stages, streams, registry, http)
-            await service.drain(DEADLINE)
-        await service.close()
-        assert len(streams) == 0, "a request was not released"
+        yield service, registry
     finally:
         await service.close()
+
+
+@contextlib.asynccontextmanager
+async def client_of(service: GatewayService) -> AsyncIterator[httpx.AsyncClient]:
+    """Serves a gateway on a loopback port to a client, and drains it."""
+    async with serve(create_app(service)) as url:
+        async with httpx.AsyncClient(base_url=url, timeout=DEADLINE, trust_env=False) as http:
+            yield http
+        await service.drain(DEADLINE)
+
+
+@contextlib.asynccontextmanager
+async def gateway(
+    stall_seconds: float = DEADLINE, streams: Streams | None = None, **config: object
+) -> AsyncIterator[Gateway]:
+    """Runs a gateway with scripted stages."""
+    streams = streams or Streams()
+    try:
+        async with gateway_service([streams.connector()], stall_seconds, **config) as (service, registry):
+            async with Stages(streams) as stages, client_of(service) as http:
+                yield Gateway(str(http.base_url).rstrip("/"), service, stages, streams, registry, http)
+            await service.close()
+            assert len(streams) == 0, "a request was not released"
+    finally:
         await streams.close()

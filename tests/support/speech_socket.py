@@ -9,13 +9,12 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from websockets.asyncio.client import ClientConnection, connect
 
+from support.gateway import gateway_service
 from support.streams import Streams
 from support.waiting import DEADLINE
 from syrinx_stages.contract.api import SPEECH_STREAM_PATH
-from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.gateway.api import create_app
 from syrinx_stages.gateway.service import GatewayService
-from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.server import HttpServer
 from syrinx_stages.runtime.tls import Certificate
 
@@ -68,16 +67,11 @@ async def serving(
     streams: Streams, certificate: Certificate | None = None, **config: object
 ) -> AsyncIterator[tuple[str, GatewayService, CollectorRegistry]]:
     """Runs a gateway of the bundled checkpoint without stages; yields its URL, its service and its metrics."""
-    registry = CollectorRegistry()
-    defaults = {"pipeline": "p", "generation": "g", "replica": "gateway-0", "model": "bundled"}
-    defaults |= {"gateway": GatewaySettings(max_queue_seconds=600.0)}
-    service = GatewayService(StageConfig(**{**defaults, **config}), [streams.connector()], Metrics(registry), DEADLINE)
-    await service.start()
-    app, path = create_app(service), SPEECH_STREAM_PATH
-    server = HttpServer(app, "127.0.0.1", 0, 100, certificate=certificate, websocket_path=path)
-    try:
-        yield server.url, service, registry
-        await asyncio.gather(service.drain(DEADLINE), server.drain(DEADLINE))
-    finally:
-        await server.close()
-        await service.close()
+    async with gateway_service([streams.connector()], **config) as (service, registry):
+        app, path = create_app(service), SPEECH_STREAM_PATH
+        server = HttpServer(app, "127.0.0.1", 0, 100, certificate=certificate, websocket_path=path)
+        try:
+            yield server.url, service, registry
+            await asyncio.gather(service.drain(DEADLINE), server.drain(DEADLINE))
+        finally:
+            await server.close()
