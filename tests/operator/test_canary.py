@@ -7,16 +7,10 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
-import msgspec
 import pytest
 
 from support.operator import Harness
 from support.stage_metrics import Gateway
-from support.tuning import trial
-from support.virtual import now
-from syrinx_operator.cluster.state import parse_pipeline
-from syrinx_operator.resource.knobs import Knob, setting_of
-from syrinx_operator.resource.tuning_status import State
 from syrinx_stages.contract import metrics as contract
 from syrinx_stages.runtime.clock import monotonic
 
@@ -172,25 +166,6 @@ async def test_a_canary_and_a_pipeline_that_is_called_like_it_share_nothing(pipe
         assert pipeline.harness.condition("Ready", "demo-canary")["status"] == "True"
 
 
-async def test_a_canary_that_does_not_run_is_rolled_back(pipeline):
-    reason = "CrashLoopBackOff"
-    pipeline.harness.cluster.kubelet.break_image(NEW, reason)
-    async with pipeline.harness.operator():
-        await pipeline.start(ENDLESS)
-        await pipeline.rolled_back("CanaryFailed")
-    assert reason in pipeline.status["message"]
-
-
-async def test_a_canary_names_the_stage_that_it_waits_for(pipeline):
-    """Not its gateway, which becomes ready once a talker and a codec are."""
-    pipeline.harness.cluster.kubelet.hold("demo-(gateway|talker)-canary-.*")
-    async with pipeline.harness.operator():
-        await pipeline.start(ENDLESS)
-        await pipeline.harness.wait(lambda: pipeline.status.get("message"), "it has a canary")
-        waits = "waits for its talker: 0 of 1 pods are ready"
-        await pipeline.harness.wait(lambda: waits in pipeline.status["message"], "it names the talker")
-
-
 async def test_a_failed_canary_is_not_tried_again_before_an_edit(pipeline):
     pipeline.traffic.outcome = "error"
     async with pipeline.harness.operator() as operator:
@@ -210,33 +185,6 @@ async def test_a_failed_canary_is_not_tried_again_before_an_edit(pipeline):
         pipeline.edit(image=OLD)
         await pipeline.harness.wait(lambda: not pipeline.canary() and not pipeline.status, "the revert ends it")
         assert pipeline.running() == pipeline.before
-
-
-async def test_a_trial_during_a_canary_does_not_take_the_canarys_share(pipeline):
-    """They never run at the same time, but for a state of another operator."""
-    harness = pipeline.harness
-    async with harness.operator():
-        await pipeline.start(ENDLESS, tuning={"mode": "Auto"})
-        await pipeline.forwarded()
-    requested = setting_of(parse_pipeline(pipeline.resource).spec)
-    tried = requested.with_value(Knob.CODEC_ROWS, 2)
-    state = State(mode="Auto", requested=requested, trial=trial(tried, requested, now(), counting_time=now()))
-    data = {"tuning.json": msgspec.json.encode(state).decode()}
-    harness.cluster.patch("configmap", "demo-tuning", {"data": data}, manager="syrinx-operator")
-    before = len(harness.cluster.kubelet.admins.puts)
-    async with harness.operator():
-        await harness.wait(lambda: _labels(harness, before), "the gateway labels requests")
-    found = _labels(harness, before)
-    assert {pod for pod, _ in found} == {name for name in pipeline.before if "gateway" in name}
-    assert all(settings["canary"]["weight"] == 0.1 for _, settings in found)
-    tried_by = {pod for pod, put in harness.cluster.kubelet.admins.puts[before:] if "seconds" in put}
-    assert not any(CANARY.match(pod) for pod in tried_by), "a canary takes no part"
-
-
-def _labels(harness: Harness, before: int) -> list[tuple[str, dict[str, Any]]]:
-    """Returns the temporary settings with a label that were sent after the first `before`, with the pod's name."""
-    puts = harness.cluster.kubelet.admins.puts[before:]
-    return [(pod, put["settings"]) for pod, put in puts if "seconds" in put and "arm" in put["settings"]]
 
 
 async def test_commands_are_followed_and_removed(pipeline):
@@ -271,22 +219,3 @@ async def test_the_command_line_shows_and_commands_a_canary(pipeline, command):
         assert (await rollout("abort"))[0] == 0
         await pipeline.phase("RolledBack")
         assert "aborted by the user" in (await rollout("status"))[1]
-
-
-async def test_a_blocked_rollout_that_is_mended_together_with_a_first_canary_ends(pipeline):
-    """The version that is rolled out never runs, so there is nothing to compare its repair with."""
-    broken = "syrinx/stages:broken"
-    pipeline.harness.cluster.kubelet.break_image(broken)
-    async with pipeline.harness.operator():
-        pipeline.harness.apply(image=OLD)
-        await pipeline.harness.settled()
-        pipeline.edit(image=broken)
-        await pipeline.harness.wait(
-            lambda: pipeline.harness.condition("Degraded")["status"] == "True", "the roll-out is blocked"
-        )
-        pipeline.edit(image=NEW, rollout={"canary": ENDLESS})
-        await pipeline.harness.wait(lambda: pipeline.status.get("phase") == "Promoted", "the repair is rolled out")
-        message = pipeline.status["message"]
-        assert "promoted without a test" in message and "ImagePullBackOff" in message
-        await pipeline.harness.settled()
-        await pipeline.harness.wait(lambda: pipeline.resource["status"]["image"] == NEW, "the new image is rolled out")

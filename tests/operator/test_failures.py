@@ -7,14 +7,8 @@ import pytest
 from support.operator import Harness
 
 pytestmark = pytest.mark.virtual
-AGENT = "syrinx-operator/"
 WRITES = "POST|PUT|PATCH|DELETE"
 WRITTEN = ("secrets", "statefulsets", "leases", "events", "/status")
-
-
-def ours(harness: Harness) -> list:
-    """Returns the operator's requests, without those of kopf's discovery."""
-    return [request for request in harness.cluster.requests if request.agent.startswith(AGENT)]
 
 
 async def becomes_ready(harness: Harness) -> None:
@@ -62,23 +56,6 @@ async def test_lost_responses_are_tolerated(harness, served):
         assert "Traceback" not in operator.log
 
 
-@pytest.mark.parametrize("asked", [("GET", "/services.*limit="), ("PATCH",)], ids=["reading", "writing"])
-async def test_a_transient_failure_is_not_reported(harness, asked):
-    """A failure in two reconciles in a row is reported, so there is one fault."""
-    async with harness.operator():
-        harness.apply(tuning={"mode": "Off"})
-        await harness.settled()
-        await harness.wait(lambda: harness.condition("Progressing")["status"] == "False", "the pipeline is up to date")
-        count = len(harness.events())
-        fault = harness.cluster.faults.fail(503, *asked)
-        harness.apply(tuning={"mode": "Off"}, gateway={"maxQueue": 7})
-        await harness.wait(lambda: fault.hit, "the request fails")
-        await harness.wait(
-            lambda: "7" in harness.cluster.get("configmap", "demo-gateway")["data"]["settings.json"], "an edit"
-        )
-        assert not [event for event in harness.events()[count:] if event["type"] == "Warning"]
-
-
 async def test_a_hanging_request_times_out(harness):
     hanging = harness.cluster.faults.hang("PATCH", "statefulsets/demo-talker")
     async with harness.operator() as operator:
@@ -86,25 +63,6 @@ async def test_a_hanging_request_times_out(harness):
         await becomes_ready(harness)
         hanging.release()
         assert "did not answer PATCH" in operator.log
-
-
-async def test_a_rejected_object_is_reported_and_the_others_are_applied(harness):
-    message = "admission webhook denied the request: no gateways on Fridays"
-    fault = harness.cluster.faults.fail(422, "PATCH", "deployments/demo-gateway", times=None, message=message)
-    async with harness.operator():
-        harness.apply()
-
-        def reported() -> bool:
-            condition = harness.condition("Degraded")
-            return condition["status"] == "True" and message in condition["message"]
-
-        await harness.wait(reported, "the rejection is reported")
-        assert harness.condition("Degraded")["reason"] == "ApplyFailed"
-        assert "Deployment demo-gateway" in harness.condition("Degraded")["message"]
-        assert len(harness.objects()) == 20
-        assert any(message in event["message"] for event in harness.events() if event["type"] == "Warning")
-        fault.release()
-        await becomes_ready(harness)
 
 
 async def test_a_missing_right_is_reported_until_it_is_granted(harness):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -135,63 +134,6 @@ async def test_the_lifecycle_of_a_pipeline(harness, cluster):
         await harness.wait(lambda: not left(cluster), "nothing is left", SECONDS)
         assert not alive(processes)
         assert cluster.rights.denied == []
-
-
-async def test_edits_of_single_replicas_cost_no_request(harness, cluster):
-    """A second pod serves before the first one is replaced; one that cannot serve replaces nothing."""
-    async with harness.operator(SYRINX_STAGE_ACCESS="proxy"):
-        cluster.apply(yaml.safe_load((ROOT / "examples" / "pipeline.yaml").read_text()))
-        await harness.settled()
-        pcm = await synthesize(cluster)
-        async with requests(cluster) as served:
-            before = pods(cluster)
-            edit(cluster, image="example/stages:2")
-            await harness.wait(lambda: is_rolled_out(cluster, before, "example/stages:2"), "a new image", 2 * SECONDS)
-
-            # A mistyped image.
-            cluster.kubelet.missing_images.add("example/stages:typo")
-            before = {name: uid for name, uid in pods(cluster).items() if "redis" not in name}
-            edit(cluster, image="example/stages:typo")
-            await harness.wait(lambda: harness.condition("Degraded")["reason"] == "ImagePullBackOff", "it is reported")
-            count = len(served)
-            await harness.wait(lambda: len(served) >= count + 3, "requests are served", SECONDS)
-            assert harness.condition("Ready")["status"] == "True"
-            assert before.items() <= pods(cluster).items(), "no pod is replaced"
-            edit(cluster, image="example/stages:2")
-            await harness.wait(lambda: pods(cluster).keys() == {*before, "demo-redis-0"}, "the other pods end", SECONDS)
-            assert before.items() <= pods(cluster).items()
-
-            # Other resources: no new model generation, and only the talker restarts.
-            edit(cluster, talker={"resources": {"requests": {"cpu": "210m"}}})
-            await harness.wait(
-                lambda: is_new_and_ready(cluster, "demo-talker-0", before) and "demo-talker-1" not in pods(cluster),
-                "a new talker",
-                2 * SECONDS,
-            )
-        assert served == [pcm] * len(served)
-        assert cluster.rights.denied == []
-
-
-@contextlib.asynccontextmanager
-async def requests(cluster: KubeCluster) -> AsyncIterator[list[bytes]]:
-    """Sends one request after the other; yields the list of their audio. Raises what a request raises."""
-    served: list[bytes] = []
-
-    async def send() -> None:
-        while True:
-            served.append(await synthesize(cluster))
-
-    async with asyncio.TaskGroup() as group:
-        sending = group.create_task(send())
-        yield served
-        sending.cancel()
-
-
-def is_rolled_out(cluster: KubeCluster, before: dict[str, str], image: str) -> bool:
-    """Returns whether all stages have new ready pods of an image, and as many as before."""
-    stages = [pod for pod in cluster.list("pod", "syrinx.dev/pipeline=demo") if "redis" not in pod["metadata"]["name"]]
-    images = {pod["spec"]["containers"][0]["image"] for pod in stages}
-    return len(stages) == len(before) - 1 and images == {image} and all(map(is_ready, stages))
 
 
 def at_frame(frame: int, do: Callable[[], None]) -> Callable[[int], None]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import msgspec
 import pytest
 
@@ -87,17 +85,6 @@ async def test_replicas_are_added_for_the_load_and_the_maximum_limits(harness):
     assert "2 -> 4 replicas" in harness.cluster.get("ttspipeline", "demo")["status"]["tuning"]["replicas"]
 
 
-async def test_replicas_that_are_not_needed_drain(harness):
-    await started(harness, per_second=0.5)
-    # A larger number was needed nine minutes and 50 seconds ago.
-    write_state(harness, known(peaks=(Peak(now() - timedelta(minutes=9, seconds=50), 2),)))
-    async with harness.operator():
-        await harness.wait(lambda: counts(harness) == (1, 1), "one is removed", 120)
-        await harness.wait(lambda: len(harness.cluster.list("pod", "syrinx.dev/component=codec")) == 1, "it has ended")
-        await harness.settled()
-    assert "ScaledDown" in reasons(harness)
-
-
 async def test_another_autoscaler_is_respected(harness):
     await started(harness)
     target = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "demo-codec"}
@@ -113,21 +100,3 @@ async def test_another_autoscaler_is_respected(harness):
         assert count(harness, "codec") == 3
         harness.cluster.delete("horizontalpodautoscaler", "codecs")
         await harness.wait(lambda: count(harness, "codec") == 4, "Syrinx decides again", 120)
-
-
-async def test_the_count_stays_when_an_autoscaler_is_replaced_by_syrinx_and_back(harness):
-    await started(harness, per_second=0.5)
-    hpa = {"autoscaling": {"by": "Hpa", "maxReplicas": 4}}
-    async with harness.operator() as operator:
-        harness.apply(**{**SPEC, "codec": {"replicas": 1, **hpa}})
-        await harness.settled()
-        harness.cluster.scale("statefulset", "demo-codec", 3)
-        await operator.reconciled(2)
-        harness.apply(**{**SPEC, "codec": {"replicas": 1, "autoscaling": {"maxReplicas": 4}}})
-        await harness.settled()
-        await operator.reconciled(3)
-        assert not harness.cluster.list("horizontalpodautoscaler")
-        assert count(harness, "codec") == 3
-        harness.apply(**{**SPEC, "codec": {"replicas": 1, **hpa}})
-        await harness.settled()
-        assert count(harness, "codec") == 3

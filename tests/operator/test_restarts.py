@@ -32,31 +32,6 @@ def _named(harness: Harness, name: str) -> set[str]:
     return {each.replace(name, "NAME") for each in harness.objects()}
 
 
-@pytest.mark.night
-async def test_killed_at_every_write_of_a_new_pipeline_it_creates_the_same_objects(harness):
-    """Each operator completes what the previous one was killed at."""
-    harness.apply("cut-0", tuning={"mode": "Off"})
-    expected: set[str] = set()
-    cut = True
-    for count in range(STEPS):
-        name = f"cut-{count}"
-        async with harness.operator(SYRINX_RESYNC_SECONDS="0.3") as operator:
-            await harness.settled(name)
-            expected = expected or _named(harness, name)
-            await harness.wait(partial(_has, harness, name, expected), f"{name} has all its objects")
-            reasons = [event["reason"] for event in harness.events() if event["involvedObject"]["name"] == name]
-            assert reasons.count("Ready") == 1
-            harness.cluster.delete("ttspipeline", name)
-            await harness.wait(lambda: not harness.objects(), f"{name} leaves nothing")
-            if not cut:
-                break
-            harness.cluster.faults.stop_after_writes(count + 1)
-            harness.apply(f"cut-{count + 1}", tuning={"mode": "Off"})
-            cut = await _killed(harness, operator, count + 1)
-    assert not cut
-    assert count > len(expected), "every object was a step"
-
-
 def _has(harness: Harness, name: str, expected: set[str]) -> bool:
     return _named(harness, name) == expected
 

@@ -156,27 +156,6 @@ async def test_an_edit_ends_a_trial_immediately(pipeline, edit, asked):
         assert len([message for message in messages(harness, "Superseded") if "trial 3" in message]) == 1
 
 
-async def test_a_restarted_codec_ends_its_trial(pipeline):
-    harness = pipeline
-    write_state(harness, in_trial(counting=True))
-    async with harness.operator() as operator:
-        await harness.wait(lambda: rows(harness) == [32, 32], "all codecs run the candidate")
-        harness.cluster.kubelet.restart(CODECS[1])
-        await harness.wait(lambda: recorded(harness).trial is None, "the trial is over")
-        await harness.wait(lambda: rows(harness) == [16, 16] and not overridden(harness), "it has the base")
-        assert [record.verdict for record in recorded(harness).history] == ["RolledBack"]
-        (message,) = messages(harness, "RolledBack")
-        assert "a replica restarted under the candidate" in message
-        await operator.until(lambda: _counted(operator.get("/metrics").text, "RolledBack"), "it is counted")
-        audit = [json.loads(line[line.index("{") :]) for line in operator.output.splitlines() if '"RolledBack"' in line]
-        assert [(each["pipeline"], each["decision"]) for each in audit] == [("default/demo", 3)]
-
-
-def _counted(metrics: str, verdict: str) -> bool:
-    line = f'syrinx_tuning_decisions_total{{pipeline="demo",pipeline_namespace="default",verdict="{verdict}"}} 1.0'
-    return line in metrics
-
-
 async def test_the_chosen_setting_survives_a_lost_record(pipeline):
     harness = pipeline
     write_state(harness, tuner_state())
@@ -196,19 +175,6 @@ async def test_the_chosen_setting_survives_a_lost_record(pipeline):
     assert len(harness.cluster.kubelet.admins.puts) == puts, "nothing but the chosen setting was ever in force"
     (message,) = messages(harness, "TuningStateLost")
     assert message.startswith("ConfigMap demo-tuning is missing")
-
-
-async def test_the_record_of_another_owner_is_not_touched_and_nothing_is_tried(pipeline):
-    harness = pipeline
-    foreign = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": RECORD}, "data": {"mine": "x"}}
-    harness.cluster.delete("configmap", RECORD)
-    harness.cluster.create(foreign)
-    async with harness.operator() as operator:
-        await harness.wait(lambda: harness.condition("Degraded")["reason"] == "NameConflict", "it is reported")
-        await harness.quiet(operator)
-        assert harness.cluster.get("configmap", RECORD)["data"] == {"mine": "x"}
-        harness.cluster.delete("configmap", RECORD)
-        await harness.wait(lambda: recorded(harness).requested == ASKED, "the state is recorded again")
 
 
 FEW = {
@@ -259,22 +225,3 @@ async def test_a_bad_setting_is_improved_under_load_while_the_operator_is_killed
         await harness.wait(lambda: harness.condition("TuningReady")["reason"] == "Soaking", "the condition says so")
     finally:
         await operator.stop()
-
-
-async def test_gateways_that_report_no_outcomes_are_named(harness):
-    """As of images of earlier versions, which also do not know labels."""
-    listeners(harness)
-    admins = harness.cluster.kubelet.admins
-    metrics, admins.unknown = admins.metrics, {"arm"}
-
-    def earlier(pod: str) -> str:
-        return "".join(line for line in metrics(pod).splitlines(keepends=True) if "syrinx_stream" not in line)
-
-    admins.metrics = earlier
-    harness.apply(**FEW)
-    async with harness.operator():
-        await harness.settled()
-        await harness.wait(lambda: "report no outcomes" in harness.condition("TuningReady")["message"], "it is named")
-        assert harness.condition("TuningReady")["reason"] == "NoData"
-        assert harness.condition("MetricsAvailable")["status"] == "True"
-        assert (rows(harness), overridden(harness)) == ([1, 1], [])

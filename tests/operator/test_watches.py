@@ -167,24 +167,6 @@ async def test_a_namespace_without_rights_is_served_once_they_are_granted(two):
         await operator.until(lambda: operator.get("/readyz").text == "ready\n", "it heals")
 
 
-async def test_a_deleted_namespace_disturbs_no_other(two):
-    cluster = two.harness.cluster
-    async with two.harness.operator(scope=("-n", "one", "-n", "two"), **SHORT) as operator:
-        for name in ("one", "two"):
-            await two.carried_out(name, 1)
-        cluster.delete("namespace", "two")
-        await two.harness.wait(lambda: not cluster.find("namespace", "two"), "the namespace is gone")
-        two.grant("one")
-        cluster.watches.drop()
-        two.edit("one", talker={"replicas": 2})
-        await two.carried_out("one", 2)
-        await lives(operator, 4)
-        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "two"}})
-        two.grant("one", "two")
-        two.edit("two")
-        await two.carried_out("two", 1)
-
-
 async def test_a_deleted_crd_can_be_created_again(harness):
     crd = yaml.safe_load(CRD.read_text())
     async with harness.operator(**SHORT) as operator:
@@ -199,32 +181,6 @@ async def test_a_deleted_crd_can_be_created_again(harness):
         harness.apply(talker={"replicas": 2})
         await harness.settled()
         await harness.wait(lambda: len(harness.talkers()) == 2, "the new pipeline is carried out")
-
-
-async def test_watches_that_end_at_once_are_resumed(harness):
-    """Each with 410, or without a word."""
-    faults = harness.cluster.faults
-    async with harness.operator(**SHORT, SYRINX_RELIST_SECONDS="300") as operator:
-        harness.apply()
-        await harness.settled()
-        for fault in (faults.fail(410, "GET", "watch=true", times=40), faults.reset("GET", "watch=true", times=40)):
-            harness.cluster.watches.drop()
-            await operator.until(lambda: fault.hit >= 20, "the watches fail")  # noqa: B023
-            fault.release()
-        harness.apply(talker={"replicas": 2})
-        await harness.wait(lambda: len(harness.talkers()) == 2, "an edit is seen")
-
-
-async def test_a_reconcile_without_changes_makes_no_request(harness):
-    async with harness.operator(
-        SYRINX_RESYNC_SECONDS="0.2", SYRINX_RELIST_SECONDS="300", SYRINX_LEASE_SECONDS="300"
-    ) as operator:
-        harness.apply()
-        await harness.settled()
-        await harness.quiet(operator)
-        before = len(harness.cluster.requests)
-        await operator.reconciled(20)
-        assert [f"{each.method} {each.path}" for each in harness.cluster.requests[before:]] == []
 
 
 async def test_many_pipelines_at_once_on_a_slow_server_keep_their_lease(harness):
