@@ -78,7 +78,7 @@ SUITES = {
             "tests/pipeline",
             marks=IN_PROCESS_OR_SMOKE,
             needs=(_PROMETHEUS,),
-            night=(_S3, _CHROMIUM, _VALKEY),
+            night=(_S3, _VALKEY),
             by_file=True,
         ),
         Suite("training", Ring.NIGHT, ("tests/training",), workers=2, by_file=True),
