@@ -1,14 +1,10 @@
 """Checkpoints of every kind through talker and codec: voice clones, designed voices, damaged files."""
 
-import base64
-import io
 from pathlib import Path
 
-import httpx
 import msgspec
 import numpy as np
 import pytest
-import soundfile
 import torch
 
 from support import small_checkpoint
@@ -117,32 +113,6 @@ async def test_a_designed_voice_follows_its_instructions(tmp_path: Path) -> None
             for name, instructions in (("a", "A calm old man."), ("b", "A calm old man."), ("c", "An excited child."))
         ]
     assert received[0].pcm == received[1].pcm != received[2].pcm
-
-
-async def test_an_unsupported_task_type_ends_with_an_error_that_names_the_field(base: Checkpoint) -> None:
-    async with pipeline(checkpoint=base) as stages:
-        received = await synthesize(stages.connector(), request("a"))
-    assert (received.end.reason, received.end.param) == (EndReason.ERROR, "task_type")
-    assert "Base" in received.end.message
-
-
-async def test_a_voice_is_cloned_over_http(base: Checkpoint, reference: bytes) -> None:
-    recording = io.BytesIO()
-    soundfile.write(recording, np.frombuffer(reference, "<f4"), FAMILY.sample_rate, format="WAV")
-    audio = base64.b64encode(recording.getvalue()).decode()
-    body = {"input": "Hello.", "ref_audio": f"data:audio/wav;base64,{audio}", "ref_text": "Okay.", "seed": 3}
-    async with (
-        local_pipeline(pipeline_with(base.directory), start_timeout=DEADLINE) as running,
-        httpx.AsyncClient(base_url=running.gateway_url, timeout=DEADLINE) as client,
-    ):
-        cloned = await client.post("/v1/audio/speech", json={**body, "max_new_tokens": 10})
-        refused = await client.post("/v1/audio/speech", json={"input": "Hello."})
-        voices = await client.get("/v1/audio/voices")
-    assert cloned.status_code == 200, cloned.text
-    samples, rate = soundfile.read(io.BytesIO(cloned.content))
-    assert (len(samples) <= 10 * FAMILY.samples_per_frame, rate) == (True, FAMILY.sample_rate)
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "ref_audio")
-    assert voices.json()["task_types"] == ["Base"]
 
 
 async def test_a_too_long_prompt_is_refused_with_its_field(base: Checkpoint, reference: bytes) -> None:

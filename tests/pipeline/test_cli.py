@@ -10,7 +10,6 @@ import wave
 import numpy as np
 import pytest
 
-from first_audio import __main__ as first_audio
 from support.up import EXAMPLE, Up, environment
 from support.waiting import DEADLINE
 from syrinx_operator.commands.bench.report import Report, load
@@ -91,31 +90,6 @@ def test_say_uses_the_running_pipeline_and_the_seed(up, tmp_path):
     assert a != c
 
 
-@pytest.mark.parametrize(
-    ("form", "magic"),
-    [("mp3", b"\xff\xf3"), ("flac", b"fLaC"), ("opus", b"OggS"), ("aac", b"\xff\xf1"), ("ulaw", b""), ("alaw", b"")],
-)
-def test_say_derives_the_format_from_the_extension(up, tmp_path, form, magic):
-    code, _, stderr = syrinx(up.state, "say", "Good morning.", "-o", tmp_path / f"x.{form}", "--seed", 1)
-    assert code == 0, stderr
-    data = (tmp_path / f"x.{form}").read_bytes()
-    assert data.startswith(magic)
-    summary = re.search(r"([\d.]+) s of audio, TTFA \d+ ms", stderr)
-    whole = tmp_path / "x.wav"
-    syrinx(up.state, "say", "Good morning.", "-o", whole, "--seed", 1)
-    seconds = len(read_wav(whole)) / 24_000
-    assert float(summary[1]) == pytest.approx(seconds, abs=0.13), "an encoder may pad it"
-    assert magic or len(data) / 8_000 == pytest.approx(seconds, abs=0.01)
-
-
-def test_a_streamed_wav_has_the_same_audio_and_a_valid_header(up, tmp_path):
-    for name, more in (("whole", []), ("streamed", ["--stream"])):
-        code, _, stderr = syrinx(up.state, "say", "Come in.", "-o", tmp_path / f"{name}.wav", "--seed", 5, *more)
-        assert code == 0, stderr
-    assert "underrun" in stderr
-    assert np.array_equal(read_wav(tmp_path / "whole.wav"), read_wav(tmp_path / "streamed.wav"))
-
-
 def test_say_streams_raw_audio_to_standard_output(up, tmp_path):
     code, audio, stderr = syrinx(up.state, "say", "Come in.", "-o", "-", "--stream", "--url", up.url, "--seed", 5)
     assert code == 0, stderr
@@ -172,27 +146,6 @@ def test_a_running_pipeline_cannot_be_started_twice(up, here):
     assert f"a pipeline named demo is already running: process {up.process.pid} serves {up.url}" in stderr
 
 
-def test_first_audio_measures_from_the_first_and_the_second_word(up):
-    """`bench/first_audio`, which stands beside `syrinx bench`."""
-    command = [sys.executable, first_audio.__file__, up.url, "--rounds", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
-    assert done.returncode == 0, done.stderr
-    _, _, *rows = done.stdout.splitlines()
-    measured = {row[:40].strip(): [float(number) for number in row[40:].split()] for row in rows}
-    assert {name: len(numbers) for name, numbers in measured.items()} == {
-        "whole request": 4,
-        "whole request, non_streaming_mode: false": 4,
-        "all text at once on a WebSocket": 4,
-        'word by word, "word "': 8,
-        'word by word, " word"': 8,
-    }
-    for median, least, most, ratio, *_ in measured.values():
-        assert 0 < least <= median <= most
-        assert ratio == pytest.approx(median / measured["whole request"][0], abs=0.05)
-    for first, *_, second, _, _, _ in list(measured.values())[3:]:
-        assert second == pytest.approx(first - 1000 * first_audio.WORD_SECONDS, abs=50), "the same audio"
-
-
 def test_bench_writes_its_table_file_and_plot(up, here, tmp_path):
     results = ["--json", tmp_path / "r.json", "--plot", tmp_path / "r.png"]
     load_options = ["--concurrency", "1,2", "--rate", "2", "--requests", "2", "--warmup", "1"]
@@ -223,16 +176,6 @@ def test_bench_writes_its_table_file_and_plot(up, here, tmp_path):
     assert code == 0
     assert [cell.strip() for cell in rows[0].split("|")[1:3]] == ["load", "requests"]
     assert [row.split("|")[1].strip() for row in rows[2:5]] == ["1 concurrent", "2 concurrent", "2 req/s"]
-
-
-def test_a_missing_model_fails_with_the_stages_output(tmp_path):
-    file = tmp_path / "p.yaml"
-    file.write_text(EXAMPLE.read_text().replace("bundled: true", "path: nowhere"))
-    code, _, stderr = syrinx(tmp_path, "up", file)
-    assert code == 1
-    assert re.search(r"could not start \(exit code 1\)", stderr)
-    assert str(tmp_path / "nowhere") in stderr
-    assert "Traceback" not in stderr
 
 
 def test_an_alias_of_no_voice_fails_with_the_gateways_output(tmp_path):

@@ -25,7 +25,6 @@ from support.speech_socket import connected
 from support.streams import Streams, redis_url
 from support.waiting import DEADLINE, until
 from support.watched_gateway import REPORT
-from syrinx_stages.gateway.texts import MAX_TEXT
 
 MAX_HOLD = 10.0
 """Milliseconds."""
@@ -180,48 +179,6 @@ async def test_heads_and_chunks(tmp_path: Path) -> None:
     assert not slow
 
 
-async def test_scrapes_and_many_small_requests(tmp_path: Path) -> None:
-    paths = ["/v1/models", "/v1/audio/voices", "/openapi.json", "/health", "/nowhere"]
-    invalid = (b"{", b'{"input":""}', b'{"input":"a","voise":1}', b'{"input":"a","voice":"nobody"}')
-    async with target(tmp_path) as it:
-
-        async def scrape() -> None:
-            for _ in range(20):
-                await asyncio.gather(*(it.http.get(path) for path in paths))
-                await it.http.get(f"{it.process.line['admin_url']}/metrics")
-
-        async def post_often(body: bytes) -> None:
-            await asyncio.gather(*(it.post(body) for _ in range(100)))
-
-        slow = await attack(it, "scrapes", scrape)
-        for body in (*invalid, b'{"input":"a"}'):
-            slow += await attack(it, f"100 of {body!r}", partial(post_often, body))
-    assert not slow
-
-
-async def test_the_longest_texts(tmp_path: Path) -> None:
-    texts = {"one word": "a" * MAX_TEXT, "words": "a " * (MAX_TEXT // 2), "astral": "\U0001f600" * MAX_TEXT}
-    slow = []
-    async with target(tmp_path) as it:
-        for what, text in texts.items():
-            fields = {"input": text, "instructions": text, "ref_text": None, "stream_format": "sse"}
-            slow += await attack(it, what, partial(it.post, json.dumps(fields).encode()))
-    assert not slow
-
-
-async def test_long_texts_of_many_parts(tmp_path: Path) -> None:
-    """They are respelled in a thread, and divided and normalized part by part."""
-    lexicon = {f"word{number}": "x" for number in range(100)}
-    sentences = {"numbers": "On 2024-03-05 it cost $4.50, or 12.5%, at 10:30. ", "marks": "Oh, a. ", "letters": "abcde"}
-    slow = []
-    async with target(tmp_path) as it:
-        for what, sentence in sentences.items():
-            text = sentence * (100_000 // len(sentence))
-            fields = {"input": text, "normalize": True, "lexicon": lexicon, "stream_format": "sse"}
-            slow += await attack(it, what, partial(it.post, json.dumps(fields).encode()))
-    assert not slow
-
-
 async def test_long_audio_in_every_format_for_fast_and_slow_readers(tmp_path: Path) -> None:
     """Five minutes, whole and as streams; of some streams nothing is read."""
     slow = []
@@ -288,17 +245,4 @@ async def test_text_bombs(attacked: Target) -> None:
                         return
 
         slow += await attack(attacked, what, send)
-    assert not slow
-
-
-async def test_large_messages(attacked: Target) -> None:
-    slow = []
-    for what, body in json_bombs(4 * MB - 2000):
-
-        async def send(body: bytes = body) -> None:
-            async with connected(attacked.process.line["url"]) as client:
-                await client.socket.send((b'{"type":"session.config",' + body[1:]).decode())
-                await client.receive()
-
-        slow += await attack(attacked, f"message, {what}", send, MAX_COPY)
     assert not slow

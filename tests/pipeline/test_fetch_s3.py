@@ -4,10 +4,8 @@ import asyncio
 import filecmp
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,29 +105,6 @@ def test_fetches_what_the_stages_need_and_complete_files_need_no_server(
     assert fetch(server.url, tmp_path, "codec")[0] == 0 and same(checkpoint, directory, CODEC)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_resumes_after_being_killed(server: S3, checkpoint: Path, tmp_path: Path, number: signal.Signals) -> None:
-    size = (checkpoint / WEIGHTS).stat().st_size
-    server.hold_after = size // 2
-    killed = start(server.url, tmp_path)
-    directory = directory_of(server, tmp_path)
-    deadline = time.monotonic() + DEADLINE
-    while not any(path.stat().st_size > 300_000 for path in directory.rglob(f".{WEIGHTS}.*.part")):
-        assert time.monotonic() < deadline, "some of the weights were received"
-        time.sleep(0.01)
-    killed.send_signal(number)
-    assert killed.wait(DEADLINE) in (-number, 128 + number)
-    killed.communicate()
-    assert not (directory / WEIGHTS).exists()
-    server.hold_after = None
-    server.release.set()
-    status, _, errors = fetch(server.url, tmp_path)
-    assert status == 0, errors
-    first, resumed = server.ranges(WEIGHTS)
-    assert first == "0" and int(resumed) > 300_000
-    assert same(checkpoint, directory, WEIGHTS) and not [*directory.rglob("*.part"), *directory.rglob("*.tmp")]
-
-
 def test_a_damaged_partial_file_is_fetched_again(server: S3, checkpoint: Path, tmp_path: Path) -> None:
     etag = server.put(f"{BUCKET}/{PREFIX}/{WEIGHTS}", (checkpoint / WEIGHTS).read_bytes())
     directory = directory_of(server, tmp_path)
@@ -161,15 +136,6 @@ def test_a_version_that_was_replaced_is_refused(server: S3, checkpoint: Path, tm
     server.put(f"{BUCKET}/moved/{CODEC}", b"another codec")
     status, _, errors = fetch(server.url, tmp_path, "codec", uri=uri)
     assert status == 1 and "upload each version under a prefix of its own" in errors, errors
-
-
-def test_an_incomplete_upload_is_refused_and_does_not_count(server: S3, checkpoint: Path, tmp_path: Path) -> None:
-    uri = f"s3://{BUCKET}/incomplete"
-    server.put(f"{BUCKET}/incomplete/config.json", (checkpoint / "config.json").read_bytes())
-    status, _, errors = fetch(server.url, tmp_path, uri=uri)
-    assert (status, errors) == (1, f"syrinx fetch: {uri} is not a Qwen3-TTS checkpoint: it has no *.txt\n")
-    server.upload(checkpoint, f"{BUCKET}/incomplete")
-    assert fetch(server.url, tmp_path, uri=uri)[0] == 0
 
 
 def test_errors_say_what_is_missing_or_refused(server: S3, tmp_path: Path) -> None:

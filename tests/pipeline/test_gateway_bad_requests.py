@@ -69,10 +69,6 @@ async def test_oversized_body_is_a_413(running: Gateway, announced: bool, max_bo
     assert (await running.say()).status_code == 200
 
 
-def test_only_checkpoints_that_clone_accept_large_bodies(running: Gateway):
-    assert running.service.max_body == MAX_BODY
-
-
 LARGE = b'{"inputs": "a", "ref_audio": "' + b"a" * MAX_BODY + b'"}'
 """Refused as invalid when it is complete."""
 
@@ -149,10 +145,3 @@ async def test_routing_errors_have_the_same_shape(running: Gateway, method: str,
     assert response.status_code == status
     assert set(response.json()["error"]) == {"message", "type", "param", "code"}
     assert response.headers.get("allow") == ("POST" if status == 405 else None)
-
-
-@pytest.mark.parametrize("path", ["/v1/audio/voices", "/v1/models", "/v1/models/syrinx-us"])
-async def test_head_returns_the_headers_of_get(running: Gateway, path: str):
-    head, got = await running.http.head(path), await running.http.get(path)
-    assert (head.status_code, head.content) == (200, b"")
-    assert head.headers["content-length"] == got.headers["content-length"] == str(len(got.content))

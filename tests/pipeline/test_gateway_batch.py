@@ -166,16 +166,6 @@ async def test_a_result_is_sent_before_the_next_one_is_complete(running: Gateway
     assert json.loads(received)["succeeded"] == CONCURRENT + 1
 
 
-async def test_a_client_that_disconnects_cancels_all_items(running: Gateway):
-    running.stages.script = Script(pause_after=4)
-    call = asyncio.create_task(batch(running, {"input": "a"}, {"input": "b"}))
-    await until(lambda: len(running.stages.seen) == 2, "both were claimed")
-    call.cancel()
-    await asyncio.gather(call, return_exceptions=True)
-    await until(lambda: len(running.streams) == 0, "both were released")
-    await until(lambda: outcome(running, "cancelled") == 2, "both were counted")
-
-
 async def test_a_batch_that_a_drain_cuts_off_is_a_503_or_incomplete(running: Gateway):
     running.stages.script = Script(pause_after=4)
     whole = asyncio.create_task(batch(running, {"input": "a"}))

@@ -14,7 +14,6 @@ from support.api_keys import Keys as ApiKeys
 from support.cloning import TRANSCRIPT, Cloning, gateway_of, sample, stages_of
 from support.stages import Pipeline
 from syrinx_stages.contract.keys import Keys
-from syrinx_stages.contract.settings import VoiceLimits
 from syrinx_stages.gateway import reference
 from syrinx_stages.model.checkpoint import Checkpoint
 
@@ -104,16 +103,6 @@ async def test_voices_are_listed_found_and_deleted(running: Cloning):
     assert (await running.upload("anna", sample(2))).status_code == 200, "the name is free again"
 
 
-async def test_a_deleted_voice_leaves_nothing_in_redis(running: Cloning):
-    async def left() -> list[bytes]:
-        return list(running.stages.streams.raw.scan_iter(match=f"{{{running.stages.streams.keys.pipeline}:voices:*"))
-
-    await running.upload("anna")
-    assert len(await left()) == 6
-    await running.http.delete("/v1/audio/voices/anna")
-    assert await left() == []
-
-
 async def test_streams_events_and_batches_take_a_kept_voice(running: Cloning):
     anna = (await running.upload("anna")).json()
     spoken = (await running.say(voice="anna", stream=False)).content
@@ -140,14 +129,6 @@ async def test_openais_client_makes_uses_and_deletes_a_voice(running: Cloning):
         await client.audio.speech.create(voice={"id": voice.id}, **fields)
     with pytest.raises(openai.UnprocessableEntityError, match="type: 'prompt' voices cannot be made"):
         await client.audio.voices.create(type="prompt", name="Anna", prompt="a calm voice")
-
-
-async def test_a_voice_without_a_transcript_is_its_speaker_embedding(running: Cloning):
-    await running.upload("anna", ref_text=None)
-    alone = await running.say(**{**as_reference(sample()), "ref_text": None, "x_vector_only_mode": True})
-    assert (await running.say(voice="anna")).content == alone.content
-    refused = (await running.say(voice="anna", x_vector_only_mode=False)).json()["error"]
-    assert refused["param"] == "x_vector_only_mode"
 
 
 async def test_a_speaker_embedding_is_a_voice_of_a_request_or_a_kept_one(running: Cloning, base_stages: Pipeline):
@@ -180,24 +161,6 @@ async def test_a_voice_belongs_to_its_api_key(base_stages: Pipeline, tmp_path: P
         first, second = [await running.say(keys.of(name), voice="anna") for name in "ab"]
         assert first.content != second.content
         assert (await running.upload("anna")).status_code == 401
-
-
-async def test_voices_are_limited_per_key_and_in_all(base_stages: Pipeline, tmp_path: Path):
-    keys = ApiKeys(tmp_path, a={}, b={})
-    limits = VoiceLimits(max_per_key=2, max_total=3)
-    async with gateway_of(base_stages, api_keys_file=str(keys.file), voices=limits) as running:
-        answers = [await running.upload(f"voice {index}", headers=keys.of(name)) for index, name in enumerate("aaabb")]
-        assert [answer.status_code for answer in answers] == [200, 200, 422, 200, 422]
-        errors = [answers[index].json()["error"] for index in (2, 4)]
-        assert [error["code"] for error in errors] == ["too_many_voices"] * 2
-        assert "maxPerKey is 2" in errors[0]["message"]
-        assert "maxTotal is 3" in errors[1]["message"]
-        await running.http.delete("/v1/audio/voices/voice 0", headers=keys.of("a"))
-        assert (await running.upload("new", headers=keys.of("a"))).status_code == 200
-    async with gateway_of(base_stages, voices=VoiceLimits(max_total=0)) as running:
-        refused = (await running.upload("other")).json()["error"]
-        assert refused["code"] == "unsupported_by_model"
-        assert "maxTotal" in refused["message"]
 
 
 async def test_a_name_is_taken_once(running: Cloning, base_stages: Pipeline):

@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpu.ablation import AUDIO, WorthRun
 from gpu.peers import PeersRun
 from gpu.results import ServiceRun, load
 from gpu.spoken import SpeechRun
@@ -67,14 +66,6 @@ def _descendants(pid: int) -> set[int]:
     return found
 
 
-async def test_a_burst_of_utterances_whose_first_frame_is_silent(tmp_path):
-    process = await start(tmp_path, "--device", "cpu", "--bundled", "--quiet", "--only", "burst", "--name", "quiet")
-    assert await asyncio.wait_for(process.wait(), TIMEOUT_SECONDS) == 0
-    [point] = load(tmp_path / "quiet_service.json").points
-    assert (point.load, point.stats.requests, point.stats.errors) == ("burst", 4, {})
-    assert point.stats.ttfa is not None and point.stats.first_byte is not None
-
-
 async def test_measures_the_service_with_simulated_engines(tmp_path):
     process = await start(tmp_path, "--paced", "--quick", "--only", "closed", "--concurrency", "4", "--name", "paced")
     assert await asyncio.wait_for(process.wait(), TIMEOUT_SECONDS) == 0
@@ -108,16 +99,6 @@ async def test_speech_is_understood_while_codec_and_talker_are_killed(tmp_path):
     assert (calm.name, disturbed.name) == ("2", "4 with kills")
     assert list(disturbed.killed) == ["codec-0", "talker-0"]
     assert min(calm.identified, disturbed.identified) >= 7 / 8
-
-
-async def test_a_service_without_the_change_feed_is_compared_with_one_that_has_it(tmp_path):
-    arguments = ("--device", "cpu", "--bundled", "--only", "change-feed", "--generators", "1", "--out", str(tmp_path))
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "gpu.worth", *arguments, env=ENVIRONMENT)
-    assert await asyncio.wait_for(process.wait(), TIMEOUT_SECONDS) == 0
-    run = msgspec.json.decode((tmp_path / "cpu_worth.json").read_bytes(), type=WorthRun)
-    audio = {each.technique: each for each in run.effects if (each.load, each.figure) == ("2 clients", AUDIO)}
-    assert set(audio) == {"change-feed", "nothing"}
-    assert run.complete and all(min(each.on, each.off) > 1 for each in audio.values())
 
 
 async def test_services_are_measured_by_url_and_syrinx_is_started_beside_them(tmp_path):

@@ -179,13 +179,6 @@ async def test_stages_get_one_thread_and_the_redis_of_the_resource(tmp_path, mon
     assert "REDIS_PASSWORD" not in stage_environment(os.environ)
 
 
-async def test_a_missing_password_variable_is_named(tmp_path, monkeypatch):
-    monkeypatch.delenv("SECRET", raising=False)
-    connector = ConnectorSpec(url="redis://127.0.0.1:1", password_env="SECRET")
-    with pytest.raises(LocalError, match=r"SECRET from spec\.connector\.passwordEnv is not set"):
-        await local(tmp_path, pipeline=a_pipeline(connector=connector)).__aenter__()
-
-
 async def test_the_managed_redis_is_restarted_at_its_address(tmp_path):
     import redis.asyncio
 

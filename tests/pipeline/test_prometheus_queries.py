@@ -277,13 +277,3 @@ async def test_the_autoscalers_queries_have_data(prom: ScrapingPrometheus) -> No
         queries[metric] = query.replace("<<.Series>>", metric).replace("<<.LabelMatchers>>", matchers)
     assert {STREAMS_METRIC, WAIT_METRIC} <= queries.keys()
     await prom.wait_for_data(queries)
-
-
-async def test_an_invalid_query_is_detected(prom: ScrapingPrometheus) -> None:
-    with pytest.raises(AssertionError, match="parse error"):
-        await prom.values("sum by (")
-    assert await prom.without_data({"none": "syrinx_nothing", "zero": "0 / 0 * max(syrinx_info)"})
-
-
-async def test_queries_without_data_still_exist() -> None:
-    assert EMPTY.keys() <= {name for name, _ in dashboard_queries(**CHOICES["all"])} | rules().keys()

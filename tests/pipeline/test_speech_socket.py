@@ -83,19 +83,6 @@ async def test_the_messages_of_vllm_omnis_example_client(served: tuple[str, Gate
     assert [each["type"] for each in client.messages[:2]] == ["audio.start", "audio.done"]
 
 
-async def test_audio_of_sentences_is_streamed_on_request(served: tuple[str, GatewayService]) -> None:
-    url, _ = served
-    async with connected(url) as client:
-        await client.send("session.config", stream_audio=True, seed=3, split_granularity="none")
-        await client.send("input.text", text=TEXT)
-        await client.send("input.done")
-        start = await client.until("audio.start")
-        assert (start["format"], start["sample_rate"], start["channels"], start["seed"]) == ("pcm", 24_000, 1, 3)
-        done = await client.until("session.done")
-    assert done["total_sentences"] == 1
-    assert client.audio[0, 0] == await rest(url, TEXT, seed=3)
-
-
 async def test_a_cancel_tells_up_to_which_written_character_was_spoken(served: tuple[str, GatewayService]) -> None:
     url, _ = served
     async with connected(url) as client:
@@ -231,19 +218,6 @@ async def test_session_close_lets_what_is_complete_be_spoken(served: tuple[str, 
         assert (await client.until("audio.done"))["finish_reason"] == "canceled"
         await client.socket.wait_closed()
         assert client.socket.close_code == 1000
-
-
-async def test_an_empty_utterance_ends_at_once(served: tuple[str, GatewayService]) -> None:
-    url, _ = served
-    async with connected(url) as client:
-        for config in ({}, TOKENS):
-            await client.send("session.config", **config)
-            await client.send("input.text", text="  ")
-            await client.send("input.done")
-            await client.until("session.done")
-            await client.send("input.done")
-            await client.until("session.done")
-    assert [each["type"] for each in client.messages] == ["session.done"] * 4
 
 
 async def test_a_session_without_text_ends(served: tuple[str, GatewayService], monkeypatch: pytest.MonkeyPatch) -> None:

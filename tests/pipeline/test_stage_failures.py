@@ -197,20 +197,3 @@ async def test_requests_of_a_failed_stage_count_a_delivery() -> None:
     finally:
         await stages.close()
     assert [claim.deliveries for claim in claims] == [2]
-
-
-async def test_ending_a_failed_request_reads_nothing_from_redis(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read would hold up the engine of all streams while Redis is unreachable."""
-
-    async def unreachable(*_: object) -> None:
-        await asyncio.Event().wait()
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("out of memory")
-
-    async with pipeline() as stages:
-        talker = stages.workers[0]
-        monkeypatch.setattr(talker.connector, "last_position", unreachable)
-        monkeypatch.setattr(talker.engine, "admit", fail)
-        received = await synthesize(stages.connector(), request("a"))
-    assert received.end.reason is EndReason.ERROR
