@@ -340,14 +340,6 @@ def test_request_whose_scores_are_not_finite_ends_alone(
     assert isinstance(results[1]["1"], bytes)
 
 
-@torch.inference_mode()
-def test_long_prompt_is_prefilled_in_chunks(reference: Reference, engine: CudaTalkerEngine) -> None:
-    rows = [reference.start(small_talker.request("long", small_talker.text(900), sampling=ENDLESS))]
-    admit(engine, rows)
-    torch.testing.assert_close(hidden_of(engine, ["long"])[0], rows[0].hidden, atol=0.02, rtol=0.02)
-    assert max(step(engine, reference, rows)) < TOLERANCE[torch.float32]
-
-
 def test_official_shapes_in_every_batch_size_of_the_tile_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One layer of each stack, with the shapes of the 1.7B checkpoint, in bfloat16."""
     from syrinx_stages.talker import prefill

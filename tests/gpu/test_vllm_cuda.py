@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gpu.checkpoint import write_configs, write_weights
 from support import small_talker
-from support.talker_lifetimes import Lifetimes, Reference, ReferenceRequest
+from support.talker_lifetimes import Lifetimes, Reference
 from syrinx_stages.contract.messages import End, Sampling
 from syrinx_stages.contract.settings import VllmOptions
 from syrinx_stages.model.checkpoint import Checkpoint
@@ -77,12 +77,6 @@ def engine(directory: Path) -> VllmTalkerEngine:
     return load(directory)
 
 
-def step(engine: VllmTalkerEngine, reference: Reference, rows: list[ReferenceRequest]) -> list[float]:
-    """A frame of each: how wrong it is."""
-    said = engine.read(engine.launch([row.request.id for row in rows]))
-    return reference.errors(rows, [said[row.request.id] for row in rows])
-
-
 @pytest.mark.parametrize("resident", [1, 7, RESIDENT])
 def test_requests_that_come_and_go_say_what_each_would_alone(
     reference: Reference, engine: VllmTalkerEngine, resident: int
@@ -112,28 +106,6 @@ def test_a_prompt_longer_than_a_step_is_fed_beside_those_that_speak(
         heard |= said.keys()
     for row in rows:
         engine.release(row.request.id)
-
-
-def test_steps_are_in_graphs_and_a_step_ahead(engine: VllmTalkerEngine) -> None:
-    config = engine._vllm.vllm_config
-    assert config.scheduler_config.async_scheduling
-    assert config.compilation_config.cudagraph_mode.has_full_cudagraphs()
-
-
-def test_rows_of_an_older_generation_are_nobodys(reference: Reference, engine: VllmTalkerEngine) -> None:
-    frames = engine._vllm.collective_rpc(lambda worker: worker.get_model().frame_generator)[0]
-    row = reference.start(small_talker.request("a", voice="ryan", sampling=ENDLESS))
-    engine.admit([engine.prepare(row.request, b"", None)])
-    handle = engine._rows["a"].handle
-    last = len(row.prompt.embeds) - 1
-    stale = torch.tensor([handle._replace(generation=handle.generation ^ 1).base + last], device="cuda")
-    with torch.inference_mode(), engine._recorder.on_stream():
-        hidden = torch.randn(1, 2048, device="cuda", dtype=torch.bfloat16)
-        assert not frames.embed_inputs(stale, hidden.clone()).any()
-        assert not frames.sample(stale, hidden).any()
-    for _ in range(3):
-        assert max(step(engine, reference, [row])) < CLOSE
-    engine.release("a")
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -77,15 +76,6 @@ class Up:
         self.process.kill()
         self.process.wait()
 
-    def restart(self) -> None:
-        self.process = self._start()
-
-    def kill_stage(self, replica: str) -> None:
-        """Sends SIGKILL."""
-        own = str(self.directory / f"{replica}.json").encode()
-        (pid,) = [int(file.parent.name) for file in Path("/proc").glob("[0-9]*/cmdline") if own in _read(file)]
-        os.kill(pid, signal.SIGKILL)
-
     def __enter__(self) -> Up:
         return self
 
@@ -95,12 +85,6 @@ class Up:
             self.process.wait(30)
         except subprocess.TimeoutExpired:
             self.kill()
-
-
-def _read(file: Path) -> bytes:
-    with contextlib.suppress(OSError):
-        return file.read_bytes()
-    return b""
 
 
 @contextlib.asynccontextmanager

@@ -1,7 +1,6 @@
 """The talker on stock vLLM generates the same codes as the official package and as the torch engine."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -243,18 +242,6 @@ def test_chunked_prefill_gives_the_same_codes(create_engine: CreateEngine, expec
     assert generate(create_engine(options=VllmOptions(max_num_batched_tokens=16)), requests(RESIDENT)) == expected
 
 
-def test_aborted_requests_do_not_affect_later_ones(engine: VllmTalkerEngine, expected: Results) -> None:
-    first, others = requests(RESIDENT)[:4], requests(RESIDENT)[4:]
-    engine.admit([engine.prepare(each, b"", None) for each in first])
-    for _ in islice(frames(engine, [each.id for each in first]), 5):
-        pass
-    for each in first:
-        engine.release(each.id)
-    collected = generate(engine, [*others, *first])
-    assert collected == expected
-    assert is_empty(engine)
-
-
 def test_rows_with_a_stale_handle_are_unassigned(engine: VllmTalkerEngine, expected: Results) -> None:
     """A slot is allocated again while a row of its last request is still in flight."""
     model = engine._vllm.collective_rpc(lambda worker: worker.get_model())[0]
@@ -292,21 +279,6 @@ def test_vllm_never_has_more_requests_than_max_num_seqs(create_engine: CreateEng
         for name, result in results.items():
             collected[name].append(result)
     assert collected == expected
-
-
-def test_request_in_a_step_of_its_own_starts_above_max_num_seqs(create_engine: CreateEngine, expected: Results) -> None:
-    """The running request is not in the step, so it would not end soon."""
-    engine = create_engine(max_num_seqs=1)
-    engine.admit([engine.prepare(each, b"", None) for each in requests(2)])
-    first = engine.read(engine.launch(["0"]))["0"]
-    other = [results["1"] for results in frames(engine, ["1"])]
-    rest = [results["0"] for results in frames(engine, ["0"])]
-    assert [other, [first, *rest]] == [expected["1"], expected["0"]]
-
-
-def test_request_ends_at_max_frames(engine: VllmTalkerEngine, expected: Results) -> None:
-    (request,) = requests(1, max_frames=5)
-    assert generate(engine, [request])["0"] == [*expected["0"][:5], End(EndReason.LENGTH)]
 
 
 def test_admit_without_a_free_handle_raises_engine_full(engine: VllmTalkerEngine) -> None:

@@ -24,7 +24,6 @@ from syrinx_operator.resource.knobs import Knob, Setting, setting_of
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, TTSPipeline, default_pipeline
 from syrinx_operator.resource.tuning import SloSpec, TtfaObjective, TuningSpec
 from syrinx_operator.resource.tuning_status import Guard, State, Trial
-from syrinx_operator.tuner.trial import runs_candidate
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 
 pytestmark = [pytest.mark.tuning, pytest.mark.asyncio(loop_scope="module")]
@@ -38,7 +37,6 @@ BAD_RAMP = (64,)
 """One chunk per sentence: bad on every machine, at any load."""
 SHARE_OF_CAPACITY = 0.5
 FIND_SECONDS = 600.0
-TRIAL_SECONDS = 240.0
 
 
 class Untuned(NamedTuple):
@@ -153,26 +151,3 @@ async def test_a_planted_bad_candidate_is_rolled_back(tmp_path, untuned):
     assert (first.id, first.verdict) == (1, "RolledBack"), first
     assert state.chosen == good
     assert bad in [each.setting for each in state.tried]
-
-
-async def test_trials_and_streams_survive_crashes(tmp_path, untuned):
-    pipeline = a_pipeline("killed", edge_from(4 * untuned.p95))
-    plant(tmp_path, pipeline, setting_of(pipeline.spec).with_value(Knob.TALKER_ROWS, 16))
-    with Up(tmp_path, pipeline) as up:
-        async with load(up.url, untuned.rate, 4):
-            before = await up.until(lambda state: state.trial and state.trial.period >= 2, "a pair ends", TRIAL_SECONDS)
-        up.kill()
-        up.restart()
-        async with load(up.url, untuned.rate, 5) as outcomes:
-            later = await up.until(
-                lambda state: state.trial and state.trial.period > before.trial.period and runs_candidate(state.trial),
-                "the trial continues with the candidate",
-                TRIAL_SECONDS,
-            )
-            assert (later.trial.id, later.trial.start_time) == (1, before.trial.start_time)
-            up.kill_stage("talker-0")
-            state = await up.until(lambda state: state.history, "the trial is over", 60)
-            errors = {outcome.error for outcome in outcomes}
-            assert errors <= {None, "http 503"}, "a refused request is not a lost stream"
-    assert (state.history[0].id, state.history[0].verdict) == (1, "RolledBack")
-    assert "restarted" in state.history[0].reason
