@@ -133,12 +133,6 @@ class Cluster:
             node.start()
         self.until_ready()
 
-    def revive(self) -> None:
-        """Starts the nodes that were killed. They live as long as the thread that calls this."""
-        for node in self.nodes:
-            if node.process.poll() is not None:
-                node.start()
-
     def until_ready(self) -> None:
         """Returns once all nodes are connected, and replicas in sync."""
         problem = ""
@@ -225,14 +219,6 @@ class Cluster:
         primaries = {node for node in self.nodes if "master" in node.view()[node.id][1]}
         for node in (target, *(primaries - {target})):
             node.call("SETSLOT", slot, "NODE", target.id)
-
-    def move(self, slot: int) -> Node:
-        """Moves a slot to another primary. Returns it."""
-        source, target = self.begin_move(slot)
-        while self.move_keys(slot, source, target):
-            pass
-        self.end_move(slot, target)
-        return target
 
     def _node(self, node_id: str) -> Node:
         return next(node for node in self.nodes if node.id == node_id)
