@@ -70,17 +70,6 @@ async def alone(stage: str, **settings: object) -> AsyncIterator[tuple[Pipeline,
 # Settings for a limited time -------------------------------------------------------------------------------------
 
 
-async def test_temporary_settings_expire_without_a_request() -> None:
-    async with alone("talker", max_num_seqs=4) as (_, admin):
-        await admin.put({"max_num_seqs": 2}, seconds=0.2)
-        assert admin.metric("syrinx_max_num_seqs", stage="talker") == 2
-        assert admin.metric("syrinx_settings_temporary", stage="talker") == 1
-        await until(lambda: admin.metric("syrinx_settings_temporary", stage="talker") == 0, "they have expired")
-        assert admin.metric("syrinx_max_num_seqs", stage="talker") == 4
-        assert admin.metric("syrinx_settings_generation", stage="talker") == 1
-        assert "seconds" not in await admin.get()
-
-
 async def test_expiry_of_temporary_settings_wakes_the_stage() -> None:
     """The codec sleeps, because four frames are less than a chunk of 64, until the expiry wakes it."""
     async with alone("codec", chunk_ramp=(2, 2)) as (stages, admin):

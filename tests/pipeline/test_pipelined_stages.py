@@ -16,7 +16,7 @@ import torch
 from support.deferred import DeferredCodecEngine, DeferredTalkerEngine, Queue
 from support.stages import Pipeline, pipeline, receive, request, submit, synthesize
 from support.waiting import DEADLINE, until
-from support.writing import Owner, codes_entry, stop_after
+from support.writing import Owner, codes_entry
 from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import EndReason
@@ -346,47 +346,6 @@ async def test_a_shape_that_does_not_fit_in_memory_is_skipped(monkeypatch: pytes
         assert (await synthesize(stages.connector(), request("a"))).end.reason is EndReason.STOP
     finally:
         await stages.close()
-
-
-async def test_streams_with_fewer_frames_join_a_call_without_changing_their_audio() -> None:
-    """While a call is in flight, four frames of one stream and the last frame of an ended one become ready."""
-    frames = np.random.default_rng(0).integers(0, 16, (5, 16), "<i2")
-
-    async def decode(stages: Pipeline, parts: dict[str, np.ndarray]) -> dict[str, bytes]:
-        codec, connector = worker_of(stages, "codec"), stages.connector()
-        for name in parts:
-            await submit(connector, request(name))
-        await until(lambda: len(codec.rows) == len(parts), "rows are open")
-        with holding(codec.engine):
-            await submit(connector, request("first"))
-            appends = [StreamEntry("first", StreamKind.CODES, Position(4), codes_entry(frames[:4].tobytes()))]
-            assert await Owner(connector).append(appends) == [None]
-            await until(lambda: codec.engine.unread, "the codec is held")
-            for name, codes in parts.items():
-                ends = Position(len(codes), 9)
-                appends = [
-                    StreamEntry(name, StreamKind.CODES, Position(len(codes)), codes_entry(codes.tobytes())),
-                    StreamEntry(name, StreamKind.CODES, ends, stop_after(codes.tobytes())),
-                ]
-                assert await Owner(connector).append(appends) == [None, None]
-            await until(lambda: all(codec.rows[name].input_ended for name in parts), "all codes have arrived")
-        return {name: (await receive(connector, name)).pcm for name in parts}
-
-    async with pipelined(talkers=0) as stages:
-        worker_of(stages, "codec").live.apply(SettingsUpdate({"chunk_ramp": (4,)}))
-        parts = {"long": frames[:4], "short": frames[4:]}
-        together = await decode(stages, parts)
-        assert ((2, 4), (4, 1)) in worker_of(stages, "codec").engine.shapes
-    for name, codes in parts.items():
-        async with pipeline(talkers=0) as stages:
-            connector = stages.connector()
-            await submit(connector, request(name))
-            entries = [
-                StreamEntry(name, StreamKind.CODES, Position(len(codes)), codes_entry(codes.tobytes())),
-                StreamEntry(name, StreamKind.CODES, Position(len(codes), 9), stop_after(codes.tobytes())),
-            ]
-            assert await Owner(connector).append(entries) == [None, None]
-            assert (await receive(connector, name)).pcm == together[name]
 
 
 def test_cpu_stages_do_not_import_triton() -> None:

@@ -75,16 +75,6 @@ async def test_the_codec_knows_how_much_leading_silence_the_gateway_withholds() 
     )
 
 
-@pytest.mark.parametrize("neighbours", [1, 2, 7])
-async def test_the_same_seed_gives_the_same_audio_in_any_batch(neighbours: int) -> None:
-    async with pipeline() as stages:
-        alone = await synthesize(stages.connector(), request("a"))
-        others = [request(f"n{index}", text) for index, text in enumerate(NEIGHBOURS[:neighbours])]
-        together = await asyncio.gather(*(synthesize(stages.connector(), item) for item in [*others, request("a")]))
-    assert together[-1].pcm == alone.pcm
-    assert len({received.pcm for received in together}) == neighbours + 1
-
-
 class SlowTalker(EagerTalkerEngine):
     """An engine that takes longer than a frame plays for a step, whatever its rows."""
 
