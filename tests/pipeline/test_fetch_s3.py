@@ -49,7 +49,6 @@ def shared(checkpoint: Path) -> Iterator[S3]:
 @pytest.fixture
 def server(shared: S3) -> Iterator[S3]:
     """The server without faults and with no requests recorded."""
-    shared.hold_after = None
     shared.sent = 0
     shared.release.clear()
     shared.requests.clear()

@@ -32,12 +32,6 @@ class Pair:
         await self.of_primary.wait(1, 5000)
         await self.raw.execute_command("REPLICAOF", "NO", "ONE")
 
-    async def demote(self) -> None:
-        """The primary becomes a replica of its successor and loses its data and clients, as a sentinel does it."""
-        await self.of_primary.config_set("masterauth", self.replica.password)
-        await self.of_primary.execute_command("REPLICAOF", "127.0.0.1", self.replica.port)
-        await self.of_primary.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-
     def promote(self, connectors: Iterable[RedisConnector]) -> None:
         """The primary dies, and the connectors find the replica."""
         self.primary.process.kill()

@@ -1,4 +1,4 @@
-"""A real S3 server, moto's, with buckets in memory, behind a relay that can hold responses back."""
+"""A real S3 server, moto's, with buckets in memory, behind a relay that records requests."""
 
 from __future__ import annotations
 
@@ -34,11 +34,6 @@ class S3:
 
     direct: str
     url: str = ""
-    sent: int = 0
-    """Bytes that the relay has sent to clients."""
-    hold_after: int | None = None
-    """Bytes of a connection after which the relay holds it until `release` is set."""
-    release: threading.Event = field(default_factory=threading.Event)
     requests: list[bytes] = field(default_factory=list)
     """The heads of all requests through the relay."""
 
@@ -101,10 +96,7 @@ def serve() -> Iterator[S3]:
             with socket.create_server(("127.0.0.1", 0)) as listener:
                 server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
                 threading.Thread(target=_accept, args=(server, listener, port), daemon=True).start()
-                try:
-                    yield server
-                finally:
-                    server.release.set()
+                yield server
         finally:
             process.kill()
             process.wait()
@@ -124,7 +116,7 @@ def _accept(server: S3, listener: socket.socket, port: int) -> None:
             client, _ = listener.accept()
             upstream = socket.create_connection(("127.0.0.1", port))
             threading.Thread(target=_requests, args=(server, client, upstream), daemon=True).start()
-            threading.Thread(target=_responses, args=(server, upstream, client), daemon=True).start()
+            threading.Thread(target=_responses, args=(upstream, client), daemon=True).start()
 
 
 def _requests(server: S3, client: socket.socket, upstream: socket.socket) -> None:
@@ -135,13 +127,8 @@ def _requests(server: S3, client: socket.socket, upstream: socket.socket) -> Non
         upstream.shutdown(socket.SHUT_WR)
 
 
-def _responses(server: S3, upstream: socket.socket, client: socket.socket) -> None:
-    sent = 0
+def _responses(upstream: socket.socket, client: socket.socket) -> None:
     with contextlib.suppress(OSError), contextlib.ExitStack() as closing:
         closing.callback(client.shutdown, socket.SHUT_RDWR)
         while data := upstream.recv(PIECE):
             client.sendall(data)
-            sent += len(data)
-            server.sent += len(data)
-            if server.hold_after is not None and sent > server.hold_after:
-                server.release.wait()
