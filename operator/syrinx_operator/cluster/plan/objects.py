@@ -1,5 +1,6 @@
 """Building blocks of manifests: metadata, hashes, records, defaults; and the comparison with live objects. Pure."""
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -91,12 +92,15 @@ def omit_empty(**fields: Any) -> Manifest:
 def non_defaults(part: Struct) -> dict[str, Any]:
     """Returns the fields that differ from their defaults, so that a field added in a later version changes nothing."""
     found = {}
-    for field in msgspec.structs.fields(part):
+    for field in _fields(type(part)):
         value = getattr(part, field.name)
         default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
         if value != default:
             found[field.encode_name] = _to_json(value)
     return found
+
+
+_fields = functools.cache(msgspec.structs.fields)  # Which evaluates all annotations.
 
 
 def _to_json(value: Any) -> Any:
