@@ -69,7 +69,8 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imports(module: str) -> set[str]:
+@cache
+def imports(module: str) -> frozenset[str]:
     """Names that a module imports, inside functions and type-checking blocks too."""
     tree = ast.parse(modules()[module].read_text())
     is_package = modules()[module].name == "__init__.py"
@@ -81,15 +82,16 @@ def imports(module: str) -> set[str]:
             base = module.split(".")[: len(module.split(".")) - node.level + is_package] if node.level else []
             source = ".".join([*base, *([node.module] if node.module else [])])
             found |= {f"{source}.{alias.name}" for alias in node.names}
-    return found
+    return frozenset(found)
 
 
-def internal(module: str) -> set[str]:
+@cache
+def internal(module: str) -> frozenset[str]:
     """The project's modules that a module imports."""
     found = set()
     for name in imports(module):
         found.add(name if name in modules() else name.rpartition(".")[0])
-    return (found & modules().keys()) - {module}
+    return frozenset(found & modules().keys()) - {module}
 
 
 def room(module: str) -> str:

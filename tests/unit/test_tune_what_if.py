@@ -1,5 +1,6 @@
 """`syrinx tune --what-if`: the grammar of questions, what an answer depends on, and the answer itself."""
 
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -122,9 +123,18 @@ def test_what_cannot_be_answered(state, asked, problem):
         question_of(view(state), asked)
 
 
-def answer(text, **fields):
+TOO_MUCH = "rate=60,mix=CustomVoice:1,frames=50"
+
+
+@cache
+def lines(text):
+    """Returns the lines of an answer."""
+    return what_if_lines(view(), parse_what_if(text))
+
+
+def answer(text):
     """Returns the rows of an answer's table: (in force, best)."""
-    shown = what_if_lines(view(**fields), parse_what_if(text))
+    shown = lines(text)
     start = shown.index("") + 2
     return {line[:27].strip(): line[27:].split("  ") for line in shown[start:]}
 
@@ -135,17 +145,15 @@ def ratios(table):
 
 
 def test_one_talker_serves_little_of_a_load_that_four_serve():
-    alone = ratios(answer("rate=60,mix=CustomVoice:1,frames=50"))
+    alone = ratios(answer(TOO_MUCH))
     assert alone[0] <= alone[1] < 50
     four = ratios(answer("rate=60,mix=CustomVoice:1,frames=50,talkers=4,codecs=4"))
     assert four[1] > 99
 
 
 def test_a_load_beyond_the_capacity_is_named():
-    too_much = what_if_lines(view(), parse_what_if("rate=100,mix=CustomVoice:1,frames=50"))
-    little = what_if_lines(view(), parse_what_if("rate=1,mix=CustomVoice:1,frames=50"))
-    assert "The load exceeds the capacity of these replicas" in too_much[-1]
-    assert not any("exceeds" in line for line in little)
+    assert "The load exceeds the capacity of these replicas" in lines(TOO_MUCH)[-1]
+    assert not any("exceeds" in line for line in lines("rate=1,mix=CustomVoice:1,frames=50"))
 
 
 def test_a_replica_is_used_as_much_as_its_full_steps_and_calls_take():
