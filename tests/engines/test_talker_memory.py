@@ -3,6 +3,7 @@
 import support.interpreter  # noqa: F401, I001 (before any kernel)
 
 import gc
+from functools import cache
 
 import msgspec
 import pytest
@@ -10,10 +11,10 @@ import torch
 from gpu.checkpoint import SIZES, talker_settings
 
 from syrinx_stages.kernels.recorder import GraphRecorder
-from syrinx_stages.model.config import ModelConfig
+from syrinx_stages.model.config import ModelConfig, TalkerConfig
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.talker.model_runner import ModelRunner, resident_bytes
-from syrinx_stages.talker.packed import pack
+from syrinx_stages.talker.packed import PackedTalker, pack
 from syrinx_stages.talker.prefill import prefill_shapes
 
 META = torch.device("meta")
@@ -29,12 +30,18 @@ def allocated() -> int:
     return sum({each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in tensors}.values())
 
 
+@cache
+def weights_of(size: str) -> tuple[PackedTalker, TalkerConfig]:
+    """Returns the weights of a checkpoint of this size, and its configuration."""
+    config = msgspec.convert(talker_settings(size, 0), ModelConfig).talker_config
+    with META, torch.inference_mode():
+        return pack(Talker(config).to(torch.bfloat16)), config
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("resident", [16, 1024])
 def test_requests_and_steps_need_no_more_than_resident_bytes(size: str, resident: int) -> None:
-    config = msgspec.convert(talker_settings(size, 0), ModelConfig).talker_config
-    with META, torch.inference_mode():
-        weights = pack(Talker(config).to(torch.bfloat16))
+    weights, config = weights_of(size)
     before = allocated()
     runner = ModelRunner(weights, config, GraphRecorder(META), resident)
     _steps = [runner.new_frame(rows) for rows in runner.batch_sizes]

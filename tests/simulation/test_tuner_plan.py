@@ -1,4 +1,4 @@
-"""Choosing a setting by the model. `tests/simulation` checks the choice against brute force."""
+"""Choosing a setting by the model. `test_simulated_tuning.py` checks the choice against brute force."""
 
 from datetime import UTC, datetime
 

@@ -1,5 +1,6 @@
 """How many replicas the tuner decides for a load. What a replica can serve is scripted, as is what the model says."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 import pytest
@@ -88,10 +89,10 @@ class Service(World):
 
     def _replica(self, name, requests):
         found = super()._replica(name, requests)
-        count = sum(each.startswith(found.stage) for each in self.restarts)
-        return replace(found, ready=self.is_ready(name), frames=found.frames // count)
+        return replace(found, ready=self.is_ready(name), frames=found.frames // self.numbers[found.stage])
 
     def evidence(self, since, until):
+        self.numbers = Counter(name.partition("-")[0] for name in self.restarts)
         starting = [name for name in self.restarts if not self.is_ready(name)]
         found = super().evidence(since, until)
         return replace(found, disruption=f"{starting[0]} is not ready" if starting else found.disruption)
