@@ -287,10 +287,11 @@ def test_stages_accept_their_start_configuration(name, live, drain, resident):
     assert all(len(key.name) <= 63 for key in objects(plan))
 
 
-@pytest.mark.parametrize("names", [*itertools.product(DOCUMENTS, repeat=2)], ids=" then ".join)
-def test_immutable_fields_never_change_and_an_applied_plan_is_stable(names):
+@pytest.mark.parametrize(("number", "first"), enumerate(DOCUMENTS))
+def test_immutable_fields_never_change_and_an_applied_plan_is_stable(number, first):
+    """Whichever document follows which."""
     observed, kept = EMPTY, {}
-    for name in (*names, names[0]):
+    for name in (first, *itertools.chain.from_iterable((other, first) for other in DOCUMENTS[number:])):
         subject = msgspec.convert({**document(name), "metadata": {"name": "demo"}}, TTSPipeline)
         plan = planned(subject, observed)
         for key, fields in objects_kept_for_life(plan).items():
