@@ -188,9 +188,11 @@ def test_equal_scores_greedy_takes_the_first_and_top_k_keeps_all() -> None:
     greedy, tied = Sampling(residual_temperature=0.0), Sampling(residual_top_k=2)
     case = SamplingCase([greedy] * 2 + [tied] * 12, [*SEEDS, *range(6)])
     x, sum_of_squares = torch.zeros(case.count, WIDTH), torch.zeros(case.count, 1)
-    sampling.sample_residual_code(case.rows, torch.zeros(case.count, CODES), 3, None, case.codes, x, sum_of_squares)
+    scores = torch.zeros(case.count, CODES)
+    scores[1, 7] = 0.01
+    sampling.sample_residual_code(case.rows, scores, 3, None, case.codes, x, sum_of_squares)
     numbers = uniforms(torch.tensor(case.seeds), torch.full((case.count,), FRAMES))[:, 3]
-    assert case.codes[:2, 3].tolist() == [0, 0]
+    assert case.codes[:2, 3].tolist() == [0, 7]
     assert case.codes[2:, 3].tolist() == (numbers[2:] * CODES).long().tolist()
 
 

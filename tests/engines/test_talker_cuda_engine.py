@@ -191,6 +191,9 @@ def test_row_without_a_free_page_waits(eager: EagerTalkerEngine, make: Make) -> 
     assert read == [{"short": shorts[0], "full": fulls[0]}, {"short": shorts[1]}]
     pages.free(others)
     assert engine.read(engine.launch(["full"])) == {"full": fulls[1]}
+    before = engine.launch(["full"])
+    engine.admit(prepared[1:])
+    assert engine.read(before) == {}, "a request that was admitted anew has no frame of an earlier step"
 
 
 @pytest.mark.night

@@ -39,7 +39,7 @@ def served(bad: int, requests: int, label: str = "") -> dict[tuple[str, str], Ou
 
 class World(Scripted):
     """The tuner and its pipeline. The model always says that `proposal` is best: it serves `gain` more of the requests
-    well, and of another load `more`."""
+    well, and of another load `more`. It was wrong by `error` before."""
 
     def __init__(
         self,
@@ -50,11 +50,12 @@ class World(Scripted):
         gain: float = 0.04,
         more: float = 0.0,
         start: float = 0.0,
+        error: float = 0.0,
         **fields,
     ) -> None:
         self.policy = policy or auto()
         super().__init__(bad, self.policy.requested, **fields)
-        self.proposal, self.gain, self.more = proposal, gain, more
+        self.proposal, self.gain, self.more, self.error = proposal, gain, more, error
         self.questions: list[Question] = []
         self.state = State()
         self.decisions: list[Decision] = []
@@ -67,7 +68,7 @@ class World(Scripted):
             return None
         now = Forecast(question.current, question.observed_well, 0.5, question.observed_well)
         best = Forecast(self.proposal, min(1.0, now.well + self.gain), 0.5, now.score + self.gain + self.more)
-        return Answer(now, best, 0.0)
+        return Answer(now, best, self.error)
 
     def ask_capacity(self, question: Question, target: float) -> Capacity | None:
         raise AssertionError("nothing is scaled")

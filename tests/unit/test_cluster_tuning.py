@@ -10,8 +10,9 @@ from support.cluster_plan import CONFIG, EMPTY, after, objects, owner_of, pipeli
 from support.cluster_status import OWNER
 from support.cluster_status import Cluster as StatusCluster
 from support.tuning import earlier_state, trial
-from syrinx_operator.cluster import tuning
+from syrinx_operator.cluster import names, tuning
 from syrinx_operator.cluster.plan import plan
+from syrinx_operator.cluster.scaling import permitted
 from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, Problem
 from syrinx_operator.resource.knobs import Identity, Knob, Setting, live_settings, setting_of
 from syrinx_operator.resource.spec import CaptureShape, CodecSpec
@@ -30,6 +31,7 @@ from syrinx_operator.resource.tuning_status import (
     Tried,
 )
 from syrinx_operator.tuner.decide import Decision
+from syrinx_operator.tuner.policy import policy_of
 from syrinx_stages.contract.settings import ReportedSettings
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -356,3 +358,15 @@ def test_an_unreported_device_keeps_the_previous_identity():
     assert cluster.identity(devices(cluster, **{"demo-codec-2": ""}), before) == before
     assert cluster.identity({}, before) == before
     assert cluster.identity({}, msgspec.structs.replace(before, image="another")) != before
+
+
+@pytest.mark.parametrize(
+    ("spec", "others"), [({"codec": {"autoscaling": {"maxReplicas": 8}}}, {CODEC}), ({"topology": "Colocated"}, set())]
+)
+def test_a_stage_that_another_autoscaler_scales_is_not_scaled(spec, others):
+    slo = {"ttfa": [{"taskType": "CustomVoice", "ttfaP95Ms": 200}]}
+    subject = pipeline({"slo": slo, "talker": {"autoscaling": {"maxReplicas": 8}}, **spec})
+    policy, owner = policy_of(subject.spec), owner_of(subject)
+    assert permitted(policy, owner, EMPTY) == policy
+    taken = msgspec.structs.replace(EMPTY, autoscaled=frozenset({names.workload_key("demo", TALKER)}))
+    assert permitted(policy, owner, taken).scales.keys() == others

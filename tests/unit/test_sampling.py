@@ -62,13 +62,13 @@ def test_eos_is_suppressed_before_min_frames() -> None:
     assert [code == EOS for code in codes.tolist()] == [False, False, False, True, True]
 
 
-@pytest.mark.parametrize("temperature", [1e-300, 1e-45, 1e-38, 1e-31, 1e-29, 1e-6])
+@pytest.mark.parametrize("temperature", [0.0, 1e-300, 1e-45, 1e-38, 1e-31, 1e-29, 1e-6])
 def test_tiny_temperature_is_greedy(temperature: float) -> None:
     """NaN probabilities would give an id without an embedding, which on a GPU ends the process."""
-    scores = torch.tensor([[-300.0, 41.5, 300.0, -torch.inf], [7.0, -7.0, 0.0, 6.5]])
-    numbers = torch.tensor([[0.999], [0.5]], dtype=torch.float64)
+    scores = torch.tensor([[-300.0, 41.5, 300.0, -torch.inf], [7.0, -7.0, 0.0, 6.5], [1.0, 1.04, 1.02, 1.05]])
+    numbers = torch.tensor([[0.999], [0.5], [0.001]], dtype=torch.float64)
     for top_k, top_p in [(0, 1.0), (3, 1.0), (0, 0.5)]:
-        assert LogitFilter([(temperature, top_k, top_p)] * 2, CPU).sample(scores, numbers).tolist() == [2, 0]
+        assert LogitFilter([(temperature, top_k, top_p)] * 3, CPU).sample(scores, numbers).tolist() == [2, 0, 3]
 
 
 def test_temperature_zero_is_greedy_for_its_row() -> None:
