@@ -319,3 +319,29 @@ def test_rows_answer_as_if_they_had_always_been_there(steps: list[tuple[int, str
     found, expected = rows.due(NOW, 0.1, 0.01), fresh.due(NOW, 0.1, 0.01)
     assert {each.id: frames for each, frames in found[0]} == {each.id: frames for each, frames in expected[0]}
     assert found[1] == expected[1]
+
+
+@pytest.mark.parametrize(
+    ("ready", "frames"),
+    [
+        (row("about to underrun with less than half a chunk", pending=3, decoded=8, age=2.0), 3),
+        (row("with less than a chunk in all", pending=1, input_ended=True), 1),
+        (row("of a talker that is quick enough", pending=3, first_codes_at=NOW - 2 * 0.08), 2),
+        (row("of a talker that is too slow", pending=3, first_codes_at=NOW - 2 * 0.10), 0),
+    ],
+    ids=lambda value: getattr(value, "id", ""),
+)
+def test_a_row_that_is_alone_starts(ready: Row, frames: int) -> None:
+    chosen = call([ready])
+    assert (chosen.frames if chosen else (0,)) == (frames,)
+
+
+def test_a_ramp_of_one_chunk_starts_with_it() -> None:
+    assert call([row("a", pending=8)], CodecSettings(chunk_ramp=(8,))) == Call(("a",), (8,), (1, 8), "eager")
+
+
+def test_a_stream_that_is_late_already_shortens_no_call() -> None:
+    late = row("late", pending=0, decoded=4, age=2.0)
+    rows = Rows([late, *(row(name, pending=2, decoded=2) for name in ("a", "b"))])
+    chosen = schedule(rows, NOW, SETTINGS, (), 0, seconds_per_frame=0.01).call
+    assert chosen is not None and chosen.ids == ("a", "b")
