@@ -137,3 +137,10 @@ def test_a_stream_without_an_end_is_dropped_with_its_request() -> None:
     written.forget("one")
     assert not written.last_written()
     assert missing(written, last, STREAM_CREATED) is None
+
+
+def test_a_later_claim_goes_on_where_the_stream_stood_at_the_claim() -> None:
+    written, claim = Journal(CODES), claimed(CODES)
+    add(written, claim, CODES, 1, 2)
+    assert written.last_position(claim) == Position(2)
+    assert written.last_position(claimed(CODES, start=Position(1), epoch=2)) == Position(1)

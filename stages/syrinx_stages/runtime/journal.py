@@ -20,6 +20,7 @@ class _Stream:
     def __init__(self, fence: Fence, written: Position) -> None:
         self.fence = fence
         self.entries: deque[Append] = deque()
+        """Never empty: the journal adds the first one at once, and keeps the last one."""
         self.written = written
         """Position up to which Redis has accepted the entries at least once."""
 
@@ -39,7 +40,7 @@ class Journal:
     def last_position(self, claim: Claim) -> Position:
         """Returns the position of the last entry added under a claim, else where the stream stood at the claim."""
         stream = self._streams.get(claim.request.id)
-        if stream is None or stream.fence != claim.fence or not stream.entries:
+        if stream is None or stream.fence != claim.fence:
             return claim.fence.start(self._kind)
         return stream.entries[-1].position
 
@@ -96,7 +97,7 @@ class Journal:
     def forget(self, request_id: str) -> None:
         """Drops a stream that is written no further; one with an end is kept for `KEEP_SECONDS` after it."""
         stream = self._streams.get(request_id)
-        if stream is not None and not (stream.entries and isinstance(stream.entries[-1].entry, End)):
+        if stream is not None and not isinstance(stream.entries[-1].entry, End):
             self._drop(request_id)
 
     def discard(self, append: Append) -> None:
