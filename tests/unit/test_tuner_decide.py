@@ -190,7 +190,7 @@ def test_an_edit_comes_into_force_at_once(phase):
 
 def test_narrower_bounds_take_back_what_is_outside():
     world = World(better(BAD, WELL)).until(lambda w: "Settled" in w.events)
-    world.policy = replace(world.policy, rows={knob: (1, 2) for knob in world.policy.rows})
+    world.policy = replace(world.policy, rows={**world.policy.rows, Knob.TALKER_ROWS: (1, 2)})
     world.evaluate()
     assert world.setting == BASE
 
@@ -308,3 +308,10 @@ def test_a_model_that_was_wrong_must_promise_more_for_the_next_trial(error, tria
     world = World(better(BAD, BAD), error=error).until(tried, 2 * MAX_TRIAL_SECONDS)
     world.until(lambda w: w.state.trial_count == 2, 4 * HOUR, must=False)
     assert world.state.trial_count == trials
+
+
+def test_another_image_ends_a_trial():
+    world = World(better(BAD, WELL)).until(in_phase("Trial"))
+    world.identity = replace(world.identity, image="syrinx 0.2.0")
+    world.evaluate()
+    assert world.verdicts == ["Superseded"] and world.is_plain
