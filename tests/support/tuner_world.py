@@ -39,7 +39,7 @@ def served(bad: int, requests: int, label: str = "") -> dict[tuple[str, str], Ou
 
 class World(Scripted):
     """The tuner and its pipeline. The model always says that `proposal` is best: it serves `gain` more of the requests
-    well, and of another load `more`. It was wrong by `error` before."""
+    well, and of another load `more`. It was wrong by `doubt` before."""
 
     def __init__(
         self,
@@ -50,12 +50,12 @@ class World(Scripted):
         gain: float = 0.04,
         more: float = 0.0,
         start: float = 0.0,
-        error: float = 0.0,
+        doubt: float = 0.0,
         **fields,
     ) -> None:
         self.policy = policy or auto()
         super().__init__(bad, self.policy.requested, **fields)
-        self.proposal, self.gain, self.more, self.error = proposal, gain, more, error
+        self.proposal, self.gain, self.more, self.doubt = proposal, gain, more, doubt
         self.questions: list[Question] = []
         self.state = State()
         self.decisions: list[Decision] = []
@@ -68,7 +68,7 @@ class World(Scripted):
             return None
         now = Forecast(question.current, question.observed_well, 0.5, question.observed_well)
         best = Forecast(self.proposal, min(1.0, now.well + self.gain), 0.5, now.score + self.gain + self.more)
-        return Answer(now, best, self.error)
+        return Answer(now, best, self.doubt)
 
     def ask_capacity(self, question: Question, target: float) -> Capacity | None:
         raise AssertionError("nothing is scaled")

@@ -303,9 +303,9 @@ def test_captures_are_only_recommended_in_that_mode():
     assert world.setting == BASE
 
 
-@pytest.mark.parametrize(("error", "trials"), [(0.0, 2), (0.5, 1)])
-def test_a_model_that_was_wrong_must_promise_more_for_the_next_trial(error, trials):
-    world = World(better(BAD, BAD), error=error).until(tried, 2 * MAX_TRIAL_SECONDS)
+@pytest.mark.parametrize(("doubt", "trials"), [(0.0, 2), (0.5, 1)])
+def test_a_model_that_was_wrong_must_promise_more_for_the_next_trial(doubt, trials):
+    world = World(better(BAD, BAD), doubt=doubt).until(tried, 2 * MAX_TRIAL_SECONDS)
     world.until(lambda w: w.state.trial_count == 2, 4 * HOUR, must=False)
     assert world.state.trial_count == trials
 
