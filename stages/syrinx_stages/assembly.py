@@ -28,7 +28,8 @@ def build_talker(config: StageConfig, connector: StageConnector, metrics: Metric
         with refuse_out_of_memory(device, "the talker's weights and state"):
             return IMPLEMENTATION.load_talker_engine(config, device, live)
 
-    return TalkerService(connector, load, config.replica, config.max_resident, live, metrics), None
+    reading = IMPLEMENTATION.describe(config.model).reading
+    return TalkerService(connector, load, config.replica, config.max_resident, live, metrics, reading=reading), None
 
 
 def build_codec(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[CodecService, None]:

@@ -8,10 +8,9 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from support import marks, small_talker
+from support import small_talker
 from torch import Tensor
 
-from syrinx_stages.contract.frames import IMPLAUSIBLE_NATS, encode_marks
 from syrinx_stages.contract.messages import Sampling
 from syrinx_stages.kernels import sampling
 from syrinx_stages.kernels.metadata import FRAME, RING, SLOT, TEXT
@@ -44,7 +43,7 @@ SAMPLINGS = [
     Sampling(min_frames=0),
     Sampling(min_frames=6),
 ]
-FRAMES, MARKS = 5, 4
+FRAMES = 5
 
 
 class SamplingCase:
@@ -61,7 +60,6 @@ class SamplingCase:
             params=torch.full((slots, 2, sampling.NUM_SAMPLING_PARAMS), torch.nan),
             seeds=torch.full((slots,), 77, dtype=torch.int64),
             seen=torch.ones(slots, VOCABULARY, dtype=torch.int8),
-            marks=torch.full((slots, MARKS), -99, dtype=torch.int16),
         )
         self.rows.metadata[:, SLOT.value], self.rows.metadata[:, FRAME.value] = self.slots, FRAMES
         self.rows.params[self.slots] = torch.tensor([sampling_params(item) for item in samplings])
@@ -69,8 +67,7 @@ class SamplingCase:
         self.seen = torch.rand(self.count, VOCABULARY, generator=random) < 0.2
         self.rows.seen[self.slots] = self.seen.to(torch.int8)
         self.codes = torch.full((self.count, CODE_GROUPS), -1, dtype=torch.int32)
-        self.sampler = Sampler(samplings, seeds, CONFIG, CPU)
-        self.model = self.sampler.step(torch.full((self.count,), FRAMES))
+        self.model = Sampler(samplings, seeds, CONFIG, CPU).step(torch.full((self.count,), FRAMES))
 
 
 def all_combinations() -> SamplingCase:
@@ -142,17 +139,6 @@ def test_code_0_is_the_one_that_the_model_samples() -> None:
     assert case.model.code0(logits, case.seen).tolist() == expected.tolist()
 
 
-def test_marks_are_those_of_the_model_and_in_their_slots() -> None:
-    case = SamplingCase(SAMPLINGS, list(range(len(SAMPLINGS))))
-    logits = scores(case, VOCABULARY, 4)
-    logits[:, EOS] = 1.0
-    sample_code0(case, logits)
-    adjusted = case.model.code0_scores(logits, case.seen)
-    expected = case.sampler.marks(logits, adjusted, case.codes[:, 0].long())
-    marks.assert_close(case.rows.marks[case.slots, FRAMES % MARKS].numpy().view(np.uint16).tolist(), expected)
-    assert (case.rows.marks != -99).sum() == case.count
-
-
 def test_special_ids_are_never_sampled_and_eos_not_before_min_frames() -> None:
     case = SamplingCase([Sampling(min_frames=FRAMES + late) for late in (0, 1)] * 2, [1, 2, 3, 4])
     logits = scores(case, VOCABULARY, 3)
@@ -213,34 +199,6 @@ def test_random_numbers_are_the_models_in_24_bits(group: int) -> None:
     _numbers[(len(seeds),)](seeds, frames, out, GROUP=group)
     expected = torch.floor(uniforms(seeds, frames.long())[:, group] * 2**24) / 2**24
     assert torch.equal(out.double(), expected)
-
-
-@triton.jit
-def _encoded(scores, ends, codes, temperatures, out, N: tl.constexpr):
-    row, id = tl.program_id(0), tl.arange(0, N)
-    score, end, code = tl.load(scores + row * N + id), tl.load(ends + row), tl.load(codes + row)
-    tl.store(out + row, sampling.encode_mark(score, end, code, id, tl.load(temperatures + row)))
-
-
-def test_mark_of_any_code_and_end() -> None:
-    count, size, random = 64, 32, torch.Generator().manual_seed(0)
-    values = 4 * torch.randn(count, size, generator=random)
-    values[::2, ::3] = -torch.inf
-    ends = torch.linspace(-30, 300, count)
-    # The most likely code, or the least likely one with any probability.
-    codes = torch.where(torch.arange(count) % 4 < 2, values.argmax(1), values.masked_fill(values.isinf(), 99).argmin(1))
-    temperatures = torch.tensor([0.5, 1.0, 2.0, 0.9]).repeat(count // 4)
-    out = torch.empty(count, dtype=torch.int32)
-    _encoded[(count,)](values, ends, codes, temperatures, out, N=size)
-    scaled = (values / temperatures[:, None]).double()
-    log_p = scaled.log_softmax(1)
-    entropy = -(log_p.exp() * log_p).nan_to_num().sum(1)
-    surprise = -log_p.gather(1, codes[:, None]).squeeze(1)
-    hazard = torch.nn.functional.softplus(ends / temperatures - scaled.logsumexp(1))
-    implausible = surprise > entropy + IMPLAUSIBLE_NATS
-    assert 10 < implausible.sum() < count - 10
-    expected = encode_marks(hazard.numpy(), implausible.numpy(), entropy.numpy())
-    marks.assert_close(out.tolist(), expected.tolist())
 
 
 @triton.jit

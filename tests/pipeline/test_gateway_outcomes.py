@@ -47,9 +47,8 @@ CASES = {
     "a compressed stream": (Script(), {"response_format": "mp3"}, "well"),
     "a stage fails": (Script(frames=4, end=ERROR), {"stream_format": "sse"}, "failed"),
     "a stage refuses the text": (Script(frames=0, end=REFUSAL), {}, "void"),
-    "a limit that no client asked for": (Script(end=End(EndReason.LENGTH)), {}, "runaway"),
     "the limit of the client": (Script(end=End(EndReason.LENGTH)), {"max_new_tokens": 10}, "well"),
-    "the guard": (Script(end=End(EndReason.RUNAWAY)), {"max_new_tokens": 100}, "runaway"),
+    "a segment that went wrong": (Script(end=End(EndReason.INCOMPLETE)), {}, "incomplete"),
 }
 
 

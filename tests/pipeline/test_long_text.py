@@ -1,4 +1,4 @@
-"""Texts of several parts, spoken by real processes as one stream."""
+"""Texts of several segments, spoken by real processes as one stream."""
 
 import asyncio
 import base64
@@ -23,8 +23,10 @@ from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.silence import AUDIBLE_PEAK
-from syrinx_stages.gateway.long_speech import _SEED_STEP, _SEEDS, Seam
-from syrinx_stages.gateway.parts import PARAGRAPH_SECONDS, SENTENCE_SECONDS, divide
+from syrinx_stages.gateway.seam import Seam
+from syrinx_stages.model.describe import describe
+from syrinx_stages.normalization.segments import PARAGRAPH_SECONDS, SENTENCE_SECONDS, divide
+from syrinx_stages.talker.speech import take_seed
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -36,8 +38,7 @@ TEXT = (
     "\n\nWe walked along the quiet road until the sun went down. Nobody knew where the small boat had gone. "
     "The children were waiting for their mother at the station. At last the train came, and everybody was glad."
 )
-"""Little more than what is one part."""
-PARTS = list(divide(TEXT, single_sentences=True))
+SEGMENTS = list(divide(TEXT, describe("bundled").reading.segment_size, single_sentences=True))
 
 
 class Running:
@@ -64,7 +65,7 @@ class Running:
         return sum(float(value) for value in re.findall(rf"^{pattern} (\S+)$", text, re.MULTILINE))
 
     async def streams(self) -> int:
-        """Returns how many requests have streams in Redis."""
+        """Returns how many requests have a stream of audio in Redis."""
         return len([key async for key in self.store.scan_iter("*:audio", _type="stream") if key.count(b":") > 3])
 
 
@@ -97,20 +98,20 @@ async def undisturbed(running: Running) -> bytes:
     return await running.speak()
 
 
-async def test_a_long_text_is_its_parts_with_silence_between_them(running: Running, undisturbed: bytes) -> None:
-    """Each part is bit for bit what it is alone, so that nothing is lost or doubled."""
-    assert [part.pause for part in PARTS] == [SENTENCE_SECONDS, PARAGRAPH_SECONDS, *[SENTENCE_SECONDS] * 3, 0.0]
+async def test_a_long_text_is_its_segments_with_silence_between_them(running: Running, undisturbed: bytes) -> None:
+    """Each segment is bit for bit what it is alone, so that nothing is lost or doubled."""
+    assert [each.pause for each in SEGMENTS] == [SENTENCE_SECONDS, PARAGRAPH_SECONDS, *[SENTENCE_SECONDS] * 3, 0.0]
     seam, expected = Seam(), b""
-    for number, part in enumerate(PARTS):
-        alone = await running.speak(part.text, seed=(SEED + number * _SEED_STEP) % _SEEDS)
+    for number, segment in enumerate(SEGMENTS):
+        alone = await running.speak(segment.text, seed=take_seed(SEED, number, 0))
         seam.add(alone)
-        expected += alone + (seam.pause(part.pause) if part.pause else b"")
+        expected += alone + (seam.pause(segment.pause) if segment.pause else b"")
     assert undisturbed == expected
 
 
 async def test_max_new_tokens_limits_the_whole_text(running: Running, undisturbed: bytes) -> None:
     """The audio is the beginning of that without a limit, and ends within the second sentence."""
-    first = await running.speak(PARTS[0].text)
+    first = await running.speak(SEGMENTS[0].text)
     limit = len(first) // FAMILY.frame_bytes + 10
     limited = await running.speak(max_new_tokens=limit)
     assert len(first) < len(limited) < len(undisturbed) and undisturbed.startswith(limited[: len(first)])
@@ -126,7 +127,7 @@ async def test_no_seam_clicks(undisturbed: bytes) -> None:
     silent = np.abs(samples) < AUDIBLE_PEAK
     edges = np.flatnonzero(np.diff(np.concatenate(([0], silent, [0]))))
     pauses = [(start, end) for start, end in edges.reshape(-1, 2) if end - start > 0.3 * FAMILY.sample_rate]
-    assert len(pauses) >= len(PARTS) - 1
+    assert len(pauses) >= len(SEGMENTS) - 1
     for start, end in pauses:
         around = samples[max(0, start - 240) : end + 240]
         assert np.abs(np.diff(around)).max() < 1_500
@@ -136,7 +137,7 @@ async def test_no_seam_clicks(undisturbed: bytes) -> None:
 async def test_killing_all_replicas_of_a_stage_does_not_change_the_audio(
     running: Running, undisturbed: bytes, stage: str
 ) -> None:
-    """In the second part or later."""
+    """In the second segment or later."""
     killed: list[int] = []
 
     def on_chunk(seconds: int) -> None:
@@ -150,16 +151,16 @@ async def test_killing_all_replicas_of_a_stage_does_not_change_the_audio(
     assert len(killed) == 2
 
 
-async def test_at_most_two_parts_are_in_flight(running: Running) -> None:
+async def test_a_long_text_is_one_request(running: Running) -> None:
     speaking = asyncio.create_task(running.speak(TEXT * 2))
     counts = set()
     while not speaking.done():
         counts.add(await running.streams())
         await asyncio.sleep(0.02)
-    assert await speaking and max(counts) <= 2 and 1 in counts
+    assert await speaking and counts <= {0, 1} and 1 in counts
 
 
-async def test_a_client_that_leaves_ends_all_parts(running: Running) -> None:
+async def test_a_client_that_leaves_ends_all_segments(running: Running) -> None:
     class Left(Exception):
         pass
 

@@ -108,7 +108,7 @@ async def test_small_steps_run_one_at_a_time() -> None:
         # How many rows a step has depends on when they are claimed.
         async with asyncio.timeout(DEADLINE):
             for number in itertools.count():
-                large = (request(f"large {number} {index}") for index in range(4))
+                large = (request(f"large {number} {index}", live=False) for index in range(4))
                 await asyncio.gather(*(synthesize(stages.connector(), each) for each in large))
                 if talker.max_in_flight == 2:
                     break
@@ -133,7 +133,7 @@ async def test_waiting_requests_are_prefilled_in_one_call(
     async with pipelined() as stages:
         talker = worker_of(stages, "talker")
         first = asyncio.create_task(synthesize(stages.connector(), request("a", LONG_TEXT, live=False)))
-        await until(lambda: "a" in talker.rows and talker.rows["a"].produced > 20, "it has generated 20 frames")
+        await until(lambda: "a" in talker.rows and talker.rows["a"].take.length > 20, "it has generated 20 frames")
         with holding(talker.engine):
             others = [
                 asyncio.create_task(synthesize(stages.connector(), request(f"r{index}", TEXTS[2])))

@@ -27,6 +27,7 @@ from syrinx_stages.runtime.settings import SettingsUpdate
 from syrinx_stages.runtime.worker import Worker
 from syrinx_stages.talker import holding
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
+from syrinx_stages.talker.speech import BEGINNING
 
 NEIGHBOURS = (
     "Her brother opened a window.",
@@ -316,7 +317,8 @@ async def test_codes_that_never_match_their_checksum_end_the_stream() -> None:
         await stages.codec()
         connector = stages.connector()
         await submit(connector, request("a"))
-        wrong = StreamEntry("a", StreamKind.CODES, Position(1), Codes(CODES[:FRAME_BYTES], checksum=1))
+        codes = Codes(CODES[:FRAME_BYTES], segment=BEGINNING, checksum=1)
+        wrong = StreamEntry("a", StreamKind.CODES, Position(1), codes)
         assert await Owner(connector).append([wrong]) == [None]
         received = await receive(connector, "a")
     finally:

@@ -14,7 +14,7 @@ from syrinx_stages.codec import rows as codec_rows
 from syrinx_stages.connector.base import Behind, Gone, StreamEntry
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Position, StreamKind
-from syrinx_stages.contract.messages import EndReason, RunawayGuard, SpeechRequest, Text, TextEnd
+from syrinx_stages.contract.messages import EndReason, SpeechRequest, Text, TextEnd
 from syrinx_stages.talker import scheduler
 
 TEXT = "The old teacher found two heavy bags. Who carried them after the storm?"
@@ -22,12 +22,12 @@ BEGINNING = "The old teacher "
 
 
 def streamed(name: str, **fields: object) -> SpeechRequest:
-    defaults = {"text": BEGINNING, "streams_text": True, "non_streaming_text": False, "guard": RunawayGuard()}
+    defaults = {"text": BEGINNING, "streams_text": True, "non_streaming_text": False, "is_divided": False}
     return request(name, **{**defaults, **fields})
 
 
 def whole(name: str, text: str = TEXT) -> SpeechRequest:
-    return request(name, text, non_streaming_text=False, guard=RunawayGuard(max_frames=200))
+    return request(name, text, non_streaming_text=False, is_divided=False)
 
 
 class Writer:
@@ -42,7 +42,7 @@ class Writer:
         return await self._append(Position(self.at), Text(text))
 
     async def end(self) -> Gone | Behind | None:
-        return await self._append(Position(self.at, END_SEQUENCE), TextEnd(RunawayGuard(max_frames=200)))
+        return await self._append(Position(self.at, END_SEQUENCE), TextEnd())
 
     async def _append(self, at: Position, entry: Text | TextEnd) -> Gone | Behind | None:
         event = StreamEntry(self.item.id, StreamKind.TEXT, at, entry)
@@ -99,7 +99,7 @@ async def test_numbers_are_normalized_however_they_are_cut() -> None:
     async with pipeline() as stages:
         expected = await synthesize(stages.connector(), whole("a", WORDS))
         assert (await synthesize(stages.connector(), whole("a", NUMBERS))).pcm != expected.pcm
-        item = request("a", NUMBERS, non_streaming_text=False, guard=RunawayGuard(max_frames=200), **ENGLISH)
+        item = request("a", NUMBERS, non_streaming_text=False, is_divided=False, **ENGLISH)
         assert (await synthesize(stages.connector(), item)).pcm == expected.pcm, "a text that has ended"
         for pieces in ([NUMBERS[9:]], list(NUMBERS[9:]), cuts(NUMBERS[9:], chance)):
             received = await speak(stages, "a", pieces, chance, text=NUMBERS[:9], **ENGLISH)

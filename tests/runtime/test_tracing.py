@@ -199,7 +199,7 @@ async def exemplars(span):
     for entry in audio(1):
         queue.put_nowait(entry)
     ignore = lambda *_: None  # noqa: E731
-    tracker = OutcomeTracker(None, 0, ignore)
+    tracker = OutcomeTracker(None, ignore)
     ignored = (ignore,) * 5
     listener = Listener(REQUEST, time.monotonic(), 1.0, Metrics(registry), tracker, span)
     stream = SpeechStream(REQUEST, queue, listener, 5.0, *ignored)

@@ -180,7 +180,7 @@ class TestSchedules:
                 )
                 row.context = draw.choice((0, 0, 0, 30))
                 row.pending = draw.randint(row.context, 40) if draw.random() < 0.7 else row.context + 1
-                row.input_ended = draw.random() < 0.2 and row.pending > 0
+                row.segment_ended = draw.random() < 0.2 and row.pending > 0
                 if draw.random() < 0.7:
                     row.decoded = draw.randint(1, 60)
                     row.first_audio_at = now - row.decoded * 0.08 + draw.uniform(0, 3)
@@ -191,7 +191,7 @@ class TestSchedules:
                     row.pending,
                     row.context,
                 )
-                request["codes_complete"], request["emitted"] = row.input_ended, row.decoded
+                request["codes_complete"], request["emitted"] = row.segment_ended, row.decoded
                 request["first_audio"] = layout.NEVER if row.first_audio_at is None else row.first_audio_at
                 memory.slots[1, r] = r
             memory.replicas[1]["held"] = len(rows)

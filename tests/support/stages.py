@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from syrinx_stages.contract.keys import STREAM_START, StreamKind
 from syrinx_stages.contract.messages import Audio, End, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, TalkerSettings
 from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.normalization.reading import Reading
 from syrinx_stages.runtime import ownership
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import LiveSettings
@@ -69,7 +71,9 @@ class Pipeline:
         talker_engine: type[EagerTalkerEngine] = EagerTalkerEngine,
         codec_engine: type[EagerCodecEngine] = EagerCodecEngine,
         url: str | None = None,
+        reading: Reading | None = None,
     ) -> None:
+        self.reading = reading or Reading()
         self.checkpoint = checkpoint or bundled()
         self.talker_engine, self.codec_engine = talker_engine, codec_engine
         self.streams = Streams(lease_seconds, url)
@@ -82,11 +86,9 @@ class Pipeline:
 
     async def talker(self, name: str = "talker-0", max_resident: int = 16, **settings: object) -> TalkerService:
         live = LiveSettings(TalkerSettings(**settings), 1, max_resident)
-        return await self._start(
-            TalkerService(
-                self.connector(), lambda: self.talker_engine(self.checkpoint), name, max_resident, live, metrics()
-            )
-        )
+        load = functools.partial(self.talker_engine, self.checkpoint)
+        arguments = self.connector(), load, name, max_resident, live, metrics()
+        return await self._start(TalkerService(*arguments, reading=self.reading))
 
     async def codec(self, name: str = "codec-0", max_resident: int = 16, **settings: object) -> CodecService:
         live = LiveSettings(CodecSettings(**settings), 1, max_resident)

@@ -9,6 +9,7 @@ from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.frames import checksum
 from syrinx_stages.contract.keys import STREAM_CREATED, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason, Entry
+from syrinx_stages.talker.speech import BEGINNING
 
 
 class Owner:
@@ -55,8 +56,8 @@ class Owner:
 
 
 def codes_entry(frames: bytes, before: bytes = b"", talker: str = "") -> Codes:
-    """Returns an entry of code frames after others."""
-    return Codes(frames, talker, checksum=checksum(before + frames))
+    """Returns an entry of code frames after others; the first one begins a segment."""
+    return Codes(frames, talker, None if before else BEGINNING, checksum(before + frames))
 
 
 def stop_after(frames: bytes) -> End:

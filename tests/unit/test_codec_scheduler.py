@@ -65,8 +65,8 @@ def test_the_first_audio_waits_until_it_lasts_to_the_second_chunk() -> None:
     assert started(6, *soon) == (4,), "two chunks, so that the next one is not late"
 
 
-def test_a_row_whose_input_ended_is_flushed() -> None:
-    assert call([row("a", pending=3, decoded=4, input_ended=True)]) == Call(("a",), (3,), (1, 3), "eager")
+def test_a_row_whose_segment_ended_is_flushed() -> None:
+    assert call([row("a", pending=3, decoded=4, segment_ended=True)]) == Call(("a",), (3,), (1, 3), "eager")
 
 
 def test_a_row_whose_codes_stall_before_the_first_audio_decodes_a_partial_chunk() -> None:
@@ -200,8 +200,8 @@ def test_a_call_hits_or_is_padded_to_a_captured_shape_or_runs_eagerly() -> None:
 
 
 def test_rows_with_fewer_frames_join_while_their_padding_is_below_the_overhead() -> None:
-    rows = [row("late", 4, decoded=4, age=0.4), row("tail", 1, decoded=4, input_ended=True), row("new", 9, decoded=8)]
-    rows.append(row("other", 3, decoded=4, age=0.05, input_ended=True))
+    rows = [row("late", 4, decoded=4, age=0.4), row("tail", 1, decoded=4, segment_ended=True), row("new", 9, decoded=8)]
+    rows.append(row("other", 3, decoded=4, age=0.05, segment_ended=True))
     assert call(rows, overhead=0) == Call(("late",), (4,), (1, 4), "eager")
     assert call(rows, overhead=2) == Call(("late",), (4,), (1, 4), "eager")
     assert call(rows, overhead=3) == Call(("late", "tail"), (4, 1), (2, 4), "eager")
@@ -211,7 +211,7 @@ def test_rows_with_fewer_frames_join_while_their_padding_is_below_the_overhead()
 def test_rows_with_fewer_frames_replace_padding_rows() -> None:
     settings = CodecSettings(max_num_seqs=8, chunk_ramp=RAMP, capture_pairs=((1, 4), (4, 4), (8, 4)))
     rows = [row(f"{index}", 4, decoded=4, age=0.4) for index in range(3)]
-    tails = [row(f"tail {index}", 1, decoded=4, age=0.1, input_ended=True) for index in range(2)]
+    tails = [row(f"tail {index}", 1, decoded=4, age=0.1, segment_ended=True) for index in range(2)]
     assert call(rows + tails, settings, overhead=1) == Call(("0", "1", "2", "tail 0"), (4, 4, 4, 1), (4, 4), "hit")
     many = call(rows + tails, settings, overhead=15)
     assert many == Call(("0", "1", "2", "tail 0", "tail 1"), (4, 4, 4, 1, 1), (8, 4), "padded")
@@ -238,10 +238,10 @@ def test_the_cheapest_shape_holds_the_call_with_the_fewest_frames(
 def test_a_call_never_exceeds_the_pending_frames(
     drawn: list[tuple[int, int, bool]], ramp: list[int], overhead: int
 ) -> None:
-    rows = [row(str(i), pending, decoded, input_ended=ended) for i, (pending, decoded, ended) in enumerate(drawn)]
+    rows = [row(str(i), pending, decoded, segment_ended=ended) for i, (pending, decoded, ended) in enumerate(drawn)]
     chosen = call(rows, CodecSettings(max_num_seqs=4, chunk_ramp=tuple(ramp)), overhead)
     # Two frames last for `START_MARGIN_SECONDS`.
-    able = [item for item in rows if item.pending and (item.input_ended or item.pending >= max(*ramp, 2))]
+    able = [item for item in rows if item.pending and (item.segment_ended or item.pending >= max(*ramp, 2))]
     if chosen is None:
         assert not able
         return
@@ -261,7 +261,7 @@ def test_a_call_leaves_time_for_a_stream_that_underruns_soon() -> None:
     assert ids(0.0) == ("far0", "far1", "far2", "far3")
     assert ids(0.001) == ("far0", "far1", "far2", "far3"), "all of them take 48 ms"
     assert ids(0.004) == ("far0",), "two of them take 96 ms"
-    rows[-1].input_ended = True
+    rows[-1].input_ended = rows[-1].segment_ended = True
     assert ids(0.004) == ("far0", "far1", "far2", "far3"), "it needs no further call"
 
 
@@ -270,7 +270,7 @@ def test_demand_counts_streams_that_have_codes_to_come_or_to_decode() -> None:
     started = row("started", pending=1)
     young = row("young", pending=0, decoded=10, age=0.1)
     ahead = row("ahead", pending=3, decoded=40, age=0.1)
-    done = row("done", pending=0, decoded=10, input_ended=True)
+    done = row("done", pending=0, decoded=10, segment_ended=True, input_ended=True)
     orphan = row("its talker died", pending=0, decoded=10, age=5.0)
     assert Rows([waiting, started, young, ahead, done, orphan]).demands(NOW) == [HEADROOM, HEADROOM, 1.0]
 
@@ -325,7 +325,7 @@ def test_rows_answer_as_if_they_had_always_been_there(steps: list[tuple[int, str
     ("ready", "frames"),
     [
         (row("about to underrun with less than half a chunk", pending=3, decoded=8, age=2.0), 3),
-        (row("with less than a chunk in all", pending=1, input_ended=True), 1),
+        (row("with less than a chunk in all", pending=1, segment_ended=True), 1),
         (row("of a talker that is quick enough", pending=3, first_codes_at=NOW - 2 * 0.08), 2),
         (row("of a talker that is too slow", pending=3, first_codes_at=NOW - 2 * 0.10), 0),
     ],

@@ -29,7 +29,6 @@ pytestmark = pytest.mark.virtual
 Event = Callable[[OutcomeTracker], None]
 
 OBJECTIVE = 0.3
-DEFAULT_FRAMES = 2048
 
 
 def heard(ttfa: float) -> Event:
@@ -48,8 +47,8 @@ def refused(tracker: OutcomeTracker) -> None:
     tracker.settle(StreamOutcome.REFUSED)
 
 
-def generated(reason: EndReason, max_frames: int = DEFAULT_FRAMES) -> Event:
-    return lambda tracker: tracker.generated(reason, max_frames)
+def generated(reason: EndReason) -> Event:
+    return lambda tracker: tracker.generated(reason)
 
 
 def ended(reason: EndReason) -> Event:
@@ -74,10 +73,10 @@ SPECIFICATION: list[tuple[str, list[Event], str | None]] = [
     ("interrupted twice, then an error", [in_time, stalled, stalled, failed], "interrupted"),
     ("interrupted before it is audible", [stalled, passed], "interrupted"),
     ("interrupted, then the client leaves", [in_time, stalled, left], "interrupted"),
-    ("stopped by the length limit", [in_time, limited], "runaway"),
-    ("stopped by the guard", [in_time, generated(EndReason.RUNAWAY)], "runaway"),
-    ("stopped by the guard, late", [too_late, generated(EndReason.RUNAWAY)], "late"),
-    ("stopped by the length limit, then the client leaves", [in_time, limited, left], "runaway"),
+    ("stopped by the client's limit", [in_time, limited], None),
+    ("a segment went wrong", [in_time, generated(EndReason.INCOMPLETE)], "incomplete"),
+    ("a segment went wrong, late", [too_late, generated(EndReason.INCOMPLETE)], "late"),
+    ("a segment went wrong, then the client leaves", [in_time, generated(EndReason.INCOMPLETE), left], "incomplete"),
     ("an error before any audio", [failed], "failed"),
     ("an error after audio in time", [in_time, passed, failed], "failed"),
     ("not admitted", [refused], "refused"),
@@ -93,7 +92,7 @@ SPECIFICATION: list[tuple[str, list[Event], str | None]] = [
 def track(events: list[Event], objective: float | None = OBJECTIVE) -> list[StreamOutcome]:
     """Returns the counted outcomes."""
     counted: list[StreamOutcome] = []
-    tracker = OutcomeTracker(objective, DEFAULT_FRAMES, counted.append)
+    tracker = OutcomeTracker(objective, counted.append)
     for event in events:
         event(tracker)
     assert [tracker.outcome] == (counted or [None])
@@ -110,7 +109,7 @@ def test_without_an_objective_no_stream_is_late() -> None:
 
 
 def test_a_stream_that_reaches_the_clients_own_limit_is_served_well() -> None:
-    own_limit = generated(EndReason.LENGTH, DEFAULT_FRAMES - 1)
+    own_limit = generated(EndReason.LENGTH)
     assert track([in_time, own_limit, ended(EndReason.LENGTH)]) == ["well"]
 
 
@@ -134,7 +133,7 @@ class Stream:
         metrics = Metrics(self.registry)
         live = LiveSettings(GatewaySettings(**settings), 1)
         request = SpeechRequest(id="r", accepted_at=0.0, text="text", task_type=TaskType.CUSTOM_VOICE)
-        outcomes = StreamOutcomes(metrics, live, TaskType.CUSTOM_VOICE, DEFAULT_FRAMES)
+        outcomes = StreamOutcomes(metrics, live, TaskType.CUSTOM_VOICE)
 
         async def no_failure() -> None:
             return None
@@ -239,7 +238,7 @@ async def test_a_client_that_leaves_during_a_stall_was_interrupted() -> None:
 async def test_a_silent_stream_is_counted_when_its_objective_has_passed() -> None:
     registry = CollectorRegistry()
     live = LiveSettings(GatewaySettings(ttfa_seconds={TaskType.BASE: 0.05}), 1)
-    outcomes = StreamOutcomes(Metrics(registry), live, TaskType.BASE, DEFAULT_FRAMES)
+    outcomes = StreamOutcomes(Metrics(registry), live, TaskType.BASE)
     request = SpeechRequest(id="r", accepted_at=0.0, text="text", task_type=TaskType.BASE)
     tracker = outcomes.open(request, asyncio.get_running_loop().time())
     assert tracker.outcome is None
@@ -250,7 +249,7 @@ async def test_a_silent_stream_is_counted_when_its_objective_has_passed() -> Non
 async def test_an_outcome_belongs_to_the_arm_under_which_its_request_was_accepted() -> None:
     registry = CollectorRegistry()
     live = LiveSettings(GatewaySettings(), 1)
-    outcomes = StreamOutcomes(Metrics(registry), live, TaskType.BASE, DEFAULT_FRAMES)
+    outcomes = StreamOutcomes(Metrics(registry), live, TaskType.BASE)
     request = SpeechRequest(id="r", accepted_at=0.0, text="text", task_type=TaskType.BASE)
     live.apply(SettingsUpdate({"arm": "t1"}, seconds=60.0))
     tracker = outcomes.open(request, 0.0)
@@ -268,7 +267,7 @@ async def test_an_outcome_belongs_to_the_arm_under_which_its_request_was_accepte
 
 def test_a_gateway_exports_zeros_from_its_start() -> None:
     registry = CollectorRegistry()
-    StreamOutcomes(Metrics(registry), LiveSettings(GatewaySettings(), 1), TaskType.BASE, DEFAULT_FRAMES).start()
+    StreamOutcomes(Metrics(registry), LiveSettings(GatewaySettings(), 1), TaskType.BASE).start()
     labels = {"task_type": "Base", "arm": ""}
     assert registry.get_sample_value(m.STREAMS_ACCEPTED.name, labels) == 0
     for outcome in StreamOutcome:

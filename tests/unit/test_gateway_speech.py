@@ -43,7 +43,7 @@ async def audio_of(*entries: StreamEntry) -> bytes:
     async def no_failure() -> None:
         return None
 
-    tracker = OutcomeTracker(None, 0, lambda outcome: None)
+    tracker = OutcomeTracker(None, lambda outcome: None)
     listener = Listener(REQUEST, time.monotonic(), 1.0, Metrics(CollectorRegistry()), tracker)
     stream = SpeechStream(
         REQUEST,

@@ -30,7 +30,7 @@ _STAGES = {
     "contract": set(),
     "kernels": set(),
     "connector": {"contract"},
-    "normalization": set(),
+    "normalization": {"contract"},
     "model": {"contract", "normalization"},
     "runtime": {"contract", "connector", "model"},
     "fetch": {"contract", "runtime", "model"},

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from syrinx_stages.connector.base import Behind, ConnectorError, Gone, StreamEntry
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Position
-from syrinx_stages.contract.messages import RunawayGuard, Text, TextEnd
+from syrinx_stages.contract.messages import Text, TextEnd
 from syrinx_stages.families import IMPLEMENTATION
 from syrinx_stages.gateway import live_text
 from syrinx_stages.gateway.live_text import LiveText
@@ -53,7 +53,7 @@ async def test_what_is_lost_is_written_again(monkeypatch) -> None:
     text, stream = LiveText(StreamedText(TOKENIZER), needs_end=False), Stream()
     text.feed("The old ")
     text.restart(len("The old "))
-    writing = asyncio.create_task(text.write("a", stream.append, lambda: RunawayGuard(max_frames=9)))
+    writing = asyncio.create_task(text.write("a", stream.append))
     text.feed("teacher ")
     await settle()
     text.feed("waited")
@@ -70,7 +70,7 @@ async def test_what_is_lost_is_written_again(monkeypatch) -> None:
     text.end()
     await settle()
     assert stream.entries[-1].position == Position(23, END_SEQUENCE)
-    assert stream.entries[-1].entry == TextEnd(RunawayGuard(max_frames=9))
+    assert stream.entries[-1].entry == TextEnd()
     del stream.entries[1:]
     text.check()
     await settle()
@@ -109,7 +109,7 @@ async def test_a_request_starts_with_two_tokens_or_the_end() -> None:
 async def test_positions_are_those_of_the_written_text() -> None:
     text = LiveText(StreamedText(TOKENIZER, ("english",)), needs_end=False)
     stream = Stream()
-    writing = asyncio.create_task(text.write("a", stream.append, lambda: RunawayGuard()))
+    writing = asyncio.create_task(text.write("a", stream.append))
     text.feed("It costs $5.")
     assert (text.spoken, text.languages) == ("It costs ", ("english",))
     text.feed("50 now")

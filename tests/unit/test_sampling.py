@@ -1,14 +1,11 @@
 """Sampling: equal to transformers' processors for each row, with random numbers of (seed, frame, group) alone."""
 
-import math
-
 import msgspec
 import numpy as np
 import pytest
 import torch
 
 from support import talker_recipe as recipe
-from syrinx_stages.contract.frames import Mark, decode_mark
 from syrinx_stages.contract.messages import Sampling
 from syrinx_stages.model.config import TalkerConfig
 from syrinx_stages.model.sampling import INVALID_CODE, LogitFilter, Sampler, uniforms
@@ -188,53 +185,8 @@ def test_row_with_a_score_that_is_not_finite_gets_no_code(bad: float, index: int
         assert choice.sample(damaged, numbers).tolist() == [first, INVALID_CODE, last], params
 
 
-PLAIN = Sampling(temperature=1.0)
-
-
-def marks(scores: torch.Tensor, codes: list[int], sampling: Sampling = PLAIN) -> list[Mark]:
-    """The marks of rows of logits [rows, vocabulary] whose code 0 is given."""
-    rows = len(scores)
-    sampler = Sampler([sampling] * rows, range(rows), CONFIG, CPU)
-    unseen = torch.zeros_like(scores, dtype=torch.bool)
-    filtered = sampler.code0_scores(scores, unseen, torch.full((rows,), 9))
-    return [decode_mark(mark) for mark in sampler.marks(scores, filtered, torch.tensor(codes))]
-
-
-def uniform_logits(end: float = -math.inf) -> torch.Tensor:
-    """All codes alike, and EOS with this logit."""
-    scores = torch.zeros(1, CONFIG.vocab_size)
-    scores[:, EOS] = end
-    return scores
-
-
-def test_a_mark_has_the_hazard_of_the_end_and_the_entropy_of_the_codes() -> None:
-    [mark] = marks(uniform_logits(end=math.log(3 * recipe.CODES)), [1])
-    assert mark.end_hazard == pytest.approx(math.log(4), abs=1 / 8)
-    assert mark.entropy == pytest.approx(math.log(recipe.CODES), abs=1 / 16)
-    assert not mark.is_implausible
-
-
-def test_a_model_that_wants_to_end_says_so_before_the_minimum_length() -> None:
-    [mark] = marks(uniform_logits(end=100.0), [1], Sampling(temperature=1.0, min_frames=50))
-    assert mark.end_hazard == 15.875
-
-
-def test_a_code_is_implausible_that_surprises_more_than_the_uncertainty_explains() -> None:
-    sure, unsure = uniform_logits(), uniform_logits()
-    sure[:, 1] = 12.0
-    found = marks(torch.cat((sure, sure, unsure)), [1, 2, 2])
-    assert [mark.is_implausible for mark in found] == [False, True, False]
-
-
-def test_greedy_rows_and_scores_that_are_not_finite_have_no_marks() -> None:
-    nothing = Mark(0.0, False, 0.0)
-    assert marks(uniform_logits(end=100.0), [1], Sampling(temperature=0.0)) == [nothing]
-    assert marks(torch.full((1, CONFIG.vocab_size), math.nan), [INVALID_CODE]) == [nothing]
-
-
-def test_marks_do_not_depend_on_the_batch() -> None:
-    generator = torch.Generator().manual_seed(1)
-    scores = 4 * torch.randn(17, CONFIG.vocab_size, generator=generator)
-    codes = torch.randint(0, recipe.CODES, (17,), generator=generator).tolist()
-    together = marks(scores, codes)
-    assert together == [marks(scores[row : row + 1], codes[row : row + 1])[0] for row in range(17)]
+def test_row_without_any_score_gets_no_code() -> None:
+    scores = torch.tensor([[-torch.inf] * 4, [0.0, 1.0, 2.0, 3.0]])
+    numbers = torch.full((2, 1), 0.5, dtype=torch.float64)
+    for params in ((0.0, 0, 1.0), (1.0, 0, 1.0), (1.0, 2, 0.9)):
+        assert LogitFilter([params] * 2, CPU).sample(scores, numbers)[0] == INVALID_CODE

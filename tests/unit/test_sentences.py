@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from syrinx_stages.gateway.sentences import Granularity, SentenceSplitter
+from syrinx_stages.normalization.sentences import Granularity, SentenceSplitter
 
 
 def split(pieces: list[str], granularity: Granularity = Granularity.SENTENCE) -> list[str]:

@@ -8,7 +8,6 @@ from syrinx_stages.talker.holding import (
     HELD_FRAMES,
     HELD_LEAD_SECONDS,
     MAX_BATCH,
-    SUSPICIOUS_LEAD_SECONDS,
     Holder,
     Holding,
 )
@@ -17,16 +16,10 @@ NOW = 1000.0
 FRAME = FAMILY.frame_seconds
 
 
-class Suspect(Holder, kw_only=True):
-    @property
-    def is_suspicious(self) -> bool:
-        return True
-
-
-def row(name: str, *, lead: float = 60.0, held: int = 1, kind: type[Holder] = Holder, **fields) -> Holder:
+def row(name: str, *, lead: float = 60.0, held: int = 1, **fields) -> Holder:
     """A row whose published audio ends `lead` seconds from now."""
     started = {"first_frame_at": NOW + lead - 100 * FRAME, "produced": 100 + held, "held": [b""] * held}
-    return kind(**{"id": name, "accepted_at": 0.0, "live": True, "last_feedback_at": NOW, **started, **fields})
+    return Holder(**{"id": name, "accepted_at": 0.0, "live": True, "last_feedback_at": NOW, **started, **fields})
 
 
 def take(found: Holding[Holder], *stepped: Holder, now: float = NOW) -> list[str]:
@@ -86,17 +79,6 @@ def test_frames_that_the_client_needs_are_published_without_a_further_one() -> N
 def test_frames_before_a_text_that_is_missing_are_published() -> None:
     waits = row("waits", text_frames=101)
     assert take(Holding({"waits": waits}), waits) == ["waits"]
-
-
-def test_suspicious_frames_are_held_until_a_listener_needs_them() -> None:
-    suspect = row("suspect", kind=Suspect, lead=SUSPICIOUS_LEAD_SECONDS + 1, held=3 * HELD_FRAMES)
-    full = row("full", held=HELD_FRAMES)
-    found = Holding({"suspect": suspect, "full": full})
-    assert take(found, suspect) == []
-    assert take(found, full) == ["full"], "nor does it join"
-    assert take(found, now=NOW + 1.1) == ["suspect"]
-    file = row("file", kind=Suspect, lead=-1.0, live=False)
-    assert take(Holding({"file": file}), file) == []
 
 
 def test_rows_that_are_gone_or_hold_nothing_are_forgotten() -> None:

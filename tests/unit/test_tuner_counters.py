@@ -99,12 +99,12 @@ def test_stream_outcomes_are_grouped_by_task_type_and_arm():
     past.read(0)
     first.settle(accepted=4, well=1, late=1, interrupted=1)
     second.settle(accepted=3, refused=2, failed=1)
-    second.settle(arm="t1", accepted=2, runaway=1, void=1)
+    second.settle(arm="t1", accepted=2, incomplete=1, void=1)
     second.settle(task_type="Base", well=1, unheard_of=1)
     past.read(30)
     assert past.evidence(0, 30).outcomes == {
         ("CustomVoice", ""): Outcomes(accepted=7, well=1, late=1, interrupted=1, failed=1, refused=2),
-        ("CustomVoice", "t1"): Outcomes(accepted=2, runaway=1, void=1),
+        ("CustomVoice", "t1"): Outcomes(accepted=2, incomplete=1, void=1),
         ("Base", ""): Outcomes(well=1),
     }
 

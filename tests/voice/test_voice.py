@@ -17,7 +17,7 @@ from support.intelligibility import (
 from support.local_pipeline import local_pipeline
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.gateway.parts import SENTENCE_SECONDS
+from syrinx_stages.normalization.segments import SENTENCE_SECONDS
 
 MIN_IDENTIFIED = 0.94
 

@@ -47,7 +47,7 @@ class Outcomes(Struct, frozen=True, kw_only=True):
     well: int = 0
     late: int = 0
     interrupted: int = 0
-    runaway: int = 0
+    incomplete: int = 0
     failed: int = 0
     refused: int = 0
     void: int = 0
@@ -58,7 +58,7 @@ class Outcomes(Struct, frozen=True, kw_only=True):
     @property
     def bad(self) -> int:
         """Requests that were not served well."""
-        return self.late + self.interrupted + self.runaway + self.failed + self.refused
+        return self.late + self.interrupted + self.incomplete + self.failed + self.refused
 
     @property
     def bad_ratio(self) -> float:

@@ -58,6 +58,10 @@ class Row(Struct, kw_only=True):
     """When the first audio was published, which is the earliest start of playback."""
     withheld_seconds: float = 0.0
     """Published audio that the gateway does not forward: leading silence."""
+    segment_ended: bool = False
+    """No further codes of the segment that is being decoded come."""
+    following: int = 0
+    """Frames of the segments after it that have arrived."""
     input_ended: bool = False
     waits_for_text: bool = False
     """No further codes come before further text does."""
@@ -87,7 +91,7 @@ class Row(Struct, kw_only=True):
         if self.context:
             return min(self.context, self.pending, max(ramp))
         chunk = self.next_chunk(ramp)
-        return chunk if self.pending >= chunk else self.pending if self.input_ended else 0
+        return chunk if self.pending >= chunk else self.pending if self.segment_ended else 0
 
 
 R = TypeVar("R", bound=Row)
@@ -139,7 +143,7 @@ class Rows(dict[str, R], Generic[R]):
 
     def changed(self, row: R) -> None:
         """Reads the fields of one of the rows again."""
-        needs_calls = bool(row.pending) or not row.input_ended
+        needs_calls = bool(row.pending or row.following) or not row.input_ended
         company = row.live and row.decoded > 0 and not row.input_ended
         chunk = row.next_chunk(self.ramp)
         longest = complete_frames(row, chunk, self.ramp, max(self.ramp)) if company else 0

@@ -96,7 +96,7 @@ def ready_rows(rows: Rows[R], now: float, seconds_per_frame: float) -> tuple[lis
         if not whole:
             enough = row.stalled_at() <= now or 2 * row.pending >= row.next_chunk(rows.ramp)
             (ready if enough else less).append((row, row.pending))
-        elif row.decoded or row.context or row.input_ended or not row.live or row.stalled_at() <= now:
+        elif row.decoded or row.context or row.segment_ended or not row.live or row.stalled_at() <= now:
             ready.append((row, whole))
         else:
             starting.append(row)

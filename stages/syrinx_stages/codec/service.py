@@ -1,10 +1,13 @@
 """The codec service: reads code frames from the connector, decodes them on the engine and publishes PCM."""
 
 import asyncio
+import functools
 import hashlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 from msgspec import Struct
@@ -18,7 +21,7 @@ from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.frames import checksum, pack_checksums
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Group, Position, StreamKind
-from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference
+from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference, Segment
 from syrinx_stages.contract.settings import CapturePair, CodecSettings
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer
 from syrinx_stages.runtime.clock import monotonic
@@ -35,12 +38,28 @@ _UPSTREAM = "upstream"
 """Metric label of errors caused by the talker."""
 
 
+class _Upcoming(Struct, frozen=True):
+    """A segment whose codes arrive before all those of the one before it are decoded."""
+
+    segment: Segment
+    codes: list[bytes]
+    checksums: list[int]
+    """Of all frames up to each one of `codes`."""
+
+
 class Stream(Row, kw_only=True):
     """A row with the state that the scheduler does not need."""
 
     codes: list[bytes]
     checksums: list[int]
     """Of all frames up to each one of `codes`; 0 in the reference."""
+    segment: Segment | None = None
+    """The segment of `codes`; None before the first one."""
+    is_named: bool = False
+    """An audio entry has named it."""
+    upcoming: deque[_Upcoming]
+    newest: Segment | None = None
+    """The segment of the codes received last."""
     received: int = 0
     """Frames of codes received, without those of the reference."""
     checksum: int = 0
@@ -49,13 +68,16 @@ class Stream(Row, kw_only=True):
     """Of the frames received, without `codes`."""
     restarts: int = 0
     """How often the codes in Redis were not those that were received before."""
+    reference_codes: bytes = b""
+    """Of the reference, which each segment continues."""
     reference: bytes = b""
     """Digest of the codes of the reference while they are being decoded, and nothing else is context."""
     published: int
     """Frames of audio published: `decoded` without the calls in flight."""
     in_flight: int = 0
     trimmer: LeadingSilenceTrimmer | None = None
-    """Tracks the leading silence that the gateway trims; None if a previous owner published the first audio."""
+    """Tracks the leading silence of the segment, which the gateway trims; None if its first audio was published
+    before."""
     talker: str = ""
     """The talker replica that generated the codes."""
     provenance_sent: bool = False
@@ -74,6 +96,9 @@ class _RowCodes(Struct, frozen=True):
     """Of all frames before the first one of `codes`, and up to each one."""
     position: Position | None = None
     """Where the audio belongs in the output stream; None if the frames only rebuild decoder state."""
+    segment: Segment | None = None
+    """The segment that begins with the audio."""
+    trimmer: LeadingSilenceTrimmer | None = None
     reference: bytes = b""
     """Digest of the codes of the reference, if these frames are its last ones."""
 
@@ -98,6 +123,8 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
     def set_up(self) -> None:
         self.rows = Rows()
         self._shapes = CapturedShapes()
+        self._between: list[Stream] = []
+        """Rows of which all codes of a segment are taken, and the next one has arrived."""
         self._references: dict[bytes, Any] = {}
         """The decoder's state after each of the last references, by digest. Changed on the engine's thread only."""
 
@@ -119,7 +146,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         self._open(claim, last.frames)
 
     def _open(self, claim: Claim, published: int, restarts: int = 0) -> None:
-        """Adds a row that decodes a request's codes from the first frame, and publishes the audio after `published`."""
+        """Adds a row that decodes a request's codes and publishes the audio after `published`."""
         request, now = claim.request, monotonic()
         self.rows[request.id] = Stream(
             id=request.id,
@@ -128,11 +155,10 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             decoded=published,
             # Playback may have consumed everything published so far.
             first_audio_at=now - published * FAMILY.frame_seconds if published else None,
-            skip=published,
             codes=[],
             checksums=[],
+            upcoming=deque(),
             published=published,
-            trimmer=None if published else LeadingSilenceTrimmer(),
             streams_text=request.streams_text,
             restarts=restarts,
         )
@@ -202,75 +228,123 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         match event.entry:
             case Reference(codes):
                 # A voice without codes is for the gateway.
-                if codes and not self._restore_reference(row, codes):
-                    row.context += self._queue(row, codes)
+                row.reference_codes = codes
             case Codes(codes, talker, checksum=expected):
                 row.talker = talker or row.talker
                 row.waits_for_text = event.entry.waits_for_text
                 row.provenance_sent = row.provenance_sent and not talker
-                # After a fail-over, the first entry of another talker may begin with frames that were read before.
-                new = event.position.frames - row.received
-                row.received = event.position.frames
                 if row.streams_text and not (row.pending or row.in_flight):
                     row.resume(monotonic())
-                replayed = min(row.skip, self._queue(row, codes, new))
-                if row.checksum != expected and self.rows.get(row.id) is row:
+                try:
+                    self._receive(row, event.position.frames, event.entry)
+                except ValueError as error:
+                    self._refuse(row, str(error))
+                    return
+                if row.checksum != expected:
                     self._restart(row)
                     return
-                row.skip -= replayed
-                row.context += replayed
+                self._begin_next(row)
             case End() as end:
                 if end.is_complete and row.checksum != end.checksum:
                     self._restart(row)
                     return
-                row.input_ended, row.end = True, end
+                row.input_ended = row.segment_ended = True
+                row.end = end
             case _:
                 return
         if self.rows.get(row.id) is row:
             self.rows.changed(row)
         self.wake.set()
 
-    def _restore_reference(self, row: Stream, codes: bytes) -> bool:
-        """Sets the row's state to that after a reference, if it was decoded before. Returns whether it was."""
-        prefill, digest = self.engine.prefill, hashlib.blake2b(codes).digest()
-        if prefill is None:
-            return False
-        if (state := self._references.get(digest)) is None:
-            row.reference = digest if not row.skip else b""
-            return False
+    def _receive(self, row: Stream, position: int, entry: Codes) -> None:
+        """Adds the frames of an entry that a row has not got. Raises ValueError if they are invalid."""
+        segment = entry.segment
+        if segment is not None and (row.newest is None or row.newest.number < segment.number):
+            if row.newest is None:
+                row.received, row.checksum, row.taken_checksum = segment.frames, segment.checksum, segment.checksum
+            row.newest = segment
+            row.segment_ended = True
+            row.upcoming.append(_Upcoming(segment, [], []))
+        if row.newest is None:
+            raise ValueError("an entry belongs to no segment")
+        frames = split_frames(entry.codes, self.engine.codebook_size)
+        # After a fail-over, the first entry of another talker may begin with frames that were read before.
+        if (new := position - row.received) > len(frames):
+            raise ValueError(f"{new - len(frames)} frames are missing before an entry")
+        frames = frames[len(frames) - max(new, 0) :]
+        _, *checksums = accumulate(frames, lambda before, frame: checksum(frame, before), initial=row.checksum)
+        row.received = max(row.received, position)
+        row.checksum = checksums[-1] if checksums else row.checksum
+        row.codes_at = monotonic()
+        row.first_codes_at = min(row.first_codes_at, row.codes_at)
+        if row.upcoming:
+            row.upcoming[-1].codes.extend(frames)
+            row.upcoming[-1].checksums.extend(checksums)
+            row.following += len(frames)
+        else:
+            self._add(row, frames, checksums)
+
+    def _add(self, row: Stream, frames: Sequence[bytes], checksums: Sequence[int]) -> None:
+        """Adds frames of the segment that is being decoded. Those with published audio only rebuild the state."""
+        row.codes += frames
+        row.checksums += checksums
+        row.pending = len(row.codes)
+        replayed = min(row.skip, len(frames))
+        row.skip -= replayed
+        row.context += replayed
+
+    def _refuse(self, row: Stream, message: str) -> None:
+        log.error("request %s: invalid codes entry: %s", row.id, message, extra=self.log_fields(row.id))
+        end = End(EndReason.ERROR, f"the talker sent codes the codec cannot decode: {message}")
+        self.end(row.id, row.published, end, _UPSTREAM)
+
+    def _begin_next(self, row: Stream) -> None:
+        """Begins a row's next segment once all codes of the one before are taken."""
+        while row.upcoming and not row.codes:
+            upcoming = row.upcoming.popleft()
+            row.following -= len(upcoming.codes)
+            segment = upcoming.segment
+            if row.segment is not None:
+                self.engine_thread.queue(functools.partial(self.engine.open, row.id))
+            if row.segment is None and not row.published:
+                # The ones before were published in a stream that Redis has lost.
+                row.decoded = row.published = segment.frames
+                row.withheld_seconds += segment.frames * FAMILY.frame_seconds
+            row.segment, row.segment_ended = segment, segment.is_whole or bool(row.upcoming) or row.input_ended
+            row.context, row.skip = 0, max(row.decoded - segment.frames, 0)
+            if segment.is_whole and row.skip >= len(upcoming.codes):
+                row.taken_checksum = upcoming.checksums[-1]
+                continue
+            row.is_named = row.skip > 0
+            row.trimmer = None if row.skip else LeadingSilenceTrimmer()
+            if row.reference_codes:
+                self._begin_reference(row)
+            self._add(row, upcoming.codes, upcoming.checksums)
+
+    def _begin_reference(self, row: Stream) -> None:
+        """Sets a row's state to that after its reference, or queues the codes of that as context."""
+        prefill, digest = self.engine.prefill, hashlib.blake2b(row.reference_codes).digest()
+        state = None if prefill is None else self._references.get(digest)
+        if prefill is None or state is None:
+            row.reference = digest if not row.skip and prefill is not None else b""
+            row.codes = split_frames(row.reference_codes, self.engine.codebook_size)
+            row.checksums = [row.taken_checksum] * len(row.codes)
+            row.context = len(row.codes)
+            return
 
         def restore() -> None:
             self._save_reference(digest, state)
             prefill.restore(row.id, state)
 
         self.engine_thread.queue(restore)
-        return True
-
-    def _queue(self, row: Stream, codes: bytes, new: int | None = None) -> int:
-        """Queues the last `new` frames, or all, and returns their number. Ends the stream if they are invalid."""
-        try:
-            frames = split_frames(codes, self.engine.codebook_size)
-            if new is not None and new > len(frames):
-                raise ValueError(f"{new - len(frames)} frames are missing before an entry")
-        except ValueError as error:
-            log.error("request %s: invalid codes entry: %s", row.id, error, extra=self.log_fields(row.id))
-            end = End(EndReason.ERROR, f"the talker sent codes the codec cannot decode: {error}")
-            self.end(row.id, row.published, end, _UPSTREAM)
-            return 0
-        if new is not None:
-            frames = frames[len(frames) - new :]
-        row.codes.extend(frames)
-        for frame in frames:
-            if new is not None:
-                row.checksum = checksum(frame, row.checksum)
-            row.checksums.append(row.checksum)
-        row.pending = len(row.codes)
-        row.codes_at = monotonic()
-        row.first_codes_at = min(row.first_codes_at, row.codes_at)
-        return len(frames)
 
     async def run_iteration(self) -> float | None:
         """Ends fully decoded streams, launches the most urgent call and publishes the oldest completed one."""
+        for row in self._between:
+            if self.rows.get(row.id) is row:
+                self._begin_next(row)
+                self.rows.changed(row)
+        self._between.clear()
         for row in [row for row in self.rows.without_codes_to_come() if not row.in_flight]:
             assert row.end is not None
             self.end(row.id, row.published, row.end, _UPSTREAM if row.end.reason is EndReason.ERROR else "")
@@ -316,7 +390,10 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
                 items.append(_RowCodes(row, codes, checksums, reference=reference))
             else:
                 row.decoded += frames
-                items.append(_RowCodes(row, codes, checksums, Position(row.decoded)))
+                segment, row.is_named = None if row.is_named else row.segment, True
+                items.append(_RowCodes(row, codes, checksums, Position(row.decoded), segment, row.trimmer))
+            if row.upcoming and not row.codes:
+                self._between.append(row)
             self.rows.changed(row)
         return _Batch(call, items)
 
@@ -336,9 +413,10 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
                 continue
             row.published = item.position.frames
             row.first_audio_at = now if row.first_audio_at is None else row.first_audio_at
-            if row.trimmer:
-                row.trimmer.feed(pcm)
-                row.withheld_seconds = row.trimmer.withheld / FAMILY.sample_rate
+            if item.trimmer:
+                before = item.trimmer.withheld
+                item.trimmer.feed(pcm)
+                row.withheld_seconds += (item.trimmer.withheld - before) / FAMILY.sample_rate
             self.rows.changed(row)
             talker = codec = ""
             if not row.provenance_sent:
@@ -346,7 +424,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
                 talker, codec = row.talker, self.replica
                 self.traces.begin(row.id, "first_call", completed.seconds, after="wait")
                 self.traces.begin(row.id, "decode", after="first_call")
-            audio = Audio(pcm, talker, codec, pack_checksums(item.checksums))
+            audio = Audio(pcm, talker, codec, pack_checksums(item.checksums), item.segment)
             appends.append(self.output(row.id, item.position, audio))
         self.publisher.put(appends)
         self.ownership.recheck_admission()

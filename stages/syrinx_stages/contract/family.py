@@ -32,6 +32,8 @@ class ModelFamily(Struct, frozen=True, kw_only=True, dict=True):
     """Frames per request unless `max_new_tokens` says otherwise."""
     max_frames: int
     """Upper limit of `max_new_tokens`."""
+    segment_size: int
+    """Letters of a text that are spoken at once, at most, unless the checkpoint says otherwise: about 20 seconds."""
     request_fields: type[SpeechFields]
     """The body of `POST /v1/audio/speech`."""
 
@@ -60,6 +62,7 @@ QWEN3_TTS: Final = ModelFamily(
     task_types=get_args(TaskName),
     default_frames=2_048,
     max_frames=4_096,
+    segment_size=300,
     request_fields=SpeechFields,
 )
 """Qwen3-TTS with its 12 Hz speech tokenizer (https://github.com/QwenLM/Qwen3-TTS): 12.5 frames per second."""

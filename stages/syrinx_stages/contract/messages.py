@@ -20,8 +20,8 @@ class EndReason(StrEnum):
     """The talker sampled its end-of-sequence code."""
     LENGTH = "length"
     """`max_frames` was reached."""
-    RUNAWAY = "runaway"
-    """The talker has detected that the speech would not end or has gone wrong."""
+    INCOMPLETE = "incomplete"
+    """A segment of the text was not spoken as it should be, by any attempt: see `End.incomplete`."""
     CANCELLED = "cancelled"
     """The client disconnected, or its gateway died."""
     REFUSED = "refused"
@@ -30,7 +30,7 @@ class EndReason(StrEnum):
     """The request cannot be served; see `End.message`."""
 
 
-_COMPLETE = frozenset((EndReason.STOP, EndReason.LENGTH, EndReason.RUNAWAY))
+_COMPLETE = frozenset((EndReason.STOP, EndReason.LENGTH, EndReason.INCOMPLETE))
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -51,17 +51,26 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     residual_top_p: float = 1.0
 
 
-class RunawayGuard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the talker must know of a request to detect a runaway."""
+class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A part of a request's text that is spoken at once: where it is in the text and in the streams."""
 
-    expected_frames: int = 0
-    """Frames that such a text usually has."""
-    late_frames: int = 0
-    """With more, the clip is late, which alone is no runaway; 0 if the duration is unknown."""
-    max_frames: int = 0
-    """More frames are a runaway; 0 if the duration is unknown."""
-    repeats: bool = False
-    """The text repeats itself, and so may its speech."""
+    number: int
+    """0 is the first one."""
+    start: int
+    end: int
+    """Its characters in `SpeechRequest.text`: the one after this one begins at `end`."""
+    pause: float = 0.0
+    """Seconds of silence between this segment and the next one."""
+    is_whole: bool = False
+    """The entry of codes that names it has all of its frames."""
+    frames: int = 0
+    """Frames of the stream before it."""
+    checksum: int = 0
+    """Of these frames: see `frames.checksum`."""
+    retries: int = 0
+    """Attempts that were dropped, at the segments before it and, if it is whole, at itself."""
+    incomplete: tuple[tuple[int, int], ...] = ()
+    """Of these segments, the characters of those that no attempt has spoken as their text demands."""
 
 
 class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -92,12 +101,19 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     languages: tuple[str, ...] = ()
     """Languages that the text may be in, for the talker to normalize it. Empty: it is not normalized."""
     max_frames: int = 2048
+    """Limit of each segment."""
+    total_frames: int | None = None
+    """The client's limit of all segments together."""
     sampling: Sampling = Sampling()
     seed: int = 0
     client: str = ""
     """Identifies the client for its share of the queue: a hash, see `gateway.client`."""
-    guard: RunawayGuard | None = None
-    """None: only `max_frames` ends the speech of a model that does not."""
+    is_divided: bool = True
+    """The text is spoken in segments. False: as it is, which only texts that stream in and designed voices are."""
+    resumes: Segment | None = None
+    """The segment to begin with: the ones before were spoken, and Redis has lost the request since."""
+    checks: bool = True
+    """Segments are checked and made again. False: only `max_frames` ends the speech of a model that does not."""
     live: bool = True
     """The client plays the audio while it is generated: `lead_limit_seconds` applies."""
     traceparent: str = ""
@@ -138,8 +154,8 @@ class Codes(msgspec.Struct, frozen=True, tag="codes", omit_defaults=True):
     codes: bytes
     talker: str = ""
     """The talker replica. Set only in the first entry that an owner writes."""
-    marks: bytes = b""
-    """What the frames' sampling says about a runaway: see `frames.marks_of`."""
+    segment: Segment | None = None
+    """The segment that begins with this entry. An entry has frames of one segment only."""
     checksum: int = 0
     """Of all frames of the stream up to the last one of this entry: see `frames.checksum`."""
     waits_for_text: bool = False
@@ -155,6 +171,8 @@ class Audio(msgspec.Struct, frozen=True, tag="audio", omit_defaults=True):
     """The replicas that generated it. Set only in the first entry that an owner writes."""
     checksums: bytes = b""
     """Of all codes before the first frame, and of those up to each frame: see `frames.pack_checksums`."""
+    segment: Segment | None = None
+    """The segment that begins with this entry, which has frames of no other."""
 
 
 class PlaybackProgress(msgspec.Struct, frozen=True, tag="played"):
@@ -167,11 +185,8 @@ class Text(msgspec.Struct, frozen=True, tag="text"):
     text: str
 
 
-class TextEnd(msgspec.Struct, frozen=True, tag="text_end", omit_defaults=True):
+class TextEnd(msgspec.Struct, frozen=True, tag="text_end"):
     """The last entry of a text stream."""
-
-    guard: RunawayGuard | None = None
-    """That of the whole text; None if the request is not guarded."""
 
 
 class End(msgspec.Struct, frozen=True, tag="end", omit_defaults=True):
@@ -186,6 +201,9 @@ class End(msgspec.Struct, frozen=True, tag="end", omit_defaults=True):
     """For `error`: the same request may succeed after this many seconds; 0 if it would fail again."""
     checksum: int = 0
     """Of all frames of the codes, if the stream is complete: see `frames.checksum`."""
+    retries: int = 0
+    incomplete: tuple[tuple[int, int], ...] = ()
+    """As in `Segment`, of all segments."""
 
     @property
     def is_complete(self) -> bool:

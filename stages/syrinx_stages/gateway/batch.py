@@ -66,7 +66,9 @@ class ItemResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: int | None = None
     finish_reason: EndReason | None = None
     retries: int = 0
-    """How often the speech was made again with another seed."""
+    """How often a part of the speech was made again with another seed."""
+    incomplete: tuple[tuple[int, int], ...] = ()
+    """The characters of the input that no attempt has spoken as it should be."""
     usage: dict[str, int] | None = None
     """Numbers of text tokens and of frames, as in `speech.audio.done`."""
     warnings: list[str] = []
@@ -260,7 +262,9 @@ class BatchResponse(Response):
         request = structs.replace(item.parsed.request, accepted_at=time.time(), **self._trace)
         parsed, audio = structs.replace(item.parsed, request=request), item.parsed.audio
         async with open_whole(self._service, parsed, item.voice, monotonic()) as speech:
-            tokens = usage(await asyncio.to_thread(self._service.input_tokens, request), speech.listener.frames)
+            stream, end = speech.stream, speech.stream.end
+            assert end is not None
+            tokens = usage(await asyncio.to_thread(self._service.input_tokens, request), stream.listener.frames)
 
             def encoded() -> bytes:
                 return msgspec.json.encode(
@@ -271,14 +275,15 @@ class BatchResponse(Response):
                         media_type=audio.media_type,
                         sample_rate=audio.rate,
                         audio_seconds=round(speech.seconds, 3),
-                        seed=speech.seed,
-                        finish_reason=speech.reason,
-                        retries=speech.retries,
+                        seed=request.seed,
+                        finish_reason=end.reason,
+                        retries=end.retries,
+                        incomplete=end.incomplete,
                         usage=tokens,
                         warnings=parsed.warnings,
                     )
                 )
 
             result = await asyncio.to_thread(encoded)
-            speech.listener.complete()
+            stream.listener.complete()
             return result

@@ -14,13 +14,13 @@ from starlette.types import Receive, Scope, Send
 
 from syrinx_stages.contract import logs
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.messages import EndReason
+from syrinx_stages.contract.messages import End, Segment
 from syrinx_stages.gateway.encoders import Encoder
 from syrinx_stages.gateway.errors import ApiError
 from syrinx_stages.gateway.kept_voices import Cloned
-from syrinx_stages.gateway.long_speech import LongSpeech, open_speech
 from syrinx_stages.gateway.request import Delivery, ParsedRequest
 from syrinx_stages.gateway.service import GatewayService
+from syrinx_stages.gateway.speech import SpeechStream
 from syrinx_stages.gateway.trace import SpeechSpan
 from syrinx_stages.gateway.whole import WholeSpeech, open_whole
 from syrinx_stages.runtime.clock import monotonic
@@ -158,7 +158,9 @@ class SpeechResponse(Response):
         if self._parsed.delivery is Delivery.WHOLE:
             await client.run(self._whole(client, span))
             return
-        async with open_speech(self._service, self._parsed, self._voice, self._accepted, span) as speech:
+        parsed, accepted = self._parsed, self._accepted
+        opening = self._service.open_stream(parsed.request, self._voice, accepted, parsed.audio.speed, span)
+        async with opening as speech:
             await client.run(self._stream(speech, client))
 
     async def _whole(self, client: ClientConnection, span: SpeechSpan | None) -> None:
@@ -168,23 +170,26 @@ class SpeechResponse(Response):
                 await self._send_whole(speech, client)
 
     async def _send_whole(self, speech: WholeSpeech, client: ClientConnection) -> None:
-        size = sum(map(len, speech.file))
+        size, end = sum(map(len, speech.file)), speech.stream.end
+        assert end is not None
         headers = {
             **self._fixed_headers,
-            "X-Seed": str(speech.seed),
-            "X-Finish-Reason": speech.reason,
-            "X-Retries": str(speech.retries),
+            "X-Seed": str(self._parsed.request.seed),
+            "X-Finish-Reason": end.reason,
+            "X-Retries": str(end.retries),
             "X-Audio-Seconds": f"{speech.seconds:.3f}",
             "Content-Type": self._parsed.audio.media_type,
             "Content-Length": str(size),
         }
+        if end.incomplete:
+            headers["X-Incomplete"] = ", ".join(f"{start}-{stop}" for start, stop in end.incomplete)
         await client.start(headers)
         for part in speech.file:
             await client.send(part, speech.seconds * len(part) / size)
         await client.finish(b"")
-        speech.listener.complete()
+        speech.stream.listener.complete()
 
-    async def _stream(self, speech: LongSpeech, client: ClientConnection) -> None:
+    async def _stream(self, speech: SpeechStream, client: ClientConnection) -> None:
         request, audio, listener = self._parsed.request, self._parsed.audio, speech.listener
         sse = self._parsed.delivery is Delivery.SSE
         input_tokens = await asyncio.to_thread(self._service.input_tokens, request) if sse else 0
@@ -197,24 +202,24 @@ class SpeechResponse(Response):
         }
         encoder, started = Encoder(audio), False
 
-        async def send(data: bytes, seconds: float) -> None:
+        async def send(data: bytes, seconds: float, segment: Segment | None) -> None:
             nonlocal started
             if not started:
                 await client.start(headers)
             started = True
             listener.offer()
-            await client.send(_delta(data) if sse else data, seconds)
+            await client.send(_delta(data, segment) if sse else data, seconds)
 
         try:
             async for chunk in speech.audio():
                 if data := await self._encode(encoder.feed, chunk.pcm):
-                    await send(data, len(chunk.pcm) / FAMILY.frame_bytes * FAMILY.frame_seconds)
+                    await send(data, len(chunk.pcm) / FAMILY.frame_bytes * FAMILY.frame_seconds, chunk.segment)
                 speech.delivered(chunk, sent=bool(data))
             if last := await self._encode(encoder.finish):
-                await send(last, math.inf)
+                await send(last, math.inf, speech.segment)
                 listener.flushed()
-            assert listener.reason is not None
-            await client.finish(_done(input_tokens, listener.frames, listener.reason) if sse else b"")
+            assert speech.end is not None
+            await client.finish(_done(input_tokens, listener.frames, speech.end) if sse else b"")
             listener.complete()
         except ApiError as error:
             if not started:
@@ -242,9 +247,10 @@ def error_event(error: ApiError) -> bytes:
     return _event({"type": "speech.audio.error", "error": error.body()})
 
 
-def _delta(data: bytes) -> bytes:
+def _delta(data: bytes, segment: Segment | None) -> bytes:
     # Base64 needs no JSON escapes, and scanning for them would take longer than everything else here.
-    return b'data: {"type": "speech.audio.delta", "audio": "' + b64encode(data) + b'"}\n\n'
+    place = b"" if segment is None else b', "text_range": [%d, %d]' % (segment.start, segment.end)
+    return b'data: {"type": "speech.audio.delta", "audio": "' + b64encode(data) + b'"' + place + b"}\n\n"
 
 
 def usage(input_tokens: int, frames: int) -> dict[str, int]:
@@ -252,5 +258,7 @@ def usage(input_tokens: int, frames: int) -> dict[str, int]:
     return {"input_tokens": input_tokens, "output_tokens": frames, "total_tokens": input_tokens + frames}
 
 
-def _done(input_tokens: int, frames: int, reason: EndReason) -> bytes:
-    return _event({"type": "speech.audio.done", "finish_reason": reason, "usage": usage(input_tokens, frames)})
+def _done(input_tokens: int, frames: int, end: End) -> bytes:
+    incomplete = {"incomplete": end.incomplete} if end.incomplete else {}
+    content = {"finish_reason": end.reason, "usage": usage(input_tokens, frames), **incomplete}
+    return _event({"type": "speech.audio.done", **content})

@@ -53,7 +53,7 @@ class Playback:
 
 
 class Listener:
-    """The client of one request. The audio of a long text comes from several streams, one after the other."""
+    """The client of one request."""
 
     def __init__(
         self,
@@ -157,10 +157,6 @@ class Listener:
         self.frames -= frames
         self._samples -= samples
 
-    def count_attempt(self, reason: EndReason) -> None:
-        """Counts an attempt at a whole response that another one replaces."""
-        count_request(self._metrics, self._request.task_type, reason)
-
     def record_outcome(self) -> None:
         """Counts the request. Call it once, when the request is over."""
         if self._span is not None:
@@ -176,6 +172,6 @@ class Listener:
         seconds = self._samples / FAMILY.sample_rate
         self._metrics[m.AUDIO_SECONDS].labels(self._request.task_type).inc(seconds)
         count_audio(self._metrics, seconds)
-        if self.outcome in (EndReason.STOP, EndReason.LENGTH, EndReason.RUNAWAY):
+        if self.outcome in (EndReason.STOP, EndReason.LENGTH, EndReason.INCOMPLETE):
             elapsed = monotonic() - self._playback.accepted
             self._metrics[m.REQUEST_SECONDS].labels(self._request.task_type).observe(elapsed)

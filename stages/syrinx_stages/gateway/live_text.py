@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from syrinx_stages.connector.base import Behind, ConnectorError, Gone, StreamEntry
 from syrinx_stages.contract import logs
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Position, StreamKind
-from syrinx_stages.contract.messages import RunawayGuard, Text, TextEnd
+from syrinx_stages.contract.messages import Text, TextEnd
 from syrinx_stages.model.streamed_text import StreamedText
+from syrinx_stages.normalization.plain import has_words
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class LiveText:
         self._update()
 
     def _update(self) -> None:
-        has_tokens = not self._needs_end and len(self._tokens.ids) >= FIRST_TOKENS and bool(self.text.strip())
+        has_tokens = not self._needs_end and len(self._tokens.ids) >= FIRST_TOKENS and has_words(self.text)
         if self.ended or has_tokens:
             self._startable.set()
         self._changed.set()
@@ -113,8 +114,8 @@ class LiveText:
         """Checks that Redis has what was written, and writes it again otherwise."""
         self._changed.set()
 
-    async def write(self, request_id: str, append: Append, guard: Callable[[], RunawayGuard | None]) -> None:
-        """Writes what arrives to the text stream of a request, until cancelled. `guard` is called at the end.
+    async def write(self, request_id: str, append: Append) -> None:
+        """Writes what arrives to the text stream of a request, until cancelled.
 
         What arrives during a call goes into one entry, so that a talker gets it within two round trips.
         """
@@ -123,7 +124,7 @@ class LiveText:
             self._changed.clear()
             if self._lost:
                 continue
-            entries = self._entries(request_id, guard)
+            entries = self._entries(request_id)
             try:
                 outcome = await append(request_id, self._written, entries)
             except ConnectorError as error:
@@ -140,7 +141,7 @@ class LiveText:
             elif outcome is None and entries:
                 self._written = entries[-1].position
 
-    def _entries(self, request_id: str, guard: Callable[[], RunawayGuard | None]) -> list[StreamEntry]:
+    def _entries(self, request_id: str) -> list[StreamEntry]:
         """Returns the entries that the stream lacks."""
         if self._written.sequence == END_SEQUENCE:
             return []
@@ -150,5 +151,5 @@ class LiveText:
             entries.append(StreamEntry(request_id, StreamKind.TEXT, Position(len(self.text)), piece))
         if self.ended:
             at = Position(len(self.text), END_SEQUENCE)
-            entries.append(StreamEntry(request_id, StreamKind.TEXT, at, TextEnd(guard())))
+            entries.append(StreamEntry(request_id, StreamKind.TEXT, at, TextEnd()))
         return entries

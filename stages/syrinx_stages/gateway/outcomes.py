@@ -23,8 +23,8 @@ class StreamOutcome(StrEnum):
     """Not heard within the TTFA objective."""
     INTERRUPTED = "interrupted"
     """Playback underran."""
-    RUNAWAY = "runaway"
-    """Stopped by the guard, or by the length limit though the client asked for no lower one."""
+    INCOMPLETE = "incomplete"
+    """No attempt at a segment of the text succeeded."""
     FAILED = "failed"
     """An error after admission; the audio is incomplete or missing."""
     REFUSED = "refused"
@@ -36,7 +36,7 @@ class StreamOutcome(StrEnum):
 _OF_END = {
     EndReason.STOP: StreamOutcome.WELL,
     EndReason.LENGTH: StreamOutcome.WELL,
-    EndReason.RUNAWAY: StreamOutcome.RUNAWAY,
+    EndReason.INCOMPLETE: StreamOutcome.INCOMPLETE,
     EndReason.REFUSED: StreamOutcome.REFUSED,
     EndReason.ERROR: StreamOutcome.FAILED,
 }
@@ -45,15 +45,11 @@ _OF_END = {
 class OutcomeTracker:
     """Finds the outcome of one request from its events. The first outcome that is known stands."""
 
-    def __init__(self, objective: float | None, default_frames: int, count: Callable[[StreamOutcome], None]) -> None:
-        """`objective` is the TTFA in seconds; None if the request cannot be late.
-
-        default_frames: the length limit of requests that ask for none. `count(outcome)` is called once.
-        """
+    def __init__(self, objective: float | None, count: Callable[[StreamOutcome], None]) -> None:
+        """`objective` is the TTFA in seconds; None if the request cannot be late. `count(outcome)` is called once."""
         self.outcome: StreamOutcome | None = None
         """None while it is not known."""
         self._objective = objective
-        self._default_frames = default_frames
         self._count = count
         self._heard = False
 
@@ -74,11 +70,10 @@ class OutcomeTracker:
         if not self._heard:
             self.settle(StreamOutcome.LATE)
 
-    def generated(self, reason: EndReason, max_frames: int) -> None:
-        """Records that the stages have generated all audio of a text, or of a part, of at most `max_frames`."""
-        is_limited = max_frames < self._default_frames
-        if reason is EndReason.RUNAWAY or (reason is EndReason.LENGTH and not is_limited):
-            self.settle(StreamOutcome.RUNAWAY)
+    def generated(self, reason: EndReason) -> None:
+        """Records that the stages have generated all audio of a text."""
+        if reason is EndReason.INCOMPLETE:
+            self.settle(StreamOutcome.INCOMPLETE)
 
     def ended(self, reason: EndReason) -> None:
         """Records the end of the request. `CANCELLED`: the client has left."""
@@ -89,14 +84,10 @@ class OutcomeTracker:
 class StreamOutcomes:
     """Counts the streamed requests of a gateway and their outcomes."""
 
-    def __init__(
-        self, metrics: Metrics, live: LiveSettings[GatewaySettings], task_type: TaskType, default_frames: int
-    ) -> None:
-        """`default_frames` is the length limit of requests that ask for none."""
+    def __init__(self, metrics: Metrics, live: LiveSettings[GatewaySettings], task_type: TaskType) -> None:
         self._metrics = metrics
         self._live = live
         self._task_type = task_type
-        self._default_frames = default_frames
 
     def start(self) -> None:
         """Exports zeros, because `rate` ignores the first value of a series."""
@@ -110,9 +101,9 @@ class StreamOutcomes:
         A request for a whole file has an outcome too, but it is not counted.
         """
         if not request.live:
-            return OutcomeTracker(None, 0, lambda outcome: None)
+            return OutcomeTracker(None, lambda outcome: None)
         objective = self._live.current.ttfa_seconds.get(request.task_type)
-        tracker = OutcomeTracker(objective, self._default_frames, self._accept())
+        tracker = OutcomeTracker(objective, self._accept())
         if objective is not None:
             left = accepted + objective - monotonic()
             asyncio.get_running_loop().call_later(left, tracker.objective_passed)

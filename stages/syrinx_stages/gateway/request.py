@@ -10,7 +10,7 @@ import msgspec
 
 from syrinx_stages.contract.api import SpeechFields, VoiceId
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.messages import RunawayGuard, SpeechRequest, TaskType
+from syrinx_stages.contract.messages import SpeechRequest, TaskType
 from syrinx_stages.gateway.catalog import DEFAULT_VOICE, Catalog
 from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions, accepted_rates, default_rate
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, unsupported
@@ -19,6 +19,7 @@ from syrinx_stages.gateway.texts import MAX_TEXT, MAX_WHOLE_TEXT, check_text
 from syrinx_stages.gateway.voices import KeptVoice
 from syrinx_stages.model.describe import Description
 from syrinx_stages.model.generation import replace_fields
+from syrinx_stages.normalization.plain import with_usual_spaces, without_marks
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
@@ -42,12 +43,6 @@ class ParsedRequest(msgspec.Struct, frozen=True):
     delivery: Delivery
     warnings: list[str] = []
     """Names fields of the request that have no effect."""
-    languages: tuple[str, ...] = ()
-    """One of which the text is in, to be normalized; empty if it is not to be."""
-    single_sentences: bool = False
-    """Whether the parts of a long text are single sentences."""
-    max_frames: int | None = None
-    """The client's limit of all parts together; None: each part has the default limit."""
 
 
 def parse_request(
@@ -91,18 +86,17 @@ def parse_request(
         x_vector_only=x_vector_only,
         # The official defaults: a cloned voice is given its text token by token.
         non_streaming_text=not cloning if fields.non_streaming_mode is None else fields.non_streaming_mode,
+        is_divided=task is not TaskType.VOICE_DESIGN,
+        languages=_normalized_languages(fields, language, catalog),
         max_frames=_max_frames(fields, checkpoint),
+        total_frames=fields.max_new_tokens,
         sampling=replace_fields(checkpoint.sampling, fields),
         seed=secrets.randbits(63) if fields.seed is None else fields.seed,
         client=client,
-        # The service adds what it knows about durations.
-        guard=RunawayGuard() if _is_guarded(fields, catalog) else None,
+        checks=catalog.api.runaway_guard if fields.runaway_guard is None else fields.runaway_guard,
         live=delivery is not Delivery.WHOLE,
     )
-    languages = _normalized_languages(fields, language, catalog)
-    return ParsedRequest(
-        request, audio, delivery, warnings, languages, checkpoint.single_sentences, fields.max_new_tokens
-    )
+    return ParsedRequest(request, audio, delivery, warnings)
 
 
 def _text(fields: SpeechFields, task: TaskType, delivery: Delivery, catalog: Catalog) -> str:
@@ -116,7 +110,8 @@ def _text(fields: SpeechFields, task: TaskType, delivery: Delivery, catalog: Cat
     text = respell(fields.input, {**catalog.api.lexicon, **(fields.lexicon or {})})
     if len(text) > limit:
         raise bad_request("lexicon", f"makes the text {len(text):,} characters long; at most {limit:,} are accepted")
-    return text
+    # A designed voice speaks all of its text at once.
+    return without_marks(with_usual_spaces(text)) if task is TaskType.VOICE_DESIGN else text
 
 
 def _normalized_languages(fields: SpeechFields, language: str, catalog: Catalog) -> tuple[str, ...]:
@@ -306,10 +301,6 @@ def _instructions(fields: SpeechFields, task: TaskType, catalog: Catalog) -> tup
         return None, [f"instructions are ignored: {message}"]
     check_text("instructions", fields.instructions)
     return fields.instructions, []
-
-
-def _is_guarded(fields: SpeechFields, catalog: Catalog) -> bool:
-    return catalog.api.runaway_guard if fields.runaway_guard is None else fields.runaway_guard
 
 
 def default_max_frames(checkpoint: Description) -> int:

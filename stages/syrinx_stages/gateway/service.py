@@ -5,7 +5,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract import logs
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.api import SpeechFields
-from syrinx_stages.contract.messages import EndReason, PreparedVoice, RunawayGuard, SpeechRequest, TaskType
+from syrinx_stages.contract.messages import EndReason, PreparedVoice, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.families import IMPLEMENTATION
 from syrinx_stages.gateway import reference
@@ -28,7 +28,6 @@ from syrinx_stages.gateway.catalog import Catalog
 from syrinx_stages.gateway.cell import Cell, Queued
 from syrinx_stages.gateway.cells import Cells
 from syrinx_stages.gateway.client import Refusals, count_request
-from syrinx_stages.gateway.durations import Durations
 from syrinx_stages.gateway.errors import ApiError, bad_request, unavailable
 from syrinx_stages.gateway.fields import MAX_BODY
 from syrinx_stages.gateway.kept_voices import Cloned, KeptVoices, OnPrepared, clone_prepared
@@ -37,16 +36,15 @@ from syrinx_stages.gateway.live_text import LiveText
 from syrinx_stages.gateway.monitor import CONNECTOR_SECONDS
 from syrinx_stages.gateway.origins import is_loopback
 from syrinx_stages.gateway.outcomes import StreamOutcome, StreamOutcomes
-from syrinx_stages.gateway.parts import divide
-from syrinx_stages.gateway.request import ParsedRequest, default_max_frames
+from syrinx_stages.gateway.request import ParsedRequest
 from syrinx_stages.gateway.shared_voices import load_voices
 from syrinx_stages.gateway.speech import Resubmitted, SpeechStream
 from syrinx_stages.gateway.texts import MAX_TEXT
 from syrinx_stages.gateway.trace import SpeechSpan
 from syrinx_stages.gateway.voices import KeptVoice, encode_embedding
 from syrinx_stages.model.streamed_text import StreamedText
+from syrinx_stages.normalization.durations import spoken_characters
 from syrinx_stages.normalization.normalize import load_languages
-from syrinx_stages.normalization.streamed import normalize_streamed
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.metrics import Metrics, export_settings
 from syrinx_stages.runtime.settings import LiveSettings
@@ -54,8 +52,8 @@ from syrinx_stages.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
-STALL_SECONDS = 60.0
-"""A request without progress for this long has failed."""
+STALL_SECONDS = 180.0
+"""A request without progress for this long has failed: a segment may take three attempts before it is heard."""
 DECODERS = 2
 """References decoded at the same time: each takes up to 100 MB."""
 WITHDRAW_SECONDS = RETRY_SECONDS
@@ -139,9 +137,7 @@ class GatewayService:
         self.playground = config.playground
         self.tls = config.tls
         self.refusals = Refusals()
-        default_frames = default_max_frames(self.checkpoint)
-        self._durations = Durations()
-        self.outcomes = StreamOutcomes(metrics, self.live, self.checkpoint.task_type, default_frames)
+        self.outcomes = StreamOutcomes(metrics, self.live, self.checkpoint.task_type)
         self.cells = Cells(connectors, self.live, metrics)
         self.requests = ActiveRequests()
         self._closed: str | None = "starting"
@@ -270,9 +266,10 @@ class GatewayService:
         return LiveText(StreamedText(self._tokenizer, languages), needs_end)
 
     def input_tokens(self, request: SpeechRequest) -> int:
-        """Number of text tokens in the request's texts. A long one is counted in parts: the tokenizer holds the GIL."""
-        parts = (part.text for part in divide(request.text)) if len(request.text) > MAX_TEXT else (request.text,)
-        texts = (*parts, request.instructions, request.reference_text)
+        """Number of text tokens in the request's texts. A long one is counted in pieces: tokenizers hold the GIL."""
+        size = MAX_TEXT // 4
+        pieces = (request.text[start : start + size] for start in range(0, len(request.text), size))
+        texts = (*pieces, request.instructions, request.reference_text)
         return sum(len(self._tokenizer.encode(text)) for text in texts if text)
 
     @contextlib.asynccontextmanager
@@ -294,49 +291,26 @@ class GatewayService:
 
         Raises 503 if the request is not admitted. One that no talker claims within `max_queue_seconds` ends as refused.
         """
-        with self.listen(request, accepted, speed, span) as listener:
-            part = self.open_part(request, voice, listener, text, resumption, is_first=True)
-            async with part as stream:
-                yield stream
-
-    @contextlib.contextmanager
-    def listen(
-        self, request: SpeechRequest, accepted: float, speed: float = 1.0, span: SpeechSpan | None = None
-    ) -> Iterator[Listener]:
-        """Yields the client of a request, and counts the request on exit. Arguments are those of `open_stream`."""
         tracker = self.outcomes.open(request, accepted)
         listener = Listener(request, accepted, speed, self._metrics, tracker, span)
         try:
-            yield listener
+            async with self._open(request, voice, listener, text, resumption) as stream:
+                yield stream
         finally:
             listener.record_outcome()
 
     @contextlib.asynccontextmanager
-    async def open_part(
+    async def _open(
         self,
         request: SpeechRequest,
         voice: Cloned | None,
         listener: Listener,
-        text: LiveText | None = None,
-        resumption: Resumption | None = None,
-        *,
-        is_first: bool = False,
+        text: LiveText | None,
+        resumption: Resumption | None,
     ) -> AsyncIterator[SpeechStream]:
-        """Submits what may be a part of a text, and yields its stream, as `open_stream`.
-
-        is_first: a refusal counts as that of the whole request.
-
-        Raises 503 if the request is not admitted. One that no talker claims within `max_queue_seconds` ends as refused.
-        """
         continued = None if resumption is None else resumption.queued
-        spoken = await _normalized(request) if text is None else request
-        if request.guard is not None and text is None and continued is None:
-            request = structs.replace(request, guard=self._durations.guard(spoken))
         token = "" if resumption is None else resumption.token
-        queued = continued
-        if queued is None:
-            admit = self._admit(request, voice, listener, token) if is_first else self._queue(request, voice, token)
-            queued = await admit
+        queued = await self._admit(request, voice, listener, token) if continued is None else continued
         submission = _Submission(request, voice, queued, text, is_continued=continued is not None)
         if resumption is not None:
             queued.cell.playback.keep(request.id, RESUME_FRAMES)
@@ -383,9 +357,6 @@ class GatewayService:
                 self._texts.discard(text)
             self._end(submission, keep_seconds)
             submission.cell.playback.forget(request.id)
-            if stream.reason is EndReason.STOP and (text is None or text.ended):
-                learned = spoken if text is None else _as_spoken(request, text)
-                self._durations.learn(learned, stream.generated_frames)
 
     def _write_text(self, submission: _Submission) -> None:
         """Starts to write the text of a request to its stream in its cell as it arrives, until cancelled."""
@@ -393,12 +364,9 @@ class GatewayService:
         if text is None:
             return
 
-        def guard() -> RunawayGuard | None:
-            return None if request.guard is None else self._durations.guard(_as_spoken(request, text))
-
         if submission.writing is not None:
             submission.writing.cancel()
-        submission.writing = asyncio.create_task(text.write(request.id, submission.cell.connector.append_text, guard))
+        submission.writing = asyncio.create_task(text.write(request.id, submission.cell.connector.append_text))
 
     def _check_texts(self) -> None:
         for text in self._texts:
@@ -409,7 +377,8 @@ class GatewayService:
 
         The model reads ahead of what it speaks, so that this follows from how long the speech of a text is.
         """
-        spoken = self._durations.spoken_characters(_as_spoken(request, text), frames)
+        durations = self.checkpoint.reading.durations
+        spoken = spoken_characters(text.spoken, durations, request.voice, frames)
         return min(text.written_end(spoken), text.read_characters(frames))
 
     async def attach(self, request_id: str, token: str) -> tuple[Queued, SpeechRequest, LiveText] | None:
@@ -480,10 +449,11 @@ class GatewayService:
         raise Resubmitted
 
     async def _submit_again(self, submission: _Submission, stream: SpeechStream, without: Cell | None = None) -> None:
-        """Queues a request again, in a cell other than `without`, and reads its audio from the start. Raises 503."""
+        """Queues a request again, in a cell other than `without`, from its client's segment on. Raises 503."""
         before, request = submission.queued, submission.request
         if submission.text is not None:
             request = structs.replace(request, text=submission.text.text)
+        request = structs.replace(request, resumes=stream.segment if stream.sent else None)
         queued = await self._queue(request, submission.voice, before.ticket.gateway, without)
         before.cell.playback.forget(request.id)
         if before.ticket.gateway:
@@ -569,15 +539,3 @@ class GatewayService:
 def _fields(request: SpeechRequest) -> dict[str, str]:
     """Returns the `extra` of a log record that concerns a request."""
     return logs.of_request(request.id, request.traceparent)
-
-
-async def _normalized(request: SpeechRequest) -> SpeechRequest:
-    """Returns a request with its text as the talker normalizes it."""
-    if not request.languages:
-        return request
-    return structs.replace(request, text=await asyncio.to_thread(normalize_streamed, request.text, request.languages))
-
-
-def _as_spoken(request: SpeechRequest, text: LiveText) -> SpeechRequest:
-    """Returns a request with what has arrived of its text, as the talker normalizes it."""
-    return structs.replace(request, text=text.spoken)

@@ -3,9 +3,10 @@
 from msgspec import Struct
 
 from syrinx_stages.gateway.errors import ApiError, bad_request
-from syrinx_stages.gateway.sentences import SentenceSplitter
 from syrinx_stages.gateway.stream_messages import Place, SessionConfig, TextMode
-from syrinx_stages.gateway.texts import MAX_TEXT, check_characters
+from syrinx_stages.gateway.texts import MAX_TEXT
+from syrinx_stages.normalization.plain import in_one_line
+from syrinx_stages.normalization.sentences import SentenceSplitter
 
 MAX_UTTERANCE_TEXT = 32_768
 """Characters of an utterance that is divided into sentences."""
@@ -100,10 +101,12 @@ class Session:
         self._characters += len(text)
         self._pieces += 1
         if config.text_mode is TextMode.TOKENS:
+            # What arrives is spoken at once, without a pause at a line break.
+            feed = Feed(in_one_line(text))
             if self._begun:
-                return [Feed(text)]
+                return [feed]
             self._begun = True
-            return [Begin(Place(self.utterance), config, self._take_request_id()), Feed(text)]
+            return [Begin(Place(self.utterance), config, self._take_request_id()), feed]
         return [self._speak(sentence, config) for sentence in self._splitter.feed(text)]
 
     def finish(self) -> list[Action]:
@@ -140,7 +143,6 @@ class Session:
             )
         if self._pieces >= MAX_PIECES:
             raise _too_much(f"an utterance has at most {MAX_PIECES:,} pieces; send input.done and go on")
-        check_characters("text", text)
         return config
 
     def _speak(self, text: str, config: SessionConfig) -> Speak:

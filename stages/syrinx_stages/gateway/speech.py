@@ -2,19 +2,20 @@
 
 import asyncio
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 from msgspec import Struct
 
 from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.frames import unpack_checksums
-from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest
+from syrinx_stages.contract.messages import Audio, End, EndReason, Segment, SpeechRequest
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer
 from syrinx_stages.gateway.errors import ApiError, bad_request, internal_error, unavailable
 from syrinx_stages.gateway.fanout import AudioQueue
 from syrinx_stages.gateway.listener import Listener
 from syrinx_stages.gateway.outcomes import StreamOutcome
+from syrinx_stages.gateway.seam import Seam
 from syrinx_stages.runtime.clock import monotonic
 
 TEXT_LEAD_FRAMES = 13
@@ -32,6 +33,8 @@ class Chunk(Struct, frozen=True):
 
     pcm: bytes
     frames: int
+    segment: Segment | None
+    """The segment of the text that it is of."""
 
 
 class SpeechStream:
@@ -68,10 +71,11 @@ class SpeechStream:
         """Frames delivered to the client so far, trimmed silence included."""
         self.listener = listener
         listener.frames += self.frames
-        self.reason: EndReason | None = None
-        """Why the stages ended the stream; None until they do."""
-        self.generated_frames = 0
-        """Frames that the stages have generated; known with `reason`."""
+        self.end: End | None = None
+        """How the stages ended the stream; None until they do."""
+        self.segment: Segment | None = None
+        """The segment of the text whose audio arrives; None before the first one."""
+        self._seam = Seam()
         self._samples = 0
         """Samples delivered to the client so far."""
         self._queue = queue
@@ -88,11 +92,8 @@ class SpeechStream:
         """Of the frames that were passed to the trimmer: what is generated again is compared with them."""
         self._collected: list[bytes] = []
         self._started = False
-
-    async def wait_complete(self) -> int:
-        """Waits until all audio has arrived, delivered or not. Returns the number of its frames."""
-        await self._queue.complete.wait()
-        return self._queue.frames
+        self._resumed_at = 0
+        """Frames before the audio of this submission."""
 
     @property
     def started(self) -> bool:
@@ -132,19 +133,22 @@ class SpeechStream:
                     yield chunk
                 return
             except Resubmitted:
+                self._resumed_at = self.segment.frames if self.sent and self.segment is not None else 0
                 if not self.sent:
                     self._forget_delivered()
                     self._started = False
-                    self._trimmer = LeadingSilenceTrimmer()
+                    self._trimmer, self.segment = LeadingSilenceTrimmer(), None
                     del self._hashes[:]
                     self._collected.clear()
 
     async def _audio(self) -> AsyncIterator[Chunk]:
         """Yields the audio of one submission."""
-        frames, checksum = self._first_frame, None
+        frames, checksum = max(self._first_frame, self._resumed_at), None
         while True:
             event = await self._next()
             if isinstance(event.entry, Audio):
+                for pcm in self._begin(event.entry.segment):
+                    yield Chunk(pcm, frames, self.segment)
                 self._started = True
                 if self.listener.served_by is None:
                     replicas = event.entry.talker or "unknown", event.entry.codec or "unknown"
@@ -153,15 +157,29 @@ class SpeechStream:
                 checksum = self._checked(checksum, frames, event.entry, event.position.frames)
                 frames = max(frames, event.position.frames)
                 if pcm := self._skip(self._trimmer.feed(new)):
-                    yield Chunk(pcm, frames)
+                    self._seam.add(pcm)
+                    yield Chunk(pcm, frames, self.segment)
                 else:
                     # Trimmed frames count as played: a talker at its lead limit would wait for them forever.
                     self._report_playback(self.request.id, frames)
             elif isinstance(event.entry, End):
                 self._end(event.entry, frames, event.position.frames, checksum)
                 if pcm := self._trimmer.end():
-                    yield Chunk(pcm, frames)
+                    yield Chunk(pcm, frames, self.segment)
                 return
+
+    def _begin(self, segment: Segment | None) -> Iterator[bytes]:
+        """Yields what comes before a segment that has not begun before: the rest of the one before, and a pause."""
+        before = self.segment
+        if segment is None or (before is not None and segment.number <= before.number):
+            return
+        if before is not None:
+            if rest := self._trimmer.end():
+                self._seam.add(rest)
+                yield rest
+            yield self._seam.pause(before.pause)
+            self._trimmer = LeadingSilenceTrimmer()
+        self.segment = segment
 
     async def _next(self) -> StreamEntry:
         if not self._queue.empty():
@@ -271,9 +289,9 @@ class SpeechStream:
         if not frames:
             self.listener.outcome = EndReason.ERROR
             raise internal_error("the model ended this text before its first frame; try another seed")
-        self.reason, self.generated_frames = end.reason, frames
+        self.end = end
         self.listener.reason = end.reason
-        self.listener.tracker.generated(end.reason, self.request.max_frames)
+        self.listener.tracker.generated(end.reason)
 
     def delivered(self, chunk: Chunk, *, sent: bool = True) -> None:
         """Records that a chunk was passed to the transport, or added to a whole response. `sent`: see `Listener`."""
@@ -283,12 +301,6 @@ class SpeechStream:
         self.listener.delivered(chunk.pcm, frames, sent=sent)
         if self._text_frames is not None:
             self.listener.lacks_text = self._text_frames() - self.frames < TEXT_LEAD_FRAMES
-
-    def discard(self) -> None:
-        """Records that the client receives nothing of this audio, because another attempt replaces it."""
-        self._forget_delivered()
-        assert self.reason is not None
-        self.listener.count_attempt(self.reason)
 
     def _forget_delivered(self) -> None:
         self.listener.discard(self.frames, self._samples)

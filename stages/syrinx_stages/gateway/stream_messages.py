@@ -10,7 +10,7 @@ from syrinx_stages.contract.api import SpeechFields
 from syrinx_stages.gateway.encoders import AudioOptions
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, too_large
 from syrinx_stages.gateway.fields import body_type, check_commas, decoding, parse_fields
-from syrinx_stages.gateway.sentences import Granularity
+from syrinx_stages.normalization.sentences import Granularity
 
 MAX_TEXT_MESSAGE = 64 * 1024
 """Bytes of a message other than `session.config`."""

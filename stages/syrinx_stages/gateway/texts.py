@@ -3,6 +3,7 @@
 import re
 
 from syrinx_stages.gateway.errors import bad_request
+from syrinx_stages.normalization.plain import has_words
 
 MAX_TEXT = 4096
 """Characters of a text that is one request of the data plane: about five minutes of speech."""
@@ -12,16 +13,17 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 def check_text(field: str, text: str, limit: int = MAX_TEXT, hint: str = "") -> None:
-    """Raises 400 for text that is empty, too long or has control characters."""
+    """Raises 400 for text that is too long, or in which there is nothing to say."""
     if not text or text.isspace():
         raise bad_request(field, "is empty; send the text")
+    if not has_words(text):
+        raise bad_request(field, "has no letter or digit, so that there is nothing to say; send words")
     if len(text) > limit:
         raise bad_request(field, f"has {len(text):,} characters; at most {limit:,} are accepted{hint}")
-    check_characters(field, text)
 
 
 def check_characters(field: str, text: str) -> None:
-    """Raises 400 for text with control characters."""
+    """Raises 400 for text with control characters, which is kept and shown."""
     if found := _CONTROL.search(text):
         message = f"character {found.start() + 1} is the control character U+{ord(found[0]):04X}; remove it"
         raise bad_request(field, message)

@@ -73,7 +73,7 @@ class SpeechSpan:
         self._span.set_attributes({"syrinx.outcome": outcome, "syrinx.frames": frames})
         if served_by is not None:
             self._span.set_attributes({"syrinx.talker": served_by[0], "syrinx.codec": served_by[1]})
-        if outcome in (EndReason.STOP, EndReason.LENGTH, EndReason.RUNAWAY):
+        if outcome in (EndReason.STOP, EndReason.LENGTH, EndReason.INCOMPLETE):
             self._span.set_attribute("gen_ai.response.finish_reasons", [outcome.value])
         elif outcome is EndReason.ERROR:
             self._tracer.set_error(self._span, "stage_failed")

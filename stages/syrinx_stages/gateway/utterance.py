@@ -19,13 +19,13 @@ from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions, Encoder
 from syrinx_stages.gateway.errors import ApiError, bad_request
 from syrinx_stages.gateway.kept_voices import Cloned
 from syrinx_stages.gateway.live_text import LiveText
-from syrinx_stages.gateway.long_speech import LongSpeech, open_speech
 from syrinx_stages.gateway.request import ParsedRequest, parse, traced, voice_to_clone
 from syrinx_stages.gateway.service import GatewayService, Resumption
 from syrinx_stages.gateway.speech import SpeechStream
-from syrinx_stages.gateway.stream_messages import Place, SessionConfig, TextMode, audio_start, error_message
+from syrinx_stages.gateway.stream_messages import Place, SessionConfig, audio_start, error_message
 from syrinx_stages.gateway.trace import SpeechSpan
 from syrinx_stages.gateway.whole import open_whole
+from syrinx_stages.normalization.plain import has_words
 from syrinx_stages.runtime.clock import monotonic
 
 BINARY_BYTES = 512 * 1024
@@ -63,7 +63,7 @@ async def check_config(service: GatewayService, http: HTTPConnection, config: Se
         message = f"an utterance with a request_id needs pcm at {FAMILY.sample_rate} Hz and speed 1"
         raise bad_request("response_format", message)
     needs_end = parsed.request.has_reference and not parsed.request.x_vector_only
-    return TextOptions(parsed.languages, needs_end)
+    return TextOptions(parsed.request.languages, needs_end)
 
 
 async def _parse(
@@ -79,8 +79,8 @@ def _as_written(parsed: ParsedRequest, beginning: str, text: LiveText) -> Parsed
 
     The text may go on, and the client is told up to which of its characters it was spoken.
     """
-    own = {"text": beginning, "languages": text.languages, "streams_text": not text.ended}
-    return structs.replace(parsed, request=structs.replace(parsed.request, **own), languages=())
+    own = {"text": beginning, "is_divided": False, "streams_text": not text.ended}
+    return structs.replace(parsed, request=structs.replace(parsed.request, **own))
 
 
 class Utterance:
@@ -118,7 +118,7 @@ class Utterance:
         try:
             if isinstance(self._text, LiveText):
                 await self._text.wait_startable()
-                if not self._text.text.strip():
+                if not has_words(self._text.text):
                     return
             with use_allowance(self._service.api_keys):
                 await self._admitted()
@@ -177,10 +177,6 @@ class Utterance:
         if not self._config.stream_audio:
             await self._send_whole(parsed, voice, accepted, span)
             return
-        if self._config.text_mode is TextMode.SENTENCES:
-            async with open_speech(self._service, parsed, voice, accepted, span) as speech:
-                await self._send_stream(speech, audio)
-            return
         text = self._text if isinstance(self._text, LiveText) and request.streams_text else None
         if text is not None:
             text.restart(len(request.text))
@@ -221,13 +217,13 @@ class Utterance:
         self, parsed: ParsedRequest, voice: Cloned | None, accepted: float, span: SpeechSpan | None
     ) -> None:
         async with open_whole(self._service, parsed, voice, accepted, span) as speech:
-            self._request = structs.replace(parsed.request, seed=speech.seed)
             await self._start(parsed.audio)
             await self._send_binary(b"".join(speech.file))
-            speech.listener.complete()
-            await self._done(speech.reason)
+            speech.stream.listener.complete()
+            assert speech.stream.end is not None
+            await self._done(speech.stream.end.reason)
 
-    async def _send_stream(self, stream: SpeechStream | LongSpeech, audio: AudioOptions) -> None:
+    async def _send_stream(self, stream: SpeechStream, audio: AudioOptions) -> None:
         encoder, listener = Encoder(audio), stream.listener
 
         async def encoded(work: Callable[..., bytes], *pcm: bytes) -> bytes:

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, unsupported
-from syrinx_stages.gateway.texts import check_text
+from syrinx_stages.gateway.texts import check_characters, check_text
 
 MAX_NAME = 64
 """Characters of a voice's name."""
@@ -122,6 +122,7 @@ def _text(name: str, fields: Mapping[str, str | Sample]) -> str | None:
         return None
     if name != "speaker_embedding":
         check_text(name, value)
+        check_characters(name, value)
     return value
 
 

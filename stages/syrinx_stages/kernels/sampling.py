@@ -28,8 +28,6 @@ MIN_FRAMES = tl.constexpr(4)
 NUM_SAMPLING_PARAMS = 5
 INVALID_CODE = tl.constexpr(-1)
 """Sampled in place of a code from scores that have NaN, infinity or nothing else than -infinity."""
-IMPLAUSIBLE_NATS = tl.constexpr(4.0)
-"""As in `contract.frames`."""
 
 
 @triton.jit
@@ -147,27 +145,6 @@ def sample(scores, id, params, number):
 
 
 @triton.jit
-def encode_mark(scores, end_score, code, id, temperature):
-    """Returns what the sampling of code 0 says: an integer as `contract.frames.encode_mark` returns it.
-
-    scores: float32 by id, -inf for ids that are not codes. end_score: that of EOS. temperature: above 0.
-    """
-    best = tl.max(scores, 0)
-    scores = (scores - best) / temperature
-    mass = tl.exp(scores)
-    total = tl.sum(mass, 0)
-    log_total = tl.log(total)
-    entropy = log_total - tl.sum(tl.where(mass > 0, mass * scores, 0.0), 0) / total
-    surprise = log_total - tl.sum(tl.where(id == code, scores, 0.0), 0)
-    end = (end_score - best) / temperature - log_total
-    # For large numbers log(1 + exp(x)) is x.
-    hazard = tl.where(end > 20, end, tl.log(1 + tl.exp(tl.minimum(end, 20.0))))
-    implausible = (surprise > entropy + IMPLAUSIBLE_NATS).to(tl.int32)
-    steps = tl.minimum(hazard * 8, 127.0).to(tl.int32) + (tl.minimum(entropy * 16, 255.0).to(tl.int32) << 8)
-    return steps + (implausible << 7)
-
-
-@triton.jit
 def _store_row(values, out, sum_of_squares, row, WIDTH: tl.constexpr, PARTS: tl.constexpr):
     """Stores a row and its sum of squares, all of it in part 0."""
     i = tl.arange(0, triton.next_power_of_2(WIDTH))
@@ -188,8 +165,8 @@ def _copy_row(table, index, out, sum_of_squares, row, WIDTH: tl.constexpr, PARTS
 
 @triton.jit
 def _first_code_kernel(
-    scores, metadata, sampling_params, seeds, seen, marks, table, codes, out, sum_of_squares, bias,
-    METADATA_STRIDE: tl.constexpr, PARAMS_STRIDE: tl.constexpr, SCORES_STRIDE: tl.constexpr, MARKS: tl.constexpr,
+    scores, metadata, sampling_params, seeds, seen, table, codes, out, sum_of_squares, bias,
+    METADATA_STRIDE: tl.constexpr, PARAMS_STRIDE: tl.constexpr, SCORES_STRIDE: tl.constexpr,
     CODES_STRIDE: tl.constexpr, VOCABULARY: tl.constexpr, FIRST_SPECIAL: tl.constexpr, EOS: tl.constexpr,
     WIDTH: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -209,13 +186,6 @@ def _first_code_kernel(
     too_early = frame < tl.load(row_params + MIN_FRAMES).to(tl.int32)
     score = tl.where((id >= FIRST_SPECIAL) & ((id != EOS) | too_early), float("-inf"), score)
     code = sample(score, id, row_params, uniform(tl.load(seeds + slot), frame, 0))
-    temperature = tl.load(row_params + TEMPERATURE)
-    mark = tl.full((), 0, tl.int32)
-    if temperature > 0:
-        # A model that wants to end says so before the minimum length, too.
-        end_score = tl.load(scores + row * SCORES_STRIDE + EOS)
-        mark = encode_mark(tl.where(id < FIRST_SPECIAL, score, float("-inf")), end_score, code, id, temperature)
-    tl.store(marks + slot.to(tl.int64) * MARKS + frame % MARKS, mark.to(marks.dtype.element_ty), mask=slot > 0)
     tl.store(codes + row * CODES_STRIDE, code.to(codes.dtype.element_ty))
     is_new = (id == code) | (frame == 0)
     tl.store(seen + slot.to(tl.int64) * VOCABULARY + id, (id == code).to(tl.int8), mask=(id < VOCABULARY) & is_new)
@@ -340,8 +310,6 @@ class SamplingInputs:
     """int64 [slots]."""
     seen: Tensor
     """int8 [slots, vocabulary]: 1 for each code 0 that the request has generated."""
-    marks: Tensor
-    """int16 [slots, frames] in pinned host memory: marks of the last frames, each at its number modulo `frames`."""
 
 
 def sample_first_code(
@@ -351,7 +319,7 @@ def sample_first_code(
     """Samples code 0 of each row and writes the code predictor's first two inputs.
 
     Args:
-        rows: rows of the step; `seen` and `marks` are updated.
+        rows: rows of the step; `seen` is updated.
         scores: float32 [rows, vocabulary + width]: logits, then the state in the predictor's width without its bias.
         bias: [width], added to the state.
         table: [vocabulary, width], code 0's embeddings in the predictor's width.
@@ -362,11 +330,10 @@ def sample_first_code(
     """
     vocabulary, width = table.shape
     launch(
-        _first_code_kernel, (codes.shape[0],), scores, rows.metadata, rows.params, rows.seeds, rows.seen, rows.marks,
-        table, codes, x, sum_of_squares, bias, METADATA_STRIDE=rows.metadata.stride(0),
-        PARAMS_STRIDE=rows.params.stride(0), SCORES_STRIDE=scores.stride(0), MARKS=rows.marks.shape[1],
-        CODES_STRIDE=codes.stride(0), VOCABULARY=vocabulary, FIRST_SPECIAL=vocabulary - num_special, EOS=eos,
-        **_row_options(width, sum_of_squares),
+        _first_code_kernel, (codes.shape[0],), scores, rows.metadata, rows.params, rows.seeds, rows.seen, table, codes,
+        x, sum_of_squares, bias, METADATA_STRIDE=rows.metadata.stride(0), PARAMS_STRIDE=rows.params.stride(0),
+        SCORES_STRIDE=scores.stride(0), CODES_STRIDE=codes.stride(0), VOCABULARY=vocabulary,
+        FIRST_SPECIAL=vocabulary - num_special, EOS=eos, **_row_options(width, sum_of_squares),
     )  # fmt: skip
 
 

@@ -6,6 +6,8 @@ import msgspec
 
 from ..contract.family import FAMILY
 from ..contract.messages import Sampling, TaskType
+from ..normalization.durations import Durations
+from ..normalization.reading import Reading
 from .config import ModelConfig, ModelType, read_model_config, read_speech_tokenizer_config
 from .generation import default_sampling, read_generation_config
 
@@ -44,8 +46,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     """Frames of a request that sets no limit; the model may have fewer positions."""
     normalize: bool = False
     """Whether texts are better spoken with numbers, dates and the like as words."""
-    single_sentences: bool = False
-    """Whether the model may end a text after one of several sentences."""
+    reading: Reading = Reading()
 
 
 def checkpoint_directory(name: str) -> Path:
@@ -86,5 +87,9 @@ def describe(name: str) -> Description:
         embedding_size=_embedding_size(config),
         max_new_tokens=generation.max_new_tokens or FAMILY.default_frames,
         normalize=bool(generation.normalize),
-        single_sentences=bool(generation.single_sentences),
+        reading=Reading(
+            segment_size=generation.segment_size or FAMILY.segment_size,
+            single_sentences=bool(generation.single_sentences),
+            durations=generation.durations or Durations(),
+        ),
     )

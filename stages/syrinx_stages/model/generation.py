@@ -1,11 +1,13 @@
 """The defaults of a checkpoint's requests, from its `generation_config.json`. Imports no torch: the gateway uses it."""
 
 from pathlib import Path
+from typing import Annotated
 
-from msgspec import structs
+from msgspec import Meta, structs
 
 from ..contract.api import SamplingFields
 from ..contract.messages import Sampling
+from ..normalization.durations import Durations
 from .config import decode_file
 
 
@@ -19,6 +21,10 @@ class GenerationConfig(SamplingFields, frozen=True, kw_only=True):
     """Whether the model was trained on numbers, dates and the like as words."""
     single_sentences: bool | None = None
     """Whether the model was trained on single sentences, so that it may end a text after one of several."""
+    segment_size: Annotated[int, Meta(ge=20, le=2_000)] | None = None
+    """Letters of a text that are spoken at once, at most."""
+    durations: Durations | None = None
+    """How long the speech of a text is."""
 
 
 def read_generation_config(directory: Path) -> GenerationConfig:

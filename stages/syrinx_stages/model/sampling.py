@@ -7,13 +7,10 @@ the same numbers on every device, in every batch and after another process has t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.frames import IMPLAUSIBLE_NATS, encode_marks
 from ..contract.messages import Sampling
 from .config import CODE_GROUPS, SPECIAL_IDS, TalkerConfig
 from .talker import Talker
@@ -55,11 +52,10 @@ class LogitFilter:
         given, top_ks, top_ps = zip(*params, strict=True)
         temperatures = [t if t >= MIN_TEMPERATURE else 0.0 for t in given]
         self._all_greedy = not any(temperatures)
-        self.greedy: Tensor | None = None
-        """Which rows are greedy, [rows] bool; None if none is."""
+        self._greedy: Tensor | None = None
         if not all(temperatures):
-            self.greedy = torch.tensor([t == 0 for t in temperatures], device=device)
-        self.temperature = torch.tensor([[t or 1.0] for t in temperatures], dtype=torch.float32, device=device)
+            self._greedy = torch.tensor([t == 0 for t in temperatures], device=device)
+        self._temperature = torch.tensor([[t or 1.0] for t in temperatures], dtype=torch.float32, device=device)
         self._top_k = max(top_ks)
         self._kth = None
         if len(set(top_ks)) > 1:
@@ -81,11 +77,11 @@ class LogitFilter:
         ids = torch.searchsorted(distribution, uniform * distribution[:, -1:], right=True).squeeze(1)
         # Any NaN or infinity makes all probabilities NaN.
         ids = ids.masked_fill(distribution[:, -1].isnan(), INVALID_CODE)
-        return ids if self.greedy is None else torch.where(self.greedy, _best(scores), ids)
+        return ids if self._greedy is None else torch.where(self._greedy, _best(scores), ids)
 
     def filter(self, scores: Tensor) -> Tensor:
         """Returns the scores divided by the temperature, with -inf for ids that top-k or top-p remove."""
-        scores = scores / self.temperature
+        scores = scores / self._temperature
         if self._top_k:
             # The k-th score is a copy, not a sum, so using the largest k of the batch does not change a row.
             count = min(self._top_k, scores.shape[-1])
@@ -117,8 +113,8 @@ class Sampler:
         self, rows: Sequence[Sampling], seeds: Sequence[int], config: TalkerConfig, device: torch.device
     ) -> None:
         self._eos = config.codec_eos_token_id
-        self._first_special = config.vocab_size - SPECIAL_IDS
-        self._suppressed = torch.arange(config.vocab_size, device=device) >= self._first_special
+        first_special = config.vocab_size - SPECIAL_IDS
+        self._suppressed = torch.arange(config.vocab_size, device=device) >= first_special
         self._suppressed[self._eos] = False
         self.seeds = torch.tensor([signed_seed(seed) for seed in seeds], dtype=torch.int64, device=device)
         self._penalty = None
@@ -143,33 +139,6 @@ class Sampler:
         scores[:, self._eos].masked_fill_(frames < self._min_frames, -torch.inf)
         return scores
 
-    def marks(self, logits: Tensor, scores: Tensor, code0: Tensor) -> list[int]:
-        """Returns what the sampling of each row's code 0 says, as `contract.frames.encode_mark`; 0 for greedy rows.
-
-        logits: of the model. scores: those that `code0` [rows] is sampled from. Both are [rows, vocabulary].
-        """
-        # In NumPy: for a few rows, each operation of PyTorch costs more than its arithmetic.
-        temperature = self.code0_filter.temperature.cpu().numpy()
-        codes = scores[:, : self._first_special].cpu().numpy()
-        sampled = code0.clamp(0, self._first_special - 1).cpu().numpy()
-        # A model that wants to end says so before the minimum length, too.
-        end = logits[:, self._eos, None].float().cpu().numpy()
-        best = codes.max(1, keepdims=True)
-        with np.errstate(invalid="ignore"):
-            codes, end = (codes - best) / temperature, (end - best) / temperature
-            mass = np.exp(codes)
-            total = mass.sum(1)
-            log_total = np.log(total)
-            entropy = log_total - np.einsum("rc,rc->r", mass, codes) / total
-            surprise = log_total - codes[np.arange(len(codes)), sampled]
-            # -log(1 - p) of the end.
-            hazard = np.logaddexp(0.0, end[:, 0] - log_total)
-            marks = encode_marks(hazard, surprise > entropy + IMPLAUSIBLE_NATS, entropy)
-        if self.code0_filter.greedy is not None:
-            marks[self.code0_filter.greedy.cpu().numpy()] = 0
-        listed: list[int] = marks.tolist()
-        return listed
-
 
 class SamplerStep:
     """Samples the 16 codes of every row's next frame."""
@@ -180,14 +149,7 @@ class SamplerStep:
 
     def code0(self, logits: Tensor, seen: Tensor) -> Tensor:
         """Returns code 0 or EOS [rows] for logits [rows, vocab_size]; `seen`, of that shape, marks codes 0 so far."""
-        return self.code0_of(self.code0_scores(logits, seen))
-
-    def code0_scores(self, logits: Tensor, seen: Tensor) -> Tensor:
-        """Returns the scores [rows, vocabulary] that `code0` samples from; see there."""
-        return self._sampler.code0_scores(logits, seen, self._frames)
-
-    def code0_of(self, scores: Tensor) -> Tensor:
-        """Returns code 0 or EOS [rows] for the scores of `code0_scores`."""
+        scores = self._sampler.code0_scores(logits, seen, self._frames)
         return self._sampler.code0_filter.sample(scores, self._uniforms[0])
 
     def residual(self, logits: Tensor, group: int) -> Tensor:
@@ -196,15 +158,6 @@ class SamplerStep:
 
 
 SeededSampling = tuple[Sampling, int]
-
-
-class SampledFrames(NamedTuple):
-    """The next frame of each row."""
-
-    codes: Tensor
-    """[rows, 16] int64. If code 0 is EOS, the row's other codes are undefined."""
-    marks: list[int]
-    """What the sampling of each row's code 0 says: see `contract.frames`."""
 
 
 class FrameSampler:
@@ -218,8 +171,8 @@ class FrameSampler:
 
     def sample(
         self, rows: Sequence[SeededSampling], frames: Sequence[int], hidden: Tensor, seen: Sequence[Tensor]
-    ) -> SampledFrames:
-        """Returns the next frame of each row.
+    ) -> Tensor:
+        """Returns the next frame of each row, [B, 16] int64. If code 0 is EOS, the row's other codes are undefined.
 
         frames: number of frames that each row has. hidden: the talker's states [B, H]. seen: for each row, which
         codes 0 it has, bool [vocabulary].
@@ -227,12 +180,8 @@ class FrameSampler:
         if self._cached is None or self._cached[0] != rows:
             samplings, seeds = zip(*rows, strict=True)
             self._cached = rows, Sampler(samplings, seeds, self._talker.config, self._talker.device)
-        sampler = self._cached[1]
-        step = sampler.step(torch.tensor(frames, device=hidden.device))
-        logits = self._talker.logits(hidden)
-        scores = step.code0_scores(logits, torch.stack(list(seen)))
-        code0 = step.code0_of(scores)
+        step = self._cached[1].step(torch.tensor(frames, device=hidden.device))
+        code0 = step.code0(self._talker.logits(hidden), torch.stack(list(seen)))
         if bool((code0 == self._eos).all()):
-            return SampledFrames(code0[:, None].expand(-1, CODE_GROUPS), [0] * len(code0))
-        marks = sampler.marks(logits, scores, code0)
-        return SampledFrames(self._talker.predict(hidden, code0, step.residual), marks)
+            return code0[:, None].expand(-1, CODE_GROUPS)
+        return self._talker.predict(hidden, code0, step.residual)

@@ -24,7 +24,7 @@ from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.runtime.engine import Limits
 from syrinx_stages.runtime.gpu_memory import refuse_out_of_memory
 from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation, Allocator
-from syrinx_stages.talker.engine import EngineFull, frame_results, with_marks
+from syrinx_stages.talker.engine import EngineFull, frame_results
 from syrinx_stages.talker.frame import INPUT_COLUMNS
 from syrinx_stages.talker.inputs import NO_CODE, voice_rows
 from syrinx_stages.talker.model_runner import MAX_PAGES, RESIDENT_SECONDS, ModelRunner, NewRequest
@@ -60,9 +60,6 @@ class Step(Struct):
 
     ids: Sequence[str]
     rows: Sequence[_Row]
-    slots: Slots
-    frames: NDArray[np.int32]
-    """How many frames each row had before."""
     full: Sequence[str]
     """Requests that had all their frames before this step."""
     ring: int
@@ -167,7 +164,7 @@ class CudaTalkerEngine:
         rows, slots = self._gather(ids)
         skipped = {index for index in next_frames.due(slots) if not self._renew(ids[index], rows[index], full)}
         if len(skipped) == len(ids):
-            return Step([], [], slots[:0], next_frames.frames(slots[:0]), full, 0, None)
+            return Step([], [], full, 0, None)
         prompts = list(self._unfilled.values())
         if prompts:
             joining = {index for index, request_id in enumerate(ids) if request_id in self._unfilled}
@@ -181,9 +178,8 @@ class CudaTalkerEngine:
             ids = [request_id for index, request_id in enumerate(ids) if index not in skipped]
             rows, slots = self._gather(ids)
         self._last_rows = len(ids)
-        frames = next_frames.frames(slots)
         ring, wait = self.runner.decode(slots, prompts)
-        return Step(ids, rows, slots, frames, full, ring, wait)
+        return Step(ids, rows, full, ring, wait)
 
     def _gather(self, ids: Sequence[str]) -> tuple[list[_Row], Slots]:
         rows = [self._rows[request_id] for request_id in ids]
@@ -216,10 +212,8 @@ class CudaTalkerEngine:
         if step.wait is None:
             return results
         step.wait()
-        state = self.runner.state
-        frames = state.host_codes[step.ring].numpy()[: len(step.ids)]
-        marks = state.read_marks(step.slots, step.frames)
-        sampled = with_marks(frame_results(frames, self._config.codec_eos_token_id), marks)
+        frames = self.runner.state.host_codes[step.ring].numpy()[: len(step.ids)]
+        sampled = frame_results(frames, self._config.codec_eos_token_id)
         for request_id, row, result in zip(step.ids, step.rows, sampled, strict=True):
             if not row.stopped and self._rows.get(request_id) is row:
                 if isinstance(result, End):

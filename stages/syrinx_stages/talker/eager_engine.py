@@ -20,7 +20,7 @@ from syrinx_stages.model.sampling import FrameSampler
 from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.model.talker import KVCache
 from syrinx_stages.runtime.engine import Limits
-from syrinx_stages.talker.engine import frame_results, with_marks
+from syrinx_stages.talker.engine import frame_results
 from syrinx_stages.talker.inputs import EmbeddedPrompt, Prompt, embed, embed_tokens
 from syrinx_stages.talker.prompt import Prepared, Prompter
 
@@ -113,8 +113,8 @@ class EagerTalkerEngine:
         self._advance(rows)
         choices = [(row.request.sampling, row.request.seed) for row in rows]
         hidden, seen = torch.stack([row.hidden for row in rows]), [row.seen for row in rows]
-        codes, marks = self._frame_sampler.sample(choices, [row.frames for row in rows], hidden, seen)
-        sampled = with_marks(frame_results(codes.to(torch.int16).cpu().numpy(), self._eos), marks)
+        codes = self._frame_sampler.sample(choices, [row.frames for row in rows], hidden, seen)
+        sampled = frame_results(codes.to(torch.int16).cpu().numpy(), self._eos)
         continuing = [index for index, result in enumerate(sampled) if not isinstance(result, End)]
         if continuing:
             self._append_frames([rows[index] for index in continuing], codes[continuing])

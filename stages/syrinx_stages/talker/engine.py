@@ -6,7 +6,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from syrinx_stages.contract.frames import MarkedFrame
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.runtime.engine import Engine
@@ -26,14 +25,6 @@ def frame_results(frames: NDArray[np.int16], eos: int) -> list[bytes | End]:
     for row in np.flatnonzero(ended | (frames.min(1) < 0)).tolist():
         results[row] = End(EndReason.STOP) if ended[row] else _NOT_FINITE
     return results
-
-
-def with_marks(results: list[bytes | End], marks: Sequence[int]) -> list[bytes | End]:
-    """Returns the results with each frame's mark; see `contract.frames`."""
-    return [
-        result if isinstance(result, End) else MarkedFrame(result, mark)
-        for result, mark in zip(results, marks, strict=True)
-    ]
 
 
 class EngineFull(Exception):
@@ -93,8 +84,6 @@ class TalkerEngine(Engine, Protocol):
 
     def read(self, step: Any) -> Mapping[str, bytes | End]:
         """Waits for a step and returns a frame ([16] int16, little-endian) or the end of each request.
-
-        Frames are marked, see `contract.frames.MarkedFrame`.
 
         A request is missing if it ended in an earlier step, was released, or had no memory for its frame. In the last
         case its state is unchanged.

@@ -5,9 +5,7 @@ A frame has two parts. `FrameStep.sample_codes` samples the 16 codes of every ro
 hidden state. `PrefillStep` yields the first hidden state. `MixedStep` does `decode` of one and all of the other.
 """
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from syrinx_stages.contract.messages import Sampling
@@ -47,14 +45,11 @@ def sampling_params(sampling: Sampling) -> list[list[float]]:
 class SamplingState:
     """What sampling needs of each request, by slot."""
 
-    def __init__(self, slots: int, vocabulary: int, frames: int, device: torch.device) -> None:
-        """frames: as many of the last frames keep their marks until these are read."""
+    def __init__(self, slots: int, vocabulary: int, device: torch.device) -> None:
         self.sampling_params = torch.zeros(slots, 2, NUM_SAMPLING_PARAMS, dtype=torch.float32, device=device)
         self.seeds = torch.zeros(slots, dtype=torch.int64, device=device)
         self.seen = torch.zeros(slots, vocabulary, dtype=torch.int8, device=device)
         """1 for each code 0 that the request has generated. Its first frame clears what an earlier request has left."""
-        self.host_marks = torch.zeros(slots, frames, dtype=torch.int16, pin_memory=device.type == "cuda")
-        """In pinned host memory; see `SamplingInputs.marks`."""
         # A copy from pageable memory would wait for the device. An unfinished copy may take along what a later request
         # of a slot writes: steps before the next copy are of the earlier one, which was released and is not read.
         self._host_params = torch.zeros(self.sampling_params.shape, pin_memory=device.type == "cuda")
@@ -75,13 +70,7 @@ class SamplingState:
 
     def inputs(self, metadata: Tensor) -> SamplingInputs:
         """Returns the kernels' inputs for a step with this metadata."""
-        return SamplingInputs(metadata, self.sampling_params, self.seeds, self.seen, self.host_marks)
-
-    def read_marks(self, slots: NDArray[np.intp], frames: NDArray[np.int32]) -> list[int]:
-        """Returns the marks of frames by their slots and numbers; their step must be done."""
-        marks = self.host_marks.numpy().view(np.uint16)
-        read: list[int] = marks[slots, frames % marks.shape[1]].tolist()
-        return read
+        return SamplingInputs(metadata, self.sampling_params, self.seeds, self.seen)
 
 
 class DeviceState(SamplingState):
@@ -95,7 +84,7 @@ class DeviceState(SamplingState):
 
         max_rows: of a frame. max_prefill: positions of a prefill, padding included.
         """
-        super().__init__(slots, config.vocab_size, ring, like.device)
+        super().__init__(slots, config.vocab_size, like.device)
         self.hidden = like.new_zeros(slots, config.hidden_size)
         """The normalized output at each request's last position."""
         shape = (config.num_hidden_layers, pages, 2, config.num_key_value_heads, page_size, config.head_size)

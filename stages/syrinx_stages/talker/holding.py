@@ -15,8 +15,6 @@ from syrinx_stages.talker.scheduler import Row
 
 HELD_LEAD_SECONDS = 2.0
 """Nothing is held of a stream whose published audio ends earlier: the codec may wait for a chunk of a second, too."""
-SUSPICIOUS_LEAD_SECONDS = 1.0
-"""The same for frames that may be a runaway's: a request that is one ends before them."""
 HELD_FRAMES = 12
 """A row that holds so many is published: the longest chunk of a GPU's default ramp."""
 MAX_BATCH = 64
@@ -30,16 +28,9 @@ class Holder(Row, kw_only=True):
 
     held: list[bytes]
 
-    @property
-    def is_suspicious(self) -> bool:
-        """Whether the last frames may be a runaway's."""
-        return False
-
     def must_publish(self, now: float) -> bool:
         """Returns whether the frames it holds must be published now."""
-        lead = self.underrun_at() - len(self.held) * FAMILY.frame_seconds - now
-        if self.is_suspicious:
-            return self.waits_for_text or (self.live and lead < SUSPICIOUS_LEAD_SECONDS)
+        lead = self.plays_until() - len(self.held) * FAMILY.frame_seconds - now
         return self.waits_for_text or lead < HELD_LEAD_SECONDS or len(self.held) >= HELD_FRAMES
 
 
@@ -71,8 +62,7 @@ class Holding(Generic[H]):
         found = [row for row in looked_at if row.must_publish(now)]
         self._remove(found)
         if any(len(row.held) >= HELD_FRAMES for row in found):
-            others = (row for row in self._holders(HELD_FRAMES // 2) if not row.is_suspicious)
-            joining = list(islice(others, max(0, MAX_BATCH - len(found))))
+            joining = list(islice(self._holders(HELD_FRAMES // 2), max(0, MAX_BATCH - len(found))))
             self._remove(joining)
             found += joining
         return found

@@ -50,11 +50,6 @@ class NextFrames:
         """Makes a slot's row due until it is written again."""
         self._valid_until[slot] = 0
 
-    def frames(self, slots: Slots) -> NDArray[np.int32]:
-        """Returns how many frames each slot's request has."""
-        frames: NDArray[np.int32] = self._metadata[slots, _FRAME]
-        return frames
-
     def frame(self, slot: int) -> int:
         """Returns how many frames a slot's request has."""
         return int(self._metadata[slot, _FRAME])

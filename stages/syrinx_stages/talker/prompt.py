@@ -19,7 +19,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 from torch import Tensor
 
-from syrinx_stages.contract.messages import Reference, SpeechRequest, decode_voice
+from syrinx_stages.contract.messages import PreparedVoice, Reference, SpeechRequest, decode_voice
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS, CheckpointError, ModelConfig, ModelType
 from syrinx_stages.model.describe import TASK_TYPES, languages, supports_instructions
@@ -56,6 +56,8 @@ class Prepared(Struct):
     max_frames: int
     reference: Reference | None = None
     """The reference voice, for the codec and, if the request asks for it, for the gateway."""
+    voice: PreparedVoice | None = None
+    """The reference voice, for further segments of its request."""
     embedded: EmbeddedPrompt | None = None
     """For engines that look up no embeddings themselves."""
 
@@ -115,8 +117,9 @@ class Prompter:
         if codes:
             frames = torch.from_numpy(np.frombuffer(codes, "<i2").reshape(-1, CODE_GROUPS).astype(np.int64))
         frames = frames.to(codes_device or self._like.device)
-        published = None if voice is None else _published(request, voice)
-        return Prepared(request, prompt, frames, min(request.max_frames, room), published)
+        kept = None if voice is None else _kept(voice)
+        published = None if kept is None else _published(request, kept)
+        return Prepared(request, prompt, frames, min(request.max_frames, room), published, kept)
 
     def open_text(self, languages: Sequence[str]) -> StreamedText:
         """See `TalkerEngine.open_text`."""
@@ -153,11 +156,15 @@ def _place(voice: Voice, like: Tensor) -> Voice:
     return Voice(voice.embedding.to(like), codes)
 
 
-def _published(request: SpeechRequest, voice: Voice) -> Reference | None:
-    """Returns the entry for the codec and the gateway; None if neither needs one."""
+def _kept(voice: Voice) -> PreparedVoice:
     codes = b"" if voice.codes is None else voice.codes.to(torch.int16).cpu().numpy().astype("<i2").tobytes()
-    embedding = voice.embedding.float().cpu().numpy().astype("<f4").tobytes() if request.returns_voice else b""
-    return Reference(codes, embedding) if codes or embedding else None
+    return PreparedVoice(voice.embedding.float().cpu().numpy().astype("<f4").tobytes(), codes)
+
+
+def _published(request: SpeechRequest, voice: PreparedVoice) -> Reference | None:
+    """Returns the entry for the codec and the gateway; None if neither needs one."""
+    embedding = voice.embedding if request.returns_voice else b""
+    return Reference(voice.codes, embedding) if voice.codes or embedding else None
 
 
 def _unsupported(field: str, message: str) -> RequestError:

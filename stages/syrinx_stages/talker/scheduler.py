@@ -37,8 +37,15 @@ class Row(Struct, kw_only=True):
     live: bool
     """Whether audio is played while it is generated; otherwise only throughput counts."""
     produced: int = 0
+    """Frames of the stream: those that may be published."""
+    withheld: int = 0
+    """Frames generated after them, of a segment that is checked before it is heard, or under suspicion."""
     in_flight: int = 0
     """Steps in flight that contain this row: frames being generated."""
+    expected: int = 0
+    """Frames that a segment which is checked before it is heard usually has; 0 if frames are heard at once."""
+    is_opening: bool = False
+    """Its next segment is not prefilled yet."""
     first_frame_at: float | None = None
     """When the first frame was generated: the earliest start of playback.
 
@@ -57,6 +64,11 @@ class Row(Struct, kw_only=True):
     @property
     def frames(self) -> int:
         """Frames generated or being generated."""
+        return self.produced + self.withheld + self.in_flight
+
+    @property
+    def ready_frames(self) -> int:
+        """Those that are not withheld."""
         return self.produced + self.in_flight
 
     @property
@@ -70,15 +82,20 @@ class Row(Struct, kw_only=True):
             self.first_frame_at += max(0.0, now - self.underrun_at())
         self.text_frames, self.last_text_at = text_frames, now
 
+    def plays_until(self) -> float:
+        """Returns the earliest time at which playback runs out of ready frames; -inf before the first frame."""
+        return -math.inf if self.first_frame_at is None else self.first_frame_at + self.ready_frames * _FRAME
+
     def underrun_at(self) -> float:
-        """Returns the earliest time at which playback runs out of generated frames; -inf before the first frame."""
+        """Returns by when further frames are needed: no later than `plays_until`; -inf before the first frame."""
         if not self.live:
             # Files get deadlines as if played from a buffer, so that listeners go first and no file starves.
             start = self.first_frame_at or self.accepted_at
             return start + FILE_BUFFER_SECONDS + self.frames * FAMILY.frame_seconds
         if self.first_frame_at is None:
             return -math.inf
-        return self.first_frame_at + self.frames * FAMILY.frame_seconds
+        # A segment that is checked must be complete when playback needs it.
+        return self.plays_until() - max(self.expected - self.withheld, 0) * _FRAME
 
 
 class Survey(Struct, frozen=True):
@@ -118,7 +135,11 @@ def survey(
     wake_at = needed_at = math.inf
     for row in rows:
         # What Row's properties say, written out: calls would be half of the time.
-        frames = row.produced + row.in_flight
+        ready = row.produced + row.in_flight
+        frames = ready + row.withheld
+        if row.is_opening:
+            demands.append(1.0)
+            continue
         if frames >= row.text_frames:
             # It is neither due nor late, and its place is kept: the text may come at any time.
             demands.append(1.0)
@@ -132,17 +153,20 @@ def survey(
             demands.append(1.0)
             needed_at = -math.inf
             continue
-        seconds, first_frame_at, first_delivered_at = frames * _FRAME, row.first_frame_at, row.first_delivered_at
-        underrun_at = -math.inf if first_frame_at is None else first_frame_at + seconds
+        missing = row.expected - row.withheld
+        heard = ready if missing <= 0 else ready - missing
+        first_frame_at, first_delivered_at = row.first_frame_at, row.first_delivered_at
+        underrun_at = -math.inf if first_frame_at is None else first_frame_at + heard * _FRAME
         delivered_seconds = row.delivered * _FRAME
         listened = 0.0 if first_delivered_at is None else now - first_delivered_at
-        excess = seconds - (listened if listened < delivered_seconds else delivered_seconds) - lead_limit
+        # What is withheld is no lead: it cannot be listened to before further steps.
+        excess = ready * _FRAME - (listened if listened < delivered_seconds else delivered_seconds) - lead_limit
         if excess < 0:
             due.append((underrun_at, row.in_flight, row.accepted_at, row.id))
             demands.append(live_demand(underrun_at - now))
-            if first_frame_at is not None and underrun_at < now + margin:
+            if first_frame_at is not None and first_frame_at + ready * _FRAME < now + margin:
                 late.append(row.id)
-            if frames - row.delivered < ahead_frames:
+            if heard - row.delivered < ahead_frames:
                 needed_at = -math.inf
             elif underrun_at - AHEAD_SECONDS < needed_at:
                 needed_at = underrun_at - AHEAD_SECONDS

@@ -1,38 +1,39 @@
 """The talker service: reads requests from the connector, runs the engine and publishes code frames."""
 
+import functools
 import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct, structs
 
 from syrinx_stages.connector.base import Append, Claim, ConnectorError, StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.admission import MAX_UNSTARTED, late_margin
-from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.frames import checksum, marks_of, split_frames
+from syrinx_stages.contract.frames import checksum
 from syrinx_stages.contract.keys import REFERENCE_POSITION, STREAM_START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import (
     Codes,
     End,
     EndReason,
     PlaybackProgress,
-    Reference,
-    RunawayGuard,
     SpeechRequest,
+    encode,
 )
 from syrinx_stages.contract.settings import TalkerSettings
 from syrinx_stages.model.streamed_text import StreamedText
+from syrinx_stages.normalization.reading import Reading
 from syrinx_stages.runtime.clock import monotonic
+from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.runtime.in_flight import CompletedStep
 from syrinx_stages.runtime.serial_thread import SerialThread
 from syrinx_stages.runtime.worker import Worker
 from syrinx_stages.talker.engine import EngineFull, TalkerEngine
-from syrinx_stages.talker.holding import Holder, Holding
+from syrinx_stages.talker.holding import Holding
 from syrinx_stages.talker.prefill import burst_size
 from syrinx_stages.talker.prompt import Prepared
-from syrinx_stages.talker.runaway import RunawayDetector, Signal
 from syrinx_stages.talker.scheduler import (
     LISTENER_TIMEOUT,
     TEXT_TIMEOUT,
@@ -40,7 +41,9 @@ from syrinx_stages.talker.scheduler import (
     Survey,
     survey,
 )
-from syrinx_stages.talker.text import RowText, StreamedTextDetector
+from syrinx_stages.talker.speech import BEGINNING, Fault, Speech, Take
+from syrinx_stages.talker.streams import Stream, Waiting, Written, new_row, written_of
+from syrinx_stages.talker.text import RowText
 
 log = logging.getLogger(__name__)
 
@@ -54,48 +57,13 @@ CODEC_DELAY_SECONDS = 0.15
 SURVEY_SECONDS = 0.02
 """Admission uses the survey of the last step if it is not older, and no row has come or gone."""
 
-FRAME_BYTES = 2 * FAMILY.code_groups
-"""Bytes of the codes of a frame."""
-
 _FAILED = "the talker failed to process this request"
+_OFFICIAL = Reading()
+"""How the official checkpoints read texts."""
 
 
-class Stream(Holder, kw_only=True):
-    """A row with the state that the scheduler does not need."""
-
-    detector: RunawayDetector | StreamedTextDetector | None
-    """None if the request is not guarded."""
-    text: RowText | None
-    """None if the text was complete from the start."""
-    checksum: int
-    """Of the frames that are published."""
-
-    @property
-    def is_suspicious(self) -> bool:
-        return self.detector is not None and self.detector.is_suspicious
-
-
-class Waiting(Struct, frozen=True):
-    """A request that waits for prefill."""
-
-    claim: Claim
-    prepared: Prepared
-    delivered: Position
-    """Last reported delivery to the client when the request was claimed."""
-    detector: RunawayDetector | StreamedTextDetector | None = None
-    """It knows the frames of previous owners."""
-    text: RowText | None = None
-    """See `Stream`."""
-    checksum: int = 0
-    """Of the frames of previous owners."""
-
-    @property
-    def id(self) -> str:
-        """The request's id."""
-        return self.claim.request.id
-
-
-_Completed = CompletedStep[Sequence[Stream], Mapping[str, bytes | End]]
+_Stepped = tuple[Stream, Take]
+_Completed = CompletedStep[Sequence[_Stepped], Mapping[str, bytes | End]]
 
 
 class _Launched(Struct, frozen=True):
@@ -128,12 +96,18 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
     output_kind = StreamKind.CODES
     first_phase = "prepare"
 
+    def __init__(self, *arguments: Any, reading: Reading = _OFFICIAL, **others: Any) -> None:
+        """reading: how the checkpoint reads texts. The rest: see `Worker`."""
+        super().__init__(*arguments, **others)
+        self._reading = reading
+
     def set_up(self) -> None:
         self._waiting: dict[str, Waiting] = {}
         self._unattributed: set[str] = set()
         """Requests whose next entry names this replica."""
         self._prepare_thread = SerialThread("talker-prepare")
-        self._resident: set[str] = set()
+        self._takes: dict[str, str] = {}
+        """By request: the take that the engine has."""
         self._holding = Holding(self.rows)
         self._engine_full = False
         """The engine rejected a request, and no row has been evicted since."""
@@ -144,8 +118,8 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         """The last step, whose results are to be published."""
         self._surveyed: tuple[Survey, int, float] = survey((), 0.0, 0.0), 0, -math.inf
         """The last survey, the number of its rows, and when it was made."""
-        for signal in Signal:
-            self.metrics[m.RUNAWAYS].labels(signal)
+        for fault in Fault:
+            self.metrics[m.SEGMENT_FAULTS].labels(fault)
 
     async def close(self) -> None:
         await super().close()
@@ -154,12 +128,12 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
     async def admit(self, claim: Claim) -> None:
         """Prepares a request (tokens, reference audio) outside the engine's thread and queues it for prefill."""
         request = claim.request
-        frames: list[bytes] = []
-        reference_published = False
+        begin = request.resumes or BEGINNING
+        written = Written(begin, total=begin.frames, checksum=begin.checksum)
         delivered: Position | None = None
         if not claim.redelivered:
             self.traces.record_wait(claim)
-        if claim.redelivered:
+        else:
             entries = await self.connector.history(request.id, self.output_kind)
             if not entries or any(isinstance(item.entry, End) for item in entries):
                 await self.ownership.finish(request.id)
@@ -170,19 +144,24 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
                 if self.owns(claim):
                     self.claim_again(claim)
                 return
-            frames = _written_frames(entries)
-            reference_published = any(isinstance(item.entry, Reference) for item in entries)
+            written = written_of(entries, written)
             self.journal.restore(claim, entries)
             delivered = await self.connector.last_position(request.id, self.input_kind)
         reference = await self.connector.reference(request.id) if request.has_reference else None
-        text = await self._read_text(request, len(frames)) if request.streams_text else None
-        prepared, detector = await self._prepare_thread.run(self._prepare, request, frames, reference, text)
+        text = await self._read_text(request, len(written.frames)) if request.streams_text else None
+        bounds = functools.partial(self._reading.bounds, request)
+        pieces = self._reading.segments(request, written.position.start)
+        speech = Speech(request, pieces, bounds, written.position)
+        row = new_row(request, speech, text, reference, written, delivered or STREAM_START)
+        prepared = await self._prepare_thread.run(self._prepare, row, written.frames)
         if not self.owns(claim):
             return
-        if prepared.reference is not None and not reference_published:
+        if prepared is None:
+            self._end(row, speech.end())
+            return
+        if prepared.reference is not None and not written.has_reference:
             self.publisher.put([self.output(request.id, REFERENCE_POSITION, prepared.reference)])
-        since, written = delivered or STREAM_START, checksum(b"".join(frames))
-        self._waiting[request.id] = Waiting(claim, prepared, since, detector, text, written)
+        self._waiting[request.id] = Waiting(claim, row, prepared, delivered or STREAM_START)
         self.traces.begin(request.id, "prefill")
         self.wake.set()
 
@@ -199,28 +178,61 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         text.set_given()
         return text
 
-    def _prepare(
-        self, request: SpeechRequest, frames: Sequence[bytes], reference: bytes | None, text: RowText | None
-    ) -> tuple[Prepared, RunawayDetector | StreamedTextDetector | None]:
+    def _prepare(self, row: Stream, frames: Sequence[bytes] = ()) -> Prepared | None:
+        """Opens a row's next take and makes its prompt, given its frames. Returns None if the text is over."""
         start = time.monotonic()
-        streamed = () if text is None else (text.tokens,)
-        prepared = self.engine.prepare(request, b"".join(frames), reference, *streamed)
-        if text is not None:
-            text.max_frames = prepared.max_frames
-        detector = None if request.guard is None else _detector(request.guard, text)
-        if detector is not None:
-            for frame in frames:
-                detector.add(frame)
-        self.metrics[m.PREPARE_SECONDS].labels(request.task_type).observe(time.monotonic() - start)
-        return prepared, detector
+        if (take := row.speech.begin()) is None:
+            return None
+        take.replay(frames)
+        streamed = () if row.text is None else (row.text.tokens,)
+        prepared = self.engine.prepare(take.request, b"".join(frames), row.reference, *streamed)
+        if row.text is not None:
+            row.text.max_frames = prepared.max_frames
+            self._bound(row)
+        row.segment = None if frames else row.speech.segment
+        if prepared.voice is not None and take.request.encodes_reference:
+            row.reference = encode(prepared.voice)
+            row.speech.use_prepared_voice()
+        row.expected = 0 if take.streams or take.bounds is None else take.bounds.expected
+        self.metrics[m.PREPARE_SECONDS].labels(take.request.task_type).observe(time.monotonic() - start)
+        return prepared
+
+    def _bound(self, row: Stream) -> None:
+        """Sets the bounds of text that streams in, once it is complete. A frame for each token comes before."""
+        if row.text is not None and row.text.tokens.ended and row.take.request.checks:
+            found = self._reading.bounds(row.take.request, row.text.written)
+            row.take.bounds = structs.replace(found, most=max(found.most, row.text.rows + found.expected))
+
+    async def _go_on(self, claim: Claim, row: Stream) -> None:
+        """Prepares the next take of a row and queues it for prefill, or ends the request."""
+        try:
+            prepared = await self._prepare_thread.run(self._prepare, row)
+        except RequestError as error:
+            self.fail(claim, str(error), error.param)
+            return
+        except Exception:
+            log.exception("request %s could not go on", row.id, extra=self.log_fields(row.id))
+            self.fail(claim, _FAILED)
+            return
+        if self.rows.get(row.id) is not row:
+            return
+        if prepared is None:
+            self._end(row, row.speech.end())
+            return
+        self._waiting[row.id] = Waiting(claim, row, prepared, None)
+        self.wake.set()
 
     def evict(self, request_id: str) -> None:
         self._waiting.pop(request_id, None)
         self._unattributed.discard(request_id)
-        self._resident.discard(request_id)
         self._engine_full = False
         self.reader.unsubscribe(request_id, StreamKind.TEXT)
         super().evict(request_id)
+
+    def release_state(self, request_id: str) -> None:
+        """Frees a request's state in the engine before the next step."""
+        if (take := self._takes.pop(request_id, None)) is not None:
+            super().release_state(take)
 
     def on_entry(self, event: StreamEntry) -> None:
         """Records the client's playback progress, or text that has arrived."""
@@ -249,15 +261,15 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             return
         if isinstance(event.entry, End):
             self.fail(self.ownership.claims[row.id], event.entry.message)
-        if isinstance(row.detector, StreamedTextDetector) and row.text.guard is not None:
-            row.detector.set_end(row.text.rows, row.text.guard)
+        if row.id in self._takes:
+            self._bound(row)
         self.wake.set()
 
     def _extensions(self, now: float) -> list[_Extension]:
         """Returns the text that has arrived for resident rows. Their next frames are due with it."""
         found = []
         for row in self.rows.values():
-            if row.text is None or row.id not in self._resident or (new := row.text.take()) is None:
+            if row.text is None or row.id not in self._takes or (new := row.text.take()) is None:
                 continue
             row.add_text(row.text.given_frames, now)
             found.append(_Extension(row.id, *new))
@@ -285,7 +297,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         if math.isinf(self.speed.capacity):
             spare = min(spare, max(COLD_REQUESTS - len(self.ownership.claims), 0))
         late_before = now + late_margin(self._step_seconds)
-        late = any(self.rows[key].underrun_at() < late_before for key in seen.late if key in self.rows)
+        late = any(self.rows[key].plays_until() < late_before for key in seen.late if key in self.rows)
         return min(spare, self._codecs_room(), 0.0 if late and self.speed.real_time else math.inf)
 
     def _survey(self, now: float) -> Survey:
@@ -324,9 +336,10 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             return None if wake_at == math.inf else wake_at
         depth = self.engine.depth if len(ids) > self.engine.prompt_rows else 1
         rows = [self.rows[request_id] for request_id in ids] if len(self.steps) < depth else []
+        stepped = [(row, row.take) for row in rows]
         for row in rows:
             row.in_flight += 1
-        job = self.engine_thread.start(self._launch_and_read, admitted, extensions, rows, depth)
+        job = self.engine_thread.start(self._launch_and_read, admitted, extensions, stepped, depth)
         if self._unpublished:
             self._publish(self._unpublished)
         launched, self._unpublished = await job
@@ -355,11 +368,10 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         if not admitted:
             return
         rejected = {waiting.id for waiting in launched.rejected}
-        # Requests that were evicted in the meantime have no row any more.
-        resident = {waiting.id for waiting in admitted} & self.rows.keys() - rejected
-        for request_id in resident:
-            self.traces.begin(request_id, "first_frame")
-        self._resident |= resident
+        for waiting in admitted:
+            # Requests that were evicted in the meantime have no row any more.
+            if waiting.delivered is not None and waiting.id in self.rows and waiting.id not in rejected:
+                self.traces.begin(waiting.id, "first_frame")
         self._prefill_seconds.observe(launched.prefilled - launched.started)
         self.exclude(launched.started, launched.prefilled)
 
@@ -372,58 +384,107 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         chosen = waiting[: burst_size([item.prepared.positions for item in waiting])]
         for item in chosen:
             del self._waiting[item.id]
-            self._unattributed.add(item.id)
-            self.rows[item.id] = _row(item, now)
-            self.reader.subscribe(item.id, self.input_kind, item.delivered)
-            if item.text is not None:
-                self.reader.subscribe(item.id, StreamKind.TEXT, item.text.position)
+            self._takes[item.id] = item.row.take.id
+            item.row.is_opening = False
+            if item.delivered is not None:
+                self._add_row(item.row, item.delivered)
         return chosen
 
+    def _add_row(self, row: Stream, delivered: Position) -> None:
+        self._unattributed.add(row.id)
+        self.rows[row.id] = row
+        self.reader.subscribe(row.id, self.input_kind, delivered)
+        if row.text is not None:
+            self.reader.subscribe(row.id, StreamKind.TEXT, row.text.position)
+
     def _requeue(self, waiting: Waiting) -> None:
-        """Queues a rejected request again until a row is evicted, or fails it if no other request holds memory."""
-        if self.rows.pop(waiting.id, None) is None:
+        """Queues a rejected take again until a row is evicted, or fails it if no other request holds memory."""
+        row = waiting.row
+        if self.rows.get(row.id) is not row:
             return
-        if not (self._resident or self.engine_thread.has_queued):
+        del self._takes[row.id]
+        row.in_flight = 0
+        if not (self._takes or self.engine_thread.has_queued):
+            self.rows.pop(row.id)
             self.fail(waiting.claim, "the request is too long for the talker's memory", "input")
             return
-        self.reader.unsubscribe(waiting.id, self.input_kind)
-        self.reader.unsubscribe(waiting.id, StreamKind.TEXT)
-        self._waiting[waiting.id] = waiting
+        if waiting.delivered is None:
+            row.is_opening = True
+        else:
+            del self.rows[row.id]
+            self.reader.unsubscribe(row.id, self.input_kind)
+            self.reader.unsubscribe(row.id, StreamKind.TEXT)
+        self._waiting[row.id] = waiting
         # Queued calls release evicted rows. Then an immediate retry may succeed.
         self._engine_full = not self.engine_thread.has_queued
 
     def _publish(self, completed: _Completed) -> None:
-        """Publishes a step's results. Ignores rows that were evicted or claimed again in the meantime."""
+        """Publishes a step's results. Ignores takes that were closed, and rows that were evicted, in the meantime."""
         now = monotonic()
-        rows, results = self.rows, completed.result
-        self._evict_if_starved(completed.context, results)
-        stepped: list[Stream] = []
+        results = completed.result
+        present = [(row, take) for row, take in completed.context if self._is_open(row, take)]
+        self._evict_if_starved(present, results)
+        releasing: list[Stream] = []
         ended: list[tuple[Stream, End]] = []
         frames = 0
-        for row in completed.context:
-            row.in_flight -= 1
-            result = results.get(row.id)
-            if result is None or rows.get(row.id) is not row:
+        for row, take in present:
+            if not self._is_open(row, take):
                 continue
+            row.in_flight -= 1
+            result = results.get(take.id)
+            if isinstance(result, bytes):
+                frames += 1
+                row.first_frame_at = now if row.first_frame_at is None else row.first_frame_at
+                self._release(row, take.add(result))
+                if row.held:
+                    releasing.append(row)
+                if take.fault is not None:
+                    result = End(EndReason.STOP)
             if isinstance(result, End):
                 ended.append((row, result))
-                continue
-            frames += 1
-            row.produced += 1
-            row.held.append(result)
-            row.first_frame_at = now if row.first_frame_at is None else row.first_frame_at
-            if row.detector is not None and (signal := row.detector.add(result)) is not None:
-                self._cut_runaway(row, row.detector.good_frames, signal)
-                ended.append((row, End(EndReason.RUNAWAY)))
-            else:
-                stepped.append(row)
-        self._publish_due(stepped, now)
+        self._publish_due(releasing, now)
         for row, end in ended:
-            self._end(row, end)
+            if end.reason is EndReason.ERROR:
+                self._end(row, end)
+            else:
+                self._close_take(row, end.reason)
         # An exponential moving average over about ten steps.
         mean, seconds = self._step_seconds, completed.seconds
         self._step_seconds = seconds if mean == math.inf else mean + (seconds - mean) / 10
         self.count_step(len(completed.context), frames, completed.seconds)
+
+    def _is_open(self, row: Stream, take: Take) -> bool:
+        return self.rows.get(row.id) is row and self._takes.get(row.id) == take.id and row.speech.take is take
+
+    def _release(self, row: Stream, frames: Sequence[bytes]) -> None:
+        """Adds frames to those that may be published."""
+        row.held += frames
+        row.produced += len(frames)
+        row.withheld = len(row.take.frames)
+
+    def _close_take(self, row: Stream, reason: EndReason) -> None:
+        """Publishes what the end of a take releases, and goes on with the next one."""
+        take = row.take
+        closed = row.speech.close(reason)
+        if take.fault is not None:
+            self._report_fault(row, take, closed is None)
+        if closed is not None:
+            if closed.whole is not None:
+                row.segment = closed.whole
+            self._release(row, closed.frames)
+            if row.held:
+                self.publisher.put([self._entry(row)])
+        row.is_opening, row.in_flight, row.withheld = True, 0, 0
+        self.release_state(row.id)
+        self._tasks.spawn(self._go_on(self.ownership.claims[row.id], row))
+
+    def _report_fault(self, row: Stream, take: Take, is_retried: bool) -> None:
+        assert take.fault is not None
+        self.metrics[m.SEGMENT_FAULTS].labels(take.fault).inc()
+        then = "it is made again" if is_retried else "the best attempt is taken"
+        message = "request %s: segment %d of its text is wrong (%s) after %d frames: %s"
+        number = row.speech.segment.number
+        log.info(message, row.id, number, take.fault, take.length, then, extra=self.log_fields(row.id))
 
     def _publish_due(self, stepped: Sequence[Stream], now: float) -> None:
         """Publishes the frames that are due, of rows that have just got one or have held some for a while."""
@@ -436,21 +497,15 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             self._unattributed.remove(row.id)
             self.traces.begin(row.id, "generate")
             talker = self.replica
-        codes, marks = b"".join(row.held), marks_of(row.held)
+        codes, segment = b"".join(row.held), row.segment
+        if segment is not None:
+            segment = structs.replace(segment, checksum=row.checksum)
         row.held.clear()
+        row.segment = None
         row.checksum = checksum(codes, row.checksum)
         waits_for_text = row.produced >= row.text_frames
-        entry = Codes(codes, talker, marks, row.checksum, waits_for_text)
+        entry = Codes(codes, talker, segment, row.checksum, waits_for_text)
         return self.output(row.id, Position(row.produced), entry)
-
-    def _cut_runaway(self, row: Stream, good_frames: int, signal: Signal) -> None:
-        """Drops the frames of a runaway after its good ones, as far as they are not published."""
-        detected_at, published = row.produced, row.produced - len(row.held)
-        row.produced = max(good_frames, published)
-        del row.held[row.produced - published :]
-        self.metrics[m.RUNAWAYS].labels(signal).inc()
-        message = "request %s is a runaway (%s): stopped at frame %d, after %d frames"
-        log.info(message, row.id, signal, detected_at, row.produced, extra=self.log_fields(row.id))
 
     def _end(self, row: Stream, end: End) -> None:
         """Ends a request after the frames that its row holds."""
@@ -458,23 +513,22 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             self.publisher.put([self._entry(row)])
         self.end(row.id, row.produced, structs.replace(end, checksum=row.checksum))
 
-    def _evict_if_starved(self, stepped: Sequence[Stream], results: Mapping[str, bytes | End]) -> None:
+    def _evict_if_starved(self, present: Sequence[_Stepped], results: Mapping[str, bytes | End]) -> None:
         """Evicts the row with the latest deadline if no row had memory for a frame. A later owner continues it."""
-        rows = self.rows
-        if any(row.id in results and rows.get(row.id) is row for row in stepped):
+        if any(take.id in results for _, take in present):
             self._empty_steps = 0
-        elif present := [row for row in stepped if rows.get(row.id) is row]:
+        elif present:
             self._empty_steps += 1
             if self._empty_steps > 0:
                 log.warning("no memory for the next frame of %d requests: evicting one of them", len(present))
-                self.evict(max(present, key=Row.underrun_at).id)
+                self.evict(max((row for row, _ in present), key=Row.underrun_at).id)
                 # Steps that are already in flight do not benefit from it.
                 self._empty_steps = -self.engine.depth
 
     # On the engine's thread ------------------------------------------------------------------------------------
 
     def _launch_and_read(
-        self, admitted: Sequence[Waiting], extensions: Sequence[_Extension], rows: Sequence[Stream], depth: int
+        self, admitted: Sequence[Waiting], extensions: Sequence[_Extension], stepped: Sequence[_Stepped], depth: int
     ) -> tuple[_Launched, _Completed | None]:
         """Prefills requests, passes on text, launches a step, and reads the oldest one if `depth` are in flight."""
         started = time.monotonic()
@@ -484,9 +538,9 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         prefilled = time.monotonic()
         without_text = [each.request_id for each in extensions if not self._extend(each)]
         without_state = {*(waiting.id for waiting in failed + rejected), *without_text}
-        due = [row for row in rows if row.id not in without_state]
+        due = [(row, take) for row, take in stepped if row.id not in without_state]
         if due:
-            self.steps.launch(due, lambda: self._launch([row.id for row in due]))
+            self.steps.launch(due, lambda: self._launch([take.id for _, take in due]))
         return _Launched(failed, rejected, started, prefilled, without_text), self.steps.read_oldest(bool(due), depth)
 
     def _extend(self, extension: _Extension) -> bool:
@@ -542,42 +596,3 @@ def _read_text(tokens: StreamedText, beginning: str, events: Sequence[StreamEntr
     for event in events:
         text.add(event)
     return text
-
-
-def _written_frames(entries: Sequence[StreamEntry]) -> list[bytes]:
-    """Returns the frames in the entries of a request, with their marks."""
-    codes = [item.entry for item in entries if isinstance(item.entry, Codes)]
-    return [frame for each in codes for frame in split_frames(each.codes, each.marks, FRAME_BYTES)]
-
-
-def _detector(guard: RunawayGuard, text: RowText | None) -> RunawayDetector | StreamedTextDetector:
-    """Returns the detector of a request that has no frames yet."""
-    if text is None:
-        return RunawayDetector(guard)
-    detector = StreamedTextDetector()
-    if text.guard is not None:
-        detector.set_end(text.rows, text.guard)
-    return detector
-
-
-def _row(waiting: Waiting, now: float) -> Stream:
-    request = waiting.claim.request
-    # After a takeover, assume that everything delivered has been played, so that the lead is not overestimated.
-    delivered = waiting.delivered.frames
-    playback_start = now - delivered * FAMILY.frame_seconds
-    return Stream(
-        id=request.id,
-        accepted_at=now - max(0.0, time.time() - request.accepted_at),
-        live=request.live,
-        produced=waiting.prepared.frames,
-        first_frame_at=playback_start if waiting.prepared.frames else None,
-        last_feedback_at=now,
-        delivered=delivered,
-        first_delivered_at=playback_start if delivered else None,
-        held=[],
-        detector=waiting.detector,
-        text=waiting.text,
-        checksum=waiting.checksum,
-        text_frames=math.inf if waiting.text is None else waiting.text.given_frames,
-        last_text_at=now,
-    )

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 from syrinx_stages.connector.base import ConnectorError, StreamEntry
 from syrinx_stages.contract.keys import STREAM_CREATED
-from syrinx_stages.contract.messages import RunawayGuard, Text, TextEnd
+from syrinx_stages.contract.messages import Text, TextEnd
 from syrinx_stages.model.streamed_text import StreamedText
-from syrinx_stages.talker.runaway import RunawayDetector, Signal
 
 _UNLIMITED = 1 << 30
 
@@ -19,8 +18,8 @@ class RowText:
         self.tokens = tokens
         self.position = STREAM_CREATED
         """Of the last entry that was read."""
-        self.guard: RunawayGuard | None = None
-        """That of the whole text, once it has ended."""
+        self.written = beginning
+        """The text so far, as its client has written it."""
         self.max_frames = _UNLIMITED
         """With so many frames the request ends, whatever its text."""
         self._given = 0
@@ -35,12 +34,13 @@ class RowText:
                 new = event.position.frames - self.tokens.characters
                 if new > len(text):
                     raise ConnectorError(f"{new - len(text)} characters are missing before an entry")
-                self.tokens.feed(text[len(text) - max(new, 0) :])
-            case TextEnd(guard):
+                piece = text[len(text) - max(new, 0) :]
+                self.written += piece
+                self.tokens.feed(piece)
+            case TextEnd():
                 if event.position.frames != self.tokens.characters:
                     raise ConnectorError(f"the text ends at character {event.position.frames}, not here")
                 self.tokens.end()
-                self.guard = guard
         self.position = max(self.position, event.position)
 
     @property
@@ -70,49 +70,3 @@ class RowText:
         tokens, ended = self.tokens.ids[self._given :], self.tokens.ended and not self._end_given
         self.set_given()
         return (tokens, ended) if tokens or ended else None
-
-
-class StreamedTextDetector:
-    """A `RunawayDetector` of a text whose duration is not known before its end has reached the model.
-
-    Until then every frame takes a token, so that the speech cannot be longer than the text. From then on the verdict is
-    that of a detector which has known the guard from the first frame, however the text was cut.
-    """
-
-    def __init__(self) -> None:
-        # A text may repeat itself, and so may its speech.
-        self._detector = RunawayDetector(RunawayGuard(repeats=True))
-        self._seen: list[bytes] = []
-        self._end: tuple[int, RunawayGuard] | None = None
-        self._good_frames = 1
-
-    def set_end(self, rows: int, guard: RunawayGuard) -> None:
-        """Sets the number of text rows and the guard of the whole text."""
-        self._end = rows, guard
-
-    @property
-    def good_frames(self) -> int:
-        """See `RunawayDetector`."""
-        return max(self._good_frames, self._detector.good_frames)
-
-    @property
-    def is_suspicious(self) -> bool:
-        """Whether the last frames are under suspicion."""
-        return self.good_frames < self._detector.frames
-
-    def add(self, frame: bytes) -> Signal | None:
-        """Adds a frame. Returns what shows that the clip is a runaway, or None."""
-        if self._detector.frames > len(self._seen):
-            return self._detector.add(frame)
-        self._seen.append(frame)
-        if self._end is None or len(self._seen) < self._end[0]:
-            return self._detector.add(frame)
-        return self._restart(self._end[1])
-
-    def _restart(self, guard: RunawayGuard) -> Signal | None:
-        """Replaces the detector by one that knows the guard."""
-        self._good_frames = self.good_frames
-        self._detector = RunawayDetector(guard)
-        signals = [self._detector.add(frame) for frame in self._seen]
-        self._seen.clear()
-        return next((signal for signal in signals if signal is not None), None)

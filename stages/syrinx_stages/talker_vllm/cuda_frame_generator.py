@@ -7,7 +7,6 @@ is called after vLLM has completed a step, and by then the step's frames are in 
 from collections.abc import Sequence
 from functools import partial
 
-import numpy as np
 import torch
 from msgspec import Struct
 from torch import Tensor
@@ -23,7 +22,7 @@ from syrinx_stages.talker.engine import EngineFull
 from syrinx_stages.talker.frame import CodeSampler, SamplingState
 from syrinx_stages.talker.layers import new_split_k_workspace
 from syrinx_stages.talker.packed import pack
-from syrinx_stages.talker_vllm.frame_generator import MAX_POSITIONS, UNUSED_MODULES, SampledCodes, VllmRequest
+from syrinx_stages.talker_vllm.frame_generator import MAX_POSITIONS, UNUSED_MODULES, VllmRequest
 from syrinx_stages.talker_vllm.positions import Handle
 
 MAX_PAGES = MAX_POSITIONS // PAGE_SIZE
@@ -60,7 +59,7 @@ class CudaFrameGenerator:
         embeds = self._weights.norm.new_zeros((self._pool.capacity + 1) * PAGE_SIZE, len(self._weights.norm))
         # vLLM schedules one step ahead, so it may request one frame more than the limit.
         self._slots = SlotTable(slots + 1, MAX_PAGES, embeds, frames + 2, CODE_GROUPS)
-        self._sampling = SamplingState(slots + 1, talker.config.vocab_size, frames + 2, self._device)
+        self._sampling = SamplingState(slots + 1, talker.config.vocab_size, self._device)
         self._pages: dict[Handle, list[int]] = {}
         self._sizes = batch_sizes(slots)
         self._graphs = self._capture(new_split_k_workspace(talker.config, self._weights.norm, 2 * slots))
@@ -107,15 +106,9 @@ class CudaFrameGenerator:
             self._slots.generations[handle.slot].fill_(-1)
             self._pool.free(pages)
 
-    def read(self, wanted: Sequence[tuple[Handle, int, int]]) -> list[SampledCodes]:
+    def read(self, wanted: Sequence[tuple[Handle, int, int]]) -> list[bytes]:
         codes = self._slots.host_codes.numpy()
-        return [
-            SampledCodes(
-                codes[handle.slot, first : first + count].tobytes(),
-                self._sampling.read_marks(np.full(count, handle.slot), np.arange(first, first + count, dtype=np.int32)),
-            )
-            for handle, first, count in wanted
-        ]
+        return [codes[handle.slot, first : first + count].tobytes() for handle, first, count in wanted]
 
     def embed_inputs(self, positions: Tensor, out: Tensor) -> Tensor:
         embed_inputs(self._slots, positions, self._weights.first, self._weights.rest, out, PAGE_SIZE)

@@ -26,11 +26,11 @@ from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.runtime.engine import Limits
 from syrinx_stages.runtime.errors import RequestError, StartError
 from syrinx_stages.talker.allocation import batch_sizes
-from syrinx_stages.talker.engine import EngineFull, frame_results, with_marks
+from syrinx_stages.talker.engine import EngineFull, frame_results
 from syrinx_stages.talker.inputs import EmbeddedPrompt, embed
 from syrinx_stages.talker.prompt import Prepared, Prompter
 from syrinx_stages.talker_vllm import model_directory
-from syrinx_stages.talker_vllm.frame_generator import MAX_POSITIONS, SampledCodes, VllmRequest
+from syrinx_stages.talker_vllm.frame_generator import MAX_POSITIONS, VllmRequest
 from syrinx_stages.talker_vllm.model import CHECKPOINT_KEY, MAX_FRAMES_KEY
 from syrinx_stages.talker_vllm.positions import Handle, HandlePool, prompt_tokens
 
@@ -252,10 +252,10 @@ class VllmTalkerEngine:
             return
         # With the frame that ended a request: its codes say why.
         wanted = [(row.handle, row.generated, len(output.token_ids)) for row, output in results]
-        frames: list[SampledCodes] = self._vllm.collective_rpc("syrinx_read", args=(wanted,))[0]
-        for (row, output), (codes, marks) in zip(results, frames, strict=True):
+        frames: list[bytes] = self._vllm.collective_rpc("syrinx_read", args=(wanted,))[0]
+        for (row, output), codes in zip(results, frames, strict=True):
             sampled = np.frombuffer(codes, "<i2").reshape(-1, CODE_GROUPS)
-            for result in with_marks(frame_results(sampled, self._config.codec_eos_token_id), marks):
+            for result in frame_results(sampled, self._config.codec_eos_token_id):
                 if isinstance(result, End):
                     row.end = result
                 else:

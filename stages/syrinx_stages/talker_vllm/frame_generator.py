@@ -7,7 +7,7 @@ stored codes are used.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from msgspec import Struct
@@ -35,23 +35,12 @@ class VllmRequest(Struct, frozen=True):
     sampling: SeededSampling
 
 
-class SampledCodes(NamedTuple):
-    """Frames of one request."""
-
-    codes: bytes
-    """[frames, 16] int16, little-endian."""
-    marks: list[int]
-    """What their sampling says: see `contract.frames`."""
-
-
 class _State(Struct):
     """State of one request."""
 
     request: VllmRequest
     codes: list[Tensor]
     """Frames, [16] int64 each."""
-    marks: list[int]
-    """Theirs; 0 for those of a previous owner."""
     seen: Tensor
     """Codes 0 sampled so far: [vocabulary] bool."""
 
@@ -59,9 +48,8 @@ class _State(Struct):
     def prompt_length(self) -> int:
         return len(self.request.prompt.embeds)
 
-    def read(self, first: int, count: int) -> SampledCodes:
-        codes, marks = self.codes[first : first + count], self.marks[first : first + count]
-        return SampledCodes(b"".join(each.short().numpy().tobytes() for each in codes), marks)
+    def read(self, first: int, count: int) -> bytes:
+        return b"".join(codes.short().numpy().tobytes() for codes in self.codes[first : first + count])
 
     def next_code0(self, offset: int, eos: int) -> int:
         """Returns the code 0 that follows an offset; 0 within the prompt and where no frame has been sampled."""
@@ -81,8 +69,8 @@ class FrameGenerator(Protocol):
     def close(self, handle: Handle) -> None:
         """Frees a request's state. Rows that still carry the handle become unassigned. Ignores unknown handles."""
 
-    def read(self, wanted: Sequence[tuple[Handle, int, int]]) -> list[SampledCodes]:
-        """Returns frames of (handle, first frame, count).
+    def read(self, wanted: Sequence[tuple[Handle, int, int]]) -> list[bytes]:
+        """Returns frames ([frames, 16] int16, little-endian) of each (handle, first frame, count).
 
         The last frame of a request that has ended has EOS as its code 0, or a negative code.
         """
@@ -115,7 +103,7 @@ class WorkerExtension:
         """See `FrameGenerator.close`."""
         self._generator.close(handle)
 
-    def syrinx_read(self, wanted: Sequence[tuple[Handle, int, int]]) -> list[SampledCodes]:
+    def syrinx_read(self, wanted: Sequence[tuple[Handle, int, int]]) -> list[bytes]:
         """See `FrameGenerator.read`."""
         return self._generator.read(wanted)
 
@@ -137,12 +125,12 @@ class EagerFrameGenerator:
     def open(self, request: VllmRequest) -> None:
         seen = torch.zeros(self._talker.config.vocab_size, dtype=torch.bool)
         seen[request.codes[:, 0]] = True
-        self._states[request.handle] = _State(request, list(request.codes), [0] * len(request.codes), seen)
+        self._states[request.handle] = _State(request, list(request.codes), seen)
 
     def close(self, handle: Handle) -> None:
         self._states.pop(handle, None)
 
-    def read(self, wanted: Sequence[tuple[Handle, int, int]]) -> list[SampledCodes]:
+    def read(self, wanted: Sequence[tuple[Handle, int, int]]) -> list[bytes]:
         return [self._states[handle].read(first, count) for handle, first, count in wanted]
 
     def embed_inputs(self, positions: Tensor, out: Tensor) -> Tensor:
@@ -180,7 +168,6 @@ class EagerFrameGenerator:
         samplings = [state.request.sampling for state in states]
         counts, seen = [len(state.codes) for state in states], [state.seen for state in states]
         sampled = self._frame_sampler.sample(samplings, counts, hidden, seen)
-        for state, codes, mark in zip(states, *sampled, strict=True):
+        for state, codes in zip(states, sampled, strict=True):
             state.codes.append(codes)
-            state.marks.append(mark)
             state.seen[codes[0].clamp(min=0)] = True

@@ -4,14 +4,16 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from support.simulation.clients import Client
-from support.simulation.engines import AudioFrame, Frame, start_of_chain
+from support.simulation.clients import Client, Wish
+from support.simulation.engines import READING, AudioFrame, Frame, may_stop, start_of_chain
 from support.simulation.faults import Fault
 from support.simulation.history import Loss, Written
 from syrinx_stages.connector.base import MAX_DELIVERIES, WRITER_GROUP
 from syrinx_stages.contract.frames import unpack_checksums
 from syrinx_stages.contract.keys import StreamKind
-from syrinx_stages.contract.messages import Audio, Codes, End
+from syrinx_stages.contract.messages import Audio, Codes, End, Segment
+from syrinx_stages.normalization.durations import bounds
+from syrinx_stages.talker.speech import ATTEMPTS, BEGINNING, take_seed
 
 if TYPE_CHECKING:
     from support.simulation.scenario import World
@@ -25,24 +27,49 @@ REPAIR_SECONDS = 4.0
 
 
 class Trajectory:
-    """Follows the frames of one stream: each must continue all before it, and no earlier owner may come back."""
+    """Follows the frames of one stream: each must continue those of its segment, and no earlier owner may come back."""
 
-    def __init__(self, seed: int) -> None:
-        self.frames = 0
+    def __init__(self, seed: int, resumed: Segment = BEGINNING) -> None:
+        """resumed: the segment with which the stream begins."""
+        self.frames = resumed.frames
+        self.segments = resumed.number or 1
         self.chain = start_of_chain(seed)
+        self._seed = seed
+        self._begins_at = resumed.frames
+        """Frames before the segment."""
+        self._has_forked = False
         self._row = 0
         self._earlier: set[int] = set()
+
+    @property
+    def segment_frames(self) -> int:
+        """Frames of the segment so far."""
+        return self.frames - self._begins_at
 
     def follow(self, codes: bytes) -> str | None:
         """Returns what is wrong with the next frame."""
         frame = Frame.parse(codes)
         self.frames += 1
+        if self.begins_segment(frame):
+            self._begins_at, self.chain = self.frames - 1, frame.chain
+            self.segments += 1
         before, self.chain = self.chain, zlib.crc32(codes, self.chain)
-        if frame.index != self.frames:
-            return f"frame {frame.index} is in the place of frame {self.frames}"
+        if frame.index != self.segment_frames:
+            return f"frame {frame.index} is in the place of frame {self.segment_frames}"
         if frame.chain != before:
             return f"frame {frame.index} does not continue the frames before it"
         return self._follow_row(frame.row, frame.index)
+
+    def fork(self, frame: Frame) -> None:
+        """Goes on with a frame of a stream that was generated again, whose segments may have other frames."""
+        self.chain, self._begins_at, self._has_forked = frame.chain, self.frames - (frame.index - 1), True
+
+    def begins_segment(self, frame: Frame) -> bool:
+        """Returns whether a frame is the first one of an attempt at the next segment."""
+        if self._has_forked:
+            return frame.index == 1
+        attempts = (take_seed(self._seed, self.segments, attempt) for attempt in range(ATTEMPTS))
+        return frame.index == 1 and self.frames > 1 and frame.chain in map(start_of_chain, attempts)
 
     def _follow_row(self, row: int, index: int) -> str | None:
         if row == self._row:
@@ -55,8 +82,8 @@ class Trajectory:
 class AudioTrajectory:
     """Follows the audio of one stream: that of the codes' trajectory, decoded without a gap."""
 
-    def __init__(self, seed: int) -> None:
-        self.codes = Trajectory(seed)
+    def __init__(self, seed: int, resumed: Segment = BEGINNING) -> None:
+        self.codes = Trajectory(seed, resumed)
         self._chain = 0
 
     def follow(self, pcm: bytes, forks: bool = False) -> str | None:
@@ -66,9 +93,13 @@ class AudioTrajectory:
         except ValueError as error:
             return str(error)
         for frame in frames:
+            if self.codes.frames and Frame.parse(frame.codes).index == 1:
+                # A segment is decoded from its own first frame on.
+                self._chain = 0
             self._chain = zlib.crc32(frame.codes, self._chain)
             if forks:
-                self.codes.chain, self._chain, forks = Frame.parse(frame.codes).chain, frame.chain, False
+                self.codes.fork(Frame.parse(frame.codes))
+                self._chain, forks = frame.chain, False
             if (wrong := self.codes.follow(frame.codes)) is not None:
                 return wrong
             if frame.chain != self._chain:
@@ -80,15 +111,16 @@ def check_history(world: "World") -> Iterator[str]:
     """Yields what is wrong with the streams of a run."""
     history = world.history
     for (request_id, kind), entries in history.streams.items():
-        wrong = _wrong_with(entries, history.seeds[request_id], codes_may_be_lost(request_id, world))
+        resumed = history.resumed[request_id] or BEGINNING
+        wrong = _wrong_with(entries, history.seeds[request_id], resumed, codes_may_be_lost(request_id, world))
         wrong = wrong or _taken_from_healthy(entries, world)
         if wrong is not None:
             yield f"{kind} of request {history.seeds[request_id]}: {wrong}"
 
 
-def _wrong_with(entries: Sequence[Written], seed: int, may_fork: bool) -> str | None:
-    codes, audio = Trajectory(seed), AudioTrajectory(seed)
-    ended, checksum = False, 0
+def _wrong_with(entries: Sequence[Written], seed: int, resumed: Segment, may_fork: bool) -> str | None:
+    codes, audio = Trajectory(seed, resumed), AudioTrajectory(seed, resumed)
+    ended, checksum = False, resumed.checksum
     for written in entries:
         entry, wrong = written.entry, None
         if ended:
@@ -119,8 +151,9 @@ def _taken_from_healthy(entries: Sequence[Written], world: "World") -> str | Non
     owner = 0
     for written in entries:
         row = _row(written)
-        if owner and row not in (None, owner) and world.cluster.rows[owner] not in faulty:
-            return f"{world.cluster.rows[row]} takes over from {world.cluster.rows[owner]}, which is healthy"
+        new, former = world.cluster.rows[row or 0], world.cluster.rows[owner]
+        if former and new not in ("", former) and former not in faulty:
+            return f"{new} takes over from {former}, which is healthy"
         owner = row or owner
     return None
 
@@ -181,17 +214,25 @@ def check_client(client: Client, world: "World") -> Iterator[str]:
     """Yields what is wrong with what a client has received."""
     name = f"client {client.wish.number}"
     trajectory = AudioTrajectory(client.wish.number)
-    pcm = client.audio()
+    pcm = AudioFrame.without_pauses(client.audio())
     if (wrong := trajectory.follow(pcm)) is not None:
         yield f"{name}: {wrong}"
         return
     frames = trajectory.codes.frames
     if client.succeeded:
-        stopped = frames > client.wish.frames // 2 and trajectory.codes.chain % 8 == 0
-        if frames != client.wish.frames and not stopped:
+        if frames != client.wish.frames and not _is_all_said(client.wish, trajectory.codes):
             yield f"{name}: the response ends after {frames} of {client.wish.frames} frames"
     elif not (client.departed or client.cut_off):
         yield from _check_failure(client, frames, world)
+
+
+def _is_all_said(wish: Wish, codes: Trajectory) -> bool:
+    """Returns whether a trajectory has decided itself to end."""
+    if wish.sentences == 1:
+        return may_stop(codes.frames, codes.chain, wish.frames)
+    bound = READING.durations
+    stopped = may_stop(codes.segment_frames, codes.chain, None) or codes.segment_frames == bounds("Hello.", bound).most
+    return codes.segments == wish.sentences and stopped
 
 
 def _check_failure(client: Client, frames: int, world: "World") -> Iterator[str]:

@@ -20,6 +20,8 @@ class Wish:
     number: int
     at: float
     frames: int
+    sentences: int = 1
+    """Several are checked, and each is heard once it is complete."""
     stream: str | None = "audio"
     """`audio`, `sse` or, for a whole file, None."""
     read_seconds: float = 0.0
@@ -28,7 +30,8 @@ class Wish:
     def body(self) -> bytes:
         """Returns the request's body."""
         fields: dict[str, Any] = {
-            "input": "Hello.", "response_format": "pcm", "seed": self.number, "max_new_tokens": self.frames
+            "input": " ".join(["Hello."] * self.sentences), "response_format": "pcm", "seed": self.number,
+            "max_new_tokens": self.frames, "runaway_guard": self.sentences > 1,
         }  # fmt: skip
         if self.stream is not None:
             fields |= {"stream": True, "stream_format": self.stream}
@@ -120,7 +123,7 @@ class Client:
             await asyncio.sleep(self.wish.read_seconds)
 
     def audio(self) -> bytes:
-        """Returns the PCM that has arrived."""
+        """Returns the PCM that has arrived, with pauses between the sentences."""
         if self.status != 200 or self.wish.stream != "sse":
             return bytes(self.received) if self.status == 200 else b""
         deltas = (event for event in self.events() if event["type"] == "speech.audio.delta")

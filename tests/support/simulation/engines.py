@@ -16,6 +16,9 @@ from syrinx_stages.codec.engine import CaptureCost, Prefill
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import End, EndReason, Reference, SpeechRequest
 from syrinx_stages.contract.settings import CapturePair
+from syrinx_stages.normalization.durations import Durations
+from syrinx_stages.normalization.reading import Reading
+from syrinx_stages.normalization.segments import SENTENCE_SECONDS
 from syrinx_stages.runtime.engine import Limits
 
 CODEBOOK_SIZE = 1 << 15
@@ -27,9 +30,22 @@ _FILLER = b"\xe8\x03" * (FAMILY.samples_per_frame - _AUDIO.size // 2)
 """Audible, so that the gateway trims nothing."""
 
 
+READING = Reading(
+    single_sentences=True,
+    durations=Durations(text=2.0, letter=0.5, word=0.5, shortest=1.0, longest=1.4, early=0.8, late=1.0),
+)
+"""Sentences of simulated speech have a few frames, and are often too short."""
+_PAUSE_BYTES = 2 * round(SENTENCE_SECONDS * FAMILY.sample_rate)
+
+
 def start_of_chain(seed: int) -> int:
     """Returns the checksum before the first frame of a request."""
     return zlib.crc32(b"%d" % seed)
+
+
+def may_stop(frames: int, chain: int, max_frames: int | None) -> bool:
+    """Returns whether a trajectory stops after its frames, as it decides itself. None: it is a sentence of a text."""
+    return frames > 1 and chain % 4 == 0 if max_frames is None else frames > max_frames // 2 and chain % 8 == 0
 
 
 def frame(index: int, row: int, chain: int) -> bytes:
@@ -74,6 +90,19 @@ class AudioFrame(NamedTuple):
             raise ValueError(f"{len(pcm)} bytes are not whole frames")
         return [cls(*_AUDIO.unpack_from(pcm, start)) for start in range(0, len(pcm), FAMILY.frame_bytes)]
 
+    @classmethod
+    def without_pauses(cls, pcm: bytes) -> bytes:
+        """Returns the PCM of a client without the pauses between segments, which are no frames."""
+        frames, at = [], 0
+        while at < len(pcm):
+            frame = pcm[at : at + FAMILY.frame_bytes]
+            if frame[_AUDIO.size :] == _FILLER[: len(frame) - _AUDIO.size] and len(frame) > _AUDIO.size:
+                frames.append(frame)
+                at += len(frame)
+            else:
+                at += _PAUSE_BYTES
+        return b"".join(frames)
+
 
 @dataclass
 class Prepared:
@@ -82,6 +111,7 @@ class Prepared:
     request: SpeechRequest
     codes: list[bytes]
     reference: Reference | None = None
+    voice: None = None
 
     @property
     def frames(self) -> int:
@@ -168,8 +198,7 @@ class SimulatedTalkerEngine(_Engine[_Row]):
         row = self.rows[request_id]
         if row.ended:
             return None
-        # A trajectory decides itself when it stops.
-        stops = row.frames > row.request.max_frames // 2 and row.chain % 8 == 0
+        stops = may_stop(row.frames, row.chain, None if row.request.checks else row.request.max_frames)
         if row.frames >= row.request.max_frames or stops:
             row.ended = True
             return End(EndReason.STOP if stops else EndReason.LENGTH)

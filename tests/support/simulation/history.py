@@ -7,7 +7,16 @@ from typing import NamedTuple
 from support.memory_redis.values import EntryId
 from support.simulation.loop import SimulatedLoop
 from syrinx_stages.contract.keys import Group, Position, StreamKind
-from syrinx_stages.contract.messages import Audio, Codes, End, Entry, StreamCreated, decode_entry, decode_request
+from syrinx_stages.contract.messages import (
+    Audio,
+    Codes,
+    End,
+    Entry,
+    Segment,
+    StreamCreated,
+    decode_entry,
+    decode_request,
+)
 
 StreamName = tuple[str, StreamKind]
 Owners = Mapping[str, Mapping[bytes, bytes]]
@@ -59,6 +68,8 @@ class History:
     streams: dict[StreamName, list[Written]] = field(default_factory=dict)
     seeds: dict[str, int] = field(default_factory=dict)
     """The seed of each request: its client's number."""
+    resumed: dict[str, Segment | None] = field(default_factory=dict)
+    """The segment with which each request begins that was queued again."""
     on_event: Callable[[str], None] = lambda event: None
     """Called with the client's number and `queued`, `codes`, `audio`, `codes end` or `audio end`."""
     losses: list[Loss] = field(default_factory=list)
@@ -73,7 +84,7 @@ class History:
         *_, request_id, kind = key.decode().rsplit(":", 2)
         if kind == "requests":
             request = decode_request(fields[1])
-            self.seeds[request.id] = request.seed
+            self.seeds[request.id], self.resumed[request.id] = request.seed, request.resumes
             self.note(f"request {request.seed} is queued as {request.id[:8]}")
             self.on_event(f"{request.seed} queued")
         elif request_id.isalnum() and kind in (StreamKind.CODES, StreamKind.AUDIO) and not request_id.isdigit():

@@ -140,17 +140,17 @@ BUGS = [
     ),
     Bug(
         "a takeover ignores the frames that were written",
-        lambda: in_method(TalkerService, "admit", "_written_frames(entries)", "[]"),
+        lambda: in_method(TalkerService, "admit", "written = written_of(entries, written)", "pass"),
         seed=6,
     ),
     Bug(
         "a takeover publishes audio again",
-        lambda: in_method(CodecService, "_open", "skip=published", "skip=0"),
+        lambda: in_method(CodecService, "_begin_next", "max(row.decoded - segment.frames, 0)", "0"),
         seed=3,
     ),
     Bug(
         "a codec joins codes of two takes",
-        lambda: in_method(CodecService, "on_entry", "row.checksum != expected and", "False and"),
+        lambda: in_method(CodecService, "on_entry", "row.checksum != expected", "False"),
         LOST_WITH_TALKERS,
     ),
     Bug(
@@ -188,7 +188,7 @@ BUGS = [
         # The checksums would show it, and the codec would start again.
         lambda: all_of(
             lambda: in_method(_Subscription, "is_new", "position <= self._delivered and", "False and"),
-            lambda: in_method(CodecService, "on_entry", "row.checksum != expected and", "False and"),
+            lambda: in_method(CodecService, "on_entry", "row.checksum != expected", "False"),
         ),
         seed=26,
     ),

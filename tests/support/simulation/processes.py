@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from support.simulation.engines import Pace, SimulatedCodecEngine, SimulatedTalkerEngine
+from support.simulation.engines import READING, Pace, SimulatedCodecEngine, SimulatedTalkerEngine
 from support.simulation.loop import Process
 from support.simulation.network import Network, NetworkLoop
 from syrinx_stages.codec.service import CodecService
@@ -193,7 +193,7 @@ class Talker(Worker):
         self.engine = SimulatedTalkerEngine(cluster.loop, self._pace, cluster.rows_of(self.name), self._depth)
         live = LiveSettings(config.talker, 0, config.max_resident, cluster.loop.time)
         load: Callable[[], Any] = lambda: self.engine  # noqa: E731
-        return TalkerService(connector, load, self.name, config.max_resident, live, metrics)
+        return TalkerService(connector, load, self.name, config.max_resident, live, metrics, reading=READING)
 
 
 class Codec(Worker):

@@ -63,10 +63,12 @@ class World:
 
     def _wishes(self) -> Iterator[Wish]:
         for number in range(1, self.chance.choice((1, 2, 2, 3)) + 1):
+            sentences = self.chance.choice((1, 1, 2, 4))
             yield Wish(
                 number=number,
                 at=self.chance.uniform(0.3, 1.2),
-                frames=self.chance.randint(3, 18),
+                frames=self.chance.randint(3, 18) if sentences == 1 else 40,
+                sentences=sentences,
                 stream=self.chance.choice(("audio", "audio", "sse", None)),
                 read_seconds=self.chance.choice((0.0, 0.0, 0.0, 0.1)),
             )

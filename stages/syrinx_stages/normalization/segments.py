@@ -1,6 +1,6 @@
-"""Divides a long text into parts that are spoken one after the other. Pure.
+"""Divides a text into segments, which are spoken one after the other. Pure.
 
-A part has whole sentences, so that the model speaks them evenly and the codec begins and ends in silence.
+A segment has whole sentences, so that the model speaks it evenly and it begins and ends in silence.
 """
 
 import heapq
@@ -11,25 +11,21 @@ from collections.abc import Iterator
 from msgspec import Struct, structs
 from sentencex import segment
 
-from syrinx_stages.gateway.sentences import CLAUSE_END, ends_in_abbreviation
+from syrinx_stages.normalization.plain import begins_item, has_words, with_usual_spaces, without_marks
+from syrinx_stages.normalization.sentences import CLAUSE_END, ends_in_abbreviation
 
-WHOLE_SIZE = 1_200
-"""Size of a text that a model speaks as a whole, as the official package does, in letters: about 80 seconds, half of
-what a request may have by default."""
-MAX_SIZE = 300
-"""Size of a part, in letters: about 20 seconds of speech."""
-_MIN_SIZE = MAX_SIZE // 3
-"""Size from which on a part may end with a paragraph that more sentences follow, or within a sentence."""
 _LONG_SIZE = 4
 """Size of a digit, or of a character of Chinese, Japanese or Korean: it is spoken about as long as four letters."""
 _WIDE = "\u2e80"
 """The first character of the scripts of Chinese, Japanese and Korean."""
 _ZERO_WIDTH_JOINER = "\u200d"
 PARAGRAPH_SECONDS, SENTENCE_SECONDS, CLAUSE_SECONDS = 0.7, 0.4, 0.2
-"""Silence after a part, by what ends with it. Within a clause there is none."""
+"""Silence after a segment, by what ends with it. Within a clause there is none."""
 
 _LOOK_AHEAD = 40
-"""Characters after a part that tell whether its last period ends a sentence."""
+"""Characters after a segment that tell whether its last period ends a sentence."""
+_WRAPPED_LINE = 50
+"""A line of so many characters that ends within a sentence goes on in the next one."""
 
 _PARAGRAPH = re.compile(r"\n(?=\s*\S)")
 _LINE = re.compile(r"\n(?=.)", re.DOTALL)
@@ -37,41 +33,45 @@ _CLAUSE = re.compile(CLAUSE_END, re.DOTALL)
 _SPACE = re.compile(r"\s(?=\S)")
 
 
-class Part(Struct, frozen=True):
-    """A part of a text."""
+class Divided(Struct, frozen=True):
+    """A segment of a text, without what nobody says."""
 
     text: str
+    start: int
+    end: int
+    """Its characters in the whole text; the next one begins at `end`."""
     pause: float = 0.0
-    """Seconds of silence between this part and the next one."""
+    """Seconds of silence between it and the next one; 0 after the last one."""
 
 
 def divide(
-    text: str, whole_size: int = MAX_SIZE, *, single_sentences: bool = False, language: str = "en"
-) -> Iterator[Part]:
-    """Yields the parts of a text, each when it is asked for. A text of at most `whole_size` is not changed.
+    text: str, size: int, *, single_sentences: bool = False, language: str = "en", start: int = 0
+) -> Iterator[Divided]:
+    """Yields the segments of a text from a character on, each when it is asked for.
 
-    single_sentences: a part of a longer text has one sentence. language: the text's code, such as en.
+    size: of a segment, at most, in letters. single_sentences: a segment has one sentence. language: the text's code,
+    such as en.
 
     A sentence that does not fit is divided at clauses, else between words; a word that does not, between characters.
     What has neither letters nor digits is left out.
     """
-    if _limit(text, 0, whole_size) == len(text):
-        yield Part(text)
-        return
-    start, part = 0, None
+    text, found = with_usual_spaces(text), None
     while start < len(text):
-        end, pause = _next_end(text, start, single_sentences, language)
-        piece, start = text[start:end].strip(), end
-        if not any(map(str.isalnum, piece)):
-            part = part and structs.replace(part, pause=max(part.pause, pause))
-            continue
-        if part is not None:
-            yield part
-        part = Part(piece, pause)
-    yield structs.replace(part, pause=0.0) if part else Part(text[: _limit(text, 0)])
+        end, pause = _next_end(text, start, size, single_sentences, language)
+        spoken = without_marks(text[start:end])
+        if has_words(spoken):
+            if found is not None:
+                yield found
+            first = end - len(text[start:end].lstrip())
+            found = Divided(spoken, first, end, pause)
+        elif found is not None:
+            found = structs.replace(found, end=end, pause=max(found.pause, pause))
+        start = end
+    if found is not None:
+        yield structs.replace(found, pause=0.0)
 
 
-def _limit(text: str, start: int, size: int = MAX_SIZE) -> int:
+def _limit(text: str, start: int, size: int) -> int:
     """Returns the end of the longest text from `start` on that has at most a size."""
     for index in range(start, len(text)):
         size -= _LONG_SIZE if text[index] >= _WIDE or text[index].isdecimal() else 1
@@ -80,14 +80,15 @@ def _limit(text: str, start: int, size: int = MAX_SIZE) -> int:
     return len(text)
 
 
-def _next_end(text: str, start: int, single_sentences: bool, language: str) -> tuple[int, float]:
-    """Returns the end of the part that begins at `start`, and the pause after it."""
-    limit = _limit(text, start)
+def _next_end(text: str, start: int, size: int, single_sentences: bool, language: str) -> tuple[int, float]:
+    """Returns the end of the segment that begins at `start`, and the pause after it."""
+    limit = _limit(text, start, size)
     if single_sentences and (end := next(_sentence_ends(text, start, limit, language), None)):
         return end, _sentence_pause(text, end)
     if limit == len(text):
         return limit, 0.0
-    least = _limit(text, start, _MIN_SIZE)
+    # From this size on a segment may end with a paragraph that more sentences follow, or within a sentence.
+    least = _limit(text, start, size // 3)
     if end := _last(_PARAGRAPH, text, least, limit):
         return end, PARAGRAPH_SECONDS
     if end := max(_sentence_ends(text, start, limit, language), default=None):
@@ -104,7 +105,18 @@ def _sentence_pause(text: str, end: int) -> float:
 
 def _sentence_ends(text: str, start: int, limit: int, language: str) -> Iterator[int]:
     """Yields the ends of sentences and lines up to `limit`, in order."""
-    return heapq.merge(_ends(_LINE, text, start, limit), _segments(text, start, limit, language))
+    lines = (end for end in _ends(_LINE, text, start, limit) if not _is_wrapped(text, start, end))
+    return heapq.merge(lines, _segments(text, start, limit, language))
+
+
+def _is_wrapped(text: str, start: int, end: int) -> bool:
+    """Returns whether a line break is only there because the line was full."""
+    line = text[max(start, text.rfind("\n", 0, end - 1) + 1) : end - 1].strip()
+    following = text[end : end + _WRAPPED_LINE].lstrip(" ")
+    if not line or following[:1] in ("", "\n") or begins_item(line) or begins_item(following):
+        return False
+    goes_on = line[-1].isalnum() or line[-1] in ",;-"
+    return goes_on and (following[0].islower() or len(line) >= _WRAPPED_LINE)
 
 
 def _segments(text: str, start: int, limit: int, language: str) -> Iterator[int]:

@@ -1,0 +1,121 @@
+"""The rows of a talker, and what they are made of: a claim, and what previous owners have written."""
+
+import math
+import time
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from syrinx_stages.connector.base import Claim, StreamEntry
+from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.frames import split_frames
+from syrinx_stages.contract.keys import Position
+from syrinx_stages.contract.messages import Codes, Reference, Segment, SpeechRequest
+from syrinx_stages.runtime.clock import monotonic
+from syrinx_stages.talker.holding import Holder
+from syrinx_stages.talker.prompt import Prepared
+from syrinx_stages.talker.speech import BEGINNING, Speech, Take, after
+from syrinx_stages.talker.text import RowText
+
+_FRAME_BYTES = 2 * FAMILY.code_groups
+"""Bytes of the codes of a frame."""
+
+
+class Stream(Holder, kw_only=True):
+    """A row with the state that the scheduler does not need."""
+
+    speech: Speech
+    text: RowText | None
+    """None if the text was complete from the start."""
+    reference: bytes | None
+    """The voice to clone, as engines take it."""
+    checksum: int
+    """Of the frames that are published."""
+    segment: Segment | None
+    """The segment of the open take, until its first entry names it."""
+
+    @property
+    def take(self) -> Take:
+        """The attempt that is being generated."""
+        assert self.speech.take is not None
+        return self.speech.take
+
+
+class Waiting(Struct, frozen=True):
+    """A segment that waits for prefill: the first one of a claim, or another one of a row."""
+
+    claim: Claim
+    row: Stream
+    prepared: Prepared
+    delivered: Position | None
+    """Last reported delivery to the client when the request was claimed. None: the row has its place."""
+
+    @property
+    def id(self) -> str:
+        """The request's id."""
+        return self.row.id
+
+
+class Written(Struct, frozen=True):
+    """What previous owners have written of a request."""
+
+    position: Segment = BEGINNING
+    """Where the next segment, or the one that `frames` begin, is."""
+    frames: Sequence[bytes] = ()
+    """Of a segment that may go on."""
+    total: int = 0
+    checksum: int = 0
+    """The number of all frames, and their checksum."""
+    has_reference: bool = False
+
+
+def written_of(entries: Sequence[StreamEntry], beginning: Written) -> Written:
+    """Returns what the entries of a request say about its speech so far."""
+    position, total, written = beginning.position, beginning.total, beginning.checksum
+    frames: list[bytes] = []
+    for item in entries:
+        if not isinstance(entry := item.entry, Codes):
+            continue
+        size = len(entry.codes) // _FRAME_BYTES
+        if entry.segment is not None:
+            position, frames = entry.segment, []
+        if position.is_whole:
+            position = after(position, size)
+        else:
+            frames += split_frames(entry.codes, _FRAME_BYTES)
+        total, written = item.position.frames, entry.checksum
+    has_reference = any(isinstance(item.entry, Reference) for item in entries)
+    return Written(position, frames, total, written, has_reference)
+
+
+def new_row(
+    request: SpeechRequest,
+    speech: Speech,
+    text: RowText | None,
+    reference: bytes | None,
+    written: Written,
+    delivered: Position,
+) -> Stream:
+    """Returns the row of a request with what previous owners have written, and what its client has got."""
+    # The segments before those of a request that was queued again were heard.
+    now, frames = monotonic(), max(delivered.frames, 0 if request.resumes is None else request.resumes.frames)
+    # After a takeover, assume that everything delivered has been played, so that the lead is not overestimated.
+    playback_start = now - frames * FAMILY.frame_seconds
+    return Stream(
+        id=request.id,
+        accepted_at=now - max(0.0, time.time() - request.accepted_at),
+        live=request.live,
+        produced=written.total,
+        first_frame_at=playback_start if written.total else None,
+        last_feedback_at=now,
+        delivered=frames,
+        first_delivered_at=playback_start if frames else None,
+        held=[],
+        speech=speech,
+        text=text,
+        reference=reference,
+        checksum=written.checksum,
+        segment=None,
+        text_frames=math.inf if text is None else text.given_frames,
+        last_text_at=now,
+    )
