@@ -1,1 +1,1 @@
-"""Measures how well the talker detects runaways, and how rarely it stops healthy speech."""
+"""Measures how well the talker finds segments that went wrong, and how rarely it takes healthy speech for one."""

@@ -1,4 +1,4 @@
-"""`python -m guard`: plants runaways, speaks healthy sentences, and writes results/guard.json and guard.md.
+"""`python -m guard`: plants faults, speaks healthy sentences, and writes results/guard.json and guard.md.
 
 Run it in the project's root with PYTHONPATH=bench:tests. Needs nothing but one core of the CPU: a second for about 14
 sentences. The results of what was spoken so far are written meanwhile.
@@ -24,16 +24,16 @@ from guard.report import Case, Cost, report, table
 from support import small_checkpoint
 from syrinx_operator.commands.bench.report import save
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
-from syrinx_stages.gateway.durations import Durations
 from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.model.describe import describe
+from syrinx_stages.normalization.durations import Durations, bounds
 from syrinx_stages.normalization.normalize import normalize
 from training.corpus import HELD_OUT, Sentence, finish, held_out
 from training.grammar import Grammar
 
 RESULTS = Path(__file__).parents[1] / "results"
 VOICES = ("us", "us_f", "us_m", "gb")
-TWO_SENTENCES = 0.1
-"""Part of the texts that are two sentences of a grammar."""
+DURATIONS = describe("bundled").reading.durations
 WRITE_EVERY = 500
 """Sentences between two results."""
 SEEDS_OF_A_RUN = 1_000_000
@@ -43,7 +43,7 @@ RANDOM_FRAMES = 60
 
 
 def sentences(number: int, rng: random.Random) -> Iterator[Sentence]:
-    """Yields random sentences of the grammars, two at once in one of ten, and of the held-out sets."""
+    """Yields random sentences of the grammars and of the held-out sets."""
     grammars = {language: Grammar(language, rng, []) for language in ("english", "german")}
     fixed = [sentence for name in HELD_OUT for sentence in held_out(name)]
     for _ in range(number):
@@ -51,10 +51,7 @@ def sentences(number: int, rng: random.Random) -> Iterator[Sentence]:
         if language == "held out":
             yield rng.choice(fixed)
             continue
-        drawn = [
-            finish(Sentence(grammars[language].sentence(), language)).text for _ in range(rng.choice([1] * 9 + [2]))
-        ]
-        yield Sentence(" ".join(drawn), language)
+        yield Sentence(finish(Sentence(grammars[language].sentence(), language)).text, language)
 
 
 def request(number: int, task: TaskType, sentence: Sentence, rng: random.Random) -> SpeechRequest:
@@ -63,7 +60,7 @@ def request(number: int, task: TaskType, sentence: Sentence, rng: random.Random)
     return SpeechRequest(
         id=str(number),
         accepted_at=0.0,
-        # As gateways do by default for the bundled voice.
+        # As talkers do for the bundled voice.
         text=normalize(sentence.text, (sentence.language,)),
         task_type=task,
         voice=voice if task is TaskType.CUSTOM_VOICE else None,
@@ -83,15 +80,17 @@ def silent_code(clips: Sequence[Clip]) -> int:
 
 
 def plant(
-    speaker: Speaker, durations: Durations, name: str, kind: Kind, healthy: Sequence[Clip], rng: random.Random
+    speaker: Speaker, name: str, kind: Kind, healthy: Sequence[Clip], durations: Durations, rng: random.Random
 ) -> Case:
-    """Plants runaways of one kind into clips whose healthy course is known."""
+    """Plants faults of one kind into clips whose healthy course is known."""
     code = silent_code(healthy) if kind is Kind.SILENCE else 0
-    plants = [draw(kind, len(clip.codes), code, rng) for clip in healthy]
-    requests = [clip.request for clip in healthy]
     planted = [
-        Clip(request=each, guard=durations.guard(each), plant=plant)
-        for each, plant in zip(requests, plants, strict=True)
+        Clip(
+            request=clip.request,
+            bounds=bounds(clip.request.text, durations, clip.request.voice),
+            plant=draw(kind, len(clip.codes), code, rng),
+        )
+        for clip in healthy
     ]
     case = Case.of(name, kind, list(speaker.speak(planted)))
     print(f"{name}, {kind}: {case.found} of {case.planted} found", flush=True)
@@ -99,52 +98,43 @@ def plant(
 
 
 class Voice:
-    """The bundled voice as a checkpoint of some type, and what a gateway has learned of its durations."""
+    """The bundled voice as a checkpoint of some type."""
 
     def __init__(self, directory: Path, task: TaskType, rng: random.Random) -> None:
         self.task, self._rng = task, rng
         self.speaker = Speaker(Checkpoint(str(checkpoints.write(directory / f"{task}", task))))
         self._endless = Speaker(Checkpoint(str(checkpoints.write(directory / f"{task}-endless", task, ends=False))))
-        self._durations = Durations()
         self.spoken: list[Clip] = []
 
     def speak(self, number: int, first_seed: int) -> Iterator[Clip]:
-        """Yields the clips of `number` healthy sentences, of whose durations the guard of later ones learns."""
+        """Yields the clips of `number` healthy sentences."""
         drawn = enumerate(sentences(number, self._rng), first_seed)
         requests = [request(seed, self.task, each, self._rng) for seed, each in drawn]
-        for clip in self.speaker.speak(Clip(request=each, guard=self._durations.guard(each)) for each in requests):
-            if clip.ended:
-                self._durations.learn(clip.request, len(clip.codes))
+        clips = (Clip(request=each, bounds=bounds(each.text, DURATIONS, each.voice)) for each in requests)
+        for clip in self.speaker.speak(clips):
             self.spoken.append(clip)
             yield clip
 
     def plant(self, kind: Kind, number: int) -> Case:
-        """Plants runaways of one kind into the newest healthy clips.
-
-        A clip that ended much too early has text left, so that going on with it is no runaway.
-        """
-        clips = [clip for clip in self.spoken if clip.ended and len(clip.codes) > 3 and not self._is_early(clip)]
+        """Plants faults of one kind into the newest healthy clips."""
+        clips = [clip for clip in self.spoken if clip.fault is None and len(clip.codes) > 3][-number:]
         speaker = self._endless if kind is Kind.END_COLLAPSED else self.speaker
-        return plant(speaker, self._durations, self.task, kind, clips[-number:], self._rng)
-
-    def _is_early(self, clip: Clip) -> bool:
-        guard = self._durations.guard(clip.request)
-        return len(clip.codes) < 2 * guard.expected_frames - guard.late_frames
+        return plant(speaker, self.task, kind, clips, DURATIONS, self._rng)
 
 
 def measure_random(directory: Path, kind: str, planted: int, rng: random.Random) -> list[Case]:
-    """Plants loops and silence with random weights, which have no healthy speech to learn durations from."""
+    """Plants loops and silence with random weights, which have no healthy speech."""
     task = {"custom_voice": TaskType.CUSTOM_VOICE, "voice_design": TaskType.VOICE_DESIGN, "base": TaskType.BASE}[kind]
     checkpoint = Checkpoint(str(small_checkpoint.write(directory / f"random-{kind}", kind)))
-    speaker, durations = Speaker(checkpoint), Durations()
+    speaker, unknown = Speaker(checkpoint), Durations()
     frames = [rng.randint(4, RANDOM_FRAMES) for _ in range(planted)]
     requests = [request(index, task, each, rng) for index, each in enumerate(sentences(planted, rng))]
     voice = next(iter(checkpoint.config.talker_config.speakers), None)
     clips = [
-        Clip(request=_as_voice(each, voice), guard=durations.guard(each), codes=[0] * count)
+        Clip(request=_as_voice(each, voice), bounds=bounds(each.text, unknown), codes=[0] * count)
         for each, count in zip(requests, frames, strict=True)
     ]
-    return [plant(speaker, durations, f"random {task}", each, clips, rng) for each in (Kind.LOOP, Kind.SILENCE)]
+    return [plant(speaker, f"random {task}", each, clips, unknown, rng) for each in (Kind.LOOP, Kind.SILENCE)]
 
 
 def _as_voice(request: SpeechRequest, voice: str | None) -> SpeechRequest:
@@ -161,13 +151,13 @@ def measure(arguments: argparse.Namespace, write: Callable[[list[Case], Voice], 
         directory = Path(name)
         voices = [Voice(directory, task, rng) for task in (TaskType.CUSTOM_VOICE, TaskType.BASE, TaskType.VOICE_DESIGN)]
         for voice in voices:
-            list(voice.speak(arguments.learned, seed))
+            list(voice.speak(arguments.planted, seed))
             cases += [voice.plant(kind, arguments.planted) for kind in Kind]
         for kind in ("custom_voice", "voice_design", "base"):
             cases += measure_random(directory, kind, arguments.planted, rng)
         bundled = voices[0]
         write(cases, bundled)
-        for _ in bundled.speak(arguments.sentences - arguments.learned, seed + arguments.learned):
+        for _ in bundled.speak(arguments.sentences - arguments.planted, seed + arguments.planted):
             if len(bundled.spoken) % WRITE_EVERY == 0:
                 write(cases, bundled)
             if time.monotonic() > until:
@@ -179,8 +169,7 @@ def main() -> None:
     """Measures and writes the results."""
     parser = argparse.ArgumentParser(prog="python -m guard", description=__doc__)
     parser.add_argument("--sentences", type=int, default=10_000, help="of the bundled voice (default: 10,000)")
-    parser.add_argument("--planted", type=int, default=100, help="runaways of each kind and type (default: 100)")
-    parser.add_argument("--learned", type=int, default=300, help="healthy sentences before these (default: 300)")
+    parser.add_argument("--planted", type=int, default=100, help="faults of each kind and type (default: 100)")
     parser.add_argument("--seed", type=int, default=24, help="of the sentences and clips (default: 24)")
     parser.add_argument("--minutes", type=float, default=math.inf, help="end with fewer sentences (default: no limit)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="output directory (default: bench/results)")
@@ -192,7 +181,7 @@ def main() -> None:
         result = report(cases, voice.spoken, Cost.of(voice.speaker))
         save(result, arguments.results / "guard.json")
         (arguments.results / "guard.md").write_text(table(result), encoding="utf-8")
-        print(f"{result.sentences} sentences, {result.false_alarms} false alarms", flush=True)
+        print(f"{result.segments} sentences, {result.false_stops} false stops", flush=True)
 
     measure(arguments, write)
 

@@ -1,4 +1,4 @@
-"""Speaks clips through the talker's engine, with the detector at work as in the talker's service."""
+"""Speaks segments through the talker's engine, checked as in the talker's service."""
 
 import time
 from collections.abc import Iterable
@@ -6,15 +6,16 @@ from collections.abc import Iterable
 from msgspec import Struct, field, structs
 
 from guard.planted import NO_END, Kind, Plant, PlantingSampler
-from syrinx_stages.contract.messages import End, RunawayGuard, SpeechRequest
+from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.normalization.durations import Bounds
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
-from syrinx_stages.talker.runaway import RunawayDetector, Signal
+from syrinx_stages.talker.speech import Fault, Take
 
 CONCURRENT = 32
 """Clips in one batch. On a CPU a clip does not depend on the others."""
 FOUND_FRAMES = 25
-"""A runaway must be found within two seconds of audio."""
+"""What goes wrong must be found within two seconds of audio."""
 REFERENCE = b"\x00\x00\x00\x3d" * 24_000
 """A second of reference audio for Base checkpoints, which all sound alike to the benchmark's one."""
 
@@ -23,21 +24,18 @@ class Clip(Struct, kw_only=True):
     """A clip to speak, and what became of it."""
 
     request: SpeechRequest
-    guard: RunawayGuard
+    bounds: Bounds
     plant: Plant | None = None
     codes: list[int] = field(default_factory=list)
     """Code 0 of each frame."""
-    ended: bool = False
-    """The model has ended it."""
-    signal: Signal | None = None
-    """What the detector found after the last frame."""
-    good_frames: int = 0
+    fault: Fault | None = None
 
     @property
     def is_found(self) -> bool:
         """Whether the plant was found in time, and not before it was there."""
         assert self.plant is not None
-        return self.signal is not None and 0 < len(self.codes) - self.plant.start <= FOUND_FRAMES
+        late = len(self.codes) - self.plant.start
+        return self.fault is not None and 0 <= late <= FOUND_FRAMES
 
 
 class Speaker:
@@ -48,15 +46,15 @@ class Speaker:
         self.sampler = self._engine._frame_sampler = PlantingSampler(self._engine._talker)
         self.frames = 0
         self.step_seconds = 0.0
-        self.detector_seconds = 0.0
+        self.check_seconds = 0.0
 
     def speak(self, clips: Iterable[Clip]) -> Iterable[Clip]:
-        """Yields the clips, each when it is over. Unhealthy ones end `FOUND_FRAMES` after the plant."""
-        waiting, running = iter(clips), dict[str, tuple[Clip, RunawayDetector]]()
+        """Yields the clips, each when it is over. Planted ones end more than `FOUND_FRAMES` after the plant."""
+        waiting, running = iter(clips), dict[str, tuple[Clip, Take]]()
         while True:
             while len(running) < CONCURRENT and (clip := next(waiting, None)) is not None:
                 self._start(clip)
-                running[clip.request.id] = clip, RunawayDetector(clip.guard)
+                running[clip.request.id] = clip, Take(clip.request, clip.bounds, streams=False)
             if not running:
                 return
             began = time.thread_time()
@@ -64,8 +62,8 @@ class Speaker:
             self.step_seconds += time.thread_time() - began
             self.frames += len(results)
             for request_id, result in results.items():
-                clip, detector = running[request_id]
-                if self._is_over(clip, detector, result):
+                clip, take = running[request_id]
+                if self._is_over(clip, take, result):
                     del running[request_id]
                     self._engine.release(request_id)
                     self.sampler.plants.pop(clip.request.seed, None)
@@ -75,18 +73,18 @@ class Speaker:
         request = clip.request
         if clip.plant is not None:
             self.sampler.plants[request.seed] = clip.plant
-            if clip.plant.kind is not Kind.END_COLLAPSED:
+            if clip.plant.kind not in (Kind.END_COLLAPSED, Kind.SHORT):
                 request = structs.replace(request, sampling=structs.replace(request.sampling, min_frames=NO_END))
         self._engine.admit([self._engine.prepare(request, b"", REFERENCE if request.has_reference else None)])
 
-    def _is_over(self, clip: Clip, detector: RunawayDetector, result: bytes | End) -> bool:
-        if isinstance(result, End):
-            clip.ended = True
-            return True
-        clip.codes.append(int.from_bytes(result[:2], "little"))
+    def _is_over(self, clip: Clip, take: Take, result: bytes | End) -> bool:
         began = time.thread_time()
-        clip.signal = detector.add(result)
-        self.detector_seconds += time.thread_time() - began
-        clip.good_frames = detector.good_frames
-        limit = clip.plant.start + FOUND_FRAMES if clip.plant is not None else None
-        return clip.signal is not None or len(clip.codes) == limit
+        if isinstance(result, End):
+            take.end(EndReason(result.reason))
+        else:
+            clip.codes.append(int.from_bytes(result[:2], "little"))
+            take.add(result)
+        self.check_seconds += time.thread_time() - began
+        clip.fault = take.fault
+        is_late = clip.plant is not None and len(clip.codes) > clip.plant.start + FOUND_FRAMES
+        return isinstance(result, End) or clip.fault is not None or is_late

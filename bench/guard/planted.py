@@ -1,7 +1,6 @@
 """Ways in which a clip goes wrong, planted into the sampling of a real engine."""
 
 import random
-import time
 from collections.abc import Sequence
 from enum import StrEnum
 
@@ -9,9 +8,9 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
-from syrinx_stages.model.sampling import FrameSampler, SampledFrames, Sampler, SeededSampling
+from syrinx_stages.model.sampling import FrameSampler, Sampler, SeededSampling
 from syrinx_stages.model.talker import Talker
-from syrinx_stages.talker.runaway import MAX_PERIOD
+from syrinx_stages.talker.repetition import MAX_PERIOD
 
 NO_END = 1 << 20
 """A minimum length that no clip reaches: EOS is never sampled, whatever its probability."""
@@ -28,8 +27,8 @@ class Kind(StrEnum):
     """The last frames, 2 to 25, repeat."""
     SILENCE = "silence"
     """Code 0 is that of a pause."""
-    BABBLE = "babble"
-    """Code 0 is drawn at random."""
+    SHORT = "short"
+    """EOS is sampled when less than a third of the text is spoken."""
 
 
 class Plant(Struct, frozen=True):
@@ -46,6 +45,8 @@ def draw(kind: Kind, frames: int, silent_code: int, rng: random.Random) -> Plant
     """Returns a plant in a clip that has so many frames in health."""
     if kind in (Kind.END_IGNORED, Kind.END_COLLAPSED):
         return Plant(kind, frames, 0, silent_code)
+    if kind is Kind.SHORT:
+        return Plant(kind, int(frames * rng.uniform(0.1, 0.33)), 0, silent_code)
     start = max(2, int(frames * rng.uniform(0.3, 0.9)))
     return Plant(kind, start, rng.randint(2, min(MAX_PERIOD, start)), silent_code)
 
@@ -56,24 +57,19 @@ class PlantingSampler(FrameSampler):
     def __init__(self, talker: Talker) -> None:
         super().__init__(talker)
         self.plants: dict[int, Plant] = {}
-        self.mark_seconds = 0.0
-        """Time that the guard's facts took."""
         self._clips: dict[int, list[Tensor]] = {}
 
     def sample(
         self, rows: Sequence[SeededSampling], frames: Sequence[int], hidden: Tensor, seen: Sequence[Tensor]
-    ) -> SampledFrames:
+    ) -> Tensor:
         """See `FrameSampler.sample`."""
         samplings, seeds = zip(*rows, strict=True)
-        sampler = Sampler(samplings, seeds, self._talker.config, self._talker.device)
-        step = sampler.step(torch.tensor(frames))
-        logits = self._talker.logits(hidden)
-        scores = step.code0_scores(logits, torch.stack(list(seen)))
-        code0 = step.code0_of(scores)
+        step = Sampler(samplings, seeds, self._talker.config, self._talker.device).step(torch.tensor(frames))
+        code0 = step.code0(self._talker.logits(hidden), torch.stack(list(seen)))
         due = [self._due(seed, count) for seed, count in zip(seeds, frames, strict=True)]
         for row, plant in enumerate(due):
             if plant is not None:
-                code0[row] = self._code0(plant, seeds[row], frames[row])
+                code0[row] = self._code0(plant, seeds[row])
         codes = self._talker.predict(hidden, code0.clamp(max=self._talker.config.codebook_size - 1), step.residual)
         codes[:, 0] = code0
         for row, (seed, count, plant) in enumerate(zip(seeds, frames, due, strict=True)):
@@ -83,19 +79,14 @@ class PlantingSampler(FrameSampler):
             if plant is not None and plant.kind is Kind.LOOP:
                 codes[row] = clip[-plant.period]
             clip.append(codes[row])
-        began = time.thread_time()
-        marks = sampler.marks(logits, scores, code0)
-        self.mark_seconds += time.thread_time() - began
-        return SampledFrames(codes, marks)
+        return codes
 
     def _due(self, seed: int, frames: int) -> Plant | None:
         plant = self.plants.get(seed)
-        is_due = plant is not None and frames >= plant.start and plant.kind in (Kind.LOOP, Kind.SILENCE, Kind.BABBLE)
+        is_due = plant is not None and frames >= plant.start and plant.kind in (Kind.LOOP, Kind.SILENCE, Kind.SHORT)
         return plant if is_due else None
 
-    def _code0(self, plant: Plant, seed: int, frames: int) -> int:
+    def _code0(self, plant: Plant, seed: int) -> int:
         if plant.kind is Kind.LOOP:
             return int(self._clips[seed][-plant.period][0])
-        if plant.kind is Kind.SILENCE:
-            return plant.silent_code
-        return random.Random(f"{seed} {frames}").randrange(self._talker.config.codebook_size)
+        return plant.silent_code if plant.kind is Kind.SILENCE else self._talker.config.codec_eos_token_id

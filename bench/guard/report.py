@@ -17,14 +17,14 @@ MAX_NAMED = 10
 
 
 class Case(Struct, frozen=True, kw_only=True):
-    """Runaways of one kind, planted with one checkpoint."""
+    """What was planted of one kind with one checkpoint."""
 
     checkpoint: str
     kind: Kind
     planted: int
     found: int
     """Within two seconds of audio after the plant."""
-    signals: dict[str, int]
+    faults: dict[str, int]
     """What the found ones were found by."""
     median_seconds: float | None
     max_seconds: float | None
@@ -42,7 +42,7 @@ class Case(Struct, frozen=True, kw_only=True):
             kind=kind,
             planted=len(clips),
             found=len(found),
-            signals=dict(Counter(str(clip.signal) for clip in found)),
+            faults=dict(Counter(str(clip.fault) for clip in found)),
             median_seconds=round(delays[len(delays) // 2], 2) if delays else None,
             max_seconds=round(delays[-1], 2) if delays else None,
             missed=[clip.request.text for clip in clips if not clip.is_found][:MAX_NAMED],
@@ -50,29 +50,25 @@ class Case(Struct, frozen=True, kw_only=True):
 
 
 class Cost(Struct, frozen=True):
-    """What the guard costs on a CPU."""
+    """What the checks cost on a CPU."""
 
     frames: int
     frame_ms: float
     """Time of a frame of one row in the engine, in batches."""
-    detector_us: float
-    """Time of a frame in the detector."""
-    marks_us: float
-    """Time of a frame for the facts about its sampling."""
+    check_us: float
+    """Time of a frame for the checks."""
     share: float
-    """Both, as a part of the frame's time."""
+    """The same, as a part of the frame's time."""
 
     @classmethod
     def of(cls, speaker: Speaker) -> "Cost":
         """Returns the cost of all that a speaker has spoken."""
-        detector, marks = speaker.detector_seconds, speaker.sampler.mark_seconds
         each = 1 / max(1, speaker.frames)
         return cls(
             frames=speaker.frames,
             frame_ms=round(1e3 * each * speaker.step_seconds, 3),
-            detector_us=round(1e6 * each * detector, 2),
-            marks_us=round(1e6 * each * marks, 2),
-            share=round((detector + marks) / max(1e-9, speaker.step_seconds - marks), 5),
+            check_us=round(1e6 * each * speaker.check_seconds, 2),
+            share=round(speaker.check_seconds / max(1e-9, speaker.step_seconds), 5),
         )
 
 
@@ -85,28 +81,28 @@ class Report(Struct, frozen=True):
     machine: Machine
     planted: int
     found: int
-    sentences: int
+    segments: int
     """Healthy sentences of the bundled voice."""
-    false_alarms: int
-    """Those that the guard stopped."""
-    alarms: list[str]
-    """What stopped them, with their texts."""
+    false_stops: int
+    """Those that a talker would make again."""
+    stops: list[str]
+    """Why, with their texts."""
     cost: Cost
     cases: list[Case]
 
 
 def report(cases: list[Case], healthy: Sequence[Clip], cost: Cost) -> Report:
     """Returns the report of a run on this machine that ends now."""
-    alarms = [f"{clip.signal} at frame {len(clip.codes)}: {clip.request.text}" for clip in healthy if clip.signal]
+    stops = [f"{clip.fault} at frame {len(clip.codes)}: {clip.request.text}" for clip in healthy if clip.fault]
     return Report(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         revision=revision(),
         machine=describe(),
         planted=sum(case.planted for case in cases),
         found=sum(case.found for case in cases),
-        sentences=len(healthy),
-        false_alarms=len(alarms),
-        alarms=alarms[:MAX_NAMED],
+        segments=len(healthy),
+        false_stops=len(stops),
+        stops=stops[:MAX_NAMED],
         cost=cost,
         cases=cases,
     )
@@ -116,24 +112,24 @@ def table(result: Report) -> str:
     """Returns the report as Markdown."""
     cost, machine = result.cost, result.machine
     seconds = FOUND_FRAMES * FAMILY.frame_seconds
-    alarms = "".join(f"\n- {alarm}" for alarm in result.alarms)
+    stops = "".join(f"\n- {stop}" for stop in result.stops)
     return (
-        "# The guard against runaways\n\n"
-        f"{result.found} of {result.planted} planted runaways were found within {seconds:.0f} s of audio "
-        f"({result.found / max(1, result.planted):.2%}); {result.false_alarms} of {result.sentences} healthy "
-        f"sentences of the bundled voice were stopped.{alarms}\n\n"
+        "# Segments that go wrong\n\n"
+        f"{result.found} of {result.planted} planted faults were found within {seconds:.0f} s of audio "
+        f"({result.found / max(1, result.planted):.2%}); {result.false_stops} of {result.segments} healthy "
+        f"sentences of the bundled voice would be made again.{stops}\n\n"
         "Clips are spoken by the talker's engine on a CPU; `python -m guard` plants what goes wrong into its\n"
-        "sampling. The checkpoints have the weights of the bundled voice, as each type, or random ones. A gateway's\n"
-        "knowledge of durations is learned from the healthy sentences before; random checkpoints have none.\n\n"
+        "sampling. The checkpoints have the weights of the bundled voice, as each type, or random ones. The bounds of\n"
+        "the former are those of the bundled voice, of the latter those of a checkpoint without `durations`.\n\n"
         f"{markdown(COLUMNS, map(_cells, result.cases))}\n\n"
-        f"Cost: a frame of one row takes {cost.frame_ms} ms; the detector takes {cost.detector_us} µs of it and the\n"
-        f"facts about its sampling {cost.marks_us} µs, together {cost.share:.2%}.\n\n"
+        f"Cost: a frame of one row takes {cost.frame_ms} ms; the checks take {cost.check_us} µs "
+        f"of it, {cost.share:.2%}.\n\n"
         f"{machine.cores} cores of {machine.cpu}, Python {machine.python}; {result.created}\n"
     )
 
 
 def _cells(case: Case) -> list[str]:
-    found_by = ", ".join(f"{name} {count}" for name, count in sorted(case.signals.items()))
+    found_by = ", ".join(f"{name} {count}" for name, count in sorted(case.faults.items()))
     median, longest = (("" if value is None else f"{value:.2f}") for value in (case.median_seconds, case.max_seconds))
     missed = str(case.planted - case.found)
     return [case.checkpoint, case.kind, str(case.planted), str(case.found), found_by, median, longest, missed]

@@ -20,7 +20,7 @@ _VALUES = {
     "client": [f"client-{number}" for number in range(CLIENTS)],
     "task_type": ["CustomVoice", "VoiceDesign", "Base"],
     "arm": ["", "a", "b"],
-    "outcome": ["well", "late", "interrupted", "runaway", "failed", "refused", "void"],
+    "outcome": ["well", "late", "interrupted", "incomplete", "failed", "refused", "void"],
 }
 
 
