@@ -9,6 +9,7 @@ talker      train talker and code predictor        talker.pt, talker.jsonl, toke
 finetune    train the codec's decoder further      decoder.pt, decoder.jsonl
 encoder     train the encoder of reference audio   encoder.pt, encoder.jsonl
 export      write the checkpoint                   checkpoint/
+durations   measure how long its speech is         generation_config.json of the checkpoint
 speak       generate test sentences                spoken/
 score       score the generated speech             scores.json, scores.md
 show        write audio samples and spectrograms   shown/
@@ -27,9 +28,23 @@ from pathlib import Path
 import torch
 from msgspec.structs import replace
 
+from syrinx_stages.model.describe import checkpoint_directory
 from syrinx_stages.model.speaker_encoder import SpeakerEncoder
 
-from . import checkpoint, clone, codec, codec_loss, codes, corpus, export, reference_encoder, speaker, synthesis, talker
+from . import (
+    checkpoint,
+    clone,
+    codec,
+    codec_loss,
+    codes,
+    corpus,
+    durations,
+    export,
+    reference_encoder,
+    speaker,
+    synthesis,
+    talker,
+)
 from .config import BASE, BASE_SMOKE, FULL, SMOKE, TrainingConfig
 from .corpus import Sentence
 from .speak import SHOWN, Case, Speaker, Utterance, case_utterances, cases, read, show, write
@@ -45,6 +60,7 @@ _STEPS = (
     "finetune",
     "encoder",
     "export",
+    "durations",
     "speak",
     "score",
     "show",
@@ -80,6 +96,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--checkpoint", help="checkpoint of `speak` and `show`: a directory or `bundled` (default: OUT/checkpoint)"
     )
     parser.add_argument("--random", type=int, default=0, help="number of random corpus sentences to speak as well")
+    parser.add_argument("--sentences", type=int, default=4_000, help="number that `durations` speaks (default: 4,000)")
+    parser.add_argument("--seed", type=int, default=1, help="of the sentences that `durations` speaks (default: 1)")
     return parser
 
 
@@ -210,6 +228,19 @@ class Steps:
         path = self.out / "checkpoint"
         size = export.export(self.config, trainer.talker, decoder, references, self.out / "tokenizer", path)
         _log(f"export: {self.out / 'checkpoint'}: {size} bytes after {trainer.run.step} steps")
+        return True
+
+    def durations(self) -> bool:
+        """Measures the durations of a checkpoint's speech, and writes them to it."""
+        args, speaker = self.args, self._speaker()
+        drawn = durations.utterances(args.sentences, list(self.config.synthesis.speakers), speaker.languages, args.seed)
+        spoken = speaker.speak(drawn)
+        found = durations.fit(spoken)
+        for line in durations.beyond(spoken, found):
+            _log(f"durations: {line}")
+        directory = checkpoint_directory(args.checkpoint or str(self.out / "checkpoint"))
+        durations.save(found, directory / "generation_config.json")
+        _log(f"durations: {found}")
         return True
 
     def speak(self) -> bool:

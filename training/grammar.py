@@ -16,6 +16,7 @@ class Grammar:
     def __init__(self, language: str, rng: random.Random, dictionary: list[str]) -> None:
         """dictionary: options of `{word}`; the grammar's nouns if empty."""
         file, nouns = _LANGUAGES[language]
+        self.language = language
         self._rng = rng
         self._options = _read_grammar((TEXT_DIRECTORY / file).read_text("utf-8"))
         self._options["word"] = dictionary or self._options[nouns]

@@ -117,7 +117,7 @@ async def test_a_designed_voice_follows_its_instructions(tmp_path: Path) -> None
 
 async def test_a_too_long_prompt_is_refused_with_its_field(base: Checkpoint, reference: bytes) -> None:
     async with pipeline(checkpoint=base) as stages:
-        received = await synthesize(stages.connector(), clone("a", text="word " * 600), reference)
+        received = await synthesize(stages.connector(), clone("a", text="word " * 600, is_divided=False), reference)
         good = await synthesize(stages.connector(), clone("b"), reference)
     assert (received.end.reason, received.end.param) == (EndReason.ERROR, "input")
     assert "shorter" in received.end.message

@@ -98,7 +98,7 @@ async def test_another_talker_takes_over_between_reference_and_first_frame(tmp_p
     base = Checkpoint(str(small_checkpoint.write(tmp_path / "model", "base")))
     reference = (0.25 * np.sin(np.arange(24_000) / 20)).astype("<f4").tobytes()
     fields = {"task_type": TaskType.BASE, "voice": None, "has_reference": True, "reference_text": "Okay."}
-    item = request("a", max_frames=5, **fields)
+    item = request("a", max_frames=5, total_frames=5, **fields)
     stages = Pipeline(lease_seconds=SHORT_LEASE, checkpoint=base)
     try:
         connector = stages.connector()
