@@ -19,8 +19,8 @@ from syrinx_stages.connector.base import Capacity, Claim, StreamEntry
 from syrinx_stages.contract.admission import MAX_UNSTARTED
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.frames import unpack_checksums
-from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
-from syrinx_stages.contract.messages import Audio, Codes, End, EndReason
+from syrinx_stages.contract.keys import END_SEQUENCE, REFERENCE_POSITION, Group, Position, StreamKind
+from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference
 from syrinx_stages.contract.settings import DEFAULT_RAMP
 from syrinx_stages.contract.silence import AUDIBLE_PEAK, LeadingSilenceTrimmer
 from syrinx_stages.runtime.settings import SettingsUpdate
@@ -203,10 +203,15 @@ async def test_undecodable_codes_end_only_their_stream() -> None:
             ("negative", [-1] * 16),
             ("torn", [1] * 7),
             ("gap", [1] * 32),
+            ("without a segment", [1] * 16),
+            ("of a reference", [999] * 16),
         ):
             await submit(connector, request(name))
-            entry = Codes(np.array(codes, "<i2").tobytes())
+            frames = np.array(codes, "<i2").tobytes()
+            entry = Codes(frames, segment=None if name == "without a segment" else BEGINNING)
             position = Position(3 if name == "gap" else 1)
+            if name == "of a reference":
+                entry, position = Reference(frames), REFERENCE_POSITION
             assert await Owner(connector).append([StreamEntry(name, StreamKind.CODES, position, entry)]) == [None]
             received = await receive(connector, name)
             assert received.end.reason is EndReason.ERROR

@@ -114,7 +114,7 @@ class RouteSpec(Object, frozen=True, kw_only=True):
 
 class ApiSpec(Object, frozen=True, kw_only=True):
     """Names that the public API accepts besides those of the checkpoint, and what it does with instructions and
-    with segments that go wrong."""
+    failed segments."""
 
     openai_names: bool = _API.openai_names
     """Accept OpenAI's voice and model names (alloy, tts-1, ...) as aliases, so that clients work on their defaults."""
@@ -127,8 +127,8 @@ class ApiSpec(Object, frozen=True, kw_only=True):
     """What happens to requests with instructions that the checkpoint cannot follow. Ignore: they are served, with a
     Warning header. Refuse: they are answered with 422."""
     runaway_guard: bool = _API.runaway_guard
-    """Check each segment of a text, and make it again with another seed if it is too short or too long, repeats itself
-    or stands still. Requests may choose otherwise with `runaway_guard`."""
+    """Check each segment of a text, and retry it with another seed if it is too short, too long, a loop or silence.
+    Requests may choose otherwise with `runaway_guard`."""
     max_text_length: Annotated[int, Meta(ge=1, le=MAX_TEXT_LENGTH)] = _API.max_text_length
     """Maximum number of characters of a text. Longer ones are answered with 400."""
     normalize: bool | None = _API.normalize

@@ -225,36 +225,39 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         row = self.rows.get(event.request_id)
         if row is None:
             return
+        try:
+            self._read(row, event)
+        except ValueError as error:
+            self._refuse(row, str(error))
+        if self.rows.get(row.id) is row:
+            self.rows.changed(row)
+        self.wake.set()
+
+    def _read(self, row: Stream, event: StreamEntry) -> None:
+        """Adds an entry to a row. Raises ValueError for invalid codes."""
         match event.entry:
             case Reference(codes):
                 # A voice without codes is for the gateway.
+                if codes:
+                    split_frames(codes, self.engine.codebook_size)
                 row.reference_codes = codes
-            case Codes(codes, talker, checksum=expected):
+            case Codes(talker=talker, checksum=expected):
                 row.talker = talker or row.talker
                 row.waits_for_text = event.entry.waits_for_text
                 row.provenance_sent = row.provenance_sent and not talker
                 if row.streams_text and not (row.pending or row.in_flight):
                     row.resume(monotonic())
-                try:
-                    self._receive(row, event.position.frames, event.entry)
-                except ValueError as error:
-                    self._refuse(row, str(error))
-                    return
+                self._receive(row, event.position.frames, event.entry)
                 if row.checksum != expected:
                     self._restart(row)
-                    return
-                self._begin_next(row)
+                else:
+                    self._begin_next(row)
             case End() as end:
                 if end.is_complete and row.checksum != end.checksum:
                     self._restart(row)
                     return
                 row.input_ended = row.segment_ended = True
                 row.end = end
-            case _:
-                return
-        if self.rows.get(row.id) is row:
-            self.rows.changed(row)
-        self.wake.set()
 
     def _receive(self, row: Stream, position: int, entry: Codes) -> None:
         """Adds the frames of an entry that a row has not got. Raises ValueError if they are invalid."""

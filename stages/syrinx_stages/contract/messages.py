@@ -21,7 +21,7 @@ class EndReason(StrEnum):
     LENGTH = "length"
     """`max_frames` was reached."""
     INCOMPLETE = "incomplete"
-    """A segment of the text was not spoken as it should be, by any attempt: see `End.incomplete`."""
+    """No attempt at a segment of the text was complete: see `End.incomplete`."""
     CANCELLED = "cancelled"
     """The client disconnected, or its gateway died."""
     REFUSED = "refused"
@@ -70,7 +70,7 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
     retries: int = 0
     """Attempts that were dropped, at the segments before it and, if it is whole, at itself."""
     incomplete: tuple[tuple[int, int], ...] = ()
-    """Of these segments, the characters of those that no attempt has spoken as their text demands."""
+    """Of these segments, the characters of those without a complete attempt."""
 
 
 class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -113,7 +113,7 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     resumes: Segment | None = None
     """The segment to begin with: the ones before were spoken, and Redis has lost the request since."""
     checks: bool = True
-    """Segments are checked and made again. False: only `max_frames` ends the speech of a model that does not."""
+    """Segments are checked and retried. False: only `max_frames` ends the speech of a model that does not."""
     live: bool = True
     """The client plays the audio while it is generated: `lead_limit_seconds` applies."""
     traceparent: str = ""

@@ -150,7 +150,7 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     unsupported_instructions: Literal["Ignore", "Refuse"] = "Ignore"
     """What happens to a request with instructions that the checkpoint cannot follow."""
     runaway_guard: bool = True
-    """Whether each segment of a text is checked, and made again if it went wrong, unless a request says otherwise."""
+    """Whether each segment of a text is checked, and retried if it failed, unless a request says otherwise."""
     max_text_length: Annotated[int, Meta(ge=1, le=MAX_TEXT_LENGTH)] = 100_000
     """Characters of a request's `input`."""
     normalize: bool | None = None

@@ -66,9 +66,9 @@ class ItemResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: int | None = None
     finish_reason: EndReason | None = None
     retries: int = 0
-    """How often a part of the speech was made again with another seed."""
+    """The number of attempts at segments that were dropped."""
     incomplete: tuple[tuple[int, int], ...] = ()
-    """The characters of the input that no attempt has spoken as it should be."""
+    """The characters of segments without a complete attempt."""
     usage: dict[str, int] | None = None
     """Numbers of text tokens and of frames, as in `speech.audio.done`."""
     warnings: list[str] = []

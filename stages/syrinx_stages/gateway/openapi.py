@@ -33,7 +33,8 @@ HEADERS = {
     "X-Seed": "The seed of the audio.",
     "X-Sample-Rate": "Samples per second of the audio.",
     "X-Finish-Reason": "stop, length or incomplete; in responses to stream: false.",
-    "X-Retries": "How often the speech was made again with another seed; in responses to stream: false.",
+    "X-Retries": "The number of attempts at segments that were dropped; in responses to stream: false.",
+    "X-Incomplete": "The characters of segments without a complete attempt, such as 38-66, 80-95; if there are any.",
     "X-Audio-Seconds": "Duration of the audio; in responses to stream: false.",
     "Warning": "Fields of the request that have no effect.",
 }
@@ -57,7 +58,7 @@ _FIELDS = {
     "seed": "The same seed gives the same audio; random unless given.",
     "normalize": "Speak numbers, dates, money and the like as the words that the text is rewritten to.",
     "lexicon": "Respellings by word.",
-    "runaway_guard": "Check each segment of the text, and make it again if it went wrong; the default is the server's.",
+    "runaway_guard": "Check each segment of the text, and retry it if it failed; the default is the server's.",
     "max_new_tokens": "Maximum number of frames of the whole answer, of 80 ms each.",
     "temperature": "Of a frame's first code; 0 is greedy.",
     "top_k": "Of a frame's first code.",

@@ -15,7 +15,7 @@ from syrinx_stages.gateway.catalog import DEFAULT_VOICE, Catalog
 from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions, accepted_rates, default_rate
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, unsupported
 from syrinx_stages.gateway.lexicon import respell
-from syrinx_stages.gateway.texts import MAX_TEXT, MAX_WHOLE_TEXT, check_text
+from syrinx_stages.gateway.texts import MAX_TEXT, MAX_WHOLE_TEXT, check_characters, check_text
 from syrinx_stages.gateway.voices import KeptVoice
 from syrinx_stages.model.describe import Description
 from syrinx_stages.model.generation import replace_fields
@@ -245,6 +245,7 @@ def _check_audio(fields: SpeechFields) -> None:
         raise bad_request("ref_text", message, "missing_field")
     else:
         check_text("ref_text", fields.ref_text)
+        check_characters("ref_text", fields.ref_text)
 
 
 def voice_to_clone(fields: SpeechFields, catalog: Catalog) -> str | None:
@@ -300,6 +301,7 @@ def _instructions(fields: SpeechFields, task: TaskType, catalog: Catalog) -> tup
             raise unsupported("instructions", f"{message}; leave them out")
         return None, [f"instructions are ignored: {message}"]
     check_text("instructions", fields.instructions)
+    check_characters("instructions", fields.instructions)
     return fields.instructions, []
 
 

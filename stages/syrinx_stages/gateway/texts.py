@@ -6,7 +6,7 @@ from syrinx_stages.gateway.errors import bad_request
 from syrinx_stages.normalization.plain import has_words
 
 MAX_TEXT = 4096
-"""Characters of a text that is one request of the data plane: about five minutes of speech."""
+"""Characters of a text that is not divided into segments: a designed voice's, instructions, a transcript."""
 MAX_WHOLE_TEXT = 32_768
 """Characters of a text whose audio is held in memory until it is complete: about 40 minutes, 110 MB as PCM."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
