@@ -199,7 +199,7 @@ def test_no_process_survives_kill_9(tmp_path):
     script = textwrap.dedent(
         """
         import asyncio, sys
-        sys.path.insert(0, {unit!r})
+        sys.path[:0] = {folders!r}
         from pathlib import Path
         from test_local import ConnectorSpec, a_pipeline, local
 
@@ -215,7 +215,7 @@ def test_no_process_survives_kill_9(tmp_path):
 
         asyncio.run(main())
         """
-    ).format(unit=str(Path(__file__).parent), tmp=str(tmp_path))
+    ).format(folders=[str(each) for each in Path(__file__).parents[:2]], tmp=str(tmp_path))
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     pids = json.loads(process.stdout.readline())
     assert len(pids) == 4

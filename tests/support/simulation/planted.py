@@ -150,7 +150,7 @@ BUGS = [
     ),
     Bug(
         "a codec joins codes of two takes",
-        lambda: in_method(CodecService, "on_entry", "row.checksum != expected", "False"),
+        lambda: in_method(CodecService, "_read", "row.checksum != expected", "False"),
         LOST_WITH_TALKERS,
     ),
     Bug(
@@ -188,7 +188,7 @@ BUGS = [
         # The checksums would show it, and the codec would start again.
         lambda: all_of(
             lambda: in_method(_Subscription, "is_new", "position <= self._delivered and", "False and"),
-            lambda: in_method(CodecService, "on_entry", "row.checksum != expected", "False"),
+            lambda: in_method(CodecService, "_read", "row.checksum != expected", "False"),
         ),
         seed=26,
     ),
