@@ -14,6 +14,7 @@ from support.stages import Pipeline, pipeline
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway import websocket
 from syrinx_stages.gateway.service import GatewayService
+from syrinx_stages.model.describe import describe
 from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
@@ -81,6 +82,29 @@ async def test_the_messages_of_vllm_omnis_example_client(served: tuple[str, Gate
         place = done["utterance_index"], done["sentence_index"]
         assert (done["error"], done["total_bytes"]) == (False, len(client.audio[place]))
     assert [each["type"] for each in client.messages[:2]] == ["audio.start", "audio.done"]
+
+
+async def test_segments_tell_their_place_before_their_audio() -> None:
+    lexicon = {"teacher": "retired schoolmaster"}
+    async with pipeline(reading=describe("bundled").reading) as stages, serving(stages.streams) as (url, _, _):
+        async with connected(url) as client:
+            config = {"split_granularity": "none", "stream_audio": True, "lexicon": lexicon, "seed": 3}
+            await client.send("session.config", **config)
+            await client.send("input.text", text=TEXT)
+            await client.send("input.done")
+            heard = []
+            for _ in range(2):
+                segment = await client.until("audio.segment")
+                assert segment["start_ms"] == round(
+                    1000 * len(client.audio.get((0, 0), b"")) / FAMILY.frame_bytes * 0.08
+                )
+                assert (segment["utterance_index"], segment["sentence_index"]) == (0, 0)
+                heard.append(TEXT[slice(*segment["text_range"])])
+            await client.until("session.done")
+            assert heard == ["The old teacher found two heavy bags.", "Who carried them after the storm?"]
+            assert len(client.of_type("audio.segment")) == 2
+        spoken = await rest(url, TEXT, seed=3, lexicon=lexicon)
+    assert client.audio[0, 0] == spoken
 
 
 async def test_a_cancel_tells_up_to_which_written_character_was_spoken(served: tuple[str, GatewayService]) -> None:

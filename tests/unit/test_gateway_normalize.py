@@ -75,13 +75,28 @@ def test_any_text_can_be_normalized(text, language):
     ],
 )
 def test_whole_words_are_respelled_once(lexicon, text, spoken):
-    assert respell(text, lexicon) == spoken
+    assert respell(text, lexicon).text == spoken
+
+
+def test_places_in_a_respelled_text_are_those_of_its_words():
+    """A range that begins or ends within a respelling has all of the word."""
+    text = "nginx runs. Use SQL or nginx now."
+    respelled = respell(text, {"nginx": "engine x", "sql": "sequel"})
+    assert respelled.text == "engine x runs. Use sequel or engine x now."
+    sentences = [(0, 14), (15, 42)]
+    assert [respelled.text[start:end] for start, end in sentences] == ["engine x runs.", "Use sequel or engine x now."]
+    assert [text[start:end] for start, end in respelled.places(sentences)] == ["nginx runs.", "Use SQL or nginx now."]
+    (place,) = respelled.places([(respelled.text.index("or"), respelled.text.rindex("gine"))])
+    assert text[slice(*place)] == "or nginx"
+    text = "word " * 2_000 + "nginx."
+    (place,) = respell(text, {"word": "w", "nginx": "engine x"}).places([(4_000, 4_008)])
+    assert text[slice(*place)] == "nginx"
 
 
 def test_words_of_a_long_text_are_respelled_wherever_they_are():
     for shift in range(0, 80, 7):
         text = "x" * shift + " the sql server and sqlite. " * 1000
-        assert respell(text, {"sql": "sequel", "sql server": "server"}) == text.replace("sql server", "server")
+        assert respell(text, {"sql": "sequel", "sql server": "server"}).text == text.replace("sql server", "server")
 
 
 @given(st.dictionaries(st.text(min_size=1).map(str.strip).filter(bool), st.text(min_size=1), max_size=20), st.text())

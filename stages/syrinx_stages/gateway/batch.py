@@ -67,7 +67,7 @@ class ItemResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     finish_reason: EndReason | None = None
     retries: int = 0
     """The number of attempts at segments that were dropped."""
-    incomplete: tuple[tuple[int, int], ...] = ()
+    incomplete: list[tuple[int, int]] = []
     """The characters of segments without a complete attempt."""
     usage: dict[str, int] | None = None
     """Numbers of text tokens and of frames, as in `speech.audio.done`."""
@@ -278,7 +278,7 @@ class BatchResponse(Response):
                         seed=request.seed,
                         finish_reason=end.reason,
                         retries=end.retries,
-                        incomplete=end.incomplete,
+                        incomplete=parsed.spelling.places(end.incomplete),
                         usage=tokens,
                         warnings=parsed.warnings,
                     )

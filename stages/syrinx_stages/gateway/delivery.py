@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from base64 import b64encode
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from starlette.responses import Response
@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from syrinx_stages.contract import logs
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.messages import End, Segment
+from syrinx_stages.contract.messages import EndReason, Segment
 from syrinx_stages.gateway.encoders import Encoder
 from syrinx_stages.gateway.errors import ApiError
 from syrinx_stages.gateway.kept_voices import Cloned
@@ -181,8 +181,8 @@ class SpeechResponse(Response):
             "Content-Type": self._parsed.audio.media_type,
             "Content-Length": str(size),
         }
-        if end.incomplete:
-            headers["X-Incomplete"] = ", ".join(f"{start}-{stop}" for start, stop in end.incomplete)
+        if places := self._parsed.spelling.places(end.incomplete):
+            headers["X-Incomplete"] = ", ".join(f"{start}-{stop}" for start, stop in places)
         await client.start(headers)
         for part in speech.file:
             await client.send(part, speech.seconds * len(part) / size)
@@ -202,13 +202,16 @@ class SpeechResponse(Response):
         }
         encoder, started = Encoder(audio), False
 
+        spelling = self._parsed.spelling
+
         async def send(data: bytes, seconds: float, segment: Segment | None) -> None:
             nonlocal started
             if not started:
                 await client.start(headers)
             started = True
             listener.offer()
-            await client.send(_delta(data, segment) if sse else data, seconds)
+            ranges = () if segment is None else ((segment.start, segment.end),)
+            await client.send(_delta(data, spelling.places(ranges)) if sse else data, seconds)
 
         try:
             async for chunk in speech.audio():
@@ -219,7 +222,9 @@ class SpeechResponse(Response):
                 await send(last, math.inf, speech.segment)
                 listener.flushed()
             assert speech.end is not None
-            await client.finish(_done(input_tokens, listener.frames, speech.end) if sse else b"")
+            incomplete = spelling.places(speech.end.incomplete)
+            done = _done(speech.end.reason, usage(input_tokens, listener.frames), incomplete)
+            await client.finish(done if sse else b"")
             listener.complete()
         except ApiError as error:
             if not started:
@@ -247,9 +252,9 @@ def error_event(error: ApiError) -> bytes:
     return _event({"type": "speech.audio.error", "error": error.body()})
 
 
-def _delta(data: bytes, segment: Segment | None) -> bytes:
+def _delta(data: bytes, places: Sequence[tuple[int, int]]) -> bytes:
     # Base64 needs no JSON escapes, and scanning for them would take longer than everything else here.
-    place = b"" if segment is None else b', "text_range": [%d, %d]' % (segment.start, segment.end)
+    place = b"".join(b', "text_range": [%d, %d]' % each for each in places)
     return b'data: {"type": "speech.audio.delta", "audio": "' + b64encode(data) + b'"' + place + b"}\n\n"
 
 
@@ -258,7 +263,6 @@ def usage(input_tokens: int, frames: int) -> dict[str, int]:
     return {"input_tokens": input_tokens, "output_tokens": frames, "total_tokens": input_tokens + frames}
 
 
-def _done(input_tokens: int, frames: int, end: End) -> bytes:
-    incomplete = {"incomplete": end.incomplete} if end.incomplete else {}
-    content = {"finish_reason": end.reason, "usage": usage(input_tokens, frames), **incomplete}
-    return _event({"type": "speech.audio.done", **content})
+def _done(reason: EndReason, numbers: dict[str, int], incomplete: Sequence[tuple[int, int]]) -> bytes:
+    places = {"incomplete": incomplete} if incomplete else {}
+    return _event({"type": "speech.audio.done", "finish_reason": reason, "usage": numbers, **places})

@@ -1,8 +1,11 @@
 """Respells words of a text: how a client or an operator wants them to be pronounced. Pure."""
 
+import bisect
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
 
 _WIDE = "\u2e80"
 """The first character of the scripts of Chinese, Japanese and Korean, which do not separate words."""
@@ -11,18 +14,48 @@ _WINDOW, _OVERLAP = 4096, 512
 entry is looked for: what follows the window could belong to it."""
 
 
-def respell(text: str, lexicon: Mapping[str, str]) -> str:
+class Change(Struct, frozen=True):
+    """A part of a text that was replaced."""
+
+    start: int
+    end: int
+    """Its characters in the new text..."""
+    former_start: int
+    former_end: int
+    """...and in the former one."""
+
+
+class Respelled(Struct, frozen=True):
+    """A text with replacements, in the order of their places."""
+
+    text: str
+    changes: tuple[Change, ...] = ()
+
+    def places(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Returns where ranges of the new text are in the former one: of words that were replaced, the whole."""
+        return [(self._place(start), self._place(end)) for start, end in ranges]
+
+    def _place(self, index: int) -> int:
+        number = bisect.bisect_left(self.changes, index, key=lambda change: change.start)
+        if number == 0:
+            return index
+        change = self.changes[number - 1]
+        return change.former_end + max(0, index - change.end)
+
+
+def respell(text: str, lexicon: Mapping[str, str]) -> Respelled:
     """Returns a text in which the whole words of a lexicon are replaced, each once.
 
     An entry in lower case matches in any case, another one only as it is written. The longest one wins. White space
     within an entry matches any.
     """
     if not lexicon:
-        return text
+        return Respelled(text)
     pattern, entries = _compile(tuple(lexicon.items()))
 
     pieces: list[str] = []
-    position = 0
+    changes: list[Change] = []
+    position = length = 0
     while position < len(text):
         end = min(position + _WINDOW, len(text))
         last = end if end == len(text) else end - _OVERLAP
@@ -30,12 +63,15 @@ def respell(text: str, lexicon: Mapping[str, str]) -> str:
             if found.start() >= last:
                 break
             words = " ".join(found[0].split())
-            pieces += text[position : found.start()], entries.get(words) or entries.get(words.lower()) or found[0]
-            position = found.end()
+            new = entries.get(words) or entries.get(words.lower()) or found[0]
+            pieces += text[position : found.start()], new
+            start = length + found.start() - position
+            position, length = found.end(), start + len(new)
+            changes.append(Change(start, length, found.start(), position))
         if position < last:
             pieces.append(text[position:last])
-            position = last
-    return "".join(pieces)
+            position, length = last, length + last - position
+    return Respelled("".join(pieces), tuple(changes))
 
 
 @functools.lru_cache(64)

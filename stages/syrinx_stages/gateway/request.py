@@ -14,7 +14,7 @@ from syrinx_stages.contract.messages import SpeechRequest, TaskType
 from syrinx_stages.gateway.catalog import DEFAULT_VOICE, Catalog
 from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions, accepted_rates, default_rate
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, unsupported
-from syrinx_stages.gateway.lexicon import respell
+from syrinx_stages.gateway.lexicon import Change, Respelled, respell
 from syrinx_stages.gateway.texts import MAX_TEXT, MAX_WHOLE_TEXT, check_characters, check_text
 from syrinx_stages.gateway.voices import KeptVoice
 from syrinx_stages.model.describe import Description
@@ -41,6 +41,8 @@ class ParsedRequest(msgspec.Struct, frozen=True):
     request: SpeechRequest
     audio: AudioOptions
     delivery: Delivery
+    spelling: Respelled
+    """The request's text, and where it is in that of the client."""
     warnings: list[str] = []
     """Names fields of the request that have no effect."""
 
@@ -66,7 +68,7 @@ def parse_request(
     delivery = _delivery(fields, audio.format)
     checkpoint = catalog.checkpoint
     task = _task(fields, checkpoint)
-    text = _text(fields, task, delivery, catalog)
+    spelling = _spelling(fields, task, delivery, catalog)
     voice = _voice(fields, task, catalog) if kept is None else None
     _check_reference(fields, task, kept)
     cloning = task is TaskType.BASE
@@ -76,7 +78,7 @@ def parse_request(
     request = SpeechRequest(
         id=request_id,
         accepted_at=accepted_at,
-        text=text,
+        text=spelling.text,
         task_type=task,
         voice=voice,
         language=language,
@@ -96,10 +98,10 @@ def parse_request(
         checks=catalog.api.runaway_guard if fields.runaway_guard is None else fields.runaway_guard,
         live=delivery is not Delivery.WHOLE,
     )
-    return ParsedRequest(request, audio, delivery, warnings)
+    return ParsedRequest(request, audio, delivery, spelling, warnings)
 
 
-def _text(fields: SpeechFields, task: TaskType, delivery: Delivery, catalog: Catalog) -> str:
+def _spelling(fields: SpeechFields, task: TaskType, delivery: Delivery, catalog: Catalog) -> Respelled:
     """Returns the text with the respellings of the lexicons."""
     limit, hint = catalog.api.max_text_length, ""
     if delivery is Delivery.WHOLE and limit > MAX_WHOLE_TEXT:
@@ -107,11 +109,14 @@ def _text(fields: SpeechFields, task: TaskType, delivery: Delivery, catalog: Cat
     if task is TaskType.VOICE_DESIGN and limit > MAX_TEXT:
         limit, hint = MAX_TEXT, f" with {task}, which would give each part of a longer text another voice"
     check_text("input", fields.input, limit, hint)
-    text = respell(fields.input, {**catalog.api.lexicon, **(fields.lexicon or {})})
-    if len(text) > limit:
-        raise bad_request("lexicon", f"makes the text {len(text):,} characters long; at most {limit:,} are accepted")
+    respelled = respell(fields.input, {**catalog.api.lexicon, **(fields.lexicon or {})})
+    if (length := len(respelled.text)) > limit:
+        raise bad_request("lexicon", f"makes the text {length:,} characters long; at most {limit:,} are accepted")
+    if task is not TaskType.VOICE_DESIGN:
+        return respelled
     # A designed voice speaks all of its text at once.
-    return without_marks(with_usual_spaces(text)) if task is TaskType.VOICE_DESIGN else text
+    text = without_marks(with_usual_spaces(respelled.text))
+    return Respelled(text, (Change(0, len(text), 0, len(fields.input)),))
 
 
 def _normalized_languages(fields: SpeechFields, language: str, catalog: Catalog) -> tuple[str, ...]:

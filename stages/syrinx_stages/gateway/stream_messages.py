@@ -117,7 +117,8 @@ def parse_config(data: str) -> SessionConfig:
 def _checked(fields: SpeechFields, warnings: list[str], own: Any) -> SessionConfig:
     mode = own.text_mode or TextMode.SENTENCES
     if own.word_timestamps:
-        raise bad_request("word_timestamps", "are not available here; leave it out")
+        message = "is not available: audio.segment tells when each segment of a text begins; leave it out"
+        raise bad_request("word_timestamps", message)
     stream_audio = mode is TextMode.TOKENS if own.stream_audio is None else own.stream_audio
     if mode is TextMode.TOKENS:
         if not stream_audio:

@@ -11,13 +11,14 @@ from msgspec import Struct, structs
 from starlette.requests import HTTPConnection
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.messages import EndReason, SpeechRequest
+from syrinx_stages.contract.messages import EndReason, Segment, SpeechRequest
 from syrinx_stages.gateway.access import use_allowance
 from syrinx_stages.gateway.cell import Queued
 from syrinx_stages.gateway.client import client_key
 from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions, Encoder
 from syrinx_stages.gateway.errors import ApiError, bad_request
 from syrinx_stages.gateway.kept_voices import Cloned
+from syrinx_stages.gateway.lexicon import Respelled
 from syrinx_stages.gateway.live_text import LiveText
 from syrinx_stages.gateway.request import ParsedRequest, parse, traced, voice_to_clone
 from syrinx_stages.gateway.service import GatewayService, Resumption
@@ -110,6 +111,10 @@ class Utterance:
         self._continued = continued
         self._request: SpeechRequest | None = None
         self._stream: SpeechStream | None = None
+        self._spelling: Respelled | None = None
+        """How a text in segments is spelled; None for one that is spoken at once."""
+        self._segments = 0
+        """Those that the client knows of."""
         self._started = self._finished = False
         self._bytes = 0
 
@@ -173,7 +178,7 @@ class Utterance:
                 self._service.outcomes.refuse()
             raise
         request, audio = parsed.request, parsed.audio
-        self._request = request
+        self._request, self._spelling = request, parsed.spelling if request.is_divided else None
         if not self._config.stream_audio:
             await self._send_whole(parsed, voice, accepted, span)
             return
@@ -229,11 +234,14 @@ class Utterance:
         async def encoded(work: Callable[..., bytes], *pcm: bytes) -> bytes:
             return work(*pcm) if audio.cheap else await asyncio.to_thread(work, *pcm)
 
+        samples = 0
         async for chunk in stream.audio():
             if data := await encoded(encoder.feed, chunk.pcm):
                 await self._start(audio)
+                await self._begin(chunk.segment, samples / FAMILY.sample_rate / audio.speed)
                 listener.offer()
                 await self._send_binary(data)
+            samples += len(chunk.pcm) // 2
             stream.delivered(chunk, sent=bool(data))
         if last := await encoded(encoder.finish):
             await self._start(audio)
@@ -261,6 +269,14 @@ class Utterance:
             if self._resumption is not None and self._stream is not None:
                 message["offset"] = self._stream.offset
             await self._sender.json(message)
+
+    async def _begin(self, segment: Segment | None, seconds: float) -> None:
+        """Tells the place of a segment in the text, before its first audio: after so many seconds of audio."""
+        if segment is None or self._spelling is None or segment.number < self._segments:
+            return
+        self._segments = segment.number + 1
+        (place,) = self._spelling.places([(segment.start, segment.end)])
+        await self._sender.json(self._place.message("audio.segment", text_range=place, start_ms=round(1000 * seconds)))
 
     async def _done(self, reason: str) -> None:
         self._finished = True
