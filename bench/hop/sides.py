@@ -76,7 +76,7 @@ async def read(url: str, case: Case, steps: int, start: Start) -> list[tuple[int
                 if isinstance(event, StreamEntry):
                     seen.append((event.position.frames // case.frames, now))
                     if case.kind is StreamKind.AUDIO:
-                        reporter.report(event.request_id, event.position.frames)
+                        reporter.report(event.request_id, event.position.frames, 0)
 
     reading = asyncio.create_task(read_all())
     # Wait until the reader blocks in Redis.

@@ -105,7 +105,8 @@ async def test_a_cluster_accepts_the_keys_of_every_script(world, monkeypatch):
     reader.subscribe("one", StreamKind.CODES, STREAM_CREATED)
     assert await stages.append(chained(claim, StreamKind.CODES, (Position(1), Codes(b"x")))) == [None]
     assert [event.position for event in await reader.read()] == [Position(1)]
-    await gateway.report_playback({"one": 1})
+    assert (await gateway.progress(tickets[0])).codes == Position(1)
+    await gateway.report_playback({"one": 1}, spoken={"one": 1})
     text = StreamEntry("one", StreamKind.TEXT, Position(3), Text("two"))
     assert await gateway.append_text("one", STREAM_CREATED, [text]) is None
     assert await stages.last_position("one", StreamKind.TEXT) == Position(3)

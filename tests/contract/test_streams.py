@@ -16,8 +16,25 @@ from syrinx_stages.connector.base import (
     StreamEntry,
     Superseded,
 )
-from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Group, Position, StreamKind
-from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, PlaybackProgress, StreamCreated, Text
+from syrinx_stages.contract.keys import (
+    END_SEQUENCE,
+    REFERENCE_POSITION,
+    STREAM_CREATED,
+    STREAM_START,
+    Group,
+    Position,
+    StreamKind,
+)
+from syrinx_stages.contract.messages import (
+    Audio,
+    Codes,
+    End,
+    EndReason,
+    PlaybackProgress,
+    Reference,
+    StreamCreated,
+    Text,
+)
 from syrinx_stages.contract.settings import GatewaySettings
 
 CODES, AUDIO, PLAYBACK = StreamKind.CODES, StreamKind.AUDIO, StreamKind.PLAYBACK
@@ -143,6 +160,22 @@ async def test_a_playback_report_trims_audio_but_not_its_end(world):
     await gateway.report_playback({"one": 8})
     assert await positions(codec, AUDIO) == [Position(8, END_SEQUENCE)]
     assert await codec.last_position("one", AUDIO) == Position(8, END_SEQUENCE)
+
+
+async def test_a_playback_report_deletes_the_codes_of_segments_that_were_delivered(world):
+    """But not the voice that they were spoken with, which a later codec needs."""
+    gateway, talker = world.connector(), world.writer()
+    await world.submit(gateway)
+    reference = StreamEntry("one", CODES, REFERENCE_POSITION, Reference(b"voice"))
+    await talker.append([reference, *map(codes, (2, 5, 6, 9))])
+    await gateway.report_playback({"one": 5}, {}, {"one": 0})
+    assert len(await positions(talker, CODES)) == 6
+    await gateway.report_playback({"one": 6}, {}, {"one": 5})
+    assert await positions(talker, CODES) == [STREAM_CREATED, REFERENCE_POSITION, Position(6), Position(9)]
+    await gateway.report_playback({"one": 7}, {}, {"one": 5})
+    assert await talker.append([codes(10)]) == [None]
+    assert await talker.last_position("one", CODES) == Position(10)
+    assert await talker.append([codes(4)]) != [None]
 
 
 async def test_trimmed_positions_cannot_be_written_again(world):

@@ -10,7 +10,7 @@ from support.failover import replicated
 from support.stages import Pipeline, pipeline, receive, request, submit, synthesize
 from support.waiting import until
 from syrinx_stages.contract.messages import EndReason
-from syrinx_stages.runtime.journal import MAX_AUDIO_BYTES
+from syrinx_stages.runtime.journal import MAX_BYTES
 
 TEXT = "The quiet student carried the morning paper after the storm."
 NAMES = ("a", "b", "c")
@@ -32,11 +32,11 @@ async def start_streams(stages: Pipeline) -> list[asyncio.Task]:
     return receiving
 
 
-@pytest.mark.parametrize("audio_bytes", [MAX_AUDIO_BYTES, 0], ids=["audio is kept", "audio is decoded again"])
+@pytest.mark.parametrize("kept_bytes", [MAX_BYTES, 0], ids=["entries are kept", "they are generated again"])
 async def test_streams_are_complete_after_a_fail_over_that_loses_their_ends(
-    monkeypatch: pytest.MonkeyPatch, audio_bytes: int
+    monkeypatch: pytest.MonkeyPatch, kept_bytes: int
 ) -> None:
-    monkeypatch.setattr("syrinx_stages.runtime.journal.MAX_AUDIO_BYTES", audio_bytes)
+    monkeypatch.setattr("syrinx_stages.runtime.journal.MAX_BYTES", kept_bytes)
     expected = await undisturbed()
     async with replicated() as pair, pipeline(url=pair.primary.url_with_password) as stages:
         talker, receiving = stages.workers[0], await start_streams(stages)
@@ -52,7 +52,7 @@ async def test_streams_are_complete_after_a_fail_over_that_loses_their_ends(
         received = [await task for task in receiving]
     assert [item.pcm for item in received] == expected
     assert [item.end.reason for item in received] == [EndReason.STOP] * 3
-    if audio_bytes:
+    if kept_bytes:
         assert all((item.talkers, item.codecs) == (["talker-0"], ["codec-0"]) for item in received), "no takeover"
 
 

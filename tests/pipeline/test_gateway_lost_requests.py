@@ -37,6 +37,45 @@ async def test_a_request_that_redis_lost_before_its_first_audio_is_queued_again(
     assert running.stages.seen[0] == running.stages.seen[1]
 
 
+async def test_a_stream_that_stands_still_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with gateway() as running:
+        running.stages.script = script = Script(frames=6, pause_after=4)
+        call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
+        await until(lambda: running.metric("syrinx_silent_streams_total"), "it is named")
+        await asyncio.sleep(10)
+        script.go.set()
+        response = await call
+        assert running.metric("syrinx_silent_streams_total") == 1
+    assert response.content == tone(6)
+    [line] = [each.getMessage() for each in caplog.records if "although" in each.getMessage()]
+    assert "nothing for 5 s after 4 frames" in line and "codec codec-0" in line and "audio to 4," in line
+
+
+async def test_a_stream_whose_client_has_audio_to_play_does_not_stand_still() -> None:
+    async with gateway() as running:
+        running.stages.script = script = Script(frames=102, chunk=100, pause_after=100)
+        call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
+        await until(lambda: list(running.stages.written.values()) == [100], "8 s of audio are written")
+        await asyncio.sleep(7)
+        script.go.set()
+        await call
+        assert running.metric("syrinx_silent_streams_total") == 0
+
+
+async def test_a_request_that_another_one_has_displaced_is_not_lost() -> None:
+    """Its streams are gone before the gateway reads that it was refused."""
+    async with gateway() as running:
+        running.stages.script = Script(frames=4, pause_after=0)
+        call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
+        await until(lambda: len(running.stages.seen) == 1, "it is claimed")
+        await lose(running, running.stages.seen[0])
+        await asyncio.sleep(1.5)
+        running.service.cells[0].fanout.refuse(running.stages.seen[0].id)
+        response = await call
+    assert response.status_code == 503 and response.json()["error"]["code"] == "queue_full"
+    assert len(running.stages.seen) == 1
+
+
 async def test_a_whole_response_that_redis_lost_begins_anew() -> None:
     """Nothing of it was sent, although some of its audio has arrived."""
     async with gateway() as running:

@@ -118,8 +118,10 @@ async def test_a_segment_that_no_attempt_ends_is_named() -> None:
 
 
 async def test_events_tell_the_place_in_the_text() -> None:
+    """Of the client, whatever a lexicon makes of it."""
     async with speaking() as speech:
-        *deltas, done = events((await speech.say(stream_format="sse")).text.encode())
+        response = await speech.say(stream_format="sse", lexicon={"teacher": "retired schoolmaster", "opened": "made"})
+        *deltas, done = events(response.text.encode())
     places = [tuple(each["text_range"]) for each in deltas]
     assert places == sorted(places)
     assert [TEXT[start:end] for start, end in sorted(set(places))] == SENTENCES

@@ -50,7 +50,7 @@ async def audio_of(*entries: StreamEntry) -> bytes:
         queue,
         listener,
         stall_seconds=5.0,
-        report_playback=lambda request_id, delivered: None,
+        report_playback=lambda *_: None,
         on_end=lambda: None,
         check=no_failure,
         storage_full=lambda: None,

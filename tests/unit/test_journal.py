@@ -3,8 +3,18 @@
 import pytest
 
 from syrinx_stages.connector.base import Append, Claim, Fence, StreamEntry
-from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Group, Position, StreamKind
-from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, SpeechRequest, StreamCreated, TaskType
+from syrinx_stages.contract.keys import END_SEQUENCE, REFERENCE_POSITION, STREAM_CREATED, Group, Position, StreamKind
+from syrinx_stages.contract.messages import (
+    Audio,
+    Codes,
+    End,
+    EndReason,
+    Reference,
+    Segment,
+    SpeechRequest,
+    StreamCreated,
+    TaskType,
+)
 from syrinx_stages.runtime import journal
 from syrinx_stages.runtime.journal import KEEP_SECONDS, Journal
 
@@ -75,12 +85,22 @@ def test_an_entry_is_reported_as_written_once() -> None:
     assert not written.accept(append, 1.0)
 
 
-@pytest.mark.parametrize(("kind", "kept"), [(CODES, [1, 2, 3]), (AUDIO, None)])
-def test_codes_are_kept_in_full_and_audio_for_a_time(kind: StreamKind, kept: list[int] | None) -> None:
+def test_codes_before_a_segment_may_be_deleted() -> None:
+    """Then what a fail-over has lost before it cannot be written again."""
+    written, claim = Journal(CODES), claimed(CODES, start=Position(8), epoch=2)
+    entries = [(REFERENCE_POSITION, Reference(b"v")), (Position(8), Codes(b"a", segment=Segment(1, 9, 20, frames=6)))]
+    written.restore(claim, [StreamEntry("one", CODES, position, entry) for position, entry in entries])
+    last = add(written, claim, CODES, 9)
+    assert missing(written, last, 6) == [8, 9]
+    assert missing(written, last, 0) is None
+
+
+@pytest.mark.parametrize("kind", [CODES, AUDIO])
+def test_entries_are_kept_for_a_time(kind: StreamKind) -> None:
     written, claim = Journal(kind), claimed(kind)
     add(written, claim, kind, 1, 2, accepted_at=0.0)
     last = add(written, claim, kind, 3, accepted_at=KEEP_SECONDS)
-    assert missing(written, last, STREAM_CREATED) == kept
+    assert missing(written, last, STREAM_CREATED) is None
     assert missing(written, last, 2) == [3]
 
 
@@ -95,8 +115,8 @@ def test_the_last_entry_of_an_idle_stream_is_kept() -> None:
     assert missing(written, last, 1) == [2]
 
 
-def test_audio_is_kept_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "MAX_AUDIO_BYTES", 250)
+def test_entries_are_kept_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "MAX_BYTES", 250)
     written, claim = Journal(AUDIO), claimed(AUDIO)
     last = add(written, claim, AUDIO, 1, 2, 3, 4, accepted_at=0.0)
     assert missing(written, last, 2) == [3, 4]

@@ -22,7 +22,9 @@ class Reports:
     def on_reconnect(self, call: Callable[[], None]) -> None:
         self.reconnect = call
 
-    async def report_playback(self, reports: Mapping[str, int], kept: Mapping[str, int]) -> None:
+    async def report_playback(
+        self, reports: Mapping[str, int], kept: Mapping[str, int], spoken: Mapping[str, int]
+    ) -> None:
         self.made.put_nowait((asyncio.get_running_loop().time(), dict(reports)))
 
     async def next(self) -> dict[str, int]:
@@ -40,19 +42,19 @@ async def reports() -> AsyncIterator[Reports]:
 
 
 async def test_the_start_of_playback_is_reported_at_once_and_others_wait_for_it(reports):
-    reports.reporter.report("a", CHUNK)
+    reports.reporter.report("a", CHUNK, 0)
     assert await reports.next() == {"a": CHUNK}
-    reports.reporter.report("a", 2 * CHUNK)
-    reports.reporter.report("b", 1)
+    reports.reporter.report("a", 2 * CHUNK, 0)
+    reports.reporter.report("b", 1, 0)
     assert await reports.next() == {"a": 2 * CHUNK, "b": 1}
 
 
 @pytest.mark.parametrize(("frames", "seconds"), [(CHUNK, WAITS), (1000, MAX_REPORT_SECONDS)])
 async def test_a_report_waits_half_as_long_as_its_audio_plays_and_not_longer_than_the_maximum(reports, frames, seconds):
-    reports.reporter.report("a", 1)
+    reports.reporter.report("a", 1, 0)
     await reports.next()
     put = asyncio.get_running_loop().time()
-    reports.reporter.report("a", 1 + frames)
+    reports.reporter.report("a", 1 + frames, 0)
     async with asyncio.timeout(10):
         at, made = await reports.made.get()
     assert made == {"a": 1 + frames}
@@ -60,7 +62,7 @@ async def test_a_report_waits_half_as_long_as_its_audio_plays_and_not_longer_tha
 
 
 async def test_after_a_reconnection_all_is_reported_again_at_once(reports):
-    reports.reporter.report("a", CHUNK)
+    reports.reporter.report("a", CHUNK, 0)
     await reports.next()
     reports.reconnect()
     assert await reports.next() == {"a": CHUNK}

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
-from syrinx_stages.contract.keys import Group, Position, StreamKind
+from syrinx_stages.contract.keys import STREAM_CREATED, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Entry, SpeechRequest
 
 LEASE_SECONDS = 1.0
@@ -168,6 +168,39 @@ class Cancelled(Struct, frozen=True):
     """A request was released by its gateway before a codec had finished it, or removed from the queue for another."""
 
     request_id: str
+
+
+class Owner(Struct, frozen=True):
+    """A replica that has claimed a request."""
+
+    replica: str
+    seconds: float
+    """Since it has renewed its lease."""
+
+
+class Progress(Struct, frozen=True):
+    """How far a request has come, by its streams."""
+
+    talker: Owner | None
+    codec: Owner | None
+    """None: nobody has claimed it, or its part is done."""
+    codes: Position
+    audio: Position
+    played: Position
+    """The last positions."""
+
+    def is_served(self, seconds: float) -> bool:
+        """Returns whether replicas that have renewed their leases within so many seconds have the request."""
+        owners = [each for each in (self.talker, self.codec) if each is not None]
+        waits = self.talker is None and max(self.codes, self.audio) <= STREAM_CREATED
+        return not waits and bool(owners) and all(0 <= each.seconds <= seconds for each in owners)
+
+    def __str__(self) -> str:
+        talker, codec = (each.replica if each is not None else "none" for each in (self.talker, self.codec))
+        return (
+            f"talker {talker}, codec {codec}, codes up to frame {self.codes.frames}, audio to {self.audio.frames}, "
+            f"playback reported to {self.played.frames}"
+        )
 
 
 class QueueState(Struct, frozen=True):

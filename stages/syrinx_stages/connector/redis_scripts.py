@@ -39,8 +39,8 @@ QUEUE_TTL_SECONDS = 2 * 3600
 """Time to live of the request stream after a submission or a sign of life of any consumer. Longer than any request may
 wait, so it only removes the stream of a generation that has neither requests nor replicas."""
 STREAM_BYTES = 1 << 20
-"""Memory of Redis reserved for each unfinished request: 4,096 frames of codes (0.3 MB), 9.5 s of audio (the
-default lead limit, a chunk, and what a playback report waits: 0.46 MB), and its share of the inboxes."""
+"""Memory of Redis reserved for each unfinished request: the codes of segments that are not delivered (4,096 frames are 0.3 MB),
+9.5 s of audio (the default lead limit, a chunk, and what a playback report waits: 0.46 MB), and its share of the inboxes."""
 VOICES_SHARE = 4
 """Kept voices take at most this part of Redis' memory; the rest is for streams."""
 
@@ -82,6 +82,7 @@ OPEN_INBOX = Script("open_inbox")
 READ = Script("last_id", "owner", "inbox", "read")
 RELEASE = Script("clock", "waiting", "cancel", "release")
 WITHDRAW = Script("clock", "waiting", "cancel", "withdraw")
+PROGRESS = Script("clock", "last_id", "progress")
 LAST_POSITION = Script("last_id", "last_position")
 QUEUE = Script("clock", "waiting", "capacity", "queue")
 REPORT_CAPACITY = Script("touch_queue", "clock", "lease", "capacity", "report_capacity")

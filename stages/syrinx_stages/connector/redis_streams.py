@@ -17,7 +17,10 @@ from syrinx_stages.connector.base import (
     STREAM_TTL_SECONDS,
     Append,
     Behind,
+    ConnectorError,
     Gone,
+    Owner,
+    Progress,
     QueueFull,
     QueueState,
     Refusal,
@@ -60,6 +63,8 @@ FORGOTTEN_SECONDS = 60.0
 """After this long no writer writes a released request without a check: see `RedisWriter`."""
 ROOM_RETRY_SECONDS = 5.0
 """After this long a request that was refused for lack of memory may be sent again."""
+_REPORTED = StreamKind.PLAYBACK, StreamKind.AUDIO, StreamKind.CODES
+_NONE: Mapping[str, int] = MappingProxyType({})
 _STREAM_CREATED = encode(StreamCreated())
 _PROGRESS = encode(PlaybackProgress())
 
@@ -185,10 +190,13 @@ class RedisConnector:
     def on_reconnect(self, callback: Callable[[], None]) -> None:
         self._pool.on_reconnect.append(callback)
 
-    async def report_playback(self, frames: Mapping[str, int], kept: Mapping[str, int] = MappingProxyType({})) -> None:
+    async def report_playback(
+        self, frames: Mapping[str, int], kept: Mapping[str, int] = _NONE, spoken: Mapping[str, int] = _NONE
+    ) -> None:
         """Reports the total number of frames delivered to each request's client, and trims the audio up to there.
 
-        kept: by request, how many of the last frames before are not trimmed.
+        kept: by request, how many of the last frames before are not trimmed. spoken: by request, the frames of whole
+        segments that were delivered; nobody needs their codes.
 
         Only the last reports of a request are kept. A report is ignored if the number did not grow or the request is
         gone.
@@ -202,11 +210,12 @@ class RedisConnector:
         keys = [self._keys.requests]
         arguments: list[bytes | str | int] = [STREAM_TTL_SECONDS, _PROGRESS, len(reports)]
         for request_id, count in reports.items():
-            keys += (self._keys.stream(request_id, kind) for kind in (StreamKind.PLAYBACK, StreamKind.AUDIO))
+            keys += (self._keys.stream(request_id, kind) for kind in _REPORTED)
             keys.append(self._keys.owners(request_id))
             # The audio's end may be at this very frame, and not read yet.
             first = max(0, count - kept.get(request_id, 0))
-            arguments += (str(Position(count)), str(Position(first, END_SEQUENCE)))
+            codes = str(Position(spoken[request_id])) if spoken.get(request_id) else ""
+            arguments += (str(Position(count)), str(Position(first, END_SEQUENCE)), codes)
         for request_id in extended:
             keys += self._request_keys(request_id)
         await self._pool.run(scripts.REPORT_PLAYBACK, keys, arguments)
@@ -283,6 +292,21 @@ class RedisConnector:
         keys = [self._keys.requests, self._keys.waiting, self._keys.capacity]
         length, oldest_ms, expected_ms = await self._pool.run(scripts.QUEUE, keys, [])
         return QueueState(length, oldest_ms / 1000, expected_ms / 1000)
+
+    async def progress(self, ticket: Ticket) -> Progress:
+        """Returns how far a request has come. Raises ConnectorError if it does not exist."""
+        leases = (self._keys.leases(group) for group in (Group.TALKERS, Group.CODECS))
+        streams = (StreamKind.CODES, StreamKind.AUDIO, StreamKind.PLAYBACK)
+        names = (self._keys.stream(ticket.request_id, kind) for kind in streams)
+        keys = [self._keys.requests, *leases, *names]
+        talker, talker_ms, codec, codec_ms, *last = await self._pool.run(scripts.PROGRESS, keys, [ticket.entry_id])
+        if not all(last):
+            raise ConnectorError(f"request {ticket.request_id} was released or has expired")
+
+        def owner(name: bytes, ms: int) -> Owner | None:
+            return Owner(name.decode(), ms / 1000) if name else None
+
+        return Progress(owner(talker, talker_ms), owner(codec, codec_ms), *map(Position.parse, last))
 
     async def has_live_consumer(self, group: Group, seconds: float) -> bool:
         """Returns whether a replica of the group called `take_over` or `refresh` within the last `seconds`.

@@ -113,17 +113,20 @@ class PlaybackReporter:
         self._pending: dict[str, int] = {}
         self._kept: dict[str, int] = {}
         """Delivered frames of each request that stay, for a client that connects again."""
+        self._spoken: dict[str, int] = {}
+        """Frames of each request's segments that are delivered whole."""
         self._due = math.inf
         """When the first of the pending reports is due, in seconds of the event loop."""
         self._earlier = asyncio.Event()
         """Set when `_due` has become earlier."""
         connector.on_reconnect(self._report_again)
 
-    def report(self, request_id: str, frames: int) -> None:
-        """Schedules a report that the client has received `frames` frames in total."""
+    def report(self, request_id: str, frames: int, spoken: int) -> None:
+        """Schedules a report that the client has received `frames` frames in total, `spoken` of them whole segments."""
         known = self._latest.get(request_id)
         seconds = 0.0 if known is None else (frames - known) * FAMILY.frame_seconds / 2
         self._latest[request_id] = self._pending[request_id] = frames
+        self._spoken[request_id] = spoken
         self._report_within(min(seconds, MAX_REPORT_SECONDS))
 
     def keep(self, request_id: str, frames: int) -> None:
@@ -133,6 +136,7 @@ class PlaybackReporter:
     def forget(self, request_id: str) -> None:
         """Drops the reports of a request that is over."""
         self._kept.pop(request_id, None)
+        self._spoken.pop(request_id, None)
         self._latest.pop(request_id, None)
         self._pending.pop(request_id, None)
 
@@ -161,7 +165,7 @@ class PlaybackReporter:
             await self._wait()
             pending, self._pending, self._due = self._pending, {}, math.inf
             try:
-                await self._connector.report_playback(pending, self._kept)
+                await self._connector.report_playback(pending, self._kept, self._spoken)
                 await asyncio.sleep(REPORT_SECONDS)
             except ConnectorError as error:
                 log.warning("cannot report the playback of %d requests: %s", len(pending), error)

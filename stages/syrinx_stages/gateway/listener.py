@@ -28,6 +28,10 @@ class Playback:
         """Seconds from accepted to the moment the player reaches the first audible sample, leading silence included."""
         self._plays_until: float | None = None
 
+    def is_empty(self, now: float) -> bool:
+        """Returns whether the player has nothing to play."""
+        return self._plays_until is None or self._plays_until <= now
+
     def stall(self, now: float) -> float:
         """Returns the seconds that the buffer was empty up to `now` and that no earlier call has returned."""
         if self._plays_until is None:
@@ -89,6 +93,11 @@ class Listener:
         is being sent."""
         self._stalled = False
         """Playback has stalled at least once."""
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether the client of a stream has nothing to play, and not for want of text."""
+        return self._request.live and not self.lacks_text and self._playback.is_empty(monotonic())
 
     def offer(self) -> None:
         """Records that the gateway begins to send data to the client, which may not accept it at once."""

@@ -33,7 +33,7 @@ from syrinx_stages.gateway.fields import MAX_BODY
 from syrinx_stages.gateway.kept_voices import Cloned, KeptVoices, OnPrepared, clone_prepared
 from syrinx_stages.gateway.listener import Listener
 from syrinx_stages.gateway.live_text import LiveText
-from syrinx_stages.gateway.monitor import CONNECTOR_SECONDS
+from syrinx_stages.gateway.monitor import ALIVE_SECONDS, CONNECTOR_SECONDS
 from syrinx_stages.gateway.origins import is_loopback
 from syrinx_stages.gateway.outcomes import StreamOutcome, StreamOutcomes
 from syrinx_stages.gateway.request import ParsedRequest
@@ -52,6 +52,8 @@ from syrinx_stages.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
+SILENT_SECONDS = 5.0
+"""A stream of which nothing comes for this long, and whose client has nothing left to play, is named."""
 STALL_SECONDS = 180.0
 """A request without progress for this long has failed: a segment may take three attempts before it is heard."""
 DECODERS = 2
@@ -81,6 +83,10 @@ class _Submission:
     expiry: asyncio.TimerHandle | None = None
     writing: asyncio.Task[None] | None = None
     """Writes the text to the cell."""
+    is_missing: bool = False
+    """Redis did not have it at the last check."""
+    is_silent: bool = False
+    """It was named as a stream that stands still."""
 
     @property
     def cell(self) -> Cell:
@@ -319,10 +325,10 @@ class GatewayService:
             queued.cell.fanout.open(request.id),
             listener,
             self._stall_seconds,
-            report_playback=lambda request_id, frames: submission.cell.playback.report(request_id, frames),
+            report_playback=lambda *report: submission.cell.playback.report(*report),
             # What is kept for another connection is released later.
             on_end=lambda: None if resumption is not None else self._end(submission),
-            check=lambda: self._check(submission, stream),
+            check=lambda seconds: self._check(submission, stream, seconds),
             storage_full=lambda: submission.cell.storage.full,
             refusal=lambda message: self._refusal(submission.cell, message),
             text_frames=None if text is None else lambda: text.frames,
@@ -416,8 +422,8 @@ class GatewayService:
         except (ConnectorError, TimeoutError) as error:
             log.warning("the voice of request %s is not kept: %s", request.id, error, extra=_fields(request))
 
-    async def _check(self, submission: _Submission, stream: SpeechStream) -> None:
-        """Raises `ApiError` if no more audio can arrive.
+    async def _check(self, submission: _Submission, stream: SpeechStream, seconds: float) -> None:
+        """Raises `ApiError` if no more audio can arrive, after so many seconds without any.
 
         Submits a request again that Redis has lost, or that another cell can serve and its own cannot, and raises
         `Resubmitted`.
@@ -434,12 +440,15 @@ class GatewayService:
             log.warning("request %s cannot be checked: %s", request.id, error, extra=_fields(request))
             return
         if exists:
+            submission.is_missing = False
+            submission.is_silent = await self._is_silent(submission, stream, seconds)
             # A stream that has begun may still be taken over by another replica, until the stall timeout.
             if not stream.started and (missing := cell.monitor.missing_stage_error()) is not None:
                 raise missing
             return
-        if cell.fanout.has_entries(request.id):
-            # It was just withdrawn, or made room for another client's: its end has arrived.
+        if cell.fanout.has_entries(request.id) or not submission.is_missing:
+            # It was just withdrawn, or made room for another client's: its end has arrived, or is under way.
+            submission.is_missing = True
             return
         if submission.is_continued:
             raise unavailable("Redis has lost this request; send its text again", 1, "request_lost")
@@ -447,6 +456,23 @@ class GatewayService:
         log.warning(message, request.id, stream.frames, extra=_fields(request))
         await self._submit_again(submission, stream)
         raise Resubmitted
+
+    async def _is_silent(self, submission: _Submission, stream: SpeechStream, seconds: float) -> bool:
+        """Returns whether a stream stands still, of which nothing has come for so long. Names it once."""
+        if seconds < SILENT_SECONDS or submission.is_silent or not stream.listener.is_starved:
+            return submission.is_silent and seconds >= SILENT_SECONDS
+        request, cell = submission.request, submission.cell
+        try:
+            async with asyncio.timeout(CONNECTOR_SECONDS):
+                progress = await cell.connector.progress(submission.queued.ticket)
+        except (ConnectorError, TimeoutError):
+            return False
+        if not progress.is_served(ALIVE_SECONDS):
+            return False
+        self._metrics[m.SILENT_STREAMS].inc()
+        message = "request %s: nothing for %.0f s after %d frames, although it is served: %s"
+        log.warning(message, request.id, seconds, stream.frames, progress, extra=_fields(request))
+        return True
 
     async def _submit_again(self, submission: _Submission, stream: SpeechStream, without: Cell | None = None) -> None:
         """Queues a request again, in a cell other than `without`, from its client's segment on. Raises 503."""

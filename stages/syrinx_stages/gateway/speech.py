@@ -40,10 +40,11 @@ class Chunk(Struct, frozen=True):
 class SpeechStream:
     """Yields a request's audio, and tracks what its client has received.
 
-    `report_playback(request_id, frames)` is called whenever the client's playback position is known to have advanced.
-    `on_end()` is called once, when the stages have ended the stream. `check()` is called after `CHECK_SECONDS` without
-    audio; it raises `ApiError` if no more audio can arrive, and `Resubmitted`. `storage_full()` returns why no stage
-    can write audio, or None.
+    `report_playback(request_id, frames, spoken)` is called whenever the client's playback position is known to have
+    advanced; `spoken` are the frames of segments that it has whole.
+    `on_end()` is called once, when the stages have ended the stream. `check(seconds)` is called after every
+    `CHECK_SECONDS` without audio; it raises `ApiError` if no more audio can arrive, and `Resubmitted`. `storage_full()`
+    returns why no stage can write audio, or None.
     `refusal(message)` returns the error of a request that was refused after it had been queued.
     `text_frames()` returns how many frames may exist by the text so far; None if the text was complete from the start.
     """
@@ -54,9 +55,9 @@ class SpeechStream:
         queue: AudioQueue,
         listener: Listener,
         stall_seconds: float,
-        report_playback: Callable[[str, int], None],
+        report_playback: Callable[[str, int, int], None],
         on_end: Callable[[], None],
-        check: Callable[[], Awaitable[None]],
+        check: Callable[[float], Awaitable[None]],
         storage_full: Callable[[], str | None],
         refusal: Callable[[str], ApiError],
         text_frames: Callable[[], float] | None = None,
@@ -161,7 +162,7 @@ class SpeechStream:
                     yield Chunk(pcm, frames, self.segment)
                 else:
                     # Trimmed frames count as played: a talker at its lead limit would wait for them forever.
-                    self._report_playback(self.request.id, frames)
+                    self._report(frames, self.segment)
             elif isinstance(event.entry, End):
                 self._end(event.entry, frames, event.position.frames, checksum)
                 if pcm := self._trimmer.end():
@@ -184,17 +185,17 @@ class SpeechStream:
     async def _next(self) -> StreamEntry:
         if not self._queue.empty():
             return self._queue.get_nowait()
-        deadline = monotonic() + self._stall_seconds
-        while (left := deadline - monotonic()) > 0:
+        began = monotonic()
+        while (left := began + self._stall_seconds - monotonic()) > 0:
             if self._waits_for_text():
-                deadline = monotonic() + self._stall_seconds
+                began = monotonic()
             try:
                 async with asyncio.timeout(min(CHECK_SECONDS, left)):
                     return await self._queue.get()
             except TimeoutError:
                 self.listener.record_ongoing_stall()
             try:
-                await self._check()
+                await self._check(monotonic() - began)
             except ApiError:
                 self.listener.outcome = EndReason.ERROR
                 raise
@@ -297,10 +298,13 @@ class SpeechStream:
         """Records that a chunk was passed to the transport, or added to a whole response. `sent`: see `Listener`."""
         frames, self.frames = chunk.frames - self.frames, chunk.frames
         self._samples += len(chunk.pcm) // 2
-        self._report_playback(self.request.id, chunk.frames)
+        self._report(chunk.frames, chunk.segment)
         self.listener.delivered(chunk.pcm, frames, sent=sent)
         if self._text_frames is not None:
             self.listener.lacks_text = self._text_frames() - self.frames < TEXT_LEAD_FRAMES
+
+    def _report(self, frames: int, segment: Segment | None) -> None:
+        self._report_playback(self.request.id, frames, 0 if segment is None else segment.frames)
 
     def _forget_delivered(self) -> None:
         self.listener.discard(self.frames, self._samples)

@@ -5,13 +5,12 @@ from collections.abc import Sequence, Set
 
 from syrinx_stages.connector.base import Append, Claim, Fence, StreamEntry
 from syrinx_stages.contract.keys import STREAM_CREATED, Position, StreamKind
-from syrinx_stages.contract.messages import Audio, End
+from syrinx_stages.contract.messages import Audio, Codes, End
 
 KEEP_SECONDS = 30.0
-"""How long audio is kept after it was written, and everything after the end of a stream: longer than a fail-over takes
-and a replica lags behind."""
-MAX_AUDIO_BYTES = 128 * 1024 * 1024
-"""Audio kept at most. What the journal lacks is decoded again."""
+"""How long entries are kept after they were written: longer than a fail-over takes and a replica lags behind."""
+MAX_BYTES = 128 * 1024 * 1024
+"""Size of what is kept, at most. What the journal lacks is generated again."""
 
 
 class _Stream:
@@ -26,16 +25,16 @@ class _Stream:
 
 
 class Journal:
-    """The entries that a stage writes to its streams of one kind: all codes of a request, audio for `KEEP_SECONDS`."""
+    """The entries that a stage writes to its streams of one kind, for `KEEP_SECONDS`."""
 
     def __init__(self, kind: StreamKind) -> None:
         self._kind = kind
         self._streams: dict[str, _Stream] = {}
         self._ended: set[str] = set()
         self._expiring: deque[tuple[float, Append]] = deque()
-        """Accepted audio and ends, oldest first, and the time of each acceptance (monotonic seconds)."""
-        self._audio_bytes = 0
-        """Size of the audio in `_expiring`."""
+        """Accepted entries, oldest first, and the time of each acceptance (monotonic seconds)."""
+        self._bytes = 0
+        """Size of `_expiring`."""
 
     def last_position(self, claim: Claim) -> Position:
         """Returns the position of the last entry added under a claim, else where the stream stood at the claim."""
@@ -58,6 +57,9 @@ class Journal:
         """Adds what earlier owners of a claimed request have written, as if this claim's owner had."""
         after = STREAM_CREATED
         for item in entries:
+            if isinstance(item.entry, Codes) and item.entry.segment is not None and item.entry.segment.frames:
+                # Those before it may have been deleted.
+                after = Position(item.entry.segment.frames)
             if item.position > STREAM_CREATED:
                 self.add(Append(item.request_id, item.kind, item.position, item.entry, claim.fence, after))
                 after = item.position
@@ -72,9 +74,8 @@ class Journal:
         if append.position <= stream.written:
             return False
         stream.written = append.position
-        if isinstance(append.entry, (Audio, End)):
-            self._expiring.append((now, append))
-            self._audio_bytes += _size(append)
+        self._expiring.append((now, append))
+        self._bytes += _size(append)
         self._expire(now)
         return True
 
@@ -117,10 +118,10 @@ class Journal:
     def _expire(self, now: float) -> None:
         while self._expiring:
             accepted_at, append = self._expiring[0]
-            if now - accepted_at < KEEP_SECONDS and self._audio_bytes <= MAX_AUDIO_BYTES:
+            if now - accepted_at < KEEP_SECONDS and self._bytes <= MAX_BYTES:
                 return
             self._expiring.popleft()
-            self._audio_bytes -= _size(append)
+            self._bytes -= _size(append)
             stream = self._stream(append)
             if stream is None:
                 continue
@@ -132,4 +133,9 @@ class Journal:
 
 
 def _size(append: Append) -> int:
-    return len(append.entry.pcm) if isinstance(append.entry, Audio) else 0
+    match append.entry:
+        case Audio(pcm):
+            return len(pcm)
+        case Codes(codes):
+            return len(codes)
+    return 0
