@@ -81,6 +81,19 @@ def test_items_of_a_list_are_segments_without_their_marks():
     assert texts == ["Shopping", "seven green apples", "bread", "1, First", "2, Then"]
 
 
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ("1. Milk 2. Bread 3. Eggs", ["1, Milk", "2, Bread", "3, Eggs"]),
+        ("Steps: 1) open it 2) walk in. Done.", ["Steps:", "1, open it", "2, walk in.", "Done."]),
+        ("It cost 1. The rest was 2. Good.", ["It cost 1.", "The rest was 2.", "Good."]),
+        ("1. Milk 3. Bread", ["1, Milk 3.", "Bread"]),
+    ],
+)
+def test_numbers_that_follow_each_other_in_a_line_begin_items(text, items):
+    assert [each.text for each in divide(text, MAX_SIZE, single_sentences=True)] == items
+
+
 def test_a_long_sentence_is_divided_at_clauses_else_between_words():
     clause = "one of these words is as good as any other"
     assert [part.pause for part in divide(", ".join([clause] * 10), MAX_SIZE)] == [CLAUSE_SECONDS, 0.0]

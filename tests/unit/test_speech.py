@@ -84,6 +84,15 @@ def test_the_first_segment_of_a_stream_is_released_at_once_and_others_when_they_
     assert closed.whole.frames == len(list(generate(open_speech().begin(), healthy))) - 1
 
 
+def test_a_first_segment_is_released_beyond_its_usual_duration_only_if_it_ends() -> None:
+    def spoken(count: int) -> list[bytes]:
+        speech = open_speech()
+        steps = [*generate(speech.begin(), lambda request: (count, EndReason.STOP))]
+        return [frame for frames in steps[:-1] for frame in frames] + speech.close(steps[-1]).frames
+
+    assert [len(spoken(count)) for count in (12, BOUNDS.usual, 39, 60)] == [12, BOUNDS.usual, 39, BOUNDS.usual]
+
+
 def test_nothing_of_a_file_is_released_before_its_segment_is_complete() -> None:
     _, whole = run(open_speech(structs.replace(REQUEST, live=False)))
     assert [segment.number for segment in whole] == [0, 1, 2]
@@ -155,7 +164,7 @@ def test_an_attempt_that_ended_by_itself_is_better_than_one_that_was_stopped() -
 def test_a_first_segment_that_is_heard_is_not_made_again() -> None:
     speech = open_speech()
     _, (second, _) = run(speech, lambda request: (60, EndReason.STOP) if request.id == "r" else healthy(request))
-    assert second.frames == BOUNDS.most, "it ends at a frame that follows from its frames alone"
+    assert second.frames == BOUNDS.usual, "it ends at a frame that follows from its frames alone"
     assert (speech.end().reason, speech.end().incomplete) == (EndReason.INCOMPLETE, ((0, 10),))
 
 

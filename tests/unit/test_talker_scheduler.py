@@ -77,6 +77,27 @@ def test_a_client_that_does_not_read_blocks_its_stream_until_it_is_abandoned() -
     assert survey([stuck], found.wake_at, 8.0).abandoned == ["stuck"]
 
 
+def test_frames_that_are_withheld_are_no_lead() -> None:
+    """Nobody can listen to them before the steps that complete their segment: a row that waited would wait forever."""
+    stuck = row("stuck", produced=120, delivered=120, first_delivered_at=NOW - 2.0, age=2.0, withheld=60)
+    assert survey([stuck], NOW, 8.0).first(8) == ["stuck"]
+    stuck.produced, stuck.withheld = 180, 0
+    assert survey([stuck], NOW, 8.0).due == []
+
+
+def test_a_segment_that_is_checked_must_be_complete_when_playback_needs_it() -> None:
+    rows = [row("spoken at once", produced=30), row("checked", produced=60, expected=50, withheld=10)]
+    assert ids(rows) == ("checked", "spoken at once")
+    rows[1].withheld = 25
+    assert ids(rows) == ("spoken at once", "checked")
+    assert late([row("nearly complete", produced=13, expected=50, withheld=49)], margin=0.05) == ["nearly complete"]
+
+
+def test_a_row_whose_next_segment_is_prefilled_keeps_its_place_without_steps() -> None:
+    found = survey([row("opening", produced=10, is_opening=True)], NOW, 8.0)
+    assert (found.due, found.late, found.demands) == ([], [], [1.0])
+
+
 def test_live_streams_go_before_files_but_no_file_starves() -> None:
     new_file, old_file = row("new file", age=0.1), row("old file", produced=13, age=3.0)
     new_file.live = old_file.live = False

@@ -58,6 +58,11 @@ class Bounds(Struct, frozen=True):
     least: int
     most: int
 
+    @property
+    def usual(self) -> int:
+        """Returns the frames that healthy speech hardly exceeds."""
+        return self.expected + (self.most - self.expected) // 3
+
 
 class Counts(Struct, frozen=True):
     """What a text consists of."""

@@ -27,6 +27,7 @@ _LOOK_AHEAD = 40
 _WRAPPED_LINE = 50
 """A line of so many characters that ends within a sentence goes on in the next one."""
 
+_ITEM = re.compile(r"(?<!\S)(\d{1,3})[.)](?= \S)")
 _PARAGRAPH = re.compile(r"\n(?=\s*\S)")
 _LINE = re.compile(r"\n(?=.)", re.DOTALL)
 _CLAUSE = re.compile(CLAUSE_END, re.DOTALL)
@@ -56,8 +57,9 @@ def divide(
     What has neither letters nor digits is left out.
     """
     text, found = with_usual_spaces(text), None
+    items = _items(text)
     while start < len(text):
-        end, pause = _next_end(text, start, size, single_sentences, language)
+        end, pause = _next_end(text, start, size, single_sentences, language, items)
         spoken = without_marks(text[start:end])
         if has_words(spoken):
             if found is not None:
@@ -80,10 +82,28 @@ def _limit(text: str, start: int, size: int) -> int:
     return len(text)
 
 
-def _next_end(text: str, start: int, size: int, single_sentences: bool, language: str) -> tuple[int, float]:
+def _items(text: str) -> dict[int, int]:
+    """Returns where the numbers of lists are that are written in one line, "1. Milk 2. Bread", by their ends."""
+    found: dict[int, int] = {}
+    before: list[re.Match[str]] = []
+    for item in _ITEM.finditer(text):
+        if before and "\n" in text[before[-1].end() : item.start()]:
+            before = []
+        number, preceding = int(item[1]), text[max(0, item.start() - 2) : item.start()].rstrip(" ")[-1:]
+        if before and number == len(before) + 1:
+            before.append(item)
+            found |= {each.end(): each.start() for each in before[-2:]}
+        elif number == 1 and preceding in "\n.:;!?":
+            before = [item]
+    return found
+
+
+def _next_end(
+    text: str, start: int, size: int, single_sentences: bool, language: str, items: dict[int, int]
+) -> tuple[int, float]:
     """Returns the end of the segment that begins at `start`, and the pause after it."""
     limit = _limit(text, start, size)
-    if single_sentences and (end := next(_sentence_ends(text, start, limit, language), None)):
+    if single_sentences and (end := next(_sentence_ends(text, start, limit, language, items), None)):
         return end, _sentence_pause(text, end)
     if limit == len(text):
         return limit, 0.0
@@ -91,7 +111,7 @@ def _next_end(text: str, start: int, size: int, single_sentences: bool, language
     least = _limit(text, start, size // 3)
     if end := _last(_PARAGRAPH, text, least, limit):
         return end, PARAGRAPH_SECONDS
-    if end := max(_sentence_ends(text, start, limit, language), default=None):
+    if end := max(_sentence_ends(text, start, limit, language, items), default=None):
         return end, _sentence_pause(text, end)
     if end := _last(_CLAUSE, text, least, limit):
         return end, CLAUSE_SECONDS
@@ -103,10 +123,11 @@ def _sentence_pause(text: str, end: int) -> float:
     return PARAGRAPH_SECONDS if ends_paragraph else SENTENCE_SECONDS
 
 
-def _sentence_ends(text: str, start: int, limit: int, language: str) -> Iterator[int]:
-    """Yields the ends of sentences and lines up to `limit`, in order."""
+def _sentence_ends(text: str, start: int, limit: int, language: str, items: dict[int, int]) -> Iterator[int]:
+    """Yields the ends of sentences, lines and items up to `limit`, in order."""
     lines = (end for end in _ends(_LINE, text, start, limit) if not _is_wrapped(text, start, end))
-    return heapq.merge(lines, _segments(text, start, limit, language))
+    sentences = (end for end in _segments(text, start, limit, language) if end not in items)
+    return heapq.merge(lines, sentences, (each for each in items.values() if start < each <= limit))
 
 
 def _is_wrapped(text: str, start: int, end: int) -> bool:

@@ -14,7 +14,7 @@ SILENT_CODES = 3
 _LAGS = (1 << MAX_PERIOD + 1) - 2
 _SHORT_LAGS = (1 << LOOP_FRAMES + 1) - 2
 _STANDSTILL = 1 << 1
-_NEVER = 1 << 30
+_UNKNOWN = 0, 0
 
 
 class Repetition(StrEnum):
@@ -27,14 +27,13 @@ class Repetition(StrEnum):
 
 
 class RepetitionDetector:
-    """The frames of one attempt, of which it knows the codes 0. Feed it each in order; it takes microseconds.
+    """The frames of one attempt, of which it knows the codes 0. Feed it each in order: with many rows it adds up.
 
     A loop is frames each of which has the code 0 of the frame a period before.
     """
 
     def __init__(self, may_loop: bool) -> None:
         """may_loop: the text repeats itself, so that only a standstill is wrong."""
-        self.frames = 0
         self.good_frames = 0
         """Frames that no later one can make part of a repetition. Never decreases."""
         self._recent: dict[int, tuple[int, int]] = {}
@@ -49,15 +48,26 @@ class RepetitionDetector:
 
     def add(self, code: int) -> Repetition | None:
         """Adds the code 0 of a frame. Returns what is wrong with the frames after the good ones, or None."""
-        self.frames = at = self.frames + 1
-        last, lags = self._recent.get(code, (0, 0))
+        codes = self._codes
+        codes.append(code)
+        at = len(codes)
+        last, lags = self._recent.get(code, _UNKNOWN)
         lags = lags << at - last & _LAGS if at - last <= MAX_PERIOD else 0
         self._recent[code] = at, lags | 1
         self._lags.append(lags)
-        self._codes.append(code)
-        self._repeated = self._repeated + 1 if lags else 0
-        suspected = self._common_lags(SUSPECT_FRAMES) & self._periods if self._repeated >= SUSPECT_FRAMES else 0
+        if not lags:
+            self._repeated = 0
+            self.good_frames = at
+            return None
+        self._repeated += 1
+        if self._repeated < SUSPECT_FRAMES:
+            self.good_frames = at
+            return None
+        return self._checked(at)
+
+    def _checked(self, at: int) -> Repetition | None:
         if (found := self._found()) is None:
+            suspected = self._common_lags(SUSPECT_FRAMES) & self._periods
             self.good_frames = max(self.good_frames, self._first_with(suspected) if suspected else at)
         return found
 
@@ -82,7 +92,7 @@ class RepetitionDetector:
 
     def _first_with(self, periods: int) -> int:
         """Returns the number of frames before the last ones that all repeat at one of `periods`."""
-        first = self.frames - SUSPECT_FRAMES
+        first = len(self._codes) - SUSPECT_FRAMES
         while first and (common := periods & self._lags[first - 1]):
             periods, first = common, first - 1
         return first

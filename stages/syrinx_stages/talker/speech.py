@@ -67,15 +67,18 @@ class Take:
     def add(self, frame: bytes) -> list[bytes]:
         """Adds a frame ([16] int16, little-endian). Returns those that are released. With a `fault` it is over."""
         self.frames.append(frame)
-        good = self.length
+        length = good = self.released + len(self.frames)
         if self._repetition is not None:
-            found = self._repetition.add(frame[0] | frame[1] << 8)
-            self.fault, good = None if found is None else Fault(found), self._repetition.good_frames
-        if self.bounds is not None and self.length > self.bounds.most:
-            self.fault, good = self.fault or Fault.LONG, min(good, self.bounds.most)
-        good = max(good, self.released)
+            found, good = self._repetition.add(frame[0] | frame[1] << 8), self._repetition.good_frames
+            if found is not None:
+                self.fault = Fault(found)
+        if self.bounds is not None:
+            # What follows is released with the end, so that nobody listens to speech that does not end.
+            good = min(good, self.bounds.usual)
+            if length > self.bounds.most:
+                self.fault = self.fault or Fault.LONG
         if self.fault is not None:
-            del self.frames[good - self.released :]
+            del self.frames[max(good - self.released, 0) :]
         return self.release(good) if self.streams else []
 
     def replay(self, frames: Sequence[bytes]) -> None:
@@ -96,9 +99,12 @@ class Take:
 
     def release(self, good: int | None = None) -> list[bytes]:
         """Releases the frames up to the first `good` ones, by default all."""
-        count = self.length if good is None else good
-        released = self.frames[: count - self.released]
-        del self.frames[: len(released)]
+        released = self.frames
+        if good is None or good - self.released >= len(released):
+            self.frames = []
+        else:
+            released = released[: max(good - self.released, 0)]
+            del self.frames[: len(released)]
         self.released += len(released)
         return released
 
