@@ -20,9 +20,9 @@ from msgspec import structs
 from guard import checkpoints
 from guard.clips import Clip, Speaker
 from guard.planted import Kind, draw
-from guard.report import Case, Cost, report, table
+from guard.report import RESULTS, Case, Cost, report
+from guard.report import write as write_report
 from support import small_checkpoint
-from syrinx_operator.commands.bench.report import save
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.describe import describe
@@ -31,7 +31,6 @@ from syrinx_stages.normalization.normalize import normalize
 from training.corpus import HELD_OUT, Sentence, finish, held_out
 from training.grammar import Grammar
 
-RESULTS = Path(__file__).parents[1] / "results"
 VOICES = ("us", "us_f", "us_m", "gb")
 DURATIONS = describe("bundled").reading.durations
 WRITE_EVERY = 500
@@ -179,8 +178,7 @@ def main() -> None:
 
     def write(cases: list[Case], voice: Voice) -> None:
         result = report(cases, voice.spoken, Cost.of(voice.speaker))
-        save(result, arguments.results / "guard.json")
-        (arguments.results / "guard.md").write_text(table(result), encoding="utf-8")
+        write_report(result, arguments.results)
         print(f"{result.segments} sentences, {result.false_stops} false stops", flush=True)
 
     measure(arguments, write)

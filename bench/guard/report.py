@@ -3,16 +3,18 @@
 import datetime
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
 from guard.clips import FOUND_FRAMES, Clip, Speaker
 from guard.planted import Kind
-from syrinx_operator.commands.bench.report import markdown
+from syrinx_operator.commands.bench.report import markdown, save
 from syrinx_operator.local.machine import Machine, describe, revision
 from syrinx_stages.contract.family import FAMILY
 
 COLUMNS = ("checkpoint", "planted", "clips", "found", "found by", "median s", "max s", "missed")
+RESULTS = Path(__file__).parents[1] / "results"
 MAX_NAMED = 10
 
 
@@ -23,12 +25,12 @@ class Case(Struct, frozen=True, kw_only=True):
     kind: Kind
     planted: int
     found: int
-    """Within two seconds of audio after the plant."""
+    """Before a listener gets more than two seconds of the plant."""
     faults: dict[str, int]
     """What the found ones were found by."""
     median_seconds: float | None
     max_seconds: float | None
-    """Audio between the plant and the detection, of the found ones."""
+    """Audio after the plant that a listener gets, of the found ones."""
     missed: list[str]
     """Texts of clips that were not found in time, or stopped before the plant."""
 
@@ -36,7 +38,9 @@ class Case(Struct, frozen=True, kw_only=True):
     def of(cls, checkpoint: str, kind: Kind, clips: Sequence[Clip]) -> "Case":
         """Returns the case of planted clips that have been spoken."""
         found = [clip for clip in clips if clip.is_found]
-        delays = sorted((len(clip.codes) - clip.plant.start) * FAMILY.frame_seconds for clip in found if clip.plant)
+        delays = sorted(
+            max(0, clip.released - each.start) * FAMILY.frame_seconds for clip in found if (each := clip.plant)
+        )
         return cls(
             checkpoint=checkpoint,
             kind=kind,
@@ -72,8 +76,33 @@ class Cost(Struct, frozen=True):
         )
 
 
-class Report(Struct, frozen=True):
-    """The results of a run."""
+class Texts(Struct):
+    """What a judge found in texts of several sentences, spoken by a pipeline."""
+
+    texts: int = 0
+    texts_incomplete: int = 0
+    """Those in which a sentence is missing."""
+    sentences: int = 0
+    missing: list[str] = []
+    """The first of them."""
+    finish_reasons: dict[str, int] = {}
+    longest_over_needed: float = 1.0
+    shortest_over_needed: float = 1.0
+    """Durations of the longest and shortest sentence that was found, as multiples of espeak-ng's."""
+
+    def add(self, missing: Sequence[str], over_needed: Sequence[float], finish_reason: str) -> None:
+        """Adds a text."""
+        self.texts += 1
+        self.texts_incomplete += bool(missing)
+        self.sentences += len(missing) + len(over_needed)
+        self.missing = [*self.missing, *missing][:MAX_NAMED]
+        self.finish_reasons[finish_reason] = self.finish_reasons.get(finish_reason, 0) + 1
+        self.longest_over_needed = max((self.longest_over_needed, *over_needed))
+        self.shortest_over_needed = min((self.shortest_over_needed, *over_needed))
+
+
+class Report(Texts, kw_only=True):
+    """The results of a run. Texts are added by another one."""
 
     created: str
     """UTC, ISO 8601."""
@@ -84,7 +113,7 @@ class Report(Struct, frozen=True):
     segments: int
     """Healthy sentences of the bundled voice."""
     false_stops: int
-    """Those that a talker would make again."""
+    """Those that a talker would retry."""
     stops: list[str]
     """Why, with their texts."""
     cost: Cost
@@ -108,23 +137,43 @@ def report(cases: list[Case], healthy: Sequence[Clip], cost: Cost) -> Report:
     )
 
 
-def table(result: Report) -> str:
+def write(result: Report, directory: Path) -> None:
+    """Writes guard.json and guard.md."""
+    save(result, directory / "guard.json")
+    (directory / "guard.md").write_text(_table(result), encoding="utf-8")
+
+
+def _table(result: Report) -> str:
     """Returns the report as Markdown."""
     cost, machine = result.cost, result.machine
     seconds = FOUND_FRAMES * FAMILY.frame_seconds
     stops = "".join(f"\n- {stop}" for stop in result.stops)
     return (
         "# Segments that go wrong\n\n"
-        f"{result.found} of {result.planted} planted faults were found within {seconds:.0f} s of audio "
+        f"{result.found} of {result.planted} planted faults were found before a listener gets {seconds:.0f} s of them "
         f"({result.found / max(1, result.planted):.2%}); {result.false_stops} of {result.segments} healthy "
-        f"sentences of the bundled voice would be made again.{stops}\n\n"
+        f"sentences of the bundled voice would be retried.{stops}\n\n"
         "Clips are spoken by the talker's engine on a CPU; `python -m guard` plants what goes wrong into its\n"
         "sampling. The checkpoints have the weights of the bundled voice, as each type, or random ones. The bounds of\n"
         "the former are those of the bundled voice, of the latter those of a checkpoint without `durations`.\n\n"
         f"{markdown(COLUMNS, map(_cells, result.cases))}\n\n"
+        f"{_texts(result)}"
         f"Cost: a frame of one row takes {cost.frame_ms} ms; the checks take {cost.check_us} µs "
         f"of it, {cost.share:.2%}.\n\n"
         f"{machine.cores} cores of {machine.cpu}, Python {machine.python}; {result.created}\n"
+    )
+
+
+def _texts(result: Texts) -> str:
+    if not result.texts:
+        return ""
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(result.finish_reasons.items()))
+    missing = "".join(f"\n- {sentence}" for sentence in result.missing)
+    return (
+        f"{result.texts} texts with {result.sentences} sentences in all were spoken as streams ({reasons}); in "
+        f"{result.texts_incomplete} a sentence was not found.{missing}\n\n"
+        f"Sentences last {result.shortest_over_needed:.2f} to {result.longest_over_needed:.2f} times as long as in "
+        "espeak-ng's reading.\n\n"
     )
 
 
