@@ -93,6 +93,17 @@ def test_a_first_segment_is_released_beyond_its_usual_duration_only_if_it_ends()
     assert [len(spoken(count)) for count in (12, BOUNDS.usual, 39, 60)] == [12, BOUNDS.usual, 39, BOUNDS.usual]
 
 
+@pytest.mark.parametrize("known", [0, 10, 30])
+def test_the_cut_of_text_that_streams_in_does_not_depend_on_when_its_end_was_known(known: int) -> None:
+    take, released = Take(REQUEST, None, streams=True), 0
+    for number in range(BOUNDS.most + 1):
+        if number == known:
+            take.bound(BOUNDS, frames=30)
+        assert take.fault is None
+        released += len(take.add(frame(number)))
+    assert (take.fault, released) == (Fault.LONG, 30)
+
+
 def test_nothing_of_a_file_is_released_before_its_segment_is_complete() -> None:
     _, whole = run(open_speech(structs.replace(REQUEST, live=False)))
     assert [segment.number for segment in whole] == [0, 1, 2]

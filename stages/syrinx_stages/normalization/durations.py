@@ -20,6 +20,7 @@ _IDEOGRAPHS = 0x2E80
 """The first character of the scripts of Chinese, Japanese and Korean."""
 MAX_PHRASE = 8
 """Words of a phrase whose repetition is noticed."""
+_REPEATED_PHRASE = re.compile(rf"\b(\w++(?: \w++){{0,{MAX_PHRASE - 1}}}) \1\b")
 
 Frames = Annotated[float, Meta(ge=0, le=1000)]
 Factor = Annotated[float, Meta(gt=0, le=10)]
@@ -80,7 +81,8 @@ def counts_of(text: str) -> Counts:
     letters = words = digits = symbols = ideographs = 0
     for token in text.split():
         core = token.strip(_MARKS)
-        wide, decimal = sum(ord(each) >= _IDEOGRAPHS for each in core), sum(map(str.isdecimal, core))
+        wide = 0 if core.isascii() else sum(ord(each) >= _IDEOGRAPHS for each in core)
+        decimal = sum(map(str.isdecimal, core))
         ideographs, digits = ideographs + wide, digits + decimal
         if _WORD.fullmatch(core) and not wide and not (len(core) > 1 and core.isupper()):
             letters, words = letters + len(core), words + 1
@@ -110,10 +112,5 @@ def spoken_characters(text: str, durations: Durations, voice: str | None, frames
 def repeats_itself(text: str) -> bool:
     """Returns whether a phrase or a part of a word follows itself."""
     plain = unicodedata.normalize("NFKC", text).lower()
-    words = re.findall(r"\w+", plain)
-    phrases = any(
-        words[start : start + count] == words[start + count : start + 2 * count]
-        for count in range(1, MAX_PHRASE + 1)
-        for start in range(len(words) - 2 * count + 1)
-    )
-    return phrases or _SHORT_REPEATS.search(plain) is not None
+    words = " ".join(re.findall(r"\w+", plain))
+    return _REPEATED_PHRASE.search(words) is not None or _SHORT_REPEATS.search(plain) is not None

@@ -201,7 +201,8 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         """Sets the bounds of text that streams in, once it is complete. A frame for each token comes before."""
         if row.text is not None and row.text.tokens.ended and row.take.request.checks:
             found = self._reading.bounds(row.take.request, row.text.written)
-            row.take.bounds = structs.replace(found, most=max(found.most, row.text.rows + found.expected))
+            rows = row.text.rows
+            row.take.bound(structs.replace(found, most=max(found.most, rows + found.expected)), rows)
 
     async def _go_on(self, claim: Claim, row: Stream) -> None:
         """Prepares the next take of a row and queues it for prefill, or ends the request."""

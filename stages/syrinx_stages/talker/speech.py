@@ -1,8 +1,8 @@
-"""What a request says: its text segment by segment, each checked, and made again if it went wrong. Pure.
+"""What a request says: its text segment by segment, each checked, and retried if it has a fault. Pure.
 
 What is released is a function of the request's frames alone, whoever asks and whenever: a listener gets the same audio
-in any company and after any takeover. The first segment of a stream is released as it is generated, so that it is heard
-early; all others once they are complete.
+in any company and after any takeover. The first segment of a stream is released as it is generated, so that its audio
+comes early; all others once they are complete.
 """
 
 import math
@@ -45,14 +45,17 @@ class Take:
     def __init__(self, request: SpeechRequest, bounds: Bounds | None, streams: bool) -> None:
         """request: for the engine. bounds: None if the text may go on, or is not checked."""
         self.request = request
-        self.bounds = bounds
+        self.bounds: Bounds | None = None
         self.streams = streams
         """Its frames are released as they are generated."""
         self.frames: list[bytes] = []
         """Those that are not released."""
         self.released = 0
         self.fault: Fault | None = None
-        self._repetition = None if bounds is None else RepetitionDetector(repeats_itself(request.text))
+        self._repetition = None
+        if bounds is not None:
+            self._repetition = RepetitionDetector(repeats_itself(request.text))
+            self.bound(bounds)
 
     @property
     def id(self) -> str:
@@ -64,19 +67,26 @@ class Take:
         """Frames so far."""
         return self.released + len(self.frames)
 
+    def bound(self, bounds: Bounds, frames: int = 0) -> None:
+        """Sets the bounds: of text that streams in once it is complete, and has allowed so many frames.
+
+        These are not withheld, so that it makes no difference when its end was known.
+        """
+        self.bounds, self._usual = bounds, max(bounds.usual, frames)
+
     def add(self, frame: bytes) -> list[bytes]:
         """Adds a frame ([16] int16, little-endian). Returns those that are released. With a `fault` it is over."""
         self.frames.append(frame)
-        length = good = self.released + len(self.frames)
+        if self.bounds is None:
+            return self.release() if self.streams else []
+        # What follows is released with the end, so that nobody listens to speech that does not end.
+        good = self._usual
         if self._repetition is not None:
-            found, good = self._repetition.add(frame[0] | frame[1] << 8), self._repetition.good_frames
-            if found is not None:
+            if (found := self._repetition.add(frame[0] | frame[1] << 8)) is not None:
                 self.fault = Fault(found)
-        if self.bounds is not None:
-            # What follows is released with the end, so that nobody listens to speech that does not end.
-            good = min(good, self.bounds.usual)
-            if length > self.bounds.most:
-                self.fault = self.fault or Fault.LONG
+            good = min(good, self._repetition.good_frames)
+        if self.fault is None and self.released + len(self.frames) > self.bounds.most:
+            self.fault = Fault.LONG
         if self.fault is not None:
             del self.frames[max(good - self.released, 0) :]
         return self.release(good) if self.streams else []
