@@ -20,6 +20,7 @@ from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.contract.settings import CapturePair, StageConfig
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.model.streamed_text import StreamedText
+from syrinx_stages.normalization.reading import Reading
 from syrinx_stages.runtime.engine import Limits
 from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.runtime.metrics import Metrics
@@ -151,7 +152,9 @@ class _Codec(_Device):
 def build_talker(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[TalkerService, None]:
     """Returns the real service with the simulated engine."""
     live = LiveSettings(config.talker, config.settings_generation, config.max_resident)
-    return TalkerService(connector, _Talker, config.replica, config.max_resident, live, metrics), None
+    return TalkerService(
+        connector, lambda: (_Talker(), Reading()), config.replica, config.max_resident, live, metrics
+    ), None
 
 
 def build_codec(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[CodecService, None]:

@@ -15,21 +15,20 @@ from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.gpu_memory import refuse_out_of_memory
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import LiveSettings
-from syrinx_stages.talker.engine import TalkerEngine
-from syrinx_stages.talker.service import TalkerService
+from syrinx_stages.talker.service import Loaded, TalkerService
 
 
 def build_talker(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[TalkerService, None]:
     """Returns the talker service of a process; it has no public HTTP application."""
     live = LiveSettings(config.talker, config.settings_generation, config.max_resident)
 
-    def load() -> TalkerEngine:
+    def load() -> Loaded:
         device = _open_device(config.device, metrics)
         with refuse_out_of_memory(device, "the talker's weights and state"):
-            return IMPLEMENTATION.load_talker_engine(config, device, live)
+            engine = IMPLEMENTATION.load_talker_engine(config, device, live)
+        return engine, IMPLEMENTATION.describe(config.model).reading
 
-    reading = IMPLEMENTATION.describe(config.model).reading
-    return TalkerService(connector, load, config.replica, config.max_resident, live, metrics, reading=reading), None
+    return TalkerService(connector, load, config.replica, config.max_resident, live, metrics), None
 
 
 def build_codec(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[CodecService, None]:

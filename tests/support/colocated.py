@@ -7,7 +7,6 @@ from syrinx_stages.colocated.connectors import CodecConnector, TalkerConnector
 from syrinx_stages.colocated.service import ColocatedService
 from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
 from syrinx_stages.runtime.settings import LiveSettings
-from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.service import TalkerService
 
 MAX_RESIDENT = 16
@@ -25,7 +24,7 @@ class ColocatedPipeline(Pipeline):
         connector = TalkerConnector(self.connector())
         talker = TalkerService(
             connector,
-            lambda: EagerTalkerEngine(self.checkpoint),
+            self.load_talker,
             f"talker-{replica}",
             MAX_RESIDENT,
             LiveSettings(TalkerSettings(), 1, MAX_RESIDENT),

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.worker import Worker
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
-from syrinx_stages.talker.service import TalkerService
+from syrinx_stages.talker.service import Loaded, TalkerService
 
 LEASE_SECONDS = 0.5
 """Short leases keep tests of crashes quick."""
@@ -86,9 +85,11 @@ class Pipeline:
 
     async def talker(self, name: str = "talker-0", max_resident: int = 16, **settings: object) -> TalkerService:
         live = LiveSettings(TalkerSettings(**settings), 1, max_resident)
-        load = functools.partial(self.talker_engine, self.checkpoint)
-        arguments = self.connector(), load, name, max_resident, live, metrics()
-        return await self._start(TalkerService(*arguments, reading=self.reading))
+        arguments = self.connector(), self.load_talker, name, max_resident, live, metrics()
+        return await self._start(TalkerService(*arguments))
+
+    def load_talker(self) -> Loaded:
+        return self.talker_engine(self.checkpoint), self.reading
 
     async def codec(self, name: str = "codec-0", max_resident: int = 16, **settings: object) -> CodecService:
         live = LiveSettings(CodecSettings(**settings), 1, max_resident)

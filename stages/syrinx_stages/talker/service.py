@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from syrinx_stages.connector.base import Append, Claim, ConnectorError, StreamEntry
+from syrinx_stages.connector.base import Append, Claim, ConnectorError, StageConnector, StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.admission import MAX_UNSTARTED, late_margin
 from syrinx_stages.contract.frames import checksum
@@ -57,9 +57,9 @@ CODEC_DELAY_SECONDS = 0.15
 SURVEY_SECONDS = 0.02
 """Admission uses the survey of the last step if it is not older, and no row has come or gone."""
 
+Loaded = tuple[TalkerEngine, Reading]
+"""An engine, and how its checkpoint reads texts."""
 _FAILED = "the talker failed to process this request"
-_OFFICIAL = Reading()
-"""How the official checkpoints read texts."""
 
 
 _Stepped = tuple[Stream, Take]
@@ -96,10 +96,14 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
     output_kind = StreamKind.CODES
     first_phase = "prepare"
 
-    def __init__(self, *arguments: Any, reading: Reading = _OFFICIAL, **others: Any) -> None:
-        """reading: how the checkpoint reads texts. The rest: see `Worker`."""
-        super().__init__(*arguments, **others)
-        self._reading = reading
+    def __init__(self, connector: StageConnector, load: Callable[[], Loaded], *arguments: Any) -> None:
+        """See `Worker`."""
+
+        def engine() -> TalkerEngine:
+            loaded, self._reading = load()
+            return loaded
+
+        super().__init__(connector, engine, *arguments)
 
     def set_up(self) -> None:
         self._waiting: dict[str, Waiting] = {}

@@ -192,8 +192,8 @@ class Talker(Worker):
         cluster, config = self.cluster, self.config
         self.engine = SimulatedTalkerEngine(cluster.loop, self._pace, cluster.rows_of(self.name), self._depth)
         live = LiveSettings(config.talker, 0, config.max_resident, cluster.loop.time)
-        load: Callable[[], Any] = lambda: self.engine  # noqa: E731
-        return TalkerService(connector, load, self.name, config.max_resident, live, metrics, reading=READING)
+        load: Callable[[], Any] = lambda: (self.engine, READING)  # noqa: E731
+        return TalkerService(connector, load, self.name, config.max_resident, live, metrics)
 
 
 class Codec(Worker):
