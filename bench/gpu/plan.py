@@ -111,10 +111,17 @@ def length_seconds(quantile: float) -> float:
     return min(max(math.exp(mean + LOG_STD * NormalDist().inv_cdf(quantile)), MIN_SECONDS), MAX_SECONDS)
 
 
-def make_script(voices: Sequence[str], fixed_lengths: bool, seed: int = 0, references: Sequence[str] = ()) -> Script:
+def make_script(
+    voices: Sequence[str],
+    fixed_lengths: bool,
+    seed: int = 0,
+    references: Sequence[str] = (),
+    checks: bool | None = None,
+) -> Script:
     """Returns the requests. With `fixed_lengths` they set the utterance length, because the model never ends one.
 
-    They clone the voices of `references`, if there are any, in turn.
+    They clone the voices of `references`, if there are any, in turn. `checks`: of segments; None: unless the lengths
+    are fixed, because what random weights generate is no speech.
     """
     texts = corpus()
     # One text token per frame, as in the published measurements.
@@ -122,8 +129,8 @@ def make_script(voices: Sequence[str], fixed_lengths: bool, seed: int = 0, refer
     if fixed_lengths:
         for rank, field in enumerate(fields):  # Long texts get long utterances.
             field["max_new_tokens"] = round(length_seconds((rank + 0.5) / len(texts)) / FAMILY.frame_seconds)
-            # What random weights generate is no speech.
-            field["runaway_guard"] = False
+    for field in fields if checks is not None or fixed_lengths else ():
+        field["runaway_guard"] = bool(checks)
     for index, field in enumerate(fields if references else ()):
         field["ref_audio"] = references[index % len(references)]
         field["ref_text"] = TRANSCRIPT

@@ -54,6 +54,8 @@ class ServiceRun(Struct, frozen=True, kw_only=True):
     random_weights: bool
     setup: Setup | None
     """None for a peer."""
+    checks: bool | None = None
+    """Whether segments are checked. None: unless the weights are random."""
     seed: int
     utterance_seconds: float | None
     """Mean requested length; None if the model ends the utterances."""

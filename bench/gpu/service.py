@@ -74,6 +74,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         action="store_true",
         help="clone voices of 6 s: one that is uploaded and kept, then another one in each request",
     )
+    parser.add_argument("--checks", choices=("on", "off"), help="of segments (default: on, but for random weights)")
     parser.add_argument("--quick", action="store_true", help="fewer, shorter load points: two minutes")
     parser.add_argument(
         "--only", type=_names, help="loops to run, of open,closed,live,burst (default: all; open with --base)"
@@ -241,7 +242,7 @@ async def measure(args: argparse.Namespace, command: str) -> ServiceRun:
         if args.base:
             await asyncio.to_thread(keep_voice, urls[0])
             voices = [KEPT]
-        script = plan.make_script(voices, run.random_weights, run.seed)
+        script = plan.make_script(voices, run.random_weights, run.seed, checks=run.checks)
         generator = await stack.enter_async_context(LoadGenerator(urls, script, args.generators))
         bench = Bench(run, args.out / f"{args.name or _name(args, gpus)}_service.json", generator, gpus, system)
         bench.voice = "kept" if args.base else ""
@@ -290,6 +291,7 @@ def _new_run(args: argparse.Namespace, setup: Setup, command: str, gpus: Gpus) -
         topology="its own" if args.url else setup.topology,
         model="bundled voice" if args.bundled else model,
         random_weights=random_weights,
+        checks=None if args.checks is None else args.checks == "on",
         setup=None if args.url else recorded,
         seed=0,
         utterance_seconds=round(plan.MEAN_SECONDS, 3) if random_weights else None,

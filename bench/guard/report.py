@@ -2,7 +2,7 @@
 
 import datetime
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -89,21 +89,39 @@ class Texts(Struct):
     longest_over_needed: float = 1.0
     shortest_over_needed: float = 1.0
     """Durations of the longest and shortest sentence that was found, as multiples of espeak-ng's."""
+    longest: str = ""
+    """That sentence."""
 
-    def add(self, missing: Sequence[str], over_needed: Sequence[float], finish_reason: str) -> None:
-        """Adds a text."""
+    def add(self, missing: Sequence[str], over_needed: Mapping[str, float], finish_reason: str) -> None:
+        """Adds a text. over_needed: durations of the sentences that were found."""
         self.texts += 1
         self.texts_incomplete += bool(missing)
         self.sentences += len(missing) + len(over_needed)
+        longest = max(over_needed, key=lambda sentence: over_needed[sentence], default="")
+        if over_needed.get(longest, 0) > self.longest_over_needed:
+            self.longest = longest
         self.missing = [*self.missing, *missing][:MAX_NAMED]
         self.finish_reasons[finish_reason] = self.finish_reasons.get(finish_reason, 0) + 1
-        self.longest_over_needed = max((self.longest_over_needed, *over_needed))
-        self.shortest_over_needed = min((self.shortest_over_needed, *over_needed))
+        self.longest_over_needed = max(self.longest_over_needed, *over_needed.values(), 1.0)
+        self.shortest_over_needed = min(self.shortest_over_needed, *over_needed.values(), 1.0)
+
+
+class Service(Struct, frozen=True):
+    """The checks' cost for a service at 64 clients at once, from pairs of runs with and without them."""
+
+    gpu: str
+    model: str
+    with_checks: list[float]
+    without: list[float]
+    """Seconds of audio in a second, of each run."""
 
 
 class Report(Texts, kw_only=True):
-    """The results of a run. Texts are added by another one."""
+    """The results of a run. Others add the texts and the cost for a service."""
 
+    cost_at_64: float | None = None
+    """Share of the throughput that the checks take."""
+    service: Service | None = None
     created: str
     """UTC, ISO 8601."""
     revision: str | None
@@ -159,7 +177,7 @@ def _table(result: Report) -> str:
         f"{markdown(COLUMNS, map(_cells, result.cases))}\n\n"
         f"{_texts(result)}"
         f"Cost: a frame of one row takes {cost.frame_ms} ms; the checks take {cost.check_us} µs "
-        f"of it, {cost.share:.2%}.\n\n"
+        f"of it, {cost.share:.2%}.{_service(result)}\n\n"
         f"{machine.cores} cores of {machine.cpu}, Python {machine.python}; {result.created}\n"
     )
 
@@ -173,7 +191,18 @@ def _texts(result: Texts) -> str:
         f"{result.texts} texts with {result.sentences} sentences in all were spoken as streams ({reasons}); in "
         f"{result.texts_incomplete} a sentence was not found.{missing}\n\n"
         f"Sentences last {result.shortest_over_needed:.2f} to {result.longest_over_needed:.2f} times as long as in "
-        "espeak-ng's reading.\n\n"
+        f"espeak-ng's reading ({result.longest!r}).\n\n"
+    )
+
+
+def _service(result: Report) -> str:
+    if result.service is None or result.cost_at_64 is None:
+        return ""
+    service = result.service
+    pairs = ", ".join(f"{a:.0f} / {b:.0f}" for a, b in zip(service.with_checks, service.without, strict=True))
+    return (
+        f"\n\nWith {service.model} on {service.gpu}, 64 clients at once get {pairs} s of audio in a second with and "
+        f"without the checks: they cost {result.cost_at_64:.1%}."
     )
 
 

@@ -58,8 +58,8 @@ class Judged(Struct, frozen=True):
 
     missing: list[str]
     """Sentences that were not found."""
-    over_needed: list[float]
-    """The duration of each sentence, by that of espeak-ng's reading."""
+    over_needed: dict[str, float]
+    """The duration of each sentence that was found, by that of espeak-ng's reading."""
 
 
 def draw(number: int, rng: random.Random) -> Iterator[Text]:
@@ -119,11 +119,12 @@ def judge(text: Text, decoys: Sequence[Sentence]) -> Judged:
     readings = [np.concatenate([_reading(each, text.voice) for each in sentences]) for sentences, _ in parts]
     matcher = ReadingMatcher(readings + [_reading(each, text.voice) for each in decoys])
     names = [" ".join(each.text for each in sentences) for sentences, _ in parts] + [each.text for each in decoys]
-    missing, over = [], []
+    missing: list[str] = []
+    over: dict[str, float] = {}
     for number, (_, pcm) in enumerate(parts):
         samples = audible(np.frombuffer(pcm, "<i2"))
         if (nearest := matcher.match(samples)) == number:
-            over.append(len(samples) / len(readings[number]))
+            over[names[number]] = len(samples) / len(readings[number])
         else:
             instead = names[nearest] if len(samples) and nearest >= 0 else "nothing"
             missing.append(f"{names[number]} ({text.voice}, seed {text.seed}: {instead})")

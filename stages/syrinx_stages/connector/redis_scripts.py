@@ -39,8 +39,9 @@ QUEUE_TTL_SECONDS = 2 * 3600
 """Time to live of the request stream after a submission or a sign of life of any consumer. Longer than any request may
 wait, so it only removes the stream of a generation that has neither requests nor replicas."""
 STREAM_BYTES = 1 << 20
-"""Memory of Redis reserved for each unfinished request: the codes of segments that are not delivered (4,096 frames are 0.3 MB),
-9.5 s of audio (the default lead limit, a chunk, and what a playback report waits: 0.46 MB), and its share of the inboxes."""
+"""Memory of Redis reserved for each unfinished request: the codes of segments that are not delivered (4,096 frames are
+0.3 MB), 9.5 s of audio (the default lead limit, a chunk, and what a playback report waits: 0.46 MB), and its share of
+the inboxes."""
 VOICES_SHARE = 4
 """Kept voices take at most this part of Redis' memory; the rest is for streams."""
 
