@@ -187,11 +187,12 @@ def _texts(result: Texts) -> str:
         return ""
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(result.finish_reasons.items()))
     missing = "".join(f"\n- {sentence}" for sentence in result.missing)
+    longest = f": {result.longest}" if result.longest else ""
     return (
         f"{result.texts} texts with {result.sentences} sentences in all were spoken as streams ({reasons}); in "
         f"{result.texts_incomplete} a sentence was not found.{missing}\n\n"
         f"Sentences last {result.shortest_over_needed:.2f} to {result.longest_over_needed:.2f} times as long as in "
-        f"espeak-ng's reading ({result.longest!r}).\n\n"
+        f"espeak-ng's reading{longest}.\n\n"
     )
 
 
