@@ -15,7 +15,7 @@ from syrinx_stages.talker.speech import Fault, Take
 CONCURRENT = 32
 """Clips in one batch. On a CPU a clip does not depend on the others."""
 FOUND_FRAMES = 25
-"""A listener gets at most two seconds of what goes wrong."""
+"""A listener gets at most two seconds of a fault."""
 REFERENCE = b"\x00\x00\x00\x3d" * 24_000
 """A second of reference audio for Base checkpoints, which all sound alike to the benchmark's one."""
 

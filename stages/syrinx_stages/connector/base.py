@@ -183,7 +183,7 @@ class Progress(Struct, frozen=True):
 
     talker: Owner | None
     codec: Owner | None
-    """None: nobody has claimed it, or its part is done."""
+    """None: it is not claimed, or its part is done."""
     codes: Position
     audio: Position
     played: Position

@@ -196,7 +196,7 @@ class RedisConnector:
         """Reports the total number of frames delivered to each request's client, and trims the audio up to there.
 
         kept: by request, how many of the last frames before are not trimmed. spoken: by request, the frames of whole
-        segments that were delivered; nobody needs their codes.
+        segments that were delivered, whose codes are deleted.
 
         Only the last reports of a request are kept. A report is ignored if the number did not grow or the request is
         gone.

@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 SILENT_SECONDS = 5.0
 """A stream of which nothing comes for this long, and whose client has nothing left to play, is named."""
 STALL_SECONDS = 180.0
-"""A request without progress for this long has failed: a segment may take three attempts before it is heard."""
+"""A request without progress for this long has failed: a segment may take three attempts before it is sent."""
 DECODERS = 2
 """References decoded at the same time: each takes up to 100 MB."""
 WITHDRAW_SECONDS = RETRY_SECONDS

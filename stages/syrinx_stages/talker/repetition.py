@@ -27,7 +27,7 @@ class Repetition(StrEnum):
 
 
 class RepetitionDetector:
-    """The frames of one attempt, of which it knows the codes 0. Feed it each in order: with many rows it adds up.
+    """The frames of one attempt, of which it knows the codes 0. Feed it each in order.
 
     A loop is frames each of which has the code 0 of the frame a period before.
     """

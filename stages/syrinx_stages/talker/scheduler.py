@@ -39,11 +39,11 @@ class Row(Struct, kw_only=True):
     produced: int = 0
     """Frames of the stream: those that may be published."""
     withheld: int = 0
-    """Frames generated after them, of a segment that is checked before it is heard, or under suspicion."""
+    """Frames generated after them, of a segment that is checked before it is sent, or under suspicion."""
     in_flight: int = 0
     """Steps in flight that contain this row: frames being generated."""
     expected: int = 0
-    """Frames that a segment which is checked before it is heard usually has; 0 if frames are heard at once."""
+    """Frames that a segment which is checked before it is sent usually has; 0 if frames are sent at once."""
     is_opening: bool = False
     """Its next segment is not prefilled yet."""
     first_frame_at: float | None = None

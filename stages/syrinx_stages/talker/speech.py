@@ -79,7 +79,7 @@ class Take:
         self.frames.append(frame)
         if self.bounds is None:
             return self.release() if self.streams else []
-        # What follows is released with the end, so that nobody listens to speech that does not end.
+        # Further frames are released with the end only: speech without one is cut here.
         good = self._usual
         if self._repetition is not None:
             if (found := self._repetition.add(frame[0] | frame[1] << 8)) is not None:

@@ -1,6 +1,6 @@
 -- KEYS: requests, then for each report: playback, audio, codes and owners of its request; then keys whose life is extended
--- ARGV: retry, ttl, entry, number of reports, then for each: id, first audio id to keep, and the last id of codes that
---       nobody needs, or ''
+-- ARGV: retry, ttl, entry, number of reports, then for each: id, first audio id to keep, and the last id of codes to
+--       delete, or ''
 -- Deletes the codes up to an id, but not what is before the first frame: a voice's reference.
 local function delete_codes(stream, last)
   for _, entry in ipairs(redis.call('XRANGE', stream, '1', last)) do redis.call('XDEL', stream, entry[1]) end
