@@ -65,12 +65,12 @@ class Speaking:
         return self._registry.get_sample_value("syrinx_requests_total", {"task_type": TASK, "outcome": outcome}) or 0.0
 
     def faults(self, fault: str) -> float:
-        talker = self.stages.workers[0].metrics.registry
+        talker = self.stages.workers[-1].metrics.registry
         return talker.get_sample_value("syrinx_segment_faults_total", {"fault": fault}) or 0.0
 
 
 @contextlib.asynccontextmanager
-async def speaking(*missed: str, **api: bool) -> AsyncIterator[Speaking]:
+async def speaking(*missed: str, lead_limit_seconds: float = 8.0, **api: bool) -> AsyncIterator[Speaking]:
     registry = CollectorRegistry()
     config = StageConfig(
         pipeline="p",
@@ -80,7 +80,8 @@ async def speaking(*missed: str, **api: bool) -> AsyncIterator[Speaking]:
         gateway=GatewaySettings(max_queue_seconds=600.0),
         api=ApiConfig(**api),
     )
-    async with pipeline(talker_engine=missing(*missed), reading=READING) as stages:
+    async with pipeline(talkers=0, talker_engine=missing(*missed), reading=READING) as stages:
+        await stages.talker(lead_limit_seconds=lead_limit_seconds)
         service = GatewayService(config, [stages.connector()], Metrics(registry))
         await service.start()
         async with (
@@ -115,6 +116,15 @@ async def test_a_segment_that_no_attempt_ends_is_named() -> None:
         assert b"".join(base64.b64decode(each["audio"]) for each in deltas) == whole.content
         await until(lambda: speech.requests("incomplete") == 2, "the requests are counted")
         assert speech.faults("long") == 6
+
+
+@pytest.mark.virtual
+async def test_a_segment_beyond_the_lead_limit_is_checked_to_its_end() -> None:
+    """Its frames are no lead of a listener who waits for them: the stream would stand still until it is canceled."""
+    async with speaking("1.0", lead_limit_seconds=1.0) as speech:
+        await speech.say()
+        await until(lambda: speech.requests("stop") == 1, "the request is counted")
+    assert speech.faults("long") == 1
 
 
 async def test_events_tell_the_place_in_the_text() -> None:
