@@ -252,6 +252,7 @@ SENTENCES = [
     ("english", "€2.5 million, $1, £0.01", "two point five million euros, one dollar, zero pounds and one penny"),
     ("english", "1,234 of 12.5%", "one thousand two hundred thirty-four of twelve point five percent"),
     ("english", "In 1984, on March 3, 2024.", "In nineteen eighty-four, on March third, twenty twenty-four."),
+    ("english", "Between 1939 and 1945 it was closed.", "Between nineteen thirty-nine and nineteen forty-five it was closed."),
     ("english", "born on 3 May 1998", "born on the third of May nineteen ninety-eight"),
     ("english", "2024-03-05, 10:30", "March fifth, twenty twenty-four, ten thirty"),
     ("english", "9:05 am, 7:00 p.m., 7:00", "nine oh five am, seven p.m., seven o'clock"),
