@@ -486,8 +486,8 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
     def _report_fault(self, row: Stream, take: Take, is_retried: bool) -> None:
         assert take.fault is not None
         self.metrics[m.SEGMENT_FAULTS].labels(take.fault).inc()
-        then = "it is made again" if is_retried else "the best attempt is taken"
-        message = "request %s: segment %d of its text is wrong (%s) after %d frames: %s"
+        then = "it is retried" if is_retried else "the best attempt is sent"
+        message = "request %s: segment %d failed its check (%s) after %d frames: %s"
         number = row.speech.segment.number
         log.info(message, row.id, number, take.fault, take.length, then, extra=self.log_fields(row.id))
 

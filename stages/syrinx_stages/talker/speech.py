@@ -196,7 +196,7 @@ class Speech:
         return structs.replace(self._position, start=piece.start, end=piece.end, pause=piece.pause, is_whole=False)
 
     def close(self, reason: EndReason) -> Closed | None:
-        """Closes a take that has a fault, or that the engine has ended. Returns None if it is made again."""
+        """Closes a take that has a fault, or that the engine has ended. Returns None if it is retried."""
         take = self.take
         assert take is not None
         if reason is EndReason.LENGTH and take.length >= self._left:
