@@ -13,11 +13,14 @@ from syrinx_stages.model.codec_state import DecoderState
 from syrinx_stages.model.layers import pack_weights
 from syrinx_stages.runtime.engine import Limits
 
+MAX_FRAMES = 64
+"""Frames of all rows that are decoded at once. More are not quicker on a CPU, and each takes 2 MB of activations."""
+
 
 class EagerCodecEngine:
     """A `CodecEngine` for up to `max_resident` streams. `launch` computes the call; `read` returns its result.
 
-    Captures are free: a captured shape is only a shape that calls may be padded to.
+    Captures are free, and change nothing.
     """
 
     depth = 1
@@ -32,16 +35,14 @@ class EagerCodecEngine:
         self._codebooks = decoder.config.num_quantizers
         self.codebook_size = decoder.config.codebook_size
         self.prefill: Prefill | None = Prefill(decoder.context_frames, self._prefill, self._save, self._restore)
-        # Padding rows use one extra slot.
-        self._padding_slot = max_resident
-        self._state = decoder.new_state(max_resident + 1)
+        self._state = decoder.new_state(max_resident)
         self._free_slots = list(range(max_resident))
         self._slots: dict[str, int] = {}
         self.captured: set[CapturePair] = set()
         self.capture_costs: dict[CapturePair, CaptureCost] = {}
 
     def capture(self, shape: CapturePair) -> None:
-        """Allows calls to be padded to `shape`."""
+        """Records a shape."""
         self.captured.add(shape)
 
     def free_shapes(self, shapes: Iterable[CapturePair]) -> None:
@@ -64,31 +65,34 @@ class EagerCodecEngine:
         if slot is not None:
             self._free_slots.append(slot)
 
-    @torch.inference_mode()
     def launch(self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair) -> list[bytes]:
-        """Decodes the next frames of each request, padded to `shape`, and returns each request's 16-bit PCM.
+        """Decodes the next frames of each request, without padding, and returns each request's 16-bit PCM.
 
         The state advances only if the whole call succeeds.
         """
-        new_frames = [len(items) for items in codes]
-        padding = shape[0] - len(ids)
-        slots = torch.tensor(
-            [self._slots[request_id] for request_id in ids] + [self._padding_slot] * padding, device=self._device
-        )
-        # Padding rows get the length of the first row: with equal lengths the decoder takes a faster path.
-        lengths = torch.tensor(new_frames + new_frames[:1] * padding, device=self._device)
-        pcm, state = self._decoder(self._batch(codes, shape), lengths, self._state.gather(slots))
-        self._state.scatter_(slots, state)
-        samples = pcm[: len(ids)].float().mul(32767).round_().clamp_(-32768, 32767).to(torch.int16).cpu().numpy()
-        return [
-            row[: count * FAMILY.samples_per_frame].tobytes() for row, count in zip(samples, new_frames, strict=True)
-        ]
+        rows = max(1, MAX_FRAMES // max(map(len, codes)))
+        parts = [self._decode(ids[at : at + rows], codes[at : at + rows]) for at in range(0, len(ids), rows)]
+        for slots, state, _ in parts:
+            self._state.scatter_(slots, state)
+        return [pcm for *_, decoded in parts for pcm in decoded]
+
+    @torch.inference_mode()
+    def _decode(
+        self, ids: Sequence[str], codes: Sequence[Sequence[bytes]]
+    ) -> tuple[torch.Tensor, DecoderState, list[bytes]]:
+        """Returns the slots of some requests, their state after these frames, and the PCM of each."""
+        slots = torch.tensor([self._slots[request_id] for request_id in ids], device=self._device)
+        lengths = torch.tensor(list(map(len, codes)), device=self._device)
+        pcm, state = self._decoder(self._batch(codes), lengths, self._state.gather(slots))
+        samples = pcm.float().mul(32767).round_().clamp_(-32768, 32767).to(torch.int16).cpu().numpy()
+        sizes = [len(frames) * FAMILY.samples_per_frame for frames in codes]
+        return slots, state, [row[:size].tobytes() for row, size in zip(samples, sizes, strict=True)]
 
     @torch.inference_mode()
     def _prefill(self, request_id: str, codes: Sequence[bytes]) -> list[bytes]:
         slots = self._slot(request_id)
         lengths = torch.tensor([len(codes)], device=self._device)
-        state = self._decoder.prefill(self._batch([codes], (1, len(codes))), lengths, self._state.gather(slots))
+        state = self._decoder.prefill(self._batch([codes]), lengths, self._state.gather(slots))
         self._state.scatter_(slots, state)
         return [b""]
 
@@ -103,9 +107,9 @@ class EagerCodecEngine:
     def _slot(self, request_id: str) -> torch.Tensor:
         return torch.tensor([self._slots[request_id]], device=self._device)
 
-    def _batch(self, codes: Sequence[Sequence[bytes]], shape: CapturePair) -> torch.Tensor:
-        """Returns the codes of each row, with zeros for padding: [rows, frames, codebooks] int64."""
-        batch = np.zeros((*shape, self._codebooks), np.int64)
+    def _batch(self, codes: Sequence[Sequence[bytes]]) -> torch.Tensor:
+        """Returns the codes of each row, with zeros behind shorter ones: [rows, frames, codebooks] int64."""
+        batch = np.zeros((len(codes), max(map(len, codes)), self._codebooks), np.int64)
         for row, items in enumerate(codes):
             batch[row, : len(items)] = np.frombuffer(b"".join(items), "<i2").reshape(-1, self._codebooks)
         return torch.from_numpy(batch).to(self._device)
