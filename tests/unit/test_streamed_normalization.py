@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from support.spoken_forms import SENTENCES, SPOKEN
+from support.spoken_forms import SPOKEN
 from syrinx_stages.normalization.boundaries import MAX_PIECE
 from syrinx_stages.normalization.languages import languages
 from syrinx_stages.normalization.normalize import normalize
@@ -25,7 +25,6 @@ WORDS = {
     "korean": ("우리는", "그리고 갔다"),
 }
 CASES = [(language, written) for language, cases in SPOKEN.items() for written, _ in cases]
-CASES += [(language, written) for language, written, _ in SENTENCES]
 
 
 def cuts(text: str, chance: random.Random) -> Iterator[str]:
