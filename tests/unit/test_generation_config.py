@@ -15,17 +15,10 @@ from syrinx_stages.model.config import CheckpointError
 from syrinx_stages.model.describe import Description, describe
 
 OFFICIAL = {
-    "do_sample": True,
-    "repetition_penalty": 1.05,
-    "temperature": 0.9,
-    "top_p": 1.0,
-    "top_k": 50,
-    "subtalker_dosample": True,
-    "subtalker_temperature": 0.9,
-    "subtalker_top_p": 1.0,
-    "subtalker_top_k": 50,
+    "do_sample": True, "temperature": 0.9, "top_p": 1.0, "top_k": 50, "repetition_penalty": 1.05,
+    "subtalker_dosample": True, "subtalker_temperature": 0.9, "subtalker_top_p": 1.0, "subtalker_top_k": 50,
     "max_new_tokens": 8192,
-}
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -88,9 +81,7 @@ def test_limit_of_the_model_bounds_the_default(directory: Path) -> None:
     ("field", "value"),
     [
         ("temperature", -1),
-        ("temperature", "hot"),
         ("top_k", -1),
-        ("top_k", 1.5),
         ("top_p", 0),
         ("top_p", 1.1),
         ("repetition_penalty", 0),
