@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from syrinx_operator.commands.bench.load import Limit, Script, poisson
 from syrinx_operator.commands.bench.stats import Arrival, Outcome, PlaybackRecorder, simulate, summarize
-from syrinx_stages.contract.silence import first_audible
 
 SECOND = 24_000
 
@@ -67,14 +66,6 @@ def test_chunk_boundaries_do_not_matter(data, cuts):
     assert (played is None) == (expected is None) == (len(data) < 2)
     if expected:
         assert (played.ttfa, played.duration) == (expected.ttfa, expected.duration)
-
-
-def test_the_first_audible_sample_is_at_minus_50_decibels():
-    samples = np.array([0, 103, -103, 104], dtype="<i2")
-    assert first_audible(samples.tobytes()) == 3
-    assert first_audible(np.array([0, -32768], dtype="<i2").tobytes()) == 1
-    assert first_audible(samples[:3].tobytes()) is None
-    assert first_audible(b"") is None
 
 
 def test_a_point_counts_completed_and_failed_requests():

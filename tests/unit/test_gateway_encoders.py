@@ -87,7 +87,7 @@ def test_telephony_formats_are_8_bits_at_8_khz(audio_format: AudioFormat, law: s
 
 
 @pytest.mark.parametrize("audio_format", AudioFormat)
-@pytest.mark.parametrize(("rate", "speed"), [(None, 1.0), (16_000, 1.0), (None, 1.3), (48_000, 0.7)])
+@pytest.mark.parametrize(("rate", "speed"), [(None, 1.0), (16_000, 1.0), (None, 1.3), (48_000, 0.7), (None, 4.0)])
 def test_bytes_do_not_depend_on_the_chunks(audio_format: AudioFormat, rate: int | None, speed: float):
     audio = options(audio_format, rate, speed)
     assert b"".join(streamed(audio)) == b"".join(streamed(audio, frames=7))

@@ -58,14 +58,3 @@ def test_position_of_speech_scales_with_the_speed():
 def test_any_length_at_any_speed(length: int, speed: float):
     out = stretch(np.random.default_rng(length).integers(-32768, 32767, length).astype("<i2").tobytes(), speed)
     assert len(out) == 2 * round(length / speed)
-
-
-@pytest.mark.parametrize("speed", SPEEDS)
-def test_the_division_of_the_input_does_not_matter(speed: float):
-    generator = np.random.default_rng(1)
-    original = (voice(1, 150) + generator.normal(0, 300, FAMILY.sample_rate)).astype("<i2")
-    stretcher = TimeStretcher(speed)
-    cuts = np.sort(generator.integers(0, len(original), 40))
-    parts = [stretcher.feed(part) for part in np.split(original, cuts)]
-    assert np.concatenate([*parts, stretcher.finish()]).tobytes() == stretch(original.tobytes(), speed)
-    assert sum(map(len, parts)) > (len(original) - 0.1 * FAMILY.sample_rate) / speed, "it is returned without delay"
