@@ -9,8 +9,10 @@ from safetensors.torch import load_file, save_file
 
 from support import talker_recipe as recipe
 from support.talker import weights
+from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.messages import TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.model.config import CheckpointError
+from syrinx_stages.model.config import CheckpointError, read_model_config, read_speech_tokenizer_config
 from syrinx_stages.model.layers import checkpoint_tensors
 
 KIND = ("custom_voice", "1b7")
@@ -117,3 +119,11 @@ def test_codec_decoder_loads(tmp_path: Path) -> None:
     expected = load_file(recipe.VOICE / "speech_tokenizer" / "model.safetensors")
     name = "decoder.pre_conv.conv.weight"
     assert torch.equal(dict(checkpoint_tensors(decoder, "decoder"))[name].target, expected[name].float())
+
+
+def test_the_bundled_checkpoint_belongs_to_the_family() -> None:
+    config, tokenizer = read_model_config(recipe.VOICE), read_speech_tokenizer_config(recipe.VOICE)
+    facts = (config.model_type, config.talker_config.num_code_groups, tokenizer.output_sample_rate)
+    assert facts == (FAMILY.name, FAMILY.code_groups, FAMILY.sample_rate)
+    assert tokenizer.decoder_config.samples_per_frame == FAMILY.samples_per_frame
+    assert set(FAMILY.task_types) == set(TaskType)

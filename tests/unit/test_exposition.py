@@ -10,7 +10,7 @@ from prometheus_client.exposition import choose_encoder
 
 from syrinx_stages.contract import metrics as contract
 from syrinx_stages.runtime.exposition import Exposition
-from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.metrics import Metrics, rows_label
 
 OPENMETRICS = "application/openmetrics-text"
 FORMATS = ["", "text/plain; version=0.0.4", OPENMETRICS, f"{OPENMETRICS}; version=1.0.0"]
@@ -84,3 +84,31 @@ def test_labels_of_the_process_are_sorted_among_those_of_the_series():
     text = Exposition(metrics, {"pipeline": "demo", "track": "canary"}).encode("")[0].decode()
     assert 'syrinx_ttfa_seconds_sum{pipeline="demo",task_type="Base",track="canary"} 0.06\n' in text
     assert 'syrinx_ttfa_seconds_bucket{le="+Inf",pipeline="demo",task_type="Base",track="canary"} 1.0\n' in text
+
+
+def test_a_histogram_has_the_buckets_of_the_contract():
+    metrics = Metrics(CollectorRegistry())
+    metrics[contract.TTFA].labels("Base").observe(0.06)
+    exported = Exposition(metrics).encode("")[0].decode()
+    for edge in contract.TTFA_BUCKETS:
+        count = 1.0 if edge >= 0.06 else 0.0
+        assert f'{{le="{edge}",task_type="Base"}} {count}' in exported
+
+
+def test_only_accessed_families_are_exported():
+    metrics = Metrics(CollectorRegistry())
+    metrics[contract.LIVE_STREAMS]
+    exported = Exposition(metrics).encode("")[0].decode()
+    assert "syrinx_live_streams 0.0" in exported
+    assert "syrinx_queue_length" not in exported
+    assert "_created" not in exported
+
+
+def test_every_metric_of_the_contract_belongs_to_a_stage():
+    metrics = {value for value in vars(contract).values() if isinstance(value, contract.Metric)}
+    assert metrics == {metric for families in contract.BY_STAGE.values() for metric in families}
+
+
+@pytest.mark.parametrize(("rows", "label"), [(1, "1"), (3, "4"), (8, "8"), (256, "256"), (257, "+Inf")])
+def test_rows_are_rounded_up_to_a_bucket(rows: int, label: str):
+    assert rows_label(rows) == label
