@@ -7,13 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from syrinx_stages.normalization.plain import has_words
-from syrinx_stages.normalization.segments import (
-    CLAUSE_SECONDS,
-    PARAGRAPH_SECONDS,
-    SENTENCE_SECONDS,
-    Divided,
-    divide,
-)
+from syrinx_stages.normalization.segments import CLAUSE_SECONDS, PARAGRAPH_SECONDS, SENTENCE_SECONDS, Divided, divide
 
 MAX_SIZE = 300
 

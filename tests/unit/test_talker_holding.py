@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.talker.holding import (
-    CHECK_SECONDS,
-    HELD_FRAMES,
-    HELD_LEAD_SECONDS,
-    MAX_BATCH,
-    Holder,
-    Holding,
-)
+from syrinx_stages.talker.holding import CHECK_SECONDS, HELD_FRAMES, HELD_LEAD_SECONDS, MAX_BATCH, Holder, Holding
 
 NOW = 1000.0
 FRAME = FAMILY.frame_seconds
