@@ -116,9 +116,6 @@ def test_a_number_without_end_waits_for_a_bounded_text() -> None:
 def test_the_language_is_that_of_the_text_so_far() -> None:
     text = "Das ist die Zahl 5. And this is the number 5."
     assert spoken(list(text), ("english", "german")) == "Das ist die Zahl fünf. And this is the number five."
-    assert spoken(["我有3只狗"], ALL) == "我有三只狗"
-    assert spoken(["3 koiraa, 5."], ["finnish"]) == "3 koiraa, 5."
-    assert spoken(["3 dogs"], []) == "3 dogs"
 
 
 def test_characters_of_the_spoken_text_are_those_of_the_written_one() -> None:
@@ -130,9 +127,6 @@ def test_characters_of_the_spoken_text_are_those_of_the_written_one() -> None:
     assert ends == sorted(ends)
     assert (ends[0], ends[-1]) == (0, 27)
     assert normalizer.written_end(said.index("five")) == len("It costs ")
-    assert (
-        normalizer.written_end(said.index("fifty"))
-        == normalizer.written_end(said.index(" in"))
-        == len("It costs $5.50")
-    )
+    for word in ("fifty", " in"):
+        assert normalizer.written_end(said.index(word)) == len("It costs $5.50")
     assert normalizer.written_end(said.index("Yes") + 1) == len("It costs $5.50 in 2024. Y")
