@@ -1,4 +1,4 @@
-"""Training runs: skipped updates, learning rates. `test_chain.py` resumes runs."""
+"""Training runs: resuming, skipped updates."""
 
 from pathlib import Path
 
@@ -27,6 +27,14 @@ def test_updates_with_non_finite_gradients_are_skipped(tmp_path: Path, factor: f
 
     assert weights_after(tmp_path, [0, 1, 2, 3]) == weights_after(tmp_path, [0, 1, 3])
     assert weights_after(tmp_path, [0, 1]) != weights_after(tmp_path, [0, 1, 3])
+
+
+def test_new_run_resumes_from_the_saved_step(tmp_path: Path) -> None:
+    run = new(tmp_path, nn.Parameter(torch.ones(3)))
+    run.step, run.data_position = 7, {"epoch": 2, "first": 5}
+    run.save()
+    resumed = new(tmp_path, nn.Parameter(torch.ones(3)))
+    assert (resumed.step, resumed.data_position) == (7, {"epoch": 2, "first": 5})
 
 
 def test_learning_rate_does_not_depend_on_the_steps_until_it_decays() -> None:
