@@ -5,7 +5,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from support.charts import CHARTS, MONITORING, ROOT, is_hook, objects, of_kind, one, parsed, pods, rendered, validate
+from support.charts import CHARTS, MONITORING, ROOT, is_hook, objects, of_kind, one, parsed, rendered, validate
 from support.rbac import PROXY_RBAC_RULES, RBAC_RULES
 from syrinx_operator import __version__
 from syrinx_operator.cluster.config import options
@@ -332,7 +332,7 @@ def test_the_notes_explain_the_first_steps():
 def test_the_test_pod_may_only_create_pipelines():
     hooks = [manifest for manifest in objects("syrinx") if is_hook(manifest)]
     assert rules_of(of_kind(hooks, "Role")) == {("syrinx.dev", "ttspipelines", "create")}
-    assert len(pods(hooks)) == 1
+    pod = one(hooks, "Pod")
     # The stages' NetworkPolicies must not take it for the operator.
-    assert pods(hooks)[0]["metadata"]["labels"]["app.kubernetes.io/name"] != "syrinx-operator"
+    assert pod["metadata"]["labels"]["app.kubernetes.io/name"] != "syrinx-operator"
     assert not any(is_hook(manifest) for manifest in objects("syrinx", {"tests": {"enabled": False}}))

@@ -146,9 +146,6 @@ def test_aliases_are_configurable():
     assert parsed(api=api).request.voice == "vivian"
     assert refused(api=api, voice="alloy").param == "voice"
     assert refused(api=api, model="tts-1").status == 404
-
-
-def test_an_alias_can_be_the_default_voice():
     api = ApiConfig(voice_aliases={"default": "ryan"})
     assert parsed(api=api).request.voice == parsed(api=api, voice="default").request.voice == "ryan"
     assert Catalog(CUSTOM, "m", api).voice_list()["default"] == "ryan"
@@ -190,9 +187,12 @@ def test_fields_of_other_servers_clients_are_honored_or_named_in_a_warning():
 KEPT = KeptVoice(id="voice_1", owner="", name="Anna", created_at=1, consent="cons_1", transcript="Okay.")
 
 
-def test_a_kept_voice_brings_its_reference_and_its_transcript():
-    request = parsed(BASE, kept=KEPT, voice="anna").request
-    assert (request.voice, request.has_reference, request.reference_text) == (None, True, "Okay.")
+@pytest.mark.parametrize("voice", [{"kept": KEPT, "voice": "anna"}, {"ref_audio": "QUJD", "ref_text": "Okay."}])
+def test_a_clone_has_a_reference_and_its_transcript_and_streams_its_text(voice: dict[str, Any]):
+    """That of the request, or of a kept voice."""
+    request = parsed(BASE, **voice).request
+    assert (request.task_type, request.voice) == (TaskType.BASE, None)
+    assert (request.has_reference, request.reference_text) == (True, "Okay.")
     assert (request.x_vector_only, request.non_streaming_text) == (False, False)
 
 
@@ -201,6 +201,7 @@ def test_a_kept_voice_without_a_transcript_is_an_x_vector():
     for kept, fields in ((alone, {}), (alone, {"x_vector_only_mode": True}), (KEPT, {"x_vector_only_mode": True})):
         request = parsed(BASE, kept=kept, voice="anna", **fields).request
         assert (request.has_reference, request.x_vector_only, request.reference_text) == (True, True, None)
+    assert parsed(BASE, ref_audio="QUJD", x_vector_only_mode=True).request.x_vector_only
 
 
 def test_the_limit_of_a_text_is_that_of_the_resource_and_of_its_delivery():
@@ -230,13 +231,6 @@ def test_texts_are_normalized_if_the_request_the_resource_or_the_checkpoint_says
     assert parsed(api=ApiConfig(normalize=True), language="Chinese").request.languages == ("chinese",)
     assert parsed(normalize=True, language="english").request.languages == ("english",)
     assert describe("bundled").normalize
-
-
-def test_clone_streams_its_text_by_default():
-    request = parsed(BASE, ref_audio="QUJD", ref_text="What it says.").request
-    assert (request.task_type, request.has_reference, request.reference_text) == (TaskType.BASE, True, "What it says.")
-    assert not request.non_streaming_text
-    assert parsed(BASE, ref_audio="QUJD", x_vector_only_mode=True).request.x_vector_only
 
 
 @pytest.mark.parametrize(

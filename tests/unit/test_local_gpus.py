@@ -23,34 +23,29 @@ def processes(talker: TalkerSpec, codec: CodecSpec, **spec: Any) -> list[StagePr
     return plan_local(pipeline, "1")
 
 
-def placed(gpus: int, talkers: int, codecs: int) -> dict[str, str]:
-    plan = processes(TalkerSpec(device="cuda", replicas=talkers), CodecSpec(device="cuda", replicas=codecs))
-    return {name: ",".join(chosen) for name, chosen in place(plan, GPUS[:gpus]).items()}
+CUDA = CodecSpec(device="cuda")
+ON_VLLM = TalkerSpec(device="cuda", engine="vllm", vllm=VllmSpec(tensor_parallel_size=2))
+
+
+def on_gpus(talkers: int, codecs: int, **spec: Any) -> list[StageProcess]:
+    return processes(TalkerSpec(device="cuda", replicas=talkers), CodecSpec(device="cuda", replicas=codecs), **spec)
 
 
 @pytest.mark.parametrize(
-    ("gpus", "talkers", "codecs", "expected"),
+    ("gpus", "plan", "expected"),
     [
-        (2, 1, 1, {"talker-0": "GPU-a", "codec-0": "GPU-b"}),
-        (2, 2, 2, {"talker-0": "GPU-a", "talker-1": "GPU-b", "codec-0": "GPU-a", "codec-1": "GPU-b"}),
-        (4, 3, 1, {"talker-0": "GPU-a", "talker-1": "GPU-b", "talker-2": "GPU-c", "codec-0": "GPU-d"}),
-        (1, 1, 1, {"talker-0": "GPU-a", "codec-0": "GPU-a"}),
+        (2, on_gpus(1, 1), {"talker-0": "a", "codec-0": "b"}),
+        (2, on_gpus(2, 2), {"talker-0": "a", "talker-1": "b", "codec-0": "a", "codec-1": "b"}),
+        (4, on_gpus(3, 1), {"talker-0": "a", "talker-1": "b", "talker-2": "c", "codec-0": "d"}),
+        (1, on_gpus(1, 1), {"talker-0": "a", "codec-0": "a"}),
+        (3, processes(ON_VLLM, CUDA), {"talker-0": "ab", "codec-0": "c"}),
+        (1, processes(ON_VLLM, CUDA), {}),
+        (2, on_gpus(2, 1, topology="Colocated"), {"talker-0": "a", "talker-1": "b"}),
     ],
 )
-def test_processes_take_gpus_in_turn(gpus: int, talkers: int, codecs: int, expected: dict[str, str]) -> None:
-    assert placed(gpus, talkers, codecs) == expected
-
-
-def test_a_talker_on_vllm_gets_the_gpus_of_its_tensor_parallelism() -> None:
-    talker = TalkerSpec(device="cuda", engine="vllm", vllm=VllmSpec(tensor_parallel_size=2))
-    plan = processes(talker, CodecSpec(device="cuda"))
-    assert place(plan, GPUS[:3]) == {"talker-0": ("GPU-a", "GPU-b"), "codec-0": ("GPU-c",)}
-    assert place(plan, GPUS[:1]) == {}
-
-
-def test_both_stages_of_a_colocated_process_use_its_gpu() -> None:
-    plan = processes(TalkerSpec(device="cuda", replicas=2), CodecSpec(), topology="Colocated")
-    assert place(plan, GPUS[:2]) == {"talker-0": ("GPU-a",), "talker-1": ("GPU-b",)}
+def test_processes_take_gpus_in_turn(gpus: int, plan: list[StageProcess], expected: dict[str, str]) -> None:
+    """One each; a talker on vLLM those of its tensor parallelism, and both stages of a colocated process its own."""
+    assert place(plan, "abcd"[:gpus]) == {name: tuple(chosen) for name, chosen in expected.items()}
 
 
 def test_the_processes_of_each_gpu_are_shown_and_an_idle_one_is_a_warning() -> None:
@@ -62,7 +57,7 @@ def test_the_processes_of_each_gpu_are_shown_and_an_idle_one_is_a_warning() -> N
 
 async def test_processes_with_a_gpu_each_need_no_multi_process_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    plan = processes(TalkerSpec(device="cuda"), CodecSpec(device="cuda"))
+    plan = on_gpus(1, 1)
     alone, together = place(plan, GPUS[:2]), place(plan, GPUS[:1])
     assert (is_shared(alone), is_shared(together)) == (False, True)
     events: list[Event] = []
