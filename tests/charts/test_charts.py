@@ -26,16 +26,12 @@ VALUES = {
         "fullnameOverride": "speaker",
         "imagePullSecrets": [{"name": "registry"}],
         "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
-        "podAnnotations": {"a.b/c": "d"},
-        "podLabels": {"team": "voice"},
-        "commonLabels": {"cost": "centre"},
+        "podAnnotations": {"a.b/c": "d"}, "podLabels": {"team": "voice"}, "commonLabels": {"cost": "centre"},
         "priorityClassName": "high",
         "nodeSelector": {"kubernetes.io/arch": "amd64"},
         "tolerations": [{"key": "spot", "operator": "Exists"}],
         "affinity": {"nodeAffinity": {}},
-        "topologySpreadConstraints": [
-            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}
-        ],
+        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}],
         "serviceAccount": {"annotations": {"a.b/role": "c"}},
         "dashboards": {"annotations": {"grafana_folder": "Syrinx"}},
         "prometheus": {
@@ -50,7 +46,7 @@ VALUES = {
         **{part: {"enabled": False} for part in ("networkPolicy", "dashboards", "tests", "serviceMonitor")},
         **{part: {"enabled": False} for part in ("podMonitor", "prometheusRule")},
     },
-}
+}  # fmt: skip
 (DEFINITION,) = parsed((ROOT / "crds" / "ttspipelines.syrinx.dev.yaml").read_text())
 EVERY = pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 

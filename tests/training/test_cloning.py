@@ -118,16 +118,9 @@ def expected_inputs(
 ) -> Tensor:
     """Returns the inputs of the service. after: the text of the reference, whose codes `voice` has."""
     request = SpeechRequest(
-        id="",
-        accepted_at=0.0,
-        text=text,
-        task_type=TaskType.BASE,
-        language="english",
-        has_reference=True,
-        x_vector_only=not after,
-        reference_text=after or None,
-        non_streaming_text=not streaming,
-    )
+        id="", accepted_at=0.0, text=text, task_type=TaskType.BASE, language="english", has_reference=True,
+        x_vector_only=not after, reference_text=after or None, non_streaming_text=not streaming,
+    )  # fmt: skip
     prompt = embed(talker, builder.build(request, voice))
     rows = torch.stack([prompt.text_row(index) for index in range(len(codes))])
     return torch.cat((prompt.embeds, talker.embed_frame(codes) + rows))

@@ -26,24 +26,13 @@ def conv(in_channels: int, outputs: int, taps: int = 1, dtype: torch.dtype = tor
 def convs(dtype: torch.dtype) -> list[Conv]:
     """Returns the convolutions of the official decoder, one of each kind, and unusual sizes."""
     return [
-        conv(512, 1024, 3, dtype),
-        conv(1024, 512, dtype=dtype),
-        conv(512, 3072, dtype=dtype, norm=512),
-        conv(1024, 512, dtype=dtype),
-        conv(512, 1024, dtype=dtype, norm=512, gated=True),
-        conv(1024, 2048, dtype=dtype, upsampling=2),
-        conv(1024, 4096, dtype=dtype, gelu=True),
-        conv(4096, 1024, dtype=dtype),
-        conv(1024, 1536, 7, dtype),
-        conv(1536, 6144, 2, dtype, upsampling=8),
-        conv(768, 768, 7, dtype, dilation=9),
-        conv(384, 384, 7, dtype),
-        conv(384, 768, 2, dtype, upsampling=4),
-        conv(192, 192, 7, dtype),
-        conv(96, 96, 7, dtype),
-        conv(48, 16, dtype=dtype),
-        conv(8192, 16_384, 2, dtype),
-    ]
+        conv(512, 1024, 3, dtype), conv(1024, 512, dtype=dtype), conv(512, 3072, dtype=dtype, norm=512),
+        conv(1024, 512, dtype=dtype), conv(512, 1024, dtype=dtype, norm=512, gated=True),
+        conv(1024, 2048, dtype=dtype, upsampling=2), conv(1024, 4096, dtype=dtype, gelu=True),
+        conv(4096, 1024, dtype=dtype), conv(1024, 1536, 7, dtype), conv(1536, 6144, 2, dtype, upsampling=8),
+        conv(768, 768, 7, dtype, dilation=9), conv(384, 384, 7, dtype), conv(384, 768, 2, dtype, upsampling=4),
+        conv(192, 192, 7, dtype), conv(96, 96, 7, dtype), conv(48, 16, dtype=dtype), conv(8192, 16_384, 2, dtype),
+    ]  # fmt: skip
 
 
 @each_gpu

@@ -115,16 +115,9 @@ class Stream:
 
         self.listener = Listener(request, self.began, 1.0, metrics, outcomes.open(request, self.began))
         self.stream = SpeechStream(
-            request,
-            self._queue,
-            self.listener,
-            5.0,
-            report_playback=lambda *_: None,
-            on_end=lambda: None,
-            check=no_failure,
-            storage_full=lambda: None,
-            refusal=internal_error,
-        )
+            request, self._queue, self.listener, 5.0, report_playback=lambda *_: None, on_end=lambda: None,
+            check=no_failure, storage_full=lambda: None, refusal=internal_error,
+        )  # fmt: skip
         self._audio = self.stream.audio()
         self._frames = 0
 

@@ -21,13 +21,9 @@ from syrinx_stages.model.describe import Description, describe
 from syrinx_stages.runtime.errors import StartError
 
 CUSTOM = Description(
-    task_type=TaskType.CUSTOM_VOICE,
-    size="1b7",
-    voices=("vivian", "ryan"),
-    languages=("auto", "english", "chinese"),
-    supports_instructions=True,
-    max_positions=32_768,
-)
+    task_type=TaskType.CUSTOM_VOICE, size="1b7", voices=("vivian", "ryan"), languages=("auto", "english", "chinese"),
+    supports_instructions=True, max_positions=32_768,
+)  # fmt: skip
 DESIGN = msgspec.structs.replace(CUSTOM, task_type=TaskType.VOICE_DESIGN, voices=())
 BASE = msgspec.structs.replace(CUSTOM, task_type=TaskType.BASE, voices=(), supports_instructions=False)
 DEFAULTS = ApiConfig()
@@ -70,21 +66,10 @@ def test_defaults():
 
 def test_every_field_has_an_effect():
     changed = {
-        "voice": "Ryan",
-        "instructions": "Whisper.",
-        "response_format": "pcm",
-        "language": "English",
-        "non_streaming_mode": False,
-        "max_new_tokens": 7,
-        "seed": 5,
-        "temperature": 0.5,
-        "top_k": 3,
-        "top_p": 0.4,
-        "repetition_penalty": 1.2,
-        "subtalker_temperature": 0,
-        "subtalker_top_k": 9,
-        "subtalker_top_p": 0.8,
-    }
+        "voice": "Ryan", "instructions": "Whisper.", "response_format": "pcm", "language": "English",
+        "non_streaming_mode": False, "max_new_tokens": 7, "seed": 5, "temperature": 0.5, "top_k": 3, "top_p": 0.4,
+        "repetition_penalty": 1.2, "subtalker_temperature": 0, "subtalker_top_k": 9, "subtalker_top_p": 0.8,
+    }  # fmt: skip
     request = parsed(**changed).request
     assert (request.voice, request.instructions, request.language) == ("ryan", "Whisper.", "english")
     assert (request.non_streaming_text, request.max_frames, request.seed) == (False, 7, 5)

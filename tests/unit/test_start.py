@@ -40,14 +40,10 @@ def test_the_settings_file_overrides_only_the_settings_it_has(
     tmp_path: Path, stage: str, values: dict[str, object], settings: object
 ) -> None:
     config = load(
-        tmp_path,
-        stage,
-        settings_file=settings_file(tmp_path, {"settings": values, "generation": 7}),
-        settings_generation=9,
-        talker={"max_num_seqs": 8, "lead_limit_seconds": 3.0},
-        codec={"chunk_ramp": [1, 2]},
+        tmp_path, stage, settings_file=settings_file(tmp_path, {"settings": values, "generation": 7}),
+        settings_generation=9, talker={"max_num_seqs": 8, "lead_limit_seconds": 3.0}, codec={"chunk_ramp": [1, 2]},
         gateway={"max_queue_seconds": 4.0},
-    )
+    )  # fmt: skip
     assert (getattr(config, stage), config.settings_generation) == (settings, 7)
 
 
