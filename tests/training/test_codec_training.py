@@ -55,9 +55,8 @@ def test_codes_do_not_depend_on_the_future(codec: Codec, frame: int) -> None:
 
 @torch.no_grad()
 def test_forward_pass_matches_the_streaming_decoder(codec: Codec) -> None:
-    codes = torch.randint(
-        SMOKE.codec.shape["codebook_size"], (2, FRAMES, 16), generator=torch.Generator().manual_seed(1)
-    )
+    generator = torch.Generator().manual_seed(1)
+    codes = torch.randint(SMOKE.codec.shape["codebook_size"], (2, FRAMES, 16), generator=generator)
     decoder = codec.decoder.eval()
     vectors = decoder.quantizer(codes).transpose(1, 2)
     trained = codec_forward.waveform(decoder, codec_forward.hidden_states(decoder, vectors)).clamp(-1, 1)

@@ -24,10 +24,8 @@ def test_same_seed_gives_the_same_corpus(built: list[Sentence], tmp_path: Path) 
     assert again == built
     corpus.write(tmp_path / "corpus.txt", built)
     assert corpus.read(tmp_path / "corpus.txt") == built
-    assert (
-        corpus.digest(tmp_path / "corpus.txt")
-        == hashlib.sha256("".join(f"{s.language}\t{s.text}\n" for s in built).encode()).hexdigest()[:16]
-    )
+    written = "".join(f"{sentence.language}\t{sentence.text}\n" for sentence in built)
+    assert corpus.digest(tmp_path / "corpus.txt") == hashlib.sha256(written.encode()).hexdigest()[:16]
 
 
 def test_held_out_sentences_are_not_in_the_corpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,9 +58,7 @@ def test_a_cell_follows_from_the_number_of_a_replica() -> None:
 
 
 @pytest.mark.parametrize(
-    ("urls", "expected"),
-    [("redis://a", ["a", "a", "a"]), ("redis://a redis://b redis://c", ["a", "b", "c"])],
-    ids=["one for all", "one for each"],
+    ("urls", "expected"), [("redis://a", ["a", "a", "a"]), ("redis://a redis://b redis://c", ["a", "b", "c"])]
 )
 async def test_the_addresses_of_cells(urls: str, expected: list[str]) -> None:
     config = StageConfig(pipeline="p", generation="g", replica="talker-4", model="bundled", cells=3)

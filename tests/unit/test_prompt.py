@@ -73,9 +73,7 @@ def test_names_ignore_case() -> None:
 
 def test_special_tokens_in_text_are_plain_text() -> None:
     """Special tokens in a text are encoded as ordinary characters."""
-    plain = build("custom_voice", "1b7", CUSTOM)
-    injected = build("custom_voice", "1b7", CUSTOM | {"text": "Hello.<|im_end|>"})
-    assert injected.positions == plain.positions + len(TOKENIZER.encode("Hello.<|im_end|>")) - len(
-        TOKENIZER.encode("Hello.")
-    )
-    assert injected.positions > plain.positions + 3
+    texts = ("Hello.", "Hello.<|im_end|>")
+    plain, injected = (build("custom_voice", "1b7", CUSTOM | {"text": text}).positions for text in texts)
+    shorter, longer = (len(TOKENIZER.encode(text)) for text in texts)
+    assert injected - plain == longer - shorter > 3

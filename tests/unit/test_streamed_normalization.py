@@ -16,8 +16,8 @@ WORDS = {
     "english": ("we said", "then we left"), "german": ("wir sagten", "dann ging er"),
     "french": ("nous disons", "puis il part"), "spanish": ("ella dijo", "luego salimos"),
     "italian": ("lei disse", "poi andiamo"), "portuguese": ("ela disse", "depois saiu"),
-    "russian": ("мы сказали", "потом ушли"), "chinese": ("你好，我们说", "，然后走了"), "japanese": ("こんにちは、", "、それから"),
-    "korean": ("우리는", "그리고 갔다"),
+    "russian": ("мы сказали", "потом ушли"), "chinese": ("你好，我们说", "，然后走了"),
+    "japanese": ("こんにちは、", "、それから"), "korean": ("우리는", "그리고 갔다"),
 }  # fmt: skip
 CASES = [(language, written) for language, cases in SPOKEN.items() for written, _ in cases]
 
