@@ -22,6 +22,10 @@ def settings_file(tmp_path: Path, content: object) -> str:
     return str(path)
 
 
+def test_a_configured_name_overrides_the_pod_name(tmp_path: Path) -> None:
+    assert load(tmp_path, replica="talker-0").replica == "talker-0"
+
+
 @pytest.mark.parametrize("environment", [{}, {"POD_NAME": ""}])
 def test_refuses_to_start_without_a_name(tmp_path: Path, environment: dict[str, str]) -> None:
     with pytest.raises(StartError, match=r"config\.json: replica: .*POD_NAME"):
@@ -59,8 +63,7 @@ def test_settings_of_a_newer_operator_are_ignored_and_named_in_the_log(
 
 def test_a_missing_settings_file_keeps_the_configuration_and_an_unreadable_one_is_an_error(tmp_path: Path) -> None:
     settings = {"settings_file": str(tmp_path / "none"), "settings_generation": 9, "talker": {"max_num_seqs": 2}}
-    config = load(tmp_path, replica="talker-0", **settings)
-    assert config.replica == "talker-0", "not the pod's name"
+    config = load(tmp_path, **settings)
     with pytest.raises(StartError, match=f"cannot read {tmp_path}: Is a directory"):
         load(tmp_path, settings_file=str(tmp_path))
     assert (config.talker.max_num_seqs, config.settings_generation) == (2, 9)
