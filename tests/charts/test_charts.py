@@ -5,7 +5,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from support.charts import CHARTS, MONITORING, ROOT, is_hook, objects, of_kind, one, parsed, pods, rendered, validate
+from support.charts import CHARTS, MONITORING, ROOT, is_hook, objects, of_kind, one, parsed, rendered, validate
 from support.rbac import PROXY_RBAC_RULES, RBAC_RULES
 from syrinx_operator import __version__
 from syrinx_operator.cluster.config import options
@@ -26,16 +26,12 @@ VALUES = {
         "fullnameOverride": "speaker",
         "imagePullSecrets": [{"name": "registry"}],
         "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
-        "podAnnotations": {"a.b/c": "d"},
-        "podLabels": {"team": "voice"},
-        "commonLabels": {"cost": "centre"},
+        "podAnnotations": {"a.b/c": "d"}, "podLabels": {"team": "voice"}, "commonLabels": {"cost": "centre"},
         "priorityClassName": "high",
         "nodeSelector": {"kubernetes.io/arch": "amd64"},
         "tolerations": [{"key": "spot", "operator": "Exists"}],
         "affinity": {"nodeAffinity": {}},
-        "topologySpreadConstraints": [
-            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}
-        ],
+        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}],
         "serviceAccount": {"annotations": {"a.b/role": "c"}},
         "dashboards": {"annotations": {"grafana_folder": "Syrinx"}},
         "prometheus": {
@@ -50,7 +46,7 @@ VALUES = {
         **{part: {"enabled": False} for part in ("networkPolicy", "dashboards", "tests", "serviceMonitor")},
         **{part: {"enabled": False} for part in ("podMonitor", "prometheusRule")},
     },
-}
+}  # fmt: skip
 (DEFINITION,) = parsed((ROOT / "crds" / "ttspipelines.syrinx.dev.yaml").read_text())
 EVERY = pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 
@@ -86,14 +82,10 @@ def environment(values):
 
 
 @pytest.mark.parametrize("chart", ["syrinx", "syrinx-crds"])
-def test_helm_lint_reports_no_errors(chart):
+def test_charts_pass_helm_lint_and_have_the_version_of_the_project(chart):
     report = helm_python.lint(CHARTS / chart, strict=True)
     assert report["errors"] == []
     assert [found["error"] for found in report["messages"]] == ["icon is recommended"]
-
-
-@pytest.mark.parametrize("chart", ["syrinx", "syrinx-crds"])
-def test_chart_versions_match_the_project(chart):
     metadata = yaml.safe_load((CHARTS / chart / "Chart.yaml").read_text())
     assert metadata["version"] == metadata["appVersion"] == __version__
     assert metadata["kubeVersion"] == f">={OLDEST}-0"
@@ -106,10 +98,8 @@ def test_artifact_hub_annotations_are_correct():
     assert images == {"redis": known["SYRINX_REDIS_IMAGE"]}, "the other images are not published"
     (crd,) = yaml.safe_load(declared["artifacthub.io/crds"])
     assert crd["name"] == DEFINITION["metadata"]["name"]
-    assert (crd["kind"], crd["version"]) == (
-        DEFINITION["spec"]["names"]["kind"],
-        DEFINITION["spec"]["versions"][0]["name"],
-    )
+    spec = DEFINITION["spec"]
+    assert (crd["kind"], crd["version"]) == (spec["names"]["kind"], spec["versions"][0]["name"])
     for example in yaml.safe_load(declared["artifacthub.io/crdsExamples"]):
         load_one("example", yaml.safe_dump(example).encode())
 
@@ -129,25 +119,25 @@ def test_without_a_fixed_user_the_cluster_chooses_it():
 
 
 @pytest.mark.parametrize("version", KUBERNETES)
-@EVERY
-def test_every_object_is_valid(values, version):
-    for manifest in objects("syrinx", values, serves=MONITORING):
+@pytest.mark.parametrize(
+    ("chart", "values"), [*(("syrinx", values) for values in VALUES.values()), ("syrinx-crds", {})]
+)
+def test_every_object_is_valid(chart, values, version):
+    for manifest in objects(chart, values, serves=MONITORING):
         if not manifest["apiVersion"].startswith("monitoring.coreos.com/"):
             validate(manifest, version)
 
 
-@pytest.mark.parametrize("version", KUBERNETES)
-def test_the_definition_is_valid(version):
-    for manifest in objects("syrinx-crds"):
-        validate(manifest, version)
-
-
 @EVERY
 def test_every_object_is_labelled_and_has_a_unique_name(values):
+    """And the operator has the label that the stages select."""
     made = objects("syrinx", values, serves=MONITORING)
     keys = [(m["kind"], m["metadata"].get("namespace"), m["metadata"]["name"]) for m in made]
     assert len(keys) == len(set(keys))
     assert {m["metadata"]["labels"]["app.kubernetes.io/instance"] for m in made} == {"syrinx"}
+    spec = one(made, "Deployment")["spec"]
+    labels = spec["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"].items() | {("app.kubernetes.io/name", "syrinx-operator")} <= labels.items()
 
 
 def test_two_installations_have_different_cluster_scoped_names():
@@ -174,14 +164,6 @@ def test_names_derive_from_the_release_and_are_short_enough(release, name):
         assert len(manifest["metadata"]["name"]) <= (253 if manifest["kind"] == "ConfigMap" else 63 + len("-test"))
 
 
-@EVERY
-def test_the_operator_has_the_label_that_the_stages_select(values):
-    for manifest in of_kind(objects("syrinx", values), "Deployment"):
-        labels = manifest["spec"]["template"]["metadata"]["labels"]
-        assert labels["app.kubernetes.io/name"] == "syrinx-operator"
-        assert manifest["spec"]["selector"]["matchLabels"].items() <= labels.items()
-
-
 def test_namespaces_match_arguments_and_role_bindings():
     def declared(values):
         return [word for word in command(values) if "namespace" in word]
@@ -200,12 +182,11 @@ def test_namespaces_match_arguments_and_role_bindings():
 
 
 def test_an_upgrade_ends_the_old_operators_first():
-    strategies = [
-        one(objects("syrinx", {"replicas": replicas}), "Deployment")["spec"]["strategy"]["type"] for replicas in (1, 2)
-    ]
-    assert strategies == ["Recreate", "Recreate"]
+    for replicas in (1, 2):
+        made = objects("syrinx", {"replicas": replicas})
+        assert one(made, "Deployment")["spec"]["strategy"]["type"] == "Recreate"
     assert not of_kind(objects("syrinx"), "PodDisruptionBudget")
-    assert one(objects("syrinx", {"replicas": 2}), "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+    assert one(made, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
 
 
 def test_a_digest_takes_precedence_over_the_tag():
@@ -227,13 +208,19 @@ def test_the_operator_accepts_its_environment(values):
 
 def test_values_reach_the_operator():
     spec, values = operator(VALUES["everything"]), VALUES["everything"]
-    for field in ("imagePullSecrets", "priorityClassName", "nodeSelector", "tolerations", "topologySpreadConstraints"):
-        assert spec[field] == values[field]
-    assert spec["affinity"] == values["affinity"]
+    pod = (
+        "imagePullSecrets",
+        "priorityClassName",
+        "nodeSelector",
+        "tolerations",
+        "topologySpreadConstraints",
+        "affinity",
+    )
+    assert {field: spec[field] for field in pod} == {field: values[field] for field in pod}
     assert environment(values)["HTTPS_PROXY"] == "http://proxy:3128"
-    assert environment({"resyncSeconds": 7.5, "leaseSeconds": 30})["SYRINX_RESYNC_SECONDS"] == "7.5"
-    assert environment({"resyncSeconds": 7.5, "leaseSeconds": 30})["SYRINX_LEASE_SECONDS"] == "30"
-    assert (environment({})["LOG_FORMAT"], environment({"logFormat": "text"})["LOG_FORMAT"]) == ("json", "text")
+    taken = environment({"resyncSeconds": 7.5, "leaseSeconds": 30, "logFormat": "text"})
+    assert (taken["SYRINX_RESYNC_SECONDS"], taken["SYRINX_LEASE_SECONDS"], taken["LOG_FORMAT"]) == ("7.5", "30", "text")
+    assert environment({})["LOG_FORMAT"] == "json"
 
 
 def test_the_prometheus_token_is_mounted_at_the_configured_path():
@@ -272,15 +259,11 @@ def test_the_operator_has_exactly_the_permissions_that_it_uses(clusterwide):
 
 def test_permissions_on_pipelines_are_aggregated():
     roles = {role["metadata"]["name"]: role for role in of_kind(objects("syrinx-crds"), "ClusterRole")}
-    view, edit = roles["syrinx-ttspipelines-view"], roles["syrinx-ttspipelines-edit"]
     prefix = "rbac.authorization.k8s.io/aggregate-to-"
-    assert {label.removeprefix(prefix) for label in view["metadata"]["labels"] if prefix in label} == {
-        "view",
-        "edit",
-        "admin",
-    }
-    assert {label.removeprefix(prefix) for label in edit["metadata"]["labels"] if prefix in label} == {"edit", "admin"}
-    assert {verb for _, _, verb in rules_of([view])} == {"get", "list", "watch"}
+    for name, aggregated in (("view", {"view", "edit", "admin"}), ("edit", {"edit", "admin"})):
+        labels = roles[f"syrinx-ttspipelines-{name}"]["metadata"]["labels"]
+        assert {label.removeprefix(prefix) for label in labels if prefix in label} == aggregated
+    assert {verb for _, _, verb in rules_of([roles["syrinx-ttspipelines-view"]])} == {"get", "list", "watch"}
     assert not of_kind(objects("syrinx-crds", {"aggregateToDefaultRoles": False}), "ClusterRole")
 
 
@@ -345,7 +328,7 @@ def test_the_notes_explain_the_first_steps():
 def test_the_test_pod_may_only_create_pipelines():
     hooks = [manifest for manifest in objects("syrinx") if is_hook(manifest)]
     assert rules_of(of_kind(hooks, "Role")) == {("syrinx.dev", "ttspipelines", "create")}
-    assert len(pods(hooks)) == 1
+    pod = one(hooks, "Pod")
     # The stages' NetworkPolicies must not take it for the operator.
-    assert pods(hooks)[0]["metadata"]["labels"]["app.kubernetes.io/name"] != "syrinx-operator"
+    assert pod["metadata"]["labels"]["app.kubernetes.io/name"] != "syrinx-operator"
     assert not any(is_hook(manifest) for manifest in objects("syrinx", {"tests": {"enabled": False}}))

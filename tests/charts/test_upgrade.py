@@ -67,7 +67,7 @@ def versions(crd: Object) -> dict[str, Object]:
 def current() -> Object:
     """Returns the summary of the charts in this tree."""
     resource = objects("syrinx-crds")
-    operators = {name: summary(objects("syrinx", values, serves=MONITORING)) for name, values in CHOICES.items()}
+    operators = {name: summary(made(values)) for name, values in CHOICES.items()}
     return {"syrinx": operators, "syrinx-crds": summary(resource), "versions": versions(one(resource, CRD))}
 
 
@@ -81,7 +81,12 @@ def previous() -> Object:
     return found
 
 
-def assert_upgradable(before: dict[str, Object], after: dict[str, Object]) -> None:
+def made(values: Object) -> list[Object]:
+    return objects("syrinx", values, serves=MONITORING)
+
+
+def assert_upgradable(before: dict[str, Object], manifests: list[Object]) -> None:
+    after = summary(manifests)
     assert before.keys() - after.keys() <= REMOVED, "an object disappears"
     changed = {
         name: (before[name], after[name]) for name in before.keys() & after.keys() if before[name] != after[name]
@@ -91,7 +96,7 @@ def assert_upgradable(before: dict[str, Object], after: dict[str, Object]) -> No
 
 @EVERY
 def test_the_operator_can_be_upgraded(previous: Object, choice: str) -> None:
-    assert_upgradable(previous["syrinx"][choice], summary(objects("syrinx", CHOICES[choice], serves=MONITORING)))
+    assert_upgradable(previous["syrinx"][choice], made(CHOICES[choice]))
 
 
 @EVERY
@@ -100,7 +105,7 @@ def test_all_values_of_the_previous_version_are_accepted(previous: Object, choic
     values = yaml.safe_load((PREVIOUS / "values.yaml").read_text()) | CHOICES[choice]
     for image in charts.IMAGES:
         values[image].pop("repository")
-    assert_upgradable(previous["syrinx"][choice], summary(objects("syrinx", values, serves=MONITORING)))
+    assert_upgradable(previous["syrinx"][choice], made(values))
 
 
 @EVERY
@@ -111,12 +116,12 @@ def test_an_upgrade_may_reuse_the_values(
     shutil.copytree(CHARTS, tmp_path / "charts")
     shutil.copy(PREVIOUS / "values.yaml", tmp_path / "charts" / "syrinx" / "values.yaml")
     monkeypatch.setattr(charts, "CHARTS", tmp_path / "charts")
-    assert_upgradable(previous["syrinx"][choice], summary(objects("syrinx", CHOICES[choice], serves=MONITORING)))
+    assert_upgradable(previous["syrinx"][choice], made(CHOICES[choice]))
 
 
 def test_the_resource_can_be_upgraded(previous: Object) -> None:
     resource = objects("syrinx-crds")
-    assert_upgradable(previous["syrinx-crds"], summary(resource))
+    assert_upgradable(previous["syrinx-crds"], resource)
     crd = one(resource, CRD)
     served = versions(crd)
     for version, before in previous["versions"].items():
@@ -127,7 +132,7 @@ def test_the_resource_can_be_upgraded(previous: Object) -> None:
 @EVERY
 def test_selectors_match_the_pods_of_the_previous_version(previous: Object, choice: str) -> None:
     """A Service or budget whose selector changed would lose the operator that still runs."""
-    found = objects("syrinx", CHOICES[choice], serves=MONITORING)
+    found = made(CHOICES[choice])
     (deployment,) = (each for each in found if each["kind"] == "Deployment")
     (before,) = (fields for name, fields in previous["syrinx"][choice].items() if name.startswith("Deployment/"))
     pods = before["spec.selector"]["matchLabels"]

@@ -32,7 +32,6 @@ def rendered(
     name: str = "syrinx",
     namespace: str = "speech",
     serves: tuple[str, ...] = (),
-    kubernetes: str = "v1.30.0",
 ) -> dict[str, str]:
     """Returns a chart's rendered files by path in `templates/`. `serves` are additional APIs of the cluster.
 
@@ -41,7 +40,7 @@ def rendered(
     values = values or {}
     if chart == "syrinx":
         values = values | {name: image | values.get(name, {}) for name, image in IMAGES.items()}
-    options = {"name": name, "namespace": namespace, "api_versions": serves, "kube_version": kubernetes}
+    options = {"name": name, "namespace": namespace, "api_versions": serves, "kube_version": "v1.30.0"}
     return _rendered(CHARTS / chart, json.dumps(values), json.dumps(options))
 
 
@@ -87,13 +86,3 @@ def one(manifests: list[Object], kind: str) -> Object:
     """Returns the only object of a kind."""
     (found,) = of_kind(manifests, kind)
     return found
-
-
-def pods(manifests: list[Object]) -> list[Object]:
-    """Returns the pods of the objects, including one of each Deployment."""
-    made = [manifest for manifest in manifests if manifest["kind"] == "Pod"]
-    for workload in of_kind(manifests, "Deployment"):
-        template = workload["spec"]["template"]
-        metadata = {**template["metadata"], "name": f"{workload['metadata']['name']}-0"}
-        made.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
-    return made

@@ -28,13 +28,11 @@ class Listeners:
         rows: int,
         late: float,
         per_second: float = 6.0,
-        clock: Callable[[], float] = monotonic,
     ) -> None:
         """`settings(pod)` returns the settings in force, `late` is the late part of the requests with fewer `rows`."""
         self._settings = settings
         self._rows, self._late, self._per_second = rows, late, per_second
-        self._clock = clock
-        self._at = clock()
+        self._at = monotonic()
         self._gateway = Gateway()
         self._talker = Worker("demo-talker-0", "talker")
         self._codecs = {name: Worker(name, "codec") for name in codecs}
@@ -52,7 +50,7 @@ class Listeners:
 
     def _advance(self) -> None:
         """Counts the requests since the last call, under the settings in force then."""
-        requests = int((self._clock() - self._at) * self._per_second)
+        requests = int((monotonic() - self._at) * self._per_second)
         self._at += requests / self._per_second
         for name, codec in self._codecs.items():
             self._owed[name] += requests * self._late * self._short[name]

@@ -9,17 +9,29 @@ from syrinx_stages.contract import metrics as contract
 from syrinx_stages.runtime.metrics import Metrics, rows_label
 
 
-class Gateway:
-    """The metrics of a gateway pod after simulated events."""
+class Pod:
+    """The metrics of a stage's pod after simulated events."""
 
-    def __init__(self, name: str = "demo-gateway-5f-0") -> None:
-        self.replica = Replica(name=name, component=Component.GATEWAY, template="t", ready=True, address="10.0.0.1")
+    def __init__(self, name: str, stage: str, address: str) -> None:
+        self.replica = Replica(name=name, component=Component(stage), template="t", ready=True, address=address)
+        self.stage = stage
         self.restart()
 
     def restart(self) -> None:
         self.metrics = Metrics(CollectorRegistry())
-        for family in contract.BY_STAGE["gateway"]:
+        for family in contract.BY_STAGE[self.stage]:
             self.metrics[family]
+
+    @property
+    def text(self) -> str:
+        return generate_latest(self.metrics.registry).decode()
+
+
+class Gateway(Pod):
+    """The metrics of a gateway."""
+
+    def __init__(self, name: str = "demo-gateway-5f-0") -> None:
+        super().__init__(name, "gateway", "10.0.0.1")
 
     def serve(self, *seconds: float, task_type: str = "CustomVoice", underruns: int = 0) -> None:
         """Records completed live requests with these TTFAs in seconds."""
@@ -37,24 +49,15 @@ class Gateway:
     def live(self, streams: int) -> None:
         self.metrics[contract.LIVE_STREAMS].set(streams)
 
-    @property
-    def text(self) -> str:
-        return generate_latest(self.metrics.registry).decode()
 
-
-class Worker:
-    """The metrics of a talker or codec pod after simulated events."""
+class Worker(Pod):
+    """The metrics of a talker or codec."""
 
     def __init__(self, name: str, stage: str) -> None:
-        component = Component(stage)
-        self.replica = Replica(name=name, component=component, template="t", ready=True, address="10.0.0.2")
-        self.stage = stage
-        self.restart()
+        super().__init__(name, stage, "10.0.0.2")
 
     def restart(self) -> None:
-        self.metrics = Metrics(CollectorRegistry())
-        for family in contract.BY_STAGE[self.stage]:
-            self.metrics[family]
+        super().restart()
         self.metrics[contract.MAX_NUM_SEQS].labels(self.stage).set(8)
         self.metrics[contract.INFO].labels("0.1.0", "cpu").set(1)
 
@@ -63,11 +66,6 @@ class Worker:
         for value in seconds:
             self.metrics[contract.STEP_SECONDS].labels(self.stage, rows_label(rows)).observe(value)
             self.metrics[contract.FRAMES].labels(self.stage).inc(rows)
-
-    def prepares(self, task_type: str, *seconds: float) -> None:
-        """Records prompts of a task type."""
-        for value in seconds:
-            self.metrics[contract.PREPARE_SECONDS].labels(task_type).observe(value)
 
     def prefills(self, *seconds: float) -> None:
         """Records prefills of requests."""
@@ -84,7 +82,3 @@ class Worker:
         """Records the capture of a shape: seconds and bytes."""
         self.metrics[contract.CAPTURE_SECONDS].labels(rows, frames).set(seconds)
         self.metrics[contract.CAPTURE_BYTES].labels(rows, frames).set(size)
-
-    @property
-    def text(self) -> str:
-        return generate_latest(self.metrics.registry).decode()

@@ -62,15 +62,9 @@ def test_finetuning_changes_only_the_decoder(out: Path, tmp_path: Path) -> None:
     exported = load_file(out / "checkpoint" / "speech_tokenizer" / "model.safetensors")
     first = "decoder.0.conv.weight"
     assert torch.equal(exported[f"decoder.{first}"], after[first].half())
-    audio = tone_audio("some other tones")
+    audio = small.tone_audio(["some other tones"] * 4)
     first_loss, last_loss = (mean_loss(each, audio) for each in (trained, finetuned))
     assert last_loss < 0.99 * first_loss
-
-
-def tone_audio(text: str) -> Audio:
-    utterances = [small.tones(text, speaker) for speaker in range(4)]
-    starts = np.cumsum([0, *map(len, utterances[:-1])])
-    return Audio(torch.from_numpy(np.concatenate(utterances)), torch.from_numpy(starts), torch.arange(4))
 
 
 @torch.no_grad()
@@ -131,30 +125,24 @@ def stop_after(steps: int) -> Callable[[], bool]:
     return lambda: next(checks) >= steps
 
 
-def no_limit() -> bool:
-    return False
-
-
 @pytest.mark.parametrize("decoder_only", [False, True])
 def test_resumed_codec_training_gives_the_same_result(tmp_path: Path, decoder_only: bool) -> None:
-    audio = tone_audio("some tones in a row")
+    audio = small.tone_audio(["some tones in a row"] * 4)
     settings = structs.replace(SMOKE.codec, steps=8, finetune_steps=6, frames=4, decoded_frames=2)
     config = structs.replace(SMOKE, codec=settings)
 
-    def train(directory: str, should_stop: Callable[[], bool], *, decoder_only: bool = decoder_only) -> bool:
-        cpu = torch.device("cpu")
-        return codec.train(
-            config, audio, tmp_path / directory, cpu, should_stop, lambda line: None, decoder_only=decoder_only
-        )
+    def train(directory: str, steps: int = 99, *, decoder_only: bool = decoder_only) -> bool:
+        given = (config, audio, tmp_path / directory, torch.device("cpu"), stop_after(steps), lambda line: None)
+        return codec.train(*given, decoder_only=decoder_only)
 
     if decoder_only:
-        assert train("whole", no_limit, decoder_only=False)
+        assert train("whole", decoder_only=False)
         shutil.copytree(tmp_path / "whole", tmp_path / "parts")
-    assert train("whole", no_limit)
-    assert not train("parts", stop_after(3))
+    assert train("whole")
+    assert not train("parts", 3)
     assert not codec.is_finetuned(tmp_path / "parts", settings.finetune_steps)
-    assert not train("parts", stop_after(2))
-    assert train("parts", no_limit)
+    assert not train("parts", 2)
+    assert train("parts")
     state_file = "decoder.pt" if decoder_only else "codec.pt"
     assert small.same(state(tmp_path / "whole" / state_file), state(tmp_path / "parts" / state_file))
     if decoder_only:

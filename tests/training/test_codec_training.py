@@ -53,18 +53,10 @@ def test_codes_do_not_depend_on_the_future(codec: Codec, frame: int) -> None:
     assert (after[..., frame:] - vectors[..., frame:]).abs().max() > 1e-3
 
 
-def test_codes_depend_on_their_own_frame(codec: Codec) -> None:
-    samples = audio(0)
-    changed = samples.clone()
-    changed[:, -FAMILY.samples_per_frame + LOOKAHEAD :] = 0
-    assert (codec.encoder(changed) - codec.encoder(samples)).abs().amax((0, 1))[-1] > 1e-3
-
-
 @torch.no_grad()
 def test_forward_pass_matches_the_streaming_decoder(codec: Codec) -> None:
-    codes = torch.randint(
-        SMOKE.codec.shape["codebook_size"], (2, FRAMES, 16), generator=torch.Generator().manual_seed(1)
-    )
+    generator = torch.Generator().manual_seed(1)
+    codes = torch.randint(SMOKE.codec.shape["codebook_size"], (2, FRAMES, 16), generator=generator)
     decoder = codec.decoder.eval()
     vectors = decoder.quantizer(codes).transpose(1, 2)
     trained = codec_forward.waveform(decoder, codec_forward.hidden_states(decoder, vectors)).clamp(-1, 1)

@@ -1,6 +1,7 @@
-"""The corpus is reproducible and free of held-out sentences."""
+"""The corpus is reproducible and free of held-out sentences; readers of Debian's text packages."""
 
 import hashlib
+import random
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,8 @@ def test_same_seed_gives_the_same_corpus(built: list[Sentence], tmp_path: Path) 
     assert again == built
     corpus.write(tmp_path / "corpus.txt", built)
     assert corpus.read(tmp_path / "corpus.txt") == built
-    assert (
-        corpus.digest(tmp_path / "corpus.txt")
-        == hashlib.sha256("".join(f"{s.language}\t{s.text}\n" for s in built).encode()).hexdigest()[:16]
-    )
+    written = "".join(f"{sentence.language}\t{sentence.text}\n" for sentence in built)
+    assert corpus.digest(tmp_path / "corpus.txt") == hashlib.sha256(written.encode()).hexdigest()[:16]
 
 
 def test_held_out_sentences_are_not_in_the_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,3 +57,36 @@ def test_german_sentences_do_not_end_after_ordinals_and_abbreviations() -> None:
         "Warum?",
         "Es blieb so.",
     ]
+
+
+def write_file(root: Path, file: str, text: str) -> None:
+    (root / file).parent.mkdir(parents=True, exist_ok=True)
+    (root / file).write_text(text, "utf-8")
+
+
+def test_dictionary_examples_are_whole_sentences(tmp_path: Path) -> None:
+    write_file(
+        tmp_path,
+        "usr/share/trans/de-en",
+        "# A comment.\n"
+        "Angst {f} (vor etw.) | aus Angst/Furcht vor [psych.] | Keine Angst! | Er traut sich nicht (ins Wasser).\n"
+        "Satz {m}; Sprung {m} | „Ich hab’s!“ rief sie.; Er/Sie geht. :: sentence | 'Got it!' she cried.\n",
+    )
+    assert list(corpus.SOURCES["german"]["trans-de-en"](tmp_path)) == [
+        "Keine Angst!",
+        "Er traut sich nicht.",
+        "Ich hab's! rief sie.",
+    ]
+
+
+def test_fortunes_are_read_without_attributions(tmp_path: Path) -> None:
+    for name in ("anekdoten", "mathematiker", "regeln", "sprichworte", "sprichwortev", "sprueche"):
+        write_file(tmp_path, f"usr/share/games/fortunes/de/{name}", "")
+    write_file(tmp_path, "usr/share/games/fortunes/de/zitate", "»Wissen« ist\nMacht.\n\t\t-- Bacon\n%\nNichts.\n")
+    assert " ".join(" ".join(corpus.SOURCES["german"]["fortunes-de"](tmp_path)).split()) == "Wissen ist Macht. Nichts."
+
+
+def test_dictionary_filters_words(tmp_path: Path) -> None:
+    write_file(tmp_path, "usr/share/dict/ngerman", "Übung\nlaufen\nDAAD\nABC-Buch\nß\n")
+    assert sorted(corpus.dictionary("german", tmp_path, random.Random(0))) == ["laufen", "Übung"]
+    assert corpus.dictionary("english", tmp_path, random.Random(0)) == []

@@ -36,10 +36,10 @@ def audio(shards: list[Path]) -> crops.Audio:
 
 
 def test_audio_has_utterance_starts(audio: crops.Audio) -> None:
-    utterances = [small.tones(sentence.text, number) for number, sentence in enumerate(SENTENCES)]
-    assert torch.equal(audio.samples, torch.from_numpy(np.concatenate(utterances)))
-    assert audio.starts.tolist() == np.cumsum([0, *map(len, utterances[:-1])]).tolist()
-    assert audio.frames().tolist() == [len(each) // FAMILY.samples_per_frame for each in utterances]
+    expected = small.tone_audio(sentence.text for sentence in SENTENCES)
+    assert torch.equal(audio.samples, expected.samples)
+    assert audio.starts.tolist() == expected.starts.tolist()
+    assert audio.frames().tolist() == expected.frames().tolist()
 
 
 def crop(audio: crops.Audio, seed: int, *, utterance_starts: bool, alignment: int = 1) -> Tensor:
@@ -60,11 +60,8 @@ def test_crops_of_utterance_starts(audio: crops.Audio) -> None:
 def test_crops_are_aligned_to_frames(audio: crops.Audio) -> None:
     frames = audio.samples.float().view(-1, FAMILY.samples_per_frame) / 32768
     possible = [frames[first : first + CONFIG.frames].flatten() for first in range(len(frames) - CONFIG.frames + 1)]
-    drawn = [
-        each
-        for seed in range(40)
-        for each in crop(audio, seed, utterance_starts=False, alignment=FAMILY.samples_per_frame)
-    ]
+    aligned = {"utterance_starts": False, "alignment": FAMILY.samples_per_frame}
+    drawn = [each for seed in range(40) for each in crop(audio, seed, **aligned)]
     found = {index for each in drawn for index, start in enumerate(possible) if torch.equal(each, start)}
     assert all(any(torch.equal(each, start) for start in possible) for each in drawn)
     assert {0, len(possible) - 1} <= found

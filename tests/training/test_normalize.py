@@ -5,10 +5,9 @@ import pytest
 from training.corpus import Sentence
 from training.normalize import NORMALIZERS
 
-
-@pytest.mark.parametrize(
-    ("written", "spoken"),
-    [
+SPOKEN = {
+    "english": [
+        ('He didn\'t say "no", she thought; or did he?', 'He didn\'t say "no", she thought; or did he?'),
         ("It costs $4.50.", "It costs four dollars and fifty cents."),
         ("We paid £12.99 and €1.", "We paid twelve pounds and ninety nine pence and one euro."),
         ("It made $3.5 million.", "It made three point five million dollars."),
@@ -29,19 +28,7 @@ from training.normalize import NORMALIZERS
         ("23 kg, 1 km, 6 ft", "twenty three kilograms, one kilometer, six feet"),
         ("No. 7 etc.", "number seven et cetera."),
     ],
-)
-def test_normalizes_english(written: str, spoken: str) -> None:
-    assert NORMALIZERS["english"](written) == spoken
-
-
-def test_plain_text_is_unchanged() -> None:
-    text = 'He didn\'t say "no", she thought; or did he?'
-    assert NORMALIZERS["english"](text) == text
-
-
-@pytest.mark.parametrize(
-    ("written", "spoken"),
-    [
+    "german": [
         ("Es kostet 12,50 € oder 1 Euro.", "Es kostet 12 Euro 50 oder ein Euro."),
         ("1.250 € und 3,5 Mio. €", "1.250 Euro und 3,5 Millionen Euro"),
         ("Um 7:05 Uhr, 9.00 Uhr und 1:30.", "Um 7 Uhr 5, 9 Uhr und ein Uhr 30."),
@@ -55,9 +42,14 @@ def test_plain_text_is_unchanged() -> None:
         ("20 kg, 80 km/h, 1,75 m", "20 Kilogramm, 80 Kilometer pro Stunde, 1,75 Meter"),
         ("Er ist 12. Sie ist 1.500 m weit.", "Er ist 12. Sie ist 1.500 Meter weit."),
     ],
+}
+
+
+@pytest.mark.parametrize(
+    ("language", "written", "spoken"), [(language, *case) for language, cases in SPOKEN.items() for case in cases]
 )
-def test_normalizes_german(written: str, spoken: str) -> None:
-    assert NORMALIZERS["german"](written) == spoken
+def test_normalizes(language: str, written: str, spoken: str) -> None:
+    assert NORMALIZERS[language](written) == spoken
 
 
 def test_sentences_are_normalized_in_their_language() -> None:

@@ -12,21 +12,14 @@ from training.config import SMOKE
 from training.corpus import Sentence
 from training.speak import Utterance
 
+YES = (Sentence("Yes.", "english"),)
 TIME = np.arange(10 * FAMILY.samples_per_frame) / FAMILY.sample_rate
 
 
-def spoken(
-    *audio: np.ndarray, ended: bool = True, sentences: Sequence[Sentence] = (Sentence("Yes.", "english"),)
-) -> list[Utterance]:
+def spoken(*audio: np.ndarray, ended: bool = True, sentences: Sequence[Sentence] = YES) -> list[Utterance]:
+    fields = {"voice": "us", "streaming": False, "seed": 0, "ended": ended}
     return [
-        Utterance(
-            sentence=sentence,
-            voice="us",
-            streaming=False,
-            seed=0,
-            pcm=samples.astype("<i2").tobytes(),
-            ended=ended,
-        )
+        Utterance(sentence=sentence, pcm=samples.astype("<i2").tobytes(), **fields)
         for samples, sentence in zip(audio, cycle(sentences), strict=False)
     ]
 

@@ -34,7 +34,11 @@ SENTENCES = [
 FRAMES = [30, 5, 41, 12, 9, 17]
 LAYOUTS = [(False, False), (False, True), (True, False), (True, True), (False, False), (True, False)]
 """(streaming text, auto_language language) of each sentence."""
+REQUEST = SpeechRequest(id="", accepted_at=0.0, text="", task_type=TaskType.CUSTOM_VOICE)
 TRAINING = structs.replace(SMOKE.talker, rows=3, row_positions=128)
+
+
+Served = list[tuple[EmbeddedPrompt, Tensor, int]]
 
 
 @pytest.fixture
@@ -66,33 +70,34 @@ def batch(builder: BatchBuilder, data: Utterances, placed: PackedStep) -> Batch:
     return builder.build(data, placed, None)
 
 
-def service_prompts(talker: Talker, bpe: Tokenizer, config: ModelConfig) -> list[EmbeddedPrompt]:
-    voices = list(config.talker_config.speakers)
-    builder = PromptBuilder(bpe, config)
+@pytest.fixture
+def served(
+    talker: Talker, bpe: Tokenizer, model_config: ModelConfig, placed: PackedStep, codes: list[Tensor]
+) -> Served:
+    """The service's prompt of each sentence, its frames and where it is placed."""
+    voices = list(model_config.talker_config.speakers)
+    builder = PromptBuilder(bpe, model_config)
     requests = [
-        SpeechRequest(
-            id="",
-            accepted_at=0.0,
+        structs.replace(
+            REQUEST,
             text=sentence.text,
-            task_type=TaskType.CUSTOM_VOICE,
             voice=voice,
             language="auto" if auto_language else sentence.language,
             non_streaming_text=not streaming,
         )
         for sentence, voice, (streaming, auto_language) in zip(SENTENCES, cycle(voices), LAYOUTS, strict=False)
     ]
-    return [embed(talker, builder.build(request)) for request in requests]
+    prompts = [embed(talker, builder.build(request)) for request in requests]
+    return list(zip(prompts, codes, placed.starts.tolist(), strict=True))
 
 
 @torch.no_grad()
 def test_inputs_match_the_services_prompts_and_frames(
-    talker: Talker, bpe: Tokenizer, model_config: ModelConfig, batch: Batch, placed: PackedStep, codes: list[Tensor]
+    talker: Talker, model_config: ModelConfig, batch: Batch, served: Served
 ) -> None:
     inputs = talker_forward.embed(talker, batch, torch.float32).flatten(0, 1)
     covered = torch.zeros(len(inputs), dtype=torch.bool)
-    for prompt, frames, start in zip(
-        service_prompts(talker, bpe, model_config), codes, placed.starts.tolist(), strict=True
-    ):
+    for prompt, frames, start in served:
         rows = torch.stack([prompt.text_row(index) for index in range(len(frames))])
         expected = torch.cat((prompt.embeds, talker.embed_frame(frames) + rows))
         span = slice(start, start + len(expected))
@@ -108,14 +113,10 @@ def test_inputs_match_the_services_prompts_and_frames(
 
 
 @torch.no_grad()
-def test_logits_match_prefill_and_decode(
-    talker: Talker, bpe: Tokenizer, model_config: ModelConfig, batch: Batch, placed: PackedStep, codes: list[Tensor]
-) -> None:
+def test_logits_match_prefill_and_decode(talker: Talker, batch: Batch, served: Served) -> None:
     inputs = talker_forward.embed(talker, batch, torch.float32)
     states = talker_forward.talker_states(talker, inputs, batch).flatten(0, 1)
-    for prompt, frames, start in zip(
-        service_prompts(talker, bpe, model_config), codes, placed.starts.tolist(), strict=True
-    ):
+    for prompt, frames, start in served:
         cache = talker.new_cache()
         hidden = [talker.prefill(prompt.embeds, cache)]
         for index, frame in enumerate(frames):

@@ -1,4 +1,4 @@
-"""The file of API keys, the limits of a client, and who a client is."""
+"""The file of API keys, the limits of a client, who a client is, and for how long it is refused."""
 
 import hashlib
 import json
@@ -10,7 +10,10 @@ from starlette.requests import HTTPConnection
 from syrinx_operator.commands.key import KeyOptionsError, generate_key
 from syrinx_stages.contract.api_keys import MAX_BYTES, MAX_KEYS, KeysError, Limits, digest, parse_keys
 from syrinx_stages.gateway.allowance import MAX_RETRY_SECONDS, Allowance, LimitExceeded
-from syrinx_stages.gateway.client import Client, client_key, current_client
+from syrinx_stages.gateway.client import MAX_CLIENTS, REPEAT_SECONDS, Client, Refusals, client_key, current_client
+from syrinx_stages.gateway.errors import unavailable
+
+FULL = unavailable("full", 1)
 
 
 def entry(name: str, key: str, **limits: float) -> bytes:
@@ -150,3 +153,19 @@ def test_with_keys_a_client_is_the_name_of_its_key() -> None:
     assert named("alice", "10.0.0.1") == named("alice", "10.0.0.2") != named("bob", "10.0.0.1")
     assert named("10.0.0.1", "10.0.0.1") != client_key(peer("10.0.0.1")), "a name is no address"
     assert "alice" not in msgspec.json.encode(named("alice", "10.0.0.1")).decode()
+
+
+def test_a_refusal_is_repeated_for_a_short_time() -> None:
+    refusals = Refusals()
+    refusals.add("one", FULL, True, 10.0)
+    refusal = refusals.recent("one", 10.0 + 0.9 * REPEAT_SECONDS)
+    assert refusal is not None and (refusal.error, refusal.live) == (FULL, True)
+    assert refusals.recent("one", 10.0 + 1.1 * REPEAT_SECONDS) is None
+    assert refusals.recent("two", 10.0) is None
+
+
+def test_refusals_of_many_clients_are_forgotten() -> None:
+    refusals = Refusals()
+    for number in range(10 * MAX_CLIENTS):
+        refusals.add(str(number), FULL, True, number * REPEAT_SECONDS)
+    assert len(refusals._last) <= MAX_CLIENTS

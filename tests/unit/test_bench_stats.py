@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from syrinx_operator.commands.bench.load import Limit, Script, poisson
 from syrinx_operator.commands.bench.stats import Arrival, Outcome, PlaybackRecorder, simulate, summarize
-from syrinx_stages.contract.silence import first_audible
 
 SECOND = 24_000
 
@@ -69,14 +68,6 @@ def test_chunk_boundaries_do_not_matter(data, cuts):
         assert (played.ttfa, played.duration) == (expected.ttfa, expected.duration)
 
 
-def test_the_first_audible_sample_is_at_minus_50_decibels():
-    samples = np.array([0, 103, -103, 104], dtype="<i2")
-    assert first_audible(samples.tobytes()) == 3
-    assert first_audible(np.array([0, -32768], dtype="<i2").tobytes()) == 1
-    assert first_audible(samples[:3].tobytes()) is None
-    assert first_audible(b"") is None
-
-
 def test_a_point_counts_completed_and_failed_requests():
     smooth = Outcome(playback=simulate(stream((0.2, 1.0), (0.6, 1.0)), audible=2_400))
     stalled = Outcome(playback=simulate(stream((0.4, 0.5), (1.4, 0.5)), audible=0))
@@ -84,16 +75,10 @@ def test_a_point_counts_completed_and_failed_requests():
     failed = [Outcome(error="http 503"), Outcome(error="timeout"), Outcome(error="http 503")]
     point = summarize("open", 2.5, [smooth, stalled, silent, *failed], wall_seconds=4)
     assert (point.loop, point.load, point.requests) == ("open", 2.5, 6)
-    assert point.errors == {"http 503": 2, "timeout": 1}
-    assert point.audio_seconds == 4
-    assert point.audio_seconds_per_second == 1
-    assert point.requests_per_second == 0.75
-    assert point.silent == 1
-    assert point.ttfa.max == 0.4
-    assert point.ttfa.p50 == pytest.approx((0.3 + 0.4) / 2)
-    assert point.underrun_share == pytest.approx(1 / 3)
-    assert point.underrun_seconds == pytest.approx(0.5)
-    assert point.gap.max == pytest.approx(1.0)
+    assert (point.errors, point.silent) == ({"http 503": 2, "timeout": 1}, 1)
+    assert (point.audio_seconds, point.audio_seconds_per_second, point.requests_per_second) == (4, 1, 0.75)
+    assert (point.ttfa.max, point.ttfa.p50) == pytest.approx((0.4, (0.3 + 0.4) / 2))
+    assert (point.underrun_share, point.underrun_seconds, point.gap.max) == pytest.approx((1 / 3, 0.5, 1.0))
 
 
 def test_arrivals_are_poisson_seeded_and_bounded():
@@ -111,9 +96,8 @@ def test_arrivals_are_poisson_seeded_and_bounded():
 def test_a_script_uses_texts_equally_and_cycles_through_voices():
     script = Script(["a", "b", "c"], ["x", "y"], seed=3)
     bodies = [script.body(number) for number in range(6)]
-    assert (
-        sorted(body["input"] for body in bodies[:3]) == sorted(body["input"] for body in bodies[3:]) == ["a", "b", "c"]
-    )
+    for three in (bodies[:3], bodies[3:]):
+        assert sorted(body["input"] for body in three) == ["a", "b", "c"]
     assert [body["voice"] for body in bodies] == ["x", "y"] * 3
     assert bodies == [Script(["a", "b", "c"], ["x", "y"], seed=3).body(number) for number in range(6)]
     assert len({body["seed"] for body in bodies}) == 6

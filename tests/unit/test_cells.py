@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from msgspec import structs
 
 from support.cluster_plan import EMPTY, after, objects, planned, replica
 from syrinx_operator.cluster.names import cell_in, redis_cell
@@ -24,10 +25,7 @@ TWO = {"talker": TalkerSpec(replicas=2), "codec": CodecSpec(replicas=2)}
 
 
 def pipeline(**spec: object) -> TTSPipeline:
-    default = default_pipeline()
-    return TTSPipeline(
-        api_version=default.api_version, kind=default.kind, metadata=default.metadata, spec=PipelineSpec(**spec)
-    )
+    return structs.replace(default_pipeline(), spec=PipelineSpec(**spec))
 
 
 def test_a_slot_is_that_of_redis() -> None:
@@ -60,9 +58,7 @@ def test_a_cell_follows_from_the_number_of_a_replica() -> None:
 
 
 @pytest.mark.parametrize(
-    ("urls", "expected"),
-    [("redis://a", ["a", "a", "a"]), ("redis://a redis://b redis://c", ["a", "b", "c"])],
-    ids=["one for all", "one for each"],
+    ("urls", "expected"), [("redis://a", ["a", "a", "a"]), ("redis://a redis://b redis://c", ["a", "b", "c"])]
 )
 async def test_the_addresses_of_cells(urls: str, expected: list[str]) -> None:
     config = StageConfig(pipeline="p", generation="g", replica="talker-4", model="bundled", cells=3)
@@ -120,9 +116,8 @@ def test_local_processes_know_the_number_of_cells() -> None:
 def test_the_label_of_a_cell() -> None:
     for form, cell in itertools.product((Component.REDIS, Component.REDIS_HA), (0, 1, 63)):
         assert cell_in(redis_cell(form, cell)) == (form, cell)
-    assert [cell_in(label) for label in ("talker", "canary-codec", "redis-ha", "x-c1")] == [
-        (label, 0) for label in ("talker", "canary-codec", "redis-ha", "x-c1")
-    ]
+    for label in ("talker", "canary-codec", "redis-ha", "x-c1"):
+        assert cell_in(label) == (label, 0)
 
 
 @pytest.mark.parametrize("replicas", [1, 3])

@@ -1,6 +1,7 @@
 """Strict loading of weights: errors name the tensor."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ from safetensors.torch import load_file, save_file
 
 from support import talker_recipe as recipe
 from support.talker import weights
+from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.messages import TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.model.config import CheckpointError
+from syrinx_stages.model.config import CheckpointError, read_model_config, read_speech_tokenizer_config
 from syrinx_stages.model.layers import checkpoint_tensors
 
 KIND = ("custom_voice", "1b7")
@@ -63,31 +66,31 @@ def test_index_with_other_paths_is_refused(directory: Path, file: str) -> None:
         Checkpoint(str(directory)).load_talker()
 
 
-def test_missing_tensor_is_named_with_its_shape(directory: Path) -> None:
-    save_file({name: tensor for name, tensor in TENSORS.items() if name != QUERY}, directory / "model.safetensors")
-    with pytest.raises(CheckpointError, match=rf"{QUERY} \[128, 64\] is missing"):
-        Checkpoint(str(directory)).load_talker()
-
-
-def test_unexpected_tensor_is_named(directory: Path) -> None:
-    name = "talker.model.layers.3.input_layernorm.weight"
-    save_file(TENSORS | {name: torch.zeros(64)}, directory / "model.safetensors")
-    with pytest.raises(CheckpointError, match=f"{name} is unexpected"):
-        Checkpoint(str(directory)).load_talker()
-
-
 def test_tensors_of_other_modules_are_ignored(directory: Path) -> None:
     save_file(TENSORS | {"speaker_encoder.fc.bias": torch.zeros(1)}, directory / "model.safetensors")
     Checkpoint(str(directory)).load_talker()
 
 
-@pytest.mark.parametrize("name", [QUERY, "talker.model.layers.0.self_attn.k_norm.weight", "talker.codec_head.weight"])
-def test_wrong_shape_error_has_both_shapes(directory: Path, name: str) -> None:
-    expected = list(TENSORS[name].shape)
-    save_file(TENSORS | {name: torch.zeros(7, 7)}, directory / "model.safetensors")
-    with pytest.raises(CheckpointError) as error:
+ANOTHER = "talker.model.layers.3.input_layernorm.weight"
+OTHER_SHAPES = [QUERY, "talker.model.layers.0.self_attn.k_norm.weight", "talker.codec_head.weight"]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({name: tensor for name, tensor in TENSORS.items() if name != QUERY}, f"{QUERY} [128, 64] is missing"),
+        (TENSORS | {ANOTHER: torch.zeros(64)}, f"{ANOTHER} is unexpected"),
+        *(
+            (TENSORS | {name: torch.zeros(7, 7)}, f"{name} is [7, 7], expected {[*TENSORS[name].shape]}")
+            for name in OTHER_SHAPES
+        ),
+    ],
+    ids=["missing", "unexpected", *OTHER_SHAPES],
+)
+def test_wrong_tensor_is_named_with_its_shape(directory: Path, tensors: dict[str, torch.Tensor], message: str) -> None:
+    save_file(tensors, directory / "model.safetensors")
+    with pytest.raises(CheckpointError, match=re.escape(message)):
         Checkpoint(str(directory)).load_talker()
-    assert f"{name} is [7, 7], expected {expected}" in str(error.value)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not safetensors" * 10])
@@ -117,3 +120,11 @@ def test_codec_decoder_loads(tmp_path: Path) -> None:
     expected = load_file(recipe.VOICE / "speech_tokenizer" / "model.safetensors")
     name = "decoder.pre_conv.conv.weight"
     assert torch.equal(dict(checkpoint_tensors(decoder, "decoder"))[name].target, expected[name].float())
+
+
+def test_the_bundled_checkpoint_belongs_to_the_family() -> None:
+    config, tokenizer = read_model_config(recipe.VOICE), read_speech_tokenizer_config(recipe.VOICE)
+    facts = (config.model_type, config.talker_config.num_code_groups, tokenizer.output_sample_rate)
+    assert facts == (FAMILY.name, FAMILY.code_groups, FAMILY.sample_rate)
+    assert tokenizer.decoder_config.samples_per_frame == FAMILY.samples_per_frame
+    assert set(FAMILY.task_types) == set(TaskType)

@@ -19,32 +19,45 @@ SETTINGS = CodecSettings(max_num_seqs=4, chunk_ramp=RAMP)
 def row(name: str, pending: int, decoded: int = 0, age: float = 0.1, **fields: object) -> Row:
     """Returns a live row whose first audio was published `age` seconds ago."""
     first = NOW - age if decoded else None
-    fields = {"first_codes_at": NOW, "codes_at": NOW, **fields}
-    return Row(
-        id=name, accepted_at=NOW - age, live=True, pending=pending, decoded=decoded, first_audio_at=first, **fields
-    )
+    fields = {"live": True, "first_codes_at": NOW, "codes_at": NOW, **fields}
+    return Row(id=name, accepted_at=NOW - age, pending=pending, decoded=decoded, first_audio_at=first, **fields)
 
 
 def call(rows: list[Row], settings: CodecSettings = SETTINGS, overhead: int = 0) -> Call | None:
     return schedule(Rows(rows), NOW, settings, settings.capture_pairs, overhead).call
 
 
-@pytest.mark.parametrize(
-    ("position", "frames"), [(0, 2), (1, 1), (2, 2), (4, 4), (8, 8), (12, 4), (16, 12), (22, 6), (28, 12), (40, 12)]
-)
+WHOLE_CHUNKS = [(0, 2), (1, 1), (2, 2), (4, 4), (8, 8), (12, 4), (16, 12), (22, 6), (28, 12), (40, 12)]
+WITH_THE_NEXT = [(5, 3), (7, 1 + 4), (14, 2 + 6), (26, 2 + 6), (39, 1 + 6)]
+"""The rest of a partial chunk is not decoded alone."""
+
+
+@pytest.mark.parametrize(("position", "frames"), WHOLE_CHUNKS + WITH_THE_NEXT)
 def test_chunk_end_depends_on_the_position_only(position: int, frames: int) -> None:
-    assert frames_to_chunk_end(SETTINGS.chunk_ramp, position) == frames
+    assert frames_to_chunk_end(RAMP, position) == frames
 
 
-@pytest.mark.parametrize(("position", "frames"), [(5, 3), (7, 1 + 4), (14, 2 + 6), (26, 2 + 6), (39, 1 + 6)])
-def test_the_rest_of_a_partial_chunk_is_not_decoded_alone(position: int, frames: int) -> None:
-    assert frames_to_chunk_end(SETTINGS.chunk_ramp, position) == frames
-
-
-def test_a_row_waits_for_a_complete_chunk() -> None:
-    assert call([row("a", pending=1)]) is None
-    assert call([row("a", pending=2)]) == Call(ids=("a",), frames=(2,), shape=(1, 2), result="eager")
-    assert call([row("a", pending=3, decoded=4)]) is None
+@pytest.mark.parametrize(
+    ("ready", "frames"),
+    [
+        (row("of a new stream without a chunk", pending=1), None),
+        (row("of a new stream with a chunk", pending=2), 2),
+        (row("with a part of a chunk", pending=3, decoded=4), None),
+        (row("whose segment ended", pending=3, decoded=4, segment_ended=True), 3),
+        (row("with less than a chunk in all", pending=1, segment_ended=True), 1),
+        (row("about to underrun", pending=5, decoded=8, age=8 * 0.08 - UNDERRUN_MARGIN_SECONDS / 2), 5),
+        (row("about to underrun with less than half a chunk", pending=3, decoded=8, age=2.0), 3),
+        (row("of a talker that is quick enough", pending=3, first_codes_at=NOW - 2 * 0.08), 2),
+        (row("of a talker that is too slow", pending=3, first_codes_at=NOW - 2 * 0.10), None),
+        (row("whose context is decoded in the largest chunk", pending=30, context=25), 12),
+        (row("whose context is decoded first", pending=6, context=1), 1),
+        (row("of a file without the largest chunk", pending=11, live=False), None),
+        (row("of a file with the largest chunk", pending=12, live=False), 12),
+    ],
+    ids=lambda value: getattr(value, "id", ""),
+)
+def test_a_row_alone_waits_for_a_complete_chunk_unless_it_needs_less(ready: Row, frames: int | None) -> None:
+    assert call([ready]) == (frames and Call((ready.id,), (frames,), (1, frames), "eager"))
 
 
 def test_the_first_audio_waits_until_it_lasts_to_the_second_chunk() -> None:
@@ -65,10 +78,6 @@ def test_the_first_audio_waits_until_it_lasts_to_the_second_chunk() -> None:
     assert started(6, *soon) == (4,), "two chunks, so that the next one is not late"
 
 
-def test_a_row_whose_segment_ended_is_flushed() -> None:
-    assert call([row("a", pending=3, decoded=4, segment_ended=True)]) == Call(("a",), (3,), (1, 3), "eager")
-
-
 def test_a_row_whose_codes_stall_before_the_first_audio_decodes_a_partial_chunk() -> None:
     """A talker at a lead limit below the first chunk generates no more codes until the stream plays."""
     settings = CodecSettings(chunk_ramp=(8,))
@@ -87,27 +96,26 @@ def test_the_first_audio_does_not_wait_for_frames_whose_text_is_not_written() ->
     assert call([slow], CodecSettings(chunk_ramp=(2,))) == Call(("slow",), (2,), (1, 2), "eager")
 
 
-def test_a_row_about_to_underrun_decodes_a_partial_chunk() -> None:
-    dry = row("a", pending=5, decoded=8, age=8 * 0.08 - UNDERRUN_MARGIN_SECONDS / 2)
-    assert call([dry]) == Call(("a",), (5,), (1, 5), "eager")
-
-
 def test_a_partial_chunk_is_decoded_early_enough_on_a_slow_engine() -> None:
     """Five frames take 0.1 s, with a margin 0.15 s."""
     early = row("a", pending=5, decoded=8, age=8 * 0.08 - UNDERRUN_MARGIN_SECONDS - 0.14)
-    assert schedule(Rows([early]), NOW, SETTINGS, (), 0, seconds_per_frame=0.02).call == Call(
-        ("a",), (5,), (1, 5), "eager"
-    )
-    assert schedule(Rows([early]), NOW, SETTINGS, (), 0, seconds_per_frame=0.01).call is None
+    slow, fast = (schedule(Rows([early]), NOW, SETTINGS, (), 0, seconds_per_frame=each) for each in (0.02, 0.01))
+    assert slow.call == Call(("a",), (5,), (1, 5), "eager")
+    assert (fast.call, fast.wake_at) == (None, pytest.approx(NOW + 0.14 - 0.075))
 
 
 def test_withheld_silence_makes_the_underrun_earlier() -> None:
-    rows = {"a": row("a", pending=5, decoded=8), "b": row("b", pending=5, decoded=8, withheld_seconds=0.075)}
-    assert rows["b"].underrun_at() == pytest.approx(rows["a"].underrun_at() - 0.075)
     dry = row("a", pending=5, decoded=8, age=7 * 0.08 - UNDERRUN_MARGIN_SECONDS / 2)
     assert call([dry]) is None
     dry.withheld_seconds = 0.08
     assert call([dry]) == Call(("a",), (5,), (1, 5), "eager")
+
+
+def test_the_most_urgent_row_sets_the_frames_and_rows_with_as_many_join() -> None:
+    rows = [row("late", pending=4, decoded=4, age=0.3), row("new", pending=2), row("also new", pending=6, age=0.05)]
+    assert call(rows) == Call(("new", "also new"), (2, 2), (2, 2), "eager")
+    many = [row(str(index), pending=2, age=1 - 0.1 * index) for index in range(9)]
+    assert call(many) == Call(("0", "1", "2", "3"), (2, 2, 2, 2), (4, 2), "eager"), "at most max_num_seqs"
 
 
 def test_no_small_partial_chunk_while_other_rows_have_complete_chunks() -> None:
@@ -117,17 +125,6 @@ def test_no_small_partial_chunk_while_other_rows_have_complete_chunks() -> None:
     assert call([dry, whole]) == Call(("whole",), (12,), (1, 12), "eager")
     dry.pending = 4
     assert call([dry, whole]) == Call(("dry",), (4,), (1, 4), "eager"), "half a chunk is large enough"
-
-
-def test_the_plan_contains_the_time_of_the_next_partial_chunk() -> None:
-    plan = schedule(Rows([row("a", pending=5, decoded=8, age=0.1)]), NOW, SETTINGS, (), 0)
-    assert plan.call is None
-    assert plan.wake_at == pytest.approx(NOW - 0.1 + 8 * 0.08 - UNDERRUN_MARGIN_SECONDS)
-
-
-def test_the_most_urgent_row_sets_the_frames_and_rows_with_as_many_join() -> None:
-    rows = [row("late", pending=4, decoded=4, age=0.3), row("new", pending=2), row("also new", pending=6, age=0.05)]
-    assert call(rows) == Call(("new", "also new"), (2, 2), (2, 2), "eager")
 
 
 def test_a_call_takes_all_complete_chunks_for_which_there_is_time() -> None:
@@ -143,16 +140,6 @@ def test_a_call_takes_all_complete_chunks_for_which_there_is_time() -> None:
     assert frames(12, soon) == 4, "another stream underruns in 0.2 s, and needs a call of its own until then"
     captured = CodecSettings(max_num_seqs=4, chunk_ramp=RAMP, capture_pairs=((1, 4),))
     assert frames(12, settings=captured) == 4
-
-
-def test_max_num_seqs_limits_the_rows_of_a_call() -> None:
-    rows = [row(str(index), pending=2, age=1 - 0.1 * index) for index in range(9)]
-    assert call(rows) == Call(("0", "1", "2", "3"), (2, 2, 2, 2), (4, 2), "eager")
-
-
-def test_context_frames_are_decoded_first_in_the_largest_chunk() -> None:
-    assert call([row("a", pending=30, context=25)]) == Call(("a",), (12,), (1, 12), "eager")
-    assert call([row("a", pending=6, context=1)]) == Call(("a",), (1,), (1, 1), "eager")
 
 
 def test_an_engine_prefills_context_but_for_its_last_frames() -> None:
@@ -177,14 +164,6 @@ def test_a_stream_without_a_lead_is_prefilled_first_and_alone() -> None:
     rows[0].context = 0
     plan = schedule(Rows([playing, *rows]), NOW, SETTINGS, (), 0, context_frames=28)
     assert plan.call == Call(("a", "c"), (12, 12), (2, 12), "eager")
-
-
-def test_a_row_that_is_not_live_uses_the_largest_chunk() -> None:
-    whole = row("a", pending=11)
-    whole.live = False
-    assert call([whole]) is None
-    whole.pending = 12
-    assert call([whole]) == Call(("a",), (12,), (1, 12), "eager")
 
 
 def test_a_call_hits_or_is_padded_to_a_captured_shape_or_runs_eagerly() -> None:
@@ -310,34 +289,12 @@ def test_rows_answer_as_if_they_had_always_been_there(steps: list[tuple[int, str
     fresh = Rows(rows.values())
     fresh.use_ramp(rows.ramp)
     assert sorted(rows.demands(NOW)) == sorted(fresh.demands(NOW))
-    assert (rows.is_late(NOW), rows.slack(NOW), rows.company()) == (
-        fresh.is_late(NOW),
-        fresh.slack(NOW),
-        fresh.company(),
-    )
-    assert rows.frames_before(NOW) == fresh.frames_before(NOW)
+    for ask in (Rows.is_late, Rows.slack, Rows.frames_before):
+        assert ask(rows, NOW) == ask(fresh, NOW)
+    assert rows.company() == fresh.company()
     found, expected = rows.due(NOW, 0.1, 0.01), fresh.due(NOW, 0.1, 0.01)
     assert {each.id: frames for each, frames in found[0]} == {each.id: frames for each, frames in expected[0]}
     assert found[1] == expected[1]
-
-
-@pytest.mark.parametrize(
-    ("ready", "frames"),
-    [
-        (row("about to underrun with less than half a chunk", pending=3, decoded=8, age=2.0), 3),
-        (row("with less than a chunk in all", pending=1, segment_ended=True), 1),
-        (row("of a talker that is quick enough", pending=3, first_codes_at=NOW - 2 * 0.08), 2),
-        (row("of a talker that is too slow", pending=3, first_codes_at=NOW - 2 * 0.10), 0),
-    ],
-    ids=lambda value: getattr(value, "id", ""),
-)
-def test_a_row_that_is_alone_starts(ready: Row, frames: int) -> None:
-    chosen = call([ready])
-    assert (chosen.frames if chosen else (0,)) == (frames,)
-
-
-def test_a_ramp_of_one_chunk_starts_with_it() -> None:
-    assert call([row("a", pending=8)], CodecSettings(chunk_ramp=(8,))) == Call(("a",), (8,), (1, 8), "eager")
 
 
 def test_a_stream_that_is_late_already_shortens_no_call() -> None:

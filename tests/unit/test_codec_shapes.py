@@ -25,7 +25,7 @@ class Engine:
         self.captured.difference_update(shapes)
 
 
-def test_change_captures_one_wanted_shape_at_a_time() -> None:
+def test_change_captures_one_wanted_shape_at_a_time_and_frees_the_unwanted_ones() -> None:
     shapes, engine, wanted = CapturedShapes(), Engine(), ((1, 2), (2, 2))
     shapes.change(engine, wanted)
     assert (shapes.usable(wanted), shapes.change_due(wanted, idle=True)) == ([(1, 2)], True)
@@ -35,6 +35,9 @@ def test_change_captures_one_wanted_shape_at_a_time() -> None:
     assert shapes.usable(wanted) == [(2, 2)], "an unwanted shape is unusable immediately"
     shapes.change(engine, wanted)
     assert engine.captured == {(2, 2), (4, 2)}
+    assert shapes.change_due((), idle=True)
+    shapes.change(engine, ())
+    assert (engine.captured, shapes.change_due((), idle=True)) == (set(), False)
 
 
 def test_captures_pause_while_streams_are_waiting() -> None:
@@ -51,11 +54,3 @@ def test_a_shape_that_ran_out_of_memory_is_retried_after_it_was_removed_and_adde
     assert (shapes.usable(wanted), shapes.change_due(wanted, idle=True)) == ([], False)
     assert not shapes.change_due((), idle=True)
     assert shapes.change_due(wanted, idle=True)
-
-
-def test_unwanted_shapes_are_freed() -> None:
-    shapes, engine = CapturedShapes(), Engine()
-    shapes.change(engine, ((1, 2),))
-    assert shapes.change_due((), idle=True)
-    shapes.change(engine, ())
-    assert (engine.captured, shapes.change_due((), idle=True)) == (set(), False)

@@ -26,24 +26,13 @@ def conv(in_channels: int, outputs: int, taps: int = 1, dtype: torch.dtype = tor
 def convs(dtype: torch.dtype) -> list[Conv]:
     """Returns the convolutions of the official decoder, one of each kind, and unusual sizes."""
     return [
-        conv(512, 1024, 3, dtype),
-        conv(1024, 512, dtype=dtype),
-        conv(512, 3072, dtype=dtype, norm=512),
-        conv(1024, 512, dtype=dtype),
-        conv(512, 1024, dtype=dtype, norm=512, gated=True),
-        conv(1024, 2048, dtype=dtype, upsampling=2),
-        conv(1024, 4096, dtype=dtype, gelu=True),
-        conv(4096, 1024, dtype=dtype),
-        conv(1024, 1536, 7, dtype),
-        conv(1536, 6144, 2, dtype, upsampling=8),
-        conv(768, 768, 7, dtype, dilation=9),
-        conv(384, 384, 7, dtype),
-        conv(384, 768, 2, dtype, upsampling=4),
-        conv(192, 192, 7, dtype),
-        conv(96, 96, 7, dtype),
-        conv(48, 16, dtype=dtype),
-        conv(8192, 16_384, 2, dtype),
-    ]
+        conv(512, 1024, 3, dtype), conv(1024, 512, dtype=dtype), conv(512, 3072, dtype=dtype, norm=512),
+        conv(1024, 512, dtype=dtype), conv(512, 1024, dtype=dtype, norm=512, gated=True),
+        conv(1024, 2048, dtype=dtype, upsampling=2), conv(1024, 4096, dtype=dtype, gelu=True),
+        conv(4096, 1024, dtype=dtype), conv(1024, 1536, 7, dtype), conv(1536, 6144, 2, dtype, upsampling=8),
+        conv(768, 768, 7, dtype, dilation=9), conv(384, 384, 7, dtype), conv(384, 768, 2, dtype, upsampling=4),
+        conv(192, 192, 7, dtype), conv(96, 96, 7, dtype), conv(48, 16, dtype=dtype), conv(8192, 16_384, 2, dtype),
+    ]  # fmt: skip
 
 
 @each_gpu
@@ -86,20 +75,27 @@ def test_the_bound_is_close_to_what_triton_allocates(gpu: Gpu, tile: Tile, each:
     assert compiled <= tile.shared_memory(gpu, each) <= compiled + KIB
 
 
-def test_a_tile_loses_stages_before_its_block_k_shrinks() -> None:
-    assert conv_tile(conv(512, 1024, 7), 32, H200) == Tile(32, 32, 512, 7, num_stages=3)
-    assert conv_tile(conv(512, 1024, 7), 32, L4) == Tile(32, 32, 512, num_stages=2)
-    assert conv_tile(conv(512, 1024, 7, torch.float32), 32, L4) == Tile(32, 32, 256, num_stages=2)
-
-
 def test_a_residual_unit_that_does_not_fit_runs_as_two_products() -> None:
     assert residual_unit_tile(conv(192, 192, 7), 40_000, H200) is not None
     assert residual_unit_tile(conv(192, 192, 7, torch.float32), 40_000, L4) is None
 
 
-def test_no_thread_has_more_sums_than_registers_except_on_the_gpu_that_was_measured() -> None:
-    gated, plain = conv(512, 1024, norm=512, gated=True), conv(768, 768, 7)
-    assert conv_tile(gated, 40_000, H200) == Tile(128, 128, 64, num_warps=8, num_stages=3)
-    assert conv_tile(gated, 40_000, A100) == Tile(128, 64, 64, num_warps=8, num_stages=3)
-    assert conv_tile(plain, 40_000, H200) == conv_tile(plain, 40_000, A100)
-    assert conv_tile(plain, 40_000, B200) == Tile(128, 256, 64, num_warps=16, num_stages=3)
+GATED, PLAIN, DEEP = conv(512, 1024, norm=512, gated=True), conv(768, 768, 7), conv(512, 1024, 7)
+
+
+@pytest.mark.parametrize(
+    ("each", "num_positions", "gpu", "tile"),
+    [
+        # It loses stages before its block_k shrinks.
+        (DEEP, 32, H200, Tile(32, 32, 512, 7, num_stages=3)),
+        (DEEP, 32, L4, Tile(32, 32, 512, num_stages=2)),
+        (conv(512, 1024, 7, torch.float32), 32, L4, Tile(32, 32, 256, num_stages=2)),
+        # No thread has more sums than registers, except on the GPU that was measured.
+        (GATED, 40_000, H200, Tile(128, 128, 64, num_warps=8, num_stages=3)),
+        (GATED, 40_000, A100, Tile(128, 64, 64, num_warps=8, num_stages=3)),
+        (PLAIN, 40_000, A100, conv_tile(PLAIN, 40_000, H200)),
+        (PLAIN, 40_000, B200, Tile(128, 256, 64, num_warps=16, num_stages=3)),
+    ],
+)
+def test_a_tile_suits_its_gpu(each: Conv, num_positions: int, gpu: Gpu, tile: Tile) -> None:
+    assert conv_tile(each, num_positions, gpu) == tile

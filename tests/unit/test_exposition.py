@@ -1,6 +1,7 @@
 """The exposition is, byte for byte, what prometheus-client's encoders write."""
 
 import itertools
+import math
 import random
 
 import pytest
@@ -9,15 +10,12 @@ from prometheus_client.exposition import choose_encoder
 
 from syrinx_stages.contract import metrics as contract
 from syrinx_stages.runtime.exposition import Exposition
-from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.metrics import Metrics, rows_label
 
-FORMATS = [
-    "",
-    "text/plain; version=0.0.4",
-    "application/openmetrics-text",
-    "application/openmetrics-text; version=1.0.0",
-]
+OPENMETRICS = "application/openmetrics-text"
+FORMATS = ["", "text/plain; version=0.0.4", OPENMETRICS, f"{OPENMETRICS}; version=1.0.0"]
 VALUES = itertools.cycle([0.0, 0.06, 3.0, 1e-7, 12345678.9, 1e17])
+ANY = (0.0, 7.0, 0.1, 1e5, 99999.5, 123456.0, 3e-9, 5.4321e19, math.inf, math.nan)
 
 
 def fill(metrics: Metrics, stage: str, labels: list[str]) -> None:
@@ -53,7 +51,10 @@ def test_any_sequence_of_changes_is_written_as_by_prometheus_client(seed, accept
         for _ in range(40):
             metric = chance.choice(contract.BY_STAGE["gateway"])
             labels = ["".join(chance.choices('ab"\\\n é語,={}', k=chance.randint(0, 3))) for _ in metric.labels]
-            series, value = metrics[metric].labels(*labels) if labels else metrics[metric], random_value(chance)
+            series, value = (
+                metrics[metric].labels(*labels) if labels else metrics[metric],
+                chance.choice((*ANY, 10 ** chance.uniform(-9, 20))),
+            )
             if metric.kind == "gauge":
                 series.set(chance.choice((value, -value)))
             elif metric.kind == "counter":
@@ -65,20 +66,6 @@ def test_any_sequence_of_changes_is_written_as_by_prometheus_client(seed, accept
         for each in (accept, chance.choice(FORMATS)):
             encode, content_type = choose_encoder(each)
             assert exposition.encode(each) == (encode(metrics.registry), content_type)
-
-
-def random_value(chance: random.Random) -> float:
-    return chance.choice(
-        (0.0, float(chance.randint(0, 1000)), 10 ** chance.uniform(-9, 20), 0.1, 1e5, 99999.5, 123456.0)
-    )
-
-
-def test_special_values_are_written_as_by_prometheus_client():
-    metrics = Metrics(CollectorRegistry())
-    exposition, (encode, _) = Exposition(metrics), choose_encoder("")
-    for value in (float("inf"), float("-inf"), float("nan"), -0.0):
-        metrics[contract.LIVE_STREAMS].set(value)
-        assert exposition.encode("")[0] == encode(metrics.registry)
 
 
 @pytest.mark.parametrize("accept", FORMATS)
@@ -97,3 +84,31 @@ def test_labels_of_the_process_are_sorted_among_those_of_the_series():
     text = Exposition(metrics, {"pipeline": "demo", "track": "canary"}).encode("")[0].decode()
     assert 'syrinx_ttfa_seconds_sum{pipeline="demo",task_type="Base",track="canary"} 0.06\n' in text
     assert 'syrinx_ttfa_seconds_bucket{le="+Inf",pipeline="demo",task_type="Base",track="canary"} 1.0\n' in text
+
+
+def test_a_histogram_has_the_buckets_of_the_contract():
+    metrics = Metrics(CollectorRegistry())
+    metrics[contract.TTFA].labels("Base").observe(0.06)
+    exported = Exposition(metrics).encode("")[0].decode()
+    for edge in contract.TTFA_BUCKETS:
+        count = 1.0 if edge >= 0.06 else 0.0
+        assert f'{{le="{edge}",task_type="Base"}} {count}' in exported
+
+
+def test_only_accessed_families_are_exported():
+    metrics = Metrics(CollectorRegistry())
+    metrics[contract.LIVE_STREAMS]
+    exported = Exposition(metrics).encode("")[0].decode()
+    assert "syrinx_live_streams 0.0" in exported
+    assert "syrinx_queue_length" not in exported
+    assert "_created" not in exported
+
+
+def test_every_metric_of_the_contract_belongs_to_a_stage():
+    metrics = {value for value in vars(contract).values() if isinstance(value, contract.Metric)}
+    assert metrics == {metric for families in contract.BY_STAGE.values() for metric in families}
+
+
+@pytest.mark.parametrize(("rows", "label"), [(1, "1"), (3, "4"), (8, "8"), (256, "256"), (257, "+Inf")])
+def test_rows_are_rounded_up_to_a_bucket(rows: int, label: str):
+    assert rows_label(rows) == label

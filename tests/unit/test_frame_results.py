@@ -13,27 +13,11 @@ def frame(*codes: int) -> list[int]:
 
 
 def test_frames_and_ends_of_a_step() -> None:
-    frames = np.array([frame(5), frame(EOS), frame(-1), frame(3, 4, -1)], np.int16)
-    whole, eos, code0, residual = frame_results(frames, EOS)
+    """Codes after EOS are sampled from its embedding and discarded."""
+    frames = [frame(5), frame(EOS), frame(EOS, -1), frame(-1), frame(3, 4, -1), [*frame(0)[:15], -1]]
+    whole, eos, discarded, code0, *residual = frame_results(np.array(frames, np.int16), EOS)
     assert whole == np.array(frame(5), "<i2").tobytes()
-    assert eos == End(EndReason.STOP)
-    assert isinstance(code0, End)
-    assert code0.reason is EndReason.ERROR
-    assert "not finite" in code0.message
-    assert residual == code0
-
-
-def test_last_code_may_be_the_invalid_one() -> None:
-    codes = frame(0)
-    codes[15] = -1
-    [result] = frame_results(np.array([codes], np.int16), EOS)
-    assert isinstance(result, End)
-
-
-def test_codes_after_the_end_do_not_matter() -> None:
-    """They are sampled from the embedding of EOS and discarded."""
-    assert frame_results(np.array([frame(EOS, -1)], np.int16), EOS) == [End(EndReason.STOP)]
-
-
-def test_step_without_rows_has_no_results() -> None:
+    assert eos == discarded == End(EndReason.STOP)
+    assert isinstance(code0, End) and code0.reason is EndReason.ERROR and "not finite" in code0.message
+    assert residual == [code0] * 2
     assert frame_results(np.empty((0, 16), np.int16), EOS) == []

@@ -5,9 +5,12 @@ import av
 import numpy as np
 import pytest
 import soundfile
+from hypothesis import given
+from hypothesis import strategies as st
 
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions, Encoder, default_rate, encode
+from syrinx_stages.gateway.stretch import TimeStretcher
 
 SECONDS = 2
 TIME = np.arange(SECONDS * FAMILY.sample_rate) / FAMILY.sample_rate
@@ -87,7 +90,7 @@ def test_telephony_formats_are_8_bits_at_8_khz(audio_format: AudioFormat, law: s
 
 
 @pytest.mark.parametrize("audio_format", AudioFormat)
-@pytest.mark.parametrize(("rate", "speed"), [(None, 1.0), (16_000, 1.0), (None, 1.3), (48_000, 0.7)])
+@pytest.mark.parametrize(("rate", "speed"), [(None, 1.0), (16_000, 1.0), (None, 1.3), (48_000, 0.7), (None, 4.0)])
 def test_bytes_do_not_depend_on_the_chunks(audio_format: AudioFormat, rate: int | None, speed: float):
     audio = options(audio_format, rate, speed)
     assert b"".join(streamed(audio)) == b"".join(streamed(audio, frames=7))
@@ -120,3 +123,43 @@ def test_rate_and_speed_change_the_duration_and_not_the_pitch(rate: int):
     assert seconds == pytest.approx(SECONDS / 2, abs=0.001)
     assert len(samples) == pytest.approx(seconds * rate, abs=1)
     assert pitch(samples, rate) == pytest.approx(300, abs=3)
+
+
+# Speed -------------------------------------------------------------------------------------------------------
+
+each_speed = pytest.mark.parametrize("speed", [0.25, 0.5, 0.9, 1.1, 1.5, 2.0, 4.0])
+
+
+def voice(seconds: float, pitch: float) -> np.ndarray:
+    time = np.arange(round(seconds * FAMILY.sample_rate)) / FAMILY.sample_rate
+    return sum(4000 / k * np.sin(2 * np.pi * k * pitch * time) for k in (1, 2, 3, 4))
+
+
+def stretched(signal: np.ndarray, speed: float) -> np.ndarray:
+    stretcher = TimeStretcher(speed)
+    return np.concatenate((stretcher.feed(signal.astype("<i2")), stretcher.finish())).astype(float)
+
+
+@each_speed
+@pytest.mark.parametrize("frequency", [90, 220])
+def test_length_changes_and_pitch_and_level_do_not(speed: float, frequency: int):
+    original = voice(3, frequency)
+    out = stretched(original, speed)
+    assert len(out) == round(len(original) / speed)
+    assert pitch(out, FAMILY.sample_rate) == pytest.approx(frequency, rel=0.02)
+    blocks = stretched(voice(3, 150), speed)[: len(out) // 480 * 480].reshape(-1, 480)
+    loudness = np.sqrt(np.mean(blocks**2, axis=1))[2:-3]
+    assert loudness.min() > 0.8 * loudness.max()
+
+
+def test_position_of_speech_scales_with_the_speed():
+    signal = np.zeros(4 * FAMILY.sample_rate)
+    signal[FAMILY.sample_rate : 2 * FAMILY.sample_rate] = voice(1, 150)
+    audible = np.flatnonzero(np.abs(stretched(signal, 0.5)) > 500) / FAMILY.sample_rate
+    assert audible[[0, -1]] == pytest.approx([2.0, 4.0], abs=0.05)
+
+
+@given(st.integers(0, 5000), st.floats(0.25, 4))
+def test_any_length_at_any_speed(length: int, speed: float):
+    noise = np.random.default_rng(length).integers(-32768, 32767, length)
+    assert len(stretched(noise, speed)) == round(length / speed)

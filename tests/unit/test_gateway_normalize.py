@@ -6,18 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.spoken_forms import SENTENCES
+from support.spoken_forms import SPOKEN
 from syrinx_stages.gateway.lexicon import respell
 from syrinx_stages.normalization.languages import languages
 from syrinx_stages.normalization.normalize import normalize
 
 ALL = tuple(languages())
 LATIN = ("english", "german", "french", "spanish", "italian", "portuguese")
-SENTENCE = "The meeting on March 3, 2024 at 10:30 cost $4.50, or 12.5% of 1,234 euros, said Dr. Grey."
 
 
-@pytest.mark.parametrize(("language", "written", "spoken"), SENTENCES)
-def test_what_is_written_is_spoken_as_words(language, written, spoken):
+@pytest.mark.parametrize(("language", "written", "spoken"), SPOKEN)
+def test_what_is_written_is_spoken_as_a_reader_would(language, written, spoken):
     assert normalize(written, [language]) == spoken
 
 
@@ -59,6 +58,23 @@ def test_other_words_stay_in_their_order(tokens, language):
 @given(st.text(max_size=500), st.sampled_from(ALL))
 def test_any_text_can_be_normalized(text, language):
     normalize(text, [language])
+
+
+DIGITS = st.one_of(
+    st.integers(0, 10**18).map(str),
+    st.integers(0, 10**9).map("{:,}".format),
+    st.decimals(0, 10**6, places=2).map(str),
+    st.from_regex(r"\d{1,3}([.,:/–-]\d{1,4}){0,5}", fullmatch=True),
+    st.text("٠١٢٣٤٥٦٧٨٩०१२1234567890½¾⅓", min_size=1, max_size=6),
+)
+AROUND = st.text("abcXYZéжщ日本三語가나 .,:;/+-–−~〜#№§$€%&@x×=<>°ºª()'’vhsmkg", max_size=4)
+WRITTEN = st.lists(st.tuples(AROUND, DIGITS, AROUND).map("".join), min_size=1, max_size=6).map(" ".join)
+
+
+@given(WRITTEN, st.sampled_from(ALL))
+def test_no_digit_is_left(text, language):
+    spoken = normalize(text, [language])
+    assert not any(map(str.isdecimal, spoken)), spoken
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from syrinx_stages.contract.api import SpeechFields
-from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
+from syrinx_stages.contract.messages import Sampling, TaskType
 from syrinx_stages.contract.settings import ApiConfig
 from syrinx_stages.gateway.catalog import OPENAI_VOICES, Catalog
 from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions
@@ -21,13 +21,9 @@ from syrinx_stages.model.describe import Description, describe
 from syrinx_stages.runtime.errors import StartError
 
 CUSTOM = Description(
-    task_type=TaskType.CUSTOM_VOICE,
-    size="1b7",
-    voices=("vivian", "ryan"),
-    languages=("auto", "english", "chinese"),
-    supports_instructions=True,
-    max_positions=32_768,
-)
+    task_type=TaskType.CUSTOM_VOICE, size="1b7", voices=("vivian", "ryan"), languages=("auto", "english", "chinese"),
+    supports_instructions=True, max_positions=32_768,
+)  # fmt: skip
 DESIGN = msgspec.structs.replace(CUSTOM, task_type=TaskType.VOICE_DESIGN, voices=())
 BASE = msgspec.structs.replace(CUSTOM, task_type=TaskType.BASE, voices=(), supports_instructions=False)
 DEFAULTS = ApiConfig()
@@ -43,8 +39,10 @@ def parsed_json(
     return parsed
 
 
-def parsed(checkpoint: Description = CUSTOM, api: ApiConfig = DEFAULTS, **fields: Any) -> ParsedRequest:
-    return parsed_json(json.dumps({"input": "Hello.", **fields}), checkpoint, api)
+def parsed(
+    checkpoint: Description = CUSTOM, api: ApiConfig = DEFAULTS, kept: KeptVoice | None = None, **fields: Any
+) -> ParsedRequest:
+    return parsed_json(json.dumps({"input": "Hello.", **fields}), checkpoint, api, kept)
 
 
 def refused(checkpoint: Description = CUSTOM, api: ApiConfig = DEFAULTS, **fields: Any) -> ApiError:
@@ -63,25 +61,15 @@ def test_defaults():
     assert (request.sampling, request.max_frames, request.live) == (Sampling(), 2048, True)
     assert request.non_streaming_text
     assert not request.has_reference
+    assert parsed(model="qwen3-tts", seed=1) == parsed(seed=1)
 
 
 def test_every_field_has_an_effect():
     changed = {
-        "voice": "Ryan",
-        "instructions": "Whisper.",
-        "response_format": "pcm",
-        "language": "English",
-        "non_streaming_mode": False,
-        "max_new_tokens": 7,
-        "seed": 5,
-        "temperature": 0.5,
-        "top_k": 3,
-        "top_p": 0.4,
-        "repetition_penalty": 1.2,
-        "subtalker_temperature": 0,
-        "subtalker_top_k": 9,
-        "subtalker_top_p": 0.8,
-    }
+        "voice": "Ryan", "instructions": "Whisper.", "response_format": "pcm", "language": "English",
+        "non_streaming_mode": False, "max_new_tokens": 7, "seed": 5, "temperature": 0.5, "top_k": 3, "top_p": 0.4,
+        "repetition_penalty": 1.2, "subtalker_temperature": 0, "subtalker_top_k": 9, "subtalker_top_p": 0.8,
+    }  # fmt: skip
     request = parsed(**changed).request
     assert (request.voice, request.instructions, request.language) == ("ryan", "Whisper.", "english")
     assert (request.non_streaming_text, request.max_frames, request.seed) == (False, 7, 5)
@@ -143,9 +131,6 @@ def test_aliases_are_configurable():
     assert parsed(api=api).request.voice == "vivian"
     assert refused(api=api, voice="alloy").param == "voice"
     assert refused(api=api, model="tts-1").status == 404
-
-
-def test_an_alias_can_be_the_default_voice():
     api = ApiConfig(voice_aliases={"default": "ryan"})
     assert parsed(api=api).request.voice == parsed(api=api, voice="default").request.voice == "ryan"
     assert Catalog(CUSTOM, "m", api).voice_list()["default"] == "ryan"
@@ -187,43 +172,21 @@ def test_fields_of_other_servers_clients_are_honored_or_named_in_a_warning():
 KEPT = KeptVoice(id="voice_1", owner="", name="Anna", created_at=1, consent="cons_1", transcript="Okay.")
 
 
-def clone(kept: KeptVoice | None = None, **fields: Any) -> SpeechRequest:
-    return parsed_json(json.dumps({"input": "Hello.", **fields}), BASE, kept=kept).request
-
-
-def test_a_kept_voice_brings_its_reference_and_its_transcript():
-    request = clone(KEPT, voice="anna")
-    assert (request.voice, request.has_reference, request.reference_text) == (None, True, "Okay.")
+@pytest.mark.parametrize("voice", [{"kept": KEPT, "voice": "anna"}, {"ref_audio": "QUJD", "ref_text": "Okay."}])
+def test_a_clone_has_a_reference_and_its_transcript_and_streams_its_text(voice: dict[str, Any]):
+    """That of the request, or of a kept voice."""
+    request = parsed(BASE, **voice).request
+    assert (request.task_type, request.voice) == (TaskType.BASE, None)
+    assert (request.has_reference, request.reference_text) == (True, "Okay.")
     assert (request.x_vector_only, request.non_streaming_text) == (False, False)
 
 
 def test_a_kept_voice_without_a_transcript_is_an_x_vector():
     alone = structs.replace(KEPT, transcript=None)
     for kept, fields in ((alone, {}), (alone, {"x_vector_only_mode": True}), (KEPT, {"x_vector_only_mode": True})):
-        request = clone(kept, voice="anna", **fields)
+        request = parsed(BASE, kept=kept, voice="anna", **fields).request
         assert (request.has_reference, request.x_vector_only, request.reference_text) == (True, True, None)
-
-
-@pytest.mark.parametrize(
-    ("checkpoint", "status", "fields"),
-    [
-        (BASE, 400, {"x_vector_only_mode": False}),
-        (BASE, 400, {"ref_text": "Okay."}),
-        (BASE, 400, {"ref_audio": "AAAA"}),
-        (CUSTOM, 422, {"speaker_embedding": [1.0]}),
-        (CUSTOM, 400, {"speaker_embedding": [1.0], "task_type": "CustomVoice"}),
-    ],
-)
-def test_a_speaker_embedding_needs_a_base_checkpoint_and_no_other_voice(
-    checkpoint: Description, status: int, fields: dict[str, Any]
-):
-    error = refused(checkpoint, **{"speaker_embedding": [1.0], **fields})
-    assert (error.status, error.param) == (status, next(iter(fields)))
-
-
-def test_an_unknown_voice_of_a_base_checkpoint_can_be_uploaded():
-    error = refused(BASE, voice="anna")
-    assert (error.param, "POST /v1/audio/voices" in error.message) == ("voice", True)
+    assert parsed(BASE, ref_audio="QUJD", x_vector_only_mode=True).request.x_vector_only
 
 
 def test_the_limit_of_a_text_is_that_of_the_resource_and_of_its_delivery():
@@ -255,13 +218,6 @@ def test_texts_are_normalized_if_the_request_the_resource_or_the_checkpoint_says
     assert describe("bundled").normalize
 
 
-def test_clone_streams_its_text_by_default():
-    request = parsed(BASE, ref_audio="QUJD", ref_text="What it says.").request
-    assert (request.task_type, request.has_reference, request.reference_text) == (TaskType.BASE, True, "What it says.")
-    assert not request.non_streaming_text
-    assert parsed(BASE, ref_audio="QUJD", x_vector_only_mode=True).request.x_vector_only
-
-
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
@@ -277,14 +233,11 @@ def test_clone_streams_its_text_by_default():
         ("lexicon", {str(number): "b" for number in range(101)}, "<= 100"),
         *(("input", text, "nothing to say") for text in ("...", "***", "\U0001f600", "\u200b \u2014", "\x07")),
         ("instructions", "Whisper\x00.", "character 8 is the control character U+0000"),
-        ("input", 3, "expected `str`, got `int`"),
         ("input", None, "expected `str`, got `null`"),
-        ("input", ["a"], "expected `str`, got `array`"),
         ("voice", "alto", "accepted: vivian, ryan, alloy"),
         ("voice", "\u0000" * 500, "accepted"),
         ("voice", {"name": "ryan"}, '{"id": name}'),
         ("voice", {}, "voice.id: is required"),
-        ("voice", 1, "expected"),
         ("language", "klingon", "accepted: auto, english, chinese"),
         ("language", "", "accepted"),
         ("task_type", "customvoice", "accepted: CustomVoice, VoiceDesign, Base"),
@@ -294,17 +247,14 @@ def test_clone_streams_its_text_by_default():
         ("stream_format", "chunks", "accepted: audio, sse"),
         ("speed", 0.2, ">= 0.25"),
         ("speed", 4.5, "<= 4"),
-        ("speed", "fast", "expected"),
         ("seed", -1, ">= 0"),
         ("seed", 2**63, "expected"),
-        ("seed", 1.5, "expected"),
         ("seed", True, "expected"),
         ("max_new_tokens", 0, ">= 1"),
         ("max_new_tokens", 10**9, "at most 4096"),
         ("max_new_tokens", 10**30, "4096"),
         ("temperature", -0.1, ">= 0"),
         ("temperature", 3, "<= 2"),
-        ("temperature", "hot", "expected"),
         ("top_k", -1, ">= 0"),
         ("top_p", 0, "> 0"),
         ("top_p", 1.1, "<= 1"),
@@ -325,59 +275,39 @@ def test_invalid_value_is_a_400_that_names_its_field(field: str, value: Any, mes
 
 
 @pytest.mark.parametrize(
-    ("fields", "param", "message"),
+    ("checkpoint", "fields", "status", "param", "message"),
     [
-        ({"sample_rate": 44_100, "response_format": "opus"}, "sample_rate", "8,000, 12,000, 16,000, 24,000, 48,000"),
-        ({"stream": False, "stream_format": "sse"}, "stream", "leave one of them out"),
+        (CUSTOM, {"sample_rate": 44_100, "response_format": "opus"}, 400, "sample_rate", "8,000, 12,000, 16,000, 24,0"),
+        (CUSTOM, {"stream": False, "stream_format": "sse"}, 400, "stream", "leave one of them out"),
+        (CUSTOM, {"model": "tts-3"}, 404, "model", "qwen3-tts"),
+        (CUSTOM, {"task_type": "Base", "ref_audio": "QUJD"}, 422, "task_type", ""),
+        (CUSTOM, {"task_type": "VoiceDesign"}, 422, "task_type", ""),
+        (CUSTOM, {"ref_audio": "QUJD"}, 422, "ref_audio", ""),
+        (CUSTOM, {"speaker_embedding": [1.0]}, 422, "speaker_embedding", ""),
+        (CUSTOM, {"speaker_embedding": [1.0], "task_type": "CustomVoice"}, 400, "speaker_embedding", ""),
+        (DESIGN, {}, 400, "instructions", ""),
+        (DESIGN, {"instructions": "An old man.", "voice": "ryan"}, 400, "voice", ""),
+        (BASE, {"task_type": "CustomVoice"}, 422, "task_type", ""),
+        (BASE, {"voice": "anna"}, 400, "voice", "POST /v1/audio/voices"),
+        (BASE, {"speaker_embedding": [1.0], "x_vector_only_mode": False}, 400, "x_vector_only_mode", ""),
+        (BASE, {"speaker_embedding": [1.0], "ref_text": "Okay."}, 400, "ref_text", ""),
+        (BASE, {"speaker_embedding": [1.0], "ref_audio": "AAAA"}, 400, "ref_audio", ""),
+        (BASE, {}, 400, "ref_audio", ""),
+        (BASE, {"ref_audio": ""}, 400, "ref_audio", ""),
+        (BASE, {"ref_audio": "QUJD"}, 400, "ref_text", ""),
+        (BASE, {"ref_audio": "QUJD", "ref_text": " "}, 400, "ref_text", ""),
+        (BASE, {"ref_audio": "QUJD", "ref_text": "Hi\x07."}, 400, "ref_text", ""),
+        (BASE, {"ref_audio": "QUJD", "ref_text": "Hi.", "x_vector_only_mode": True}, 400, "ref_text", ""),
+        (BASE, {"ref_audio": "QUJD", "x_vector_only_mode": True, "voice": "ryan"}, 400, "voice", ""),
     ],
 )
-def test_invalid_combinations_are_refused(fields: dict[str, Any], param: str, message: str):
-    error = refused(**fields)
-    assert (error.status, error.param) == (400, param)
-    assert message in error.message
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({}, "ref_audio"),
-        ({"ref_audio": ""}, "ref_audio"),
-        ({"ref_audio": "QUJD"}, "ref_text"),
-        ({"ref_audio": "QUJD", "ref_text": " "}, "ref_text"),
-        ({"ref_audio": "QUJD", "ref_text": "Hi\x07."}, "ref_text"),
-        ({"ref_audio": "QUJD", "ref_text": "Hi.", "x_vector_only_mode": True}, "ref_text"),
-        ({"ref_audio": "QUJD", "x_vector_only_mode": True, "voice": "ryan"}, "voice"),
-    ],
-)
-def test_base_requires_a_reference(fields: dict[str, Any], param: str):
-    error = refused(BASE, **fields)
-    assert (error.status, error.param) == (400, param)
-
-
-@pytest.mark.parametrize(
-    ("checkpoint", "fields", "param"),
-    [
-        (CUSTOM, {"task_type": "Base", "ref_audio": "QUJD"}, "task_type"),
-        (CUSTOM, {"task_type": "VoiceDesign"}, "task_type"),
-        (CUSTOM, {"ref_audio": "QUJD"}, "ref_audio"),
-        (BASE, {"task_type": "CustomVoice"}, "task_type"),
-    ],
-)
-def test_a_feature_of_another_checkpoint_type_is_a_422(checkpoint: Description, fields: dict[str, Any], param: str):
+def test_fields_that_do_not_suit_each_other_or_the_checkpoint_are_refused(
+    checkpoint: Description, fields: dict[str, Any], status: int, param: str, message: str
+):
     error = refused(checkpoint, **fields)
-    assert (error.status, error.param) == (422, param)
-
-
-def test_voice_design_requires_instructions():
-    assert refused(DESIGN).param == "instructions"
-    assert refused(DESIGN, instructions="An old man.", voice="ryan").param == "voice"
-
-
-def test_other_model_is_a_404():
-    error = refused(model="tts-3")
-    assert (error.status, error.param, error.code) == (404, "model", "model_not_found")
-    assert "qwen3-tts" in error.message
-    assert parsed(model="qwen3-tts")
+    assert (error.status, error.param) == (status, param)
+    assert message in error.message
+    assert (error.code == "model_not_found") == (param == "model")
 
 
 @pytest.mark.parametrize(

@@ -46,16 +46,9 @@ async def audio_of(*entries: StreamEntry) -> bytes:
     tracker = OutcomeTracker(None, lambda outcome: None)
     listener = Listener(REQUEST, time.monotonic(), 1.0, Metrics(CollectorRegistry()), tracker)
     stream = SpeechStream(
-        REQUEST,
-        queue,
-        listener,
-        stall_seconds=5.0,
-        report_playback=lambda *_: None,
-        on_end=lambda: None,
-        check=no_failure,
-        storage_full=lambda: None,
-        refusal=internal_error,
-    )
+        REQUEST, queue, listener, stall_seconds=5.0, report_playback=lambda *_: None, on_end=lambda: None,
+        check=no_failure, storage_full=lambda: None, refusal=internal_error,
+    )  # fmt: skip
     return b"".join([chunk.pcm async for chunk in stream.audio()])
 
 

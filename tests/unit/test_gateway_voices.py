@@ -33,46 +33,44 @@ def refusal(**fields: str | Sample | None) -> tuple[int, str | None, str]:
     return caught.value.status, caught.value.param, caught.value.code
 
 
-def test_a_sample_makes_a_voice_with_or_without_its_transcript():
+def test_a_sample_with_or_without_its_transcript_or_an_embedding_makes_a_voice():
     upload = parse(ref_text="Okay.", speaker_description="warm", type="audio_sample")
     assert (upload.name, upload.consent, upload.transcript, upload.description) == ("Anna", "cons_1", "Okay.", "warm")
     assert (upload.sample, upload.embedding) == (SAMPLE, None)
     assert parse(ref_text=" ").transcript is None, "an empty field counts as absent"
-
-
-def test_an_embedding_makes_a_voice():
     upload = parse(audio_sample=None, speaker_embedding="[0.5, -2]")
     assert (upload.sample, upload.embedding) == (None, struct.pack("<2f", 0.5, -2))
 
 
-@pytest.mark.parametrize("name", ["name", "consent", "audio_sample"])
-def test_a_required_field_is_named(name: str):
-    assert refusal(**{name: None}) == (400, name, "missing_field")
+INVALID = [
+    ({"audio_sample": "text"}, "audio_sample"),
+    ({"consent": SAMPLE}, "consent"),
+    ({"consent": "a\x00"}, "consent"),
+    ({"name": "a" * 65}, "name"),
+    ({"name": "a\tb"}, "name"),
+    ({"speaker_embedding": "[1, 2]"}, "audio_sample"),
+    ({"audio_sample": None, "speaker_embedding": "[1]"}, "speaker_embedding"),
+    ({"audio_sample": None, "speaker_embedding": "[0, 0]"}, "speaker_embedding"),
+    ({"audio_sample": None, "speaker_embedding": "[1, 1e39]"}, "speaker_embedding"),
+    ({"audio_sample": None, "speaker_embedding": "[1, NaN]"}, "speaker_embedding"),
+    ({"audio_sample": None, "speaker_embedding": "[1, 2]", "ref_text": "a"}, "ref_text"),
+]
 
 
 @pytest.mark.parametrize(
-    ("fields", "param"),
+    ("fields", "refused"),
     [
-        ({"audio_sample": "text"}, "audio_sample"),
-        ({"consent": SAMPLE}, "consent"),
-        ({"consent": "a\x00"}, "consent"),
-        ({"name": "a" * 65}, "name"),
-        ({"name": "a\tb"}, "name"),
-        ({"speaker_embedding": "[1, 2]"}, "audio_sample"),
-        ({"audio_sample": None, "speaker_embedding": "[1]"}, "speaker_embedding"),
-        ({"audio_sample": None, "speaker_embedding": "[0, 0]"}, "speaker_embedding"),
-        ({"audio_sample": None, "speaker_embedding": "[1, 1e39]"}, "speaker_embedding"),
-        ({"audio_sample": None, "speaker_embedding": "[1, NaN]"}, "speaker_embedding"),
-        ({"audio_sample": None, "speaker_embedding": "[1, 2]", "ref_text": "a"}, "ref_text"),
+        *((fields, (400, param, "invalid_value")) for fields, param in INVALID),
+        *(({name: None}, (400, name, "missing_field")) for name in ("name", "consent", "audio_sample")),
+        ({"language": "en"}, (400, "language", "unknown_field")),
+        ({"type": "prompt", "prompt": "calm"}, (422, "type", "unsupported_by_model")),
     ],
 )
-def test_an_invalid_field_is_named(fields: dict[str, str | Sample | None], param: str):
-    assert refusal(**fields) == (400, param, "invalid_value")
+def test_the_field_of_a_refused_upload_is_named(fields: dict[str, str | Sample | None], refused: tuple[int, str, str]):
+    assert refusal(**fields) == refused
 
 
-def test_other_fields_are_refused():
-    assert refusal(language="en") == (400, "language", "unknown_field")
-    assert refusal(type="prompt", prompt="calm") == (422, "type", "unsupported_by_model")
+def test_a_field_is_sent_once():
     with pytest.raises(ApiError, match="name: was sent more than once"):
         parse_upload([*FORM.items(), ("name", "Bert")], 2)
 

@@ -40,17 +40,20 @@ def test_an_engine_gets_its_share_as_far_as_it_is_free(fraction: float, gib: flo
 
 
 @pytest.mark.usefixtures("l4")
-def test_refuses_a_share_that_is_too_small() -> None:
-    words = r"memoryFraction 0\.25 of 22\.0 GiB leaves 0\.5 GiB for the cache, which needs at least 1\.0 GiB: increase"
+@pytest.mark.parametrize(
+    ("fraction", "needed", "words"),
+    [
+        (
+            0.25,
+            1,
+            r"memoryFraction 0\.25 of 22\.0 GiB leaves 0\.5 GiB for the cache, which needs at least 1\.0 GiB: inc",
+        ),
+        (1.0, 12, r"only 10\.0 GiB of the GPU's memory are free, and the cache needs at least 12\.0 GiB: stop"),
+    ],
+)
+def test_refuses_a_share_that_is_too_small_and_a_gpu_that_others_fill(fraction: float, needed: int, words: str) -> None:
     with pytest.raises(StartError, match=words):
-        free_share(CUDA, 0.25, GIB, "the cache")
-
-
-@pytest.mark.usefixtures("l4")
-def test_refuses_a_gpu_that_others_fill() -> None:
-    words = r"only 10\.0 GiB of the GPU's memory are free, and the cache needs at least 12\.0 GiB: stop"
-    with pytest.raises(StartError, match=words):
-        free_share(CUDA, 1.0, 12 * GIB, "the cache")
+        free_share(CUDA, fraction, needed * GIB, "the cache")
 
 
 @pytest.mark.usefixtures("l4")

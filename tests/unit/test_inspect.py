@@ -88,64 +88,52 @@ def test_a_pipeline_without_a_readable_status(status: Any) -> None:
     assert shown(live) == [f"demo in namespace speech: {NOT_READ}"]
 
 
-RUNNING = {"state": {"running": {}}}
 CRASHED = {"terminated": {"exitCode": 1}}
+RUNNING = {"state": {"running": {}}}
+NOT_READY = {"ready": False, **RUNNING}
+WAITING = {"ready": False, "state": {"waiting": {}}}
 
 
-def pod(
-    name: str, component: str, *containers: dict[str, Any], init: tuple[dict[str, Any], ...] = ()
-) -> dict[str, Any]:
-    own = [{"name": component, "ready": True, "restartCount": 0, **each} for each in containers]
-    before = [{"name": "fetch", "ready": False, "restartCount": 0, **each} for each in init]
-    return {
-        "metadata": {"name": name, "labels": {COMPONENT_LABEL: component}},
-        "status": {"containerStatuses": own, "initContainerStatuses": before},
-    }
+def pod(name: str, component: str, container: dict[str, Any], init: dict[str, Any] | None = None) -> dict[str, Any]:
+    own = {"name": component, "ready": True, "restartCount": 0, **container}
+    before = [{"name": "fetch", "ready": False, "restartCount": 0, **init}] if init else []
+    status = {"containerStatuses": [own], "initContainerStatuses": before}
+    return {"metadata": {"name": name, "labels": {COMPONENT_LABEL: component}}, "status": status}
 
 
 HEALTHY = [pod("g", "gateway", RUNNING), pod("t", "talker", RUNNING), pod("c", "codec", RUNNING)]
+GATEWAY_WAITS, LOOPS = pod("g", "gateway", NOT_READY), {"restartCount": 4, "lastState": CRASHED}
+CHOICES = {
+    "healthy": (HEALTHY, Choice("g", "gateway", False, "all containers are ready")),
+    "not ready": (
+        [*HEALTHY, pod("t1", "talker", NOT_READY)],
+        Choice("t1", "talker", False, "it is not ready, 0 restarts"),
+    ),
+    "crash loop": (
+        [GATEWAY_WAITS, pod("t", "talker", WAITING | LOOPS)],
+        Choice("t", "talker", True, "it ended with exit code 1, 4 restarts"),
+    ),
+    "crash loop between two failures": (
+        [pod("t", "talker", NOT_READY | LOOPS | {"restartCount": 1})],
+        Choice("t", "talker", True, "it ended with exit code 1, 1 restarts"),
+    ),
+    "init container": (
+        [pod("t", "talker", WAITING, init={"state": CRASHED})],
+        Choice("t", "fetch", False, "it ended with exit code 1, 0 restarts"),
+    ),
+    "restarts often": (
+        [*HEALTHY, pod("c1", "codec", RUNNING | LOOPS)],
+        Choice("c1", "codec", True, "it has restarted 4 times"),
+    ),
+    "root cause first": (
+        [pod("c", "codec", NOT_READY), pod("r", "redis", NOT_READY)],
+        Choice("r", "redis", False, "it is not ready, 0 restarts"),
+    ),
+    "nothing started": ([pod("t", "talker", WAITING)], None),
+}
 
 
-@pytest.mark.parametrize(
-    ("pods", "expected"),
-    [
-        pytest.param(HEALTHY, Choice("g", "gateway", False, "all containers are ready"), id="healthy"),
-        pytest.param(
-            [*HEALTHY, pod("t1", "talker", {"ready": False, **RUNNING})],
-            Choice("t1", "talker", False, "it is not ready, 0 restarts"),
-            id="not ready",
-        ),
-        pytest.param(
-            [
-                pod("g", "gateway", {"ready": False, **RUNNING}),
-                pod("t", "talker", {"ready": False, "restartCount": 4, "state": {"waiting": {}}, "lastState": CRASHED}),
-            ],
-            Choice("t", "talker", True, "it ended with exit code 1, 4 restarts"),
-            id="crash loop",
-        ),
-        pytest.param(
-            [pod("t", "talker", {"ready": False, "restartCount": 1, **RUNNING, "lastState": CRASHED})],
-            Choice("t", "talker", True, "it ended with exit code 1, 1 restarts"),
-            id="crash loop between two failures",
-        ),
-        pytest.param(
-            [pod("t", "talker", {"ready": False, "state": {"waiting": {}}}, init=({"state": CRASHED},))],
-            Choice("t", "fetch", False, "it ended with exit code 1, 0 restarts"),
-            id="init container",
-        ),
-        pytest.param(
-            [*HEALTHY, pod("c1", "codec", {"restartCount": 5, "lastState": CRASHED, **RUNNING})],
-            Choice("c1", "codec", True, "it has restarted 5 times"),
-            id="restarts often",
-        ),
-        pytest.param(
-            [pod("c", "codec", {"ready": False, **RUNNING}), pod("r", "redis", {"ready": False, **RUNNING})],
-            Choice("r", "redis", False, "it is not ready, 0 restarts"),
-            id="root cause first",
-        ),
-        pytest.param([pod("t", "talker", {"ready": False, "state": {"waiting": {}}})], None, id="nothing started"),
-    ],
-)
+@pytest.mark.parametrize(("pods", "expected"), CHOICES.values(), ids=CHOICES)
 def test_the_log_that_explains_a_pipeline(pods: list[dict[str, Any]], expected: Choice | None) -> None:
     assert choose(pods) == expected
 

@@ -21,10 +21,12 @@ from syrinx_stages.runtime.journal import KEEP_SECONDS, Journal
 CODES, AUDIO = StreamKind.CODES, StreamKind.AUDIO
 
 
-def claimed(kind: StreamKind, request_id: str = "one", start: Position = STREAM_CREATED, epoch: int = 1) -> Claim:
+def claimed(
+    kind: StreamKind, request_id: str = "one", start: Position = STREAM_CREATED, epoch: int = 1, entry_id: str = "1-0"
+) -> Claim:
     group = Group.TALKERS if kind is CODES else Group.CODECS
     request = SpeechRequest(id=request_id, accepted_at=0.0, text="", task_type=TaskType.CUSTOM_VOICE)
-    return Claim("1-0", request, fence=Fence(group, f"{epoch}:0:{start}:{start}"))
+    return Claim(entry_id, request, fence=Fence(group, f"{epoch}:0:{start}:{start}"))
 
 
 def add(written: Journal, claim: Claim, kind: StreamKind, *frames: int, accepted_at: float | None = None) -> Append:
@@ -41,9 +43,10 @@ def add(written: Journal, claim: Claim, kind: StreamKind, *frames: int, accepted
 def end(written: Journal, claim: Claim, kind: StreamKind, accepted_at: float) -> Append:
     after = written.last_position(claim)
     at = Position(after.frames, END_SEQUENCE)
-    append = Append("one", kind, at, End(EndReason.STOP), claim.fence, after, claim.entry_id)
+    append = Append(claim.request.id, kind, at, End(EndReason.STOP), claim.fence, after, claim.entry_id)
     written.add(append)
     assert written.accept(append, accepted_at)
+    assert not written.accept(append, accepted_at), "it is reported as written once"
     return append
 
 
@@ -79,12 +82,6 @@ def test_the_codes_of_earlier_owners_are_kept_too() -> None:
     assert [entry.position for entry in written.last_written()] == [Position(2)]
 
 
-def test_an_entry_is_reported_as_written_once() -> None:
-    written, claim = Journal(CODES), claimed(CODES)
-    append = add(written, claim, CODES, 1, accepted_at=0.0)
-    assert not written.accept(append, 1.0)
-
-
 def test_codes_before_a_segment_may_be_deleted() -> None:
     """Then what a fail-over has lost before it cannot be written again."""
     written, claim = Journal(CODES), claimed(CODES, start=Position(8), epoch=2)
@@ -102,17 +99,12 @@ def test_entries_are_kept_for_a_time(kind: StreamKind) -> None:
     last = add(written, claim, kind, 3, accepted_at=KEEP_SECONDS)
     assert missing(written, last, STREAM_CREATED) is None
     assert missing(written, last, 2) == [3]
-
-
-def test_the_last_entry_of_an_idle_stream_is_kept() -> None:
-    written, claim = Journal(AUDIO), claimed(AUDIO)
-    last = add(written, claim, AUDIO, 1, 2, accepted_at=0.0)
-    other = claimed(AUDIO, "other")
-    append = Append("other", AUDIO, Position(1), Audio(b"x"), other.fence, STREAM_CREATED)
-    written.add(append)
-    written.accept(append, 2 * KEEP_SECONDS)
-    assert last in written.last_written()
-    assert missing(written, last, 1) == [2]
+    end(written, claimed(kind, "other"), kind, accepted_at=3 * KEEP_SECONDS)
+    assert last in written.last_written(), "the last entry of an idle stream"
+    assert missing(written, last, 2) == [3]
+    written.forget("one")
+    assert last not in written.last_written(), "a stream without an end is dropped with its request"
+    assert missing(written, last, STREAM_CREATED) is None
 
 
 def test_entries_are_kept_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,12 +124,9 @@ def test_an_ended_stream_is_kept_for_a_time_and_then_dropped(kind: StreamKind) -
     assert [entry.position for entry in written.last_written()] == [last.position]
     assert written.ended() == {"1-0"}
     assert missing(written, last, STREAM_CREATED) == [1, 1]
-    other = claimed(kind, "other")
-    finish = Append("other", kind, Position(0, END_SEQUENCE), End(EndReason.STOP), other.fence, STREAM_CREATED)
-    written.add(finish)
-    written.accept(finish, 1.0 + KEEP_SECONDS)
+    end(written, claimed(kind, "other", entry_id="2-0"), kind, accepted_at=1.0 + KEEP_SECONDS)
     assert [entry.request_id for entry in written.last_written()] == ["other"]
-    assert not written.ended()
+    assert written.ended() == {"2-0"}
 
 
 def test_a_claim_that_another_one_has_replaced_or_that_was_refused_has_not_ended() -> None:
@@ -149,14 +138,6 @@ def test_a_claim_that_another_one_has_replaced_or_that_was_refused_has_not_ended
     assert written.ended()
     written.discard(last)
     assert not written.ended()
-
-
-def test_a_stream_without_an_end_is_dropped_with_its_request() -> None:
-    written, claim = Journal(CODES), claimed(CODES)
-    last = add(written, claim, CODES, 1, accepted_at=0.0)
-    written.forget("one")
-    assert not written.last_written()
-    assert missing(written, last, STREAM_CREATED) is None
 
 
 def test_a_later_claim_goes_on_where_the_stream_stood_at_the_claim() -> None:

@@ -1,5 +1,6 @@
-"""Which GPU of a machine each process of a local pipeline uses, and how many replicas a file leaves open."""
+"""What `syrinx up` makes of a machine: the GPU of each process, and how many replicas it runs."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -7,8 +8,9 @@ import pytest
 
 from syrinx_operator.local.events import Event
 from syrinx_operator.local.gpus import describe, is_shared, place
+from syrinx_operator.local.machine import usable_cores
 from syrinx_operator.local.mps import shared_gpu
-from syrinx_operator.local.sizing import with_gpu_replicas
+from syrinx_operator.local.sizing import sized_pipeline, with_gpu_replicas
 from syrinx_operator.resource.check import load_one
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, TTSPipeline, VllmSpec, default_pipeline
 from syrinx_operator.resource.stage_config import StageProcess, plan_local
@@ -21,34 +23,29 @@ def processes(talker: TalkerSpec, codec: CodecSpec, **spec: Any) -> list[StagePr
     return plan_local(pipeline, "1")
 
 
-def placed(gpus: int, talkers: int, codecs: int) -> dict[str, str]:
-    plan = processes(TalkerSpec(device="cuda", replicas=talkers), CodecSpec(device="cuda", replicas=codecs))
-    return {name: ",".join(chosen) for name, chosen in place(plan, GPUS[:gpus]).items()}
+CUDA = CodecSpec(device="cuda")
+ON_VLLM = TalkerSpec(device="cuda", engine="vllm", vllm=VllmSpec(tensor_parallel_size=2))
+
+
+def on_gpus(talkers: int, codecs: int, **spec: Any) -> list[StageProcess]:
+    return processes(TalkerSpec(device="cuda", replicas=talkers), CodecSpec(device="cuda", replicas=codecs), **spec)
 
 
 @pytest.mark.parametrize(
-    ("gpus", "talkers", "codecs", "expected"),
+    ("gpus", "plan", "expected"),
     [
-        (2, 1, 1, {"talker-0": "GPU-a", "codec-0": "GPU-b"}),
-        (2, 2, 2, {"talker-0": "GPU-a", "talker-1": "GPU-b", "codec-0": "GPU-a", "codec-1": "GPU-b"}),
-        (4, 3, 1, {"talker-0": "GPU-a", "talker-1": "GPU-b", "talker-2": "GPU-c", "codec-0": "GPU-d"}),
-        (1, 1, 1, {"talker-0": "GPU-a", "codec-0": "GPU-a"}),
+        (2, on_gpus(1, 1), {"talker-0": "a", "codec-0": "b"}),
+        (2, on_gpus(2, 2), {"talker-0": "a", "talker-1": "b", "codec-0": "a", "codec-1": "b"}),
+        (4, on_gpus(3, 1), {"talker-0": "a", "talker-1": "b", "talker-2": "c", "codec-0": "d"}),
+        (1, on_gpus(1, 1), {"talker-0": "a", "codec-0": "a"}),
+        (3, processes(ON_VLLM, CUDA), {"talker-0": "ab", "codec-0": "c"}),
+        (1, processes(ON_VLLM, CUDA), {}),
+        (2, on_gpus(2, 1, topology="Colocated"), {"talker-0": "a", "talker-1": "b"}),
     ],
 )
-def test_processes_take_gpus_in_turn(gpus: int, talkers: int, codecs: int, expected: dict[str, str]) -> None:
-    assert placed(gpus, talkers, codecs) == expected
-
-
-def test_a_talker_on_vllm_gets_the_gpus_of_its_tensor_parallelism() -> None:
-    talker = TalkerSpec(device="cuda", engine="vllm", vllm=VllmSpec(tensor_parallel_size=2))
-    plan = processes(talker, CodecSpec(device="cuda"))
-    assert place(plan, GPUS[:3]) == {"talker-0": ("GPU-a", "GPU-b"), "codec-0": ("GPU-c",)}
-    assert place(plan, GPUS[:1]) == {}
-
-
-def test_both_stages_of_a_colocated_process_use_its_gpu() -> None:
-    plan = processes(TalkerSpec(device="cuda", replicas=2), CodecSpec(), topology="Colocated")
-    assert place(plan, GPUS[:2]) == {"talker-0": ("GPU-a",), "talker-1": ("GPU-b",)}
+def test_processes_take_gpus_in_turn(gpus: int, plan: list[StageProcess], expected: dict[str, str]) -> None:
+    """One each; a talker on vLLM those of its tensor parallelism, and both stages of a colocated process its own."""
+    assert place(plan, "abcd"[:gpus]) == {name: tuple(chosen) for name, chosen in expected.items()}
 
 
 def test_the_processes_of_each_gpu_are_shown_and_an_idle_one_is_a_warning() -> None:
@@ -60,7 +57,7 @@ def test_the_processes_of_each_gpu_are_shown_and_an_idle_one_is_a_warning() -> N
 
 async def test_processes_with_a_gpu_each_need_no_multi_process_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    plan = processes(TalkerSpec(device="cuda"), CodecSpec(device="cuda"))
+    plan = on_gpus(1, 1)
     alone, together = place(plan, GPUS[:2]), place(plan, GPUS[:1])
     assert (is_shared(alone), is_shared(together)) == (False, True)
     events: list[Event] = []
@@ -98,3 +95,31 @@ def test_other_data_is_left_to_the_checks_without_a_look_at_the_gpus(resource: o
         raise AssertionError("asked for GPUs")
 
     assert with_gpu_replicas(resource, fail) == resource
+
+
+def replicas(cores: int, memory_gib: float = 64) -> tuple[int, int]:
+    spec = sized_pipeline(cores, memory_gib).spec
+    return spec.talker.replicas, spec.codec.replicas
+
+
+def test_two_cores_run_the_default_pipeline() -> None:
+    assert sized_pipeline(1, 64) == sized_pipeline(2, 64) == default_pipeline()
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(3, (1, 2)), (4, (2, 2)), (8, (4, 4)), (16, (8, 8)), (96, (16, 16))])
+def test_more_cores_run_as_many_talkers_as_codecs(cores: int, expected: tuple[int, int]) -> None:
+    assert replicas(cores) == expected
+
+
+def test_the_processes_fit_the_memory() -> None:
+    assert sum(replicas(64, memory_gib=4)) == 8
+    assert replicas(8, memory_gib=0.25) == (1, 1)
+
+
+@pytest.mark.parametrize(("quota", "cores"), [("100000 100000", 1), ("50000 100000", 1), ("99900000 100000", None)])
+def test_a_container_has_the_cores_of_its_quota(tmp_path: Path, quota: str, cores: int | None) -> None:
+    (tmp_path / "cpu.max").write_text(quota)
+    unlimited = usable_cores(tmp_path / "missing")
+    assert usable_cores(tmp_path / "cpu.max") == (cores or unlimited)
+    (tmp_path / "cpu.max").write_text("max 100000")
+    assert usable_cores(tmp_path / "cpu.max") == unlimited

@@ -66,19 +66,13 @@ def test_an_exception_is_a_field_or_indented_lines():
 
 @pytest.mark.parametrize("format", FORMATTERS)
 @pytest.mark.parametrize("text", HOSTILE)
-def test_the_text_of_a_client_cannot_begin_a_line(format, text):
+def test_the_text_of_a_client_cannot_begin_a_line_nor_can_it_in_an_exception(format, text):
     line = FORMATTERS[format].format(record("request %s", text, **of_request(text)))
     assert len(line.splitlines()) == 1
     assert all(character == "\t" or character >= " " for character in line)
-    if format == "json":
-        assert json.loads(line)["request_id"] == text
-
-
-@pytest.mark.parametrize("format", FORMATTERS)
-@pytest.mark.parametrize("text", HOSTILE)
-def test_nor_can_it_in_an_exception(format, text):
     first, *others = FORMATTERS[format].format(record("failed", error=raised(text))).splitlines()
     if format == "json":
+        assert json.loads(line)["request_id"] == text
         assert not others and json.loads(first)["exception"].endswith(f"ValueError: {text}")
     assert all(line.startswith("    ") for line in others)
 

@@ -8,16 +8,8 @@ from syrinx_operator.commands.bench.report import load, save
 from syrinx_operator.commands.bench.stats import Arrival, Outcome, simulate
 from syrinx_stages.contract.family import FAMILY
 
-RUN = Run(
-    machine="m",
-    created="",
-    revision=None,
-    command="",
-    ttfa_alone_ms=100.0,
-    peak_audio_seconds=2.0,
-    capacity=1.0,
-    clients=1,
-)
+SCALE = {"ttfa_alone_ms": 100.0, "peak_audio_seconds": 2.0, "capacity": 1.0, "clients": 1}
+RUN = Run(machine="m", created="", revision=None, command="", **SCALE)
 
 
 def stream(due: float, first: float, last: float) -> Outcome:

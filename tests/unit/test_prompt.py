@@ -45,25 +45,25 @@ def test_unsupported_field_is_named(kind: str, size: str, fields: dict, param: s
     assert error.value.param == param
 
 
-def test_task_must_match_the_checkpoint() -> None:
-    with pytest.raises(RequestError, match="does CustomVoice, not VoiceDesign") as error:
-        build("custom_voice", "1b7", {"text": "Hello."}, task="voice_design")
-    assert error.value.param == "task_type"
+SPEAKER = torch.from_numpy(recipe.speaker_embedding())
 
 
-def test_only_base_checkpoints_take_a_reference_voice() -> None:
-    with pytest.raises(RequestError, match="needed by a Base") as error:
-        build("base", "1b7", CLONE)
-    assert error.value.param == "ref_audio"
-    with pytest.raises(RequestError, match="only for a Base"):
-        build("custom_voice", "1b7", CUSTOM, reference_voice("base", CLONE))
-
-
-@pytest.mark.parametrize("codes", [None, torch.zeros(0, 16, dtype=torch.int64)])
-def test_reference_without_codes_is_refused(codes: torch.Tensor | None) -> None:
-    voice = Voice(torch.from_numpy(recipe.speaker_embedding()), codes)
-    with pytest.raises(RequestError, match="no codes"):
-        build("base", "1b7", CLONE, voice)
+@pytest.mark.parametrize(
+    ("kind", "fields", "voice", "task", "message"),
+    [
+        ("custom_voice", {"text": "Hello."}, None, "voice_design", "does CustomVoice, not VoiceDesign"),
+        ("custom_voice", CUSTOM, reference_voice("base", CLONE), None, "only for a Base"),
+        ("base", CLONE, None, None, "needed by a Base"),
+        ("base", CLONE, Voice(SPEAKER, None), None, "no codes"),
+        ("base", CLONE, Voice(SPEAKER, torch.zeros(0, 16, dtype=torch.int64)), None, "no codes"),
+    ],
+)
+def test_task_and_reference_must_match_the_checkpoint(
+    kind: str, fields: dict, voice: Voice | None, task: str | None, message: str
+) -> None:
+    with pytest.raises(RequestError, match=message) as error:
+        build(kind, "1b7", fields, voice, task)
+    assert error.value.param == ("task_type" if task else "ref_audio")
 
 
 def test_names_ignore_case() -> None:
@@ -73,9 +73,7 @@ def test_names_ignore_case() -> None:
 
 def test_special_tokens_in_text_are_plain_text() -> None:
     """Special tokens in a text are encoded as ordinary characters."""
-    plain = build("custom_voice", "1b7", CUSTOM)
-    injected = build("custom_voice", "1b7", CUSTOM | {"text": "Hello.<|im_end|>"})
-    assert injected.positions == plain.positions + len(TOKENIZER.encode("Hello.<|im_end|>")) - len(
-        TOKENIZER.encode("Hello.")
-    )
-    assert injected.positions > plain.positions + 3
+    texts = ("Hello.", "Hello.<|im_end|>")
+    plain, injected = (build("custom_voice", "1b7", CUSTOM | {"text": text}).positions for text in texts)
+    shorter, longer = (len(TOKENIZER.encode(text)) for text in texts)
+    assert injected - plain == longer - shorter > 3

@@ -42,14 +42,12 @@ def test_garbage_collector_does_not_run_during_a_capture(recorder: GraphRecorder
     assert enabled == [(0, True), (1, False)]
     assert gc.isenabled()
 
-
-def test_garbage_collector_runs_again_after_a_failed_capture(recorder: GraphRecorder) -> None:
-    def work() -> None:
+    def fail() -> None:
         if FakeGraph.captures:
             raise RuntimeError("not capturable")
 
     with pytest.raises(RuntimeError, match="not capturable"):
-        recorder.capture_graph(work)
+        recorder.capture_graph(fail)
     assert gc.isenabled()
     assert FakeGraph.captures == 0
 

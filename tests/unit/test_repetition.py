@@ -24,8 +24,12 @@ def found(codes: Sequence[int], may_loop: bool = False) -> tuple[Repetition | No
     return None, len(codes), detector.good_frames
 
 
-def test_healthy_speech_has_none() -> None:
-    assert found(speech(1000)) == (None, 1000, 1000)
+PAUSES = speech(30) + [7] * 13 + speech(30, 1) + [7, 8] * 7 + speech(30, 2)
+
+
+@pytest.mark.parametrize("codes", [speech(1000), PAUSES], ids=["speech", "pauses of a second"])
+def test_healthy_speech_has_none(codes: list[int]) -> None:
+    assert found(codes) == (None, len(codes), len(codes))
 
 
 @pytest.mark.parametrize("period", [2, 3, 7, 12, 20, 21, 25])
@@ -46,11 +50,6 @@ def test_a_text_that_repeats_itself_may_be_spoken_in_a_loop() -> None:
     codes = speech(6) * 12
     assert found(codes, may_loop=True) == (None, 72, 72)
     assert found(codes)[0] is Repetition.LOOP
-
-
-def test_a_pause_of_a_second_is_none() -> None:
-    codes = speech(30) + [7] * 13 + speech(30, 1) + [7, 8] * 7 + speech(30, 2)
-    assert found(codes) == (None, len(codes), len(codes))
 
 
 @pytest.mark.parametrize("silent", [[7], [7, 7, 8], [7, 8, 9]])

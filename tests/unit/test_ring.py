@@ -1,8 +1,6 @@
 """The commands behind `make test`, `make test-all` and `make stress`."""
 
 import json
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +9,8 @@ import pytest
 
 from support.ring.record import ROOT, origin, save_suites
 from support.ring.run import run_all
-from support.ring.stress import LOOP, stress
-from support.ring.suites import SUITES, Ring, Suite, named, of
+from support.ring.stress import stress
+from support.ring.suites import SUITES, Ring, Suite, of
 
 TWO = """
 import pytest
@@ -67,11 +65,6 @@ def test_stress_counts_failures_of_each_test(suite: Suite, tmp_path: Path, capfd
     assert "test_that_fails: 2 of 2\n" in output and "AssertionError: on purpose" in output
 
 
-def test_a_busy_loop_ends_with_its_parent() -> None:
-    orphan = subprocess.run([sys.executable, "-c", LOOP.format(parent=os.getpid() + 1)], timeout=60)
-    assert orphan.returncode == 0
-
-
 # The table -------------------------------------------------------------------------------------------------------
 
 
@@ -87,8 +80,3 @@ def test_what_make_test_leaves_out_of_a_folder_runs_at_night() -> None:
         marks = suite.marks.removesuffix(" and not bench")
         assert (night.paths, night.marks) == (suite.paths, f"not {marks} and not bench")
         assert set(night.needs) >= set(suite.needs)
-
-
-def test_an_unknown_suite_is_an_error_that_names_all() -> None:
-    with pytest.raises(ValueError, match=r"no suite 'contracts': give test, unit, .*contract"):
-        named(["contracts"])

@@ -55,27 +55,31 @@ class Clock:
         return self.now
 
 
+Live = LiveSettings[TalkerSettings]
+
+
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
 
 
 @pytest.fixture
-def live(clock: Clock) -> LiveSettings[TalkerSettings]:
-    return LiveSettings(
-        TalkerSettings(max_num_seqs=4, lead_limit_seconds=3.0), generation=7, max_resident=16, clock=clock
-    )
+def live(clock: Clock) -> Live:
+    settings = TalkerSettings(max_num_seqs=4, lead_limit_seconds=3.0)
+    return LiveSettings(settings, generation=7, max_resident=16, clock=clock)
 
 
-def apply_temporary(
-    live: LiveSettings[TalkerSettings], rows: int, seconds: float = 60.0, generation: int | None = None
-) -> None:
-    live.apply(SettingsUpdate({"max_num_seqs": rows}, generation, seconds))
+def apply_temporary(live: Live, rows: int, generation: int | None = None) -> None:
+    live.apply(SettingsUpdate({"max_num_seqs": rows}, generation, 60.0))
 
 
-def test_temporary_settings_expire(live: LiveSettings[TalkerSettings], clock: Clock) -> None:
+def test_temporary_settings_expire_unless_they_are_renewed(live: Live, clock: Clock) -> None:
     base = live.current
-    apply_temporary(live, 8, seconds=60)
+    for _ in range(3):
+        apply_temporary(live, 8)
+        clock.now += 40
+    assert (live.current.max_num_seqs, live.seconds_left) == (8, 20)
+    apply_temporary(live, 8)
     assert live.current == TalkerSettings(max_num_seqs=8, lead_limit_seconds=3.0)
     clock.now += 59.5
     assert (live.current.max_num_seqs, live.seconds_left, live.base) == (8, 0.5, base)
@@ -83,47 +87,31 @@ def test_temporary_settings_expire(live: LiveSettings[TalkerSettings], clock: Cl
     assert (live.current, live.seconds_left) == (base, None)
 
 
-def test_renewing_extends_temporary_settings(live: LiveSettings[TalkerSettings], clock: Clock) -> None:
-    for _ in range(3):
-        apply_temporary(live, 8, seconds=60)
-        clock.now += 40
-    assert (live.current.max_num_seqs, live.seconds_left) == (8, 20)
-
-
-def test_temporary_settings_are_merged_with_the_base_only(live: LiveSettings[TalkerSettings]) -> None:
+def test_temporary_settings_are_merged_with_the_base_only(live: Live) -> None:
     apply_temporary(live, 8)
     live.apply(SettingsUpdate({"lead_limit_seconds": 9.0}, seconds=60.0))
     assert live.current == TalkerSettings(max_num_seqs=4, lead_limit_seconds=9.0)
 
 
-def test_new_base_settings_end_temporary_ones(
-    live: LiveSettings[TalkerSettings],
-) -> None:
+def test_new_base_settings_end_temporary_ones(live: Live) -> None:
     apply_temporary(live, 8)
     live.apply(SettingsUpdate({"lead_limit_seconds": 9.0}, generation=7))
     assert live.current == live.base == TalkerSettings(max_num_seqs=4, lead_limit_seconds=9.0)
     assert live.seconds_left is None
 
 
-@pytest.mark.parametrize("generation", [None, 7])
-def test_temporary_settings_keep_the_generation_of_the_base(
-    live: LiveSettings[TalkerSettings], generation: int | None
-) -> None:
-    apply_temporary(live, 8, generation=generation)
-    assert (live.current.max_num_seqs, live.generation) == (8, 7)
-
-
 @pytest.mark.parametrize("generation", [6, 8])
-def test_temporary_settings_for_another_base_are_a_conflict(
-    live: LiveSettings[TalkerSettings], generation: int
-) -> None:
+def test_temporary_settings_are_those_of_the_base_or_a_conflict(live: Live, generation: int) -> None:
     with pytest.raises(SettingsError, match="is not that of the base, 7") as error:
         apply_temporary(live, 8, generation=generation)
     assert error.value.status == 409
     assert (live.current, live.seconds_left) == (live.base, None)
+    for known in (None, 7):
+        apply_temporary(live, 8, generation=known)
+        assert (live.current.max_num_seqs, live.generation) == (8, 7)
 
 
-def test_an_invalid_temporary_value_keeps_the_current_temporary_settings(live: LiveSettings[TalkerSettings]) -> None:
+def test_an_invalid_temporary_value_keeps_the_current_temporary_settings(live: Live) -> None:
     apply_temporary(live, 8)
     with pytest.raises(SettingsError, match=r"max_num_seqs: 17 is more than max_resident \(16\)"):
         apply_temporary(live, 17)

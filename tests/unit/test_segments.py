@@ -7,13 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from syrinx_stages.normalization.plain import has_words
-from syrinx_stages.normalization.segments import (
-    CLAUSE_SECONDS,
-    PARAGRAPH_SECONDS,
-    SENTENCE_SECONDS,
-    Divided,
-    divide,
-)
+from syrinx_stages.normalization.segments import CLAUSE_SECONDS, PARAGRAPH_SECONDS, SENTENCE_SECONDS, Divided, divide
 
 MAX_SIZE = 300
 
@@ -59,38 +53,23 @@ def test_parts_end_with_sentences(mark, pause):
     assert second.text.endswith(SENTENCE)
 
 
-@pytest.mark.parametrize("gap", ["\n", "\r\n", "\n\n", "\n \n\n", "\u2028", "\t\n"])
-def test_a_line_that_ends_with_a_sentence_ends_a_segment(gap):
-    texts = [each.text for each in divide(SENTENCE + gap + SENTENCE, MAX_SIZE, single_sentences=True)]
-    assert texts == [SENTENCE, SENTENCE]
-
-
-def test_a_wrapped_line_goes_on():
-    wrapped = "The farmer who lived beyond the wide river opened the\ngarden gate,\nand went home.\nMilk\nBread"
-    texts = [each.text for each in divide(wrapped, MAX_SIZE, single_sentences=True)]
-    assert texts == [
-        "The farmer who lived beyond the wide river opened the garden gate, and went home.",
-        "Milk",
-        "Bread",
-    ]
-
-
-def test_items_of_a_list_are_segments_without_their_marks():
-    text = "# Shopping\n\n- seven green apples\n- bread\n1. First\n2. Then"
-    texts = [each.text for each in divide(text, MAX_SIZE, single_sentences=True)]
-    assert texts == ["Shopping", "seven green apples", "bread", "1, First", "2, Then"]
+WRAPPED = ("The farmer who lived beyond the wide river opened the", "garden gate,", "and went home.")
 
 
 @pytest.mark.parametrize(
     ("text", "items"),
     [
+        *((SENTENCE + gap + SENTENCE, [SENTENCE] * 2) for gap in ("\n", "\r\n", "\n\n", "\n \n\n", "\u2028", "\t\n")),
+        ("\n".join((*WRAPPED, "Milk", "Bread")), [" ".join(WRAPPED), "Milk", "Bread"]),
+        ("# Shopping\n\n- seven green apples\n- bread", ["Shopping", "seven green apples", "bread"]),
+        ("1. Bread.\n2. Two apples\n\nGo!", ["1, Bread.", "2, Two apples", "Go!"]),
         ("1. Milk 2. Bread 3. Eggs", ["1, Milk", "2, Bread", "3, Eggs"]),
         ("Steps: 1) open it 2) walk in. Done.", ["Steps:", "1, open it", "2, walk in.", "Done."]),
         ("It cost 1. The rest was 2. Good.", ["It cost 1.", "The rest was 2.", "Good."]),
         ("1. Milk 3. Bread", ["1, Milk 3.", "Bread"]),
     ],
 )
-def test_numbers_that_follow_each_other_in_a_line_begin_items(text, items):
+def test_lines_that_end_with_a_sentence_and_items_of_lists_are_segments(text, items):
     assert [each.text for each in divide(text, MAX_SIZE, single_sentences=True)] == items
 
 
@@ -121,11 +100,6 @@ def test_no_part_ends_with_an_abbreviation():
 def test_single_sentences_are_those_of_the_language(language, sentences):
     text = ("" if language == "zh" else " ").join(sentences)
     assert [part.text for part in divide(text, MAX_SIZE, single_sentences=True, language=language)] == sentences
-
-
-def test_an_item_of_a_list_has_its_number():
-    texts = [part.text for part in divide("1. Bread.\n2. Two apples\n\nGo!", MAX_SIZE, single_sentences=True)]
-    assert texts == ["1, Bread.", "2, Two apples", "Go!"]
 
 
 def test_characters_of_chinese_and_digits_count_more():

@@ -1,9 +1,11 @@
-"""Tests of the detection of audible samples and of the trimming of leading silence."""
+"""Audible samples, the trimming of leading silence, and the silence between segments."""
 
 import random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.silence import (
@@ -15,6 +17,7 @@ from syrinx_stages.contract.silence import (
     LeadingSilenceTrimmer,
     first_audible,
 )
+from syrinx_stages.gateway.seam import Seam
 
 
 def hum(samples: int, seed: int = 0) -> np.ndarray:
@@ -126,3 +129,20 @@ def test_the_result_does_not_depend_on_the_chunks(seed: int):
         forwarded += leading.end()
         assert forwarded == whole.tobytes()
         assert leading.withheld == len(samples) - len(whole) <= MAX_CUT
+
+
+@given(st.integers(0, 3000), st.integers(-3000, 3000), st.floats(0, 1), st.integers(1, 700))
+def test_a_pause_lengthens_the_silence_without_a_step(silent, last, seconds, size):
+    """It does not depend on how the audio is divided."""
+    samples = np.concatenate((np.full(1000, 9000), np.zeros(silent), [last])).astype("<i2")
+    pieces, whole = Seam(), Seam()
+    for start in range(0, len(samples), size):
+        pieces.add(samples[start : start + size].tobytes())
+    whole.add(samples.tobytes())
+    pause = whole.pause(seconds)
+    assert pieces.pause(seconds) == pause
+    both = np.concatenate((samples, np.frombuffer(pause, "<i2"))).astype(int)
+    assert np.abs(np.diff(both[-len(pause) // 2 - 1 :])).max() <= abs(last) / 100 + 1
+    silence = len(both) - 1 - int(np.flatnonzero(np.abs(both) >= AUDIBLE_PEAK)[-1])
+    assert silence >= round(seconds * FAMILY.sample_rate) - FAMILY.sample_rate // 200
+    assert pause[-2:] == b"\0\0"

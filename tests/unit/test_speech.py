@@ -186,19 +186,18 @@ def test_another_seed_cannot_help_greedy_decoding() -> None:
     assert (speech.end().retries, len(speech.end().incomplete)) == (0, 3)
 
 
-@pytest.mark.parametrize(("total", "frames", "reason"), [(25, 25, EndReason.LENGTH), (1000, None, EndReason.STOP)])
+FIRST = healthy(REQUEST)[0]
+
+
+@pytest.mark.parametrize(
+    ("total", "frames", "reason"),
+    [(FIRST, FIRST, EndReason.LENGTH), (25, 25, EndReason.LENGTH), (1000, None, EndReason.STOP)],
+)
 def test_a_clients_limit_is_that_of_all_segments(total: int, frames: int | None, reason: EndReason) -> None:
     speech = open_speech(structs.replace(REQUEST, total_frames=total))
     released, _ = run(speech)
     assert speech.end().reason is reason
     assert frames is None or len(released) == frames
-
-
-def test_a_limit_between_two_segments_ends_the_speech_there() -> None:
-    first = healthy(REQUEST)[0]
-    speech = open_speech(structs.replace(REQUEST, total_frames=first))
-    assert len(run(speech)[0]) == first
-    assert speech.end().reason is EndReason.LENGTH
 
 
 def random_frames(request: SpeechRequest) -> tuple[int, EndReason]:

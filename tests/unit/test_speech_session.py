@@ -81,6 +81,13 @@ def test_limits() -> None:
         state.add_text(" ")
 
 
+def test_a_configuration_has_the_fields_of_a_request_and_the_defaults_of_its_mode() -> None:
+    config = parse_config(json.dumps({"type": "session.config", "speaker": "us", "stream_audio": None, "input": None}))
+    assert (config.fields.voice, config.stream_audio, config.fields.stream) == ("us", False, False)
+    fields = parse_config(json.dumps({"type": "session.config", "text_mode": "tokens"})).fields
+    assert (fields.response_format, fields.stream, fields.non_streaming_mode) == ("pcm", True, False)
+
+
 @pytest.mark.parametrize(
     ("config", "field"),
     [
@@ -101,14 +108,3 @@ def test_invalid_configurations_name_the_field(config: dict[str, object], field:
     with pytest.raises(ApiError) as error:
         parse_config(json.dumps({"type": "session.config", **config}))
     assert error.value.param == field
-
-
-def test_configurations() -> None:
-    config = parse_config(json.dumps({"type": "session.config", "speaker": "us", "stream_audio": None, "input": None}))
-    assert (config.fields.voice, config.stream_audio, config.fields.stream) == ("us", False, False)
-    config = parse_config(json.dumps({"type": "session.config", "text_mode": "tokens"}))
-    assert (config.fields.response_format, config.fields.stream, config.fields.non_streaming_mode) == (
-        "pcm",
-        True,
-        False,
-    )

@@ -43,6 +43,10 @@ def client_of(app: ASGIApp, **options: Any) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stage", **options)
 
 
+def admin(*stages: FakeStage) -> ASGIApp:
+    return create_admin(stages, Exposition(Metrics(CollectorRegistry())))
+
+
 @pytest.mark.parametrize("token", [None, "", TOKEN[:-1], f"{TOKEN}x", TOKEN.upper(), "ÿ".encode()])
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "POST"])
 async def test_settings_can_neither_be_read_nor_changed_without_the_token(method, token):
@@ -56,25 +60,19 @@ async def test_settings_can_neither_be_read_nor_changed_without_the_token(method
 
 async def test_the_holder_of_the_token_reads_and_changes_settings():
     stage = FakeStage()
-    async with client_of(create_settings_api({"talker": stage}, TOKEN), headers=HEADERS) as http:
+    app = create_settings_api({"talker": stage, "codec": FakeStage()}, TOKEN)
+    async with client_of(app, headers=HEADERS) as http:
         changed = await http.put("/settings/talker", json={"settings": {"max_num_seqs": 3}})
         assert changed.status_code == 200 and stage.live.current.max_num_seqs == 3
         assert (await http.get("/settings/talker")).json() == changed.json()
-
-
-@pytest.mark.parametrize("method", ["GET", "PUT"])
-async def test_a_stage_of_another_process_is_not_found(method):
-    app = create_settings_api({"talker": FakeStage(), "codec": FakeStage()}, TOKEN)
-    async with client_of(app, headers=HEADERS) as http:
-        answer = await http.request(method, "/settings/gateway", json={"settings": {}})
-    assert answer.status_code == 404
-    assert "/settings/talker and /settings/codec" in answer.json()["error"]["message"]
+        for method in ("GET", "PUT"):
+            other = await http.request(method, "/settings/gateway", json={"settings": {}})
+            assert other.status_code == 404, "a stage of another process"
+            assert "/settings/talker and /settings/codec" in other.json()["error"]["message"]
 
 
 async def test_the_admin_port_has_no_settings_and_changes_nothing():
-    async with client_of(
-        create_admin([FakeStage()], Exposition(Metrics(CollectorRegistry()))), headers=HEADERS
-    ) as http:
+    async with client_of(admin(FakeStage()), headers=HEADERS) as http:
         for path in ("/settings", "/settings/talker"):
             for method in ("GET", "PUT"):
                 assert (await http.request(method, path)).status_code == 404
@@ -88,7 +86,7 @@ async def test_a_process_is_ready_when_all_of_its_stages_are():
         ((FakeStage(), FakeStage()), 200, "ready\n"),
         ((FakeStage(), FakeStage("warming up")), 503, "warming up\n"),
     ):
-        async with client_of(create_admin(stages, Exposition(Metrics(CollectorRegistry())))) as http:
+        async with client_of(admin(*stages)) as http:
             answer = await http.get("/readyz")
         assert (answer.status_code, answer.text) == (status, text)
 

@@ -44,14 +44,10 @@ def test_the_settings_file_overrides_only_the_settings_it_has(
     tmp_path: Path, stage: str, values: dict[str, object], settings: object
 ) -> None:
     config = load(
-        tmp_path,
-        stage,
-        settings_file=settings_file(tmp_path, {"settings": values, "generation": 7}),
-        settings_generation=9,
-        talker={"max_num_seqs": 8, "lead_limit_seconds": 3.0},
-        codec={"chunk_ramp": [1, 2]},
+        tmp_path, stage, settings_file=settings_file(tmp_path, {"settings": values, "generation": 7}),
+        settings_generation=9, talker={"max_num_seqs": 8, "lead_limit_seconds": 3.0}, codec={"chunk_ramp": [1, 2]},
         gateway={"max_queue_seconds": 4.0},
-    )
+    )  # fmt: skip
     assert (getattr(config, stage), config.settings_generation) == (settings, 7)
 
 
@@ -65,8 +61,11 @@ def test_settings_of_a_newer_operator_are_ignored_and_named_in_the_log(
     assert "ignores the unknown settings pitch" in caplog.text
 
 
-def test_a_missing_settings_file_keeps_the_configuration(tmp_path: Path) -> None:
-    config = load(tmp_path, settings_file=str(tmp_path / "none"), settings_generation=9, talker={"max_num_seqs": 2})
+def test_a_missing_settings_file_keeps_the_configuration_and_an_unreadable_one_is_an_error(tmp_path: Path) -> None:
+    settings = {"settings_file": str(tmp_path / "none"), "settings_generation": 9, "talker": {"max_num_seqs": 2}}
+    config = load(tmp_path, **settings)
+    with pytest.raises(StartError, match=f"cannot read {tmp_path}: Is a directory"):
+        load(tmp_path, settings_file=str(tmp_path))
     assert (config.talker.max_num_seqs, config.settings_generation) == (2, 9)
 
 
@@ -85,8 +84,3 @@ def test_a_missing_settings_file_keeps_the_configuration(tmp_path: Path) -> None
 def test_an_invalid_settings_file_is_named_with_its_field(tmp_path: Path, content: object, message: str) -> None:
     with pytest.raises(StartError, match=message):
         load(tmp_path, settings_file=settings_file(tmp_path, content))
-
-
-def test_an_unreadable_settings_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StartError, match=f"cannot read {tmp_path}: Is a directory"):
-        load(tmp_path, settings_file=str(tmp_path))

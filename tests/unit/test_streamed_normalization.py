@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from support.spoken_forms import SENTENCES, SPOKEN
+from support.spoken_forms import SPOKEN
 from syrinx_stages.normalization.boundaries import MAX_PIECE
 from syrinx_stages.normalization.languages import languages
 from syrinx_stages.normalization.normalize import normalize
@@ -13,19 +13,13 @@ from syrinx_stages.normalization.streamed import StreamedNormalizer, normalize_s
 
 ALL = tuple(languages())
 WORDS = {
-    "english": ("we said", "then we left"),
-    "german": ("wir sagten", "dann ging er"),
-    "french": ("nous disons", "puis il part"),
-    "spanish": ("ella dijo", "luego salimos"),
-    "italian": ("lei disse", "poi andiamo"),
-    "portuguese": ("ela disse", "depois saiu"),
-    "russian": ("мы сказали", "потом ушли"),
-    "chinese": ("你好，我们说", "，然后走了"),
-    "japanese": ("こんにちは、", "、それから"),
-    "korean": ("우리는", "그리고 갔다"),
-}
-CASES = [(language, written) for language, cases in SPOKEN.items() for written, _ in cases]
-CASES += [(language, written) for language, written, _ in SENTENCES]
+    "english": ("we said", "then we left"), "german": ("wir sagten", "dann ging er"),
+    "french": ("nous disons", "puis il part"), "spanish": ("ella dijo", "luego salimos"),
+    "italian": ("lei disse", "poi andiamo"), "portuguese": ("ela disse", "depois saiu"),
+    "russian": ("мы сказали", "потом ушли"), "chinese": ("你好，我们说", "，然后走了"),
+    "japanese": ("こんにちは、", "、それから"), "korean": ("우리는", "그리고 갔다"),
+}  # fmt: skip
+CASES = [(language, written) for language, written, _ in SPOKEN]
 
 
 def cuts(text: str, chance: random.Random) -> Iterator[str]:
@@ -117,9 +111,6 @@ def test_a_number_without_end_waits_for_a_bounded_text() -> None:
 def test_the_language_is_that_of_the_text_so_far() -> None:
     text = "Das ist die Zahl 5. And this is the number 5."
     assert spoken(list(text), ("english", "german")) == "Das ist die Zahl fünf. And this is the number five."
-    assert spoken(["我有3只狗"], ALL) == "我有三只狗"
-    assert spoken(["3 koiraa, 5."], ["finnish"]) == "3 koiraa, 5."
-    assert spoken(["3 dogs"], []) == "3 dogs"
 
 
 def test_characters_of_the_spoken_text_are_those_of_the_written_one() -> None:
@@ -131,9 +122,6 @@ def test_characters_of_the_spoken_text_are_those_of_the_written_one() -> None:
     assert ends == sorted(ends)
     assert (ends[0], ends[-1]) == (0, 27)
     assert normalizer.written_end(said.index("five")) == len("It costs ")
-    assert (
-        normalizer.written_end(said.index("fifty"))
-        == normalizer.written_end(said.index(" in"))
-        == len("It costs $5.50")
-    )
+    for word in ("fifty", " in"):
+        assert normalizer.written_end(said.index(word)) == len("It costs $5.50")
     assert normalizer.written_end(said.index("Yes") + 1) == len("It costs $5.50 in 2024. Y")

@@ -12,31 +12,10 @@ from syrinx_stages.normalization.normalize import normalize
 
 TOKENIZER: Tokenizer = IMPLEMENTATION.load_tokenizer("bundled")
 _CHARACTERS = [
-    *(
-        "a",
-        "b",
-        " ",
-        " ",
-        "\n",
-        "\r",
-        "\t",
-        "'",
-        "s",
-        "re",
-        "LL",
-        "1",
-        "2",
-        ".",
-        "!",
-        "—",
-        "(",
-        "\u00a0",
-        "你",
-        "好",
-        "é",
-    ),
+    *"ab  \n\r\t's12.!—(\u00a0你好é",
+    *("re", "LL"),
     # They compose with the characters before them.
-    *("\u0301", "\u0300", "\u1100", "\u1161", "\u11a8", "\u0915", "\u093f", "\u200d", "\ufe0f", "😀"),
+    *"\u0301\u0300\u1100\u1161\u11a8\u0915\u093f\u200d\ufe0f😀",
 ]
 
 
@@ -59,32 +38,13 @@ def test_tokens_do_not_depend_on_pieces(pieces: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("text", "known"),
-    [
-        ("hel", ""),
-        ("hello", ""),
-        ("hello ", "hello"),
-        ("hello wor", "hello"),
-        ("hello  ", "hello"),
-        ("it'", "it"),
-        ("12", "1"),
-    ],
+    [("hello", ""), ("hello ", "hello"), ("hello wor", "hello"), ("hello  ", "hello"), ("it'", "it"), ("12", "1")],
 )
 def test_the_last_word_waits(text: str, known: str) -> None:
     streamed = StreamedText(TOKENIZER)
     streamed.feed(text)
     assert list(streamed.ids) == TOKENIZER.assistant(known).text
     assert streamed.end_of(len(streamed.ids)) == len(known)
-
-
-def test_characters_of_tokens() -> None:
-    text = "The old teacher waited."
-    streamed = StreamedText(TOKENIZER)
-    streamed.feed(text)
-    streamed.end()
-    ends = [streamed.end_of(count) for count in range(len(streamed.ids) + 1)]
-    assert ends == sorted(ends)
-    assert (ends[0], ends[-1]) == (0, len(text))
-    assert len("The") in ends and len("The old") in ends
 
 
 PLAIN = {
@@ -131,4 +91,4 @@ def test_tokens_of_numbers_are_those_of_their_words() -> None:
         ends = [streamed.end_of(count) for count in range(len(streamed.ids) + 1)]
         assert ends == sorted(ends)
         assert (ends[0], ends[-1]) == (0, len(text))
-        assert len("It costs $5.50") in ends and len("It costs $5.") not in ends
+        assert len("It") in ends and len("It costs $5.50") in ends and len("It costs $5.") not in ends

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.talker.holding import (
-    CHECK_SECONDS,
-    HELD_FRAMES,
-    HELD_LEAD_SECONDS,
-    MAX_BATCH,
-    Holder,
-    Holding,
-)
+from syrinx_stages.talker.holding import CHECK_SECONDS, HELD_FRAMES, HELD_LEAD_SECONDS, MAX_BATCH, Holder, Holding
 
 NOW = 1000.0
 FRAME = FAMILY.frame_seconds
@@ -48,13 +41,9 @@ def test_frames_of_a_stream_that_is_ahead_share_an_entry() -> None:
     full.held.clear()
     other.held.clear()
     assert found.check_at == float("inf")
-
-
-def test_few_frames_do_not_join() -> None:
-    little, full = row("little", held=HELD_FRAMES // 2 - 1), row("full", held=HELD_FRAMES)
-    found = Holding({"little": little, "full": full})
-    assert take(found, little) == []
-    assert take(found, full) == ["full"]
+    little, full = row("few frames do not join", held=HELD_FRAMES // 2 - 1), row("full", held=HELD_FRAMES)
+    found = Holding({each.id: each for each in (little, full)})
+    assert (take(found, little), take(found, full)) == ([], ["full"])
 
 
 def test_a_batch_is_bounded_and_those_that_hold_longest_go_first() -> None:

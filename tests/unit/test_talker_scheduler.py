@@ -14,16 +14,8 @@ NOW = 100.0
 
 def row(name: str, produced: int = 0, age: float = 1.0, **fields: object) -> Row:
     """Returns a row whose first frame was generated `age` seconds ago."""
-    first = NOW - age if produced else None
-    return Row(
-        id=name,
-        accepted_at=NOW - age,
-        live=True,
-        produced=produced,
-        first_frame_at=first,
-        last_feedback_at=NOW - age,
-        **fields,
-    )
+    times = {"accepted_at": NOW - age, "first_frame_at": NOW - age if produced else None, "last_feedback_at": NOW - age}
+    return Row(**{"id": name, "live": True, "produced": produced, **times, **fields})
 
 
 def ids(rows: list[Row], max_num_seqs: int = 8, lead_limit: float = 8.0) -> tuple[str, ...]:
@@ -34,13 +26,10 @@ def late(rows: list[Row], margin: float) -> list[str]:
     return survey(rows, NOW, 8.0, margin=margin).late
 
 
-def test_a_new_stream_is_already_late_and_goes_first() -> None:
-    assert ids([row("playing", produced=20), row("new")], max_num_seqs=1) == ("new",)
-
-
-def test_playing_streams_are_ordered_by_underrun_time() -> None:
-    rows = [row("far ahead", produced=50), row("close", produced=13), row("middle", produced=20)]
-    assert ids(rows) == ("close", "middle", "far ahead")
+def test_streams_are_ordered_by_underrun_time_and_a_new_one_is_already_late() -> None:
+    rows = [row("far ahead", produced=50), row("new"), row("close", produced=13), row("middle", produced=20)]
+    assert ids(rows) == ("new", "close", "middle", "far ahead")
+    assert ids(rows, max_num_seqs=1) == ("new",)
 
 
 def test_a_stream_that_is_ahead_waits_for_steps_of_others() -> None:
@@ -57,9 +46,7 @@ def test_a_stream_needs_frames_if_few_are_to_be_delivered_or_it_underruns_soon_o
 
     assert is_due(row("delivered", produced=25, age=0.0, delivered=10))
     assert is_due(row("slow codec", produced=25, age=0.6))
-    file = row("file", produced=25, age=0.0)
-    file.live = False
-    assert is_due(file)
+    assert is_due(row("file", produced=25, age=0.0, live=False))
 
 
 def test_a_stream_at_the_lead_limit_waits_until_its_lead_shrinks() -> None:
@@ -99,33 +86,20 @@ def test_a_row_whose_next_segment_is_prefilled_keeps_its_place_without_steps() -
 
 
 def test_live_streams_go_before_files_but_no_file_starves() -> None:
-    new_file, old_file = row("new file", age=0.1), row("old file", produced=13, age=3.0)
-    new_file.live = old_file.live = False
-    rows = [
-        new_file,
-        old_file,
-        row("new"),
-        row("underrunning", produced=13, age=1.0),
-        row("ahead", produced=60, age=1.0),
-    ]
-    assert ids(rows) == ("new", "old file", "underrunning", "new file", "ahead")
+    files = [row("new file", age=0.1, live=False), row("old file", produced=13, age=3.0, live=False)]
+    rows = [row("new"), row("underrunning", produced=13, age=1.0), row("ahead", produced=60, age=1.0)]
+    assert ids(files + rows) == ("new", "old file", "underrunning", "new file", "ahead")
 
 
 def test_a_stream_at_the_lead_limit_is_abandoned_when_its_listener_stays_inactive() -> None:
-    rows = [
-        row("silent", produced=125, age=61.0),
-        row("fresh", produced=125, age=59.0),
-        row("behind", produced=2, age=61.0),
-    ]
+    rows = [row("silent", 125, age=61.0), row("fresh", 125, age=59.0), row("behind", 2, age=61.0)]
     assert survey(rows, NOW, 8.0).abandoned == ["silent"]
 
 
 def test_a_live_stream_close_to_underrun_is_late() -> None:
     assert not late([row("ahead", produced=16, age=1.0), row("new")], 0.25)
     assert late([row("ahead", produced=16, age=1.0), row("close", produced=15, age=1.0)], 0.25) == ["close"]
-    whole = row("whole", produced=1, age=9.0)
-    whole.live = False
-    assert not late([whole], 0.25), "files have no playback to interrupt"
+    assert not late([row("file", produced=1, age=9.0, live=False)], 0.25), "files have no playback to interrupt"
 
 
 def test_short_steps_allow_a_smaller_margin() -> None:
@@ -148,26 +122,17 @@ def test_new_streams_without_a_step_in_flight_go_first() -> None:
     assert ids([row("first", age=0.2, in_flight=1), row("second", age=0.1)], max_num_seqs=1) == ("second",)
 
 
-rows_strategy = st.lists(
-    st.builds(
-        lambda produced, age, delivered, elapsed: (produced, age, min(delivered, produced), elapsed),
-        st.integers(0, 400),
-        st.floats(0.01, 60),
-        st.integers(0, 400),
-        st.floats(0, 60),
-    ),
-    max_size=20,
-)
+DRAWN = st.tuples(st.integers(0, 400), st.floats(0.01, 60), st.integers(0, 400), st.floats(0, 60))
 
 
-@given(rows_strategy, st.integers(1, 8), st.floats(0.5, 20))
+@given(st.lists(DRAWN, max_size=20), st.integers(1, 8), st.floats(0.5, 20))
 def test_a_step_is_bounded_without_duplicates_and_uses_all_eligible_rows(
     drawn: list[tuple[int, float, int, float]], max_num_seqs: int, lead_limit: float
 ) -> None:
-    rows = [
-        row(str(index), produced, age, delivered=delivered, first_delivered_at=NOW - elapsed if delivered else None)
-        for index, (produced, age, delivered, elapsed) in enumerate(drawn)
-    ]
+    rows = []
+    for produced, age, delivered, elapsed in drawn:
+        fields = {"delivered": min(delivered, produced), "first_delivered_at": NOW - elapsed}
+        rows.append(row(str(len(rows)), produced, age, **fields if fields["delivered"] else {}))
     found = survey(rows, NOW, lead_limit)
     chosen = found.first(max_num_seqs)
     eligible = [item.id for item in rows if _lead(item) < lead_limit]
@@ -199,8 +164,7 @@ def test_steady_rows_share_the_steps_fairly() -> None:
 
 def test_demand_follows_the_lead_over_playback() -> None:
     """A new stream and one with a short lead need more than real time, a paused listener nothing."""
-    file = row("file", produced=5)
-    file.live = False
+    file = row("file", produced=5, live=False)
     ahead = row("ahead", produced=50, age=1.0, delivered=13, first_delivered_at=NOW - 1.0)
     at_limit = row("at its limit", produced=125, delivered=120, first_delivered_at=NOW - 1.0)
     paused = row("paused", produced=125, delivered=10, first_delivered_at=NOW - 9.0, age=9.0)
@@ -217,11 +181,8 @@ def test_a_stream_that_waits_for_text_is_neither_due_nor_late_and_keeps_its_plac
     assert survey([row("new", text_frames=0)], NOW, 8.0).due == []
     assert ids([row("in flight", produced=4, in_flight=1, text_frames=5)]) == ()
     assert ids([row("allowed", produced=4, text_frames=5)]) == ("allowed",)
-
-
-def test_a_stream_without_text_for_a_minute_is_abandoned() -> None:
-    held = row("held", produced=5, text_frames=5, last_text_at=NOW - TEXT_TIMEOUT - 1)
-    assert survey([held], NOW, 8.0).abandoned == ["held"]
+    forgotten = row("without text for a minute", produced=5, text_frames=5, last_text_at=NOW - TEXT_TIMEOUT - 1)
+    assert survey([forgotten], NOW, 8.0).abandoned == [forgotten.id]
 
 
 def test_playback_that_ran_out_of_text_goes_on_when_text_arrives() -> None:

@@ -45,15 +45,7 @@ def layer(config: TransformerConfig, dtype: torch.dtype) -> PackedLayer:
     empty = matrix(1, 1, dtype)
     return PackedLayer(
         qkv=matrix((heads + 2 * kv) * config.head_size, width, dtype),
-        attention=AttentionParams(
-            num_kv_heads=kv,
-            group_size=heads // kv,
-            head_size=config.head_size,
-            norms=empty,
-            cosines=empty,
-            sines=empty,
-            eps=1e-6,
-        ),
+        attention=AttentionParams(kv, heads // kv, config.head_size, norms=empty, cosines=empty, sines=empty, eps=1e-6),
         output=matrix(width, heads * config.head_size, dtype),
         gate_up=matrix(2 * config.intermediate_size, width, dtype),
         down=matrix(width, config.intermediate_size, dtype),
@@ -76,7 +68,12 @@ def products(
     for part in (config, config.code_predictor_config):
         packed = layer(part, dtype)
         stack = new_stack([packed], 1e-6, rows, workspace)
-        for name, tile in stack.tiles.items() if isinstance(stack, FusedLayers) else ():
+        if not isinstance(stack, FusedLayers):
+            continue
+        columns = stack.tiles["down"].columns
+        assert stack.tiles["output"].columns == columns, "both write the same number of sums of squares"
+        assert stack.sum_of_squares.shape == (rows, part.hidden_size // columns)
+        for name, tile in stack.tiles.items():
             weight = getattr(packed, name)
             yield tile, weight.shape[0] // (2 if name == "gate_up" else 1), weight.shape[1]
     for outer, inner in heads_of(config):
@@ -99,18 +96,6 @@ def test_tiles_divide_their_matrix_and_fit_the_workspace(config: TalkerConfig, d
             assert blocks * outer // tile.columns <= workspace.counters.numel()
 
 
-@each_dtype
-@each_talker
-def test_products_added_to_a_residual_have_the_same_columns(config: TalkerConfig, dtype: torch.dtype) -> None:
-    """Both write the same number of sums of squares."""
-    workspace = new_split_k_workspace(config, matrix(1, 1, dtype), MAX_PREFILL_POSITIONS)
-    for rows in ROWS:
-        for part in (config, config.code_predictor_config):
-            stack = FusedLayers([layer(part, dtype)], 1e-6, rows, workspace)
-            assert stack.tiles["output"].columns == stack.tiles["down"].columns
-            assert stack.sum_of_squares.shape == (rows, part.hidden_size // stack.tiles["down"].columns)
-
-
 @pytest.mark.parametrize(("size", "rows"), [("1.7B", 64), ("0.6B", 128)])
 def test_a_library_computes_the_products_of_more_rows(size: str, rows: int) -> None:
     config = CONFIGS[size]
@@ -123,28 +108,22 @@ def test_a_library_computes_the_products_of_more_rows(size: str, rows: int) -> N
 @each_dtype
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
 def test_tiles_fit_the_shared_memory_of_every_gpu(gpu: Gpu, dtype: torch.dtype) -> None:
-    size = dtype.itemsize
     for config in CONFIGS.values():
         for rows in (1, 2, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257, 512):
             for part in (config, config.code_predictor_config):
                 packed = layer(part, dtype)
-                gate = choose_tile(rows, packed.gate_up, gated=True, gpu=gpu)
-                output = choose_tile(rows, packed.output, residual=True, gpu=gpu)
-                down = choose_tile(rows, packed.down, residual=True, gpu=gpu)
-                qkv = choose_tile(rows, packed.qkv, gpu=gpu)
-                assert output.columns == down.columns
-                for tile, inner, gated in (
-                    (gate, part.hidden_size, True),
-                    (output, packed.output.shape[1], False),
-                    (down, part.intermediate_size, False),
-                    (qkv, part.hidden_size, False),
-                ):
-                    assert _bytes(tile, rows, gated, size, gpu) <= gpu.shared_memory
+                added = [choose_tile(rows, each, residual=True, gpu=gpu) for each in (packed.output, packed.down)]
+                assert added[0].columns == added[1].columns
+                for name in ("qkv", "output", "gate_up", "down"):
+                    gated, residual = name == "gate_up", name in ("output", "down")
+                    weight = getattr(packed, name)
+                    tile = choose_tile(rows, weight, gated=gated, residual=residual, gpu=gpu)
+                    assert _bytes(tile, rows, gated, dtype.itemsize, gpu) <= gpu.shared_memory
                     warps = tile.num_warps if isinstance(tile, DirectTile) else 1
-                    assert inner % (tile.inner * tile.split_k * warps) == 0
+                    assert weight.shape[1] % (tile.inner * tile.split_k * warps) == 0
             for outer, inner in heads_of(config):
                 tile = choose_tile(rows, matrix(outer, inner, dtype), gpu=gpu)
-                assert _bytes(tile, rows, False, size, gpu) <= gpu.shared_memory
+                assert _bytes(tile, rows, False, dtype.itemsize, gpu) <= gpu.shared_memory
 
 
 def _bytes(tile: Tile, rows: int, gated: bool, element_size: int, gpu: Gpu) -> int:

@@ -63,29 +63,21 @@ def directory(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("vocab.json", "[]", r"vocab\.json"),
-        ("vocab.json", '{"a": "b"}', r"vocab\.json"),
+        ("vocab.json", "[]", "vocab.json"),
+        ("vocab.json", '{"a": "b"}', "vocab.json"),
         ("vocab.json", '{"a": 0}', "does not fit vocab"),
         ("vocab.json", VOCAB[:-1] + ', "more": 1280}', "id 1280 is outside config.json's text_vocab_size 1280"),
-        ("merges.txt", "#version: 0.2\na b c", r"merges\.txt: line 2"),
+        ("merges.txt", "#version: 0.2\na b c", "merges.txt: line 2"),
         ("merges.txt", "#version: 0.2\n", "'assistant' is not the single token"),
         ("tokenizer_config.json", "{}", "added_tokens_decoder"),
-        (
-            "tokenizer_config.json",
-            '{"added_tokens_decoder": {}}',
-            "no <|im_start|> under config.json's im_start_token_id",
-        ),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {}}', "no <|im_start|> under config.json's im_start_token"),
+        *((file, None, file) for file in ("vocab.json", "merges.txt", "tokenizer_config.json")),
     ],
 )
-def test_invalid_file_is_named(directory: Path, file: str, content: str, message: str) -> None:
-    (directory / file).write_text(content)
+def test_invalid_or_missing_file_is_named(directory: Path, file: str, content: str | None, message: str) -> None:
+    (directory / file).unlink()
+    if content is not None:
+        (directory / file).write_text(content)
     with pytest.raises(CheckpointError) as error:
         load_tokenizer(directory, CONFIG)
-    assert message.replace("\\", "") in str(error.value)
-
-
-@pytest.mark.parametrize("file", ["vocab.json", "merges.txt", "tokenizer_config.json"])
-def test_missing_file_is_named(directory: Path, file: str) -> None:
-    (directory / file).unlink()
-    with pytest.raises(CheckpointError, match=file):
-        load_tokenizer(directory, CONFIG)
+    assert message in str(error.value)

@@ -19,27 +19,20 @@ CORNERS = [Handle(slot, generation) for slot in (0, 1, 63, 64, MAX_SLOTS) for ge
 
 
 @pytest.mark.parametrize("handle", CORNERS, ids=str)
-def test_a_prompt_encodes_its_handle(handle: Handle) -> None:
+def test_a_prompt_and_positions_encode_their_handle(handle: Handle) -> None:
     tokens = prompt_tokens(handle, 9)
     assert len(tokens) == 9 and max(tokens) < 64
     assert handle_of(tokens) == handle
-
-
-def test_a_prompt_too_short_for_a_handle_is_rejected() -> None:
+    base = handle.base
+    assert row_ranges([base, base + 1, base + 2]) == [RowRange(handle, 0, 3)]
+    assert row_ranges([base + MAX_OFFSETS - 1]) == [RowRange(handle, MAX_OFFSETS - 1, 1)]
     with pytest.raises(ValueError, match="a prompt has at least 3 positions, not 2"):
-        prompt_tokens(Handle(1, 0), MIN_PROMPT_TOKENS - 1)
+        prompt_tokens(handle, MIN_PROMPT_TOKENS - 1)
 
 
 @pytest.mark.parametrize("tokens", [[], [1, 2], [64, 0, 0], [5, 900, 3]], ids=str)
 def test_vllms_own_prompts_are_unassigned(tokens: list[int]) -> None:
     assert handle_of(tokens) == Handle(0, 0)
-
-
-@pytest.mark.parametrize("handle", CORNERS, ids=str)
-def test_positions_decode_to_their_handle(handle: Handle) -> None:
-    base = handle.base
-    assert row_ranges([base, base + 1, base + 2]) == [RowRange(handle, 0, 3)]
-    assert row_ranges([base + MAX_OFFSETS - 1]) == [RowRange(handle, MAX_OFFSETS - 1, 1)]
 
 
 def test_adjacent_requests_of_a_batch_are_separated() -> None:
