@@ -72,13 +72,6 @@ def test_a_bad_start_improves_within_minutes():
     assert day.hurt < 0.005
 
 
-def test_a_service_that_serves_well_is_left_alone():
-    scenario = service(hours=2, initial=replace(START, talker_max_num_seqs=8, codec_max_num_seqs=4))
-    day = tune(scenario, policy(scenario))
-    assert day.state.chosen is None and day.state.trial_count == 0
-    assert day.hurt == 0.0
-
-
 @pytest.mark.night
 def test_crashes_during_trials_lose_no_override():
     deaths = tuple(Failure(stage=Stage.TALKER, replica=0, at=150.0 + 200 * n, down=10.0) for n in range(12))
