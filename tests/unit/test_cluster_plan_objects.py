@@ -31,58 +31,35 @@ def workload(manager: str) -> dict:
     return {"metadata": {"resourceVersion": "7", "managedFields": [fields]}, "spec": {"replicas": 5}}
 
 
-@pytest.mark.parametrize(
-    ("manager", "autoscaled", "expected"),
-    [
-        ("syrinx-operator", False, ReplicaCount(2)),
-        ("kube-controller-manager", False, ReplicaCount(2)),
-        ("kube-controller-manager", True, ReplicaCount(5, applied=False)),
-        ("syrinx-operator", True, ReplicaCount(5, resource_version="7")),
-    ],
-)
-def test_an_autoscaler_decides_the_replica_count(manager, autoscaled, expected):
-    observed = msgspec.structs.replace(
-        EMPTY, objects={TALKER: workload(manager)}, autoscaled=frozenset({TALKER} if autoscaled else ())
-    )
-    talker = pipeline({"talker": {"replicas": 2}}).spec.talker
-    assert replica_count(OWNER, Component.TALKER, talker, observed) == expected
-
-
-AUTO, RECOMMEND = {"minReplicas": 2, "maxReplicas": 8}, {"mode": "Recommend", "minReplicas": 2, "maxReplicas": 8}
+AUTO = {"minReplicas": 2, "maxReplicas": 8}
+OURS, OTHERS = "syrinx-operator", "kube-controller-manager"
+COPIED, LEFT = ReplicaCount(5, resource_version="7"), ReplicaCount(5, applied=False)
 
 
 @pytest.mark.parametrize(
     ("autoscaling", "live", "autoscaled", "decided", "expected"),
     [
-        (AUTO, None, False, None, ReplicaCount(2)),
-        (AUTO, "syrinx-operator", False, None, ReplicaCount(5)),
-        (AUTO, "kube-controller-manager", False, None, ReplicaCount(5)),
-        (AUTO, "syrinx-operator", False, 7, ReplicaCount(7)),
-        (AUTO, "syrinx-operator", False, 9, ReplicaCount(8)),
-        (AUTO, "kube-controller-manager", True, 7, ReplicaCount(5, applied=False)),
-        (AUTO, "syrinx-operator", True, 7, ReplicaCount(5, resource_version="7")),
-        (RECOMMEND, "syrinx-operator", False, 7, ReplicaCount(1)),
-        (RECOMMEND, "kube-controller-manager", True, 7, ReplicaCount(5, applied=False)),
-        ({"by": "Hpa", **AUTO}, "syrinx-operator", False, 7, ReplicaCount(5, resource_version="7")),
-    ],
-    ids=[
-        "a new pipeline",
-        "before the first decision",
-        "after an autoscaler",
-        "decided",
-        "within the bounds",
-        "an autoscaler of others",
-        "an autoscaler that has not scaled yet",
-        "Recommend",
-        "Recommend, autoscaled",
-        "handed to an autoscaler",
+        pytest.param(None, OURS, False, None, ReplicaCount(1), id="fixed"),
+        pytest.param(None, OTHERS, False, None, ReplicaCount(1), id="fixed, after an autoscaler"),
+        pytest.param(None, OTHERS, True, None, LEFT, id="an autoscaler of others without a field in the spec"),
+        pytest.param(None, OURS, True, None, COPIED, id="the same, which has not scaled yet"),
+        pytest.param(AUTO, None, False, None, ReplicaCount(2), id="a new pipeline"),
+        pytest.param(AUTO, OURS, False, None, ReplicaCount(5), id="before the first decision"),
+        pytest.param(AUTO, OTHERS, False, None, ReplicaCount(5), id="after an autoscaler"),
+        pytest.param(AUTO, OURS, False, 7, ReplicaCount(7), id="decided"),
+        pytest.param(AUTO, OURS, False, 9, ReplicaCount(8), id="within the bounds"),
+        pytest.param(AUTO, OTHERS, True, 7, LEFT, id="an autoscaler of others"),
+        pytest.param(AUTO, OURS, True, 7, COPIED, id="an autoscaler that has not scaled yet"),
+        pytest.param({"mode": "Recommend", **AUTO}, OURS, False, 7, ReplicaCount(1), id="Recommend"),
+        pytest.param({"mode": "Recommend", **AUTO}, OTHERS, True, 7, LEFT, id="Recommend, autoscaled"),
+        pytest.param({"by": "Hpa", **AUTO}, OURS, False, 7, COPIED, id="handed to an autoscaler"),
     ],
 )
 def test_the_tuner_decides_the_replica_count_unless_another_autoscaler_does(
     autoscaling, live, autoscaled, decided, expected
 ):
     slo = {"ttfa": [{"taskType": "CustomVoice", "ttfaP95Ms": 300}]}
-    talker = pipeline({"talker": {"autoscaling": autoscaling}, "slo": slo}).spec.talker
+    talker = pipeline({"talker": {"autoscaling": autoscaling} if autoscaling else {}, "slo": slo}).spec.talker
     observed = msgspec.structs.replace(
         EMPTY,
         objects={TALKER: workload(live)} if live else {},
@@ -113,36 +90,19 @@ def test_another_autoscaler_is_created_once_the_former_is_gone():
 @pytest.mark.parametrize(
     ("model", "directory", "volume"),
     [
-        ({}, "bundled", None),
         ({"path": "/weights"}, "/weights", None),
-        ({"path": "a/b", "claim": "c"}, "/models/a/b", {"persistentVolumeClaim": {"claimName": "c", "readOnly": True}}),
-        ({"huggingFace": {"id": "org/name", "revision": "r1"}}, "/models/org--name/r1", {"emptyDir": {}}),
         ({"s3": {"uri": "s3://voices/qwen/1.0/"}}, "/models/s3--voices/qwen/1.0", {"emptyDir": {}}),
-        (
-            {"s3": {"uri": "s3://voices", "endpoint": "http://minio:9000"}, "cache": {"claim": "c"}},
-            "/models/s3--voices--52500c8a",
-            {"persistentVolumeClaim": {"claimName": "c"}},
-        ),
         (
             {"image": {"reference": "voices/qwen:1", "path": "/v1"}},
             "/models/v1",
             {"image": {"reference": "voices/qwen:1", "pullPolicy": "Always"}},
         ),
-        (
-            {"path": "a", "volume": {"nfs": {"server": "files", "path": "/voices"}}},
-            "/models/a",
-            {"nfs": {"server": "files", "path": "/voices", "readOnly": True}},
-        ),
-        (
-            {"path": "a", "volume": {"csi": {"driver": "d.example", "nodePublishSecret": "s"}}},
-            "/models/a",
-            {"csi": {"driver": "d.example", "readOnly": True, "nodePublishSecretRef": {"name": "s"}}},
-        ),
     ],
-    ids=["bundled", "path", "claim", "hub", "s3", "s3 elsewhere", "image", "nfs", "csi"],
+    ids=["path", "s3", "image"],
 )
 def test_the_directory_and_volume_of_a_checkpoint(model, directory, volume):
-    spec = pipeline({"model": model or {"bundled": True}, "imagePullPolicy": "Always"}).spec
+    """The golden plans show the other sources."""
+    spec = pipeline({"model": model, "imagePullPolicy": "Always"}).spec
     assert model_directory(spec.model) == directory
     assert volume_source("demo", spec) == volume
 
