@@ -129,21 +129,6 @@ def test_every_pod_meets_the_restricted_profile_and_has_no_token(name):
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_manifests_are_in_dependency_order(name):
-    labels = [m["metadata"]["labels"]["syrinx.dev/component"] for m in plan_of(name).manifests]
-    kinds = list(zip((m["kind"] for m in plan_of(name).manifests), labels, strict=True))
-    assert kinds[0] == ("ConfigMap", "release")
-    assert [kind for kind, _ in kinds[1:4]] == ["ConfigMap"] * 3
-    workloads = [component for kind, component in kinds if kind in WORKLOADS]
-    redis = [label for label in ("redis", "redis-ha", "redis-c1", "redis-ha-c1") if label in labels]
-    assert workloads == [
-        *redis,
-        *(c for c in ("talker", "codec", "gateway") if c in plan_of(name).release.templates),
-    ]
-    assert [kind for kind, _ in kinds[-len(workloads) :]] == ["StatefulSet"] * (len(workloads) - 1) + ["Deployment"]
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
 def test_the_pipeline_owns_every_object(name):
     owner = owner_of(pipeline_of(name))
     for manifest in (*plan_of(name).manifests, password_secret(owner, "a password"), token_secret(owner, "a token")):
