@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from syrinx_operator.cluster import diagnosis
-from syrinx_operator.cluster.state import Component
+from syrinx_operator.cluster.state import Component, Replica
 
 CREATED = "2026-11-21T10:00:00Z"
 CHANGED = "2026-11-21T10:05:00Z"
@@ -56,18 +56,16 @@ def test_a_pod_with_two_stages_is_a_replica_of_each():
 
 def test_a_ready_pod():
     (found,) = replicas([pod(ready="True", containerStatuses=[{"restartCount": 2, "state": {"running": {}}}])])
-    assert (found.name, found.component, found.template, found.model_generation) == (
-        "demo-talker-0",
-        Component.TALKER,
-        "abc",
-        "g1",
-    )
-    assert (found.ready, found.unready_since, found.address, found.restarts, found.problem) == (
-        True,
-        "",
-        "10.0.0.7",
-        2,
-        "",
+    assert found == Replica(
+        name="demo-talker-0",
+        component=Component.TALKER,
+        template="abc",
+        model_generation="g1",
+        ready=True,
+        address="10.0.0.7",
+        restarts=2,
+        created=CREATED,
+        changed=CHANGED,
     )
 
 
