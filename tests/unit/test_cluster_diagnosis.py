@@ -66,6 +66,7 @@ def test_a_ready_pod():
         restarts=2,
         created=CREATED,
         changed=CHANGED,
+        has_settings_port=False,
     )
 
 
