@@ -1,6 +1,7 @@
 """Pipelines to plan, and a cluster in which a plan has been applied."""
 
 import json
+import os
 from pathlib import Path
 
 import msgspec
@@ -42,6 +43,14 @@ def pipeline(spec=None, name="demo"):
     """A pipeline with this spec."""
     metadata = {"name": name}
     return parsed({"apiVersion": "syrinx.dev/v1beta1", "kind": "TTSPipeline", "metadata": metadata, "spec": spec or {}})
+
+
+def check_golden(file, manifests):
+    """Asserts that the manifests are those of a golden file, or writes it with GOLDEN=write."""
+    text = yaml.safe_dump_all(manifests, sort_keys=False, width=120)
+    if os.environ.get("GOLDEN") == "write":
+        (GOLDEN / file).write_text(text)
+    assert text == (GOLDEN / file).read_text()
 
 
 def owner_of(pipeline):

@@ -1,14 +1,11 @@
 """The plan of a canary: workloads beside those of the running version, which stay as they are."""
 
-import os
-
 import kubernetes_validate
 import msgspec
 import pytest
-import yaml
 from msgspec.structs import replace
 
-from support.cluster_plan import CONFIG, EMPTY, GOLDEN, after, document, objects, owner_of, parsed, pipeline
+from support.cluster_plan import CONFIG, EMPTY, after, check_golden, document, objects, owner_of, parsed, pipeline
 from syrinx_operator.cluster.plan import plan, pods
 from syrinx_operator.cluster.plan.canary import canary_route
 from syrinx_operator.cluster.state import Component, ObjectKey, Replica
@@ -196,8 +193,4 @@ def test_golden():
     """The Deployments of a canary of the default pipeline."""
     _, cluster = of_spec({"rollout": {"canary": {}}})
     found = planned({"rollout": {"canary": {}}, "image": "syrinx/stages:2.0.0"}, cluster)
-    text = yaml.safe_dump_all([objects(found)[key] for key in sorted(WORKLOADS)], sort_keys=False, width=120)
-    path = GOLDEN / "canary.yaml"
-    if os.environ.get("GOLDEN") == "write":
-        path.write_text(text)
-    assert text == path.read_text()
+    check_golden("canary.yaml", [objects(found)[key] for key in sorted(WORKLOADS)])

@@ -6,16 +6,25 @@ After an intended change, regenerate them and review the diff:
 """
 
 import json
-import os
 import re
 from functools import cache
 
 import kubernetes_validate
 import pytest
-import yaml
 from kubernetes_validate import utils
 
-from support.cluster_plan import DOCUMENTS, EMPTY, GOLDEN, after, document, key, objects, owner_of, parsed, planned
+from support.cluster_plan import (
+    DOCUMENTS,
+    EMPTY,
+    after,
+    check_golden,
+    document,
+    key,
+    objects,
+    owner_of,
+    parsed,
+    planned,
+)
 from syrinx_operator.cluster.plan.redis import password_secret
 from syrinx_operator.cluster.plan.settings_token import token_secret
 from syrinx_operator.cluster.state import Component, ObjectKey
@@ -65,11 +74,7 @@ def readable(manifest):
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_golden(name):
-    text = yaml.safe_dump_all([readable(m) for m in plan_of(name).manifests], sort_keys=False, width=120)
-    path = GOLDEN / f"{name}.yaml"
-    if os.environ.get("GOLDEN") == "write":
-        path.write_text(text)
-    assert text == path.read_text()
+    check_golden(f"{name}.yaml", [readable(m) for m in plan_of(name).manifests])
 
 
 @pytest.fixture(autouse=True, scope="module")
