@@ -4,7 +4,6 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -13,15 +12,14 @@ from simulator.auto import policy, tune
 from simulator.cases import RESULTS
 from simulator.fresh import draw
 from simulator.rows import TUNER, measured
-from simulator.scenario import Costs, Decoder, Failure, Scenario
+from simulator.scenario import Costs, Decoder, Scenario
 from simulator.tuning import Report, best_fixed, write_table
 from simulator.twins import Twins
 from simulator.world import World, clock, good, run_fixed
 from syrinx_operator.resource.knobs import Knob, Setting
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import Measured
 from syrinx_operator.tuner.curves import learned
-from syrinx_operator.tuner.decide import Assignment, assignment
+from syrinx_operator.tuner.decide import Assignment
 from syrinx_operator.tuner.plan import Question, plan
 from syrinx_operator.tuner.policy import Objective
 from syrinx_operator.tuner.whatif import Load, Model, Plant
@@ -72,15 +70,6 @@ def test_a_bad_start_improves_within_minutes():
 
 
 @pytest.mark.night
-def test_crashes_during_trials_lose_no_override():
-    deaths = tuple(Failure(stage=Stage.TALKER, replica=0, at=150.0 + 200 * n, down=10.0) for n in range(12))
-    scenario = service(failures=deaths, initial=replace(START, talker_max_num_seqs=4, codec_max_num_seqs=32))
-    day = tune(scenario, policy(scenario))
-    now = assignment(policy(scenario), day.state)
-    assert day.state.trial is not None or (now.candidate, now.label) == (None, "")
-
-
-@pytest.mark.night
 def test_follows_a_shift_of_the_load():
     light, heavy = {"CustomVoice": 0.3}, {"CustomVoice": 3.0}
     scenario = service(hours=2, load=((HOUR, light), (2 * HOUR, heavy)), initial=replace(START, talker_max_num_seqs=2))
@@ -117,14 +106,9 @@ def test_a_harmful_change_is_charged_and_a_good_or_empty_one_is_not():
     assert during == pytest.approx(30 / 1800, abs=0.006)
 
 
-@pytest.mark.night
 @pytest.mark.parametrize("name", baselines.BASELINES)
-def test_baselines_stay_within_bounds_and_are_deterministic(name):
-    scenario = replace(draw(3), seconds=HOUR, load=((1e9, {"CustomVoice": 2.0}),))
-    rules = policy(scenario)
-    one, two = (baselines.run(scenario, rules, baselines.BASELINES[name]) for _ in range(2))
-    assert np.array_equal(one.world.outcomes().ttfa, two.world.outcomes().ttfa, equal_nan=True)
-    assert one.hurt == two.hurt
+def test_baselines_stay_within_bounds(name):
+    rules = policy(draw(3))
     strategy = baselines.BASELINES[name](rules, random.Random(1))
     setting = next(strategy)
     assert setting == rules.requested

@@ -15,7 +15,6 @@ from simulator.world import World, clock, good
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.stage_config import Stage
-from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
 from syrinx_operator.tuner.decide import Assignment
 from syrinx_operator.tuner.policy import Objective
 from syrinx_stages.codec import scheduler as real_codec
@@ -239,58 +238,6 @@ class TestEvidence:
         assert evidence.of_arm().refused == outcomes.refused.sum()
         assert np.isnan(outcomes.ttfa[outcomes.refused]).all()
 
-    def test_evidence_needs_successful_scrapes(self):
-        world = World(changed(SCENARIO, scrape_seconds=10.0, outages=((60.0, 155.0),)))
-        world.run(55.0)
-        assert world.evidence(clock(20.0), clock(55.0)).until == clock(50.0)
-        few = world.evidence(clock(45.0), clock(55.0))
-        assert (few.problem, few.until, few.outcomes) == ("", clock(45.0), {})
-        world.run(90.0)
-        assert world.evidence(clock(20.0), clock(90.0)).until == clock(50.0)
-        world.run(150.0)
-        stale = world.evidence(clock(20.0), clock(150.0))
-        assert (bool(stale.problem), stale.until, stale.outcomes) == (True, clock(20.0), {})
-        assert all(worker.ready and worker.settings and worker.frames is None for worker in stale.replicas)
-        world.run(170.0)
-        assert world.evidence(clock(20.0), clock(170.0)).seconds == 150.0
-
-
-class TestSettings:
-    def test_settings_apply_from_the_next_step(self):
-        world = World(changed(SCENARIO, load=(), listeners={"CustomVoice": 20}, seconds=60.0, lead_limit=1e6))
-        world.run(20.0)
-        world.apply(Assignment(base=SETTING.with_value(Knob.TALKER_ROWS, 2)))
-        world.run(40.0)
-        steps = world.evidence(clock(20.0), clock(40.0)).replicas_of(Stage.TALKER)[0].steps
-        # The step under way at the change is the last of its size.
-        assert sum(step.count for rows, step in steps.items() if rows > 2) <= 1
-
-    def test_overrides_expire_unless_renewed(self):
-        world = World(changed(SCENARIO, codecs=2))
-        candidate = SETTING.with_value(Knob.CODEC_ROWS, 3)
-        trial = Assignment(base=SETTING, candidate=candidate)
-
-        def in_force() -> list[int]:
-            codecs = world.evidence(clock(0.0), clock(world.now)).replicas_of(Stage.CODEC)
-            return [codec.settings["max_num_seqs"] for codec in codecs]
-
-        world.apply(trial)
-        assert in_force() == [3, 3]
-        world.run(0.9 * OVERRIDE_TTL_SECONDS)
-        world.apply(trial)
-        world.run(1.8 * OVERRIDE_TTL_SECONDS)
-        assert in_force() == [3, 3]
-        world.run(2.0 * OVERRIDE_TTL_SECONDS)
-        assert in_force() == [8, 8]
-
-    def test_captured_shapes_are_cheaper_and_counted(self):
-        shapes = tuple(CaptureShape(rows=rows, frames=2) for rows in (1, 2, 4))
-        world = ran(changed(SCENARIO, initial=SETTING.with_value(Knob.PAIRS, shapes)))
-        codec = world.evidence(clock(0.0), clock(120.0)).replicas_of(Stage.CODEC)[0]
-        assert {call.result for call in codec.calls} == {"hit", "padded", "eager"}
-        assert all(call.frames <= 2 for call in codec.calls if call.result != "eager")
-        assert [(each.rows, each.frames) for each in codec.captures] == [(1, 2), (2, 2), (4, 2)]
-
 
 class TestCalibration:
     """Comparison with published values. `bench/results/calibration.md` has all of them."""
@@ -331,22 +278,6 @@ class TestReplicas:
         evidence = world.evidence(clock(0.0), clock(180.0))
         assert [worker.restarts for worker in evidence.replicas_of(Stage.TALKER)] == [1, 0]
         assert [worker.restarts for worker in evidence.replicas_of(Stage.CODEC)] == [1, 1]
-
-    def test_a_restarted_replica_runs_the_setting_in_force(self):
-        world = World(
-            changed(SCENARIO, codecs=2, failures=(Failure(stage=Stage.CODEC, replica=1, at=30.0, down=20.0),))
-        )
-        world.run(29.0)
-        world.apply(Assignment(base=SETTING, candidate=SETTING.with_value(Knob.CODEC_ROWS, 3)))
-        for until, rows in ((40.0, None), (60.0, 3)):
-            world.run(until)
-            evidence = world.evidence(clock(10.0), clock(until))
-            codec = evidence.replicas_of(Stage.CODEC)[1]
-            assert (codec.ready, codec.settings and codec.settings["max_num_seqs"]) == (rows is not None, rows)
-            assert ("codec-1" in evidence.disruption) is (rows is None)
-        assert codec.restarts == 1
-        before, after = world.evidence(clock(0.0), clock(30.0)), world.evidence(clock(50.0), clock(60.0))
-        assert codec.frames < before.replicas_of(Stage.CODEC)[1].frames + after.replicas_of(Stage.CODEC)[1].frames
 
 
 class TestScaling:

@@ -436,34 +436,3 @@ def test_edits_and_a_lost_node_never_leave_fewer_than_one_replica(replicas, seed
         assert world.up >= 1
 
     run(world, seed, STEPS | EDITS | {"mend": 0.1}, check=check)
-
-
-@given(replicas=st.integers(2, 5), seed=SEEDS)
-def test_a_rollout_past_a_lost_node_takes_down_one_replica_at_a_time(replicas, seed):
-    world = running(replicas)
-    world.lose(random.Random(seed).randrange(replicas))
-    world.settle()
-    world.edit(good=True)
-
-    def check():
-        assert world.up >= replicas - 1
-
-    run(world, seed, STEPS, check=check)
-    world.settle()
-    assert [p.template for p in world.pods.values() if not p.stuck] == [1] * replicas
-
-
-@pytest.mark.parametrize(("replicas", "kept"), [(3, [0, 1, 1]), (1, [0, 1])])
-def test_the_last_old_replica_stays_until_the_gateway_is_ready(replicas, kept):
-    world = running(replicas)
-    world.edit(good=True)
-    for _ in range(30):
-        world.operator()
-        world.controller()
-        for ordinal in list(world.pods):
-            world.end(ordinal)
-            world.start(ordinal)
-            world.confirm(ordinal)
-    assert [world.pods[n].template for n in range(len(world.pods))] == kept
-    world.settle()
-    assert [world.pods[n].template for n in range(len(world.pods))] == [1] * replicas
