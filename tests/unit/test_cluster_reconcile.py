@@ -83,6 +83,12 @@ class World:
         self.api.add(live)
 
 
+async def reconciled() -> World:
+    world = World()
+    await world.reconcile()
+    return world
+
+
 @pytest.mark.parametrize("server", ["dropped", "refused"])
 async def test_no_workload_is_applied_on_a_server_without_image_volumes(server):
     world = World()
@@ -161,8 +167,7 @@ async def test_only_growth_that_is_refused_gets_advice_about_it(before, after, i
 
 
 async def test_an_invalid_resource_changes_only_the_status():
-    world = World()
-    await world.reconcile()
+    world = await reconciled()
     world.edit(talker={"replicas": 0})
     world.api.writes.clear()
     result = await world.reconcile()
@@ -173,8 +178,7 @@ async def test_an_invalid_resource_changes_only_the_status():
 
 
 async def test_a_paused_pipeline_changes_only_its_status():
-    world = World()
-    await world.reconcile()
+    world = await reconciled()
     world.edit(paused=True, connector={"url": "redis://cache:6379/0"}, talker={"replicas": 3})
     world.api.writes.clear()
     result = await world.reconcile()
@@ -256,8 +260,7 @@ async def test_a_reconcile_without_changes_makes_no_request():
 
 
 async def test_an_own_write_is_seen_without_a_watch():
-    world = World()
-    await world.reconcile()
+    world = await reconciled()
     world.api.writes.clear()
     assert (await world.reconciler.reconcile(DEMO, 0)).outcome is Outcome.SUCCEEDED
     assert [write for write in world.api.writes if write[0] == "apply"] == []
@@ -265,8 +268,7 @@ async def test_an_own_write_is_seen_without_a_watch():
 
 async def test_an_object_that_was_replaced_unseen_is_read_again():
     """The write names the UID of the object in the cache, so that it is refused."""
-    world = World()
-    await world.reconcile()
+    world = await reconciled()
     settings = world.api.objects.pop(("ConfigMap", "demo-codec"))
     world.api.add({**settings, "metadata": {**settings["metadata"], "uid": "u-new"}})
     world.edit(codec={"maxNumSeqs": 5})
@@ -297,8 +299,7 @@ async def test_a_password_secret_of_another_owner_blocks_the_plan():
 
 
 async def test_a_deleted_token_is_replaced_and_the_stages_restart():
-    world = World()
-    await world.reconcile()
+    world = await reconciled()
     first, before = world.api.objects.pop(("Secret", "demo-stages")), world.api.objects["StatefulSet", "demo-talker"]
     await world.reconcile()
     assert world.api.objects["Secret", "demo-stages"]["data"] != first["data"]
@@ -323,8 +324,7 @@ async def test_a_deleted_secret_is_noticed_early_only_while_the_pipeline_is_not_
 
 @pytest.mark.parametrize("data", [{}, {"token": "?"}, {"token": ""}, {"token": "YQpi"}])
 async def test_a_secret_without_a_usable_token_blocks_the_plan(data):
-    world = World()
-    await world.reconcile()
+    world = await reconciled()
     world.api.objects["Secret", "demo-stages"]["data"] = data
     assert (await world.reconcile()).outcome is Outcome.BLOCKED
     assert world.condition("Degraded") == ("True", "InvalidSecret")
@@ -384,8 +384,7 @@ async def test_the_conditions_are_exported_until_the_pipeline_is_deleted():
         assert all((each["pipeline_namespace"], each["pipeline"]) == ("voices", "demo") for each in found)
         return {each["condition"]: each["reason"] for each in found}
 
-    world = World()
-    await world.reconcile()
+    world = await reconciled()
     assert exported()["Progressing"] == "Scaling"
     world.reconciler.forget(DEMO)
     assert exported() == {}

@@ -224,6 +224,11 @@ def test_the_state_of_the_version_before_the_model_keeps_what_was_chosen(place):
     assert rows(planned(AUTO, found)) == 16
 
 
+def test_the_record_of_a_former_pipeline_of_the_same_name_is_ignored():
+    owner = msgspec.structs.replace(owner_of(AUTO), uid="another")
+    assert tuning.tuner_state({}, owner, after(planned(AUTO, tuned_state()))) == (State(), "")
+
+
 def test_the_largest_state_fits_into_a_config_map():
     shape = CaptureShape(rows=1024, frames=64)
     setting = Setting(
