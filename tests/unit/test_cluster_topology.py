@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from support.cluster_plan import EMPTY, document, objects, owner_of, parsed, planned, templates
+from support.cluster_plan import EMPTY, document, owner_of, parsed, planned
 from syrinx_operator.cluster.plan.rollout import stage_rollout
 from syrinx_operator.cluster.prometheus import _Series, snapshots
 from syrinx_operator.cluster.state import Component, Replica
@@ -15,24 +15,6 @@ TALKER, CODEC = Component.TALKER, Component.CODEC
 
 def plan():
     return planned(PIPELINE)
-
-
-def test_colocated_codecs_have_only_settings_of_their_own():
-    names = {(key.kind, key.name) for key in objects(plan()) if "codec" in key.name}
-    assert names == {("ConfigMap", "near-codec")}
-    assert plan().replicas[CODEC] == plan().replicas[TALKER] == 2
-    assert plan().templates[CODEC] == plan().templates[TALKER]
-
-
-def test_both_stages_have_a_start_configuration():
-    annotations = templates(plan(), PIPELINE)[TALKER]["metadata"]["annotations"]
-    talker, codec = (
-        msgspec.json.decode(annotations[name]) for name in ("syrinx.dev/config", "syrinx.dev/codec-config")
-    )
-    assert (talker["admin_port"], codec["admin_port"]) == (9090, 9091)
-    assert (talker["device"], codec["device"]) == ("cuda", "cuda")
-    assert codec["max_resident"] == 64
-    assert talker["generation"] == codec["generation"] == plan().generation
 
 
 def replica(number, component, template, generation):

@@ -66,12 +66,15 @@ def worker(pod):
 def test_stream_stats_are_grouped_by_task_type():
     gateway = Gateway()
     past = Past(gateway)
+    gateway.live(3)
     past.read(0)
     gateway.serve(0.06, 0.3, underruns=1)
     gateway.serve(0.31)
     gateway.serve(20.0, task_type="Base")
     past.read(30)
-    served = past.evidence(0, 30).streams
+    found = past.evidence(0, 30)
+    served = found.streams
+    assert found.live_streams == 3 + 4, "those at the start, and those accepted since"
     assert {*served} == {TASK, "Base"}
     mine = served[TASK]
     assert (mine.requests, mine.within_objective, mine.underruns) == (3, 2, 1)
@@ -151,9 +154,11 @@ def test_talker_steps_are_grouped_by_rows():
     past.read(0)
     talker.steps(3, 0.02, 0.04)
     talker.steps(300, 0.5)
+    talker.prefills(0.5)
+    talker.prepares("Base", 0.25)
     past.read(30)
     (found,) = past.evidence(0, 30, replicas=(worker(talker),)).replicas
-    assert found.frames == 306
+    assert (found.frames, found.prefills, found.prepares) == (306, StepStats(1, 0.5), {"Base": StepStats(1, 0.25)})
     assert found.steps == {4: StepStats(2, pytest.approx(0.06)), 1024: StepStats(1, pytest.approx(0.5))}
 
 
