@@ -8,7 +8,7 @@ import pytest
 from support.cluster_plan import CONFIG, EMPTY, after, key, owner_of, pipeline, planned, pod_template
 from syrinx_operator.cluster.plan.models import volume_source
 from syrinx_operator.cluster.plan.network import network_policies
-from syrinx_operator.cluster.plan.objects import quantity, read_record, record
+from syrinx_operator.cluster.plan.objects import read_record, record
 from syrinx_operator.cluster.plan.records import model_directory
 from syrinx_operator.cluster.plan.workloads import ReplicaCount, replica_count
 from syrinx_operator.cluster.state import Component, ObjectKey
@@ -145,14 +145,3 @@ def test_without_a_memory_limit_redis_has_no_maxmemory():
 def redis_arguments(connector):
     subject = pipeline({"connector": {"managed": True, **connector}})
     return pod_template(planned(subject), subject, Component.REDIS)["spec"]["containers"][0]["args"]
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        *((1, 1), ("12", 12), ("1500m", 1.5), ("2k", 2000), ("2Ki", 2048), ("1.5Mi", 1_572_864), ("3M", 3_000_000)),
-        *(("1G", 10**9), ("1Gi", 2**30), ("1T", 10**12), ("1Ti", 2**40), ("1P", 10**15), ("1Pi", 2**50)),
-    ],
-)
-def test_quantities(text, number):
-    assert quantity(text) == number
