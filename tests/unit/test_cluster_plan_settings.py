@@ -2,8 +2,6 @@
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from support.cluster_plan import EMPTY, after, objects, pipeline, planned, replica
 from syrinx_operator.cluster.state import Component, ObjectKey
@@ -71,23 +69,6 @@ def test_settings_of_others_are_overridden():
     overruled = planned(talker(8), after(first, replicas=reporting(2)))
     assert generation(overruled) == 3
     assert generation(planned(talker(8), after(overruled, replicas=reporting(3)))) == 3
-
-
-@given(steps=st.lists(st.tuples(st.integers(1, 32), st.integers(0, 50), st.booleans()), max_size=8))
-def test_generations_never_decrease(steps):
-    observed, last, rows_before = EMPTY, 0, None
-    for rows, reported, lost in steps:
-        known = max(reported, last if observed.objects else 0)
-        observed = msgspec.structs.replace(
-            observed, replicas=reporting(reported), status_generations={Component.TALKER: last}
-        )
-        if lost:
-            observed = msgspec.structs.replace(observed, objects={})
-        plan = planned(talker(rows), observed)
-        assert generation(plan) >= max(known, last, 1)
-        if generation(plan) == last:
-            assert rows == rows_before
-        observed, last, rows_before = after(plan, observed), generation(plan), rows
 
 
 def scaled(resource_version):
