@@ -10,6 +10,7 @@ import yaml
 from syrinx_operator.cluster.kinds import OPTIONAL
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.state import Component, ObjectKey, Observed, OperatorConfig, Owner, Replica
+from syrinx_operator.resource.canary_status import CanaryStatus
 from syrinx_operator.resource.rules import cluster_violations, violations
 from syrinx_operator.resource.spec import TTSPipeline
 
@@ -73,6 +74,12 @@ def objects(plan):
 def after(plan, observed=EMPTY, **changes):
     """The cluster once a plan has been applied."""
     return msgspec.structs.replace(observed, **{"objects": {**observed.objects, **objects(plan)}, **changes})
+
+
+def canary_status(plan, phase="Running", **fields):
+    """The status of a plan's canary."""
+    known = {"target": plan.canary.candidate.target, "image": "i", "message": "", "startTime": "2026-11-24T12:00:00Z"}
+    return msgspec.convert({**known, "phase": phase, **fields}, CanaryStatus)
 
 
 def pod_template(plan, pipeline, component):

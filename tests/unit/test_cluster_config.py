@@ -22,18 +22,9 @@ def test_pods_are_reached_directly_inside_a_cluster():
 
 
 def test_reads_every_variable():
-    found = options(
-        {
-            "SYRINX_STAGES_IMAGE": "a",
-            "SYRINX_REDIS_IMAGE": "b",
-            "SYRINX_OPERATOR_NAMESPACE": "c",
-            "SYRINX_RESYNC_SECONDS": "2.5",
-            "SYRINX_LEASE": "speech",
-            "SYRINX_LEASE_SECONDS": "30",
-            "SYRINX_PORT": "0",
-            "POD_NAME": "operator-7",
-        }
-    )
+    images = {"SYRINX_STAGES_IMAGE": "a", "SYRINX_REDIS_IMAGE": "b", "SYRINX_OPERATOR_NAMESPACE": "c"}
+    seconds = {"SYRINX_RESYNC_SECONDS": "2.5", "SYRINX_LEASE_SECONDS": "30", "SYRINX_PORT": "0"}
+    found = options(images | seconds | {"SYRINX_LEASE": "speech", "POD_NAME": "operator-7"})
     pipelines = found.pipelines
     assert (pipelines.stages_image, pipelines.redis_image, pipelines.operator_namespace) == ("a", "b", "c")
     assert (found.lease_name, found.identity) == ("speech", "operator-7")

@@ -9,6 +9,7 @@ import pytest
 from support.cluster_plan import (
     CONFIG,
     after,
+    canary_status,
     check_golden,
     document,
     key,
@@ -22,7 +23,6 @@ from support.cluster_plan import (
 from syrinx_operator.cluster.diagnosis import job_problems
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.state import STAGES, Component, ObjectKey
-from syrinx_operator.resource.canary_status import CanaryStatus
 
 OLD, NEW = ({"s3": {"uri": f"s3://voices/{version}"}, "cache": {"claim": "c"}} for version in (1, 2))
 BUCKET_3 = {**NEW, "s3": {"uri": "s3://voices/3"}}
@@ -114,9 +114,7 @@ def test_a_tested_checkpoint_is_not_downloaded_again(phase):
     subject = pipeline({"model": NEW, **CANARY})
     live = finished(live, planned(subject, live))
     testing = planned(subject, live)
-    target, time = testing.canary.candidate.target, "2026-11-24T12:00:00Z"
-    known = {"target": target, "image": "i", "message": "", "startTime": time, "phase": phase}
-    status = msgspec.convert(known, CanaryStatus)
+    status = canary_status(testing, phase)
     ended = plan(subject, owner_of(subject), after(testing, without_jobs(live)), CONFIG, None, status)
     assert ended.download is None and (ended.canary is None) == (phase == "Promoted")
     if phase == "Promoted":

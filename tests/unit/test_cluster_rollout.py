@@ -116,6 +116,11 @@ def test_without_surge_the_only_replica_is_replaced_at_once():
     assert plan(1, pod(0, "old"), surge=True, fixed=True) == Rollout(1, 0), "an autoscaler owns the count"
 
 
+def test_several_replicas_need_no_additional_pod_unless_only_one_serves():
+    assert rolls(2, pod(0, "old"), pod(1, "old"), surge=True) == 1
+    assert plan(2, pod(0, "old", ready=False), pod(1, "old"), surge=True) == Rollout(3, 2)
+
+
 # Lost nodes ----------------------------------------------------------------------------------------------------
 
 

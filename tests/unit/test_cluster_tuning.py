@@ -230,26 +230,21 @@ def test_the_record_of_a_former_pipeline_of_the_same_name_is_ignored():
 
 
 def test_the_largest_state_fits_into_a_config_map():
-    shape = CaptureShape(rows=1024, frames=64)
-    setting = Setting(
-        talker_max_num_seqs=1024, codec_max_num_seqs=1024, chunk_ramp=(64,) * 16, capture_pairs=(shape,) * 64
-    )
-    text = "x" * 256
-    failed = Tried(setting=setting, baseline=setting, difference=-0.123456789, rate=123.456789012, until=NOW)
-    verdict = TrialRecord(
-        id=10**6, time=NOW, start_time=NOW, before=text, after=text, verdict="RolledBack", reason=text, requests=10**6
-    )
-    measured = Measured(
-        steps=(StepPoint(1024, 123456.789012, 1234.56789),) * 12,
-        calls=(CallPoint(1024, 64, False, 123456.789012, 1234.56789),) * MAX_SHAPES,
-    )
+    rows, shape = {"talker_max_num_seqs": 1024, "codec_max_num_seqs": 1024}, CaptureShape(rows=1024, frames=64)
+    setting = Setting(**rows, chunk_ramp=(64,) * 16, capture_pairs=(shape,) * 64)
+    text, number = "x" * 256, 123456.789012
+    verdict = {"before": text, "after": text, "verdict": "RolledBack", "reason": text, "requests": 10**6}
+    failed = Tried(setting=setting, baseline=setting, difference=-number, rate=number, until=NOW)
     state = tuned_state(
         chosen=setting,
-        forecast=Forecast(time=NOW, rate=12.3456789012, observed=0.1, current=0.2, best=0.3, setting=setting),
-        measured=measured,
+        forecast=Forecast(time=NOW, rate=number, observed=0.1, current=0.2, best=0.3, setting=setting),
+        measured=Measured(
+            steps=(StepPoint(1024, number, number),) * 12,
+            calls=(CallPoint(1024, 64, False, number, number),) * MAX_SHAPES,
+        ),
         trial=trial(setting, setting, NOW, replicas=("r" * 253,) * 512),
         tried=(failed,) * MAX_TRIED,
-        history=(verdict,) * MAX_HISTORY,
+        history=(TrialRecord(id=10**6, time=NOW, start_time=NOW, **verdict),) * MAX_HISTORY,
     )
     assert len(msgspec.json.encode(state)) < 512 * 1024, "the limit of Kubernetes is 1 MiB"
 
