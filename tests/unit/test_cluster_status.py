@@ -32,7 +32,7 @@ from syrinx_operator.resource.autoscaling import StageAutoscalingSpec
 from syrinx_operator.resource.connector import ConnectorSpec
 from syrinx_operator.resource.gateway import GatewaySpec, HttpRouteSpec, ParentRef, RouteSpec
 from syrinx_operator.resource.knobs import TUNED_STAGES, Knob
-from syrinx_operator.resource.spec import CaptureShape, CodecSpec, TalkerSpec
+from syrinx_operator.resource.spec import CaptureShape, CodecSpec, MonitoringSpec, PodMonitorSpec, TalkerSpec
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.status import PipelineStatus, read
 from syrinx_operator.resource.tuning import SloSpec, TtfaObjective
@@ -286,6 +286,13 @@ def test_an_invalid_edit_keeps_the_other_conditions():
     assert conditions(report)["Ready"] == conditions(before)["Ready"]
     assert conditions(report)["Degraded"]["observedGeneration"] == 5
     assert invalid(report, edited, "spec.codec: no", NOW + timedelta(hours=1)) == report
+
+
+def test_an_unsupported_pod_monitor_is_reported():
+    cluster = Cluster(monitoring=MonitoringSpec(pod_monitor=PodMonitorSpec()))
+    assert condition(cluster.update(), "Degraded") == ("True", "KindNotServed")
+    cluster.served_kinds = frozenset({"PodMonitor"})
+    assert condition(cluster.update(), "Degraded") == ("False", "AsExpected")
 
 
 def test_a_route_that_no_gateway_accepts_is_reported():
