@@ -4,7 +4,6 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -13,21 +12,19 @@ from simulator.auto import policy, tune
 from simulator.cases import RESULTS
 from simulator.fresh import draw
 from simulator.rows import TUNER, measured
-from simulator.scenario import Costs, Decoder, Failure, Scenario
+from simulator.scenario import Costs, Decoder, Scenario
 from simulator.tuning import Report, best_fixed, write_table
 from simulator.twins import Twins
 from simulator.world import World, clock, good, run_fixed
 from syrinx_operator.resource.knobs import Knob, Setting
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import Measured
 from syrinx_operator.tuner.curves import learned
-from syrinx_operator.tuner.decide import Assignment, assignment
+from syrinx_operator.tuner.decide import Assignment
 from syrinx_operator.tuner.plan import Question, plan
 from syrinx_operator.tuner.policy import Objective
 from syrinx_operator.tuner.whatif import Load, Model, Plant
 
 HOUR = 3600.0
-NIGHT = pytest.mark.night
 START = Setting(talker_max_num_seqs=1, codec_max_num_seqs=1, chunk_ramp=(2, 2, 3, 4, 5, 7, 9, 12))
 GPU = Costs(
     step=((1, 0.009), (16, 0.010), (64, 0.016)),
@@ -72,22 +69,6 @@ def test_a_bad_start_improves_within_minutes():
     assert day.hurt < 0.005
 
 
-def test_a_service_that_serves_well_is_left_alone():
-    scenario = service(hours=2, initial=replace(START, talker_max_num_seqs=8, codec_max_num_seqs=4))
-    day = tune(scenario, policy(scenario))
-    assert day.state.chosen is None and day.state.trial_count == 0
-    assert day.hurt == 0.0
-
-
-@pytest.mark.night
-def test_crashes_during_trials_lose_no_override():
-    deaths = tuple(Failure(stage=Stage.TALKER, replica=0, at=150.0 + 200 * n, down=10.0) for n in range(12))
-    scenario = service(failures=deaths, initial=replace(START, talker_max_num_seqs=4, codec_max_num_seqs=32))
-    day = tune(scenario, policy(scenario))
-    now = assignment(policy(scenario), day.state)
-    assert day.state.trial is not None or (now.candidate, now.label) == (None, "")
-
-
 @pytest.mark.night
 def test_follows_a_shift_of_the_load():
     light, heavy = {"CustomVoice": 0.3}, {"CustomVoice": 3.0}
@@ -125,14 +106,9 @@ def test_a_harmful_change_is_charged_and_a_good_or_empty_one_is_not():
     assert during == pytest.approx(30 / 1800, abs=0.006)
 
 
-@pytest.mark.night
 @pytest.mark.parametrize("name", baselines.BASELINES)
-def test_baselines_stay_within_bounds_and_are_deterministic(name):
-    scenario = replace(draw(3), seconds=HOUR, load=((1e9, {"CustomVoice": 2.0}),))
-    rules = policy(scenario)
-    one, two = (baselines.run(scenario, rules, baselines.BASELINES[name]) for _ in range(2))
-    assert np.array_equal(one.world.outcomes().ttfa, two.world.outcomes().ttfa, equal_nan=True)
-    assert one.hurt == two.hurt
+def test_baselines_stay_within_bounds(name):
+    rules = policy(draw(3))
     strategy = baselines.BASELINES[name](rules, random.Random(1))
     setting = next(strategy)
     assert setting == rules.requested
@@ -141,15 +117,6 @@ def test_baselines_stay_within_bounds_and_are_deterministic(name):
         assert 1 <= setting.talker_max_num_seqs <= max(rules.rows[Knob.TALKER_ROWS])
         assert 1 <= setting.codec_max_num_seqs <= max(rules.rows[Knob.CODEC_ROWS])
         assert setting.chunk_ramp in rules.ramps
-
-
-@NIGHT
-@pytest.mark.parametrize("name", ["morning sweep", "hill-climb", "Gaussian process"])
-def test_baselines_that_search_improve_a_bad_start(name):
-    scenario = service(hours=4)
-    outcomes = baselines.run(scenario, policy(scenario), baselines.BASELINES[name]).world.outcomes()
-    late = outcomes.accepted > 2 * HOUR
-    assert good(outcomes, scenario)[late].mean() > well(scenario, START) + 0.2
 
 
 # The model against the simulator ----------------------------------------------------------------------------------
@@ -198,7 +165,9 @@ def asked(scenario: Scenario, setting: Setting) -> Question:
     )
 
 
-@pytest.mark.parametrize("name", ["two cores", *(pytest.param(name, marks=NIGHT) for name in [*WORKLOADS][1:])])
+@pytest.mark.parametrize(
+    "name", ["two cores", *(pytest.param(name, marks=pytest.mark.night) for name in [*WORKLOADS][1:])]
+)
 def test_the_model_agrees_with_the_simulator(name):
     """From the counters of one setting, it predicts the ratio of all to ten points on average, none off by forty."""
     scenario = WORKLOADS[name]

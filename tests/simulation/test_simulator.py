@@ -11,11 +11,10 @@ import pytest
 from simulator import kernel, layout
 from simulator.cases import benched, published, simulate
 from simulator.scenario import TASK_TYPES, Costs, Decoder, Failure, Scenario, line
-from simulator.world import World, clock, fixed, good
+from simulator.world import World, clock, good
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.stage_config import Stage
-from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
 from syrinx_operator.tuner.decide import Assignment
 from syrinx_operator.tuner.policy import Objective
 from syrinx_stages.codec import scheduler as real_codec
@@ -66,20 +65,6 @@ class TestRequests:
         first, second = ran(SCENARIO).outcomes(), ran(SCENARIO).outcomes()
         assert all(np.array_equal(first[name], second[name], equal_nan=True) for name in layout.REQUEST.names)
         assert not np.array_equal(first.accepted, ran(changed(SCENARIO, seed=1)).outcomes().accepted)
-
-    def test_arrivals_follow_the_rates_and_repeat(self):
-        days = ran(changed(SCENARIO, seconds=2400.0)).outcomes()
-        at = days.accepted % 120.0
-        base = TASK_TYPES.index("Base")
-        assert ((at < 60.0) & (days.task == base)).sum() == 0
-        assert ((at >= 60.0) & (days.task == base)).sum() == pytest.approx(2.0 * 1200, rel=0.1)
-        assert ((at < 60.0) & (days.task != base)).sum() == pytest.approx(4.0 * 1200, rel=0.1)
-
-    def test_bursts_have_the_mean_size(self):
-        bursty = ran(changed(SCENARIO, seconds=1200.0, burst=4.0)).outcomes().accepted
-        even = ran(changed(SCENARIO, seconds=1200.0)).outcomes().accepted
-        assert len(bursty) == pytest.approx(len(even), rel=0.15)
-        assert len(np.unique(bursty)) == pytest.approx(len(bursty) / 4, rel=0.1)
 
 
 class TestTheory:
@@ -245,25 +230,6 @@ class TestEvidence:
             assert known.accepted == ((accepted >= begin) & (accepted < end)).sum() == known.well + known.bad
         assert evidence.of_arm().accepted == len(accepted)
 
-    def test_a_copy_goes_on_as_the_pipeline_would(self):
-        world = World(SCENARIO)
-        world.run(40.0)
-        twin, other = world.copy(), world.copy()
-        other.apply(Assignment(base=SETTING.with_value(Knob.TALKER_ROWS, 1)))
-        for each in (other, twin, world):
-            each.run(180.0)
-        assert np.array_equal(twin.outcomes().ttfa, world.outcomes().ttfa, equal_nan=True)
-        assert np.array_equal(twin.outcomes().ttfa, ran(SCENARIO).outcomes().ttfa, equal_nan=True)
-        assert not np.array_equal(other.outcomes().ttfa, world.outcomes().ttfa, equal_nan=True)
-        assert twin.evidence(clock(0.0), clock(180.0)) == world.evidence(clock(0.0), clock(180.0))
-
-    def test_adjacent_windows_add_up(self):
-        world = ran(SCENARIO)
-        parts = [world.evidence(clock(60.0 * i), clock(60.0 * (i + 1))) for i in range(3)]
-        whole = world.evidence(clock(0.0), clock(180.0))
-        for count in (_requests, _frames, _calls, _steps):
-            assert sum(count(part) for part in parts) == count(whole) > 0
-
     def test_refused_requests_are_counted_separately(self):
         scenario = with_costs(changed(SCENARIO, max_queue=4), step=line(0.5, 0.1))
         world = ran(scenario, 0.0)
@@ -271,63 +237,6 @@ class TestEvidence:
         assert outcomes.refused.any()
         assert evidence.of_arm().refused == outcomes.refused.sum()
         assert np.isnan(outcomes.ttfa[outcomes.refused]).all()
-
-    def test_evidence_needs_successful_scrapes(self):
-        world = World(changed(SCENARIO, scrape_seconds=10.0, outages=((60.0, 155.0),)))
-        world.run(55.0)
-        assert world.evidence(clock(20.0), clock(55.0)).until == clock(50.0)
-        few = world.evidence(clock(45.0), clock(55.0))
-        assert (few.problem, few.until, few.outcomes) == ("", clock(45.0), {})
-        world.run(90.0)
-        assert world.evidence(clock(20.0), clock(90.0)).until == clock(50.0)
-        world.run(150.0)
-        stale = world.evidence(clock(20.0), clock(150.0))
-        assert (bool(stale.problem), stale.until, stale.outcomes) == (True, clock(20.0), {})
-        assert all(worker.ready and worker.settings and worker.frames is None for worker in stale.replicas)
-        world.run(170.0)
-        assert world.evidence(clock(20.0), clock(170.0)).seconds == 150.0
-
-
-class TestSettings:
-    def test_settings_apply_from_the_next_step(self):
-        world = World(changed(SCENARIO, load=(), listeners={"CustomVoice": 20}, seconds=60.0, lead_limit=1e6))
-        world.run(20.0)
-        world.apply(Assignment(base=SETTING.with_value(Knob.TALKER_ROWS, 2)))
-        world.run(40.0)
-        steps = world.evidence(clock(20.0), clock(40.0)).replicas_of(Stage.TALKER)[0].steps
-        # The step under way at the change is the last of its size.
-        assert sum(step.count for rows, step in steps.items() if rows > 2) <= 1
-
-    def test_overrides_expire_unless_renewed(self):
-        world = World(changed(SCENARIO, codecs=2))
-        candidate = SETTING.with_value(Knob.CODEC_ROWS, 3)
-        trial = Assignment(base=SETTING, candidate=candidate)
-
-        def in_force() -> list[int]:
-            codecs = world.evidence(clock(0.0), clock(world.now)).replicas_of(Stage.CODEC)
-            return [codec.settings["max_num_seqs"] for codec in codecs]
-
-        world.apply(trial)
-        assert in_force() == [3, 3]
-        world.run(0.9 * OVERRIDE_TTL_SECONDS)
-        world.apply(trial)
-        world.run(1.8 * OVERRIDE_TTL_SECONDS)
-        assert in_force() == [3, 3]
-        world.run(2.0 * OVERRIDE_TTL_SECONDS)
-        assert in_force() == [8, 8]
-
-    def test_more_codec_rows_share_calls(self):
-        scenario = with_costs(changed(SCENARIO, load=((120.0, {"CustomVoice": 8.0}),)), eager=Decoder(0.012, 0, 0.0005))
-        alone, together = (fixed(scenario, SETTING.with_value(Knob.CODEC_ROWS, rows)) for rows in (1, 8))
-        assert together > 1.2 * alone
-
-    def test_captured_shapes_are_cheaper_and_counted(self):
-        shapes = tuple(CaptureShape(rows=rows, frames=2) for rows in (1, 2, 4))
-        world = ran(changed(SCENARIO, initial=SETTING.with_value(Knob.PAIRS, shapes)))
-        codec = world.evidence(clock(0.0), clock(120.0)).replicas_of(Stage.CODEC)[0]
-        assert {call.result for call in codec.calls} == {"hit", "padded", "eager"}
-        assert all(call.frames <= 2 for call in codec.calls if call.result != "eager")
-        assert [(each.rows, each.frames) for each in codec.captures] == [(1, 2), (2, 2), (4, 2)]
 
 
 class TestCalibration:
@@ -369,42 +278,6 @@ class TestReplicas:
         evidence = world.evidence(clock(0.0), clock(180.0))
         assert [worker.restarts for worker in evidence.replicas_of(Stage.TALKER)] == [1, 0]
         assert [worker.restarts for worker in evidence.replicas_of(Stage.CODEC)] == [1, 1]
-
-    def test_a_restarted_replica_runs_the_setting_in_force(self):
-        world = World(
-            changed(SCENARIO, codecs=2, failures=(Failure(stage=Stage.CODEC, replica=1, at=30.0, down=20.0),))
-        )
-        candidate = SETTING.with_value(Knob.CODEC_ROWS, 3)
-        world.run(29.0)
-        world.apply(Assignment(base=SETTING, candidate=candidate))
-        world.run(40.0)
-        evidence = world.evidence(clock(10.0), clock(40.0))
-        codec = evidence.replicas_of(Stage.CODEC)[1]
-        assert (codec.ready, codec.settings) == (False, None)
-        assert "codec-1" in evidence.disruption
-        world.run(60.0)
-        evidence = world.evidence(clock(10.0), clock(60.0))
-        codec = evidence.replicas_of(Stage.CODEC)[1]
-        assert (codec.ready, codec.restarts, evidence.disruption) == (True, 1, "")
-        assert codec.settings["max_num_seqs"] == 3
-        before, after = world.evidence(clock(0.0), clock(30.0)), world.evidence(clock(50.0), clock(60.0))
-        assert codec.frames < before.replicas_of(Stage.CODEC)[1].frames + after.replicas_of(Stage.CODEC)[1].frames
-
-
-def _requests(evidence) -> int:
-    return evidence.of_arm().accepted
-
-
-def _frames(evidence) -> int:
-    return sum(worker.frames for worker in evidence.replicas)
-
-
-def _calls(evidence) -> int:
-    return sum(call.count for worker in evidence.replicas for call in worker.calls)
-
-
-def _steps(evidence) -> int:
-    return sum(step.count for worker in evidence.replicas for step in worker.steps.values())
 
 
 class TestScaling:

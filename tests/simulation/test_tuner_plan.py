@@ -5,28 +5,18 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
+from support.tuner_world import machine, plant
 from syrinx_operator.resource.knobs import RAMP_LADDER, Knob, Setting
-from syrinx_operator.resource.tuning_status import CallPoint, Measured, StepPoint, Tried
+from syrinx_operator.resource.tuning_status import Tried
 from syrinx_operator.tuner.plan import Question, calibrated, plan
-from syrinx_operator.tuner.whatif import Load, Model, Plant
+from syrinx_operator.tuner.whatif import Load, Model
 
 ROWS, RAMPS = (1, 4, 16), RAMP_LADDER[:3]
 REQUESTS = 800
 """Those of the last round, and of the calibration."""
 START = Setting(talker_max_num_seqs=1, codec_max_num_seqs=16, chunk_ramp=RAMPS[2])
-MEASURED = Measured(
-    steps=tuple(StepPoint(rows, 100, 100 * (0.012 + 0.001 * rows)) for rows in (1, 2, 4, 8, 16)),
-    calls=tuple(
-        CallPoint(rows, frames, False, 100, 100 * (0.006 + 0.0004 * rows * frames))
-        for rows in (1, 4, 16)
-        for frames in (2, 8, 12)
-    ),
-    prefills=100,
-    prefill_seconds=2.0,
-)
-PLANT = Plant(
-    talkers=1, codecs=1, talker_resident=32, codec_resident=32, patience=2.0, limits={"CustomVoice": 0.3, "Base": 0.3}
-)
+MEASURED = machine()
+PLANT = plant()
 
 
 def compared(setting: Setting, difference: float) -> Tried:
@@ -128,9 +118,9 @@ def test_a_model_that_agrees_is_not_calibrated():
     asked = question(current=replace(START, talker_max_num_seqs=8, codec_max_num_seqs=8))
     known = Model(asked.load, PLANT, MEASURED, REQUESTS).outcome(asked.current)
     asked = replace(asked, observed_well=known.well, observed_quick=known.quick)
-    plant = calibrated(asked)
-    assert plant.slowdown == 1.0
-    assert plant.offsets == {"CustomVoice": pytest.approx(0.0)}
+    found = calibrated(asked)
+    assert found.slowdown == 1.0
+    assert found.offsets == {"CustomVoice": pytest.approx(0.0)}
 
 
 @pytest.mark.parametrize("slowdown", [0.7, 1.5, 2.0])
@@ -140,11 +130,11 @@ def test_a_slower_machine_than_measured_is_found_out(slowdown):
         asked = replace(asked, load=Load(rates={"CustomVoice": 1.5 * rate}, frames=20.0))
         true = Model(asked.load, replace(PLANT, slowdown=slowdown), MEASURED, REQUESTS).outcome(asked.current).well
         plain = Model(asked.load, PLANT, MEASURED, REQUESTS).outcome(asked.current).well
-        plant = calibrated(replace(asked, observed_well=true))
-        agrees = Model(asked.load, plant, MEASURED, REQUESTS).outcome(asked.current).well
+        found = calibrated(replace(asked, observed_well=true))
+        agrees = Model(asked.load, found, MEASURED, REQUESTS).outcome(asked.current).well
         assert agrees == pytest.approx(true, abs=0.06)
         if abs(true - plain) > 0.2:
-            assert plant.slowdown == pytest.approx(slowdown, rel=0.25)
+            assert found.slowdown == pytest.approx(slowdown, rel=0.25)
 
 
 def test_ttfa_that_the_model_does_not_explain_is_an_offset_of_its_task_type():
@@ -154,11 +144,11 @@ def test_ttfa_that_the_model_does_not_explain_is_an_offset_of_its_task_type():
     )
     known = Model(asked.load, PLANT, MEASURED, REQUESTS).outcome(asked.current)
     quick = {"CustomVoice": known.quick["CustomVoice"], "Base": known.quick["Base"] + 0.1}
-    plant = calibrated(replace(asked, observed_well=known.well, observed_quick=quick))
-    assert plant.offsets == {"CustomVoice": pytest.approx(0.0), "Base": pytest.approx(0.1 * known.well, rel=0.01)}
+    found = calibrated(replace(asked, observed_well=known.well, observed_quick=quick))
+    assert found.offsets == {"CustomVoice": pytest.approx(0.0), "Base": pytest.approx(0.1 * known.well, rel=0.01)}
     quick["Base"] = 60.0
-    plant = calibrated(replace(asked, observed_well=known.well, observed_quick=quick))
-    assert plant.offsets["Base"] == PLANT.limits["Base"] / 2
+    found = calibrated(replace(asked, observed_well=known.well, observed_quick=quick))
+    assert found.offsets["Base"] == PLANT.limits["Base"] / 2
 
 
 @pytest.mark.parametrize("rate", [20.0, 25.0])

@@ -7,38 +7,24 @@ import pytest
 from msgspec.structs import replace
 
 from simulator.scripted import START
-from support.tuner_world import BASE, BETTER, World, auto
+from support.tuner_world import BASE, BETTER, World, auto, machine, plant
 from syrinx_operator.resource.knobs import TUNED_STAGES
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import (
     RATE_BINS,
     USUAL,
-    CallPoint,
     Capacity,
     Curve,
-    Measured,
     Replicas,
-    StepPoint,
 )
 from syrinx_operator.tuner import replicas
 from syrinx_operator.tuner.capacity import capacity
 from syrinx_operator.tuner.plan import Question
 from syrinx_operator.tuner.policy import Scale
-from syrinx_operator.tuner.whatif import Load, Plant
+from syrinx_operator.tuner.whatif import Load
 
 MINUTE, HOUR = 60.0, 3600.0
 TALKER, CODEC = TUNED_STAGES
-
-MEASURED = Measured(
-    steps=tuple(StepPoint(rows, 100, 100 * (0.03 + 0.002 * rows)) for rows in (1, 2, 4, 8)),
-    calls=tuple(
-        CallPoint(rows, frames, False, 100, 100 * (0.02 + 0.001 * rows * frames))
-        for rows in (1, 4, 8)
-        for frames in (2, 8, 12)
-    ),
-    prefills=100,
-    prefill_seconds=3.0,
-)
 
 
 def scale(mode="Auto", minimum=1, maximum=10) -> Scale:
@@ -132,19 +118,10 @@ def test_the_model_knows_what_needs_more_replicas(monkeypatch):
     monkeypatch.setattr("syrinx_operator.tuner.capacity._REQUESTS", 400)
 
     def curves(target=0.95, slowdown=1.0, resident=64, burst=1.0):
-        plant = Plant(
-            talkers=1,
-            codecs=1,
-            talker_resident=64,
-            codec_resident=resident,
-            patience=2.0,
-            limits={"CustomVoice": 0.5},
-            slowdown=slowdown,
-        )
         asked = Question(
             load=Load(rates={"CustomVoice": 2.0}, frames=50.0, burst=burst),
-            plant=plant,
-            measured=MEASURED,
+            plant=plant(64, codec_resident=resident, limits={"CustomVoice": 0.5}, slowdown=slowdown),
+            measured=machine(step=0.03, row=0.002, call=0.02, frame=0.001, prefill=0.03),
             current=BASE,
             rows={},
             ramps=(),

@@ -5,38 +5,17 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
+from support.tuner_world import machine, plant
 from syrinx_operator.resource.knobs import RAMP_LADDER, Setting
-from syrinx_operator.resource.tuning_status import CallPoint, Measured, PreparePoint, StepPoint
-from syrinx_operator.tuner.whatif import Load, Model, Plant, draw
+from syrinx_operator.resource.tuning_status import PreparePoint
+from syrinx_operator.tuner.whatif import Load, Model, draw
 
 LOAD = Load(rates={"CustomVoice": 3.0, "Base": 1.0}, frames=50.0)
-PLANT = Plant(
-    talkers=1,
-    codecs=1,
-    talker_resident=32,
-    codec_resident=32,
-    patience=5.0,
-    limits={"CustomVoice": 0.3, "Base": 0.5},
-    reference={"Base": 40.0},
-)
+PLANT = plant(patience=5.0, limits={"CustomVoice": 0.3, "Base": 0.5}, reference={"Base": 40.0})
 SETTING = Setting(talker_max_num_seqs=16, codec_max_num_seqs=8, chunk_ramp=RAMP_LADDER[1])
 REQUESTS = 300
 NOISE = 0.02
 """Ratio of requests: a queue is chaotic near its capacity."""
-
-
-def machine(step=0.012, row=0.001, call=0.006, frame=0.0004, prefill=0.02) -> Measured:
-    """Returns the engine times of a linear machine."""
-    return Measured(
-        steps=tuple(StepPoint(rows, 100, 100 * (step + row * (rows + rows // 2 + 1) / 2)) for rows in (1, 2, 4, 8, 16)),
-        calls=tuple(
-            CallPoint(rows, frames, False, 100, 100 * (call + frame * rows * frames))
-            for rows in (1, 4, 16)
-            for frames in (2, 8, 12)
-        ),
-        prefills=100,
-        prefill_seconds=100 * prefill,
-    )
 
 
 def outcome(setting=SETTING, *, load=LOAD, plant=PLANT, measured=None, seed=0):
@@ -156,10 +135,10 @@ def test_references_are_prepared_one_after_the_other_beside_the_steps():
 
 def test_in_an_overload_streams_that_were_claimed_are_not_interrupted():
     """As many rows as may be resident are slower than playback, so a talker must claim fewer."""
-    plant = replace(PLANT, patience=0.5, limits={}, reference={})
+    impatient = replace(PLANT, patience=0.5, limits={}, reference={})
     setting = replace(SETTING, talker_max_num_seqs=32)
     served = [
-        factor * outcome(setting, load=rate(LOAD, factor), plant=plant, measured=machine(row=0.005)).well
+        factor * outcome(setting, load=rate(LOAD, factor), plant=impatient, measured=machine(row=0.005)).well
         for factor in (1.0, 3.0)
     ]
     assert served[0] > 0.5

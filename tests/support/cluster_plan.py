@@ -1,6 +1,7 @@
 """Pipelines to plan, and a cluster in which a plan has been applied."""
 
 import json
+import os
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,7 @@ import yaml
 from syrinx_operator.cluster.kinds import OPTIONAL
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.state import Component, ObjectKey, Observed, OperatorConfig, Owner, Replica
+from syrinx_operator.resource.canary_status import CanaryStatus
 from syrinx_operator.resource.rules import cluster_violations, violations
 from syrinx_operator.resource.spec import TTSPipeline
 
@@ -44,6 +46,14 @@ def pipeline(spec=None, name="demo"):
     return parsed({"apiVersion": "syrinx.dev/v1beta1", "kind": "TTSPipeline", "metadata": metadata, "spec": spec or {}})
 
 
+def check_golden(file, manifests):
+    """Asserts that the manifests are those of a golden file, or writes it with GOLDEN=write."""
+    text = yaml.safe_dump_all(manifests, sort_keys=False, width=120)
+    if os.environ.get("GOLDEN") == "write":
+        (GOLDEN / file).write_text(text)
+    assert text == (GOLDEN / file).read_text()
+
+
 def owner_of(pipeline):
     return Owner(name=pipeline.name, namespace="speech", uid=f"uid-of-{pipeline.name}", generation=1)
 
@@ -64,6 +74,12 @@ def objects(plan):
 def after(plan, observed=EMPTY, **changes):
     """The cluster once a plan has been applied."""
     return msgspec.structs.replace(observed, **{"objects": {**observed.objects, **objects(plan)}, **changes})
+
+
+def canary_status(plan, phase="Running", **fields):
+    """The status of a plan's canary."""
+    known = {"target": plan.canary.candidate.target, "image": "i", "message": "", "startTime": "2026-11-24T12:00:00Z"}
+    return msgspec.convert({**known, "phase": phase, **fields}, CanaryStatus)
 
 
 def pod_template(plan, pipeline, component):

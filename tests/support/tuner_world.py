@@ -8,13 +8,14 @@ from msgspec.structs import replace
 from simulator.scripted import START, TASK_TYPE, Bad, Scripted, clock
 from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.spec import default_pipeline
-from syrinx_operator.resource.tuning_status import Capacity, State
+from syrinx_operator.resource.tuning_status import CallPoint, Capacity, Measured, State, StepPoint
 from syrinx_operator.tuner.decide import Assignment, Decision, assignment, decide
 from syrinx_operator.tuner.evidence import Outcomes
 from syrinx_operator.tuner.plan import Answer, Forecast, Question
 from syrinx_operator.tuner.policy import Objective, Policy, policy_of
+from syrinx_operator.tuner.whatif import Plant
 
-__all__ = ["BASE", "BETTER", "START", "TASK_TYPE", "World", "auto", "better", "clock", "served"]
+__all__ = ["BASE", "BETTER", "START", "TASK_TYPE", "World", "auto", "better", "clock", "machine", "plant", "served"]
 
 BASE = Setting(talker_max_num_seqs=2, codec_max_num_seqs=8, chunk_ramp=(2, 2, 3, 4, 5, 7, 9, 12))
 BETTER = replace(BASE, talker_max_num_seqs=8, codec_max_num_seqs=4)
@@ -25,6 +26,26 @@ def auto(**fields) -> Policy:
     policy = policy_of(default_pipeline().spec)
     given = {"mode": "Auto", "requested": BASE, "objectives": {TASK_TYPE: Objective(0.2, 0.95)}, **fields}
     return replace(policy, **given)
+
+
+def machine(step=0.012, row=0.001, call=0.006, frame=0.0004, prefill=0.02) -> Measured:
+    """Returns the engine times of a linear machine."""
+    return Measured(
+        steps=tuple(StepPoint(rows, 100, 100 * (step + row * (rows + rows // 2 + 1) / 2)) for rows in (1, 2, 4, 8, 16)),
+        calls=tuple(
+            CallPoint(rows, frames, False, 100, 100 * (call + frame * rows * frames))
+            for rows in (1, 4, 16)
+            for frames in (2, 8, 12)
+        ),
+        prefills=100,
+        prefill_seconds=100 * prefill,
+    )
+
+
+def plant(resident: int = 32, **fields) -> Plant:
+    """Returns a talker and a codec."""
+    given = {"talkers": 1, "codecs": 1, "patience": 2.0, "limits": {"CustomVoice": 0.3, "Base": 0.3}, **fields}
+    return Plant(**{"talker_resident": resident, "codec_resident": resident, **given})
 
 
 def better(base: float, other: float, setting: Setting = BETTER) -> Bad:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,13 +16,10 @@ from support.tuned import VOICE, Up, load, pcm
 from syrinx_operator.commands.bench.load import Limit, Script, closed_loop, corpus, make_sender, open_loop, poisson
 from syrinx_operator.commands.bench.stats import summarize
 from syrinx_operator.commands.client import SpeechClient
-from syrinx_operator.local import tuning_files
-from syrinx_operator.local.tuner import identity_of
 from syrinx_operator.resource.gateway import GatewaySpec
-from syrinx_operator.resource.knobs import Knob, Setting, setting_of
+from syrinx_operator.resource.knobs import setting_of
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, TTSPipeline, default_pipeline
 from syrinx_operator.resource.tuning import SloSpec, TtfaObjective, TuningSpec
-from syrinx_operator.resource.tuning_status import Guard, State, Trial
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 
 pytestmark = [pytest.mark.tuning, pytest.mark.asyncio(loop_scope="module")]
@@ -116,38 +112,3 @@ async def test_a_bad_start_reaches_the_objective_with_unchanged_audio(tmp_path, 
     assert [record.verdict for record in state.history] == ["Promoted"]
     assert all(same for _, same in samples)
     assert sum(in_trial for in_trial, _ in samples) >= 3, "some samples are from trials and of new settings"
-
-
-def plant(tmp_path, pipeline: TTSPipeline, candidate: Setting) -> None:
-    """Saves the state of a tuner that was killed at the start of a trial."""
-    now, baseline = datetime.now(UTC), setting_of(pipeline.spec)
-    trial = Trial(
-        id=1,
-        candidate=candidate,
-        baseline=baseline,
-        why="planted",
-        start_time=now,
-        period_time=now,
-        period_seconds=20,
-        replicas=("talker-0", "codec-0"),
-        guard=Guard(expected_bad=0.05),
-    )
-    identity = identity_of(pipeline)
-    state = State(mode="Auto", requested=baseline, chosen=baseline, identity=identity, trial_count=1, trial=trial)
-    directory = tmp_path / "syrinx" / pipeline.name
-    directory.mkdir(parents=True)
-    tuning_files.save(directory, tuning_files.TuningMemory(state=state, observed_at=now, requested=baseline))
-
-
-async def test_a_planted_bad_candidate_is_rolled_back(tmp_path, untuned):
-    pipeline = a_pipeline("planted", edge_from(1.5 * untuned.p50))
-    good = setting_of(pipeline.spec)
-    bad = good.with_value(Knob.RAMP, BAD_RAMP)
-    plant(tmp_path, pipeline, bad)
-    with Up(tmp_path, pipeline) as up:
-        async with load(up.url, untuned.rate, 3):
-            state = await up.until(lambda state: state.history, "the trial is over", FIND_SECONDS)
-    first = state.history[0]
-    assert (first.id, first.verdict) == (1, "RolledBack"), first
-    assert state.chosen == good
-    assert bad in [each.setting for each in state.tried]

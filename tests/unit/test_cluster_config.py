@@ -15,39 +15,16 @@ def test_the_stages_image_is_required():
         options({})
 
 
-def test_defaults_outside_a_cluster():
-    found = options(MINIMAL)
-    assert found.pipelines.stages_image == "stages:1"
-    assert (found.pipelines.redis_image, found.pipelines.operator_namespace) == ("redis:7.2-alpine", "default")
-    assert (found.access, found.resync_seconds, found.lease_seconds, found.port) == (
-        StageAccess.PROXY,
-        15.0,
-        15.0,
-        8080,
-    )
-
-
 def test_pods_are_reached_directly_inside_a_cluster():
-    assert options(MINIMAL | {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}).access is StageAccess.DIRECT
-    assert (
-        options(MINIMAL | {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "SYRINX_STAGE_ACCESS": "proxy"}).access
-        is StageAccess.PROXY
-    )
+    inside = MINIMAL | {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    environments = (MINIMAL, inside, inside | {"SYRINX_STAGE_ACCESS": "proxy"})
+    assert [options(each).access for each in environments] == [StageAccess.PROXY, StageAccess.DIRECT, StageAccess.PROXY]
 
 
 def test_reads_every_variable():
-    found = options(
-        {
-            "SYRINX_STAGES_IMAGE": "a",
-            "SYRINX_REDIS_IMAGE": "b",
-            "SYRINX_OPERATOR_NAMESPACE": "c",
-            "SYRINX_RESYNC_SECONDS": "2.5",
-            "SYRINX_LEASE": "speech",
-            "SYRINX_LEASE_SECONDS": "30",
-            "SYRINX_PORT": "0",
-            "POD_NAME": "operator-7",
-        }
-    )
+    images = {"SYRINX_STAGES_IMAGE": "a", "SYRINX_REDIS_IMAGE": "b", "SYRINX_OPERATOR_NAMESPACE": "c"}
+    seconds = {"SYRINX_RESYNC_SECONDS": "2.5", "SYRINX_LEASE_SECONDS": "30", "SYRINX_PORT": "0"}
+    found = options(images | seconds | {"SYRINX_LEASE": "speech", "POD_NAME": "operator-7"})
     pipelines = found.pipelines
     assert (pipelines.stages_image, pipelines.redis_image, pipelines.operator_namespace) == ("a", "b", "c")
     assert (found.lease_name, found.identity) == ("speech", "operator-7")

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from syrinx_operator.cluster import diagnosis
-from syrinx_operator.cluster.state import Component
+from syrinx_operator.cluster.state import Component, Replica
 
 CREATED = "2026-11-21T10:00:00Z"
 CHANGED = "2026-11-21T10:05:00Z"
@@ -56,18 +56,17 @@ def test_a_pod_with_two_stages_is_a_replica_of_each():
 
 def test_a_ready_pod():
     (found,) = replicas([pod(ready="True", containerStatuses=[{"restartCount": 2, "state": {"running": {}}}])])
-    assert (found.name, found.component, found.template, found.model_generation) == (
-        "demo-talker-0",
-        Component.TALKER,
-        "abc",
-        "g1",
-    )
-    assert (found.ready, found.unready_since, found.address, found.restarts, found.problem) == (
-        True,
-        "",
-        "10.0.0.7",
-        2,
-        "",
+    assert found == Replica(
+        name="demo-talker-0",
+        component=Component.TALKER,
+        template="abc",
+        model_generation="g1",
+        ready=True,
+        address="10.0.0.7",
+        restarts=2,
+        created=CREATED,
+        changed=CHANGED,
+        has_settings_port=False,
     )
 
 
@@ -109,22 +108,20 @@ def test_the_problem_of_a_waiting_pod():
     assert problem(conditions=[unschedulable]) == "Unschedulable: no node"
 
 
+def crashed(code: int = 1, reason: str = "Error", message: str = "") -> dict[str, Any]:
+    return {"terminated": {"exitCode": code, "reason": reason, "message": message}}
+
+
 def test_the_problem_of_a_crashed_container():
-    crashed = {"terminated": {"exitCode": 1, "reason": "Error", "message": "no such voice\n"}}
-    assert problem(waiting("CrashLoopBackOff", "back-off 40s", lastState=crashed)) == (
-        "CrashLoopBackOff: exit code 1 (Error): no such voice"
+    killed, named = crashed(137, "OOMKilled"), crashed(message="Traceback\n  File x\nValueError: no such voice\n")
+    assert problem(waiting("CrashLoopBackOff", "back-off 40s", lastState=named)) == (
+        "CrashLoopBackOff: exit code 1 (Error): ValueError: no such voice"
     )
-    killed = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
-    assert problem(waiting("CrashLoopBackOff", "back-off 40s", lastState=killed)) == (
-        "CrashLoopBackOff: exit code 137 (OOMKilled)"
-    )
+    loops = waiting("CrashLoopBackOff", "back-off 40s", lastState=killed)
+    assert problem(loops) == "CrashLoopBackOff: exit code 137 (OOMKilled)"
+    assert problem(waiting("PodInitializing"), init=(loops,)) == "CrashLoopBackOff: exit code 137 (OOMKilled)"
     assert problem({"state": killed}) == "Terminated: exit code 137 (OOMKilled)"
-    assert problem({"state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}) == ""
-
-
-def test_a_failing_init_container_comes_first():
-    failing = waiting("CrashLoopBackOff", lastState={"terminated": {"exitCode": 1, "reason": "Error"}})
-    assert problem(waiting("PodInitializing"), init=(failing,)) == "CrashLoopBackOff: exit code 1 (Error)"
+    assert problem({"state": crashed(0, "Completed")}) == ""
 
 
 def test_how_a_container_ended_is_known_while_it_runs_again():
@@ -145,14 +142,7 @@ def test_how_a_container_ended_is_known_while_it_runs_again():
 )
 def test_the_error_of_a_log_in_json_is_shown_without_its_fields(record, shown):
     log = '{"message": "earlier"}\n' + json.dumps(record) + "\n"
-    crashed = {"terminated": {"exitCode": 1, "reason": "Error", "message": log}}
-    assert problem({"state": crashed}) == f"Terminated: exit code 1 (Error): {shown}"
-
-
-def test_the_last_log_line_is_the_error():
-    log = "Traceback (most recent call last):\n  File x\nValueError: no such voice\n"
-    crashed = {"terminated": {"exitCode": 1, "reason": "Error", "message": log}}
-    assert problem({"state": crashed}) == "Terminated: exit code 1 (Error): ValueError: no such voice"
+    assert problem({"state": crashed(message=log)}) == f"Terminated: exit code 1 (Error): {shown}"
 
 
 def test_when_a_pod_last_changed():

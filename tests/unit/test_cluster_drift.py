@@ -6,64 +6,21 @@ import copy
 
 import pytest
 
+from support.cluster_plan import objects, pipeline, planned
 from syrinx_operator.cluster.plan.objects import differs
+from syrinx_operator.cluster.state import ObjectKey
 
-WORKLOAD = {
-    "apiVersion": "apps/v1",
-    "kind": "StatefulSet",
-    "metadata": {
-        "name": "demo-talker",
-        "labels": {"app.kubernetes.io/name": "syrinx"},
-        "annotations": {"syrinx.dev/applied": "1234567890"},
-        "ownerReferences": [{"kind": "TTSPipeline", "name": "demo", "uid": "u", "controller": True}],
-    },
-    "spec": {
-        "replicas": 2,
-        "selector": {"matchLabels": {"syrinx.dev/component": "talker"}},
-        "template": {
-            "metadata": {"labels": {"syrinx.dev/template": "abc"}},
-            "spec": {
-                "automountServiceAccountToken": False,
-                "nodeSelector": {"disk": "ssd"},
-                "containers": [
-                    {
-                        "name": "stage",
-                        "args": ["a", "b"],
-                        "env": [{"name": "HOME", "value": "/tmp"}, {"name": "EMPTY", "value": ""}],
-                        "ports": [{"name": "admin", "containerPort": 9090}],
-                        "resources": {"requests": {"cpu": "1000m", "memory": "1024Mi", "nvidia.com/gpu": 1}},
-                        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
-                    }
-                ],
-                "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "1024Mi"}}],
-                "tolerations": [],
-            },
-        },
-    },
+TALKER = {
+    "replicas": 2,
+    "env": [{"name": "A", "value": "b"}, {"name": "EMPTY", "value": ""}],
+    "nodeSelector": {"disk": "ssd"},
+    "resources": {"requests": {"cpu": "1000m", "memory": "1024Mi", "nvidia.com/gpu": 1}},
+    "podTemplate": {"spec": {"volumes": [{"name": "shm", "emptyDir": {"sizeLimit": "1024Mi"}}]}},
 }
-
-POLICY = {
-    "apiVersion": "networking.k8s.io/v1",
-    "kind": "NetworkPolicy",
-    "metadata": {"name": "demo-redis"},
-    "spec": {
-        "podSelector": {"matchLabels": {"syrinx.dev/component": "redis"}},
-        "policyTypes": ["Ingress"],
-        "ingress": [
-            {
-                "from": [{"podSelector": {"matchLabels": {"syrinx.dev/component": "talker"}}}],
-                "ports": [{"port": 6379, "protocol": "TCP"}],
-            }
-        ],
-    },
-}
-
-SERVICE = {
-    "apiVersion": "v1",
-    "kind": "Service",
-    "metadata": {"name": "demo-gateway"},
-    "spec": {"selector": {"a": "b"}, "ports": [{"name": "http", "port": 8000, "targetPort": "http"}]},
-}
+PLANNED = objects(planned(pipeline({"talker": TALKER})))
+WORKLOAD = PLANNED[ObjectKey("StatefulSet", "demo-talker")]
+POLICY = PLANNED[ObjectKey("NetworkPolicy", "demo-redis")]
+SERVICE = PLANNED[ObjectKey("Service", "demo-gateway")]
 
 
 def served() -> dict:
@@ -72,16 +29,14 @@ def served() -> dict:
     live["metadata"] |= {"uid": "x", "resourceVersion": "7", "generation": 1, "managedFields": [{}]}
     live["metadata"]["labels"]["team"] = "speech"
     live["metadata"]["ownerReferences"].append({"kind": "Other", "name": "o", "uid": "v"})
-    live["spec"] |= {"revisionHistoryLimit": 10, "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain"}}
+    live["spec"] |= {"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain"}}
     pod = live["spec"]["template"]["spec"]
     pod |= {"restartPolicy": "Always", "dnsPolicy": "ClusterFirst"}
-    del pod["tolerations"]
     container = pod["containers"][0]
     container |= {"imagePullPolicy": "IfNotPresent", "terminationMessagePath": "/dev/termination-log"}
     container["resources"]["requests"] = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "1"}
-    del container["env"][1]["value"]
-    container["ports"][0]["protocol"] = "TCP"
-    pod["volumes"][0]["emptyDir"]["sizeLimit"] = "1Gi"
+    del container["env"][-1]["value"]
+    pod["volumes"][-1]["emptyDir"]["sizeLimit"] = "1Gi"
     live["status"] = {"replicas": 2}
     return live
 
@@ -100,7 +55,7 @@ def test_injected_containers_and_volumes_are_no_difference():
 
 def change(path: str, value: object) -> dict:
     live = served()
-    *parents, last = [int(part) if part.isdigit() else part for part in path.split("/")]
+    *parents, last = [int(part) if part.lstrip("-").isdigit() else part for part in path.split("/")]
     at = live
     for part in parents:
         at = at[part]
@@ -127,15 +82,15 @@ POD = "spec/template/spec"
         (f"{POD}/automountServiceAccountToken", True),
         (f"{POD}/automountServiceAccountToken", 0),
         (f"{POD}/nodeSelector/zone", "a"),
-        (f"{POD}/containers/0/args", ["a"]),
-        (f"{POD}/containers/0/args", ["b", "a"]),
+        (f"{POD}/containers/0/command", ["a"]),
+        (f"{POD}/containers/0/command", WORKLOAD["spec"]["template"]["spec"]["containers"][0]["command"][::-1]),
         (f"{POD}/containers/0/env", []),
-        (f"{POD}/containers/0/env/0/value", "/root"),
-        (f"{POD}/containers/0/ports/0/containerPort", 9091),
+        (f"{POD}/containers/0/env/0/value", "redis://other"),
+        (f"{POD}/containers/0/ports/0/containerPort", 9099),
         (f"{POD}/containers/0/resources/requests/cpu", "1001m"),
         (f"{POD}/containers/0/resources/requests/memory", "1G"),
         (f"{POD}/containers/0/resources", {}),
-        (f"{POD}/volumes/0/emptyDir/sizeLimit", "2Gi"),
+        (f"{POD}/volumes/-1/emptyDir/sizeLimit", "2Gi"),
         (f"{POD}/volumes", None),
     ],
 )

@@ -1,18 +1,24 @@
 """The plan of a canary: workloads beside those of the running version, which stay as they are."""
 
-import os
-
 import kubernetes_validate
-import msgspec
 import pytest
-import yaml
 from msgspec.structs import replace
 
-from support.cluster_plan import CONFIG, EMPTY, GOLDEN, after, document, objects, owner_of, parsed, pipeline
+from support.cluster_plan import (
+    CONFIG,
+    EMPTY,
+    after,
+    canary_status,
+    check_golden,
+    document,
+    objects,
+    owner_of,
+    parsed,
+    pipeline,
+)
 from syrinx_operator.cluster.plan import plan, pods
 from syrinx_operator.cluster.plan.canary import canary_route
 from syrinx_operator.cluster.state import Component, ObjectKey, Replica
-from syrinx_operator.resource.canary_status import CanaryStatus
 
 GATEWAY, TALKER, CODEC = Component.GATEWAY, Component.TALKER, Component.CODEC
 CANARY = {"rollout": {"canary": {}}, "talker": {"replicas": 4}}
@@ -34,11 +40,6 @@ def of_spec(spec):
     """Returns the plan of a spec in an empty cluster, and the cluster once it was applied."""
     first = planned(spec, EMPTY)
     return first, after(first)
-
-
-def status_of(found, phase="Running", **fields):
-    known = {"target": found.canary.candidate.target, "image": "i", "message": "", "startTime": "2026-11-24T12:00:00Z"}
-    return msgspec.convert({**known, "phase": phase, **fields}, CanaryStatus)
 
 
 def gateway(found, **fields):
@@ -66,7 +67,7 @@ def test_a_new_image_starts_a_canary_and_leaves_the_running_version_alone():
 def test_it_has_replicas_for_its_share(step, talkers):
     _, cluster = of_spec(CANARY)
     found = planned(NEW, cluster)
-    found = planned(NEW, cluster, status_of(found, step=step))
+    found = planned(NEW, cluster, canary_status(found, step=step))
     assert found.canary.replicas == {GATEWAY: 1, TALKER: talkers, CODEC: 1}
 
 
@@ -82,7 +83,7 @@ def test_a_promoted_version_is_rolled_out_and_recorded():
     _, cluster = of_spec(CANARY)
     found = planned(NEW, cluster)
     cluster = after(found, cluster)
-    promoted = planned(NEW, cluster, status_of(found, "Promoted"))
+    promoted = planned(NEW, cluster, canary_status(found, "Promoted"))
     assert promoted.canary is None and promoted.image == "syrinx/stages:2.0.0"
     templates = {stage: template.hash for stage, template in promoted.release.templates.items()}
     assert templates.items() >= {stage: each.hash for stage, each in found.canary.candidate.templates.items()}.items()
@@ -93,7 +94,7 @@ def test_a_promoted_version_is_rolled_out_and_recorded():
 def test_a_failed_version_has_no_pods_and_the_running_one_stays():
     first, cluster = of_spec(CANARY)
     found = planned(NEW, cluster)
-    failed = planned(NEW, after(found, cluster), status_of(found, "RolledBack"))
+    failed = planned(NEW, after(found, cluster), canary_status(found, "RolledBack"))
     assert objects(failed).keys() == objects(first).keys() and not failed.canary.is_running
     for key in STABLE:
         assert objects(failed)[key] == objects(first)[key]
@@ -103,9 +104,9 @@ def test_an_edit_makes_another_canary_and_a_revert_none():
     _, cluster = of_spec(CANARY)
     found = planned(NEW, cluster)
     cluster = after(found, cluster)
-    other = planned({**NEW, "image": "syrinx/stages:3.0.0"}, cluster, status_of(found, weight=10))
+    other = planned({**NEW, "image": "syrinx/stages:3.0.0"}, cluster, canary_status(found, weight=10))
     assert other.canary.candidate.target != found.canary.candidate.target and other.canary.weight == 0
-    assert planned(CANARY, cluster, status_of(found)).canary is None
+    assert planned(CANARY, cluster, canary_status(found)).canary is None
 
 
 def test_another_version_of_the_operator_does_not_change_a_canary(monkeypatch):
@@ -138,11 +139,11 @@ def test_new_tokens_and_passwords_are_rolled_out_without_a_version_that_is_not_p
     assert alone.canary is None
     found = planned(NEW, cluster)
     failed = replace(after(found, cluster), **{secret: "other"})
-    renewed = planned(NEW, failed, status_of(found, "RolledBack"))
+    renewed = planned(NEW, failed, canary_status(found, "RolledBack"))
     assert renewed.canary.is_running, "with other Secrets it is tested again"
     for key in STABLE:
         assert objects(renewed)[key] == objects(alone)[key] != objects(first)[key]
-    promoted = planned(NEW, after(renewed, failed), status_of(renewed, "Promoted"))
+    promoted = planned(NEW, after(renewed, failed), canary_status(renewed, "Promoted"))
     assert promoted.canary is None and promoted.image == "syrinx/stages:2.0.0"
 
 
@@ -150,11 +151,11 @@ def test_talkers_and_codecs_of_an_ended_canary_stay_for_its_last_gateway():
     _, cluster = of_spec(CANARY)
     found = planned(NEW, cluster)
     cluster = after(found, cluster, canary=(gateway(found, terminating=True),))
-    failed = planned(NEW, cluster, status_of(found, "RolledBack"))
+    failed = planned(NEW, cluster, canary_status(found, "RolledBack"))
     assert failed.keep == {key for key in WORKLOADS if "gateway" not in key.name}
-    assert planned(NEW, replace(cluster, canary=()), status_of(found, "RolledBack")).keep == frozenset()
+    assert planned(NEW, replace(cluster, canary=()), canary_status(found, "RolledBack")).keep == frozenset()
     assert (
-        planned(NEW, replace(cluster, canary=(gateway(found, stuck=True),)), status_of(found, "RolledBack")).keep
+        planned(NEW, replace(cluster, canary=(gateway(found, stuck=True),)), canary_status(found, "RolledBack")).keep
         == frozenset()
     )
 
@@ -162,7 +163,7 @@ def test_talkers_and_codecs_of_an_ended_canary_stay_for_its_last_gateway():
 def test_the_route_has_the_ready_gateways_of_the_canary_and_its_weight():
     resource, (_, cluster) = pipeline(NEW), of_spec(CANARY)
     found = planned(NEW, cluster)
-    running = planned(NEW, cluster, status_of(found, weight=10))
+    running = planned(NEW, cluster, canary_status(found, weight=10))
     gateways = (
         gateway(found),
         gateway(found, ready=False, address="10.0.0.8"),
@@ -196,8 +197,4 @@ def test_golden():
     """The Deployments of a canary of the default pipeline."""
     _, cluster = of_spec({"rollout": {"canary": {}}})
     found = planned({"rollout": {"canary": {}}, "image": "syrinx/stages:2.0.0"}, cluster)
-    text = yaml.safe_dump_all([objects(found)[key] for key in sorted(WORKLOADS)], sort_keys=False, width=120)
-    path = GOLDEN / "canary.yaml"
-    if os.environ.get("GOLDEN") == "write":
-        path.write_text(text)
-    assert text == path.read_text()
+    check_golden("canary.yaml", [objects(found)[key] for key in sorted(WORKLOADS)])

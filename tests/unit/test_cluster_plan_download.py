@@ -6,11 +6,23 @@ import kubernetes_validate
 import msgspec
 import pytest
 
-from support.cluster_plan import CONFIG, after, document, key, objects, owner_of, parsed, pipeline, planned, templates
+from support.cluster_plan import (
+    CONFIG,
+    after,
+    canary_status,
+    check_golden,
+    document,
+    key,
+    objects,
+    owner_of,
+    parsed,
+    pipeline,
+    planned,
+    templates,
+)
 from syrinx_operator.cluster.diagnosis import job_problems
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.state import STAGES, Component, ObjectKey
-from syrinx_operator.resource.canary_status import CanaryStatus
 
 OLD, NEW = ({"s3": {"uri": f"s3://voices/{version}"}, "cache": {"claim": "c"}} for version in (1, 2))
 BUCKET_3 = {**NEW, "s3": {"uri": "s3://voices/3"}}
@@ -44,7 +56,8 @@ def test_pods_keep_their_template_until_the_job_has_finished():
     assert not any(each.kind == "Job" for each in objects(planned(subject, after(done, live)))), "no Job remains"
 
 
-def test_the_job_downloads_the_files_of_all_stages_beside_the_pods_that_serve():
+def test_golden():
+    """The Job downloads the files of all stages beside the pods that serve, where the talkers run, without a GPU."""
     talker = {
         "nodeSelector": {"disk": "fast"},
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
@@ -52,21 +65,7 @@ def test_the_job_downloads_the_files_of_all_stages_beside_the_pods_that_serve():
         "resources": {"limits": {"nvidia.com/gpu": 1}},
     }
     waiting = planned(pipeline({"model": NEW, "talker": talker}), rolled_out(OLD, talker=talker))
-    pod = waiting.download.job["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    expected = ["--s3", "s3://voices/2", "--parts", "gateway", "talker", "codec", "--cache", "/models"]
-    assert container["command"] == ["python", "-m", "syrinx_stages.fetch", *expected]
-    assert {"name": "HTTPS_PROXY", "value": "http://proxy:3128"} in container["env"]
-    assert container["resources"] == {"requests": {"cpu": "50m", "memory": "128Mi"}}
-    assert pod["nodeSelector"] == {"disk": "fast"} and pod["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
-    assert pod["restartPolicy"] == "Never" and pod["automountServiceAccountToken"] is False
-    assert {mount["name"] for mount in container["volumeMounts"]} <= {volume["name"] for volume in pod["volumes"]}
-    policy = waiting.download.policy["spec"]
-    assert policy["ingress"] == [] and policy["podSelector"]["matchLabels"]["syrinx.dev/component"] == "models"
-    assert (
-        policy["podSelector"]["matchLabels"].items()
-        <= waiting.download.job["spec"]["template"]["metadata"]["labels"].items()
-    )
+    check_golden("download.yaml", [waiting.download.policy, waiting.download.job])
 
 
 @pytest.mark.parametrize("version", ["1.28", "1.33", "1.37"])
@@ -115,9 +114,7 @@ def test_a_tested_checkpoint_is_not_downloaded_again(phase):
     subject = pipeline({"model": NEW, **CANARY})
     live = finished(live, planned(subject, live))
     testing = planned(subject, live)
-    target, time = testing.canary.candidate.target, "2026-11-24T12:00:00Z"
-    known = {"target": target, "image": "i", "message": "", "startTime": time, "phase": phase}
-    status = msgspec.convert(known, CanaryStatus)
+    status = canary_status(testing, phase)
     ended = plan(subject, owner_of(subject), after(testing, without_jobs(live)), CONFIG, None, status)
     assert ended.download is None and (ended.canary is None) == (phase == "Promoted")
     if phase == "Promoted":

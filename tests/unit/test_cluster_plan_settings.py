@@ -2,8 +2,6 @@
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from support.cluster_plan import EMPTY, after, objects, pipeline, planned, replica
 from syrinx_operator.cluster.state import Component, ObjectKey
@@ -11,7 +9,6 @@ from syrinx_stages.contract.settings import ReportedSettings
 
 TALKERS = ObjectKey("StatefulSet", "demo-talker")
 TALKER_SETTINGS = ObjectKey("ConfigMap", "demo-talker")
-AUTOSCALED = frozenset({TALKERS})
 
 
 def talker(rows):
@@ -74,51 +71,20 @@ def test_settings_of_others_are_overridden():
     assert generation(planned(talker(8), after(overruled, replicas=reporting(3)))) == 3
 
 
-@given(steps=st.lists(st.tuples(st.integers(1, 32), st.integers(0, 50), st.booleans()), max_size=8))
-def test_generations_never_decrease(steps):
-    observed, last, rows_before = EMPTY, 0, None
-    for rows, reported, lost in steps:
-        known = max(reported, last if observed.objects else 0)
-        observed = msgspec.structs.replace(
-            observed, replicas=reporting(reported), status_generations={Component.TALKER: last}
-        )
-        if lost:
-            observed = msgspec.structs.replace(observed, objects={})
-        plan = planned(talker(rows), observed)
-        assert generation(plan) >= max(known, last, 1)
-        if generation(plan) == last:
-            assert rows == rows_before
-        observed, last, rows_before = after(plan, observed), generation(plan), rows
-
-
-def scaled(replicas, manager, subresource="scale"):
-    """Returns the observed state after an autoscaler or another manager has set the talkers' replicas."""
-    observed = after(planned(pipeline()), autoscaled=AUTOSCALED)
+def scaled(resource_version):
+    """Returns the observed state before an autoscaler has set the talkers' replicas."""
+    observed = after(planned(pipeline()), autoscaled=frozenset({TALKERS}))
     workload = observed.objects[TALKERS]
-    owned = {"manager": manager, "subresource": subresource, "fieldsV1": {"f:spec": {"f:replicas": {}}}}
-    ours = {"manager": "syrinx-operator", "fieldsV1": {"f:spec": {"f:template": {}}}}
-    workload["metadata"] |= {"resourceVersion": "41", "managedFields": [ours, owned]}
-    workload["spec"]["replicas"] = replicas
+    ours = {"manager": "syrinx-operator", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
+    workload["metadata"] |= {"resourceVersion": resource_version, "managedFields": [ours]}
+    workload["spec"]["replicas"] = 2
     return observed
 
 
-def test_an_autoscalers_replica_count_is_not_applied():
-    plan = planned(pipeline({"talker": {"replicas": 3}}), scaled(5, "kube-controller-manager"))
-    workload = objects(plan)[TALKERS]
-    assert "replicas" not in workload["spec"] and "resourceVersion" not in workload["metadata"]
-    assert plan.replicas[Component.TALKER] == 5
-    assert ObjectKey("PodDisruptionBudget", "demo-talker") in objects(plan)
-
-
 def test_before_an_autoscaler_owns_the_count_the_live_one_is_applied_with_a_precondition():
-    plan = planned(pipeline({"talker": {"replicas": 3}}), scaled(2, "syrinx-operator", ""))
-    workload = objects(plan)[TALKERS]
-    assert (workload["spec"]["replicas"], workload["metadata"]["resourceVersion"]) == (2, "41")
-    newer = scaled(2, "syrinx-operator", "")
-    newer.objects[TALKERS]["metadata"]["resourceVersion"] = "42"
-    hashes = [
-        objects(p)[TALKERS]["metadata"]["annotations"]["syrinx.dev/applied"] for p in (plan, planned(pipeline(), newer))
-    ]
+    first, second = (objects(planned(THREE, scaled(version)))[TALKERS] for version in ("41", "42"))
+    assert (first["spec"]["replicas"], first["metadata"]["resourceVersion"]) == (2, "41")
+    hashes = [each["metadata"]["annotations"]["syrinx.dev/applied"] for each in (first, second)]
     assert hashes[0] == hashes[1], "or every apply would call for the next"
 
 
@@ -130,47 +96,30 @@ THREE = pipeline({"talker": {"replicas": 3}})
 """A pipeline with running talkers whose model changes."""
 
 
-def rolled(new, *, new_gateway, old_gateway=None):
-    """The talkers after `new` of them have the new template, from the highest ordinal down.
-
-    `old_gateway`: None if there is none any more, else its fields.
-    """
-    changed = pipeline({"talker": {"replicas": 3}, "model": {"path": "/voices/new"}})
+def rolled(new, change):
+    """The plan after `new` talkers have the template of a change, from the highest ordinal down, and no gateway."""
+    changed = pipeline({"talker": {"replicas": 3}} | change)
     before = planned(THREE)
     wanted = planned(changed, after(before))
-    pods = []
-    for ordinal in range(3):
-        plan = wanted if ordinal >= 3 - new else before
-        fields = {"ready": True, "reported": ReportedSettings(1, {}, {}), "model_generation": plan.generation}
-        pods.append(replica("talker", ordinal, plan.templates[Component.TALKER], **fields))
-    for name, plan, fields in (("new", wanted, {"ready": new_gateway}), ("old", before, old_gateway)):
-        if fields is not None:
-            template = plan.templates[Component.GATEWAY]
-            pods.append(replica("gateway", name, template, model_generation=plan.generation, **fields))
+    plans = [*[before] * (3 - new), *[wanted] * new]
+    settled = {"ready": True, "reported": ReportedSettings(1, {}, {})}
+    pods = [
+        replica("talker", n, each.templates[Component.TALKER], model_generation=each.generation, **settled)
+        for n, each in enumerate(plans)
+    ]
     return planned(changed, after(wanted, replicas=tuple(pods)))
 
 
-def test_the_last_old_replica_stays_until_a_new_gateway_is_ready():
-    waits = {"new_gateway": False, "old_gateway": {"ready": True}}
-    assert [first_new(rolled(new, **waits)) for new in range(3)] == [2, 1, 1]
-
-
-def test_without_a_model_change_no_replica_waits_for_a_gateway():
-    changed = pipeline({"talker": {"replicas": 3, "env": [{"name": "A", "value": "1"}]}})
-    before = planned(THREE)
-    wanted = planned(changed, after(before))
-    pods = tuple(
-        replica(
-            "talker",
-            n,
-            p.templates[Component.TALKER],
-            ready=True,
-            reported=ReportedSettings(1, {}, {}),
-            model_generation=p.generation,
-        )
-        for n, p in enumerate((before, wanted, wanted))
-    )
-    assert first_new(planned(changed, after(wanted, replicas=pods))) == 0
+@pytest.mark.parametrize(
+    ("change", "partitions"),
+    [
+        ({"model": {"path": "/voices/new"}}, [2, 1, 1]),
+        ({"talker": {"replicas": 3, "env": [{"name": "A", "value": "1"}]}}, [2, 1, 0]),
+    ],
+    ids=["model", "environment"],
+)
+def test_the_last_replica_of_an_old_model_stays_until_a_new_gateway_is_ready(change, partitions):
+    assert [first_new(rolled(new, change)) for new in range(3)] == partitions
 
 
 @pytest.mark.parametrize(
@@ -182,10 +131,7 @@ def test_without_a_model_change_no_replica_waits_for_a_gateway():
             ObjectKey("HTTPRoute", "demo-gateway"),
         ),
         (
-            {
-                "codec": {"autoscaling": {"by": "Keda", "maxReplicas": 2}},
-                "tuning": {"prometheus": {"url": "http://prometheus"}},
-            },
+            {"codec": {"autoscaling": {"by": "Keda", "maxReplicas": 2}}, "tuning": {"prometheus": {"url": "http://p"}}},
             ObjectKey("ScaledObject", "demo-codec"),
         ),
     ],

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from support.cluster_plan import EMPTY, after, objects, owner_of, pipeline, planned, pod_template, replica
-from support.cluster_status import Cluster
+from support.cluster_status import Cluster, condition, message
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.plan import replicated_redis
 from syrinx_operator.cluster.state import Component, ObjectKey
@@ -106,8 +106,7 @@ def test_the_majority_of_the_servers_serves(ready):
     for number in range(ready, 3):
         cluster.set(REDIS_HA, number, ready=False)
     report = cluster.update()
-    condition = next(each for each in report["conditions"] if each["type"] == "ConnectorReady")
-    assert (condition["status"], condition["reason"]) == ("True", "Serving")
+    assert condition(report, "ConnectorReady") == ("True", "Serving")
     assert report["redis"] == {"ready": True, "summary": f"{ready}/3"}
 
 
@@ -115,8 +114,7 @@ def test_one_server_alone_is_no_quorum():
     cluster = Cluster(connector=ConnectorSpec(managed=True, replicas=3))
     cluster.set(REDIS_HA, 0, ready=False).set(REDIS_HA, 1, ready=False, problem="ImagePullBackOff: no such image")
     report = cluster.update()
-    condition = next(each for each in report["conditions"] if each["type"] == "ConnectorReady")
-    assert (condition["status"], condition["reason"]) == ("False", "NoQuorum")
-    assert condition["message"].startswith("1 of 3 servers are ready, and 2 are needed")
-    assert "demo-redis-ha-1: ImagePullBackOff" in condition["message"]
+    assert condition(report, "ConnectorReady") == ("False", "NoQuorum")
+    assert message(report, "ConnectorReady").startswith("1 of 3 servers are ready, and 2 are needed")
+    assert "demo-redis-ha-1: ImagePullBackOff" in message(report, "ConnectorReady")
     assert report["redis"] == {"ready": False, "summary": "1/3"}

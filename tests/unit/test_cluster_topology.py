@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from support.cluster_plan import EMPTY, document, objects, owner_of, parsed, planned, templates
+from support.cluster_plan import EMPTY, document, owner_of, parsed, planned
 from syrinx_operator.cluster.plan.rollout import stage_rollout
 from syrinx_operator.cluster.prometheus import _Series, snapshots
 from syrinx_operator.cluster.state import Component, Replica
@@ -15,24 +15,6 @@ TALKER, CODEC = Component.TALKER, Component.CODEC
 
 def plan():
     return planned(PIPELINE)
-
-
-def test_colocated_codecs_have_only_settings_of_their_own():
-    names = {(key.kind, key.name) for key in objects(plan()) if "codec" in key.name}
-    assert names == {("ConfigMap", "near-codec")}
-    assert plan().replicas[CODEC] == plan().replicas[TALKER] == 2
-    assert plan().templates[CODEC] == plan().templates[TALKER]
-
-
-def test_both_stages_have_a_start_configuration():
-    annotations = templates(plan(), PIPELINE)[TALKER]["metadata"]["annotations"]
-    talker, codec = (
-        msgspec.json.decode(annotations[name]) for name in ("syrinx.dev/config", "syrinx.dev/codec-config")
-    )
-    assert (talker["admin_port"], codec["admin_port"]) == (9090, 9091)
-    assert (talker["device"], codec["device"]) == ("cuda", "cuda")
-    assert codec["max_resident"] == 64
-    assert talker["generation"] == codec["generation"] == plan().generation
 
 
 def replica(number, component, template, generation):
@@ -62,43 +44,25 @@ def test_a_rollout_waits_for_the_settings_of_both_stages(codec, expected):
     assert found.partition == expected
 
 
-def test_a_gateway_on_a_lost_node_does_not_keep_the_last_old_replica():
+@pytest.mark.parametrize(("stuck", "partition"), [(False, 1), (True, 0)])
+def test_a_gateway_keeps_the_last_old_replica_unless_it_is_on_a_lost_node(stuck, partition):
     template = plan().release.templates[TALKER]
-    pods = [replica(1, TALKER, template.hash, 7), replica(0, TALKER, "old", 7)]
-    pods[1] = msgspec.structs.replace(pods[1], model_generation="older")
+    old = msgspec.structs.replace(replica(0, TALKER, "old", 7), model_generation="older")
     gateway = Replica(name="near-gateway-a", component=Component.GATEWAY, template="", model_generation="g", ready=True)
-    old = msgspec.structs.replace(
-        gateway, name="near-gateway-b", model_generation="older", ready=False, terminating=True
-    )
+    ending = {"model_generation": "older", "ready": False, "terminating": True, "stuck": stuck}
+    former = msgspec.structs.replace(gateway, name="near-gateway-b", **ending)
+    observed = msgspec.structs.replace(EMPTY, replicas=(replica(1, TALKER, template.hash, 7), old, gateway, former))
     release = msgspec.structs.replace(plan().release, generation="g", templates={TALKER: template})
-
-    def partition(**fields):
-        gateways = [gateway, msgspec.structs.replace(old, **fields)]
-        observed = msgspec.structs.replace(EMPTY, replicas=(*pods, *gateways))
-        return stage_rollout(TALKER, release, 2, observed, {TALKER: 7}, surge=True, fixed=False).partition
-
-    assert partition() == 1, "it may still have streams"
-    assert partition(stuck=True) == 0
+    found = stage_rollout(TALKER, release, 2, observed, {TALKER: 7}, surge=True, fixed=False)
+    assert found.partition == partition, "it may still have streams"
 
 
 def test_prometheus_distinguishes_the_stages_in_a_pod():
-    series = msgspec.convert(
-        [
-            {
-                "metric": {"__name__": name, "pod": "near-talker-0", "stage": stage, **labels},
-                "values": [[1_000_000_000, "5"]],
-            }
-            for name, stage, labels in (
-                ("syrinx_frames_total", "talker", {}),
-                ("syrinx_frames_total", "codec", {}),
-                ("syrinx_max_num_seqs", "talker", {}),
-                ("syrinx_max_num_seqs", "codec", {}),
-                ("syrinx_prefill_seconds_count", "talker", {}),
-                ("syrinx_codec_padded_frames_total", "codec", {}),
-                ("syrinx_codec_captured_shapes", "codec", {}),
-            )
-        ],
-        list[_Series],
-    )
-    found = snapshots(owner_of(PIPELINE), series)
+    names = ("syrinx_frames_total", "syrinx_max_num_seqs")
+    own = [("syrinx_prefill_seconds_count", "talker"), ("syrinx_codec_captured_shapes", "codec")]
+    series = [
+        {"metric": {"__name__": name, "pod": "near-talker-0", "stage": stage}, "values": [[1_000_000_000, "5"]]}
+        for name, stage in (*((name, stage) for name in names for stage in ("talker", "codec")), *own)
+    ]
+    found = snapshots(owner_of(PIPELINE), msgspec.convert(series, list[_Series]))
     assert [(each.replica, each.stage) for each in found] == [("near-talker-0", "talker"), ("near-talker-0", "codec")]

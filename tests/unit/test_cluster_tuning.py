@@ -51,15 +51,7 @@ CANDIDATE = CHOSEN.with_value(Knob.CODEC_ROWS, 32).with_value(Knob.TALKER_ROWS, 
 
 
 def tuned_state(**fields):
-    return State(
-        **{
-            "requested": INITIAL,
-            "chosen": CHOSEN,
-            "identity": IDENTITY,
-            "trial_count": 2,
-            **fields,
-        }
-    )
+    return State(**{"requested": INITIAL, "chosen": CHOSEN, "identity": IDENTITY, "trial_count": 2, **fields})
 
 
 def tried(*, counting=True, **fields):
@@ -88,14 +80,6 @@ def test_a_chosen_setting_changes_live_settings_and_no_pod_template():
     assert {key for key, each in objects(tuned).items() if objects(plain).get(key) != each} == {
         *(ObjectKey("ConfigMap", "demo-codec"), RECORD)
     }
-
-
-@pytest.mark.parametrize("mode", ["Off", "Recommend"])
-def test_only_mode_auto_applies_tuned_settings(mode):
-    subject = auto(tuning={"mode": mode})
-    tuned = tuning.tuning_of(subject, tried())
-    assert rows(planned(subject, tried())) == INITIAL.codec_max_num_seqs
-    assert overrides(tuned) == {}
 
 
 def test_pausing_keeps_the_chosen_setting_and_ends_a_trial():
@@ -150,11 +134,6 @@ def test_a_canary_takes_no_part_in_a_trial():
 def test_changes_are_applied_at_once_and_overrides_renewed(before, after, seconds):
     decision = Decision(state=after, requeue_after=400.0)
     assert tuning.requeue_after(AUTO, tuning.tuning_of(AUTO, before), decision, resync_seconds=300.0) == seconds
-
-
-def test_an_edit_of_a_tuned_field_takes_effect_immediately():
-    edited = auto(codec={"replicas": 4, "maxNumSeqs": 3})
-    assert rows(planned(edited, tried())) == 3
 
 
 def test_tuned_settings_that_an_edit_made_invalid_are_dropped():
@@ -246,32 +225,26 @@ def test_the_state_of_the_version_before_the_model_keeps_what_was_chosen(place):
 
 
 def test_the_record_of_a_former_pipeline_of_the_same_name_is_ignored():
-    observed = after(planned(AUTO, tuned_state()))
     owner = msgspec.structs.replace(owner_of(AUTO), uid="another")
-    assert tuning.tuner_state({}, owner, observed) == (State(), "")
+    assert tuning.tuner_state({}, owner, after(planned(AUTO, tuned_state()))) == (State(), "")
 
 
 def test_the_largest_state_fits_into_a_config_map():
-    shape = CaptureShape(rows=1024, frames=64)
-    setting = Setting(
-        talker_max_num_seqs=1024, codec_max_num_seqs=1024, chunk_ramp=(64,) * 16, capture_pairs=(shape,) * 64
-    )
-    text = "x" * 256
-    failed = Tried(setting=setting, baseline=setting, difference=-0.123456789, rate=123.456789012, until=NOW)
-    verdict = TrialRecord(
-        id=10**6, time=NOW, start_time=NOW, before=text, after=text, verdict="RolledBack", reason=text, requests=10**6
-    )
-    measured = Measured(
-        steps=(StepPoint(1024, 123456.789012, 1234.56789),) * 12,
-        calls=(CallPoint(1024, 64, False, 123456.789012, 1234.56789),) * MAX_SHAPES,
-    )
+    rows, shape = {"talker_max_num_seqs": 1024, "codec_max_num_seqs": 1024}, CaptureShape(rows=1024, frames=64)
+    setting = Setting(**rows, chunk_ramp=(64,) * 16, capture_pairs=(shape,) * 64)
+    text, number = "x" * 256, 123456.789012
+    verdict = {"before": text, "after": text, "verdict": "RolledBack", "reason": text, "requests": 10**6}
+    failed = Tried(setting=setting, baseline=setting, difference=-number, rate=number, until=NOW)
     state = tuned_state(
         chosen=setting,
-        forecast=Forecast(time=NOW, rate=12.3456789012, observed=0.1, current=0.2, best=0.3, setting=setting),
-        measured=measured,
+        forecast=Forecast(time=NOW, rate=number, observed=0.1, current=0.2, best=0.3, setting=setting),
+        measured=Measured(
+            steps=(StepPoint(1024, number, number),) * 12,
+            calls=(CallPoint(1024, 64, False, number, number),) * MAX_SHAPES,
+        ),
         trial=trial(setting, setting, NOW, replicas=("r" * 253,) * 512),
         tried=(failed,) * MAX_TRIED,
-        history=(verdict,) * MAX_HISTORY,
+        history=(TrialRecord(id=10**6, time=NOW, start_time=NOW, **verdict),) * MAX_HISTORY,
     )
     assert len(msgspec.json.encode(state)) < 512 * 1024, "the limit of Kubernetes is 1 MiB"
 
@@ -296,15 +269,10 @@ class Cluster(StatusCluster):
 def test_replica_stats_of_talkers_and_codecs():
     cluster = Cluster().set(CODEC, 1, restarts=3, ready=False)
     cluster.set(CODEC, 3, terminating=True)
-    found = {worker.name: worker for worker in tuning.replica_stats(cluster.observed)}
-    assert sorted(found) == ["demo-codec-0", "demo-codec-1", "demo-codec-2", "demo-talker-0"]
-    assert (found["demo-codec-0"].stage, found["demo-talker-0"].stage) == (Stage.CODEC, Stage.TALKER)
-    assert found["demo-codec-0"].settings["max_num_seqs"] == 8
-    assert (found["demo-codec-1"].restarts, found["demo-codec-1"].ready, found["demo-codec-1"].settings) == (
-        3,
-        False,
-        None,
-    )
+    talker, codec, restarted, last = tuning.replica_stats(cluster.observed)
+    assert (talker.name, talker.stage, codec.name, codec.stage) == ("demo-talker-0", "talker", "demo-codec-0", "codec")
+    assert codec.settings["max_num_seqs"] == 8 and last.name == "demo-codec-2", "without the one that ends"
+    assert (restarted.name, restarted.restarts, restarted.ready, restarted.settings) == ("demo-codec-1", 3, False, None)
 
 
 @pytest.mark.parametrize("component", STAGES)
@@ -339,17 +307,11 @@ def devices(cluster, **others):
     return {**dict.fromkeys(talkers_and_codecs, "NVIDIA H200"), **others}
 
 
-def test_the_identity_has_model_image_and_devices():
+def test_the_identity_has_model_image_devices_and_engine():
     cluster = Cluster()
-    found = cluster.identity(devices(cluster, **{"demo-codec-2": "NVIDIA L4"}))
+    found = cluster.identity(devices(cluster, **{"demo-codec-2": "NVIDIA L4"}), talker={"engine": "vllm"})
     assert (found.model, found.image) == (cluster.plan.generation, "syrinx/stages:1")
-    assert found.device == "talker: NVIDIA H200; codec: NVIDIA H200, NVIDIA L4"
-
-
-def test_the_identity_differs_between_engines():
-    cluster = Cluster()
-    found = cluster.identity(devices(cluster), talker={"engine": "vllm"})
-    assert found.device == "talker: NVIDIA H200; codec: NVIDIA H200; talker with vllm"
+    assert found.device == "talker: NVIDIA H200; codec: NVIDIA H200, NVIDIA L4; talker with vllm"
 
 
 def test_an_unreported_device_keeps_the_previous_identity():

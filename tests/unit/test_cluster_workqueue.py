@@ -30,11 +30,11 @@ pytestmark = pytest.mark.virtual
 class Pipelines:
     """A reconciler that returns the given results, the last one repeatedly."""
 
-    def __init__(self, *results: Result | Exception) -> None:
+    def __init__(self, results: tuple[Result | Exception, ...], duration: float) -> None:
         self.results = list(results) or [Result(outcome=Outcome.SUCCEEDED)]
         self.reconciles: list[tuple[NamespacedName, float]] = []
         self.failures: list[int] = []
-        self.duration = 0.0
+        self.duration = duration
         self.running: list[NamespacedName] = []
         self.max_running = 0
         self.deleted: list[NamespacedName] = []
@@ -61,8 +61,9 @@ class Pipelines:
         return [at - 1000.0 for _, at in self.reconciles]
 
 
-def start(pipelines: Pipelines) -> WorkQueue:
-    return WorkQueue(
+def start(*results: Result | Exception, duration: float = 0.0) -> tuple[Pipelines, WorkQueue]:
+    pipelines = Pipelines(results, duration)
+    return pipelines, WorkQueue(
         pipelines.reconcile,
         resync_seconds=PERIOD,
         max_backoff_seconds=MAX_BACKOFF,
@@ -77,15 +78,14 @@ def failed(retry_after: float | None = None) -> Result:
 
 
 async def test_a_pipeline_is_reconciled_immediately_and_once_per_resync_period():
-    pipelines = Pipelines()
-    start(pipelines).add(DEMO)
+    pipelines, queue = start()
+    queue.add(DEMO)
     await asyncio.sleep(2 * PERIOD + 1)
     assert pipelines.times == [0, PERIOD, 2 * PERIOD]
 
 
 async def test_a_burst_of_changes_causes_one_reconcile():
-    pipelines = Pipelines()
-    queue = start(pipelines)
+    pipelines, queue = start()
     for _ in range(10):
         queue.add(DEMO)
     await asyncio.sleep(0.1)
@@ -96,9 +96,7 @@ async def test_a_burst_of_changes_causes_one_reconcile():
 
 
 async def test_a_change_during_a_reconcile_causes_another_one_afterwards():
-    pipelines = Pipelines()
-    queue = start(pipelines)
-    pipelines.duration = 2.0
+    pipelines, queue = start(duration=2.0)
     queue.add(DEMO)
     await asyncio.sleep(1)
     queue.add(DEMO)
@@ -107,8 +105,7 @@ async def test_a_change_during_a_reconcile_causes_another_one_afterwards():
 
 
 async def test_objects_of_unknown_pipelines_cause_no_reconcile():
-    pipelines = Pipelines()
-    queue = start(pipelines)
+    pipelines, queue = start()
     queue.add_known(DEMO)
     await asyncio.sleep(PERIOD * 2)
     assert not pipelines.reconciles
@@ -116,8 +113,8 @@ async def test_objects_of_unknown_pipelines_cause_no_reconcile():
 
 async def test_failures_back_off_up_to_a_minute_until_one_succeeds():
     delays = [0.5, 1, 2, 4, 8, 16, 32, 60, 60]
-    pipelines = Pipelines(*[failed()] * len(delays), Result(outcome=Outcome.SUCCEEDED))
-    start(pipelines).add(DEMO)
+    pipelines, queue = start(*[failed()] * len(delays), Result(outcome=Outcome.SUCCEEDED))
+    queue.add(DEMO)
     await asyncio.sleep(sum(delays) + PERIOD + 1)
     waits = [after - before for before, after in zip(pipelines.times, pipelines.times[1:], strict=False)]
     assert waits == [*delays, PERIOD]
@@ -125,8 +122,7 @@ async def test_failures_back_off_up_to_a_minute_until_one_succeeds():
 
 
 async def test_an_exception_counts_as_a_failure_and_is_retried(caplog):
-    pipelines = Pipelines(ValueError("odd"), Result(outcome=Outcome.SUCCEEDED))
-    queue = start(pipelines)
+    pipelines, queue = start(ValueError("odd"), Result(outcome=Outcome.SUCCEEDED))
     queue.add(DEMO)
     await asyncio.sleep(1)
     assert pipelines.times == [0, 0.5]
@@ -134,17 +130,15 @@ async def test_an_exception_counts_as_a_failure_and_is_retried(caplog):
 
 
 async def test_a_hanging_reconcile_times_out(caplog):
-    pipelines = Pipelines()
-    pipelines.duration = 10_000
-    start(pipelines).add(DEMO)
+    pipelines, queue = start(duration=10_000)
+    queue.add(DEMO)
     await asyncio.sleep(RECONCILE_TIMEOUT + 1)
     assert pipelines.times == [0, RECONCILE_TIMEOUT + 0.5]
     assert "timed out after 120 s" in caplog.text
 
 
 async def test_watch_events_do_not_shorten_the_backoff_of_a_failure():
-    pipelines = Pipelines(*[failed()] * 5, Result(outcome=Outcome.SUCCEEDED))
-    queue = start(pipelines)
+    pipelines, queue = start(*[failed()] * 5, Result(outcome=Outcome.SUCCEEDED))
     queue.add(DEMO)
     for _ in range(70):
         await asyncio.sleep(0.1)
@@ -153,8 +147,7 @@ async def test_watch_events_do_not_shorten_the_backoff_of_a_failure():
 
 
 async def test_an_edit_resets_the_backoff():
-    pipelines = Pipelines(*[failed()] * 5, Result(outcome=Outcome.SUCCEEDED))
-    queue = start(pipelines)
+    pipelines, queue = start(*[failed()] * 5, Result(outcome=Outcome.SUCCEEDED))
     queue.add_version(DEMO, 1)
     await asyncio.sleep(4)
     queue.add_version(DEMO, 2)
@@ -163,8 +156,7 @@ async def test_an_edit_resets_the_backoff():
 
 
 async def test_retry_after_delays_edits_too():
-    pipelines = Pipelines(failed(retry_after=30), Result(outcome=Outcome.SUCCEEDED))
-    queue = start(pipelines)
+    pipelines, queue = start(failed(retry_after=30), Result(outcome=Outcome.SUCCEEDED))
     queue.add_version(DEMO, 1)
     await asyncio.sleep(1)
     queue.add_version(DEMO, 2)
@@ -174,8 +166,7 @@ async def test_retry_after_delays_edits_too():
 
 
 async def test_a_status_update_is_no_edit():
-    pipelines = Pipelines()
-    queue = start(pipelines)
+    pipelines, queue = start()
     queue.add_version(DEMO, ("uid", 1))
     await asyncio.sleep(2)
     queue.add_version(DEMO, ("uid", 1))
@@ -187,8 +178,7 @@ async def test_a_status_update_is_no_edit():
 
 
 async def test_a_blocked_pipeline_is_retried_with_backoff_but_changes_do_not_wait():
-    pipelines = Pipelines(Result(outcome=Outcome.BLOCKED, message="name conflict"))
-    queue = start(pipelines)
+    pipelines, queue = start(Result(outcome=Outcome.BLOCKED, message="name conflict"))
     queue.add(DEMO)
     await asyncio.sleep(40)
     assert pipelines.times == [0, 0.5, 1.5, 3.5, 7.5, 15.5, 30.5]
@@ -198,15 +188,14 @@ async def test_a_blocked_pipeline_is_retried_with_backoff_but_changes_do_not_wai
 
 
 async def test_requeue_after_replaces_the_resync_period():
-    pipelines = Pipelines(Result(outcome=Outcome.STANDBY, requeue_after=5))
-    start(pipelines).add(DEMO)
+    pipelines, queue = start(Result(outcome=Outcome.STANDBY, requeue_after=5))
+    queue.add(DEMO)
     await asyncio.sleep(11)
     assert pipelines.times == [0, 5, 10]
 
 
 async def test_a_deleted_pipeline_is_forgotten():
-    pipelines = Pipelines(Result(outcome=Outcome.DELETED))
-    queue = start(pipelines)
+    pipelines, queue = start(Result(outcome=Outcome.DELETED))
     queue.add(DEMO)
     await asyncio.sleep(PERIOD * 3)
     assert pipelines.times == [0]
@@ -216,8 +205,7 @@ async def test_a_deleted_pipeline_is_forgotten():
 
 
 async def test_a_pipeline_recreated_during_its_deletion_is_kept():
-    pipelines = Pipelines(Result(outcome=Outcome.DELETED), Result(outcome=Outcome.SUCCEEDED))
-    queue = start(pipelines)
+    pipelines, queue = start(Result(outcome=Outcome.DELETED), Result(outcome=Outcome.SUCCEEDED))
     pipelines.during = lambda: queue.add(DEMO) if len(pipelines.reconciles) == 1 else None
     queue.add(DEMO)
     await asyncio.sleep(2)
@@ -226,9 +214,7 @@ async def test_a_pipeline_recreated_during_its_deletion_is_kept():
 
 
 async def test_concurrency_is_limited_and_pipelines_are_reconciled_in_order():
-    pipelines = Pipelines()
-    pipelines.duration = 1.0
-    queue = start(pipelines)
+    pipelines, queue = start(duration=1.0)
     keys = [NamespacedName("default", f"p{index}") for index in range(workqueue.MAX_CONCURRENT_RECONCILES * 3)]
     for key in keys:
         queue.add(key)
@@ -238,9 +224,7 @@ async def test_concurrency_is_limited_and_pipelines_are_reconciled_in_order():
 
 
 async def test_a_reconcile_that_does_not_finish_counts_as_stuck():
-    pipelines = Pipelines()
-    queue = start(pipelines)
-    pipelines.duration = 1e9
+    _, queue = start(duration=1e9)
     queue.add(DEMO)
     await asyncio.sleep(RECONCILE_TIMEOUT)
     assert queue.stuck() == []
@@ -251,7 +235,7 @@ async def test_a_reconcile_that_does_not_finish_counts_as_stuck():
 
 async def test_a_pipeline_whose_task_has_ended_counts_as_stuck():
     """Only a bug ends it; then nothing reconciles the pipeline."""
-    queue = start(Pipelines())
+    _, queue = start()
     queue.add(DEMO)
     await asyncio.sleep(1)
     queue._items[DEMO].task.cancel()
@@ -261,9 +245,7 @@ async def test_a_pipeline_whose_task_has_ended_counts_as_stuck():
 
 async def test_waiting_for_a_slot_is_not_stuck():
     """With 300 pipelines and a slow API server a turn takes many minutes."""
-    pipelines = Pipelines()
-    queue = start(pipelines)
-    pipelines.duration = RECONCILE_TIMEOUT - 1
+    pipelines, queue = start(duration=RECONCILE_TIMEOUT - 1)
     for index in range(300):
         queue.add(NamespacedName("default", f"p{index}"))
     for _ in range(40):
@@ -274,8 +256,7 @@ async def test_waiting_for_a_slot_is_not_stuck():
 
 async def test_conditions_are_counted():
     results = [{"Ready": "True"}, {"Ready": "False", "Degraded": "True"}]
-    pipelines = Pipelines(*(Result(outcome=Outcome.SUCCEEDED, conditions=each) for each in results))
-    queue = start(pipelines)
+    _, queue = start(*(Result(outcome=Outcome.SUCCEEDED, conditions=each) for each in results))
     queue.add(DEMO)
     await asyncio.sleep(0.1)
     queue.add(OTHER)
@@ -284,9 +265,7 @@ async def test_conditions_are_counted():
 
 
 async def test_close_cancels_running_reconciles():
-    pipelines = Pipelines()
-    pipelines.duration = 100
-    queue = start(pipelines)
+    pipelines, queue = start(duration=100)
     queue.add(DEMO)
     await asyncio.sleep(1)
     await queue.close()

@@ -51,19 +51,6 @@ def test_a_mean_of_zero_is_rarely_found_above_it_whatever_the_shape(name):
     assert len(found(NULLS[name])) / RUNS <= ALPHA + ERROR
 
 
-def test_outcomes_may_depend_on_the_past():
-    """A lost outcome triples the next one, which no bet foresees."""
-
-    def spiteful(seed: int) -> Iterator[float]:
-        randoms, size = random.Random(seed), 0.01
-        for _ in range(OUTCOMES):
-            won = randoms.choice((-1, 1))
-            yield won * size
-            size = min(1.0, 3 * size) if won < 0 else 0.01
-
-    assert sum(first_certain(spiteful(seed)) is not None for seed in range(RUNS)) / RUNS <= ALPHA + ERROR
-
-
 def test_wealth_is_a_martingale_under_a_fair_coin():
     bet = Bet()
     for outcome in (0.2, -0.1, 0.4, 0.05, -0.3):

@@ -295,14 +295,6 @@ def test_captures_come_into_force_while_requests_are_served_well():
     assert world.questions == []
 
 
-def test_captures_are_only_recommended_in_that_mode():
-    world = World(better(0.001, 0.5), policy=auto(mode="Recommend"))
-    world.captures = (CaptureCost(1, 4, 0.5, 1 << 20),)
-    world.serve(HOUR)
-    assert world.events == ["Recommended"]
-    assert world.setting == BASE
-
-
 @pytest.mark.parametrize(("doubt", "trials"), [(0.0, 2), (0.5, 1)])
 def test_a_model_that_was_wrong_must_promise_more_for_the_next_trial(doubt, trials):
     world = World(better(BAD, BAD), doubt=doubt).until(tried, 2 * MAX_TRIAL_SECONDS)

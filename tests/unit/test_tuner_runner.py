@@ -7,150 +7,117 @@ import logging
 import math
 from concurrent.futures import Executor, Future
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from support.stage_metrics import Gateway
 from support.stage_metrics import Worker as Pod
-from syrinx_operator.resource.knobs import TUNED_STAGES, Identity, live_settings
-from syrinx_operator.resource.spec import CodecSpec, PipelineSpec
-from syrinx_operator.resource.tuning import CaptureBounds, RowBounds, SloSpec, TtfaObjective, TuningBounds, TuningSpec
+from support.tuning import in_trial
+from syrinx_operator.resource.knobs import Identity
+from syrinx_operator.resource.spec import PipelineSpec
+from syrinx_operator.resource.tuning import SloSpec, TtfaObjective
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner import runner
+from syrinx_operator.tuner.builder import Event
 from syrinx_operator.tuner.counters import Observation
-from syrinx_operator.tuner.decide import assignment
-from syrinx_operator.tuner.evidence import ReplicaStats
+from syrinx_operator.tuner.decide import Decision, assignment
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.runner import Planner, Tuner
 from syrinx_operator.tuner.snapshot import parse_metrics
 
-SLO = SloSpec(ttfa=(TtfaObjective(task_type="CustomVoice", ttfa_p95_ms=100),))
-IDENTITY = Identity(model="m", image="i", device="d")
-BOUNDS = TuningBounds(
-    talker_max_num_seqs=RowBounds(min=8, max=8),
-    codec_max_num_seqs=RowBounds(min=1, max=8),
-    chunk_ramps=(),
-    capture_pairs=CaptureBounds(max=0),
-)
-"""Few settings, which the model plays in a second."""
-
-
-class Model(Executor):
-    """Answers each question at once, and the same question once."""
-
-    known: ClassVar[list[tuple[object, object, object]]] = []
-
-    def submit(self, answer, question, *more):
-        for asked in self.known:
-            if asked[:2] == (answer, (question, *more)):
-                break
-        else:
-            asked = answer, (question, *more), answer(question, *more)
-            self.known.append(asked)
-        future = Future()
-        future.set_result(asked[2])
-        return future
+POLICY = policy_of(PipelineSpec(slo=SloSpec(ttfa=(TtfaObjective(task_type="CustomVoice", ttfa_p95_ms=100),))))
+AUTO = replace(POLICY, mode="Auto")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+TRIED = in_trial(NOW)
+DECISION = Decision(state=TRIED, events=(Event(reason="TrialStarted", message="why"),), requeue_after=30.0)
 
 
 class Pipeline:
-    """A gateway, a talker and a codec. A few requests are late. It is evaluated every 30 s."""
+    """A gateway, a talker and a codec, and a tuner that decides for them every 30 s."""
 
-    def __init__(self, mode="Auto"):
-        spec = PipelineSpec(slo=SLO, tuning=TuningSpec(mode=mode, bounds=BOUNDS), codec=CodecSpec(max_num_seqs=1))
-        self.policy = policy_of(spec)
+    def __init__(self, policy=AUTO):
+        self.policy = policy
         self.pods = (Gateway(), Pod("demo-talker-0", "talker"), Pod("demo-codec-0", "codec"))
         self.lines = []
-        self.tuner = Tuner(self.lines.append, Model)
+        self.tuner = Tuner(self.lines.append)
         self.state = State()
-        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+        self.now = NOW
 
-    def serve(self):
-        gateway, talker, codec = self.pods
-        gateway.serve(*[0.06] * 110, *[0.9] * 10)
-        gateway.settle(accepted=120, well=110, late=10)
-        talker.steps(4, *[0.01] * 750)
-        talker.prefills(*[0.01] * 120)
-        codec.calls(1, 8, "eager", *[0.06] * 400)
-
-    def seen(self, problem=""):
-        setting = assignment(self.policy, self.state).base
-        return Observation(
+    def step(self, problem=""):
+        self.now += timedelta(seconds=30)
+        pods = () if problem else self.pods
+        seen = Observation(
             snapshots=tuple(
-                parse_metrics(pod.replica.name, pod.replica.component.value, self.now, pod.text) for pod in self.pods
+                parse_metrics(pod.replica.name, pod.replica.component.value, self.now, pod.text) for pod in pods
             ),
-            replicas=tuple(
-                ReplicaStats(
-                    name=f"demo-{stage}-0", stage=stage, ready=True, restarts=0, settings=live_settings(setting, stage)
-                )
-                for stage in TUNED_STAGES
-            ),
-            identity=IDENTITY,
+            replicas=(),
+            identity=Identity(model="m", image="i", device="d"),
             problem=problem,
         )
-
-    def step(self):
-        decision = self.tuner.step("voices/demo", self.policy, self.state, self.seen(), self.now)
+        decision = self.tuner.step("voices/demo", self.policy, self.state, seen, self.now)
         self.state = decision.state
-        self.now += timedelta(seconds=30)
         return decision
 
-    def decides(self):
-        """Returns the first decision with an event."""
-        for _ in range(10):
-            self.serve()
-            decision = self.step()
-            if decision.requeue_after == 1.0 and not decision.events:  # The answer is there a second later.
-                self.now -= timedelta(seconds=30)
-                decision = self.step()
-            if decision.events:
-                return decision
-        raise AssertionError(f"nothing was decided: {self.state.message}")
+
+@pytest.fixture
+def decides(monkeypatch):
+    """Replaces `decide` by a function."""
+    return lambda function: monkeypatch.setattr(runner, "decide", function)
 
 
-def test_snapshots_lead_to_a_decision_and_an_audit_line():
-    pipeline = Pipeline()
-    decision = pipeline.decides()
-    (event,) = decision.events
+def test_snapshots_lead_to_a_decision_and_an_audit_line(decides):
+    pipeline, seen = Pipeline(), []
+
+    def decide(policy, state, look, ask, ask_capacity, now):
+        seen.append(look(NOW, now))
+        return DECISION if len(seen) == 2 else Decision(state=state, requeue_after=30.0)
+
+    decides(decide)
+    pipeline.step()
+    pipeline.pods[0].serve(0.06, 0.9)
+    assert pipeline.step() == DECISION
+    assert seen[1].streams["CustomVoice"].requests == 2
     (line,) = map(json.loads, pipeline.lines)
-    assert event.reason == line["reason"] == "TrialStarted"
-    assert (line["pipeline"], line["kind"], line["message"]) == ("voices/demo", "Normal", event.message)
-    assert line["decision"] == decision.state.trial.id
-    assert line["before"] == {"base": json.loads(msgspec.json.encode(pipeline.policy.requested)), "candidate": None}
-    assert line["after"]["candidate"] == json.loads(msgspec.json.encode(decision.state.trial.candidate))
-    assert datetime.fromisoformat(line["time"]) == pipeline.now - timedelta(seconds=30)
+    assert datetime.fromisoformat(line["time"]) == pipeline.now
+    assert (line["pipeline"], line["kind"], line["reason"], line["message"], line["decision"]) == (
+        *("voices/demo", "Normal", "TrialStarted", "why", TRIED.trial.id),
+    )
+    assert line["before"] == {"base": json.loads(msgspec.json.encode(AUTO.requested)), "candidate": None}
+    assert line["after"]["candidate"] == json.loads(msgspec.json.encode(TRIED.trial.candidate))
 
 
-def test_audit_lines_go_to_their_own_logger(caplog):
+def test_audit_lines_go_to_their_own_logger(caplog, decides):
     caplog.set_level(logging.INFO, "syrinx.tuning")
-    pipeline = Pipeline("Recommend")
-    pipeline.tuner = Tuner(pool=Model)
-    pipeline.decides()
-    assert [json.loads(record.message)["reason"] for record in caplog.records] == ["Recommended"]
+    decides(lambda *_: DECISION)
+    pipeline = Pipeline()
+    pipeline.tuner = Tuner()
+    pipeline.step()
+    assert [json.loads(record.message)["reason"] for record in caplog.records] == ["TrialStarted"]
 
 
-def test_an_unwritable_audit_log_does_not_stop_decisions(caplog):
+def test_an_unwritable_audit_log_does_not_stop_decisions(caplog, decides):
     def full(line):
         raise OSError("no space left")
 
-    pipeline = Pipeline("Recommend")
-    pipeline.tuner = Tuner(full, Model)
-    assert pipeline.decides().events
+    decides(lambda *_: DECISION)
+    pipeline = Pipeline()
+    pipeline.tuner = Tuner(full)
+    assert pipeline.step() == DECISION
     assert "no space left" in caplog.text
 
 
-def test_an_exception_ends_the_trial_and_is_reported_once(monkeypatch):
+def test_an_exception_ends_the_trial_and_is_reported_once(decides):
     pipeline = Pipeline()
-    pipeline.decides()
-    tried = pipeline.state
+    pipeline.state = TRIED
 
     def fails(*_):
         raise ZeroDivisionError("odd")
 
-    monkeypatch.setattr(runner, "decide", fails)
+    decides(fails)
     decision = pipeline.step()
-    assert tried.trial is not None and decision.state.trial is None
+    assert decision.state.trial is None
     assert [event.reason for event in decision.events] == ["TuningFailed"]
     assert "ZeroDivisionError: odd" in decision.state.message
     assert not pipeline.step().events
@@ -170,9 +137,8 @@ def test_pipelines_are_separate_and_can_be_forgotten():
 
 @pytest.mark.parametrize("mode", ["Recommend", "Auto"])
 def test_a_failure_gives_no_data(mode):
-    pipeline = Pipeline(mode)
-    seen = msgspec.structs.replace(pipeline.seen("no route"), snapshots=())
-    decision = pipeline.tuner.step("voices/demo", pipeline.policy, pipeline.state, seen, pipeline.now)
+    pipeline = Pipeline(replace(POLICY, mode=mode))
+    decision = pipeline.step("no route")
     assert (decision.state.phase, decision.state.message) == ("NoData", "no route")
     assert assignment(pipeline.policy, decision.state).base == pipeline.policy.requested
 

@@ -38,34 +38,6 @@ def test_a_gateways_counters():
     }
 
 
-def test_a_talkers_counters():
-    talker = Worker("demo-talker-0", "talker")
-    talker.steps(4, 0.02)
-    talker.prefills(0.5)
-    assert read(talker.text, "talker").counts == {
-        Series(f"{contract.STEP_SECONDS.name}_count", ("4",)): 1,
-        Series(f"{contract.STEP_SECONDS.name}_sum", ("4",)): 0.02,
-        Series(f"{contract.PREFILL_SECONDS.name}_count", ()): 1,
-        Series(f"{contract.PREFILL_SECONDS.name}_sum", ()): 0.5,
-        Series(contract.FRAMES.name, ()): 4,
-    }
-
-
-def test_a_codecs_counters():
-    codec = Worker("demo-codec-0", "codec")
-    codec.calls(2, 8, "hit", 0.25)
-    codec.steps(2, 0.5)
-    found = read(codec.text, "codec")
-    assert found.device == "cpu"
-    assert found.counts == {
-        Series(contract.CODEC_CALLS.name, ("2", "8", "hit")): 1,
-        Series(contract.CODEC_CALL_SECONDS.name, ("2", "8", "hit")): 0.25,
-        Series(f"{contract.STEP_SECONDS.name}_count", ("2",)): 1,
-        Series(f"{contract.STEP_SECONDS.name}_sum", ("2",)): 0.5,
-        Series(contract.FRAMES.name, ()): 2,
-    }
-
-
 @pytest.mark.parametrize("stage", WANTED_METRICS)
 def test_each_stage_exports_the_wanted_metrics_and_labels(stage):
     suffixes = {"counter": ("",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}

@@ -179,6 +179,3 @@ def test_a_restart_under_the_baseline_discards_the_pair():
     assert world.state.trial.discarded == 1
     world.until(lambda w: w.state.trial is None)
     assert world.verdicts == ["Promoted"]
-
-
-# Verdicts ---------------------------------------------------------------------------------------------------------

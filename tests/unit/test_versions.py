@@ -45,12 +45,6 @@ def test_many_unknown_fields_are_counted():
     assert unknown_fields(live(names)).endswith("spec.field9 and 4 more")
 
 
-def test_a_file_keeps_its_strict_check():
-    text = b"apiVersion: syrinx.dev/v1beta1\nkind: TTSPipeline\nmetadata: {name: demo}\nspec: {talker: {replica: 2}}\n"
-    (problem,) = check("demo.yaml", text).problems
-    assert "spec.talker.replica: unknown field; did you mean replicas?" in str(problem)
-
-
 @pytest.mark.parametrize(
     ("spec", "named", "hinted"),
     [
