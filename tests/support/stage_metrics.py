@@ -67,6 +67,11 @@ class Worker(Pod):
             self.metrics[contract.STEP_SECONDS].labels(self.stage, rows_label(rows)).observe(value)
             self.metrics[contract.FRAMES].labels(self.stage).inc(rows)
 
+    def prepares(self, task_type: str, *seconds: float) -> None:
+        """Records prompts of a task type."""
+        for value in seconds:
+            self.metrics[contract.PREPARE_SECONDS].labels(task_type).observe(value)
+
     def prefills(self, *seconds: float) -> None:
         """Records prefills of requests."""
         for value in seconds:
