@@ -7,8 +7,8 @@ import fnmatch
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from support.memory_redis.store import TYPE_NAMES, Store
-from support.memory_redis.values import OK, SYNTAX, ErrorReply, Status, integer
+from support.memory_redis.store import Store
+from support.memory_redis.values import OK, ErrorReply, Status
 
 
 class Database(Protocol):
@@ -29,8 +29,8 @@ COMMANDS: dict[bytes, tuple[Command, int]] = {}
 DENY_OOM: set[bytes] = set()
 """Commands that a Redis whose memory is full refuses."""
 READ_ONLY = set(
-    b"EXISTS TYPE PTTL TTL SCAN GET STRLEN HGET HMGET HGETALL TIME XLEN XRANGE XREVRANGE XPENDING XINFO ZSCORE ZCOUNT "
-    b"ZRANGEBYSCORE ZLEXCOUNT ZREVRANGEBYLEX INFO".split()
+    b"EXISTS TTL SCAN GET HGET HMGET HGETALL TIME XLEN XRANGE XREVRANGE XPENDING XINFO ZSCORE ZCOUNT ZRANGEBYSCORE "
+    b"ZLEXCOUNT ZREVRANGEBYLEX INFO".split()
 )
 """Commands that change nothing. After any other one, Redis refuses no command of a script."""
 
@@ -62,12 +62,6 @@ def exists(database: Database, keys: Sequence[bytes]) -> int:
     return sum(database.store.find(key) is not None for key in keys)
 
 
-@command("TYPE")
-def type_of(database: Database, arguments: Sequence[bytes]) -> Status:
-    value = database.store.find(arguments[0])
-    return Status(b"none" if value is None else TYPE_NAMES[type(value)])
-
-
 @command("DEL")
 def delete(database: Database, keys: Sequence[bytes]) -> int:
     existing = [key for key in dict.fromkeys(keys) if database.store.find(key) is not None]
@@ -80,34 +74,21 @@ def delete(database: Database, keys: Sequence[bytes]) -> int:
 command("UNLINK")(delete)
 
 
-@command("PEXPIRE", 2)
-def pexpire(database: Database, arguments: Sequence[bytes]) -> int:
-    key, ms = arguments[0], integer(arguments[1])
-    if database.store.find(key) is None:
-        return 0
-    if ms <= 0:
-        return delete(database, [key])
-    database.store.expires[key] = database.store.now + ms
-    return 1
-
-
 @command("EXPIRE", 2)
 def expire(database: Database, arguments: Sequence[bytes]) -> int:
-    return pexpire(database, (arguments[0], b"%d" % (1000 * integer(arguments[1]))))
-
-
-@command("PTTL")
-def pttl(database: Database, arguments: Sequence[bytes]) -> int:
-    if database.store.find(arguments[0]) is None:
-        return -2
-    at = database.store.expires.get(arguments[0])
-    return -1 if at is None else at - database.store.now
+    key, seconds = arguments
+    if database.store.find(key) is None:
+        return 0
+    database.store.expires[key] = database.store.now + 1000 * int(seconds)
+    return 1
 
 
 @command("TTL")
 def ttl(database: Database, arguments: Sequence[bytes]) -> int:
-    ms = pttl(database, arguments)
-    return ms if ms < 0 else (ms + 500) // 1000
+    if database.store.find(arguments[0]) is None:
+        return -2
+    at = database.store.expires.get(arguments[0])
+    return -1 if at is None else (at - database.store.now + 500) // 1000
 
 
 @command("SCAN")
@@ -116,12 +97,6 @@ def scan(database: Database, arguments: Sequence[bytes]) -> list[Any]:
     options = dict(zip(map(bytes.upper, arguments[1::2]), arguments[2::2], strict=True))
     pattern = options.get(b"MATCH", b"*").decode()
     return [b"0", [key for key in database.store.names() if fnmatch.fnmatchcase(key.decode(), pattern)]]
-
-
-@command("FLUSHALL", 0)
-def flush_all(database: Database, arguments: Sequence[bytes]) -> Status:
-    delete(database, database.store.names())
-    return OK
 
 
 @command("GET")
@@ -133,33 +108,24 @@ def get(database: Database, arguments: Sequence[bytes]) -> bytes | None:
 def set_range(database: Database, arguments: Sequence[bytes]) -> int:
     """Supports only the empty value, which changes nothing."""
     key, _, value = arguments
-    if value:
-        raise ErrorReply(SYNTAX)
+    assert not value
     return len(database.store.get(key, bytes) or b"")
 
 
 @command("SET", 2, deny_oom=True)
 def set_value(database: Database, arguments: Sequence[bytes]) -> Status:
+    """Supports only the option EX."""
     key, value, *options = arguments
-    if options and (len(options) != 2 or options[0].upper() not in (b"EX", b"PX")):
-        raise ErrorReply(SYNTAX)
     database.store.delete(key)
     database.store.put(key, value)
     if options:
-        (expire if options[0].upper() == b"EX" else pexpire)(database, (key, options[1]))
+        expire(database, (key, options[1]))
     return OK
-
-
-@command("STRLEN")
-def strlen(database: Database, arguments: Sequence[bytes]) -> int:
-    return len(database.store.get(arguments[0], bytes) or b"")
 
 
 @command("HSET", 3, deny_oom=True)
 def hset(database: Database, arguments: Sequence[bytes]) -> int:
     key, *pairs = arguments
-    if len(pairs) % 2:
-        raise ErrorReply("ERR wrong number of arguments for 'hset' command")
     values: dict[bytes, bytes] | None = database.store.get(key, dict)
     if values is None:
         database.store.put(key, values := {})
@@ -193,17 +159,6 @@ def hdel(database: Database, arguments: Sequence[bytes]) -> int:
     if removed and not values:
         database.store.delete(key)
     return removed
-
-
-@command("HINCRBY", 3, deny_oom=True)
-def hincrby(database: Database, arguments: Sequence[bytes]) -> int:
-    key, name, by = arguments
-    try:
-        value = int(hget(database, (key, name)) or b"0") + integer(by)
-    except ValueError:
-        raise ErrorReply("ERR hash value is not an integer") from None
-    hset(database, (key, name, b"%d" % value))
-    return value
 
 
 @command("TIME", 0)
