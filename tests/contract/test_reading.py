@@ -59,17 +59,6 @@ async def test_subscribing_always_wakes_a_waiting_read(world):
         reader.unsubscribe(request_id, CODES)
 
 
-async def test_many_subscriptions_during_a_read(world):
-    gateway, reader = world.connector(), world.connector().reader()
-    tickets = await asyncio.gather(*(world.submit(gateway, f"r{index}") for index in range(100)))
-    reading = asyncio.create_task(read(reader, 100))
-    for index, _ in enumerate(tickets):
-        reader.subscribe(f"r{index}", CODES, STREAM_START)
-        if index % 3 == 0:
-            await asyncio.sleep(0)
-    assert sorted(event.request_id for event in await reading) == sorted(f"r{index}" for index in range(100))
-
-
 async def test_one_reader_reads_hundreds_of_streams(world):
     gateway, writer, reader = world.connector(), world.writer(), world.connector().reader()
     names = [f"r{index}" for index in range(300)]
@@ -116,17 +105,6 @@ async def test_subscribing_again_from_an_earlier_position_discards_pending_entri
     await until(is_pending)
     reader.subscribe("one", CODES, STREAM_START)
     assert [event.position.frames for event in await read(reader, 4)] == [0, 1, 2, 3]
-
-
-async def test_subscribing_to_a_deleted_stream_is_harmless(world):
-    gateway = world.connector()
-    await gateway.release(await world.submit(gateway, "gone"))
-    reader = world.connector().reader()
-    reader.subscribe("gone", CODES, STREAM_START)
-    reader.subscribe("never", CODES, STREAM_START)
-    await world.submit(gateway, "one")
-    reader.subscribe("one", CODES, STREAM_START)
-    assert [event.request_id for event in await read(reader, 1)] == ["one"]
 
 
 async def test_a_cancellation_reaches_every_reader(world):

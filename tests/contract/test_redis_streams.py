@@ -198,16 +198,6 @@ async def test_the_queue_of_a_pipeline_in_use_does_not_expire(world, use):
     assert await world.raw.ttl(world.keys.requests) > QUEUE_TTL_SECONDS - 60
 
 
-async def test_an_unused_queue_expires_and_is_created_again(world):
-    gateway, consumer = world.connector(), world.replica(Group.TALKERS, "a")
-    await consumer.take_over(1)
-    for key in (world.keys.requests, world.keys.leases(Group.TALKERS)):
-        await world.raw.expire(key, 0)
-    assert await world.names() == set()
-    await world.submit(gateway)
-    assert [claim.request.id for claim in await consumer.claim(1)] == ["one"]
-
-
 async def test_continues_with_a_restarted_empty_redis(private_world):
     """Requests in flight are lost; the same objects serve new ones."""
     world, first = private_world, private_world.server
