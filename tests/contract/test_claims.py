@@ -9,7 +9,7 @@ from syrinx_stages.connector.base import CLAIM_SECONDS, MAX_DELIVERIES
 from syrinx_stages.connector.redis_consumer import CHECK_SECONDS, MIN_CHECKED
 from syrinx_stages.connector.redis_scripts import GONE_SECONDS, TOUCH_SECONDS
 from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
-from syrinx_stages.contract.messages import Audio, Codes, End, EndReason
+from syrinx_stages.contract.messages import Codes, End, EndReason
 
 TALKERS, CODECS = Group.TALKERS, Group.CODECS
 
@@ -338,16 +338,6 @@ async def test_close_ends_a_waiting_claim_and_hands_over_undelivered_requests(wo
     await other.close()
     assert list(await waiting) == []
     assert list(await other.claim(1)) == []
-
-
-async def test_a_claim_held_at_close_is_taken_over_later(world):
-    gateway, process = world.connector(), world.connector()
-    leaving = process.consumer(CODECS, "a")
-    _, claim = await world.submit_claimed(gateway, leaving)
-    await process.append(chained(claim, StreamKind.AUDIO, (Position(1), Audio(b""))))
-    await leaving.close()
-    await world.age(CODECS, "a", 61)
-    assert [taken.entry_id for taken in await world.replica(CODECS, "b").take_over(1)] == [claim.entry_id]
 
 
 @pytest.mark.parametrize("group", Group)

@@ -129,20 +129,6 @@ async def test_a_reader_gets_what_is_written_beside_an_entry_that_is_not(world, 
     assert sorted(got) == [("one", 2), ("one", 3), ("one", 4), ("two", 1), ("two", 2)]
 
 
-async def test_the_record_of_a_batch_that_restores_a_lost_claim_expires(world):
-    gateway, _, first = await begun(world)
-    current = world.connector()
-    consumer = current.consumer(Group.TALKERS, "next")
-    await world.age(Group.TALKERS, "owner", 61)
-    (second,) = await consumer.take_over(1)
-    _, other = await world.submit_claimed(gateway, consumer, "two")
-    assert await current.append([frame(other, 1)]) == [None]
-    await world.raw.hset(world.keys.owners("one"), Group.TALKERS, first.fence.token)
-    assert await current.append(chained(second, CODES, (Position(2), Codes(b"")))) == [None]
-    assert await world.raw.exists(world.keys.writers)
-    assert not await world.without_expiry()
-
-
 @pytest.mark.parametrize("same_gateway", [True, False])
 async def test_the_owner_of_a_request_that_is_submitted_again_is_refused(world, same_gateway):
     gateway, owner, claim = await begun(world)

@@ -264,12 +264,6 @@ def test_rows_with_a_stale_handle_are_unassigned(engine: VllmTalkerEngine, expec
     assert collected == expected
 
 
-def test_request_taken_over_continues_at_the_next_frame(engine: VllmTalkerEngine, expected: Results) -> None:
-    first = {name: results[: len(results) // 2] for name, results in expected.items()}
-    rest = generate(engine, requests(RESIDENT), {name: b"".join(frames) for name, frames in first.items()})
-    assert {name: first[name] + rest[name] for name in rest} == expected
-
-
 def test_vllm_never_has_more_requests_than_max_num_seqs(create_engine: CreateEngine, expected: Results) -> None:
     engine = create_engine(max_num_seqs=3)
     engine.admit([engine.prepare(each, b"", None) for each in requests(RESIDENT)])

@@ -24,8 +24,7 @@ class Database(Protocol):
 
 
 Command = Callable[[Database, Sequence[bytes]], Any]
-COMMANDS: dict[bytes, tuple[Command, int]] = {}
-"""The function of each command and its least number of arguments."""
+COMMANDS: dict[bytes, Command] = {}
 DENY_OOM: set[bytes] = set()
 """Commands that a Redis whose memory is full refuses."""
 READ_ONLY = set(
@@ -35,11 +34,11 @@ READ_ONLY = set(
 """Commands that change nothing. After any other one, Redis refuses no command of a script."""
 
 
-def command(name: str, least: int = 1, deny_oom: bool = False) -> Callable[[Command], Command]:
-    """Registers a command with at least `least` arguments."""
+def command(name: str, deny_oom: bool = False) -> Callable[[Command], Command]:
+    """Registers a command."""
 
     def register(function: Command) -> Command:
-        COMMANDS[name.encode()] = function, least
+        COMMANDS[name.encode()] = function
         if deny_oom:
             DENY_OOM.add(name.encode())
         return function
@@ -51,10 +50,7 @@ def run_command(database: Database, name: bytes, arguments: Sequence[bytes]) -> 
     """Runs a command and returns its reply. Raises `ErrorReply`."""
     if name not in COMMANDS:
         raise ErrorReply(f"ERR unknown command `{name.decode()}`")
-    function, least = COMMANDS[name]
-    if len(arguments) < least:
-        raise ErrorReply(f"ERR wrong number of arguments for '{name.decode().lower()}' command")
-    return function(database, arguments)
+    return COMMANDS[name](database, arguments)
 
 
 @command("EXISTS")
@@ -74,7 +70,7 @@ def delete(database: Database, keys: Sequence[bytes]) -> int:
 command("UNLINK")(delete)
 
 
-@command("EXPIRE", 2)
+@command("EXPIRE")
 def expire(database: Database, arguments: Sequence[bytes]) -> int:
     key, seconds = arguments
     if database.store.find(key) is None:
@@ -104,7 +100,7 @@ def get(database: Database, arguments: Sequence[bytes]) -> bytes | None:
     return database.store.get(arguments[0], bytes)
 
 
-@command("SETRANGE", 3, deny_oom=True)
+@command("SETRANGE", deny_oom=True)
 def set_range(database: Database, arguments: Sequence[bytes]) -> int:
     """Supports only the empty value, which changes nothing."""
     key, _, value = arguments
@@ -112,7 +108,7 @@ def set_range(database: Database, arguments: Sequence[bytes]) -> int:
     return len(database.store.get(key, bytes) or b"")
 
 
-@command("SET", 2, deny_oom=True)
+@command("SET", deny_oom=True)
 def set_value(database: Database, arguments: Sequence[bytes]) -> Status:
     """Supports only the option EX."""
     key, value, *options = arguments
@@ -123,7 +119,7 @@ def set_value(database: Database, arguments: Sequence[bytes]) -> Status:
     return OK
 
 
-@command("HSET", 3, deny_oom=True)
+@command("HSET", deny_oom=True)
 def hset(database: Database, arguments: Sequence[bytes]) -> int:
     key, *pairs = arguments
     values: dict[bytes, bytes] | None = database.store.get(key, dict)
@@ -134,12 +130,12 @@ def hset(database: Database, arguments: Sequence[bytes]) -> int:
     return len(values) - before
 
 
-@command("HGET", 2)
+@command("HGET")
 def hget(database: Database, arguments: Sequence[bytes]) -> bytes | None:
     return (database.store.get(arguments[0], dict) or {}).get(arguments[1])
 
 
-@command("HMGET", 2)
+@command("HMGET")
 def hmget(database: Database, arguments: Sequence[bytes]) -> list[bytes | None]:
     values = database.store.get(arguments[0], dict) or {}
     return [values.get(name) for name in arguments[1:]]
@@ -151,7 +147,7 @@ def hgetall(database: Database, arguments: Sequence[bytes]) -> list[bytes]:
     return [part for pair in values.items() for part in pair]
 
 
-@command("HDEL", 2)
+@command("HDEL")
 def hdel(database: Database, arguments: Sequence[bytes]) -> int:
     key, *names = arguments
     values = database.store.get(key, dict) or {}
@@ -161,7 +157,7 @@ def hdel(database: Database, arguments: Sequence[bytes]) -> int:
     return removed
 
 
-@command("TIME", 0)
+@command("TIME")
 def time_of(database: Database, arguments: Sequence[bytes]) -> list[bytes]:
     microseconds = int(database.store.clock() * 1_000_000)
     return [b"%d" % (microseconds // 1_000_000), b"%d" % (microseconds % 1_000_000)]

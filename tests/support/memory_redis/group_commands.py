@@ -24,7 +24,7 @@ def find_group(database: Database, key: bytes, name: bytes) -> tuple[Stream, Gro
     return stream, stream.group(key, name)
 
 
-@command("XGROUP", 3)
+@command("XGROUP")
 def xgroup(database: Database, arguments: Sequence[bytes]) -> Any:
     """Supports CREATE with MKSTREAM, and DELCONSUMER."""
     kind, key, name, *rest = arguments
@@ -60,7 +60,7 @@ def read_new(database: Database, key: bytes, name: bytes, consumer: bytes, count
     return [[key, [entry(stream, at) for at in ids]]] if ids else None
 
 
-@command("XACK", 3)
+@command("XACK")
 def xack(database: Database, arguments: Sequence[bytes]) -> int:
     key, name, *ids = arguments
     stream = database.store.get(key, Stream)
@@ -70,7 +70,7 @@ def xack(database: Database, arguments: Sequence[bytes]) -> int:
     return sum(pending.pop(entry_id(at), None) is not None for at in ids)
 
 
-@command("XPENDING", 2)
+@command("XPENDING")
 def xpending(database: Database, arguments: Sequence[bytes]) -> list[Any]:
     key, name, *rest = arguments
     _, group = find_group(database, key, name)
@@ -98,7 +98,7 @@ def _summary(group: Group) -> list[Any]:
     return [len(group.pending), id_bytes(min(group.pending)), id_bytes(max(group.pending)), counts]
 
 
-@command("XCLAIM", 5)
+@command("XCLAIM")
 def xclaim(database: Database, arguments: Sequence[bytes]) -> list[Any]:
     key, name, consumer, least_idle, *rest = arguments
     stream, group = find_group(database, key, name)

@@ -35,7 +35,7 @@ def _limited(found: list[bytes], limit: Sequence[bytes]) -> list[bytes]:
     return found[offset:][: count if count >= 0 else None]
 
 
-@command("ZADD", 3, deny_oom=True)
+@command("ZADD", deny_oom=True)
 def zadd(database: Database, arguments: Sequence[bytes]) -> int:
     key, *pairs = arguments
     added = {member: float(score) for score, member in zip(pairs[::2], pairs[1::2], strict=True)}
@@ -46,7 +46,7 @@ def zadd(database: Database, arguments: Sequence[bytes]) -> int:
     return len(scores) - before
 
 
-@command("ZREM", 2)
+@command("ZREM")
 def zrem(database: Database, arguments: Sequence[bytes]) -> int:
     key, *members = arguments
     scores = _scores(database, key)
@@ -56,36 +56,36 @@ def zrem(database: Database, arguments: Sequence[bytes]) -> int:
     return removed
 
 
-@command("ZSCORE", 2)
+@command("ZSCORE")
 def zscore(database: Database, arguments: Sequence[bytes]) -> bytes | None:
     score = _scores(database, arguments[0]).get(arguments[1])
     return None if score is None else b"%.17g" % score
 
 
-@command("ZCOUNT", 3)
+@command("ZCOUNT")
 def zcount(database: Database, arguments: Sequence[bytes]) -> int:
     return len(_within(_scores(database, arguments[0]), *arguments[1:3]))
 
 
-@command("ZRANGEBYSCORE", 3)
+@command("ZRANGEBYSCORE")
 def zrangebyscore(database: Database, arguments: Sequence[bytes]) -> list[Any]:
     key, least, most, *limit = arguments
     return _limited(_within(_scores(database, key), least, most), limit)
 
 
-@command("ZLEXCOUNT", 3)
+@command("ZLEXCOUNT")
 def zlexcount(database: Database, arguments: Sequence[bytes]) -> int:
     key, least, most = arguments[:3]
     return len(_within_names(database, key, least, most))
 
 
-@command("ZREVRANGEBYLEX", 3)
+@command("ZREVRANGEBYLEX")
 def zrevrangebylex(database: Database, arguments: Sequence[bytes]) -> list[bytes]:
     key, most, least, *limit = arguments
     return _limited(_within_names(database, key, least, most)[::-1], limit)
 
 
-@command("ZREMRANGEBYLEX", 3)
+@command("ZREMRANGEBYLEX")
 def zremrangebylex(database: Database, arguments: Sequence[bytes]) -> int:
     key, least, most = arguments[:3]
     found = _within_names(database, key, least, most)

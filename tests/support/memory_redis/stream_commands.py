@@ -24,7 +24,7 @@ def _trim(stream: Stream, options: Sequence[bytes]) -> int:
     return stream.trim(len(stream.range((0, 0), first)) - (first in stream.rows), approximate)
 
 
-@command("XADD", 4, deny_oom=True)
+@command("XADD", deny_oom=True)
 def xadd(database: Database, arguments: Sequence[bytes]) -> bytes | None:
     key, *rest = arguments
     create, trim = True, []
@@ -50,13 +50,13 @@ def xadd(database: Database, arguments: Sequence[bytes]) -> bytes | None:
     return id_bytes(at)
 
 
-@command("XTRIM", 3)
+@command("XTRIM")
 def xtrim(database: Database, arguments: Sequence[bytes]) -> int:
     stream = database.store.get(arguments[0], Stream)
     return 0 if stream is None else _trim(stream, arguments[1:])
 
 
-@command("XDEL", 2)
+@command("XDEL")
 def xdel(database: Database, arguments: Sequence[bytes]) -> int:
     key, *ids = arguments
     stream = database.store.get(key, Stream)
@@ -82,13 +82,13 @@ def _range(database: Database, key: bytes, first: bytes, last: bytes, options: S
     return [entry(stream, at) for at in ids]
 
 
-@command("XRANGE", 3)
+@command("XRANGE")
 def xrange(database: Database, arguments: Sequence[bytes]) -> Any:
     key, first, last, *options = arguments
     return _range(database, key, first, last, options, reverse=False)
 
 
-@command("XREVRANGE", 3)
+@command("XREVRANGE")
 def xrevrange(database: Database, arguments: Sequence[bytes]) -> Any:
     key, last, first, *options = arguments
     return _range(database, key, first, last, options, reverse=True)
