@@ -56,23 +56,6 @@ async def positions(connector, kind, request_id="one"):
     return [entry.position for entry in await connector.history(request_id, kind)]
 
 
-async def test_submit_creates_every_stream(world):
-    gateway, talker = world.connector(), world.connector()
-    await world.submit(gateway)
-    await gateway.submit(world.request("two", streams_text=True), world.admission)
-    assert await talker.last_position("one", StreamKind.TEXT) is None, "only some requests have one"
-    created = [("one", CODES), ("one", AUDIO), ("one", PLAYBACK), ("two", StreamKind.TEXT)]
-    for request_id, kind in created:
-        (entry,) = await talker.history(request_id, kind)
-        assert (entry.request_id, entry.kind, entry.position, entry.entry) == (
-            request_id,
-            kind,
-            STREAM_CREATED,
-            StreamCreated(),
-        )
-        assert await talker.last_position(request_id, kind) == STREAM_CREATED
-
-
 async def test_entries_are_read_in_order(world):
     writer, reader = world.writer(), world.connector()
     await world.submit(writer)
@@ -114,12 +97,6 @@ async def test_the_reference_exists_as_long_as_the_request(world):
     assert await talker.reference("never") is None
 
 
-async def test_an_empty_reference_is_stored(world):
-    gateway = world.connector()
-    await gateway.submit(world.request(), world.admission, b"")
-    assert await gateway.reference("one") == b""
-
-
 async def test_a_request_id_in_use_is_refused(world):
     gateway = world.connector()
     await world.submit(gateway)
@@ -153,17 +130,6 @@ async def test_a_playback_report_deletes_the_codes_of_segments_that_were_deliver
     assert await talker.append([codes(10)]) == [None]
     assert await talker.last_position("one", CODES) == Position(10)
     assert await talker.append([codes(4)]) != [None]
-
-
-async def test_trimmed_positions_cannot_be_written_again(world):
-    gateway, codec = world.connector(), world.writer()
-    await world.submit(gateway)
-    await codec.append([audio(4)])
-    await gateway.report_playback({"one": 4})
-    assert await positions(codec, AUDIO) == []
-    assert await codec.last_position("one", AUDIO) == Position(4)
-    (outcome,) = await world.writer().append([audio(4)])
-    assert isinstance(outcome, Superseded)
 
 
 async def test_playback_reports_never_decrease_and_old_ones_are_dropped(world):
