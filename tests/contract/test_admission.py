@@ -199,17 +199,22 @@ async def finish(world, claim):
         await world.replica(group, f"{group}-0").finish(claim.entry_id)
 
 
-async def test_a_refused_client_gets_the_next_place_of_one_that_holds_more(world):
-    """Clients with fewer requests are not affected, and a turn ends when it is used."""
-    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+async def serve_one_and_refuse(world, gateway, talker, *clients):
+    """A request of the greedy client is served; meanwhile one of each client is refused."""
     await talker.report(Capacity(free=1, requests_per_second=0.2))
     await gateway.submit(of(world, "greedy", 0), ADMISSION)
     [claim] = await talker.claim(10)
     await talker.report(Capacity(free=0, requests_per_second=0.2))
-    for client in ("greedy", "modest"):
+    for client in clients:
         with pytest.raises(QueueFull):
             await gateway.submit(of(world, client, 1), ADMISSION)
     await finish(world, claim)
+
+
+async def test_a_refused_client_gets_the_next_place_of_one_that_holds_more(world):
+    """Clients with fewer requests are not affected, and a turn ends when it is used."""
+    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    await serve_one_and_refuse(world, gateway, talker, "greedy", "modest")
     await talker.report(Capacity(free=5, requests_per_second=0.2))
     with pytest.raises(QueueFull) as refused:
         await gateway.submit(of(world, "greedy", 2), ADMISSION)
@@ -221,13 +226,7 @@ async def test_a_refused_client_gets_the_next_place_of_one_that_holds_more(world
 
 async def test_a_turn_that_is_not_used_expires(world):
     gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
-    await talker.report(Capacity(free=1, requests_per_second=0.2))
-    await gateway.submit(of(world, "greedy", 0), ADMISSION)
-    [claim] = await talker.claim(10)
-    await talker.report(Capacity(free=0, requests_per_second=0.2))
-    with pytest.raises(QueueFull):
-        await gateway.submit(of(world, "modest", 0), ADMISSION)
-    await finish(world, claim)
+    await serve_one_and_refuse(world, gateway, talker, "modest")
     with pytest.raises(QueueFull, match="goes first"):
         await gateway.submit(of(world, "greedy", 1), ADMISSION)
     await asyncio.sleep(TURN_SECONDS)
