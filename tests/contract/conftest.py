@@ -156,12 +156,6 @@ def world_url(request):
 
 
 @pytest.fixture
-def memory_redis():
-    """The class of a Redis in memory in the loop of the test."""
-    return RedisInLoop
-
-
-@pytest.fixture
 async def world(world_url):
     async with contextlib.AsyncExitStack() as stack:
         if (url := world_url) is None:

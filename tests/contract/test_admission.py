@@ -64,38 +64,6 @@ async def test_a_request_is_refused_if_it_is_expected_to_wait_too_long(world):
     assert (await gateway.queue()).expected_seconds == pytest.approx(1.5, abs=0.01)
 
 
-async def test_the_slower_group_decides(world):
-    gateway, talker, codec = world.connector(), world.replica(Group.TALKERS, "t"), world.replica(Group.CODECS, "c")
-    await talker.report(Capacity(free=100, requests_per_second=50.0))
-    await codec.report(Capacity(free=1, requests_per_second=1.0))
-    number, _ = await fill(world, gateway, 20)
-    assert number == 2
-
-
-async def test_rates_of_replicas_add_up(world):
-    gateway = world.connector()
-    for name in ("one", "two"):
-        await world.replica(Group.TALKERS, name).report(Capacity(free=1, requests_per_second=2.0))
-    number, _ = await fill(world, gateway, 20)
-    assert number == 2 + 4
-
-
-async def test_a_replica_that_soon_has_room_shortens_the_wait(world):
-    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
-    await serve_one(world, gateway)
-    await talker.report(Capacity(free=0.6, requests_per_second=1.0))
-    assert (await gateway.queue()).expected_seconds == pytest.approx(0.4, abs=0.01)
-
-
-async def test_a_replica_with_too_many_requests_lengthens_the_wait(world):
-    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
-    await serve_one(world, gateway)
-    await talker.report(Capacity(free=-0.5, requests_per_second=1.0))
-    assert (await gateway.queue()).expected_seconds == pytest.approx(1.5, abs=0.01)
-    await world.replica(Group.TALKERS, "u").report(Capacity(free=1.2, requests_per_second=1.0))
-    assert (await gateway.queue()).expected_seconds == 0, "the other one has room"
-
-
 async def test_during_an_overload_the_queue_stays_short(world):
     gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
     await talker.report(Capacity(free=0, requests_per_second=10.0))
@@ -231,17 +199,22 @@ async def finish(world, claim):
         await world.replica(group, f"{group}-0").finish(claim.entry_id)
 
 
-async def test_a_refused_client_gets_the_next_place_of_one_that_holds_more(world):
-    """Clients with fewer requests are not affected, and a turn ends when it is used."""
-    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+async def serve_one_and_refuse(world, gateway, talker, *clients):
+    """A request of the greedy client is served; meanwhile one of each client is refused."""
     await talker.report(Capacity(free=1, requests_per_second=0.2))
     await gateway.submit(of(world, "greedy", 0), ADMISSION)
     [claim] = await talker.claim(10)
     await talker.report(Capacity(free=0, requests_per_second=0.2))
-    for client in ("greedy", "modest"):
+    for client in clients:
         with pytest.raises(QueueFull):
             await gateway.submit(of(world, client, 1), ADMISSION)
     await finish(world, claim)
+
+
+async def test_a_refused_client_gets_the_next_place_of_one_that_holds_more(world):
+    """Clients with fewer requests are not affected, and a turn ends when it is used."""
+    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    await serve_one_and_refuse(world, gateway, talker, "greedy", "modest")
     await talker.report(Capacity(free=5, requests_per_second=0.2))
     with pytest.raises(QueueFull) as refused:
         await gateway.submit(of(world, "greedy", 2), ADMISSION)
@@ -253,13 +226,7 @@ async def test_a_refused_client_gets_the_next_place_of_one_that_holds_more(world
 
 async def test_a_turn_that_is_not_used_expires(world):
     gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
-    await talker.report(Capacity(free=1, requests_per_second=0.2))
-    await gateway.submit(of(world, "greedy", 0), ADMISSION)
-    [claim] = await talker.claim(10)
-    await talker.report(Capacity(free=0, requests_per_second=0.2))
-    with pytest.raises(QueueFull):
-        await gateway.submit(of(world, "modest", 0), ADMISSION)
-    await finish(world, claim)
+    await serve_one_and_refuse(world, gateway, talker, "modest")
     with pytest.raises(QueueFull, match="goes first"):
         await gateway.submit(of(world, "greedy", 1), ADMISSION)
     await asyncio.sleep(TURN_SECONDS)

@@ -11,25 +11,6 @@ from syrinx_stages.connector.base import Capacity
 from syrinx_stages.contract.keys import Group
 
 
-async def test_a_report_returns_the_room_of_the_codecs(world):
-    talker, codec = world.replica(Group.TALKERS, "t"), world.replica(Group.CODECS, "c")
-    capacity = Capacity(free=1, requests_per_second=0.0)
-    assert await talker.report(capacity) is None
-    await codec.report(Capacity(free=5, requests_per_second=1.0))
-    assert await talker.report(capacity) == 5
-    await world.replica(Group.CODECS, "d").report(Capacity(free=2, requests_per_second=1.0))
-    assert await talker.report(capacity) == 7
-    for name in ("c", "d"):
-        await world.replica(Group.CODECS, name).report(Capacity(free=1.5, requests_per_second=1.0))
-    assert await talker.report(capacity) == 2, "two halves are no room"
-    for name in ("c", "d"):
-        await world.replica(Group.CODECS, name).report(Capacity(free=0.6, requests_per_second=1.0))
-    assert await talker.report(capacity) == 0.9, "there will be room soon"
-    for name in ("c", "d"):
-        await world.replica(Group.CODECS, name).report(Capacity(free=-1.2, requests_per_second=1.0))
-    assert await talker.report(capacity) == -2.4
-
-
 def room(reports):
     """Returns the requests that codecs can take, by their reports."""
     whole = sum(max(math.floor(report.free), 0) for report in reports)
@@ -106,30 +87,6 @@ async def test_a_report_counts_for_two_seconds(world):
     assert await expected_seconds(gateway) == pytest.approx(2.0)
     assert await world.raw.hget(world.keys.capacity, "talkers:t") is None
     assert await world.raw.hget(world.keys.capacity, "talkers:u") is not None
-
-
-async def test_a_report_of_two_seconds_ago_does_not_count(world):
-    gateway = world.connector()
-    await world.submit(gateway)
-    for name in ("t", "u"):
-        await world.replica(Group.TALKERS, name).report(Capacity(free=0, requests_per_second=1.0))
-    assert await expected_seconds(gateway) == 1
-    at, *report = (await world.raw.hget(world.keys.capacity, "talkers:t")).split()
-    aged = b" ".join((b"%d" % (int(at) - 2100), *report))
-    await world.raw.hset(world.keys.capacity, mapping={"talkers:t": aged, "due": int(at) - 100})
-    assert await expected_seconds(gateway) == 2
-    assert await world.raw.hget(world.keys.capacity, "talkers:t") is None
-
-
-async def test_a_replica_that_leaves_takes_its_report_along(world):
-    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
-    await world.submit(gateway)
-    await talker.take_over(1)
-    await talker.report(Capacity(free=0, requests_per_second=1.0))
-    assert (await gateway.queue()).expected_seconds == 2
-    await talker.close()
-    assert await world.raw.hget(world.keys.capacity, "talkers:t") is None
-    assert (await gateway.queue()).expected_seconds == 0
 
 
 async def test_a_clock_that_a_fail_over_has_put_back_does_not_keep_reports(world):

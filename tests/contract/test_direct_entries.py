@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from support.writing import chained
 from syrinx_stages.connector import redis_scripts as scripts
-from syrinx_stages.connector.base import Behind, Gone, StreamEntry, Superseded
+from syrinx_stages.connector.base import Gone, StreamEntry, Superseded
 from syrinx_stages.connector.redis_pool import CommandPool
 from syrinx_stages.connector.redis_streams import FORGOTTEN_SECONDS
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Group, Position, StreamKind
@@ -58,16 +58,6 @@ async def test_only_the_first_and_the_last_entry_of_a_stream_are_checked(world, 
     assert await owner.append([frame(claim, 4), frame(claim, 4, end=True)]) == [None, None]
     assert sent == [(0, 1), (2, 0), (1, 1)]
     assert await written(owner) == [1, 2, 3, 4, 4]
-
-
-async def test_a_reader_gets_direct_entries(world):
-    gateway, owner, claim = await begun(world)
-    reader = gateway.reader()
-    reader.subscribe("one", CODES, Position(1))
-    for number in (2, 3):
-        await owner.append([frame(claim, number)])
-        (event,) = await reader.read()
-        assert event.position == Position(number)
 
 
 async def reading(world):
@@ -139,42 +129,6 @@ async def test_a_reader_gets_what_is_written_beside_an_entry_that_is_not(world, 
     assert sorted(got) == [("one", 2), ("one", 3), ("one", 4), ("two", 1), ("two", 2)]
 
 
-async def test_after_a_takeover_the_former_owner_is_refused(world, sent):
-    _, owner, first = await begun(world)
-    await world.age(Group.TALKERS, "owner", 61)
-    (second,) = await world.replica(Group.TALKERS, "next").take_over(1)
-    assert [type(each) for each in await owner.append([frame(first, 2)])] == [Superseded]
-    assert sent[1:] == [(1, 0), (0, 1)], "refused as a direct entry and then as a checked one"
-    assert await world.connectors[-1].append(chained(second, CODES, (Position(2), Codes(b"")))) == [None]
-    assert await written(owner) == [1, 2]
-
-
-async def test_a_claim_that_a_fail_over_has_lost_ends_the_direct_entries_of_the_one_before(world):
-    _, owner, first = await begun(world)
-    before = await world.raw.hgetall(world.keys.writers)
-    current = world.connector()
-    await world.age(Group.TALKERS, "owner", 61)
-    (second,) = await current.consumer(Group.TALKERS, "next").take_over(1)
-    await world.raw.hset(world.keys.owners("one"), Group.TALKERS, first.fence.token)
-    await world.raw.hset(world.keys.writers, mapping=before)
-    assert await current.append(chained(second, CODES, (Position(2), Codes(b"")))) == [None]
-    assert [type(each) for each in await owner.append([frame(first, 2)])] == [Superseded]
-
-
-async def test_the_record_of_a_batch_that_restores_a_lost_claim_expires(world):
-    gateway, _, first = await begun(world)
-    current = world.connector()
-    consumer = current.consumer(Group.TALKERS, "next")
-    await world.age(Group.TALKERS, "owner", 61)
-    (second,) = await consumer.take_over(1)
-    _, other = await world.submit_claimed(gateway, consumer, "two")
-    assert await current.append([frame(other, 1)]) == [None]
-    await world.raw.hset(world.keys.owners("one"), Group.TALKERS, first.fence.token)
-    assert await current.append(chained(second, CODES, (Position(2), Codes(b"")))) == [None]
-    assert await world.raw.exists(world.keys.writers)
-    assert not await world.without_expiry()
-
-
 @pytest.mark.parametrize("same_gateway", [True, False])
 async def test_the_owner_of_a_request_that_is_submitted_again_is_refused(world, same_gateway):
     gateway, owner, claim = await begun(world)
@@ -208,30 +162,6 @@ async def test_the_owner_of_a_request_that_was_released_before_is_refused(world)
     assert [type(each) for each in await owner.append([frame(claim, 2)])] == [Superseded]
 
 
-async def test_the_stream_of_a_released_request_is_gone(world):
-    gateway, owner = world.connector(), world.connector()
-    ticket, claim = await world.submit_claimed(gateway, owner.consumer(Group.TALKERS, "owner"))
-    assert await owner.append([frame(claim, 1)]) == [None]
-    await gateway.release(ticket)
-    assert [type(each) for each in await owner.append([frame(claim, 2)])] == [Gone]
-    assert await world.left() == set()
-
-
-async def test_an_entry_after_a_batch_that_redis_has_lost_is_refused(world):
-    """The batch was of another stream: whatever was lost, the record of the last batch was, too."""
-    _, owner, claim = await begun(world)
-    await owner.append([frame(claim, 2)])
-    record = await world.raw.hgetall(world.keys.writers)
-    await owner.append([frame(claim, 3)])
-    await world.raw.delete(world.keys.stream("one", CODES))
-    for number in (1, 2):
-        await world.raw.xadd(world.keys.stream("one", CODES), {"d": b""}, id=f"{number}-0")
-    await world.raw.expire(world.keys.stream("one", CODES), 60)
-    await world.raw.hset(world.keys.writers, mapping=record)
-    (outcome,) = await owner.append([frame(claim, 4)])
-    assert isinstance(outcome, Behind) and outcome.at == Position(2)
-
-
 async def test_a_batch_that_was_sent_twice_is_not_recorded(world, sent):
     """The first one may arrive late, after a takeover whose deletion of the records it would undo."""
     _, owner, claim = await begun(world)
@@ -240,17 +170,6 @@ async def test_a_batch_that_was_sent_twice_is_not_recorded(world, sent):
     assert await owner.append([frame(claim, 3)]) == [None]
     assert sent == [(0, 1), (1, 0), (0, 1), (1, 0)], "frame 2 was sent again, as a checked entry"
     assert await written(owner) == [1, 2, 3]
-
-
-async def test_after_a_batch_that_is_not_recorded_the_entries_of_all_streams_are_checked(world, sent):
-    gateway, owner, claim = await begun(world)
-    _, other = await world.submit_claimed(gateway, owner.consumer(Group.TALKERS, "second"), "two")
-    assert await owner.append([frame(other, 1)]) == [None]
-    owner._pool._scripts.connection._transport.abort()
-    assert await owner.append([frame(claim, 2)]) == [None]
-    del sent[:]
-    assert await owner.append([frame(other, 2)]) == [None]
-    assert sent == [(0, 1)]
 
 
 async def test_entries_that_are_sent_beside_others_are_checked(world, sent):

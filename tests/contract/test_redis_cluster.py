@@ -6,9 +6,9 @@ import pytest
 
 from support.redis_cluster import redis_cluster
 from support.tls import Authority, tls_front
-from support.writing import chained
+from support.writing import chained, failure
 from syrinx_stages.connector import redis_scripts as scripts
-from syrinx_stages.connector.base import Capacity, ConnectorError, StreamEntry
+from syrinx_stages.connector.base import Capacity, StreamEntry
 from syrinx_stages.connector.redis_address import redis_address
 from syrinx_stages.connector.redis_cluster import _addresses, _owner, slot_of
 from syrinx_stages.connector.redis_connection import Connection, Unavailable
@@ -288,16 +288,6 @@ async def test_the_names_of_all_nodes_are_verified(tmp_path, names, message):
                 return
             assert (await connector.queue()).length == 0
             await connector.close()
-
-
-async def failure(connector):
-    connector._pool.retry_seconds = 0.0
-    try:
-        with pytest.raises(ConnectorError) as error:
-            await connector.queue()
-        return str(error.value)
-    finally:
-        await connector.close()
 
 
 async def claim_one(consumer):

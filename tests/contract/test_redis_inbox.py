@@ -1,7 +1,6 @@
 """Tests of the inboxes: readers miss nothing, also when the inbox alone does not have the entries."""
 
 import asyncio
-import struct
 import time
 
 import pytest
@@ -210,13 +209,6 @@ async def test_an_undecodable_entry_ends_its_own_stream_only(world, tailing):
     assert bad.entry.message.endswith("must be alike") and good.entry == Codes(b"x")
     await writer.append([codes(3)])
     assert await frames_of(reader, 1) == [("one", 3)]
-
-
-async def test_an_unexpected_error_is_raised_by_read(world, tailing):
-    _, reader = tailing
-    await world.raw.xadd(reader._inbox, {"d": b"x"})
-    with pytest.raises(struct.error):
-        await reader.read()
 
 
 async def test_an_inbox_is_trimmed_after_seconds(world, tailing):

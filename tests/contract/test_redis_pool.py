@@ -2,14 +2,13 @@
 
 import asyncio
 import warnings
-from itertools import islice
 
 import pytest
 
 from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import Append, Fence
 from syrinx_stages.connector.redis_connection import Address
-from syrinx_stages.connector.redis_pool import CommandPool, backoff
+from syrinx_stages.connector.redis_pool import CommandPool
 from syrinx_stages.contract.keys import STREAM_CREATED, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes
 
@@ -34,10 +33,6 @@ async def both(pool):
     """Uses both connections, and returns them."""
     await asyncio.gather(queue(pool), pool.call("PING"))
     return [lane.connection for lane in pool._lanes]
-
-
-def test_a_reconnection_is_attempted_four_times_a_second():
-    assert max(islice(backoff(), 100)) <= 0.25
 
 
 async def test_many_calls_share_two_connections(pool):

@@ -129,54 +129,6 @@ async def test_a_write_whose_reply_was_lost_counts_as_written(private_world):
     assert private_world.errors > 0
 
 
-async def test_lost_connections_lose_no_request_and_submit_none_twice(private_world):
-    client = private_world.raw
-    gateway, consumer = private_world.connector(), private_world.connector().consumer(Group.TALKERS, "t")
-    got = []
-
-    async def claim_all():
-        while len(got) < 60:
-            got.extend(claim.request.id for claim in await consumer.claim(5))
-
-    claiming = asyncio.create_task(claim_all())
-    for index in range(60):
-        submitting = asyncio.create_task(private_world.submit(gateway, f"r{index}"))
-        await kill_connections(client, index % 8)
-        await submitting
-    await claiming
-    assert sorted(got) == sorted(f"r{index}" for index in range(60))
-    assert await client.xlen(private_world.keys.requests) == 60
-    assert list(await consumer.take_over(9)) == []
-
-
-async def test_every_key_expires(world):
-    gateway, talker = world.connector(), world.writer()
-    consumers = [talker.consumer(group, "a") for group in Group]
-    for consumer in consumers:
-        await consumer.take_over(1)
-    leases = set(map(world.keys.leases, Group))
-    assert await world.names() == {world.keys.requests, *leases}, "joining a group creates the queue"
-    assert not await world.without_expiry()
-    requests = [world.request(name, streams_text=True) for name in ("one", "two", "three")]
-    tickets = [await gateway.submit(request, world.admission, b"pcm") for request in requests]
-    for consumer in consumers:
-        await consumer.claim(3)
-    appends = [StreamEntry("one", kind, Position(1), codes(1).entry) for kind in (CODES, AUDIO)]
-    assert await talker.append(appends) == [None, None]
-    await gateway.report_playback({"one": 1})
-    reader = gateway.reader()
-    reader.subscribe("one", CODES, STREAM_CREATED)
-    assert await reader.read(), "it has its inbox"
-    text = StreamEntry("one", StreamKind.TEXT, Position(3), Text("two"))
-    assert await gateway.append_text("one", STREAM_CREATED, [text]) is None
-    await gateway.release(tickets[1])
-    await consumers[0].hand_over([tickets[2].entry_id])
-    created = await world.names()
-    assert {world.keys.requests, world.keys.control, world.keys.reference("one")} < created
-    assert any(name.startswith(world.keys.inbox("")) for name in created)
-    assert not await world.without_expiry()
-
-
 @pytest.mark.parametrize("use", ["submit", "claim", "take over", "refresh"])
 async def test_the_queue_of_a_pipeline_in_use_does_not_expire(world, use):
     gateway = world.connector()
@@ -196,16 +148,6 @@ async def test_the_queue_of_a_pipeline_in_use_does_not_expire(world, use):
     else:
         assert await consumer.refresh([ticket.entry_id]) == []
     assert await world.raw.ttl(world.keys.requests) > QUEUE_TTL_SECONDS - 60
-
-
-async def test_an_unused_queue_expires_and_is_created_again(world):
-    gateway, consumer = world.connector(), world.replica(Group.TALKERS, "a")
-    await consumer.take_over(1)
-    for key in (world.keys.requests, world.keys.leases(Group.TALKERS)):
-        await world.raw.expire(key, 0)
-    assert await world.names() == set()
-    await world.submit(gateway)
-    assert [claim.request.id for claim in await consumer.claim(1)] == ["one"]
 
 
 async def test_continues_with_a_restarted_empty_redis(private_world):

@@ -6,8 +6,7 @@ import re
 import pytest
 
 from support.tls import Authority, tls_front, tls_redis
-from support.writing import chained
-from syrinx_stages.connector.base import ConnectorError
+from support.writing import chained, failure
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.keys import STREAM_START, Group, Keys, Position, StreamKind
@@ -41,16 +40,6 @@ async def tls_port(request, authority, certificate):
         return
     with tls_redis(*certificate, authority.ca_file) as (port, password):
         yield port, password
-
-
-async def failure(connector):
-    connector._pool.retry_seconds = 0.0
-    try:
-        with pytest.raises(ConnectorError) as error:
-            await connector.queue()
-        return str(error.value)
-    finally:
-        await connector.close()
 
 
 async def test_commands_blocking_reads_and_wake_ups_work_over_tls(authority, tls_port, world_of):

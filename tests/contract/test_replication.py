@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from support.memory_redis.in_loop import RedisInLoop
 from syrinx_stages.connector.replication import LAGGING_SECONDS, WAIT_MS
 from syrinx_stages.contract.keys import Group
 
@@ -11,9 +12,9 @@ pytestmark = pytest.mark.virtual
 
 
 @pytest.fixture
-async def replicated(memory_redis, world_of):
+async def replicated(world_of):
     """A Redis with a replica, and a world with it."""
-    async with memory_redis() as server:
+    async with RedisInLoop() as server:
         server.redis.replicas = 1
         world = world_of(server.url)
         yield server.redis, world

@@ -166,12 +166,6 @@ async def test_a_primary_that_does_not_reply_is_asked_for_at_once(pair, until):
     address.close()
 
 
-async def test_connections_that_are_opened_together_share_a_question(pair):
-    gateway = pair.world.connector()
-    await asyncio.gather(gateway.queue(), gateway.check_room())
-    assert pair.sentinel.asked == 2, "two commands"
-
-
 async def test_a_request_waits_for_a_primary_that_may_write(pair, until):
     gateway = pair.world.connector()
     await pair.world.submit(gateway, "before")

@@ -56,23 +56,6 @@ async def positions(connector, kind, request_id="one"):
     return [entry.position for entry in await connector.history(request_id, kind)]
 
 
-async def test_submit_creates_every_stream(world):
-    gateway, talker = world.connector(), world.connector()
-    await world.submit(gateway)
-    await gateway.submit(world.request("two", streams_text=True), world.admission)
-    assert await talker.last_position("one", StreamKind.TEXT) is None, "only some requests have one"
-    created = [("one", CODES), ("one", AUDIO), ("one", PLAYBACK), ("two", StreamKind.TEXT)]
-    for request_id, kind in created:
-        (entry,) = await talker.history(request_id, kind)
-        assert (entry.request_id, entry.kind, entry.position, entry.entry) == (
-            request_id,
-            kind,
-            STREAM_CREATED,
-            StreamCreated(),
-        )
-        assert await talker.last_position(request_id, kind) == STREAM_CREATED
-
-
 async def test_entries_are_read_in_order(world):
     writer, reader = world.writer(), world.connector()
     await world.submit(writer)
@@ -80,20 +63,6 @@ async def test_entries_are_read_in_order(world):
     entries = [entry.entry for entry in await reader.history("one", CODES)]
     assert entries == [StreamCreated(), Codes(b"a"), Codes(b"b"), Codes(b"c"), End(EndReason.STOP)]
     assert await reader.last_position("one", CODES) == Position(2, END_SEQUENCE)
-
-
-async def test_an_empty_append_is_allowed(world):
-    assert list(await world.connector().append([])) == []
-
-
-async def test_a_duplicate_or_an_earlier_frame_of_another_owner_is_superseded(world):
-    owner, zombie = world.writer(), world.writer()
-    await world.submit(owner)
-    await owner.append([codes(4, b"owner")])
-    outcomes = await zombie.append([codes(4, b"zombie"), codes(3, b"zombie"), codes(4, b"owner"), codes(5, b"zombie")])
-    assert [type(outcome) for outcome in outcomes] == [Superseded] * 4, "the rest of the batch is of another trajectory"
-    assert "codes" in str(outcomes[0]) and "4-0" in str(outcomes[0])
-    assert [entry.entry for entry in await owner.history("one", CODES)][1:] == [Codes(b"owner")]
 
 
 async def test_each_entry_has_its_own_outcome(world):
@@ -118,15 +87,6 @@ async def test_a_released_request_cannot_be_written_again(world):
         assert await talker.last_position("one", kind) is None
 
 
-async def test_an_expired_request_cannot_be_written_again(world):
-    connector = world.writer()
-    await world.submit(connector)
-    await world.expire("one")
-    (outcome,) = await connector.append([codes(1)])
-    assert isinstance(outcome, Gone)
-    assert await connector.last_position("one", CODES) is None
-
-
 async def test_the_reference_exists_as_long_as_the_request(world):
     gateway, talker = world.connector(), world.connector()
     sound = bytes(range(256)) * 100
@@ -135,12 +95,6 @@ async def test_the_reference_exists_as_long_as_the_request(world):
     await gateway.release(ticket)
     assert await talker.reference("one") is None
     assert await talker.reference("never") is None
-
-
-async def test_an_empty_reference_is_stored(world):
-    gateway = world.connector()
-    await gateway.submit(world.request(), world.admission, b"")
-    assert await gateway.reference("one") == b""
 
 
 async def test_a_request_id_in_use_is_refused(world):
@@ -178,17 +132,6 @@ async def test_a_playback_report_deletes_the_codes_of_segments_that_were_deliver
     assert await talker.append([codes(4)]) != [None]
 
 
-async def test_trimmed_positions_cannot_be_written_again(world):
-    gateway, codec = world.connector(), world.writer()
-    await world.submit(gateway)
-    await codec.append([audio(4)])
-    await gateway.report_playback({"one": 4})
-    assert await positions(codec, AUDIO) == []
-    assert await codec.last_position("one", AUDIO) == Position(4)
-    (outcome,) = await world.writer().append([audio(4)])
-    assert isinstance(outcome, Superseded)
-
-
 async def test_playback_reports_never_decrease_and_old_ones_are_dropped(world):
     gateway, talker = world.connector(), world.connector()
     await world.submit(gateway)
@@ -224,13 +167,6 @@ async def test_a_finished_and_released_request_leaves_nothing(world):
     assert await world.left() == set()
 
 
-async def test_a_request_that_was_never_claimed_leaves_nothing(world):
-    gateway = world.connector()
-    await gateway.release(await world.submit(gateway))
-    assert await world.left() == set()
-    assert list(await world.replica(Group.TALKERS, "t").take_over(9)) == []
-
-
 async def test_only_output_streams_are_written_under_a_claim():
     with pytest.raises(ValueError, match=r"kind: .*played"):
         Append("one", PLAYBACK, STREAM_START, PlaybackProgress(), Fence(Group.TALKERS, "1:0:0-1:0-1:"), STREAM_START)
@@ -250,18 +186,6 @@ async def test_admission_is_limited_by_count(world, limit):
     assert await gateway.last_position("late", CODES) is None
 
 
-async def test_claimed_requests_do_not_count_toward_the_limit(world):
-    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
-    admission = GatewaySettings(max_queue=2, max_queue_seconds=60)
-    for index in range(2):
-        await gateway.submit(world.request(f"r{index}"), admission)
-    assert len(await talker.claim(1)) == 1
-    await gateway.submit(world.request("next"), admission)
-    with pytest.raises(QueueFull):
-        await gateway.submit(world.request("late"), admission)
-    assert (await gateway.queue()).length == 2
-
-
 @pytest.mark.virtual
 async def test_admission_is_limited_by_age(world):
     gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
@@ -274,27 +198,9 @@ async def test_admission_is_limited_by_age(world):
     await gateway.submit(world.request("next"), limits)
 
 
-async def test_a_released_request_leaves_the_queue(world):
-    gateway = world.connector()
-    admission = GatewaySettings(max_queue=1, max_queue_seconds=60)
-    await gateway.release(await gateway.submit(world.request("one"), admission))
-    await gateway.submit(world.request("two"), admission)
-    state = await gateway.queue()
-    assert state.length == 1 and 0 <= state.oldest_seconds < 10
-
-
 async def test_an_empty_queue_has_no_age(world):
     state = await world.connector().queue()
     assert (state.length, state.oldest_seconds) == (0, 0.0)
-
-
-async def test_concurrent_gateways_respect_the_limit(world):
-    gateways = [world.connector() for _ in range(4)]
-    admission = GatewaySettings(max_queue=5, max_queue_seconds=60)
-    submits = [gateways[i % 4].submit(world.request(f"r{i}"), admission) for i in range(20)]
-    results = await asyncio.gather(*submits, return_exceptions=True)
-    assert sum(isinstance(result, QueueFull) for result in results) == 15
-    assert (await gateways[0].queue()).length == 5
 
 
 async def test_a_closed_connector_raises(world):

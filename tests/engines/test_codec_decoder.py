@@ -1,45 +1,24 @@
 """The codec decoder against records of the official package (`tests/fixtures/official/make_codec.py`)."""
 
-from pathlib import Path
-
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
-import syrinx_stages
-from syrinx_stages.model.checkpoint import load_module
+from support import official_codec
+from support.official_codec import VOICE, decode, load_decoder, relative_error
 from syrinx_stages.model.codec_decoder import CodecDecoder
-from syrinx_stages.model.config import read_speech_tokenizer_config
 
-OFFICIAL = Path(__file__).parents[1] / "fixtures" / "official" / "codec"
-VOICE = Path(syrinx_stages.__file__).parent / "voice"
 FRAME = 1920
-
-
-def load(directory: Path) -> CodecDecoder:
-    decoder = CodecDecoder(read_speech_tokenizer_config(directory).decoder_config)
-    load_module(decoder, directory / "speech_tokenizer", "decoder")
-    return decoder.eval()
-
-
-def decode(decoder: CodecDecoder, codes: Tensor) -> Tensor:
-    rows, frames, _ = codes.shape
-    return decoder(codes, torch.full((rows,), frames), decoder.new_state(rows))[0]
-
-
-def relative_error(found: Tensor, expected: Tensor) -> float:
-    return ((found - expected).norm() / expected.norm()).item()
 
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Tensor]:
-    return load_file(OFFICIAL / "expected.safetensors")
+    return official_codec.expected()
 
 
 @pytest.fixture(scope="module")
 def decoder() -> CodecDecoder:
-    return load(OFFICIAL)
+    return load_decoder()
 
 
 def test_waveform_equals_the_official_one(decoder: CodecDecoder, expected: dict[str, Tensor]) -> None:
@@ -51,7 +30,7 @@ def test_waveform_equals_the_official_one(decoder: CodecDecoder, expected: dict[
 
 
 def test_bundled_decoder_equals_the_official_one(expected: dict[str, Tensor]) -> None:
-    pcm = decode(load(VOICE), expected["voice.codes"])
+    pcm = decode(load_decoder(VOICE), expected["voice.codes"])
     assert relative_error(pcm[:, -4 * FRAME :], expected["voice.pcm.last"]) < 1e-5
 
 
@@ -78,10 +57,3 @@ def test_unused_codebook_entries_do_not_divide_by_zero(decoder: CodecDecoder, ex
     pcm = decode(decoder, expected["decoder.codes"][:, :2])
     decoder.load_state_dict(weights)
     assert pcm.isfinite().all()
-
-
-def test_half_precision_is_close(decoder: CodecDecoder, expected: dict[str, Tensor]) -> None:
-    half = load(OFFICIAL).to(torch.bfloat16)
-    codes = expected["decoder.codes"][:, :4]
-    assert half.new_state(1).data.dtype == torch.bfloat16
-    assert relative_error(decode(half, codes).float(), decode(decoder, codes)) < 0.2

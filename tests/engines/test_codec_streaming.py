@@ -1,7 +1,6 @@
 """Streaming: on one CPU thread, samples are a bit-exact function of the request's own codes."""
 
 import random
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,37 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-import syrinx_stages
+from support.official_codec import VOICE, decode, load_decoder
 from support.small_codec import CONFIG, random_decoder
-from syrinx_stages.model.checkpoint import load_module
 from syrinx_stages.model.codec_decoder import CodecDecoder
 from syrinx_stages.model.codec_state import DecoderState
-from syrinx_stages.model.config import read_speech_tokenizer_config
 
-OFFICIAL = Path(__file__).parents[1] / "fixtures" / "official" / "codec"
-VOICE = Path(syrinx_stages.__file__).parent / "voice"
 FRAME = 1920
 STREAMS, FRAMES = 3, 28
 """More frames than the fixture's attention window, which is 24."""
-
-
-def load(directory: Path) -> CodecDecoder:
-    decoder = CodecDecoder(read_speech_tokenizer_config(directory).decoder_config)
-    load_module(decoder, directory / "speech_tokenizer", "decoder")
-    return decoder.eval()
-
-
-def decode(decoder: CodecDecoder, codes: Tensor, chunks: list[int]) -> Tensor:
-    """Decodes the requests of a batch together in calls of `chunks` frames, then the rest in one."""
-    state, parts, start = decoder.new_state(codes.shape[0]), [], 0
-    for size in [*chunks, codes.shape[1]]:
-        part = codes[:, start : start + size]
-        if not part.shape[1]:
-            break
-        pcm, state = decoder(part, torch.full((codes.shape[0],), part.shape[1]), state)
-        parts.append(pcm)
-        start += size
-    return torch.cat(parts, 1)
 
 
 def random_codes(rows: int, frames: int, size: int, seed: int) -> Tensor:
@@ -48,12 +24,12 @@ def random_codes(rows: int, frames: int, size: int, seed: int) -> Tensor:
 
 @pytest.fixture(scope="module")
 def decoder() -> CodecDecoder:
-    return load(OFFICIAL)
+    return load_decoder()
 
 
 @pytest.fixture(scope="module")
 def voice() -> CodecDecoder:
-    return load(VOICE)
+    return load_decoder(VOICE)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +40,7 @@ def codes() -> Tensor:
 @pytest.fixture(scope="module")
 def whole(decoder: CodecDecoder, codes: Tensor) -> Tensor:
     """Each stream decoded alone, in one call."""
-    return torch.cat([decode(decoder, stream[None], []) for stream in codes])
+    return torch.cat([decode(decoder, stream[None]) for stream in codes])
 
 
 @pytest.mark.parametrize("chunks", [[], [1] * FRAMES, [2, 5, 1, 9], [25, 1, 1]], ids=str)
@@ -115,19 +91,9 @@ def test_input_state_and_rows_of_length_zero_are_unchanged(decoder: CodecDecoder
     assert not torch.equal(after.data[0], data[0])
 
 
-def test_resetting_a_slot_does_not_change_other_slots(decoder: CodecDecoder, codes: Tensor) -> None:
-    arena = decoder.new_state(3)
-    _, state = decoder(codes[:3, :6], torch.tensor([6, 6, 6]), arena)
-    arena.scatter_(torch.tensor([2, 0, 1]), state)
-    arena.reset_(torch.tensor([0]))
-    fresh = decoder.new_state(1)
-    assert torch.equal(arena.data[:1], fresh.data) and arena.position.tolist() == [0, 6, 6]
-    assert torch.equal(arena.gather(torch.tensor([2, 1])).data, state.data[[0, 2]])
-
-
 def test_chunking_and_batching_the_bundled_voice_beyond_its_attention_window(voice: CodecDecoder) -> None:
     codes = random_codes(3, 80, 256, seed=1)
-    alone = decode(voice, codes[:1], [])
+    alone = decode(voice, codes[:1])
     assert torch.equal(decode(voice, codes[:1], [2, 2, 4, 8, 12, 1, 1, 5, 30]), alone)
     assert torch.equal(decode(voice, codes, [2, 4, 8, 12, 50])[:1], alone)
 
@@ -153,7 +119,7 @@ def test_chunking_and_batching_of_unusual_widths(changes: dict[str, Any]) -> Non
     """Widths that are no multiple of a vector register: kernels round the last elements of a tensor differently."""
     decoder = random_decoder(msgspec.structs.replace(CONFIG, **changes))
     codes = random_codes(3, 16, CONFIG.codebook_size, seed=1)
-    alone = [decode(decoder, stream[None], []) for stream in codes]
+    alone = [decode(decoder, stream[None]) for stream in codes]
     for rows, chunks in ((1, [1] * 16), (2, [2, 2, 4]), (3, [3, 1, 5, 1, 1])):
         assert torch.equal(decode(decoder, codes[:rows], chunks), torch.cat(alone[:rows])), (rows, chunks)
 
@@ -199,9 +165,9 @@ def test_context_follows_from_the_shape_of_the_decoder(changes: dict[str, Any]) 
 
 def test_loading_new_weights_replaces_derived_tables(decoder: CodecDecoder, codes: Tensor) -> None:
     """Tables derived from the weights at first use are recomputed."""
-    other = load(OFFICIAL)
-    before = decode(other, codes[:1, :2], [])
+    other = load_decoder()
+    before = decode(other, codes[:1, :2])
     other.load_state_dict({name: tensor * 1.1 for name, tensor in decoder.state_dict().items()})
-    assert not torch.equal(decode(other, codes[:1, :2], []), before)
+    assert not torch.equal(decode(other, codes[:1, :2]), before)
     other.load_state_dict(decoder.state_dict())
-    assert torch.equal(decode(other, codes[:1, :2], []), before)
+    assert torch.equal(decode(other, codes[:1, :2]), before)

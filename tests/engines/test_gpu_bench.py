@@ -5,23 +5,17 @@ import statistics
 
 import msgspec
 import pytest
-from aiohttp.test_utils import TestServer
 from msgspec import structs
 
 from gpu import checkpoint, plan, report
 from gpu.gathered import EngineResult, Gathered, figures, summary
-from gpu.mock import application
-from gpu.monitor import Gpus, Usage
+from gpu.monitor import Usage
 from gpu.plan import MEAN_SECONDS, make_script
 from gpu.results import ServicePoint, ServiceRun
-from gpu.service import Bench
-from gpu.system import VARIANTS, Setup
-from syrinx_operator.commands.bench.load import GeneratorStats, LoadGenerator, Script, corpus
+from gpu.system import Setup
+from syrinx_operator.commands.bench.load import GeneratorStats, corpus
 from syrinx_operator.commands.bench.stats import Outcome, Playback, summarize
 from syrinx_operator.local.machine import Machine
-from syrinx_operator.resource.rules import violations
-from syrinx_operator.resource.sizes import codec_settings
-from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.model.config import ModelConfig
 from syrinx_stages.model.talker import Talker
@@ -126,26 +120,6 @@ def test_live_streams_are_the_worst_search():
     assert "Listeners without a gap: 480, the worst of 3 searches: 512, 480, 544." in report._service(run(*points))
     assert figures(run(*points[:4], structs.replace(points[2], search=2)))["live_streams"] == 0
     assert figures(run())["live_streams"] is None
-
-
-async def test_repeated_searches_start_at_the_maximum_of_the_one_before(tmp_path):
-    script = Script(["short"], (), 0, [{"max_new_tokens": 5}])
-    loads = plan.Plan(open={}, closed={}, warm_up=(), bursts=(), live=(2, 4), repeat=2, ramp_up=0.2, hold=1.0)
-    async with TestServer(application()) as server, LoadGenerator([str(server.make_url("/"))], script) as generator:
-        bench = Bench(run(), tmp_path / "run.json", generator, Gpus(), None)
-        await bench.measure(loads)
-    assert [(each.search, each.amount) for each in bench.run.points] == [(0, 2), (0, 4), (1, 4)]
-    assert figures(bench.run)["live_streams"] == 4
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_setup_gives_a_valid_resource_with_the_captured_calls(variant):
-    pipeline = Setup(model="/models/1b7", variant=variant).pipeline()
-    decoded = msgspec.convert(msgspec.to_builtins(pipeline), TTSPipeline)
-    assert decoded == pipeline and not violations(pipeline)
-    codec = codec_settings(pipeline.spec)
-    assert max(rows for rows, _ in codec.capture_pairs) == codec.max_num_seqs
-    assert {frames for _, frames in codec.capture_pairs} >= set(plan.EARLY_RAMP) | set(plan.BUSY_RAMP)
 
 
 def test_replicas_follow_from_gpus_talkers_and_cells():

@@ -14,7 +14,7 @@ from msgspec import structs
 from support import small_codec, small_talker
 
 from gpu import ablated_engines, codec, report, talker, worth
-from gpu.ablation import AUDIO, TECHNIQUES, Effect, WorthRun, tables
+from gpu.ablation import AUDIO, Effect, WorthRun, tables
 from gpu.gathered import gather, summary
 from gpu.switched import SWITCHES
 from syrinx_operator.local.machine import Machine
@@ -42,12 +42,6 @@ def switched() -> Iterator[None]:
     """Undoes the switches."""
     yield
     patch.stopall()
-
-
-def test_every_technique_is_measured_and_described() -> None:
-    assert {*worth.SERVICE, *worth.ENGINES, worth.NOTHING} == set(TECHNIQUES)
-    assert set(worth.SERVICE) == set(SWITCHES)
-    assert all(each.published and each.difference.endswith(".") for each in TECHNIQUES.values())
 
 
 @pytest.fixture(scope="module")

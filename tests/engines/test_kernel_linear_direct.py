@@ -11,7 +11,6 @@ from support.ptx import Device
 
 from syrinx_stages.kernels import linear as products
 from syrinx_stages.kernels.linear import DirectTile, linear
-from syrinx_stages.kernels.split_k import SplitKWorkspace
 
 TOLERANCE = 0.02
 """Rounding of a result of a few units, in bfloat16."""
@@ -71,11 +70,3 @@ def test_rejects_a_32_bit_type() -> None:
     x, weight = torch.zeros(2, 256), torch.zeros(16, 256)
     with pytest.raises(ValueError, match="16-bit type"):
         linear(x, weight, torch.zeros(2, 16), DirectTile(16, 64, 4), rows=2)
-
-
-@pytest.mark.parametrize("size", [None, (2 * 32 * 64 - 1, 4), (2 * 32 * 64, 3)])
-def test_rejects_a_small_workspace(size: tuple[int, int] | None) -> None:
-    x, weight, out = (torch.zeros(shape, dtype=torch.bfloat16) for shape in ((19, 512), (64, 512), (19, 64)))
-    workspace = SplitKWorkspace(torch.zeros(size[0]), torch.zeros(size[1], dtype=torch.int32)) if size else None
-    with pytest.raises(ValueError, match="needs 4096 partial sums and 4 counters"):
-        linear(x, weight, out, DirectTile(16, 64, 4, split_k=2), rows=19, workspace=workspace)

@@ -69,20 +69,3 @@ def test_rows_are_those_of_requests_that_come_grow_and_go(seed: int) -> None:
             next_frames.add_texts(slot, more)
     assert steps > 1000
     assert renewed < steps / 10
-
-
-def test_row_without_a_free_page_stays_due() -> None:
-    allocator, next_frames = Allocator(1, pages=2, max_pages=2), NextFrames(2, 2)
-    allocation = allocator.allocate(PAGE_SIZE - 1)
-    assert allocation is not None
-    slots = np.array([allocation.slot])
-    next_frames.open(allocation, 0, (), PAD)
-    next_frames.fill(allocation.slot, PAGE_SIZE - 1)
-    assert next_frames.due(slots) == [0]
-    next_frames.write(allocation, 100)
-    assert next_frames.due(slots) == []
-    next_frames.advance(slots)
-    assert [next_frames.due(slots) for _ in range(2)] == [[0], [0]]
-    assert allocator.grow(allocation, PAGE_SIZE + 1)
-    next_frames.write(allocation, 100)
-    assert next_frames.due(slots) == []

@@ -1,16 +1,15 @@
 """Mel spectrogram and x-vector against records of the official package (`tests/fixtures/official/make_codec.py`)."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from support import official_codec
+from support.official_codec import OFFICIAL, relative_error
 from syrinx_stages.model.config import SpeakerEncoderConfig
 from syrinx_stages.model.speaker_encoder import MIN_SAMPLES, SpeakerEncoder, mel_spectrogram
 
-OFFICIAL = Path(__file__).parents[1] / "fixtures" / "official" / "codec"
 CONFIG = SpeakerEncoderConfig(
     enc_dim=24,
     enc_channels=(32, 32, 32, 32, 96),
@@ -22,7 +21,7 @@ CONFIG = SpeakerEncoderConfig(
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Tensor]:
-    return load_file(OFFICIAL / "expected.safetensors")
+    return official_codec.expected()
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +35,6 @@ def encoder() -> SpeakerEncoder:
     tensors = load_file(OFFICIAL / "speaker.safetensors")
     encoder.load_state_dict({name.removeprefix("speaker_encoder."): tensor for name, tensor in tensors.items()})
     return encoder.eval()
-
-
-def relative_error(found: Tensor, expected: Tensor) -> float:
-    return ((found - expected).norm() / expected.norm()).item()
 
 
 def test_mel_spectrogram_equals_the_official_one(samples: Tensor, expected: dict[str, Tensor]) -> None:

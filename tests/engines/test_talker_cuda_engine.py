@@ -17,7 +17,7 @@ from syrinx_stages.contract.messages import End, EndReason, Sampling, SpeechRequ
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import ModelType
 from syrinx_stages.runtime.errors import RequestError
-from syrinx_stages.talker import model_runner
+from syrinx_stages.talker import layers, model_runner
 from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.engine import EngineFull
@@ -76,18 +76,20 @@ def is_empty(engine: CudaTalkerEngine) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("mixes", "seed", "steps", "max_frames"),
+    ("mixes", "fuses", "seed", "steps", "max_frames"),
     [
-        pytest.param(False, 16, 9, 5, id="prefills first", marks=pytest.mark.night),
-        pytest.param(True, 44, 6, 3, id="prefills beside frames"),
+        pytest.param(False, True, 16, 9, 5, id="prefills first", marks=pytest.mark.night),
+        pytest.param(False, False, 16, 9, 5, id="products of a library", marks=pytest.mark.night),
+        pytest.param(True, True, 44, 6, 3, id="prefills beside frames"),
     ],
 )
 def test_concurrent_requests_get_the_frames_of_each_alone(
     voice: Checkpoint, eager: EagerTalkerEngine, make: Make, monkeypatch: pytest.MonkeyPatch,
-    mixes: bool, seed: int, steps: int, max_frames: int,
+    mixes: bool, fuses: bool, seed: int, steps: int, max_frames: int,
 ) -> None:  # fmt: skip
     if mixes:
         monkeypatch.setattr(model_runner, "MIXED_FRAMES", (3,))
+    monkeypatch.setattr(layers, "FUSED_ELEMENTS", 1 << 20 if fuses else 0)
     engine = make(3)
     rings = set()
     decode, mixed = engine.runner.decode, []

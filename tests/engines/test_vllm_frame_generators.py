@@ -94,19 +94,6 @@ class Layers:
         return int(self._frames.sample(places[-1:], hidden))
 
 
-@pytest.mark.night
-def test_a_prompt_and_its_frames(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
-    expected, start = codes_of(eager), opened(eager)
-    frames.open(start)
-    layers = Layers(eager, frames)
-    length = len(start.prompt.embeds)
-    assert layers.feed(length - 1) == 0
-    assert [layers.feed(1) for _ in range(FRAMES)] == [frame[0] for frame in expected]
-    assert read(frames, 0, FRAMES) == expected
-    assert read(frames, FRAMES - 2, 1) == expected[-2:-1]
-    assert read(frames, FRAMES, 0) == []
-
-
 def test_a_request_of_an_earlier_owner_continues(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
     expected = codes_of(eager)
     start = opened(eager, codes=torch.tensor(expected[:2]))

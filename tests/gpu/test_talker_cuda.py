@@ -36,6 +36,8 @@ SIZES = (1, 2, 4, 8)
 TOLERANCE = {torch.float32: 0.02, torch.bfloat16: 0.06}
 """Of `Reference.errors`; in float32, products are TF32."""
 ENDLESS = Sampling(top_k=0, residual_top_k=0, min_frames=99)
+RESIDUAL = {(2048, 2048), (2048, 6144), (1024, 2048), (1024, 3072)}
+"""Products to which the layer's input is added, by their sizes."""
 MANY_CYCLES = 400_000_000
 """About 0.2 seconds of the device's clock."""
 
@@ -110,10 +112,9 @@ def check(cases: list[Case]) -> None:
 def test_every_tile_of_the_table() -> None:
     from syrinx_stages.talker.tiles import SM_90, TABLE_ROWS
 
-    residual = {(2048, 2048), (2048, 6144), (1024, 2048), (1024, 3072)}
     cases = []
     for (outer, inner, gated), tiles in SM_90.items():
-        fusion = {"adds": True} if (outer, inner) in residual else {"parts": 32, "gated": gated}
+        fusion = {"adds": True} if (outer, inner) in RESIDUAL else {"parts": 32, "gated": gated}
         for height, tile in zip(TABLE_ROWS, tiles, strict=True):
             cases.append(Case(tile=tile, rows=max(1, height - 3), outer=outer, inner=inner, **fusion))
     check(cases)
@@ -122,10 +123,9 @@ def test_every_tile_of_the_table() -> None:
 def test_tiles_of_prefills_with_more_rows_than_in_the_table() -> None:
     from syrinx_stages.talker.tiles import SM_90, choose_tile
 
-    residual = {(2048, 2048), (2048, 6144), (1024, 2048), (1024, 3072)}
     cases = []
     for (outer, inner, gated), rows in combinations(SM_90, (129, 256, 509)):
-        adds = (outer, inner) in residual
+        adds = (outer, inner) in RESIDUAL
         weight = torch.empty((2 if gated else 1) * outer, inner, dtype=torch.bfloat16, device="cuda")
         tile = choose_tile(rows, weight, gated=gated, residual=adds)
         fusion = {"adds": True} if adds else {"parts": 32, "gated": gated}

@@ -33,16 +33,17 @@ _PREDICTOR = {
     "vocab_size": CODES,
     "hidden_size": 32,
     "intermediate_size": 32,
+    "num_hidden_layers": 1,
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
 }
 
 
-def settings(predictor_layers: int = 1, **talker: Any) -> dict[str, Any]:
+def settings(**talker: Any) -> dict[str, Any]:
     """A `config.json`; `talker` overrides fields of `talker_config`."""
     settings = recipe.config("custom_voice", "1b7")
     settings["talker_config"] |= _TALKER | talker
-    settings["talker_config"]["code_predictor_config"] |= _PREDICTOR | {"num_hidden_layers": predictor_layers}
+    settings["talker_config"]["code_predictor_config"] |= _PREDICTOR
     return settings
 
 

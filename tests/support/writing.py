@@ -4,7 +4,9 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from syrinx_stages.connector.base import WRITER_GROUP, Append, Claim, Fence, Refusal, StreamEntry
+import pytest
+
+from syrinx_stages.connector.base import WRITER_GROUP, Append, Claim, ConnectorError, Fence, Refusal, StreamEntry
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.frames import checksum
 from syrinx_stages.contract.keys import STREAM_CREATED, Group, Position, StreamKind
@@ -73,3 +75,14 @@ def chained(claim: Claim, kind: StreamKind, *entries: tuple[Position, Entry], fi
         appends.append(Append(claim.request.id, kind, position, entry, claim.fence, after, finishes))
         after = position
     return appends
+
+
+async def failure(connector: RedisConnector) -> str:
+    """Closes a connector whose commands fail at once. Returns the error's message."""
+    connector._pool.retry_seconds = 0.0
+    try:
+        with pytest.raises(ConnectorError) as error:
+            await connector.queue()
+        return str(error.value)
+    finally:
+        await connector.close()

@@ -116,13 +116,16 @@ def frames(engine: TalkerEngine, ids: Sequence[str]) -> Iterator[Mapping[str, by
         yield results
 
 
-def generate(
-    engine: TalkerEngine, wanted: Sequence[SpeechRequest], codes: Mapping[str, bytes] | None = None
-) -> Results:
+def generate(engine: TalkerEngine, wanted: Sequence[SpeechRequest]) -> Results:
     """Returns the frames of requests that run together; the last item of each is its end."""
-    engine.admit([engine.prepare(each, (codes or {}).get(each.id, b""), None) for each in wanted])
-    collected: Results = {each.id: [] for each in wanted}
-    for results in frames(engine, list(collected)):
+    engine.admit([engine.prepare(each, b"", None) for each in wanted])
+    return collect(engine, [each.id for each in wanted])
+
+
+def collect(engine: TalkerEngine, ids: Sequence[str]) -> Results:
+    """Returns the results of requests in progress."""
+    collected: Results = {request_id: [] for request_id in ids}
+    for results in frames(engine, ids):
         for request_id, result in results.items():
             collected[request_id].append(result)
     return collected
@@ -257,17 +260,7 @@ def test_rows_with_a_stale_handle_are_unassigned(engine: VllmTalkerEngine, expec
     hidden = torch.randn(2, model.frame_generator._talker.config.hidden_size)
     assert not model.frame_generator.embed_inputs(stale, hidden.clone()).any()
     assert not model.frame_generator.sample(stale, hidden).any()
-    collected: Results = {name: [] for name in expected}
-    for results in frames(engine, list(expected)):
-        for name, result in results.items():
-            collected[name].append(result)
-    assert collected == expected
-
-
-def test_request_taken_over_continues_at_the_next_frame(engine: VllmTalkerEngine, expected: Results) -> None:
-    first = {name: results[: len(results) // 2] for name, results in expected.items()}
-    rest = generate(engine, requests(RESIDENT), {name: b"".join(frames) for name, frames in first.items()})
-    assert {name: first[name] + rest[name] for name in rest} == expected
+    assert collect(engine, list(expected)) == expected
 
 
 def test_vllm_never_has_more_requests_than_max_num_seqs(create_engine: CreateEngine, expected: Results) -> None:

@@ -19,7 +19,7 @@ def on_former(state: State, protocol: Protocol, bounds: Bounds) -> Steps:
                 if not step.fault:
                     yield _named(step), _back(after, state, _used(owner, after.owners[number], protocol), number)
     if state.reads_former and state.reader == READING:
-        for step, after in read(view, protocol):
+        for step, after in read(view):
             if step.action == "read":
                 yield _named(step), after._replace(primary=state.primary, former=after.primary)
     owners = tuple(Owner() if owner.phase == IDLE else owner for owner in state.owners)

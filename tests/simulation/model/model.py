@@ -63,8 +63,6 @@ class Owner(NamedTuple):
     """The frames that the row has, as in `Entry`."""
     ended: bool = False
     """It has generated the end."""
-    base: int = 0
-    """Its journal holds the entries after this many frames."""
     written: int = 0
     """Number of entries that are in the stream, as far as it knows."""
     reconnects: bool = False
@@ -137,7 +135,7 @@ def on_primary(state: State, protocol: Protocol, bounds: Bounds) -> Steps:
         primary, outcomes = append_batch(state.primary, batch, protocol)
         arrived = state._replace(primary=primary, delayed=state.delayed - {batch})
         yield Step("a delayed append arrives", "", (batch, outcomes)), arrived
-    for step, after in read(state, protocol):
+    for step, after in read(state):
         yield step, after._replace(reads_former=False)
     yield from _replicate(state)
 
@@ -215,8 +213,7 @@ def _admit(state: State, number: int, protocol: Protocol) -> Steps:
     else:
         chain = primary.entries[-1].chain if primary.entries else ()
         phase = ADMITTED if protocol.barrier else SERVING
-        base = 0 if protocol.inherit else len(chain)
-        row = owner._replace(phase=phase, chain=chain, base=base, written=len(chain))
+        row = owner._replace(phase=phase, chain=chain, written=len(chain))
         yield Step("admit", name, len(chain)), state.with_owner(number, row)
 
 
@@ -257,7 +254,7 @@ def _received(row: Owner, batch: Batch, primary: Store | None, outcomes: tuple[s
     if refusal is None:
         written = row.written + len(batch.entries)
         return row._replace(written=written, phase=ENDED if written > len(row.chain) else SERVING)
-    if refusal == BEHIND and primary is not None and protocol.journal and primary.last[0] >= row.base:
+    if refusal == BEHIND and primary is not None and protocol.journal:
         return row._replace(phase=SERVING, written=primary.last[0])
     return Owner(DELIVERED) if refusal != GONE and row.phase == SERVING else Owner()
 
@@ -292,7 +289,7 @@ def _drop(state: State, number: int, bounds: Bounds) -> Steps:
                 yield Step("crash during an append", name, batch.entries, fault=True), delayed
 
 
-def read(state: State, protocol: Protocol) -> Steps:
+def read(state: State) -> Steps:
     """The reader gets the next entry, submits a lost request again, or releases one that is over."""
     primary, last = state.primary, state.last
     if state.reader != READING:
@@ -306,9 +303,6 @@ def read(state: State, protocol: Protocol) -> Steps:
             yield Step("find the request lost"), state._replace(reader=FAILED, last=None)
         return
     chain, position = (last.chain, last.position) if last is not None else ((), (0, False))
-    if protocol.reader_checks and any(_conflicts(entry, chain) for entry in primary.entries):
-        yield Step("find a conflicting entry"), state._replace(reader=FAILED, last=None)
-        return
     entry = next((each for each in primary.entries if each.position > position), None)
     if entry is None and primary.claim == FINISHED:
         yield Step("stall"), state._replace(reader=FAILED, last=None)
@@ -316,12 +310,6 @@ def read(state: State, protocol: Protocol) -> Steps:
         status = COMPLETE if entry.end else READING
         status = status if entry.preceding == chain else SPLICED
         yield Step("read", "", entry), state._replace(reader=status, last=entry if status == READING else None)
-
-
-def _conflicts(entry: Entry, chain: tuple[int, ...]) -> bool:
-    """Whether an entry and the reader's frames cannot be of one stream."""
-    shared = min(len(entry.chain), len(chain))
-    return entry.chain[:shared] != chain[:shared] or (entry.end and len(chain) > len(entry.chain))
 
 
 def _replicate(state: State) -> Steps:

@@ -132,12 +132,12 @@ def record_memory_redis(redis: MemoryRedis) -> Recorder:
         recorder.script(_digest(source), arguments[1 : 1 + count], arguments[1 + count :], _decoded(reply))
         return reply
 
-    def recorded_read(owner: Sequence[bytes], key: bytes, at: bytes, count: int | None) -> Callable[[], Any]:
-        read = group_read(owner, key, at, count)
+    def recorded_read(owner: Sequence[bytes], key: bytes, count: int | None) -> Callable[[], Any]:
+        read = group_read(owner, key, count)
 
         def recorded() -> Any:
             reply = read()
-            if at == b">" and isinstance(reply, list):
+            if isinstance(reply, list):
                 recorder.delivered(*map(_text, owner), reply)
             return reply
 

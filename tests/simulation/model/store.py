@@ -37,17 +37,13 @@ class Protocol(NamedTuple):
     confirm: bool = True
     """A claim that no replica acknowledges is used only if its server is still the primary."""
     journal: bool = True
-    """An owner writes again what a fail-over lost."""
-    inherit: bool = True
-    """Its journal includes what earlier owners have written."""
+    """An owner writes again what a fail-over lost, also of what earlier owners have written."""
     keep_ended: bool = True
     """An owner does not claim a request again that it has ended, while its journal has the end."""
     repair: bool = True
     """An owner looks for a lost suffix after a fail-over, even if it has nothing to write."""
     grace: bool = True
     """Nobody takes over a claim after a fail-over before its owner had time to reconnect."""
-    reader_checks: bool = False
-    """The reader ends a request whose stream does not continue what it has."""
 
 
 class Token(NamedTuple):

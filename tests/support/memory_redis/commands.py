@@ -7,8 +7,8 @@ import fnmatch
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from support.memory_redis.store import TYPE_NAMES, Store
-from support.memory_redis.values import OK, SYNTAX, ErrorReply, Status, integer
+from support.memory_redis.store import Store
+from support.memory_redis.values import OK, ErrorReply, Status
 
 
 class Database(Protocol):
@@ -24,22 +24,21 @@ class Database(Protocol):
 
 
 Command = Callable[[Database, Sequence[bytes]], Any]
-COMMANDS: dict[bytes, tuple[Command, int]] = {}
-"""The function of each command and its least number of arguments."""
+COMMANDS: dict[bytes, Command] = {}
 DENY_OOM: set[bytes] = set()
 """Commands that a Redis whose memory is full refuses."""
 READ_ONLY = set(
-    b"EXISTS TYPE PTTL TTL SCAN GET STRLEN HGET HMGET HGETALL TIME XLEN XRANGE XREVRANGE XPENDING XINFO ZSCORE ZCOUNT "
-    b"ZRANGEBYSCORE ZLEXCOUNT ZREVRANGEBYLEX INFO".split()
+    b"EXISTS TTL SCAN GET HGET HMGET HGETALL TIME XLEN XRANGE XREVRANGE XPENDING XINFO ZSCORE ZCOUNT ZRANGEBYSCORE "
+    b"ZLEXCOUNT ZREVRANGEBYLEX INFO".split()
 )
 """Commands that change nothing. After any other one, Redis refuses no command of a script."""
 
 
-def command(name: str, least: int = 1, deny_oom: bool = False) -> Callable[[Command], Command]:
-    """Registers a command with at least `least` arguments."""
+def command(name: str, deny_oom: bool = False) -> Callable[[Command], Command]:
+    """Registers a command."""
 
     def register(function: Command) -> Command:
-        COMMANDS[name.encode()] = function, least
+        COMMANDS[name.encode()] = function
         if deny_oom:
             DENY_OOM.add(name.encode())
         return function
@@ -51,21 +50,12 @@ def run_command(database: Database, name: bytes, arguments: Sequence[bytes]) -> 
     """Runs a command and returns its reply. Raises `ErrorReply`."""
     if name not in COMMANDS:
         raise ErrorReply(f"ERR unknown command `{name.decode()}`")
-    function, least = COMMANDS[name]
-    if len(arguments) < least:
-        raise ErrorReply(f"ERR wrong number of arguments for '{name.decode().lower()}' command")
-    return function(database, arguments)
+    return COMMANDS[name](database, arguments)
 
 
 @command("EXISTS")
 def exists(database: Database, keys: Sequence[bytes]) -> int:
     return sum(database.store.find(key) is not None for key in keys)
-
-
-@command("TYPE")
-def type_of(database: Database, arguments: Sequence[bytes]) -> Status:
-    value = database.store.find(arguments[0])
-    return Status(b"none" if value is None else TYPE_NAMES[type(value)])
 
 
 @command("DEL")
@@ -80,34 +70,21 @@ def delete(database: Database, keys: Sequence[bytes]) -> int:
 command("UNLINK")(delete)
 
 
-@command("PEXPIRE", 2)
-def pexpire(database: Database, arguments: Sequence[bytes]) -> int:
-    key, ms = arguments[0], integer(arguments[1])
+@command("EXPIRE")
+def expire(database: Database, arguments: Sequence[bytes]) -> int:
+    key, seconds = arguments
     if database.store.find(key) is None:
         return 0
-    if ms <= 0:
-        return delete(database, [key])
-    database.store.expires[key] = database.store.now + ms
+    database.store.expires[key] = database.store.now + 1000 * int(seconds)
     return 1
-
-
-@command("EXPIRE", 2)
-def expire(database: Database, arguments: Sequence[bytes]) -> int:
-    return pexpire(database, (arguments[0], b"%d" % (1000 * integer(arguments[1]))))
-
-
-@command("PTTL")
-def pttl(database: Database, arguments: Sequence[bytes]) -> int:
-    if database.store.find(arguments[0]) is None:
-        return -2
-    at = database.store.expires.get(arguments[0])
-    return -1 if at is None else at - database.store.now
 
 
 @command("TTL")
 def ttl(database: Database, arguments: Sequence[bytes]) -> int:
-    ms = pttl(database, arguments)
-    return ms if ms < 0 else (ms + 500) // 1000
+    if database.store.find(arguments[0]) is None:
+        return -2
+    at = database.store.expires.get(arguments[0])
+    return -1 if at is None else (at - database.store.now + 500) // 1000
 
 
 @command("SCAN")
@@ -118,48 +95,33 @@ def scan(database: Database, arguments: Sequence[bytes]) -> list[Any]:
     return [b"0", [key for key in database.store.names() if fnmatch.fnmatchcase(key.decode(), pattern)]]
 
 
-@command("FLUSHALL", 0)
-def flush_all(database: Database, arguments: Sequence[bytes]) -> Status:
-    delete(database, database.store.names())
-    return OK
-
-
 @command("GET")
 def get(database: Database, arguments: Sequence[bytes]) -> bytes | None:
     return database.store.get(arguments[0], bytes)
 
 
-@command("SETRANGE", 3, deny_oom=True)
+@command("SETRANGE", deny_oom=True)
 def set_range(database: Database, arguments: Sequence[bytes]) -> int:
     """Supports only the empty value, which changes nothing."""
     key, _, value = arguments
-    if value:
-        raise ErrorReply(SYNTAX)
+    assert not value
     return len(database.store.get(key, bytes) or b"")
 
 
-@command("SET", 2, deny_oom=True)
+@command("SET", deny_oom=True)
 def set_value(database: Database, arguments: Sequence[bytes]) -> Status:
+    """Supports only the option EX."""
     key, value, *options = arguments
-    if options and (len(options) != 2 or options[0].upper() not in (b"EX", b"PX")):
-        raise ErrorReply(SYNTAX)
     database.store.delete(key)
     database.store.put(key, value)
     if options:
-        (expire if options[0].upper() == b"EX" else pexpire)(database, (key, options[1]))
+        expire(database, (key, options[1]))
     return OK
 
 
-@command("STRLEN")
-def strlen(database: Database, arguments: Sequence[bytes]) -> int:
-    return len(database.store.get(arguments[0], bytes) or b"")
-
-
-@command("HSET", 3, deny_oom=True)
+@command("HSET", deny_oom=True)
 def hset(database: Database, arguments: Sequence[bytes]) -> int:
     key, *pairs = arguments
-    if len(pairs) % 2:
-        raise ErrorReply("ERR wrong number of arguments for 'hset' command")
     values: dict[bytes, bytes] | None = database.store.get(key, dict)
     if values is None:
         database.store.put(key, values := {})
@@ -168,12 +130,12 @@ def hset(database: Database, arguments: Sequence[bytes]) -> int:
     return len(values) - before
 
 
-@command("HGET", 2)
+@command("HGET")
 def hget(database: Database, arguments: Sequence[bytes]) -> bytes | None:
     return (database.store.get(arguments[0], dict) or {}).get(arguments[1])
 
 
-@command("HMGET", 2)
+@command("HMGET")
 def hmget(database: Database, arguments: Sequence[bytes]) -> list[bytes | None]:
     values = database.store.get(arguments[0], dict) or {}
     return [values.get(name) for name in arguments[1:]]
@@ -185,7 +147,7 @@ def hgetall(database: Database, arguments: Sequence[bytes]) -> list[bytes]:
     return [part for pair in values.items() for part in pair]
 
 
-@command("HDEL", 2)
+@command("HDEL")
 def hdel(database: Database, arguments: Sequence[bytes]) -> int:
     key, *names = arguments
     values = database.store.get(key, dict) or {}
@@ -195,18 +157,7 @@ def hdel(database: Database, arguments: Sequence[bytes]) -> int:
     return removed
 
 
-@command("HINCRBY", 3, deny_oom=True)
-def hincrby(database: Database, arguments: Sequence[bytes]) -> int:
-    key, name, by = arguments
-    try:
-        value = int(hget(database, (key, name)) or b"0") + integer(by)
-    except ValueError:
-        raise ErrorReply("ERR hash value is not an integer") from None
-    hset(database, (key, name, b"%d" % value))
-    return value
-
-
-@command("TIME", 0)
+@command("TIME")
 def time_of(database: Database, arguments: Sequence[bytes]) -> list[bytes]:
     microseconds = int(database.store.clock() * 1_000_000)
     return [b"%d" % (microseconds // 1_000_000), b"%d" % (microseconds % 1_000_000)]

@@ -4,17 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from support.memory_redis.commands import Database, command
-from support.memory_redis.stream_commands import entry, top_id
+from support.memory_redis.stream_commands import entry
 from support.memory_redis.streams import Group, Pending, Stream, no_group
 from support.memory_redis.values import (
-    MAX_ID,
     OK,
-    SYNTAX,
     EntryId,
     ErrorReply,
     entry_id,
     id_bytes,
-    integer,
     range_bound,
 )
 
@@ -27,21 +24,18 @@ def find_group(database: Database, key: bytes, name: bytes) -> tuple[Stream, Gro
     return stream, stream.group(key, name)
 
 
-@command("XGROUP", 3)
+@command("XGROUP")
 def xgroup(database: Database, arguments: Sequence[bytes]) -> Any:
+    """Supports CREATE with MKSTREAM, and DELCONSUMER."""
     kind, key, name, *rest = arguments
     stream = database.store.get(key, Stream)
-    if kind.upper() == b"CREATE":
+    if kind == b"CREATE":
         if stream is None:
-            if b"MKSTREAM" not in [option.upper() for option in rest]:
-                raise ErrorReply("ERR The XGROUP subcommand requires the key to exist.")
             database.store.put(key, stream := Stream())
         if name in stream.groups:
             raise ErrorReply("BUSYGROUP Consumer Group name already exists")
-        stream.groups[name] = Group(top_id(database, key) if rest[0] == b"$" else entry_id(rest[0]))
+        stream.groups[name] = Group(entry_id(rest[0]))
         return OK
-    if kind.upper() != b"DELCONSUMER":
-        raise ErrorReply(SYNTAX)
     if stream is None:
         raise ErrorReply("ERR The XGROUP subcommand requires the key to exist.")
     group = stream.group(key, name)
@@ -66,16 +60,7 @@ def read_new(database: Database, key: bytes, name: bytes, consumer: bytes, count
     return [[key, [entry(stream, at) for at in ids]]] if ids else None
 
 
-def read_own(database: Database, key: bytes, name: bytes, consumer: bytes, after: EntryId, count: int | None) -> Any:
-    """Returns a consumer's pending entries after an ID, as XREADGROUP with an ID does."""
-    stream, group = find_group(database, key, name)
-    group.see(consumer, database.store.now)
-    own = [at for at in group.pending_range(after, MAX_ID) if at > after and group.pending[at].consumer == consumer]
-    entries = [entry(stream, at) if at in stream.rows else [id_bytes(at), None] for at in own[:count]]
-    return [[key, entries]]
-
-
-@command("XACK", 3)
+@command("XACK")
 def xack(database: Database, arguments: Sequence[bytes]) -> int:
     key, name, *ids = arguments
     stream = database.store.get(key, Stream)
@@ -85,7 +70,7 @@ def xack(database: Database, arguments: Sequence[bytes]) -> int:
     return sum(pending.pop(entry_id(at), None) is not None for at in ids)
 
 
-@command("XPENDING", 2)
+@command("XPENDING")
 def xpending(database: Database, arguments: Sequence[bytes]) -> list[Any]:
     key, name, *rest = arguments
     _, group = find_group(database, key, name)
@@ -93,7 +78,7 @@ def xpending(database: Database, arguments: Sequence[bytes]) -> list[Any]:
         return _summary(group)
     least_idle = 0
     if rest[0].upper() == b"IDLE":
-        least_idle, rest = integer(rest[1]), rest[2:]
+        least_idle, rest = int(rest[1]), rest[2:]
     first, last, count, *consumer = rest
     now = database.store.now
     found = []
@@ -102,7 +87,7 @@ def xpending(database: Database, arguments: Sequence[bytes]) -> list[Any]:
         idle = max(now - item.delivered, 0)
         if idle >= least_idle and (not consumer or item.consumer == consumer[0]):
             found.append([id_bytes(at), item.consumer, idle, item.count])
-    return found[: integer(count)]
+    return found[: int(count)]
 
 
 def _summary(group: Group) -> list[Any]:
@@ -113,7 +98,7 @@ def _summary(group: Group) -> list[Any]:
     return [len(group.pending), id_bytes(min(group.pending)), id_bytes(max(group.pending)), counts]
 
 
-@command("XCLAIM", 5)
+@command("XCLAIM")
 def xclaim(database: Database, arguments: Sequence[bytes]) -> list[Any]:
     key, name, consumer, least_idle, *rest = arguments
     stream, group = find_group(database, key, name)
@@ -124,7 +109,7 @@ def xclaim(database: Database, arguments: Sequence[bytes]) -> list[Any]:
         if b"FORCE" in options:
             group.pending.setdefault(at, Pending(consumer, now, 1))
         item = group.pending.get(at)
-        if item is None or now - item.delivered < integer(least_idle):
+        if item is None or now - item.delivered < int(least_idle):
             continue
         group.see(consumer, now)
         item.consumer, item.delivered = consumer, delivered
@@ -140,16 +125,12 @@ def xclaim(database: Database, arguments: Sequence[bytes]) -> list[Any]:
 def _claim_options(rest: Sequence[bytes], now: int) -> tuple[list[EntryId], int, int | None, Sequence[bytes]]:
     """Returns the IDs, the time of delivery, the delivery count if it is given, and the options in capitals."""
     names = [part.upper() for part in rest]
-    options = [
-        index for index, part in enumerate(names) if part in (b"IDLE", b"TIME", b"RETRYCOUNT", b"FORCE", b"JUSTID")
-    ]
+    options = [index for index, part in enumerate(names) if part in (b"IDLE", b"RETRYCOUNT", b"FORCE", b"JUSTID")]
     first = min(options, default=len(rest))
     delivered, count = now, None
     for index in options:
         if names[index] == b"IDLE":
-            delivered = now - integer(rest[index + 1])
-        elif names[index] == b"TIME":
-            delivered = integer(rest[index + 1])
+            delivered = now - int(rest[index + 1])
         elif names[index] == b"RETRYCOUNT":
-            count = integer(rest[index + 1])
+            count = int(rest[index + 1])
     return [entry_id(part) for part in rest[:first]], delivered, count, names[first:]

@@ -79,10 +79,6 @@ class _Pipe:
         del self._replies[:size]
         return size
 
-    def recv(self, size: int) -> bytes:
-        data = bytearray(size)
-        return bytes(data[: self.recv_into(data)])
-
     def settimeout(self, seconds: float | None) -> None:
         """Replies are there when a command has been sent."""
 

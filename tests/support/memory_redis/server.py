@@ -17,14 +17,11 @@ from support.memory_redis.streams import Stream
 from support.memory_redis.values import (
     NULL_ARRAY,
     OK,
-    SYNTAX,
     Encoded,
     EntryId,
     ErrorReply,
-    Status,
     encode,
     entry_id,
-    integer,
 )
 
 OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
@@ -147,31 +144,16 @@ class MemoryRedis:
             raise ErrorReply(OUT_OF_MEMORY)
         return run_command(self, name, arguments)
 
-    def _ping(self, client: Client, arguments: Sequence[bytes]) -> Status:
-        return Status(b"PONG")
-
-    def _auth(self, client: Client, arguments: Sequence[bytes]) -> Status:
-        return OK
-
-    def _select(self, client: Client, arguments: Sequence[bytes]) -> Status:
-        return OK
-
     def _client(self, client: Client, arguments: Sequence[bytes]) -> Any:
         kind = arguments[0].upper()
         if kind == b"ID":
             return client.number
         if kind == b"UNBLOCK":
-            blocked = self.clients.get(integer(arguments[1]))
+            blocked = self.clients.get(int(arguments[1]))
             if blocked is None or blocked.retry is None:
                 return 0
             self._reply_blocked(blocked, NULL_ARRAY)
             return 1
-        if kind == b"KILL":
-            others = [each for each in list(self.clients.values()) if each is not client]
-            for other in others:
-                self.disconnect(other)
-                other.close()
-            return len(others)
         return OK
 
     def _info(self, client: Client, arguments: Sequence[bytes]) -> bytes:
@@ -184,11 +166,11 @@ class MemoryRedis:
         def acknowledged() -> int:
             return 0 if self.replicas_lag else self.replicas
 
-        if acknowledged() >= integer(arguments[0]):
+        if acknowledged() >= int(arguments[0]):
             return acknowledged()
         client.retry = lambda: None
         self._blocked[client.number] = client
-        seconds = integer(arguments[1]) / 1000
+        seconds = int(arguments[1]) / 1000
         client.timer = self._call_later(seconds, lambda: self._reply_blocked(client, acknowledged()))
         return None
 
@@ -207,7 +189,7 @@ class MemoryRedis:
         return self._run_script(source, rest)
 
     def _run_script(self, source: bytes, arguments: Sequence[bytes]) -> Encoded:
-        count = integer(arguments[0])
+        count = int(arguments[0])
         keys, rest = arguments[1 : 1 + count], arguments[1 + count :]
         self._script_wrote = False
         try:
@@ -216,17 +198,9 @@ class MemoryRedis:
             self._script_wrote = False
 
     def _call_from_script(self, name: bytes, arguments: Sequence[bytes]) -> Any:
-        if name in _READS:
-            return self._read(name, arguments)[0]()
         reply = self._command(name, arguments)
         self._script_wrote |= name not in READ_ONLY
         return reply
-
-    def _script(self, client: Client, arguments: Sequence[bytes]) -> Any:
-        if arguments[0].upper() == b"FLUSH":
-            self._scripts.clear()
-            return OK
-        raise ErrorReply(SYNTAX)
 
     # Blocking reads ---------------------------------------------------------------------------------------------
 
@@ -256,21 +230,17 @@ class MemoryRedis:
             options[option], start = arguments[start + 1 : end], end
         middle = (start + 1 + len(arguments)) // 2
         keys, ids = arguments[start + 1 : middle], arguments[middle:]
-        count = integer(options[b"COUNT"][0]) or None if b"COUNT" in options else None
-        block = integer(options[b"BLOCK"][0]) if b"BLOCK" in options else None
+        count = int(options[b"COUNT"][0]) or None if b"COUNT" in options else None
+        block = int(options[b"BLOCK"][0]) if b"BLOCK" in options else None
         if name == b"XREADGROUP":
-            return self._group_read(options[b"GROUP"], keys[0], ids[0], count), block
-        after = [
-            (key, stream_commands.top_id(self, key) if at == b"$" else entry_id(at))
-            for key, at in zip(keys, ids, strict=True)
-        ]
+            return self._group_read(options[b"GROUP"], keys[0], count), block
+        after = [(key, entry_id(at)) for key, at in zip(keys, ids, strict=True)]
         return lambda: stream_commands.read_after(self, after, count), block
 
-    def _group_read(self, owner: Sequence[bytes], key: bytes, at: bytes, count: int | None) -> Callable[[], Any]:
+    def _group_read(self, owner: Sequence[bytes], key: bytes, count: int | None) -> Callable[[], Any]:
+        """Supports only `>`, the new entries."""
         group, consumer = owner
         group_commands.find_group(self, key, group)
-        if at != b">":
-            return lambda: group_commands.read_own(self, key, group, consumer, entry_id(at), count)
 
         def read() -> Any:
             if self.store.get(key, Stream) is None:
@@ -309,17 +279,12 @@ class MemoryRedis:
             client.timer = None
 
 
-_READS = (b"XREAD", b"XREADGROUP")
 _SPECIAL: dict[bytes, Callable[[MemoryRedis, Client, Sequence[bytes]], Any]] = {
     b"INFO": MemoryRedis._info,
     b"WAIT": MemoryRedis._wait,
-    b"PING": MemoryRedis._ping,
-    b"AUTH": MemoryRedis._auth,
-    b"SELECT": MemoryRedis._select,
     b"CLIENT": MemoryRedis._client,
     b"EVAL": MemoryRedis._eval,
     b"EVALSHA": MemoryRedis._evalsha,
-    b"SCRIPT": MemoryRedis._script,
     b"XREAD": MemoryRedis._xread,
     b"XREADGROUP": MemoryRedis._xreadgroup,
 }

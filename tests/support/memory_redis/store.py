@@ -4,7 +4,7 @@ from collections import UserDict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from support.memory_redis.streams import Fields, Stream
+from support.memory_redis.streams import Fields
 from support.memory_redis.values import EntryId, ErrorReply
 
 T = TypeVar("T")
@@ -13,9 +13,6 @@ WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 
 class SortedSet(UserDict[bytes, float]):
     """The score of each member."""
-
-
-TYPE_NAMES: dict[type, bytes] = {bytes: b"string", dict: b"hash", Stream: b"stream", SortedSet: b"zset"}
 
 
 class Store:

@@ -56,8 +56,6 @@ class Stream:
 
     def add(self, at: EntryId, fields: Fields) -> None:
         """Appends an entry. Raises `ErrorReply` for an ID that is not greater than the last one."""
-        if at == (0, 0):
-            raise ErrorReply("ERR The ID specified in XADD must be greater than 0-0")
         if at <= self.last_id:
             raise ErrorReply("ERR The ID specified in XADD is equal or smaller than the target stream top item")
         self.ids.append(at)

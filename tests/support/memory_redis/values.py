@@ -1,4 +1,4 @@
-"""Values of replies and arguments: errors, status replies, integers, stream IDs; and the RESP2 encoding of replies."""
+"""Values of replies and arguments: errors, status replies, stream IDs; and the RESP2 encoding of replies."""
 
 from typing import Any
 
@@ -26,24 +26,12 @@ class NullArray:
 
 
 NULL_ARRAY = NullArray()
-SYNTAX = "ERR syntax error"
-
-
-def integer(argument: bytes) -> int:
-    """Parses an integer argument."""
-    try:
-        return int(argument)
-    except ValueError:
-        raise ErrorReply("ERR value is not an integer or out of range") from None
 
 
 def entry_id(argument: bytes, sequence: int = 0) -> EntryId:
     """Parses a stream ID; `sequence` completes one that has none."""
     ms, dash, number = argument.partition(b"-")
-    try:
-        return int(ms), int(number) if dash else sequence
-    except ValueError:
-        raise ErrorReply("ERR Invalid stream ID specified as stream command argument") from None
+    return int(ms), int(number) if dash else sequence
 
 
 def id_bytes(value: EntryId) -> bytes:

@@ -228,12 +228,6 @@ class SimulatedCodecEngine(_Engine[_Stream]):
     def prefill(self) -> Prefill:
         return Prefill(3, self._prefill, self._save, self._restore)
 
-    def capture(self, shape: CapturePair) -> None:
-        self.captured = (*self.captured, shape)
-
-    def free_shapes(self, shapes: Any) -> None:
-        self.captured = tuple(shape for shape in self.captured if shape not in set(shapes))
-
     def open(self, request_id: str) -> None:
         self.rows[request_id] = _Stream(next(self.numbers))
 

@@ -62,9 +62,7 @@ class Connection:
         self._last_arrival = {UP: 0.0, DOWN: 0.0}
         self._held: dict[str, list[bytes | None]] = {UP: [], DOWN: []}
         self.closed_by_process = False
-        self.client: Client | None = network.redis.connect(
-            lambda data: self.send(DOWN, data), lambda: self.close_by_redis()
-        )
+        self.client: Client | None = network.redis.connect(lambda data: self.send(DOWN, data), self.close_by_redis)
         """None once Redis has closed the connection."""
         link.connections = [*(each for each in link.connections if not each.is_over), self]
 
@@ -134,8 +132,7 @@ class Connection:
         """Closes the connection; the process learns of it later."""
         if self.client is not None:
             self.client = None
-            if not self._network.redis_is_silent:
-                self.send(DOWN, None)
+            self.send(DOWN, None)
 
     @property
     def is_over(self) -> bool:
@@ -151,8 +148,6 @@ class Network:
         self.redis = redis
         self.redis_is_down = False
         """Nobody listens: connections are refused."""
-        self.redis_is_silent = False
-        """Connections end without a message to the process, as when a machine is lost."""
         self._chance = chance
         self._links: dict[str, Link] = {}
 
@@ -218,7 +213,4 @@ class NetworkLoop(SimulatedLoop):
     network: Network
 
     async def create_connection(self, factory: Callable[[], Any], *address: Any, **options: Any) -> Any:
-        return await self.network.connect(factory)
-
-    async def create_unix_connection(self, factory: Callable[[], Any], *address: Any, **options: Any) -> Any:
         return await self.network.connect(factory)
