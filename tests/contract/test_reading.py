@@ -17,6 +17,17 @@ def codes(frames, request_id="one", text=b""):
     return StreamEntry(request_id, CODES, Position(frames), Codes(text))
 
 
+async def test_reads_entries_after_a_position(world):
+    writer, reader = world.writer(), world.connector().reader()
+    await world.submit(writer)
+    await writer.append([codes(1), codes(2), codes(3)])
+    reader.subscribe("one", CODES, Position(1))
+    assert [event.position for event in await read(reader, 2)] == [Position(2), Position(3)]
+    reader.unsubscribe("one", CODES)
+    reader.subscribe("one", CODES, STREAM_START)
+    assert [event.position for event in await read(reader, 4)] == [STREAM_CREATED, Position(1), Position(2), Position(3)]
+
+
 async def test_a_waiting_read_returns_new_entries(world):
     writer, reader = world.writer(), world.connector().reader()
     await world.submit(writer)
