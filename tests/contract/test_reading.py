@@ -25,7 +25,12 @@ async def test_reads_entries_after_a_position(world):
     assert [event.position for event in await read(reader, 2)] == [Position(2), Position(3)]
     reader.unsubscribe("one", CODES)
     reader.subscribe("one", CODES, STREAM_START)
-    assert [event.position for event in await read(reader, 4)] == [STREAM_CREATED, Position(1), Position(2), Position(3)]
+    assert [event.position for event in await read(reader, 4)] == [
+        STREAM_CREATED,
+        Position(1),
+        Position(2),
+        Position(3),
+    ]
 
 
 async def test_a_waiting_read_returns_new_entries(world):
