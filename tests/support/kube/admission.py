@@ -11,12 +11,9 @@ Object = dict[str, Any]
 
 
 def into_namespace(kind: Kind, new: Object, namespace: Object) -> None:
-    """Raises ApiError 403 if the namespace is terminating or does not admit the pod."""
-    name, where = new["metadata"]["name"], namespace["metadata"]
-    if where.get("deletionTimestamp"):
-        detail = f"unable to create new content in namespace {where['name']} because it is being terminated"
-        raise forbidden(f'{kind.resource} "{name}" is forbidden: {detail}')
-    restricted = where.get("labels", {}).get("pod-security.kubernetes.io/enforce") == "restricted"
+    """Raises ApiError 403 if the namespace does not admit the pod."""
+    name = new["metadata"]["name"]
+    restricted = namespace["metadata"].get("labels", {}).get("pod-security.kubernetes.io/enforce") == "restricted"
     problems = _unrestricted(new["spec"]) if restricted and kind.kind == "Pod" else []
     if problems:
         detail = f'violates PodSecurity "restricted:latest": {", ".join(problems)}'

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from support.admission import Refused
-from support.kube import admission, checks, defaults, patches, rules, scale
+from support.kube import admission, checks, defaults, rules
 from support.kube import apply as ssa
 from support.kube.apply import Manager, copy
 from support.kube.deletion import Deletion
 from support.kube.errors import ApiError, already_exists, bad_request, conflict, forbidden, invalid, not_found
-from support.kube.kinds import Kind, Kinds, from_crd
+from support.kube.kinds import Kind, Kinds, crd_version, from_crd
 from support.kube.networks import Addresses
 from support.kube.store import Change, Object, Store
 from support.virtual import stamp
@@ -97,7 +97,7 @@ class Api:
         old = self.get(kind, namespace, name)
         if form != MERGE:
             raise ApiError(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {form}")
-        new = patches.merge_patch(copy(old), body)
+        new = _merge_patch(copy(old), body)
         self._identify(kind, namespace, new, name)
         return self._update(kind, old, new, write, subresource), False
 
@@ -105,14 +105,14 @@ class Api:
         """Returns the terminating object, or its last state."""
         return self._deletion.delete(kind, self.get(kind, namespace, name), options)
 
-    def set_scale(self, kind: Kind, old: Object, body: Object, write: Write) -> Object:
-        """Replaces the scale; returns the object."""
-        version = body.get("metadata", {}).get("resourceVersion")
-        new = scale.write(kind, copy(old), body)
-        if version:
-            new["metadata"]["resourceVersion"] = version
-        else:
-            new["metadata"].pop("resourceVersion")
+    def set_scale(self, kind: Kind, old: Object, replicas: int, write: Write) -> Object:
+        """Sets the replicas through the scale subresource; returns the object."""
+        new = copy(old)
+        *parents, last = _replicas_path(kind)
+        target = new
+        for step in parents:
+            target = target.setdefault(step, {})
+        target[last] = replicas
         return self._update(kind, old, new, write, "scale")
 
     def _identify(self, kind: Kind, namespace: str | None, obj: Object, name: str = "") -> None:
@@ -315,3 +315,22 @@ def _cause(message: str) -> tuple[str, str]:
     """Returns the causes of messages of the form `field: problem`."""
     field, _, detail = message.partition(": ")
     return field, detail
+
+
+def _replicas_path(kind: Kind) -> list[str]:
+    declared = crd_version(kind.crd)["subresources"]["scale"] if kind.crd else {}
+    path: str = declared.get("specReplicasPath", ".spec.replicas")
+    return path.split(".")[1:]
+
+
+def _merge_patch(target: Any, patch: Any) -> Any:
+    """Returns the result of a merge patch (RFC 7386)."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = _merge_patch(result.get(key), value)
+    return result

@@ -199,7 +199,7 @@ class KubeCluster:
         """Sets replicas through the scale subresource, like an autoscaler."""
         found = self.api.kinds.named(kind)
         old = self.api.get(found, namespace, name)
-        self.api.set_scale(found, old, {"spec": {"replicas": replicas}}, Write(manager))
+        self.api.set_scale(found, old, replicas, Write(manager))
 
     def delete(self, kind: str, name: str, namespace: str = NAMESPACE, **options: Any) -> None:
         self.api.delete(self.api.kinds.named(kind), namespace, name, options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from typing import Any
 
@@ -43,9 +42,6 @@ def _stateful_set(obj: Object) -> None:
     _set(spec["updateStrategy"], type="RollingUpdate")
     if spec["updateStrategy"]["type"] == "RollingUpdate":
         _set(spec["updateStrategy"].setdefault("rollingUpdate", {}), partition=0)
-    for claim in spec.get("volumeClaimTemplates", ()):
-        _set(claim, apiVersion="v1", kind="PersistentVolumeClaim", status={"phase": "Pending"})
-        _set(claim["spec"], volumeMode="Filesystem")
 
 
 def _replica_set(obj: Object) -> None:
@@ -113,8 +109,6 @@ def _container(container: Object) -> None:
 def _action(action: Object) -> None:
     if get := action.get("httpGet"):
         _set(get, path="/", scheme="HTTP")
-    if grpc := action.get("grpc"):
-        _set(grpc, service="")
 
 
 def _volume(volume: Object) -> None:
@@ -126,11 +120,6 @@ def _volume(volume: Object) -> None:
     for item in volume.get("downwardAPI", {}).get("items", ()):
         if "fieldRef" in item:
             _set(item["fieldRef"], apiVersion="v1")
-    if "hostPath" in volume:
-        _set(volume["hostPath"], type="")
-    for source in volume.get("projected", {}).get("sources", ()):
-        if token := source.get("serviceAccountToken"):
-            _set(token, expirationSeconds=3600)
 
 
 def _service(obj: Object) -> None:
@@ -149,10 +138,6 @@ def _service(obj: Object) -> None:
 
 def _secret(obj: Object) -> None:
     _set(obj, type="Opaque")
-    plain = obj.pop("stringData", None) or {}
-    if plain:
-        encoded = {key: base64.b64encode(value.encode()).decode() for key, value in plain.items()}
-        obj["data"] = {**obj.get("data", {}), **encoded}
 
 
 def _claim(obj: Object) -> None:

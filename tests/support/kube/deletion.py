@@ -21,17 +21,12 @@ class Deletion:
         for name, wanted in options.get("preconditions", {}).items():
             if wanted and old["metadata"].get(name) != wanted:
                 raise conflict(kind.resource, old["metadata"]["name"], f"the {name} in the precondition does not match")
-        if options.get("dryRun"):
-            return old
         new = copy(old)
         meta = new["metadata"]
         finalizers = list(meta.get("finalizers", []))
         policy = options.get("propagationPolicy")
-        for wish, finalizer in (("Orphan", "orphan"), ("Foreground", "foregroundDeletion")):
-            if policy == wish and finalizer not in finalizers:
-                finalizers.append(finalizer)
-        if kind.kind == "Namespace":
-            new["status"] = {"phase": "Terminating"}
+        if policy == "Foreground" and "foregroundDeletion" not in finalizers:
+            finalizers.append("foregroundDeletion")
         if finalizers:
             meta["finalizers"] = finalizers
         grace = _grace(kind, old, options)
@@ -50,8 +45,7 @@ class Deletion:
     def may_go(obj: Object) -> bool:
         """Returns whether a terminating object can be removed."""
         meta = obj["metadata"]
-        waits = meta.get("finalizers") or (obj["kind"] == "Namespace" and obj["spec"].get("finalizers"))
-        return not waits and not meta.get("deletionGracePeriodSeconds")
+        return not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds")
 
 
 def _grace(kind: Kind, obj: Object, options: dict[str, Any]) -> int:

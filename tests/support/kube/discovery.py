@@ -6,7 +6,6 @@ from typing import Any
 
 from support.kube.errors import not_found
 from support.kube.kinds import Kind, Kinds
-from support.kube.schemas import VERSION
 
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 
@@ -14,17 +13,10 @@ _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "updat
 def serve(kinds: Kinds, path: str) -> dict[str, Any] | None:
     """Returns the response to a discovery path; None for other paths. Raises ApiError 404 for an unserved group."""
     steps = path.strip("/").split("/")
-    if steps == ["version"]:
-        major, minor, _ = VERSION.split(".")
-        return {"major": major, "minor": minor, "gitVersion": f"v{VERSION}", "platform": "linux/amd64"}
     if steps == ["api"]:
         return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
     if steps == ["apis"]:
         return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(kinds, name) for name in _groups(kinds)]}
-    if len(steps) == 2 and steps[0] == "apis":
-        if steps[1] not in _groups(kinds):
-            raise not_found("the server could not find the requested resource", path)
-        return {"kind": "APIGroup", "apiVersion": "v1", **_group(kinds, steps[1])}
     if steps[0] == "api" and len(steps) == 2:
         return _resources(kinds, "", steps[1], path)
     if steps[0] == "apis" and len(steps) == 3:

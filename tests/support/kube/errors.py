@@ -14,13 +14,11 @@ class ApiError(Exception):
         reason: str,
         message: str,
         details: dict[str, Any] | None = None,
-        retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
         self.code = code
         self.reason = reason
         self.details = details or {}
-        self.retry_after = retry_after
 
     def status(self) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -33,11 +31,8 @@ class ApiError(Exception):
         }
         if self.reason:
             body["reason"] = self.reason
-        details = dict(self.details)
-        if self.retry_after is not None:
-            details["retryAfterSeconds"] = max(1, round(self.retry_after))
-        if details:
-            body["details"] = details
+        if self.details:
+            body["details"] = self.details
         return body
 
 
@@ -61,10 +56,6 @@ def conflict(what: str, name: str, why: str = "") -> ApiError:
     why = why or "the object has been modified; please apply your changes to the latest version and try again"
     message = f'Operation cannot be fulfilled on {what} "{name}": {why}'
     return ApiError(409, "Conflict", message, {"name": name, "kind": what})
-
-
-def expired(oldest: int, asked: int) -> ApiError:
-    return ApiError(410, "Expired", f"too old resource version: {asked} ({oldest})")
 
 
 def invalid(kind: str, name: str, *causes: tuple[str, str]) -> ApiError:

@@ -26,11 +26,10 @@ _REASONS = {
 
 @dataclass
 class Fault:
-    """A fault for matching requests, after `skip` of them, `times` times (None: always)."""
+    """A fault for matching requests, `times` times (None: always)."""
 
     method: re.Pattern[str]
     path: re.Pattern[str]
-    skip: int
     times: int | None
     error: ApiError | None = None
     reset: bool = False
@@ -50,9 +49,6 @@ class Fault:
 
     def takes(self, method: str, path: str) -> bool:
         if not (self.method.fullmatch(method) and self.path.search(path)):
-            return False
-        if self.skip > 0:
-            self.skip -= 1
             return False
         if self.times is not None and self.hit >= self.times:
             return False
@@ -79,23 +75,19 @@ class Faults:
         path: str = "",
         *,
         times: int | None = 1,
-        skip: int = 0,
-        retry_after: float | None = None,
         message: str = "",
     ) -> Fault:
         """Responds with an error. `method` and `path` are regular expressions."""
         text = message or f"{_REASONS[code]} on purpose"
-        return self._add(method, path, skip, times, error=ApiError(code, _REASONS[code], text, retry_after=retry_after))
+        return self._add(method, path, times, error=ApiError(code, _REASONS[code], text))
 
-    def hang(self, method: str = ".*", path: str = "", *, times: int | None = 1, skip: int = 0) -> Fault:
+    def hang(self, method: str = ".*", path: str = "", *, times: int | None = 1) -> Fault:
         """Delays the response until the fault is removed."""
-        return self._add(method, path, skip, times, hang=True)
+        return self._add(method, path, times, hang=True)
 
-    def reset(
-        self, method: str = ".*", path: str = "", *, times: int | None = 1, skip: int = 0, served: bool = False
-    ) -> Fault:
+    def reset(self, method: str = ".*", path: str = "", *, times: int | None = 1, served: bool = False) -> Fault:
         """Closes the connection; with `served` after the request has taken effect."""
-        return self._add(method, path, skip, times, reset=True, served=served)
+        return self._add(method, path, times, reset=True, served=served)
 
     def stop_after_writes(self, count: int) -> None:
         """Serves `count` more writes, then closes every connection until `resume`."""
@@ -131,7 +123,7 @@ class Faults:
                 self.stopped.set()
         return False
 
-    def _add(self, method: str, path: str, skip: int, times: int | None, **what: object) -> Fault:
-        fault = Fault(re.compile(method), re.compile(path), skip, times, **what)
+    def _add(self, method: str, path: str, times: int | None, **what: object) -> Fault:
+        fault = Fault(re.compile(method), re.compile(path), times, **what)
         self._faults.append(fault)
         return fault

@@ -24,10 +24,6 @@ class GarbageCollector(Controller):
             finalizers = obj["metadata"].get("finalizers", ())
             if is_going(obj) and "foregroundDeletion" in finalizers and not self._dependents(obj):
                 self._release(obj, "foregroundDeletion")
-            if is_going(obj) and "orphan" in finalizers:
-                for dependent in self._dependents(obj):
-                    self._disown(dependent, obj)
-                self._release(obj, "orphan")
 
     def _is_there(self, obj: Object, reference: Object, living: dict[str, Object]) -> bool:
         owner = living.get(reference["uid"])
@@ -55,42 +51,21 @@ class GarbageCollector(Controller):
         new["metadata"]["finalizers"] = [name for name in new["metadata"]["finalizers"] if name != finalizer]
         self.api.replace(kind, meta.get("namespace"), meta["name"], new, self.write)
 
-    def _disown(self, obj: Object, owner: Object) -> None:
-        kind, meta, new = self.api.kinds.of(obj), obj["metadata"], copy(obj)
-        uid = owner["metadata"]["uid"]
-        new["metadata"]["ownerReferences"] = [found for found in meta["ownerReferences"] if found["uid"] != uid]
-        self.api.replace(kind, meta.get("namespace"), meta["name"], new, self.write)
-
 
 def _waits(owner: Object) -> bool:
     return is_going(owner) and "foregroundDeletion" in owner["metadata"].get("finalizers", ())
 
 
 class Namespaces(Controller):
-    """Namespaces: a new one gets its ServiceAccount and CA; a terminating one is emptied."""
+    """Namespaces: a new one gets its ServiceAccount and CA."""
 
     def sync(self) -> None:
         for namespace in self.all("namespace"):
             name = namespace["metadata"]["name"]
-            if is_going(namespace):
-                self._empty(namespace)
-            else:
-                meta = {"name": "default"}
-                if self.api.store.get(self.kind("serviceaccount"), name, "default") is None:
-                    self.create("serviceaccount", name, {"metadata": meta})
-                if self.api.store.get(self.kind("configmap"), name, "kube-root-ca.crt") is None:
-                    self.create("configmap", name, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "-"}})
-
-    def _empty(self, namespace: Object) -> None:
-        name = namespace["metadata"]["name"]
-        left = [obj for obj in self.api.store.everything() if obj["metadata"].get("namespace") == name]
-        for obj in left:
-            kind = self.api.kinds.of(obj)
-            if not is_going(obj) and self.api.store.get(kind, name, obj["metadata"]["name"]) is obj:
-                self.api.delete(kind, name, obj["metadata"]["name"], {})
-        if not left:
-            new = {key: value for key, value in namespace.items() if key != "spec"} | {"spec": {}}
-            self.api.replace(self.kind("namespace"), None, name, new, self.write)
+            if self.api.store.get(self.kind("serviceaccount"), name, "default") is None:
+                self.create("serviceaccount", name, {"metadata": {"name": "default"}})
+            if self.api.store.get(self.kind("configmap"), name, "kube-root-ca.crt") is None:
+                self.create("configmap", name, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "-"}})
 
 
 class Claims(Controller):

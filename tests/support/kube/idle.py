@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from aiohttp import web
 from support.kube.api import Api
 from support.kube.controllers import Controller, is_going, is_over
 from support.kube.networks import Addresses
-from support.kube.pods import ContainerState, running, status_of, waiting
+from support.kube.pods import ContainerState, running, status_of
 from support.kube.store import Object
 from support.kube.volumes import value_of
 from support.virtual import stamp
@@ -23,44 +22,15 @@ from syrinx_stages.runtime.clock import monotonic
 
 
 class IdleKubelet(Controller):
-    """Makes every pod ready immediately, except those that a test holds or breaks."""
+    """Makes every pod ready immediately."""
 
     manager = "kubelet"
 
     def __init__(self, api: Api, addresses: Addresses) -> None:
         super().__init__(api)
         self._addresses = addresses
-        self._held: dict[str, str] = {}
-        self._broken: dict[str, tuple[str, str]] = {}
-        self._restarts: dict[str, int] = {}
         self.admins = Admins(self)
         self.failures: list[BaseException] = []
-
-    def hold(self, pods: str) -> None:
-        """Makes pods whose names match a regular expression run without becoming ready."""
-        self._held[pods] = "held"
-        self.sync()
-
-    def break_image(
-        self, image: str, reason: str = "ImagePullBackOff", message: str = "Back-off pulling image"
-    ) -> None:
-        """Makes containers with a matching image fail to start; those that already run keep running."""
-        self._broken[image] = (reason, message)
-        self.sync()
-
-    def release(self, what: str | None = None) -> None:
-        """Ends `hold` and `break_image` for an expression, or for all."""
-        for group in (self._held, self._broken):
-            for expression in list(group):
-                if what in (None, expression):
-                    del group[expression]
-        self.sync()
-
-    def restart(self, pod: str) -> None:
-        """Restarts a pod's containers, which drops live settings."""
-        self._restarts[pod] = self._restarts.get(pod, 0) + 1
-        self.admins.forget(pod)
-        self.sync()
 
     def sync(self) -> None:
         for pod in self.all("pod"):
@@ -71,21 +41,16 @@ class IdleKubelet(Controller):
         self.admins.follow(self.all("pod"))
 
     def _tell(self, pod: Object) -> None:
-        name, status = pod["metadata"]["name"], pod.get("status", {})
-        held = any(re.fullmatch(expression, name) for expression in self._held)
-        containers = [self._container(container, status, name, held) for container in pod["spec"]["containers"]]
+        status = pod.get("status", {})
+        containers = [self._container(container, status) for container in pod["spec"]["containers"]]
         address = status.get("podIP") or self._addresses.pod()
         self.set_status("pod", pod, status_of(pod, address, containers, [], initialized=True))
 
-    def _container(self, container: Object, status: Object, pod: str, held: bool) -> ContainerState:
+    @staticmethod
+    def _container(container: Object, status: Object) -> ContainerState:
         previous = next((old for old in status.get("containerStatuses", ()) if old["name"] == container["name"]), {})
-        restarts = self._restarts.get(pod, 0)
-        is_running = "running" in previous.get("state", {}) and previous.get("restartCount") == restarts
-        for expression, (reason, message) in self._broken.items():
-            if not is_running and re.fullmatch(expression, container["image"]):
-                return ContainerState(container["name"], container["image"], waiting(reason, message))
         since = previous.get("state", {}).get("running", {}).get("startedAt", stamp())
-        return ContainerState(container["name"], container["image"], running(since), not held, not held, restarts)
+        return ContainerState(container["name"], container["image"], running(since), ready=True, started=True)
 
     async def close(self) -> None:
         await self.admins.close()
@@ -138,28 +103,17 @@ class Live:
 
 
 class Admins:
-    """The ports of idle pods: health, metrics set by a test, and live settings; the latter with a token.
-
-    Pods that an earlier version of the operator planned have no settings port, but settings on their admin port.
-    """
+    """The ports of idle pods: health, metrics set by a test, and live settings; the latter with a token."""
 
     def __init__(self, kubelet: IdleKubelet) -> None:
         self._kubelet = kubelet
         self._runners: dict[str, tuple[web.AppRunner, ...]] = {}
         self._live: dict[str, Live] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.deaf: set[str] = set()
-        """Pods that reject settings with status 500."""
         self.metrics: Callable[[str], str] = lambda pod: "ok\n"
         """Response to /metrics by pod name."""
         self.puts: list[tuple[str, dict[str, Any]]] = []
         """Accepted settings with the pod's name, oldest first."""
-        self.unknown: set[str] = set()
-        """Settings that the stages, of an earlier image, refuse and do not report."""
-
-    def forget(self, pod: str) -> None:
-        for uid in [uid for uid in self._live if uid.endswith(f"/{pod}")]:
-            del self._live[uid]
 
     def report(self, pod: str) -> dict[str, Any]:
         """Returns a pod's response to /settings."""
@@ -215,13 +169,12 @@ class Admins:
             admin.router.add_get(path, ok)
         if port := _port(pod, "settings"):
             settings = web.Application()
-            self._add_settings(settings, "/settings/{stage}", uid, pod, self._kubelet.token(pod))
+            self._add_settings(settings, uid, pod)
             return {_port(pod, "admin"): admin, port: settings}
-        self._add_settings(admin, "/settings", uid, pod, None)
         return {_port(pod, "admin"): admin}
 
-    def _add_settings(self, application: web.Application, path: str, uid: str, pod: Object, token: str | None) -> None:
-        name = pod["metadata"]["name"]
+    def _add_settings(self, application: web.Application, uid: str, pod: Object) -> None:
+        name, token = pod["metadata"]["name"], self._kubelet.token(pod)
 
         def is_authorized(request: web.Request) -> bool:
             return request.headers.get(TOKEN_HEADER) == token
@@ -235,23 +188,18 @@ class Admins:
             if not is_authorized(request):
                 return web.Response(status=401)
             asked = await request.json()
-            if name in self.deaf:
-                return web.json_response({"error": {"message": "not now"}}, status=500)
-            if unknown := self.unknown & asked["settings"].keys():
-                return web.json_response({"error": {"message": f"unknown field {min(unknown)}"}}, status=422)
             if refusal := self._live_of(uid, pod).put(asked):
                 return web.json_response({"error": {"message": refusal}}, status=409)
             self.puts.append((name, asked))
             return web.json_response(self._live_of(uid, pod).report())
 
-        application.router.add_get(path, get)
-        application.router.add_put(path, put)
+        application.router.add_get("/settings/{stage}", get)
+        application.router.add_put("/settings/{stage}", put)
 
     def _live_of(self, uid: str, pod: Object) -> Live:
         if uid not in self._live:
             mounted = self._kubelet.mounted_settings(pod)
-            known = {key: value for key, value in mounted["settings"].items() if key not in self.unknown}
-            self._live[uid] = Live(mounted["generation"], known)
+            self._live[uid] = Live(mounted["generation"], mounted["settings"])
         return self._live[uid]
 
 

@@ -39,8 +39,6 @@ class RealKubelet(Controller):
         self.directory = Path(tempfile.mkdtemp(prefix="kube-"))
         self.programs = make_programs(self.directory / "bin")
         self._pods: dict[str, Pod] = {}
-        self.missing_images: set[str] = set()
-        """Images that cannot be pulled."""
         self.failures: list[BaseException] = []
         """Errors of the kubelet itself."""
 
@@ -55,11 +53,11 @@ class RealKubelet(Controller):
         for uid in [uid for uid in self._pods if uid not in there]:
             self._pods.pop(uid).abandon()
 
-    def kill(self, pod: str, container: str | None = None) -> None:
-        """Sends SIGKILL to the processes of a pod's containers, or of one."""
+    def kill(self, pod: str) -> None:
+        """Sends SIGKILL to the processes of a pod's containers."""
         for running_pod in self._pods.values():
             if running_pod.name == pod:
-                running_pod.kill(container)
+                running_pod.kill()
 
     def pids(self, pod: str) -> list[int]:
         return [pid for each in self._pods.values() if each.name == pod for pid in each.pids()]
@@ -110,9 +108,9 @@ class Pod:
         """Kills the processes of a pod that was removed from the API."""
         self.task.cancel()
 
-    def kill(self, container: str | None) -> None:
+    def kill(self) -> None:
         for each in self._containers:
-            if container in (None, each.name) and each.process:
+            if each.process:
                 each.process.kill()
 
     def pids(self) -> list[int]:
@@ -129,16 +127,9 @@ class Pod:
         status = status_of(found, self.address, states, init, self._initialized)
         self._kubelet.set_status("pod", found, status)
 
-    def has_image(self, image: str) -> bool:
-        return image not in self._kubelet.missing_images
-
     def environment(self, container: Object) -> dict[str, str]:
         """Returns the environment of a container. Raises NotMounted."""
         found: dict[str, str] = {}
-        for source in container.get("envFrom", ()):
-            name = next(iter(source.values()))["name"]
-            content = (self.find("configmap", name) if "configMapRef" in source else None) or {}
-            found |= content.get("data", {})
         for variable in container.get("env", ()):
             value: str | None = variable.get("value", "")
             if "valueFrom" in variable:
@@ -262,10 +253,6 @@ class Container:
         return code
 
     async def _prepared(self) -> list[str]:
-        while not self._pod.has_image(self.spec["image"]):
-            self.state.state = waiting("ImagePullBackOff", f"Back-off pulling image {self.spec['image']}")
-            self._pod.report()
-            await asyncio.sleep(RETRY)
         while True:
             try:
                 self._environment = self._pod.environment(self.spec)

@@ -14,9 +14,9 @@ import msgspec
 import yaml
 from aiohttp import web
 
-from support.kube import discovery, scale, select
+from support.kube import discovery, select
 from support.kube.api import APPLY, Api, Write
-from support.kube.errors import ApiError, bad_request, expired, not_found
+from support.kube.errors import ApiError, bad_request, not_found
 from support.kube.faults import Faults
 from support.kube.kinds import Kind
 from support.kube.rights import Asked, Rights
@@ -84,15 +84,12 @@ class Server:
                     return _cut(raw)
             return await self._serve(raw, body)
         except ApiError as error:
-            headers = {} if error.retry_after is None else {"Retry-After": str(max(1, round(error.retry_after)))}
-            return web.json_response(error.status(), status=error.code, headers=headers)
+            return web.json_response(error.status(), status=error.code)
 
     async def _serve(self, raw: web.BaseRequest, body: Any) -> web.StreamResponse:
         answer = discovery.serve(self.api.kinds, raw.path) if raw.method == "GET" else None
         if answer is not None:
             return web.json_response(answer)
-        if raw.path in ("/healthz", "/readyz", "/livez"):
-            return web.Response(text="ok")
         target = self._target(raw.path)
         verb = self._verb(raw, target)
         self._authorise(verb, target)
@@ -147,11 +144,8 @@ class Server:
         if verb == "create":
             result, status = self.api.create(kind, namespace, _object(body), write), 201
         elif verb == "delete":
-            options = {**(body if isinstance(body, dict) else {}), **_options(query)}
-            deleted = self.api.delete(kind, namespace, name, options)
+            deleted = self.api.delete(kind, namespace, name, body if isinstance(body, dict) else {})
             result = deleted if self.api.store.get(kind, namespace, name) else _success(kind, deleted)
-        elif target.subresource == "scale":
-            result = self._scale(verb, target, body, write)
         elif target.subresource == "log":
             return web.Response(text=self._log(name, query))
         elif verb == "get":
@@ -163,9 +157,7 @@ class Server:
             result, created = self.api.patch(kind, namespace, name, body, form, write, target.subresource)
             status = 201 if created else 200
         result = _in_version(result, target)
-        return _json(
-            _partial(result) if "PartialObjectMetadata" in raw.headers.get("Accept", "") else result, write, status
-        )
+        return _json(result, write, status)
 
     def _log(self, pod: str, query: Any) -> str:
         lines = self.read_log(pod).splitlines(keepends=True)
@@ -183,24 +175,12 @@ class Server:
             before_create=lambda: self._authorise("create", target),
         )
 
-    def _scale(self, verb: str, target: Target, body: Any, write: Write) -> dict[str, Any]:
-        kind = target.kind
-        obj = self.api.get(kind, target.namespace, target.name)
-        if verb == "patch":
-            body = {**scale.read(kind, obj), "spec": {**scale.read(kind, obj)["spec"], **_object(body).get("spec", {})}}
-            body["metadata"] = {**_object(body).get("metadata", {}), "resourceVersion": ""}
-        if verb != "get":
-            obj = self.api.set_scale(kind, obj, _object(body), write)
-        return scale.read(kind, obj)
-
     def _list(self, kind: Kind, namespace: str | None, query: dict[str, str], raw: web.BaseRequest) -> dict[str, Any]:
-        test = select.by_query(query.get("labelSelector", ""), query.get("fieldSelector", ""))
+        test = select.by_query(query.get("labelSelector", ""))
         found = [obj for obj in self.api.store.all(kind, namespace) if test(obj)]
         version, after = self.api.store.version, ""
         if token := query.get("continue"):
             version, after = json.loads(base64.urlsafe_b64decode(token))
-            if version < self.api.store.oldest:
-                raise expired(self.api.store.oldest, version)
             found = [obj for obj in found if _place(obj) > after]
         meta: dict[str, Any] = {"resourceVersion": str(version)}
         limit = int(query.get("limit", 0))
@@ -223,10 +203,7 @@ class Server:
 
     async def _watch(self, raw: web.BaseRequest, target: Target) -> web.StreamResponse:
         query = dict(raw.query)
-        fields = query.get("fieldSelector", "")
-        if target.name:
-            fields = f"metadata.name={target.name}"
-        test = select.by_query(query.get("labelSelector", ""), fields)
+        test = select.by_query(query.get("labelSelector", ""))
         partial = "PartialObjectMetadata" in raw.headers.get("Accept", "")
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(raw)
@@ -278,13 +255,6 @@ def _object(body: Any) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise bad_request("the object provided is unrecognized")
     return body
-
-
-def _options(query: dict[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {key: query[key] for key in ("propagationPolicy", "dryRun") if key in query}
-    if "gracePeriodSeconds" in query:
-        found["gracePeriodSeconds"] = int(query["gracePeriodSeconds"])
-    return found
 
 
 def _place(obj: dict[str, Any]) -> str:

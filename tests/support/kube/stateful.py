@@ -81,23 +81,7 @@ class StatefulSets(Controller):
         pod = pod_from(template, obj, labels | {"apps.kubernetes.io/pod-index": str(number)})
         pod["metadata"]["name"] = name
         pod["spec"] |= {"hostname": name, "subdomain": obj["spec"].get("serviceName", "")}
-        for claim in obj["spec"].get("volumeClaimTemplates", ()):
-            self._add_claim(obj, claim, name)
-            source = {"claimName": f"{claim['metadata']['name']}-{name}"}
-            others = [
-                volume for volume in pod["spec"].get("volumes", ()) if volume["name"] != claim["metadata"]["name"]
-            ]
-            volume = {"name": claim["metadata"]["name"], "persistentVolumeClaim": source}
-            pod["spec"]["volumes"] = [*others, volume]
         self.create("pod", meta["namespace"], pod)
-
-    def _add_claim(self, obj: Object, claim: Object, pod: str) -> None:
-        name = f"{claim['metadata']['name']}-{pod}"
-        if self.api.store.get(self.kind("persistentvolumeclaim"), obj["metadata"]["namespace"], name) is None:
-            labels = {**claim["metadata"].get("labels", {}), **obj["spec"]["selector"].get("matchLabels", {})}
-            meta = {"name": name, "labels": labels}
-            new = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": copy(claim["spec"])}
-            self.create("persistentvolumeclaim", obj["metadata"]["namespace"], new)
 
     def _thin_out(self, obj: Object, pods: dict[str, Object], by_number: dict[int, Object | None]) -> bool:
         """Deletes surplus pods from the highest ordinal; returns False to wait."""

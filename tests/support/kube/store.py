@@ -39,8 +39,6 @@ class Store:
     def __init__(self) -> None:
         self.version = 1000
         self.history: list[Change] = []
-        self.oldest = self.version
-        """Oldest version from which a watch may start."""
         self.listeners: list[Callable[[Change], None]] = []
         self._kinds: dict[tuple[str, str], dict[str, dict[str, Object]]] = {}
         """Objects by group and plural, namespace, and name."""
@@ -80,11 +78,6 @@ class Store:
         del self._of(kind)[within][name]
         self._tell(Change(self.version, kind, last, None))
         return last
-
-    def compact(self) -> None:
-        """Drops the history: a watch from an older version gets 410."""
-        self.history.clear()
-        self.oldest = self.version
 
     def _tell(self, change: Change) -> None:
         self.history.append(change)
