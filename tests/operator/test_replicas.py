@@ -91,7 +91,7 @@ async def test_another_autoscaler_is_respected(harness):
     body = {"scaleTargetRef": target, "maxReplicas": 8}
     kind = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler"}
     harness.cluster.apply({**kind, "metadata": {"name": "codecs"}, "spec": body})
-    harness.cluster.scale("statefulset", "demo-codec", 3)
+    harness.cluster.patch("statefulset", "demo-codec", {"spec": {"replicas": 3}}, manager="autoscaler")
     write_state(harness, known())
     async with harness.operator() as operator:
         await harness.wait(lambda: count(harness, "talker") == 3, "talkers are added", 120)

@@ -45,7 +45,7 @@ async def test_it_prints_the_tuners_state(cluster: KubeCluster, tune: Run) -> No
     slo = {"taskType": "CustomVoice", "requests": 80, "within": 0.96, "ttfaP95Ms": 280, "met": "True"}
     metadata = {"name": "demo-tuning", "namespace": "default"}
     data = {"tuning.json": msgspec.json.encode(state).decode()}
-    cluster.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+    cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
     outline = {"mode": "Auto", "phase": "NoData", "message": "an older one", "configMap": "demo-tuning"}
     status = {"tuning": outline, "slo": [slo]}
     cluster.patch("ttspipeline", "demo", {"status": status}, subresource="status")

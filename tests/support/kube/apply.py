@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from support.kube import fields, schemas
-from support.kube.errors import ApiError
 from support.kube.fields import Fields
 from support.kube.schemas import Node
 from support.virtual import stamp
@@ -79,33 +78,16 @@ def track_update(node: Node, manager: Manager, old: Object | None, new: Object, 
 
 
 def apply(
-    node: Node,
-    manager: Manager,
-    live: Object | None,
-    config: Object,
-    managers: Managers,
-    *,
-    force: bool,
-    drop: set[str],
+    node: Node, manager: Manager, live: Object | None, config: Object, managers: Managers
 ) -> tuple[Object, Managers]:
-    """Returns the object after an apply, before defaults, and its ownership. Raises ApiError on a conflict.
-
-    `drop` are the top-level fields that this endpoint ignores.
-    """
-    config = {key: value for key, value in config.items() if key not in drop}
+    """Returns the object after an apply with force, before defaults, and its ownership."""
     asked = fields.owned(node, config)
     merged = copy(merge(node, live or {}, config))
     last, since = managers.get(manager, (frozenset(), stamp()))
     others = {other: owned for other, (owned, _) in managers.items() if other != manager}
-    _prune(node, merged, last - asked, {**others, manager: asked})
+    _prune(node, merged, last - asked, frozenset().union(asked, *others.values()))
     changed, removed = fields.compare(node, live or {}, merged)
-    conflicts = {other: owned & changed for other, owned in others.items() if owned & changed}
-    if conflicts and not force:
-        raise _conflict(conflicts)
-    after = {
-        other: (owned - conflicts.get(other, frozenset()) - removed, managers[other][1])
-        for other, owned in others.items()
-    }
+    after = {other: (owned - changed - removed, managers[other][1]) for other, owned in others.items()}
     after[manager] = (asked, since if asked == last else stamp())
     return merged, after
 
@@ -142,26 +124,8 @@ def _interleave(before: dict[str, Any], after: dict[str, Any]) -> list[Any]:
     return result + [after[key] for key in waiting]
 
 
-def _prune(node: Node, merged: Object, removed: Fields, owners: dict[Manager, Fields]) -> None:
-    """Removes fields that the manager no longer applies and nobody else owns."""
-    held = frozenset().union(*owners.values())
+def _prune(node: Node, merged: Object, removed: Fields, held: Fields) -> None:
+    """Removes fields that the manager no longer applies and nobody holds."""
     parents = {path[:depth] for path in held for depth in range(1, len(path))}
-    removable = sorted(path for path in removed if path not in held and path not in parents)
-    for path in removable:
+    for path in sorted(removed - held - parents):
         fields.remove(node, merged, path)
-
-
-def _conflict(conflicts: dict[Manager, Fields]) -> ApiError:
-    causes = [
-        {
-            "reason": "FieldManagerConflict",
-            "message": f'conflict with "{manager.name}"'
-            + ("" if manager.operation == "Apply" else " using " + manager.api_version),
-            "field": fields.dotted(path),
-        }
-        for manager, paths in conflicts.items()
-        for path in sorted(paths)
-    ]
-    detail = "; ".join(f"{cause['message']}: {cause['field']}" for cause in causes)
-    plural = "" if len(causes) == 1 else "s"
-    return ApiError(409, "Conflict", f"Apply failed with {len(causes)} conflict{plural}: {detail}", {"causes": causes})

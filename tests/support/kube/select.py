@@ -18,9 +18,3 @@ def by_query(labels: str) -> Test:
         return all(name in found and (not equals or found[name] == value) for name, equals, value in parts)
 
     return test
-
-
-def by_labels(selector: Object, obj: Object) -> bool:
-    """Returns whether a LabelSelector without expressions matches labels; an absent one matches nothing."""
-    labels: dict[str, str] = obj["metadata"].get("labels", {})
-    return bool(selector.get("matchLabels", {}).items() <= labels.items())

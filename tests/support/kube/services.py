@@ -7,7 +7,7 @@ import contextlib
 import itertools
 
 from support.kube.api import Api
-from support.kube.controllers import Controller
+from support.kube.controllers import Controller, is_going, is_ready
 from support.kube.probes import port_number
 from support.kube.store import Object
 
@@ -80,14 +80,16 @@ class ServiceProxy(Controller):
 
     def _choose(self, namespace: str, name: str, port: int) -> tuple[str, int] | None:
         service = self.api.store.get(self.kind("service"), namespace, name)
-        found = self.api.store.get(self.kind("endpointslice"), namespace, f"{name}-slice")
-        ready = [endpoint for endpoint in (found or {}).get("endpoints", ()) if endpoint["conditions"]["ready"]]
-        if not ready or service is None:
+        if service is None:
             return None
-        endpoint = ready[next(self._turn) % len(ready)]
-        pod = self.api.store.get(self.kind("pod"), namespace, endpoint["targetRef"]["name"])
+        wanted = service["spec"]["selector"].items()
+        pods = [pod for pod in self.all("pod", namespace) if wanted <= pod["metadata"]["labels"].items()]
+        ready = [pod for pod in pods if is_ready(pod) and not is_going(pod)]
+        if not ready:
+            return None
+        pod = ready[next(self._turn) % len(ready)]
         target = next(each["targetPort"] for each in service["spec"]["ports"] if each["port"] == port)
-        return (endpoint["addresses"][0], _number(pod, target)) if pod else None
+        return pod["status"]["podIP"], _number(pod, target)
 
 
 def _number(pod: Object, port: int | str) -> int:
