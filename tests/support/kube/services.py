@@ -8,7 +8,6 @@ import itertools
 
 from support.kube.api import Api
 from support.kube.controllers import Controller, is_going, is_ready
-from support.kube.probes import port_number
 from support.kube.store import Object
 
 
@@ -92,11 +91,10 @@ class ServiceProxy(Controller):
         return pod["status"]["podIP"], _number(pod, target)
 
 
-def _number(pod: Object, port: int | str) -> int:
-    for container in pod["spec"]["containers"]:
-        with contextlib.suppress(StopIteration):
-            return port_number(container, port)
-    raise LookupError(port)
+def _number(pod: Object, port: str) -> int:
+    """Returns the number of a named port."""
+    ports = (each for container in pod["spec"]["containers"] for each in container["ports"])
+    return next(int(each["containerPort"]) for each in ports if each["name"] == port)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
