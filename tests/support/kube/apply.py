@@ -101,27 +101,18 @@ def merge(node: Node, live: Any, config: Any) -> Any:
             merged[key] = merge(schemas.child(node, key), live[key], value) if key in live else value
         return merged
     if shape == "set" and isinstance(live, list):
-        return _interleave({fields.member(v): v for v in live}, {fields.member(v): v for v in config})
+        return _joined({fields.member(v): v for v in live}, {fields.member(v): v for v in config})
     if shape == "listmap" and isinstance(live, list):
         before, after = fields.by_key(node, live), fields.by_key(node, config)
         inner = schemas.items(node)
         both = {key: merge(inner, before[key], item) if key in before else item for key, item in after.items()}
-        return _interleave(before, both)
+        return _joined(before, both)
     return config
 
 
-def _interleave(before: dict[str, Any], after: dict[str, Any]) -> list[Any]:
-    """Returns applied items in their order; live-only items keep their relative position."""
-    result: list[Any] = []
-    waiting = list(after)
-    for key, item in before.items():
-        if key not in after:
-            result.append(item)
-        elif key in waiting:
-            upto = waiting.index(key) + 1
-            result += [after[asked] for asked in waiting[:upto]]
-            waiting = waiting[upto:]
-    return result + [after[key] for key in waiting]
+def _joined(before: dict[str, Any], after: dict[str, Any]) -> list[Any]:
+    """Returns applied items in their order, and then those that are only live."""
+    return [*after.values(), *(item for key, item in before.items() if key not in after)]
 
 
 def _prune(node: Node, merged: Object, removed: Fields, held: Fields) -> None:

@@ -33,9 +33,6 @@ class Watches:
         """True keeps watches open without events, as behind a broken load balancer."""
         store.listeners.append(self._hear)
 
-    def __len__(self) -> int:
-        return len(self._open)
-
     def drop(self) -> None:
         """Ends all watches, like lost connections."""
         for watch in self._open:
