@@ -58,13 +58,8 @@ class Controller:
             self._replace(name, obj, {**copy(obj), "status": status}, "status")
 
     def _replace(self, name: str, obj: Object, new: Object, subresource: str) -> None:
-        """Updates an object; on a conflict the next sync retries."""
         meta = obj["metadata"]
-        try:
-            self.api.replace(self.kind(name), meta.get("namespace"), meta["name"], new, self.write, subresource)
-        except ApiError as error:
-            if error.code not in (404, 409):
-                raise
+        self.api.replace(self.kind(name), meta.get("namespace"), meta["name"], new, self.write, subresource)
 
 
 class Manager:
