@@ -21,6 +21,7 @@ from support.kube.volumes import value_of
 from support.virtual import stamp
 from syrinx_operator.cluster.names import CANARY_PREFIX, COMPONENT_LABEL
 from syrinx_stages.contract.settings import (
+    SETTINGS_PORT,
     TOKEN_HEADER,
     TOKEN_VARIABLE,
     CodecSettings,
@@ -141,6 +142,8 @@ class Admins:
         name = pod["metadata"]["name"]
         if request.path == "/metrics":
             return web.Response(text=self.metrics(name))
+        if not request.host.endswith(f":{SETTINGS_PORT}"):
+            return web.Response(status=404)
         if request.headers.get(TOKEN_HEADER) != token:
             return web.Response(status=401)
         if uid not in self._live:
