@@ -28,40 +28,20 @@ def missing_image(demo):
     return image(demo.parameters.stages_image)["repository"] + ":no-such-version"
 
 
-@pytest.fixture(scope="module")
-def mistyped(demo):
-    """Edits the image to one that does not exist, and back; yields what was observed meanwhile."""
+def test_an_image_that_does_not_exist_replaces_no_pod_and_fails_no_stream(demo):
     before = demo.uids()
     with Listeners(demo, text=speech.LONG) as listeners:
         listeners.wait(1)
         demo.edit({"image": missing_image(demo)})
         message = demo.wait_condition("Degraded", "ImagePullBackOff", missing_image(demo))
+        assert "check the image name" in message and "spec.imagePullSecrets" in message
+        assert "until this is fixed or the spec edited" in message
         listeners.wait(2)
-        during, is_ready = demo.uids(), demo.condition("Ready")["status"]
+        assert before.items() < demo.uids().items(), "the pods of before, and at least one that waits for its image"
+        assert demo.condition("Ready")["status"] == "True"
         demo.edit({"image": None})
         demo.wait_ready()
-    return before, during, message, is_ready, listeners
-
-
-def test_an_image_that_does_not_exist_replaces_no_pod(mistyped):
-    before, during, _, is_ready, _ = mistyped
-    assert before.items() < during.items(), "the pods of before, and at least one that waits for its image"
-    assert is_ready == "True"
-
-
-def test_an_image_that_does_not_exist_fails_no_stream(mistyped):
-    *_, listeners = mistyped
     assert not listeners.failures
-
-
-def test_the_condition_says_what_would_help(mistyped):
-    _, _, message, *_ = mistyped
-    assert "check the image name" in message and "spec.imagePullSecrets" in message
-    assert "until this is fixed or the spec edited" in message
-
-
-def test_the_former_image_ends_the_roll_out(demo, mistyped):
-    before, *_ = mistyped
     demo.wait("to have its pods of before", lambda: demo.uids() == before)
     assert demo.condition("Degraded")["status"] == "False"
 

@@ -63,17 +63,6 @@ def test_a_pod_template_that_the_api_server_refuses_is_reported(demo):
 
 
 @pytest.mark.parametrize("stage", WORKLOADS)
-def test_a_workload_has_a_scale_subresource(demo, stage):
-    path = demo.cluster.path(WORKLOADS[stage], f"{PIPELINE}-{stage}", "scale")
-
-    def has_one_replica():
-        scale = demo.cluster.call("GET", path).json()
-        return (scale["spec"]["replicas"], scale["status"]["replicas"]) == (1, 1)
-
-    demo.wait("to have one replica, once the second one of the last roll-out has ended", has_one_replica)
-
-
-@pytest.mark.parametrize("stage", WORKLOADS)
 def test_an_autoscaler_is_accepted_and_finds_its_workload(demo, stage):
     before, name = demo.uids(), f"{PIPELINE}-{stage}"
     demo.edit({stage: {"autoscaling": {"by": "Hpa", "maxReplicas": 3}}})

@@ -82,8 +82,7 @@ class Pipeline:
 
     def running(self) -> dict[str, str]:
         """Returns the UIDs of the running version's pods."""
-        pods = (pod["metadata"] for pod in self.harness.cluster.list("pod"))
-        return {pod["name"]: pod["uid"] for pod in pods if PODS.fullmatch(pod["name"])}
+        return {name: uid for name, uid in self.harness.uids().items() if PODS.fullmatch(name)}
 
     def canary(self) -> list[dict[str, Any]]:
         return [pod for pod in self.harness.cluster.list("pod") if CANARY.match(pod["metadata"]["name"])]
@@ -93,9 +92,6 @@ class Pipeline:
         name = next(name for name in self.running() if "gateway" in name)
         report = self.harness.cluster.kubelet.admins.report(name)
         return report["settings"].get("canary", {}).get("weight", 0.0)
-
-    def reasons(self) -> set[str]:
-        return {event["reason"] for event in self.harness.events()}
 
     async def phase(self, phase: str) -> None:
         await self.harness.wait(lambda: self.status.get("phase") == phase, f"the canary is {phase}")
@@ -142,7 +138,7 @@ async def test_a_good_canary_is_promoted_although_its_operator_is_killed(pipelin
         )
         assert pipeline.resource["status"]["image"] == NEW and not pipeline.canary()
         assert not pipeline.running().keys() & pipeline.before.keys() or pipeline.running() != pipeline.before
-    assert {"CanaryStarted", "CanaryStep", "CanaryPromoted", "ImageChanged"} <= pipeline.reasons()
+    assert {"CanaryStarted", "CanaryStep", "CanaryPromoted", "ImageChanged"} <= pipeline.harness.reasons()
 
 
 async def test_a_canary_and_a_pipeline_that_is_called_like_it_share_nothing(pipeline):
@@ -171,7 +167,7 @@ async def test_a_failed_canary_is_not_tried_again_before_an_edit(pipeline):
     async with pipeline.harness.operator() as operator:
         await pipeline.start(ENDLESS)
         await pipeline.rolled_back("CanaryFailed")
-        assert "it fails requests" in pipeline.status["message"] and "CanaryFailed" in pipeline.reasons()
+        assert "it fails requests" in pipeline.status["message"] and "CanaryFailed" in pipeline.harness.reasons()
         await operator.reconciled(3)
         assert not pipeline.canary()
     async with pipeline.harness.operator() as operator:
@@ -192,7 +188,7 @@ async def test_commands_are_followed_and_removed(pipeline):
         await pipeline.start(ENDLESS)
         await pipeline.forwarded()
         await pipeline.follows("revert")
-        assert "UnknownCommand" in pipeline.reasons() and pipeline.status["phase"] == "Running"
+        assert "UnknownCommand" in pipeline.harness.reasons() and pipeline.status["phase"] == "Running"
         await pipeline.follows("abort")
         await pipeline.rolled_back("CanaryAborted")
         await pipeline.follows("retry")

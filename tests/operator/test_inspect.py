@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from support.kube import KubeCluster, Rights
-from support.operator import CRD
+from support.operator import CRD, Harness
 from support.waiting import until
 from syrinx_operator.cluster.names import COMPONENT_LABEL, PIPELINE_LABEL
 
@@ -34,10 +34,6 @@ def plugin(command: Run) -> Run:
     return partial(command, "kubectl-syrinx")
 
 
-def resource(name: str) -> dict[str, Any]:
-    return {"apiVersion": "syrinx.dev/v1beta1", "kind": "TTSPipeline", "metadata": {"name": name}, "spec": {}}
-
-
 def talker(pipeline: str, script: str) -> dict[str, Any]:
     probe = {"exec": {"command": ["false"]}}
     container = {
@@ -54,23 +50,27 @@ def talker(pipeline: str, script: str) -> dict[str, Any]:
     }
 
 
-async def test_it_shows_the_only_pipeline_of_the_current_namespace(cluster: KubeCluster, plugin: Run) -> None:
+async def test_it_shows_the_only_pipeline_of_the_current_namespace(
+    cluster: KubeCluster, harness: Harness, plugin: Run
+) -> None:
     assert await plugin("status") == (
         1,
         "kubectl syrinx status: there is no TTSPipeline in namespace default; -n NAMESPACE selects another one\n",
     )
-    cluster.apply(resource("demo"))
+    harness.apply("demo")
     code, output = await plugin("status")
     assert code == 0
     assert output.startswith("demo in namespace default: the operator has not written a status")
-    cluster.apply(resource("other"))
+    harness.apply("other")
     code, output = await plugin("status")
     assert (code, output) == (1, "kubectl syrinx status: name one of the pipelines in namespace default: demo, other\n")
     assert cluster.rights is not None and cluster.rights.denied == []
 
 
-async def test_it_prints_the_log_of_the_container_that_failed(cluster: KubeCluster, plugin: Run) -> None:
-    cluster.apply(resource("demo"))
+async def test_it_prints_the_log_of_the_container_that_failed(
+    cluster: KubeCluster, harness: Harness, plugin: Run
+) -> None:
+    harness.apply("demo")
     code, output = await plugin("logs", "demo")
     assert code == 1 and "no container of demo has started" in output
     cluster.apply(talker("demo", "print('one'); print('two'); print('the model is missing'); raise SystemExit(3)"))
@@ -86,7 +86,7 @@ async def test_it_prints_the_log_of_the_container_that_failed(cluster: KubeClust
     assert "the model is missing" in output and "one" not in output.splitlines()
 
 
-async def test_what_may_not_be_read_is_named(cluster: KubeCluster, plugin: Run) -> None:
+async def test_what_may_not_be_read_is_named(plugin: Run) -> None:
     code, output = await plugin("status", "-n", "elsewhere", "demo")
     assert code == 1
     assert output.startswith("kubectl syrinx status: the API server refused the request: ") and "forbidden" in output

@@ -36,10 +36,6 @@ DEMO = {
 DEMO_RESOURCE = {"apiVersion": "syrinx.dev/v1beta1", "kind": "TTSPipeline", "metadata": {"name": "demo"}}
 
 
-def uids(harness: Harness) -> dict[str, str]:
-    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in harness.cluster.list("pod")}
-
-
 def generation(harness: Harness, stage: str) -> int | None:
     return harness.cluster.get("ttspipeline", "demo")["status"][stage].get("confirmedGeneration")
 
@@ -82,13 +78,13 @@ async def test_a_recreated_pipeline_gets_its_own_objects(harness):
     async with harness.operator():
         harness.apply()
         await harness.settled()
-        old = uids(harness)
+        old = harness.uids()
         harness.cluster.delete("ttspipeline", "demo")
         uid = harness.apply()["metadata"]["uid"]
 
         def all_new() -> bool:
             owners = {each["metadata"]["ownerReferences"][0]["uid"] for each in harness.live()}
-            return owners == {uid} and not set(old.values()) & set(uids(harness).values())
+            return owners == {uid} and not set(old.values()) & set(harness.uids().values())
 
         await harness.wait(all_new, "every object belongs to the new pipeline")
         await harness.settled()
@@ -100,7 +96,7 @@ async def test_live_settings_reach_every_replica_without_a_restart(harness):
         harness.apply(talker={"replicas": 2}, codec={"replicas": 2})
         await harness.settled()
         await harness.wait(lambda: generation(harness, "codec") == 1, "the first settings are confirmed")
-        pods = uids(harness)
+        pods = harness.uids()
         harness.apply(talker={"replicas": 2}, codec={"replicas": 2, "maxNumSeqs": 5})
         await harness.wait(lambda: generation(harness, "codec") == 2, "the codecs confirm")
         status = harness.cluster.get("ttspipeline", "demo")["status"]
@@ -112,7 +108,7 @@ async def test_live_settings_reach_every_replica_without_a_restart(harness):
         assert generation(harness, "talker") == 1
         body = json.loads(harness.cluster.get("configmap", "demo-codec")["data"]["settings.json"])
         assert (body["generation"], body["settings"]["max_num_seqs"]) == (2, 5)
-        assert uids(harness) == pods
+        assert harness.uids() == pods
 
 
 async def test_settings_can_be_sent_through_the_api_servers_pod_proxy(harness):
@@ -129,12 +125,12 @@ async def test_an_edit_rolls_out_and_removes_unplanned_objects(harness):
         harness.apply(talker={"replicas": 2, "env": [{"name": "A", "value": "1"}]})
         await harness.settled()
         assert set(harness.objects()) == DEMO | {"poddisruptionbudget/demo-talker"}
-        pods = uids(harness)
+        pods = harness.uids()
         harness.apply(talker={"replicas": 1, "env": [{"name": "A", "value": "2"}]})
-        await harness.wait(lambda: uids(harness).keys() == pods.keys() - {"demo-talker-1"}, "one talker is left")
+        await harness.wait(lambda: harness.uids().keys() == pods.keys() - {"demo-talker-1"}, "one talker is left")
         await harness.wait(lambda: set(harness.objects()) == DEMO, "its disruption budget is deleted")
-        await harness.wait(lambda: uids(harness)["demo-talker-0"] != pods["demo-talker-0"], "the talker is recreated")
-        assert uids(harness)["demo-codec-0"] == pods["demo-codec-0"]
+        await harness.wait(lambda: harness.uids()["demo-talker-0"] != pods["demo-talker-0"], "the talker is recreated")
+        assert harness.uids()["demo-codec-0"] == pods["demo-codec-0"]
 
 
 async def test_deleted_objects_are_recreated(harness):

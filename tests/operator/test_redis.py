@@ -6,10 +6,6 @@ pytestmark = pytest.mark.virtual
 THREE = [f"demo-redis-ha-{number}" for number in range(3)]
 
 
-def uids(harness):
-    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in harness.cluster.list("pod")}
-
-
 def names_of(harness, kind):
     return [each["metadata"]["name"] for each in harness.cluster.list(kind)]
 
@@ -35,7 +31,7 @@ async def until_only(harness, scheme, pods):
 
     await harness.wait(all_use_it, "all stages use the other Redis")
     await harness.wait(
-        lambda: {name for name in uids(harness) if "redis" in name} == set(pods), "the other one is gone"
+        lambda: {name for name in harness.uids() if "redis" in name} == set(pods), "the other one is gone"
     )
     await harness.settled()
 
@@ -44,10 +40,10 @@ async def test_replicas_come_and_go_as_a_roll_out(harness):
     async with harness.operator():
         harness.apply()
         await harness.settled()
-        before = uids(harness)
+        before = harness.uids()
         harness.apply(connector={"managed": True, "replicas": 3})
         await until_only(harness, "redis+sentinel", THREE)
-        assert not set(before.values()) & set(uids(harness).values())
+        assert not set(before.values()) & set(harness.uids().values())
         assert "demo-redis-ha" in names_of(harness, "poddisruptionbudget")
         for kind in ("service", "networkpolicy", "serviceaccount"):
             await harness.wait(lambda kind=kind: "demo-redis" not in names_of(harness, kind), f"its {kind} is gone")
@@ -62,11 +58,11 @@ async def test_cells_come_and_go_as_a_roll_out(harness):
     async with harness.operator():
         harness.apply(**two)
         await harness.settled()
-        before = uids(harness)
+        before = harness.uids()
         harness.apply(**two, connector={"managed": True, "cells": 2})
         await harness.settled()
         await harness.wait(lambda: harness.condition("Progressing")["reason"] == "Complete", "all stages are new")
-        after = uids(harness)
+        after = harness.uids()
         assert {name for name in before if after.get(name) == before[name]} == {"demo-redis-0"}
         assert names_of(harness, "statefulset").count("demo-redis-c1") == 1
         assert harness.condition("ConnectorReady")["message"] == "2 of 2 servers are ready, 2 of 2 cells serve"
@@ -74,7 +70,7 @@ async def test_cells_come_and_go_as_a_roll_out(harness):
         former = {uid for name, uid in after.items() if "redis" not in name}
 
         def all_are_new():
-            is_over = not former & set(uids(harness).values())
+            is_over = not former & set(harness.uids().values())
             assert is_over or "demo-redis-c1" in names_of(harness, "statefulset"), "a stage's pod may need it"
             return is_over
 
@@ -82,7 +78,7 @@ async def test_cells_come_and_go_as_a_roll_out(harness):
         for kind in ("statefulset", "service", "networkpolicy"):
             await harness.wait(lambda kind=kind: "demo-redis-c1" not in names_of(harness, kind), f"its {kind} is gone")
         await harness.settled()
-        assert uids(harness)["demo-redis-0"] == before["demo-redis-0"]
+        assert harness.uids()["demo-redis-0"] == before["demo-redis-0"]
 
 
 def downloading(harness):
@@ -98,7 +94,7 @@ async def test_another_kind_of_checkpoint_is_a_roll_out(harness):
     async with harness.operator():
         harness.apply()
         await harness.settled()
-        redis = uids(harness)["demo-redis-0"]
+        redis = harness.uids()["demo-redis-0"]
         harness.apply(model=hub)
         job = await harness.wait(lambda: names_of(harness, "job"), "a Job downloads the checkpoint")
         assert downloading(harness) == {False}, "the pods serve meanwhile"
@@ -116,4 +112,4 @@ async def test_another_kind_of_checkpoint_is_a_roll_out(harness):
         await harness.wait(none_downloads, "all stages have the bundled voice")
         await harness.wait(lambda: names_of(harness, "persistentvolumeclaim") == [], "the cache is gone")
         await harness.settled()
-        assert uids(harness)["demo-redis-0"] == redis
+        assert harness.uids()["demo-redis-0"] == redis

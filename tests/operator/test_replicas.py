@@ -10,7 +10,7 @@ from support.operator import Harness
 from support.tuning import scaled
 from support.virtual import now
 from syrinx_operator.resource.knobs import Setting
-from syrinx_operator.resource.tuning_status import CallPoint, Measured, Peak, Replicas, State, StepPoint
+from syrinx_operator.resource.tuning_status import CallPoint, Measured, Replicas, State, StepPoint
 from syrinx_stages.contract.settings import DEFAULT_RAMP
 
 pytestmark = pytest.mark.virtual
@@ -26,19 +26,17 @@ SPEC = {
 MEASURED = Measured(steps=(StepPoint(1, 100, 1.0),), calls=(CallPoint(1, 4, False, 100, 2.0),), prefills=10)
 
 
-def known(talkers: int = 1, codecs: int = 2, peaks: tuple[Peak, ...] = ()) -> Replicas:
-    """Returns what is known of replicas that serve two requests a second each."""
-    memory = scaled(now(), talkers, codecs)
+def known() -> Replicas:
+    """Returns what is known of a talker and two codecs that serve two requests a second each."""
+    memory = scaled(now(), 1, 2)
     assert memory.capacity is not None
     capacity = msgspec.structs.replace(memory.capacity, setting=ASKED, frames=float(sum(CHUNKS)))
-    stages = {stage: msgspec.structs.replace(part, peaks=peaks) for stage, part in memory.stages.items()}
+    stages = {stage: msgspec.structs.replace(part, peaks=()) for stage, part in memory.stages.items()}
     return msgspec.structs.replace(memory, capacity=capacity, stages=stages)
 
 
-def write_state(harness: Harness, replicas: Replicas, **fields) -> None:
-    state = State(phase="Watching", requested=ASKED, measured=MEASURED, replicas=replicas, **fields)
-    data = {"tuning.json": msgspec.json.encode(state).decode()}
-    harness.cluster.patch("configmap", "demo-tuning", {"data": data}, manager="syrinx-operator")
+def state() -> State:
+    return State(phase="Watching", requested=ASKED, measured=MEASURED, replicas=known())
 
 
 def count(harness: Harness, stage: str) -> int:
@@ -50,27 +48,20 @@ def counts(harness: Harness) -> tuple[int, int]:
     return count(harness, "talker"), count(harness, "codec")
 
 
-def reasons(harness: Harness) -> set[str]:
-    return {event["reason"] for event in harness.events()}
-
-
-async def started(harness: Harness, *, per_second: float = 6.0, **spec) -> Harness:
-    """Returns a ready pipeline with this many requests per codec, all served well, whose operator has stopped."""
+async def start(harness: Harness) -> None:
+    """Creates a ready pipeline with six requests per codec a second, all served well, whose operator has stopped."""
     admins = harness.cluster.kubelet.admins
-    admins.metrics = Listeners(
-        CODECS, lambda pod: admins.report(pod)["settings"], rows=0, late=0.0, per_second=per_second
-    ).metrics
-    harness.apply(**{**SPEC, **spec})
+    admins.metrics = Listeners(CODECS, lambda pod: admins.report(pod)["settings"], rows=0, late=0.0).metrics
+    harness.apply(**SPEC)
     async with harness.operator():
         await harness.settled()
         await harness.wait(lambda: len(harness.cluster.list("pod", "syrinx.dev/component=codec")) == 2, "two codecs")
         await harness.wait(lambda: harness.condition("AutoscalingReady")["reason"] == "NoData", "nothing is known")
-    return harness
 
 
 async def test_replicas_are_added_for_the_load_and_the_maximum_limits(harness):
-    await started(harness)
-    write_state(harness, known())
+    await start(harness)
+    harness.write_state(state())
     async with harness.operator() as operator:
         await harness.wait(lambda: counts(harness) == (3, 4), "as many as there may be", 120)
         await operator.kill()
@@ -81,18 +72,18 @@ async def test_replicas_are_added_for_the_load_and_the_maximum_limits(harness):
     message = harness.condition("AutoscalingReady")["message"]
     assert "maxReplicas is 3" in message and "maxReplicas is 4" in message
     assert counts(harness) == (3, 4)
-    assert {"ScaledUp", "MaxReplicas"} <= reasons(harness)
+    assert {"ScaledUp", "MaxReplicas"} <= harness.reasons()
     assert "2 -> 4 replicas" in harness.cluster.get("ttspipeline", "demo")["status"]["tuning"]["replicas"]
 
 
 async def test_another_autoscaler_is_respected(harness):
-    await started(harness)
+    await start(harness)
     target = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "demo-codec"}
     body = {"scaleTargetRef": target, "maxReplicas": 8}
     kind = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler"}
     harness.cluster.apply({**kind, "metadata": {"name": "codecs"}, "spec": body})
-    harness.cluster.scale("statefulset", "demo-codec", 3)
-    write_state(harness, known())
+    harness.cluster.patch("statefulset", "demo-codec", {"spec": {"replicas": 3}}, manager="autoscaler")
+    harness.write_state(state())
     async with harness.operator() as operator:
         await harness.wait(lambda: count(harness, "talker") == 3, "talkers are added", 120)
         await harness.wait(lambda: harness.condition("AutoscalingReady")["reason"] == "OtherAutoscaler", "it is said")

@@ -43,14 +43,6 @@ async def with_crd(change: Callable[[Schema, Schema], None], directory: Path) ->
         yield Harness(cluster, directory)
 
 
-def events(harness: Harness, reason: str) -> list[str]:
-    return [event["message"] for event in harness.events() if event["reason"] == reason]
-
-
-def pods(harness: Harness) -> dict[str, str]:
-    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in harness.cluster.list("pod")}
-
-
 async def test_fields_of_a_newer_crd_are_ignored_and_named_once(tmp_path):
     async with with_crd(newer, tmp_path) as harness:
         async with harness.operator(SYRINX_RESYNC_SECONDS="0.3") as operator:
@@ -63,13 +55,13 @@ async def test_fields_of_a_newer_crd_are_ignored_and_named_once(tmp_path):
             assert (found["status"], found["reason"]) == ("True", "Ignored")
             assert "spec.talker.pitch, spec.talker.sampling" in found["message"]
             harness.apply(talker={"replicas": 2, "pitch": 4})
-            await harness.wait(lambda: "demo-talker-1" in pods(harness), "edits are applied")
+            await harness.wait(lambda: "demo-talker-1" in harness.uids(), "edits are applied")
             await harness.settled()
             await harness.quiet(operator)
         async with harness.operator() as operator:
             await operator.ready()
             await harness.quiet(operator)
-        (message,) = events(harness, "UnknownFields")
+        (message,) = harness.messages("UnknownFields")
         assert "spec.talker.pitch" in message
 
 
@@ -100,11 +92,11 @@ async def test_an_upgrade_from_v1alpha1_restarts_and_recreates_nothing(harness):
         await harness.settled()
         await harness.quiet(operator)
     own_as(harness, FORMER)
-    running, objects = pods(harness), {each["metadata"]["uid"] for each in harness.live()}
+    running, objects = harness.uids(), {each["metadata"]["uid"] for each in harness.live()}
     async with harness.operator() as operator:
         await harness.wait(lambda: owner_versions(harness) == {"syrinx.dev/v1beta1"}, "they name the new version")
         await harness.quiet(operator)
-        assert pods(harness) == running
+        assert harness.uids() == running
         assert {each["metadata"]["uid"] for each in harness.live()} == objects
         assert owner_versions(harness, secrets=True) == {FORMER}, "the operator has no right to change Secrets"
         harness.cluster.delete("ttspipeline", "demo")

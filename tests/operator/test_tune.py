@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any
 
 import msgspec
 import pytest
 
 from support.kube import KubeCluster, Rights
-from support.operator import CRD
+from support.operator import CRD, Harness
 from syrinx_operator.resource.knobs import Knob, setting_of
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_operator.resource.tuning_status import State
@@ -34,18 +33,14 @@ def tune(command: Run) -> Run:
     return partial(command, "syrinx", "tune")
 
 
-def resource(name: str = "demo", **spec: object) -> dict[str, Any]:
-    return {"apiVersion": "syrinx.dev/v1beta1", "kind": "TTSPipeline", "metadata": {"name": name}, "spec": spec}
-
-
-async def test_it_prints_the_tuners_state(cluster: KubeCluster, tune: Run) -> None:
-    cluster.apply(resource(slo={"ttfa": [{"taskType": "CustomVoice", "ttfaP95Ms": 300}]}))
+async def test_it_prints_the_tuners_state(cluster: KubeCluster, harness: Harness, tune: Run) -> None:
+    harness.apply(slo={"ttfa": [{"taskType": "CustomVoice", "ttfaP95Ms": 300}]})
     chosen = setting_of(default_pipeline().spec).with_value(Knob.TALKER_ROWS, 16)
     state = State(mode="Auto", phase="Watching", message="99.8% of the requests are served well", chosen=chosen)
     slo = {"taskType": "CustomVoice", "requests": 80, "within": 0.96, "ttfaP95Ms": 280, "met": "True"}
     metadata = {"name": "demo-tuning", "namespace": "default"}
     data = {"tuning.json": msgspec.json.encode(state).decode()}
-    cluster.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+    cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
     outline = {"mode": "Auto", "phase": "NoData", "message": "an older one", "configMap": "demo-tuning"}
     status = {"tuning": outline, "slo": [slo]}
     cluster.patch("ttspipeline", "demo", {"status": status}, subresource="status")
@@ -57,9 +52,9 @@ async def test_it_prints_the_tuners_state(cluster: KubeCluster, tune: Run) -> No
     assert cluster.rights is not None and cluster.rights.denied == []
 
 
-async def test_a_missing_pipeline_is_reported(cluster: KubeCluster, tune: Run) -> None:
-    cluster.apply(resource())
-    cluster.apply(resource("off", tuning={"mode": "Off"}))
+async def test_a_missing_pipeline_is_reported(harness: Harness, tune: Run) -> None:
+    harness.apply()
+    harness.apply("off", tuning={"mode": "Off"})
     answers = await asyncio.gather(
         *(tune("-n", *each) for each in (("default", "none"), ("default", "demo"), ("default", "off"), ("x", "demo")))
     )

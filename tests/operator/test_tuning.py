@@ -47,12 +47,6 @@ def in_trial(*, counting: bool = False) -> State:
     return tuner_state(phase="Trial", trial=running)
 
 
-def write_state(harness: Harness, state: State) -> None:
-    """Writes a tuner state to its record."""
-    data = {"tuning.json": msgspec.json.encode(state).decode()}
-    harness.cluster.patch("configmap", RECORD, {"data": data}, manager="syrinx-operator")
-
-
 def recorded(harness: Harness) -> State:
     return msgspec.json.decode(harness.cluster.get("configmap", RECORD)["data"]["tuning.json"], type=State)
 
@@ -93,10 +87,6 @@ def configured(harness: Harness) -> int:
     return found
 
 
-def messages(harness: Harness, reason: str) -> list[str]:
-    return [event["message"] for event in harness.events() if event["reason"] == reason]
-
-
 @pytest.fixture
 async def pipeline(harness: Harness) -> Harness:
     """A ready pipeline whose operator has stopped."""
@@ -110,7 +100,7 @@ async def pipeline(harness: Harness) -> Harness:
 
 async def test_an_operator_continues_the_trial_of_a_killed_one(pipeline):
     harness = pipeline
-    write_state(harness, in_trial(counting=True))
+    harness.write_state(in_trial(counting=True))
     arm = f"{9 + recorded(harness).trial.period:x}"
     for _ in range(2):
         before = len(harness.cluster.kubelet.admins.puts)
@@ -142,7 +132,7 @@ def _renewed(harness: Harness, pod: str, before: int) -> bool:
 )
 async def test_an_edit_ends_a_trial_immediately(pipeline, edit, asked):
     harness = pipeline
-    write_state(harness, in_trial(counting=True))
+    harness.write_state(in_trial(counting=True))
     async with harness.operator() as operator:
         await harness.wait(lambda: rows(harness) == [32, 32], "all codecs run the candidate")
         harness.apply(**{**SPEC, **edit})
@@ -153,12 +143,12 @@ async def test_an_edit_ends_a_trial_immediately(pipeline, edit, asked):
         await harness.quiet(operator)
         assert (rows(harness, base=True), configured(harness)) == ([asked, asked], asked)
         assert [record.verdict for record in recorded(harness).history] == ["Superseded"]
-        assert len([message for message in messages(harness, "Superseded") if "trial 3" in message]) == 1
+        assert len([message for message in harness.messages("Superseded") if "trial 3" in message]) == 1
 
 
 async def test_the_chosen_setting_survives_a_lost_record(pipeline):
     harness = pipeline
-    write_state(harness, tuner_state())
+    harness.write_state(tuner_state())
     async with harness.operator() as operator:
         await harness.wait(lambda: rows(harness) == [16, 16], "what was chosen is in force")
         await harness.quiet(operator)
@@ -173,7 +163,7 @@ async def test_the_chosen_setting_survives_a_lost_record(pipeline):
     assert recorded(harness).chosen == CHOSEN
     assert harness.cluster.get("ttspipeline", "demo")["status"]["codec"]["settingsGeneration"] == generation
     assert len(harness.cluster.kubelet.admins.puts) == puts, "nothing but the chosen setting was ever in force"
-    (message,) = messages(harness, "TuningStateLost")
+    (message,) = harness.messages("TuningStateLost")
     assert message.startswith("ConfigMap demo-tuning is missing")
 
 
@@ -221,7 +211,7 @@ async def test_a_bad_setting_is_improved_under_load_while_the_operator_is_killed
         assert status["lastGood"]["codecMaxNumSeqs"] == 1 and status["forecast"]["best"] > status["forecast"]["current"]
         soak = recorded(harness).soak
         assert soak.was_urgent and soak.guard.expected_bad == pytest.approx(0.38, abs=0.1)
-        assert [len(messages(harness, reason)) for reason in ("PutInForce", "TrialStarted")] == [1, 0]
+        assert [len(harness.messages(reason)) for reason in ("PutInForce", "TrialStarted")] == [1, 0]
         await harness.wait(lambda: harness.condition("TuningReady")["reason"] == "Soaking", "the condition says so")
     finally:
         await operator.stop()

@@ -14,12 +14,14 @@ from typing import Any, NamedTuple, Self
 
 import httpx
 import kopf
+import msgspec
 from kubernetes.aio import client
 
 from support.kube import KubeCluster
 from support.virtual import Program, now
 from syrinx_operator.cluster.config import options
 from syrinx_operator.cluster.operator import Operator
+from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.runner import Tuner
 from syrinx_stages.runtime.clock import monotonic
 
@@ -320,8 +322,22 @@ class Harness:
         """Returns the talkers' pods."""
         return self.cluster.list("pod", "syrinx.dev/component=talker")
 
-    def events(self) -> list[dict[str, Any]]:
-        return self.cluster.list("event")
+    def uids(self) -> dict[str, str]:
+        """Returns the UIDs of all pods by name."""
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.cluster.list("pod")}
+
+    def reasons(self) -> set[str]:
+        """Returns the reasons of all Events."""
+        return {event["reason"] for event in self.cluster.list("event")}
+
+    def messages(self, reason: str) -> list[str]:
+        """Returns the messages of the Events with a reason."""
+        return [event["message"] for event in self.cluster.list("event") if event["reason"] == reason]
+
+    def write_state(self, state: State) -> None:
+        """Writes a tuner's state to the record of `demo`."""
+        data = {"tuning.json": msgspec.json.encode(state).decode()}
+        self.cluster.patch("configmap", "demo-tuning", {"data": data}, manager="syrinx-operator")
 
 
 def _stable_fields(live: dict[str, Any]) -> dict[str, Any]:

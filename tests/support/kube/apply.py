@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from support.kube import fields, schemas
-from support.kube.errors import ApiError
 from support.kube.fields import Fields
 from support.kube.schemas import Node
 from support.virtual import stamp
@@ -79,33 +78,16 @@ def track_update(node: Node, manager: Manager, old: Object | None, new: Object, 
 
 
 def apply(
-    node: Node,
-    manager: Manager,
-    live: Object | None,
-    config: Object,
-    managers: Managers,
-    *,
-    force: bool,
-    drop: set[str],
+    node: Node, manager: Manager, live: Object | None, config: Object, managers: Managers
 ) -> tuple[Object, Managers]:
-    """Returns the object after an apply, before defaults, and its ownership. Raises ApiError on a conflict.
-
-    `drop` are the top-level fields that this endpoint ignores.
-    """
-    config = {key: value for key, value in config.items() if key not in drop}
+    """Returns the object after an apply with force, before defaults, and its ownership."""
     asked = fields.owned(node, config)
     merged = copy(merge(node, live or {}, config))
     last, since = managers.get(manager, (frozenset(), stamp()))
     others = {other: owned for other, (owned, _) in managers.items() if other != manager}
-    _prune(node, merged, last - asked, {**others, manager: asked})
+    _prune(node, merged, last - asked, frozenset().union(asked, *others.values()))
     changed, removed = fields.compare(node, live or {}, merged)
-    conflicts = {other: owned & changed for other, owned in others.items() if owned & changed}
-    if conflicts and not force:
-        raise _conflict(conflicts)
-    after = {
-        other: (owned - conflicts.get(other, frozenset()) - removed, managers[other][1])
-        for other, owned in others.items()
-    }
+    after = {other: (owned - changed - removed, managers[other][1]) for other, owned in others.items()}
     after[manager] = (asked, since if asked == last else stamp())
     return merged, after
 
@@ -119,49 +101,22 @@ def merge(node: Node, live: Any, config: Any) -> Any:
             merged[key] = merge(schemas.child(node, key), live[key], value) if key in live else value
         return merged
     if shape == "set" and isinstance(live, list):
-        return _interleave({fields.member(v): v for v in live}, {fields.member(v): v for v in config})
+        return _joined({fields.member(v): v for v in live}, {fields.member(v): v for v in config})
     if shape == "listmap" and isinstance(live, list):
         before, after = fields.by_key(node, live), fields.by_key(node, config)
         inner = schemas.items(node)
         both = {key: merge(inner, before[key], item) if key in before else item for key, item in after.items()}
-        return _interleave(before, both)
+        return _joined(before, both)
     return config
 
 
-def _interleave(before: dict[str, Any], after: dict[str, Any]) -> list[Any]:
-    """Returns applied items in their order; live-only items keep their relative position."""
-    result: list[Any] = []
-    waiting = list(after)
-    for key, item in before.items():
-        if key not in after:
-            result.append(item)
-        elif key in waiting:
-            upto = waiting.index(key) + 1
-            result += [after[asked] for asked in waiting[:upto]]
-            waiting = waiting[upto:]
-    return result + [after[key] for key in waiting]
+def _joined(before: dict[str, Any], after: dict[str, Any]) -> list[Any]:
+    """Returns applied items in their order, and then those that are only live."""
+    return [*after.values(), *(item for key, item in before.items() if key not in after)]
 
 
-def _prune(node: Node, merged: Object, removed: Fields, owners: dict[Manager, Fields]) -> None:
-    """Removes fields that the manager no longer applies and nobody else owns."""
-    held = frozenset().union(*owners.values())
+def _prune(node: Node, merged: Object, removed: Fields, held: Fields) -> None:
+    """Removes fields that the manager no longer applies and nobody holds."""
     parents = {path[:depth] for path in held for depth in range(1, len(path))}
-    removable = sorted(path for path in removed if path not in held and path not in parents)
-    for path in removable:
+    for path in sorted(removed - held - parents):
         fields.remove(node, merged, path)
-
-
-def _conflict(conflicts: dict[Manager, Fields]) -> ApiError:
-    causes = [
-        {
-            "reason": "FieldManagerConflict",
-            "message": f'conflict with "{manager.name}"'
-            + ("" if manager.operation == "Apply" else " using " + manager.api_version),
-            "field": fields.dotted(path),
-        }
-        for manager, paths in conflicts.items()
-        for path in sorted(paths)
-    ]
-    detail = "; ".join(f"{cause['message']}: {cause['field']}" for cause in causes)
-    plural = "" if len(causes) == 1 else "s"
-    return ApiError(409, "Conflict", f"Apply failed with {len(causes)} conflict{plural}: {detail}", {"causes": causes})

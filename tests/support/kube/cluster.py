@@ -10,21 +10,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-import msgspec
 import yaml
 from aiohttp import web
 
 from support.kube import select
 from support.kube.api import APPLY, MERGE, Api, Write
 from support.kube.apply import copy
-from support.kube.controllers import Controller, Deployments, Manager, ReplicaSets, Services
+from support.kube.controllers import Manager
+from support.kube.deployments import Deployments
 from support.kube.errors import ApiError
 from support.kube.faults import Faults
-from support.kube.garbage import Claims, GarbageCollector, Namespaces
+from support.kube.garbage import GarbageCollector
 from support.kube.idle import IdleKubelet
 from support.kube.kinds import POD_MONITOR_CRD, Kinds
 from support.kube.networks import Addresses
-from support.kube.pods import Scheduler
 from support.kube.real import RealKubelet
 from support.kube.rights import Rights
 from support.kube.server import Request, Server
@@ -35,8 +34,6 @@ from support.kube.watch import Watches
 from syrinx_stages.runtime.clock import monotonic
 
 NAMESPACE = "default"
-_INSTALLED: dict[bytes, Object] = {}
-"""CustomResourceDefinitions as stored, by what was applied."""
 
 
 class KubeCluster:
@@ -54,42 +51,29 @@ class KubeCluster:
         rights: Rights | None = None,
         crd: Object | Path | None = None,
         pod_monitors: bool = False,
-        without: frozenset[str] = frozenset(),
     ) -> None:
         self.store = Store()
         self.addresses = Addresses()
-        self.api = Api(Kinds(without), self.store, self.addresses)
+        self.api = Api(Kinds(), self.store, self.addresses)
         self.watches = Watches(self.store)
         self.faults = Faults()
         self.rights = rights
         self.server = Server(self.api, self.watches, self.faults, rights)
-        self.scheduler = Scheduler(self.api)
         self.kubelet: Any = (RealKubelet if pods == "real" else IdleKubelet)(self.api, self.addresses)
+        self.proxy = ServiceProxy(self.api)
+        controllers = [Deployments(self.api), StatefulSets(self.api), self.kubelet, GarbageCollector(self.api)]
         if pods == "real":
             self.server.read_log = self.kubelet.logs
-        self.proxy = ServiceProxy(self.api)
-        self.controllers: list[Controller] = [
-            Namespaces(self.api),
-            Deployments(self.api),
-            ReplicaSets(self.api),
-            StatefulSets(self.api),
-            Claims(self.api),
-            Services(self.api),
-            self.scheduler,
-            self.kubelet,
-            GarbageCollector(self.api),
-            *([self.proxy] if pods == "real" else []),
-        ]
-        self.manager = Manager(self.api, self.controllers)
+            controllers.append(self.proxy)
+        self.manager = Manager(self.api, controllers)
         self._cleanup = contextlib.AsyncExitStack()
         self._crds = [_read(crd) if isinstance(crd, Path) else crd] if crd else []
         self._crds += [POD_MONITOR_CRD] if pod_monitors else []
 
     async def __aenter__(self) -> Self:
-        for name in (NAMESPACE, "kube-system"):
-            self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         for crd in self._crds:
-            self._install(crd)
+            self.apply(crd)
         runner = web.ServerRunner(web.Server(self.server), shutdown_timeout=1.0)
         await runner.setup()
         self._cleanup.push_async_callback(runner.cleanup)
@@ -99,14 +83,6 @@ class KubeCluster:
         self._running = asyncio.create_task(self.manager.run(), name="the cluster's controllers")
         self.manager.wake()
         return self
-
-    def _install(self, crd: Object) -> None:
-        """Applies a CustomResourceDefinition; stores what an earlier cluster has made of the same one."""
-        content = msgspec.json.encode(crd)
-        if content in _INSTALLED:
-            self.store.put(self.api.kinds.of(crd), copy(_INSTALLED[content]))
-        else:
-            _INSTALLED[content] = self.apply(crd)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -149,20 +125,12 @@ class KubeCluster:
         path.write_text(yaml.safe_dump(config))
         return path
 
-    def apply(
-        self, obj: Object, *, manager: str = "kubectl", namespace: str = NAMESPACE, subresource: str = ""
-    ) -> Object:
+    def apply(self, obj: Object, *, namespace: str = NAMESPACE) -> Object:
         """Server-side apply with force."""
         kind = self.api.kinds.of(obj)
         where = obj["metadata"].get("namespace", namespace) if kind.namespaced else None
-        write = Write(manager, validation="Strict", force=True)
-        applied, _ = self.api.patch(kind, where, obj["metadata"]["name"], obj, APPLY, write, subresource)
+        applied, _ = self.api.patch(kind, where, obj["metadata"]["name"], obj, APPLY, Write("kubectl", force=True))
         return copy(applied)
-
-    def create(self, obj: Object, *, manager: str = "kubectl", namespace: str = NAMESPACE) -> Object:
-        kind = self.api.kinds.of(obj)
-        where = obj["metadata"].get("namespace", namespace) if kind.namespaced else None
-        return copy(self.api.create(kind, where, obj, Write(manager, validation="Strict")))
 
     def get(self, kind: str, name: str, namespace: str = NAMESPACE) -> Object:
         """Returns an object. Raises ApiError 404."""
@@ -189,17 +157,9 @@ class KubeCluster:
         namespace: str = NAMESPACE,
     ) -> Object:
         """Applies a merge patch (RFC 7386)."""
-        write = Write(manager, validation="Strict")
-        changed, _ = self.api.patch(self.api.kinds.named(kind), namespace, name, patch, MERGE, write, subresource)
-        return copy(changed)
-
-    def scale(
-        self, kind: str, name: str, replicas: int, *, manager: str = "autoscaler", namespace: str = NAMESPACE
-    ) -> None:
-        """Sets replicas through the scale subresource, like an autoscaler."""
         found = self.api.kinds.named(kind)
-        old = self.api.get(found, namespace, name)
-        self.api.set_scale(found, old, {"spec": {"replicas": replicas}}, Write(manager))
+        changed, _ = self.api.patch(found, namespace, name, patch, MERGE, Write(manager), subresource)
+        return copy(changed)
 
     def delete(self, kind: str, name: str, namespace: str = NAMESPACE, **options: Any) -> None:
         self.api.delete(self.api.kinds.named(kind), namespace, name, options)

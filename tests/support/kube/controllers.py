@@ -1,4 +1,4 @@
-"""The built-in controllers: each compares desired and actual state and takes the next step."""
+"""What the built-in controllers share: each compares desired and actual state and takes the next step."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import math
 from typing import Any
 
 from support.kube.api import Api, Write
 from support.kube.apply import copy
 from support.kube.errors import ApiError
 from support.kube.kinds import Kind
-from support.kube.select import by_labels
 from support.kube.store import Change, Object
 from support.virtual import stamp
 
@@ -59,20 +57,9 @@ class Controller:
         if obj.get("status") != status:
             self._replace(name, obj, {**copy(obj), "status": status}, "status")
 
-    def set_spec(self, name: str, obj: Object, **fields: Any) -> None:
-        if any(obj["spec"].get(field) != value for field, value in fields.items()):
-            new = copy(obj)
-            new["spec"] |= fields
-            self._replace(name, obj, new, "")
-
     def _replace(self, name: str, obj: Object, new: Object, subresource: str) -> None:
-        """Updates an object; on a conflict the next sync retries."""
         meta = obj["metadata"]
-        try:
-            self.api.replace(self.kind(name), meta.get("namespace"), meta["name"], new, self.write, subresource)
-        except ApiError as error:
-            if error.code not in (404, 409):
-                raise
+        self.api.replace(self.kind(name), meta.get("namespace"), meta["name"], new, self.write, subresource)
 
 
 class Manager:
@@ -127,27 +114,19 @@ def owner_reference(owner: Object) -> Object:
     }
 
 
-def digest(value: Any, length: int = 10) -> str:
+def digest(value: Any) -> str:
     """Returns a hash without vowels, as Kubernetes encodes it."""
-    digits = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:length]
+    digits = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:10]
     return digits.translate(str.maketrans("ae013", "xz245"))
 
 
-def condition(obj: Object, kind: str) -> Object:
-    conditions = obj.get("status", {}).get("conditions", ())
-    return next((found for found in conditions if found["type"] == kind), {})
-
-
 def is_ready(pod: Object) -> bool:
-    return condition(pod, "Ready").get("status") == "True"
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any((found["type"], found["status"]) == ("Ready", "True") for found in conditions)
 
 
 def is_going(obj: Object) -> bool:
     return "deletionTimestamp" in obj["metadata"]
-
-
-def is_over(pod: Object) -> bool:
-    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
 def set_condition(conditions: list[Object], kind: str, holds: bool, reason: str, message: str = "") -> None:
@@ -175,186 +154,3 @@ def pod_from(template: Object, owner: Object, labels: dict[str, str]) -> Object:
         },
         "spec": copy(template["spec"]),
     }
-
-
-class ReplicaSets(Controller):
-    """ReplicaSets: keeps the desired number of pods."""
-
-    def sync(self) -> None:
-        for obj in self.all("replicaset"):
-            pods = [pod for pod in self.owned("pod", obj) if not is_over(pod)]
-            active = [pod for pod in pods if not is_going(pod)]
-            if not is_going(obj):
-                self._adjust(obj, active)
-            ready = sum(is_ready(pod) for pod in active)
-            status = {"replicas": len(active), "observedGeneration": obj["metadata"]["generation"]}
-            if active:
-                status |= {"fullyLabeledReplicas": len(active)}
-            self.set_status("replicaset", obj, status | _positive(readyReplicas=ready, availableReplicas=ready))
-
-    def _adjust(self, obj: Object, active: list[Object]) -> None:
-        meta, missing = obj["metadata"], obj["spec"]["replicas"] - len(active)
-        for _ in range(missing):
-            pod = pod_from(obj["spec"]["template"], obj, {})
-            pod["metadata"]["generateName"] = f"{meta['name']}-"
-            self.create("pod", meta["namespace"], pod)
-        by_worth = sorted(active, key=lambda pod: (is_ready(pod), pod["status"].get("phase") == "Running"))
-        for pod in by_worth[: max(0, -missing)]:
-            self.delete("pod", pod)
-
-
-class Deployments(Controller):
-    """Deployments: rolling updates through ReplicaSets."""
-
-    def sync(self) -> None:
-        for obj in self.all("deployment"):
-            if not is_going(obj):
-                self._roll(obj)
-
-    def _roll(self, obj: Object) -> None:
-        sets = sorted(self.owned("replicaset", obj), key=_revision)
-        name = f"{obj['metadata']['name']}-{digest(obj['spec']['template'])}"
-        current = next((found for found in sets if found["metadata"]["name"] == name), None)
-        if current is None and not obj["spec"].get("paused"):
-            self._add_set(obj, name, _revision(sets[-1]) + 1 if sets else 1)
-            return
-        old = [found for found in sets if found is not current and not is_going(found)]
-        if current is not None:
-            if obj["spec"]["strategy"]["type"] == "Recreate":
-                self._recreate(obj, current, old)
-            else:
-                self._step(obj, current, old)
-        for spent in [found for found in old if not found["status"].get("replicas")][
-            : -obj["spec"]["revisionHistoryLimit"]
-        ]:
-            if spent["spec"]["replicas"] == 0:
-                self.delete("replicaset", spent)
-        self._report(obj, current, [found for found in sets if not is_going(found)])
-
-    def _add_set(self, obj: Object, name: str, revision: int) -> None:
-        meta, template = obj["metadata"], copy(obj["spec"]["template"])
-        mark = {"pod-template-hash": name.rpartition("-")[2]}
-        template["metadata"]["labels"] |= mark
-        selector = copy(obj["spec"]["selector"])
-        selector["matchLabels"] = {**selector.get("matchLabels", {}), **mark}
-        new = {
-            "apiVersion": "apps/v1",
-            "kind": "ReplicaSet",
-            "metadata": {
-                "name": name,
-                "labels": dict(template["metadata"]["labels"]),
-                "annotations": {"deployment.kubernetes.io/revision": str(revision)},
-                "ownerReferences": [owner_reference(obj)],
-            },
-            "spec": {"replicas": 0, "selector": selector, "template": template},
-        }
-        self.create("replicaset", meta["namespace"], new)
-
-    def _recreate(self, obj: Object, current: Object, old: list[Object]) -> None:
-        for found in old:
-            self.set_spec("replicaset", found, replicas=0)
-        if not any(self.owned("pod", found) for found in old):
-            self.set_spec("replicaset", current, replicas=obj["spec"]["replicas"])
-
-    def _step(self, obj: Object, current: Object, old: list[Object]) -> None:
-        wanted, limits = obj["spec"]["replicas"], obj["spec"]["strategy"]["rollingUpdate"]
-        surge, missing = _share(limits["maxSurge"], wanted, up=True), _share(limits["maxUnavailable"], wanted, up=False)
-        missing = max(missing, 1) if surge == 0 else missing
-        asked = sum(found["spec"]["replicas"] for found in (current, *old))
-        has = current["spec"]["replicas"]
-        self.set_spec("replicaset", current, replicas=min(wanted, max(has, has + wanted + surge - asked)))
-        available = sum(found["status"].get("availableReplicas", 0) for found in (current, *old))
-        unready = has - current["status"].get("availableReplicas", 0)
-        may_go = asked - (wanted - missing) - unready
-        for found in old:
-            # Unready pods are removed first; that costs no availability.
-            broken = found["spec"]["replicas"] - found["status"].get("availableReplicas", 0)
-            removed = min(broken, max(may_go, 0))
-            spare = min(
-                found["spec"]["replicas"] - removed, max(0, min(may_go - removed, available - (wanted - missing)))
-            )
-            may_go, available = may_go - removed - spare, available - spare
-            self.set_spec("replicaset", found, replicas=found["spec"]["replicas"] - removed - spare)
-
-    def _report(self, obj: Object, current: Object | None, sets: list[Object]) -> None:
-        status = obj.get("status", {})
-        wanted = obj["spec"]["replicas"]
-        total = sum(found["status"].get("replicas", 0) for found in sets)
-        ready = sum(found["status"].get("readyReplicas", 0) for found in sets)
-        updated = current["status"].get("replicas", 0) if current else 0
-        conditions = copy(status.get("conditions", []))
-        minimum = wanted - _share(
-            obj["spec"]["strategy"].get("rollingUpdate", {}).get("maxUnavailable", 0), wanted, up=False
-        )
-        enough = ready >= minimum
-        set_condition(
-            conditions, "Available", enough, "MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable"
-        )
-        done = updated == wanted == ready == total
-        set_condition(conditions, "Progressing", True, "NewReplicaSetAvailable" if done else "ReplicaSetUpdated")
-        new = {"observedGeneration": obj["metadata"]["generation"], "conditions": conditions}
-        new |= _positive(replicas=total, updatedReplicas=updated, readyReplicas=ready, availableReplicas=ready)
-        self.set_status("deployment", obj, new | _positive(unavailableReplicas=max(0, max(total, wanted) - ready)))
-
-
-class Services(Controller):
-    """Services: endpoints of ready pods, and load balancer addresses."""
-
-    def sync(self) -> None:
-        for obj in self.all("service"):
-            if obj["spec"].get("selector"):
-                self._endpoints(obj)
-            if obj["spec"]["type"] == "LoadBalancer":
-                ingress = [{"ip": obj["spec"]["clusterIP"], "ipMode": "VIP"}]
-                self.set_status("service", obj, {"loadBalancer": {"ingress": ingress}})
-
-    def _endpoints(self, obj: Object) -> None:
-        meta = obj["metadata"]
-        selector = {"matchLabels": obj["spec"]["selector"]}
-        pods = [pod for pod in self.all("pod", meta["namespace"]) if by_labels(selector, pod)]
-        endpoints = [
-            {
-                "addresses": [pod["status"]["podIP"]],
-                "conditions": {
-                    "ready": obj["spec"].get("publishNotReadyAddresses", is_ready(pod) and not is_going(pod)),
-                    "serving": is_ready(pod),
-                    "terminating": is_going(pod),
-                },
-                "targetRef": {"kind": "Pod", "name": pod["metadata"]["name"], "namespace": meta["namespace"]},
-            }
-            for pod in pods
-            if pod.get("status", {}).get("podIP") and not is_over(pod)
-        ]
-        slice_kind = self.kind("endpointslice")
-        old = self.api.store.get(slice_kind, meta["namespace"], f"{meta['name']}-slice")
-        new = {
-            "apiVersion": "discovery.k8s.io/v1",
-            "kind": "EndpointSlice",
-            "metadata": {
-                "name": f"{meta['name']}-slice",
-                "labels": {"kubernetes.io/service-name": meta["name"]},
-                "ownerReferences": [owner_reference(obj)],
-            },
-            "addressType": "IPv4",
-            "endpoints": endpoints,
-            "ports": [{"name": port.get("name", ""), "port": port["port"]} for port in obj["spec"].get("ports", ())],
-        }
-        if old is None:
-            self.create("endpointslice", meta["namespace"], new)
-        elif old.get("endpoints", []) != endpoints:
-            self._replace("endpointslice", old, {**copy(old), "endpoints": endpoints}, "")
-
-
-def _share(limit: Any, whole: int, *, up: bool) -> int:
-    if isinstance(limit, int):
-        return limit
-    part = int(limit.rstrip("%")) * whole / 100
-    return math.ceil(part) if up else math.floor(part)
-
-
-def _revision(obj: Object) -> int:
-    return int(obj["metadata"].get("annotations", {}).get("deployment.kubernetes.io/revision", 0))
-
-
-def _positive(**counts: int) -> dict[str, int]:
-    return {name: count for name, count in counts.items() if count}

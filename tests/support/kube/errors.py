@@ -8,37 +8,20 @@ from typing import Any
 class ApiError(Exception):
     """An error response (`kind: Status`) with its HTTP code."""
 
-    def __init__(
-        self,
-        code: int,
-        reason: str,
-        message: str,
-        details: dict[str, Any] | None = None,
-        retry_after: float | None = None,
-    ) -> None:
+    def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(message)
         self.code = code
         self.reason = reason
-        self.details = details or {}
-        self.retry_after = retry_after
 
     def status(self) -> dict[str, Any]:
-        body: dict[str, Any] = {
+        return {
             "kind": "Status",
             "apiVersion": "v1",
-            "metadata": {},
             "status": "Failure",
             "message": str(self),
             "code": self.code,
+            "reason": self.reason,
         }
-        if self.reason:
-            body["reason"] = self.reason
-        details = dict(self.details)
-        if self.retry_after is not None:
-            details["retryAfterSeconds"] = max(1, round(self.retry_after))
-        if details:
-            body["details"] = details
-        return body
 
 
 def bad_request(message: str) -> ApiError:
@@ -50,30 +33,14 @@ def forbidden(message: str) -> ApiError:
 
 
 def not_found(what: str, name: str) -> ApiError:
-    return ApiError(404, "NotFound", f'{what} "{name}" not found', {"name": name, "kind": what})
+    return ApiError(404, "NotFound", f'{what} "{name}" not found')
 
 
-def already_exists(what: str, name: str) -> ApiError:
-    return ApiError(409, "AlreadyExists", f'{what} "{name}" already exists', {"name": name, "kind": what})
-
-
-def conflict(what: str, name: str, why: str = "") -> ApiError:
-    why = why or "the object has been modified; please apply your changes to the latest version and try again"
-    message = f'Operation cannot be fulfilled on {what} "{name}": {why}'
-    return ApiError(409, "Conflict", message, {"name": name, "kind": what})
-
-
-def expired(oldest: int, asked: int) -> ApiError:
-    return ApiError(410, "Expired", f"too old resource version: {asked} ({oldest})")
+def conflict(what: str, name: str, why: str = "the object has been modified") -> ApiError:
+    return ApiError(409, "Conflict", f'Operation cannot be fulfilled on {what} "{name}": {why}')
 
 
 def invalid(kind: str, name: str, *causes: tuple[str, str]) -> ApiError:
     """Returns a 422 error; `causes` are (field, message) pairs."""
-    detail = [f"{field}: {message}" for field, message in causes]
-    text = detail[0] if len(detail) == 1 else f"[{', '.join(detail)}]"
-    details = {
-        "name": name,
-        "kind": kind,
-        "causes": [{"reason": "FieldValueInvalid", "message": message, "field": field} for field, message in causes],
-    }
-    return ApiError(422, "Invalid", f'{kind} "{name}" is invalid: {text}', details)
+    detail = ", ".join(f"{field}: {message}" for field, message in causes)
+    return ApiError(422, "Invalid", f'{kind} "{name}" is invalid: {detail}')

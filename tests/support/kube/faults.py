@@ -5,36 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass, field
+from http import HTTPStatus
 
 from support.kube.errors import ApiError
-
-_REASONS = {
-    400: "BadRequest",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "NotFound",
-    409: "Conflict",
-    410: "Expired",
-    422: "Invalid",
-    429: "TooManyRequests",
-    500: "InternalError",
-    502: "BadGateway",
-    503: "ServiceUnavailable",
-    504: "Timeout",
-}
 
 
 @dataclass
 class Fault:
-    """A fault for matching requests, after `skip` of them, `times` times (None: always)."""
+    """A fault for matching requests, `times` times (None: always). Without an error or a reset they hang."""
 
     method: re.Pattern[str]
     path: re.Pattern[str]
-    skip: int
     times: int | None
     error: ApiError | None = None
     reset: bool = False
-    hang: bool = False
     served: bool = False
     """Whether the request takes effect and only its response is lost."""
     hit: int = 0
@@ -50,9 +34,6 @@ class Fault:
 
     def takes(self, method: str, path: str) -> bool:
         if not (self.method.fullmatch(method) and self.path.search(path)):
-            return False
-        if self.skip > 0:
-            self.skip -= 1
             return False
         if self.times is not None and self.hit >= self.times:
             return False
@@ -72,30 +53,18 @@ class Faults:
         self.latency = 0.0
         """Delay of every response in seconds."""
 
-    def fail(
-        self,
-        code: int,
-        method: str = ".*",
-        path: str = "",
-        *,
-        times: int | None = 1,
-        skip: int = 0,
-        retry_after: float | None = None,
-        message: str = "",
-    ) -> Fault:
+    def fail(self, code: int, method: str = ".*", path: str = "", *, times: int | None = 1) -> Fault:
         """Responds with an error. `method` and `path` are regular expressions."""
-        text = message or f"{_REASONS[code]} on purpose"
-        return self._add(method, path, skip, times, error=ApiError(code, _REASONS[code], text, retry_after=retry_after))
+        reason = HTTPStatus(code).phrase.replace(" ", "")
+        return self._add(method, path, times, error=ApiError(code, reason, f"{reason} on purpose"))
 
-    def hang(self, method: str = ".*", path: str = "", *, times: int | None = 1, skip: int = 0) -> Fault:
+    def hang(self, method: str = ".*", path: str = "", *, times: int | None = 1) -> Fault:
         """Delays the response until the fault is removed."""
-        return self._add(method, path, skip, times, hang=True)
+        return self._add(method, path, times)
 
-    def reset(
-        self, method: str = ".*", path: str = "", *, times: int | None = 1, skip: int = 0, served: bool = False
-    ) -> Fault:
+    def reset(self, method: str, path: str, *, served: bool) -> Fault:
         """Closes the connection; with `served` after the request has taken effect."""
-        return self._add(method, path, skip, times, reset=True, served=served)
+        return self._add(method, path, 1, reset=True, served=served)
 
     def stop_after_writes(self, count: int) -> None:
         """Serves `count` more writes, then closes every connection until `resume`."""
@@ -131,7 +100,7 @@ class Faults:
                 self.stopped.set()
         return False
 
-    def _add(self, method: str, path: str, skip: int, times: int | None, **what: object) -> Fault:
-        fault = Fault(re.compile(method), re.compile(path), skip, times, **what)
+    def _add(self, method: str, path: str, times: int | None, **what: object) -> Fault:
+        fault = Fault(re.compile(method), re.compile(path), times, **what)
         self._faults.append(fault)
         return fault

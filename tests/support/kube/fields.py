@@ -44,13 +44,13 @@ def key_of(node: Node, item: Any) -> str:
     return "k:" + _canonical(keys)
 
 
-def by_key(node: Node, items: list[Any], path: Path = ()) -> dict[str, Any]:
+def by_key(node: Node, items: list[Any]) -> dict[str, Any]:
     """Returns a keyed list's items by path element. Raises ApiError for duplicate keys."""
     found: dict[str, Any] = {}
     for item in items:
         step = key_of(node, item)
         if step in found:
-            raise ApiError(500, "", f"{dotted(path)}: duplicate entries for key {step[2:]}")
+            raise ApiError(500, "", f"duplicate entries for key {step[2:]}")
         found[step] = item
     return found
 
@@ -59,10 +59,10 @@ def member(value: Any) -> str:
     return "v:" + _canonical(value)
 
 
-def flatten(node: Node, value: Any, path: Path = ()) -> dict[Path, Any]:
-    """Yields every field that can be owned, with its value."""
+def flatten(node: Node, value: Any) -> dict[Path, Any]:
+    """Returns every field that can be owned, with its value."""
     found: dict[Path, Any] = {}
-    _flatten(node, value, path, found)
+    _flatten(node, value, (), found)
     return found
 
 
@@ -77,7 +77,7 @@ def _flatten(node: Node, value: Any, path: Path, found: dict[Path, Any]) -> None
     elif shape == "set":
         found |= {(*path, member(content)): content for content in value}
     else:
-        for step, item in by_key(node, value, path).items():
+        for step, item in by_key(node, value).items():
             found[(*path, step)] = _ITEM
             _flatten(schemas.items(node), item, (*path, step), found)
 
@@ -153,17 +153,3 @@ def remove(node: Node, value: Any, path: Path) -> None:
                 remove(schemas.items(node), item, rest)
             else:
                 value.remove(item)
-
-
-def dotted(path: Path) -> str:
-    """Returns the path as in messages: `.spec.containers[name="x"].image`."""
-    text = ""
-    for step in path:
-        if step.startswith("f:"):
-            text += f".{step[2:]}"
-        elif step.startswith("k:"):
-            keys = ",".join(f"{name}={json.dumps(value)}" for name, value in json.loads(step[2:]).items())
-            text += f"[{keys}]"
-        else:
-            text += f"[={step[2:]}]"
-    return text

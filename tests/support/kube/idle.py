@@ -5,178 +5,116 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from support.kube.api import Api
-from support.kube.controllers import Controller, is_going, is_over
+from support.kube.controllers import Controller, is_going
 from support.kube.networks import Addresses
-from support.kube.pods import ContainerState, running, status_of, waiting
+from support.kube.pods import ContainerState, running, status_of
 from support.kube.store import Object
 from support.kube.volumes import value_of
 from support.virtual import stamp
-from syrinx_stages.contract.settings import TOKEN_HEADER, TOKEN_VARIABLE
-from syrinx_stages.runtime.clock import monotonic
+from syrinx_operator.cluster.names import CANARY_PREFIX, COMPONENT_LABEL
+from syrinx_stages.contract.settings import (
+    SETTINGS_PORT,
+    TOKEN_HEADER,
+    TOKEN_VARIABLE,
+    CodecSettings,
+    GatewaySettings,
+    TalkerSettings,
+)
+from syrinx_stages.runtime.errors import SettingsError
+from syrinx_stages.runtime.settings import LiveSettings, SettingsUpdate
+
+_SETTINGS = {"gateway": GatewaySettings, "talker": TalkerSettings, "codec": CodecSettings}
 
 
 class IdleKubelet(Controller):
-    """Makes every pod ready immediately, except those that a test holds or breaks."""
+    """Makes every pod ready immediately."""
 
     manager = "kubelet"
 
     def __init__(self, api: Api, addresses: Addresses) -> None:
         super().__init__(api)
         self._addresses = addresses
-        self._held: dict[str, str] = {}
-        self._broken: dict[str, tuple[str, str]] = {}
-        self._restarts: dict[str, int] = {}
         self.admins = Admins(self)
         self.failures: list[BaseException] = []
-
-    def hold(self, pods: str) -> None:
-        """Makes pods whose names match a regular expression run without becoming ready."""
-        self._held[pods] = "held"
-        self.sync()
-
-    def break_image(
-        self, image: str, reason: str = "ImagePullBackOff", message: str = "Back-off pulling image"
-    ) -> None:
-        """Makes containers with a matching image fail to start; those that already run keep running."""
-        self._broken[image] = (reason, message)
-        self.sync()
-
-    def release(self, what: str | None = None) -> None:
-        """Ends `hold` and `break_image` for an expression, or for all."""
-        for group in (self._held, self._broken):
-            for expression in list(group):
-                if what in (None, expression):
-                    del group[expression]
-        self.sync()
-
-    def restart(self, pod: str) -> None:
-        """Restarts a pod's containers, which drops live settings."""
-        self._restarts[pod] = self._restarts.get(pod, 0) + 1
-        self.admins.forget(pod)
-        self.sync()
 
     def sync(self) -> None:
         for pod in self.all("pod"):
             if is_going(pod):
                 self.delete("pod", pod, gracePeriodSeconds=0)
-            elif pod["spec"].get("nodeName") and not is_over(pod):
-                self._tell(pod)
+            elif "podIP" not in pod["status"]:
+                containers = [
+                    ContainerState(each["name"], each["image"], running(stamp()), ready=True, started=True)
+                    for each in pod["spec"]["containers"]
+                ]
+                self.set_status("pod", pod, status_of(pod, self._addresses.pod(), containers))
         self.admins.follow(self.all("pod"))
-
-    def _tell(self, pod: Object) -> None:
-        name, status = pod["metadata"]["name"], pod.get("status", {})
-        held = any(re.fullmatch(expression, name) for expression in self._held)
-        containers = [self._container(container, status, name, held) for container in pod["spec"]["containers"]]
-        address = status.get("podIP") or self._addresses.pod()
-        self.set_status("pod", pod, status_of(pod, address, containers, [], initialized=True))
-
-    def _container(self, container: Object, status: Object, pod: str, held: bool) -> ContainerState:
-        previous = next((old for old in status.get("containerStatuses", ()) if old["name"] == container["name"]), {})
-        restarts = self._restarts.get(pod, 0)
-        is_running = "running" in previous.get("state", {}) and previous.get("restartCount") == restarts
-        for expression, (reason, message) in self._broken.items():
-            if not is_running and re.fullmatch(expression, container["image"]):
-                return ContainerState(container["name"], container["image"], waiting(reason, message))
-        since = previous.get("state", {}).get("running", {}).get("startedAt", stamp())
-        return ContainerState(container["name"], container["image"], running(since), not held, not held, restarts)
 
     async def close(self) -> None:
         await self.admins.close()
 
     def token(self, pod: Object) -> str | None:
         """Returns the token in the environment of a stage."""
+        for variable in pod["spec"]["containers"][0].get("env", ()):
+            if variable["name"] == TOKEN_VARIABLE:
+                return value_of(partial(self._find, pod), pod, variable["valueFrom"])
+        return None
 
-        def find(kind: str, name: str) -> Object | None:
-            return self.api.store.get(self.kind(kind), pod["metadata"]["namespace"], name)
-
-        environment = {each["name"]: each for each in pod["spec"]["containers"][0].get("env", ())}
-        variable = environment.get(TOKEN_VARIABLE)
-        return value_of(find, pod, variable["valueFrom"]) if variable else None
-
-    def mounted_settings(self, pod: Object) -> dict[str, Any]:
+    def mounted_settings(self, pod: Object) -> LiveSettings[Any]:
         """Returns the settings that a stage reads at its start."""
-        for volume in pod["spec"].get("volumes", ()):
-            name = volume.get("configMap", {}).get("name", "")
-            found = self.api.store.get(self.kind("configmap"), pod["metadata"]["namespace"], name) if name else None
-            if found and "settings.json" in found.get("data", {}):
-                settings: dict[str, Any] = json.loads(found["data"]["settings.json"])
-                return settings
-        return {"generation": 0, "settings": {}}
+        names = (volume.get("configMap", {}).get("name", "") for volume in pod["spec"]["volumes"])
+        found = (self._find(pod, "configmap", name) for name in names)
+        text = next(each["data"]["settings.json"] for each in found if each and "settings.json" in each["data"])
+        stage = pod["metadata"]["labels"][COMPONENT_LABEL].removeprefix(CANARY_PREFIX)
+        content = json.loads(text)
+        return LiveSettings(msgspec.convert(content["settings"], _SETTINGS[stage]), content["generation"])
+
+    def _find(self, pod: Object, kind: str, name: str) -> Object | None:
+        return self.api.store.get(self.kind(kind), pod["metadata"]["namespace"], name)
 
 
-class Live:
-    """Live settings with overrides that expire, like a stage's."""
-
-    def __init__(self, generation: int, settings: dict[str, Any]) -> None:
-        self.generation = generation
-        self.base = settings
-        self._limited: dict[str, Any] = {}
-        self._until = 0.0
-
-    def put(self, asked: dict[str, Any]) -> str:
-        """Returns why a body is rejected; empty if it is accepted."""
-        limited = "seconds" in asked
-        if asked["generation"] < self.generation or (limited and asked["generation"] > self.generation):
-            return f"generation {asked['generation']} is not that of the base, {self.generation}"
-        if limited:
-            self._limited, self._until = asked["settings"], monotonic() + asked["seconds"]
-        else:
-            self.generation, self.base, self._until = asked["generation"], asked["settings"], 0.0
-        return ""
-
-    def report(self) -> dict[str, Any]:
-        left = self._until - monotonic()
-        report = {"generation": self.generation, "base": self.base, "settings": self.base}
-        return report if left <= 0 else report | {"settings": self.base | self._limited, "seconds": left}
+def _report(live: LiveSettings[Any]) -> dict[str, Any]:
+    settings, base = (msgspec.to_builtins(each) for each in (live.current, live.base))
+    report = {"generation": live.generation, "base": base, "settings": settings}
+    return report if live.seconds_left is None else report | {"seconds": live.seconds_left}
 
 
 class Admins:
-    """The ports of idle pods: health, metrics set by a test, and live settings; the latter with a token.
-
-    Pods that an earlier version of the operator planned have no settings port, but settings on their admin port.
-    """
+    """The ports of idle pods: health, metrics set by a test, and live settings; the latter with a token."""
 
     def __init__(self, kubelet: IdleKubelet) -> None:
         self._kubelet = kubelet
-        self._runners: dict[str, tuple[web.AppRunner, ...]] = {}
-        self._live: dict[str, Live] = {}
+        self._runners: dict[str, web.ServerRunner] = {}
+        self._live: dict[str, LiveSettings[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.deaf: set[str] = set()
-        """Pods that reject settings with status 500."""
         self.metrics: Callable[[str], str] = lambda pod: "ok\n"
         """Response to /metrics by pod name."""
         self.puts: list[tuple[str, dict[str, Any]]] = []
         """Accepted settings with the pod's name, oldest first."""
-        self.unknown: set[str] = set()
-        """Settings that the stages, of an earlier image, refuse and do not report."""
-
-    def forget(self, pod: str) -> None:
-        for uid in [uid for uid in self._live if uid.endswith(f"/{pod}")]:
-            del self._live[uid]
 
     def report(self, pod: str) -> dict[str, Any]:
         """Returns a pod's response to /settings."""
-        return next(live.report() for uid, live in self._live.items() if uid.endswith(f"/{pod}"))
+        return next(_report(live) for uid, live in self._live.items() if uid.endswith(f"/{pod}"))
 
     def follow(self, pods: list[Object]) -> None:
         """Serves the ports of exactly these pods."""
-        wanted = {f"{pod['metadata']['uid']}/{pod['metadata']['name']}": pod for pod in pods if _port(pod, "admin")}
+        wanted = {
+            f"{pod['metadata']['uid']}/{pod['metadata']['name']}": pod for pod in pods if "podIP" in pod["status"]
+        }
         for uid in self._runners.keys() - wanted.keys():
-            for runner in self._runners.pop(uid):
-                self._later(runner.cleanup())
+            self._later(self._runners.pop(uid).cleanup())
         for uid, pod in wanted.items():
             if uid not in self._runners:
-                applications = self._applications(uid, pod)
-                self._runners[uid] = tuple(web.AppRunner(application) for application in applications.values())
-                for runner, port in zip(self._runners[uid], applications, strict=True):
-                    self._later(self._start(runner, pod["status"]["podIP"], port))
+                token = self._kubelet.token(pod)
+                self._runners[uid] = web.ServerRunner(web.Server(partial(self._answer, uid, pod, token)))
+                self._later(self._start(self._runners[uid], pod))
 
     async def close(self) -> None:
         self.follow([])
@@ -195,69 +133,32 @@ class Admins:
             self._kubelet.failures.append(failure)
 
     @staticmethod
-    async def _start(runner: web.AppRunner, address: str, port: int) -> None:
+    async def _start(runner: web.ServerRunner, pod: Object) -> None:
         await runner.setup()
-        await web.TCPSite(runner, address, port).start()
+        for port in _ports(pod):
+            await web.TCPSite(runner, pod["status"]["podIP"], port).start()
 
-    def _applications(self, uid: str, pod: Object) -> dict[int, web.Application]:
-        """Returns what a pod serves, by port."""
+    async def _answer(self, uid: str, pod: Object, token: str | None, request: web.BaseRequest) -> web.Response:
         name = pod["metadata"]["name"]
-
-        async def ok(request: web.Request) -> web.Response:
-            return web.Response(text="ok\n")
-
-        async def metrics(request: web.Request) -> web.Response:
+        if request.path == "/metrics":
             return web.Response(text=self.metrics(name))
-
-        admin = web.Application()
-        admin.router.add_get("/metrics", metrics)
-        for path in ("/healthz", "/readyz"):
-            admin.router.add_get(path, ok)
-        if port := _port(pod, "settings"):
-            settings = web.Application()
-            self._add_settings(settings, "/settings/{stage}", uid, pod, self._kubelet.token(pod))
-            return {_port(pod, "admin"): admin, port: settings}
-        self._add_settings(admin, "/settings", uid, pod, None)
-        return {_port(pod, "admin"): admin}
-
-    def _add_settings(self, application: web.Application, path: str, uid: str, pod: Object, token: str | None) -> None:
-        name = pod["metadata"]["name"]
-
-        def is_authorized(request: web.Request) -> bool:
-            return request.headers.get(TOKEN_HEADER) == token
-
-        async def get(request: web.Request) -> web.Response:
-            if not is_authorized(request):
-                return web.Response(status=401)
-            return web.json_response(self._live_of(uid, pod).report())
-
-        async def put(request: web.Request) -> web.Response:
-            if not is_authorized(request):
-                return web.Response(status=401)
-            asked = await request.json()
-            if name in self.deaf:
-                return web.json_response({"error": {"message": "not now"}}, status=500)
-            if unknown := self.unknown & asked["settings"].keys():
-                return web.json_response({"error": {"message": f"unknown field {min(unknown)}"}}, status=422)
-            if refusal := self._live_of(uid, pod).put(asked):
-                return web.json_response({"error": {"message": refusal}}, status=409)
-            self.puts.append((name, asked))
-            return web.json_response(self._live_of(uid, pod).report())
-
-        application.router.add_get(path, get)
-        application.router.add_put(path, put)
-
-    def _live_of(self, uid: str, pod: Object) -> Live:
+        if not request.host.endswith(f":{SETTINGS_PORT}"):
+            return web.Response(status=404)
+        if request.headers.get(TOKEN_HEADER) != token:
+            return web.Response(status=401)
         if uid not in self._live:
-            mounted = self._kubelet.mounted_settings(pod)
-            known = {key: value for key, value in mounted["settings"].items() if key not in self.unknown}
-            self._live[uid] = Live(mounted["generation"], known)
-        return self._live[uid]
+            self._live[uid] = self._kubelet.mounted_settings(pod)
+        if request.method == "PUT":
+            asked = await request.json()
+            try:
+                self._live[uid].apply(msgspec.convert(asked, SettingsUpdate))
+            except SettingsError as error:
+                return web.json_response({"error": {"message": str(error)}}, status=error.status)
+            self.puts.append((name, asked))
+        return web.json_response(_report(self._live[uid]))
 
 
-def _port(pod: Object, name: str) -> int:
-    """Returns the number of a port of a running pod; 0 if it has none of that name."""
-    if not pod.get("status", {}).get("podIP"):
-        return 0
+def _ports(pod: Object) -> list[int]:
+    """Returns the ports for the operator of a pod that runs."""
     ports = [port for container in pod["spec"]["containers"] for port in container.get("ports", ())]
-    return next((port["containerPort"] for port in ports if port.get("name") == name), 0)
+    return [port["containerPort"] for port in ports if port.get("name") in ("admin", "settings")]

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-from typing import Any
-
-Object = dict[str, Any]
-
 
 _numbers = itertools.count()
 """Shared by all clusters of this process, so that addresses are never reused."""
@@ -17,7 +13,6 @@ class Addresses:
     """Allocates a loopback address for each pod and Service."""
 
     def __init__(self) -> None:
-        self._ports = itertools.count(30_000)
         self._services: dict[tuple[str, str], str] = {}
         # Other test processes have other networks; the workers of one run have 64 each.
         worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
@@ -36,15 +31,3 @@ class Addresses:
         if key not in self._services:
             self._services[key] = self._next(128 + self._own // 256 % 126)
         return self._services[key]
-
-    def assign(self, new: Object, old: Object | None) -> None:
-        """Sets a Service's cluster IP and node ports, in place."""
-        spec, before = new["spec"], (old or {}).get("spec", {})
-        if spec["type"] != "ExternalName":
-            address = self.service(new["metadata"]["namespace"], new["metadata"]["name"])
-            spec.setdefault("clusterIP", before.get("clusterIP", address))
-            spec.setdefault("clusterIPs", before.get("clusterIPs", [spec["clusterIP"]]))
-        had = {port.get("name"): port.get("nodePort") for port in before.get("ports", ())}
-        for port in spec.get("ports", ()):
-            if spec["type"] in ("NodePort", "LoadBalancer") and not port.get("nodePort"):
-                port["nodePort"] = had.get(port.get("name")) or next(self._ports)

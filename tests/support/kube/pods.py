@@ -1,16 +1,14 @@
-"""Pod status and scheduling."""
+"""Pod status."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from support.kube.apply import copy
-from support.kube.controllers import Controller, is_going, set_condition
+from support.kube.controllers import set_condition
 from support.kube.store import Object
 from support.virtual import stamp
 
-NODE = "node-1"
 HOST = "127.0.0.1"
 
 
@@ -54,48 +52,28 @@ def terminated(code: int, since: str) -> Object:
     return {"terminated": {"exitCode": code, "reason": reason, "startedAt": since, "finishedAt": stamp()}}
 
 
-def status_of(
-    pod: Object, address: str, containers: list[ContainerState], init: list[ContainerState], initialized: bool
-) -> Object:
-    """Returns the complete status of a scheduled pod."""
+def status_of(pod: Object, address: str, containers: list[ContainerState]) -> Object:
+    """Returns the complete status of a pod."""
     old = pod.get("status", {})
     conditions: list[Object] = copy(old.get("conditions", []))
-    ready = bool(containers) and all(container.ready for container in containers)
     unready = [container.name for container in containers if not container.ready]
-    detail = "" if ready else f"containers with unready status: {unready}"
-    set_condition(conditions, "Initialized", initialized, "" if initialized else "ContainersNotInitialized")
-    set_condition(conditions, "ContainersReady", ready, "" if ready else "ContainersNotReady", detail)
-    set_condition(conditions, "Ready", ready, "" if ready else "ContainersNotReady", detail)
+    for kind in ("PodScheduled", "Initialized"):
+        set_condition(conditions, kind, True, "")
+    for kind in ("ContainersReady", "Ready"):
+        if unready:
+            detail = f"containers with unready status: {unready}"
+            set_condition(conditions, kind, False, "ContainersNotReady", detail)
+        else:
+            set_condition(conditions, kind, True, "")
     started = any("waiting" not in container.state or container.restarts for container in containers)
-    status: dict[str, Any] = {
+    return {
         "phase": "Running" if started else "Pending",
-        "qosClass": old.get("qosClass", "Burstable"),
+        "qosClass": "Burstable",
         "conditions": conditions,
-        "hostIP": HOST,
-        "hostIPs": [{"ip": HOST}],
         "startTime": old.get("startTime", stamp()),
         "containerStatuses": [container.status() for container in containers],
+        "hostIP": HOST,
+        "hostIPs": [{"ip": HOST}],
+        "podIP": address,
+        "podIPs": [{"ip": address}],
     }
-    if init:
-        status["initContainerStatuses"] = [container.status() for container in init]
-    if address:
-        status |= {"podIP": address, "podIPs": [{"ip": address}]}
-    return status
-
-
-class Scheduler(Controller):
-    """Schedules pods to one node."""
-
-    manager = "kube-scheduler"
-
-    def sync(self) -> None:
-        for pod in self.all("pod"):
-            if not pod["spec"].get("nodeName") and not is_going(pod):
-                self._place(pod)
-
-    def _place(self, pod: Object) -> None:
-        conditions: list[Object] = copy(pod["status"].get("conditions", []))
-        self.set_spec("pod", pod, nodeName=NODE)
-        set_condition(conditions, "PodScheduled", True, "")
-        pod = self.api.get(self.kind("pod"), pod["metadata"]["namespace"], pod["metadata"]["name"])
-        self.set_status("pod", pod, {**copy(pod["status"]), "conditions": conditions})

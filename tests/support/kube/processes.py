@@ -10,16 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.kube.store import Object
 from syrinx_operator.local import die_with_parent
 from syrinx_stages.connector.server import find_redis_server
-
-_ENTRY_POINTS = {"redis": ["redis-server"], "valkey": ["redis-server"]}
-"""Entry points by image name, for containers without a command."""
-
-
-class NoCommand(Exception):
-    """The image's entry point is unknown."""
 
 
 def make_programs(directory: Path) -> Path:
@@ -36,15 +28,6 @@ def make_programs(directory: Path) -> Path:
         (directory / name).write_text(f"#!/bin/sh\n{line}\n")
         (directory / name).chmod(0o755)
     return directory
-
-
-def command_of(container: Object) -> list[str]:
-    """Returns a container's command, or the image's entry point. Raises NoCommand."""
-    image = container["image"].rpartition("/")[2].partition(":")[0].partition("@")[0]
-    command = container.get("command") or _ENTRY_POINTS.get(image)
-    if command is None:
-        raise NoCommand(f"{container['image']} is not known here, and the container has no command")
-    return [*command, *container.get("args", ())]
 
 
 class Process:

@@ -63,12 +63,9 @@ class Rights:
         if not self.allows(asked):
             self.denied.append(asked)
             where = f'in the namespace "{asked.namespace}"' if asked.namespace else "at the cluster scope"
-            name = (
-                f'{asked.resource}.{asked.group} "{asked.name}"' if asked.group else f'{asked.resource} "{asked.name}"'
-            )
             raise forbidden(
-                f'{name} is forbidden: User "operator" cannot {asked.verb} resource "{asked.resource}" '
-                f'in API group "{asked.group}" {where}'
+                f'{asked.resource} "{asked.name}" is forbidden: User "operator" cannot {asked.verb} resource '
+                f'"{asked.resource}" in API group "{asked.group}" {where}'
             )
 
     def allows(self, asked: Asked) -> bool:

@@ -28,18 +28,17 @@ _FALSES = {"hostNetwork", "hostPID", "hostIPC", "tty", "stdin", "stdinOnce", "re
 
 
 @cache
-def definitions() -> dict[str, Any]:
-    found: dict[str, Any] = published.schema_contents(
-        f"kubernetes-json-schema/v{VERSION}-local-strict/_definitions.json", VERSION
-    )
-    return found["$defs"]
+def _published() -> dict[str, Any]:
+    path = f"kubernetes-json-schema/v{VERSION}-local-strict/_definitions.json"
+    found: dict[str, Any] = published.schema_contents(path, VERSION)
+    return found
 
 
 @cache
 def _by_kind() -> dict[tuple[str, str, str], str]:
     return {
         (kind["group"], kind["version"], kind["kind"]): name
-        for name, node in definitions().items()
+        for name, node in _published()["$defs"].items()
         if isinstance(node, dict)
         for kind in node.get("x-kubernetes-group-version-kind", [])
     }
@@ -60,7 +59,7 @@ def custom(schema: dict[str, Any]) -> dict[str, Any]:
 
 def resolve(node: Node) -> Node:
     while node is not None and "$ref" in node:
-        node = definitions()[node["$ref"].removeprefix("#/$defs/")]
+        node = _published()["$defs"][node["$ref"].removeprefix("#/$defs/")]
     return node
 
 
@@ -108,7 +107,6 @@ def decode(node: Node, value: Any, path: str, unknown: list[str], *, exact: bool
             raise bad_request(f"{path}: {error}") from None
     schema = resolve(node)
     if isinstance(value, dict):
-        _expect("object", schema, path)
         result = {}
         for key, content in value.items():
             where = f"{path}.{key}".lstrip(".")
@@ -120,16 +118,9 @@ def decode(node: Node, value: Any, path: str, unknown: list[str], *, exact: bool
                     result[key] = decoded
         return result
     if isinstance(value, list):
-        _expect("array", schema, path)
         inner = items(schema)
         return [decode(inner, content, f"{path}[{index}]", unknown, exact=exact) for index, content in enumerate(value)]
     return value
-
-
-def _expect(kind: str, schema: Node, path: str) -> None:
-    wanted = (schema or {}).get("type", kind)
-    if kind not in ([wanted] if isinstance(wanted, str) else wanted):
-        raise bad_request(f"json: cannot unmarshal {kind} into field {path} of type {wanted}")
 
 
 def _known(schema: Node, key: str) -> bool:
@@ -157,7 +148,7 @@ def _omitted(schema: Node, key: str, value: Any) -> bool:
 
 @cache
 def _validator(name: str) -> jsonschema.Draft202012Validator:
-    whole = published.schema_contents(f"kubernetes-json-schema/v{VERSION}-local-strict/_definitions.json", VERSION)
+    whole = _published()
     registry: Registry = Resource.from_contents(whole) @ Registry()
     return jsonschema.Draft202012Validator({"$ref": f"{whole['$id']}#/$defs/{name}"}, registry=registry)
 
@@ -169,5 +160,4 @@ def validate(group: str, version: str, kind: str, obj: dict[str, Any]) -> None:
         for error in _validator(_by_kind()[group, version, kind]).iter_errors(obj)
     ]
     if causes:
-        titled = f"{kind}.{group}" if group else kind
-        raise invalid(titled, obj.get("metadata", {}).get("name", ""), *causes)
+        raise invalid(kind, obj["metadata"]["name"], *causes)

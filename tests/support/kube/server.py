@@ -11,16 +11,16 @@ from typing import Any
 
 import aiohttp
 import msgspec
-import yaml
 from aiohttp import web
 
-from support.kube import discovery, scale, select
-from support.kube.api import APPLY, Api, Write
-from support.kube.errors import ApiError, bad_request, expired, not_found
+from support.kube import discovery, select
+from support.kube.api import Api, Write
+from support.kube.errors import ApiError, not_found
 from support.kube.faults import Faults
 from support.kube.kinds import Kind
 from support.kube.rights import Asked, Rights
 from support.kube.watch import Watches
+from syrinx_stages.contract.settings import TOKEN_HEADER
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "GET": "get", "DELETE": "delete"}
 
@@ -64,7 +64,7 @@ class Server:
 
     async def __call__(self, raw: web.BaseRequest) -> web.StreamResponse:
         """Handles a request with faults, and with errors as `Status`."""
-        body = _parsed(await raw.read())
+        body = msgspec.json.decode(await raw.read() or b"null")
         agent = raw.headers.get("User-Agent", "")
         self.seen.append(Request(raw.method, raw.path, dict(raw.query), body, agent))
         try:
@@ -73,26 +73,22 @@ class Server:
                 return _cut(raw)
             await asyncio.sleep(self.faults.latency)
             fault = self.faults.next(raw.method, raw.path_qs)
+            if fault is not None and fault.error:
+                raise fault.error
+            if fault is not None and fault.reset:
+                if fault.served:
+                    await self._serve(raw, body)
+                return _cut(raw)
             if fault is not None:
-                if fault.hang:
-                    await fault.released.wait()
-                if fault.error:
-                    raise fault.error
-                if fault.reset:
-                    if fault.served:
-                        await self._serve(raw, body)
-                    return _cut(raw)
+                await fault.released.wait()
             return await self._serve(raw, body)
         except ApiError as error:
-            headers = {} if error.retry_after is None else {"Retry-After": str(max(1, round(error.retry_after)))}
-            return web.json_response(error.status(), status=error.code, headers=headers)
+            return web.json_response(error.status(), status=error.code)
 
     async def _serve(self, raw: web.BaseRequest, body: Any) -> web.StreamResponse:
         answer = discovery.serve(self.api.kinds, raw.path) if raw.method == "GET" else None
         if answer is not None:
             return web.json_response(answer)
-        if raw.path in ("/healthz", "/readyz", "/livez"):
-            return web.Response(text="ok")
         target = self._target(raw.path)
         verb = self._verb(raw, target)
         self._authorise(verb, target)
@@ -108,7 +104,7 @@ class Server:
             raise not_found("the server could not find the requested resource", path)
         group, version, steps = ("", steps[1], steps[2:]) if steps[0] == "api" else (steps[1], steps[2], steps[3:])
         namespace = None
-        if len(steps) > 2 and steps[0] == "namespaces" and steps[2] not in ("status", "finalize"):
+        if len(steps) > 2 and steps[0] == "namespaces":
             namespace, steps = steps[1], steps[2:]
         kind = self.api.kinds.at(group, version, steps[0]) if steps else None
         if kind is None:
@@ -141,100 +137,62 @@ class Server:
         write = self._write(raw, target)
         status = 200
         if verb == "list":
-            found = self._list(kind, namespace, query, raw)
-            items = [_in_version(each, target) for each in found["items"]]
-            return _json({**_in_version(found, target), "items": items}, write)
+            return _json(self._list(target, query))
         if verb == "create":
-            result, status = self.api.create(kind, namespace, _object(body), write), 201
+            result, status = self.api.create(kind, namespace, body, write), 201
         elif verb == "delete":
-            options = {**(body if isinstance(body, dict) else {}), **_options(query)}
-            deleted = self.api.delete(kind, namespace, name, options)
-            result = deleted if self.api.store.get(kind, namespace, name) else _success(kind, deleted)
-        elif target.subresource == "scale":
-            result = self._scale(verb, target, body, write)
+            result = self.api.delete(kind, namespace, name, body or {})
         elif target.subresource == "log":
             return web.Response(text=self._log(name, query))
         elif verb == "get":
             result = self.api.get(kind, namespace, name)
+            if "PartialObjectMetadata" in raw.headers.get("Accept", ""):
+                result = {"kind": "PartialObjectMetadata", "metadata": result["metadata"]}
         elif verb == "update":
-            result = self.api.replace(kind, namespace, name, _object(body), write, target.subresource)
+            result = self.api.replace(kind, namespace, name, body, write, target.subresource)
         else:
             form = raw.headers.get("Content-Type", "").partition(";")[0]
             result, created = self.api.patch(kind, namespace, name, body, form, write, target.subresource)
             status = 201 if created else 200
-        result = _in_version(result, target)
-        return _json(
-            _partial(result) if "PartialObjectMetadata" in raw.headers.get("Accept", "") else result, write, status
-        )
+        return _json(_in_version(result, target), status)
 
     def _log(self, pod: str, query: Any) -> str:
         lines = self.read_log(pod).splitlines(keepends=True)
         return "".join(lines[-int(query.get("tailLines", len(lines) or 1)) :])
 
     def _write(self, raw: web.BaseRequest, target: Target) -> Write:
-        query = raw.query
-        form = raw.headers.get("Content-Type", "").partition(";")[0]
-        agent = raw.headers.get("User-Agent", "unknown").partition("/")[0]
         return Write(
-            manager=query.get("fieldManager", "" if form == APPLY else agent),
-            dry_run=query.get("dryRun") == "All",
-            validation=query.get("fieldValidation", "Warn"),
-            force=query.get("force") in ("true", "1"),
+            manager=raw.query.get("fieldManager", ""),
+            dry_run=raw.query.get("dryRun") == "All",
+            force=raw.query.get("force") == "true",
             before_create=lambda: self._authorise("create", target),
         )
 
-    def _scale(self, verb: str, target: Target, body: Any, write: Write) -> dict[str, Any]:
-        kind = target.kind
-        obj = self.api.get(kind, target.namespace, target.name)
-        if verb == "patch":
-            body = {**scale.read(kind, obj), "spec": {**scale.read(kind, obj)["spec"], **_object(body).get("spec", {})}}
-            body["metadata"] = {**_object(body).get("metadata", {}), "resourceVersion": ""}
-        if verb != "get":
-            obj = self.api.set_scale(kind, obj, _object(body), write)
-        return scale.read(kind, obj)
-
-    def _list(self, kind: Kind, namespace: str | None, query: dict[str, str], raw: web.BaseRequest) -> dict[str, Any]:
-        test = select.by_query(query.get("labelSelector", ""), query.get("fieldSelector", ""))
-        found = [obj for obj in self.api.store.all(kind, namespace) if test(obj)]
+    def _list(self, target: Target, query: dict[str, str]) -> dict[str, Any]:
+        kind, test = target.kind, select.by_query(query.get("labelSelector", ""))
+        found = [obj for obj in self.api.store.all(kind, target.namespace) if test(obj)]
         version, after = self.api.store.version, ""
         if token := query.get("continue"):
             version, after = json.loads(base64.urlsafe_b64decode(token))
-            if version < self.api.store.oldest:
-                raise expired(self.api.store.oldest, version)
             found = [obj for obj in found if _place(obj) > after]
         meta: dict[str, Any] = {"resourceVersion": str(version)}
-        limit = int(query.get("limit", 0))
-        if limit and len(found) > limit:
-            meta["remainingItemCount"] = len(found) - limit
+        limit = int(query.get("limit", len(found)))
+        if len(found) > limit:
             found = found[:limit]
             meta["continue"] = base64.urlsafe_b64encode(json.dumps([version, _place(found[-1])]).encode()).decode()
-        if "PartialObjectMetadata" in raw.headers.get("Accept", ""):
-            items = [_partial(obj) for obj in found]
-            return {
-                "kind": "PartialObjectMetadataList",
-                "apiVersion": "meta.k8s.io/v1",
-                "metadata": meta,
-                "items": items,
-            }
         if kind.crd is None:
             # Like a real server: items of built-in lists have no apiVersion and kind.
             found = [{key: value for key, value in obj.items() if key not in ("kind", "apiVersion")} for obj in found]
-        return {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": meta, "items": found}
+        items = [_in_version(obj, target) for obj in found]
+        return {"kind": f"{kind.kind}List", "apiVersion": target.version, "metadata": meta, "items": items}
 
     async def _watch(self, raw: web.BaseRequest, target: Target) -> web.StreamResponse:
-        query = dict(raw.query)
-        fields = query.get("fieldSelector", "")
-        if target.name:
-            fields = f"metadata.name={target.name}"
-        test = select.by_query(query.get("labelSelector", ""), fields)
-        partial = "PartialObjectMetadata" in raw.headers.get("Accept", "")
+        test = select.by_query(raw.query.get("labelSelector", ""))
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(raw)
         try:
-            async for event in self.watches.events(target.kind, target.namespace, test, query):
+            async for event in self.watches.events(target.kind, target.namespace, test, dict(raw.query)):
                 event = {**event, "object": _in_version(event["object"], target)}
-                if partial and event["type"] != "ERROR":
-                    event = {**event, "object": _partial(event["object"])}
                 await response.write(msgspec.json.encode(event) + b"\n")
             await response.write_eof()
         except ConnectionError:
@@ -244,13 +202,10 @@ class Server:
     async def _proxy(self, raw: web.BaseRequest, target: Target) -> web.StreamResponse:
         name, _, port = target.name.partition(":")
         address = self.api.get(target.kind, target.namespace, name).get("status", {}).get("podIP")
-        if not address:
-            raise bad_request("address not allowed")
         url = f"http://{address}:{port or 80}/{target.rest}"
         if self.proxied is None:
             self.proxied = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30))
-        # The API server consumes `Authorization` itself.
-        headers = {key: value for key, value in raw.headers.items() if key.lower() not in _NOT_PROXIED}
+        headers = {TOKEN_HEADER: raw.headers.get(TOKEN_HEADER, "")}
         try:
             async with self.proxied.request(
                 raw.method, url, params=raw.query, data=await raw.read() or None, headers=headers
@@ -262,61 +217,18 @@ class Server:
             raise ApiError(503, "ServiceUnavailable", detail) from None
 
 
-_NOT_PROXIED = ("authorization", "host", "content-length", "transfer-encoding", "connection", "accept-encoding")
-
-
-def _parsed(body: bytes) -> Any:
-    if not body:
-        return None
-    try:
-        return yaml.safe_load(body) if body[:1] not in (b"{", b"[") else msgspec.json.decode(body)
-    except (msgspec.MsgspecError, yaml.YAMLError):
-        return None
-
-
-def _object(body: Any) -> dict[str, Any]:
-    if not isinstance(body, dict):
-        raise bad_request("the object provided is unrecognized")
-    return body
-
-
-def _options(query: dict[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {key: query[key] for key in ("propagationPolicy", "dryRun") if key in query}
-    if "gracePeriodSeconds" in query:
-        found["gracePeriodSeconds"] = int(query["gracePeriodSeconds"])
-    return found
-
-
 def _place(obj: dict[str, Any]) -> str:
     return f"{obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"
 
 
 def _in_version(obj: dict[str, Any], target: Target) -> dict[str, Any]:
-    """Returns a custom object, or a list of these, in the requested version."""
-    kinds = (target.kind.kind, f"{target.kind.kind}List")
-    is_custom = target.kind.crd is not None and obj.get("kind") in kinds
+    """Returns a custom object in the requested version."""
+    is_custom = target.kind.crd is not None and obj.get("kind") == target.kind.kind
     return {**obj, "apiVersion": target.version} if is_custom else obj
 
 
-def _partial(obj: dict[str, Any]) -> dict[str, Any]:
-    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
-
-
-def _success(kind: Kind, deleted: dict[str, Any]) -> dict[str, Any]:
-    details = {
-        "name": deleted["metadata"]["name"],
-        "group": kind.group,
-        "kind": kind.plural,
-        "uid": deleted["metadata"]["uid"],
-    }
-    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
-
-
-def _json(body: dict[str, Any], write: Write, status: int = 200) -> web.Response:
-    response = web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")
-    for warning in write.warnings:
-        response.headers.add("Warning", f'299 - "{warning}"')
-    return response
+def _json(body: dict[str, Any], status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")
 
 
 def _cut(raw: web.BaseRequest) -> web.Response:

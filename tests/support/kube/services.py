@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from functools import partial
 
 from support.kube.api import Api
-from support.kube.controllers import Controller
-from support.kube.probes import port_number
+from support.kube.controllers import Controller, is_going, is_ready
 from support.kube.store import Object
+
+Key = tuple[str, str, int]
+"""Namespace, name and port of a Service."""
 
 
 class ServiceProxy(Controller):
@@ -19,82 +22,56 @@ class ServiceProxy(Controller):
 
     def __init__(self, api: Api) -> None:
         super().__init__(api)
-        self._servers: dict[tuple[str, str, int], asyncio.Server | None] = {}
+        self._servers: dict[Key, asyncio.Task[None]] = {}
         self._turn = itertools.count()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def sync(self) -> None:
         wanted = {
             (obj["metadata"]["namespace"], obj["metadata"]["name"], port["port"]): obj["spec"]["clusterIP"]
             for obj in self.all("service")
-            for port in obj["spec"].get("ports", ())
-            if obj["spec"].get("clusterIP", "None") != "None"
+            for port in obj["spec"]["ports"]
+            if obj["spec"]["clusterIP"] != "None"
         }
-        for key in [key for key in self._servers if key not in wanted]:
-            if server := self._servers.pop(key):
-                server.close()
-        for key, address in wanted.items():
-            if key not in self._servers:
-                self._servers[key] = None
-                self._do(self._listen(key, address))
+        for key in self._servers.keys() - wanted.keys():
+            self._servers.pop(key).cancel()
+        for key in wanted.keys() - self._servers.keys():
+            self._servers[key] = asyncio.create_task(self._serve(key, wanted[key]))
 
     async def close(self) -> None:
-        for server in self._servers.values():
-            if server:
-                server.close()
-        for task in self._tasks:
+        for task in self._servers.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._servers.values(), return_exceptions=True)
 
-    def _do(self, work: object) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _serve(self, key: Key, address: str) -> None:
+        async with await asyncio.start_server(partial(self._connect, key), address, key[2]) as server:
+            await server.serve_forever()
 
-    async def _listen(self, key: tuple[str, str, int], address: str) -> None:
-        server = await asyncio.start_server(lambda reader, writer: self._accept(key, reader, writer), address, key[2])
-        if key in self._servers:
-            self._servers[key] = server
-        else:
-            server.close()
-
-    def _accept(self, key: tuple[str, str, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._do(self._connect(key, reader, writer))
-
-    async def _connect(
-        self, key: tuple[str, str, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        target = self._choose(*key)
-        try:
-            if target is None:
-                return
-            there_reader, there_writer = await asyncio.open_connection(*target)
+    async def _connect(self, key: Key, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, LookupError):
+            there_reader, there_writer = await asyncio.open_connection(*self._choose(*key))
             try:
                 await asyncio.gather(_copy(reader, there_writer), _copy(there_reader, writer))
             finally:
                 there_writer.transport.abort()
-        except OSError:
-            pass
-        finally:
-            writer.transport.abort()
+        writer.transport.abort()
 
-    def _choose(self, namespace: str, name: str, port: int) -> tuple[str, int] | None:
-        service = self.api.store.get(self.kind("service"), namespace, name)
-        found = self.api.store.get(self.kind("endpointslice"), namespace, f"{name}-slice")
-        ready = [endpoint for endpoint in (found or {}).get("endpoints", ()) if endpoint["conditions"]["ready"]]
-        if not ready or service is None:
-            return None
-        endpoint = ready[next(self._turn) % len(ready)]
-        pod = self.api.store.get(self.kind("pod"), namespace, endpoint["targetRef"]["name"])
-        target = next(each["targetPort"] for each in service["spec"]["ports"] if each["port"] == port)
-        return (endpoint["addresses"][0], _number(pod, target)) if pod else None
+    def _choose(self, namespace: str, name: str, port: int) -> tuple[str, int]:
+        """Returns the address of a ready pod. Raises LookupError if there is none."""
+        spec = self.api.get(self.kind("service"), namespace, name)["spec"]
+        wanted = spec["selector"].items()
+        pods = [pod for pod in self.all("pod", namespace) if wanted <= pod["metadata"]["labels"].items()]
+        ready = [pod for pod in pods if is_ready(pod) and not is_going(pod)]
+        if not ready:
+            raise LookupError("no pod is ready")
+        pod = ready[next(self._turn) % len(ready)]
+        target = next(each["targetPort"] for each in spec["ports"] if each["port"] == port)
+        return pod["status"]["podIP"], _number(pod, target)
 
 
-def _number(pod: Object, port: int | str) -> int:
-    for container in pod["spec"]["containers"]:
-        with contextlib.suppress(StopIteration):
-            return port_number(container, port)
-    raise LookupError(port)
+def _number(pod: Object, port: str) -> int:
+    """Returns the number of a named port."""
+    ports = (each for container in pod["spec"]["containers"] for each in container["ports"])
+    return next(int(each["containerPort"]) for each in ports if each["name"] == port)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from support.kube.apply import copy
-from support.kube.controllers import Controller, digest, is_going, is_over, is_ready, owner_reference, pod_from
+from support.kube.api import Api
+from support.kube.controllers import Controller, digest, is_going, is_ready, pod_from
 from support.kube.store import Object
 
 _REVISION = "controller-revision-hash"
 
 
 class StatefulSets(Controller):
-    """StatefulSets: pods NAME-0 … NAME-(n-1), updated from the highest ordinal down to the partition."""
+    """StatefulSets: pods NAME-0 … NAME-(n-1), updated from the highest ordinal down to the partition.
+
+    They are created and deleted all at once (`podManagementPolicy: Parallel`).
+    """
+
+    def __init__(self, api: Api) -> None:
+        super().__init__(api)
+        self._templates: dict[tuple[str, str], Object] = {}
+        """All templates so far, by UID and revision."""
 
     def sync(self) -> None:
         for obj in self.all("statefulset"):
@@ -20,132 +26,56 @@ class StatefulSets(Controller):
                 self._sync(obj)
 
     def _sync(self, obj: Object) -> None:
-        status = obj.get("status", {})
-        update = self._revision(obj)
-        current = status.get("currentRevision", update)
-        pods = {pod["metadata"]["name"]: pod for pod in self.owned("pod", obj)}
-        by_number = {
-            number: pods.get(f"{obj['metadata']['name']}-{number}") for number in range(obj["spec"]["replicas"])
-        }
-        if self._populate(obj, by_number, pods, current, update) and self._thin_out(obj, pods, by_number):
-            self._update(obj, by_number, update)
+        meta, spec = obj["metadata"], obj["spec"]
+        update = f"{meta['name']}-{digest(spec['template'])}"
+        self._templates[meta["uid"], update] = spec["template"]
+        current = obj.get("status", {}).get("currentRevision", update)
+        partition = spec["updateStrategy"].get("rollingUpdate", {}).get("partition", 0)
+        pods = {int(pod["metadata"]["name"].rpartition("-")[2]): pod for pod in self.owned("pod", obj)}
+        for number, pod in pods.items():
+            if number >= spec["replicas"] and not is_going(pod):
+                self.delete("pod", pod)
+        for number in range(spec["replicas"]):
+            if number not in pods:
+                self._add_pod(obj, number, current if number < partition else update)
+        self._update([pods.get(number) for number in range(partition, spec["replicas"])], update)
         self._report(obj, current, update)
 
-    def _revision(self, obj: Object) -> str:
-        """Returns the name of the current template's revision, which is stored if it is new."""
-        meta, template = obj["metadata"], obj["spec"]["template"]
-        name = f"{meta['name']}-{digest(template)}"
-        stored = self.owned("controllerrevision", obj)
-        newest = max((found["revision"] for found in stored), default=0)
-        mine = next((found for found in stored if found["metadata"]["name"] == name), None)
-        if mine is None:
-            revision: dict[str, Any] = {
-                "apiVersion": "apps/v1",
-                "kind": "ControllerRevision",
-                "metadata": {
-                    "name": name,
-                    "labels": dict(template["metadata"]["labels"]),
-                    "ownerReferences": [owner_reference(obj)],
-                },
-                "data": {"spec": {"template": copy(template)}},
-                "revision": newest + 1,
-            }
-            self.create("controllerrevision", meta["namespace"], revision)
-        elif mine["revision"] != newest:
-            self._replace("controllerrevision", mine, {**copy(mine), "revision": newest + 1}, "")
-        return name
-
-    def _populate(
-        self, obj: Object, by_number: dict[int, Object | None], pods: dict[str, Object], current: str, update: str
-    ) -> bool:
-        """Creates missing pods; returns False to wait."""
-        ordered = obj["spec"]["podManagementPolicy"] == "OrderedReady"
-        for number, pod in by_number.items():
-            if pod is not None and is_over(pod):
-                if not is_going(pod):
-                    self.delete("pod", pod)
-            elif pod is None:
-                self._add_pod(obj, number, current if number < self._partition(obj) else update)
-                if ordered:
-                    return False
-            elif ordered and (is_going(pod) or not is_ready(pod)):
-                return False
-        return True
-
     def _add_pod(self, obj: Object, number: int, revision: str) -> None:
-        meta = obj["metadata"]
-        name = f"{meta['name']}-{number}"
-        stored = self.api.store.get(self.kind("controllerrevision"), meta["namespace"], revision)
-        template = stored["data"]["spec"]["template"] if stored else obj["spec"]["template"]
+        name = f"{obj['metadata']['name']}-{number}"
         labels = {_REVISION: revision, "statefulset.kubernetes.io/pod-name": name}
+        template = self._templates[obj["metadata"]["uid"], revision]
         pod = pod_from(template, obj, labels | {"apps.kubernetes.io/pod-index": str(number)})
         pod["metadata"]["name"] = name
         pod["spec"] |= {"hostname": name, "subdomain": obj["spec"].get("serviceName", "")}
-        for claim in obj["spec"].get("volumeClaimTemplates", ()):
-            self._add_claim(obj, claim, name)
-            source = {"claimName": f"{claim['metadata']['name']}-{name}"}
-            others = [
-                volume for volume in pod["spec"].get("volumes", ()) if volume["name"] != claim["metadata"]["name"]
-            ]
-            volume = {"name": claim["metadata"]["name"], "persistentVolumeClaim": source}
-            pod["spec"]["volumes"] = [*others, volume]
-        self.create("pod", meta["namespace"], pod)
+        self.create("pod", obj["metadata"]["namespace"], pod)
 
-    def _add_claim(self, obj: Object, claim: Object, pod: str) -> None:
-        name = f"{claim['metadata']['name']}-{pod}"
-        if self.api.store.get(self.kind("persistentvolumeclaim"), obj["metadata"]["namespace"], name) is None:
-            labels = {**claim["metadata"].get("labels", {}), **obj["spec"]["selector"].get("matchLabels", {})}
-            meta = {"name": name, "labels": labels}
-            new = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": copy(claim["spec"])}
-            self.create("persistentvolumeclaim", obj["metadata"]["namespace"], new)
-
-    def _thin_out(self, obj: Object, pods: dict[str, Object], by_number: dict[int, Object | None]) -> bool:
-        """Deletes surplus pods from the highest ordinal; returns False to wait."""
-        prefix = f"{obj['metadata']['name']}-"
-        extra = [pod for name, pod in pods.items() if int(name.removeprefix(prefix)) not in by_number]
-        extra.sort(key=lambda pod: -int(pod["metadata"]["name"].removeprefix(prefix)))
-        ordered = obj["spec"]["podManagementPolicy"] == "OrderedReady"
-        for pod in extra:
-            if not is_going(pod):
-                self.delete("pod", pod)
-            if ordered:
-                return False
-        return True
-
-    def _update(self, obj: Object, by_number: dict[int, Object | None], update: str) -> None:
-        if obj["spec"]["updateStrategy"]["type"] == "OnDelete":
-            return
-        for number in sorted(by_number, reverse=True):
-            if number < self._partition(obj):
-                return
-            pod = by_number[number]
+    def _update(self, pods: list[Object | None], update: str) -> None:
+        """Deletes the last pod of another revision, once those behind it are ready."""
+        for pod in reversed(pods):
             if pod is None:
                 return
-            if pod["metadata"]["labels"].get(_REVISION) != update and not is_going(pod):
+            if pod["metadata"]["labels"][_REVISION] != update and not is_going(pod):
                 self.delete("pod", pod)
-                return
-            if is_going(pod) or not is_ready(pod):
-                return
-
-    @staticmethod
-    def _partition(obj: Object) -> int:
-        return int(obj["spec"]["updateStrategy"].get("rollingUpdate", {}).get("partition", 0))
+            elif not is_going(pod) and is_ready(pod):
+                continue
+            return
 
     def _report(self, obj: Object, current: str, update: str) -> None:
-        pods = [pod for pod in self.owned("pod", obj) if not is_over(pod)]
-        ready = [pod for pod in pods if is_ready(pod)]
+        pods = self.owned("pod", obj)
+        ready = sum(map(is_ready, pods))
         # Like the real controller: terminating pods count for no revision.
         count = {
-            revision: sum(pod["metadata"]["labels"].get(_REVISION) == revision and not is_going(pod) for pod in pods)
+            revision: sum(pod["metadata"]["labels"][_REVISION] == revision and not is_going(pod) for pod in pods)
             for revision in (current, update)
         }
-        if count[update] == len(pods) == len(ready) == obj["spec"]["replicas"]:
+        if count[update] == len(pods) == ready == obj["spec"]["replicas"]:
             current = update
-        counts = {"currentReplicas": count[current], "updatedReplicas": count[update], "readyReplicas": len(ready)}
+        counts = {"currentReplicas": count[current], "updatedReplicas": count[update], "readyReplicas": ready}
         status = {
             "observedGeneration": obj["metadata"]["generation"],
             "replicas": len(pods),
-            "availableReplicas": len(ready),
+            "availableReplicas": ready,
             "currentRevision": current,
             "updateRevision": update,
             "collisionCount": 0,

@@ -9,8 +9,6 @@ from typing import Any
 from support.kube.kinds import Kind
 
 Object = dict[str, Any]
-Key = tuple[str, str]
-"""(namespace or "", name)."""
 
 
 @dataclass(frozen=True)
@@ -29,25 +27,18 @@ class Change:
         return found
 
 
-def key(kind: Kind, namespace: str | None, name: str) -> Key:
-    return ((namespace or "") if kind.namespaced else "", name)
-
-
 class Store:
     """Stored objects are never changed in place."""
 
     def __init__(self) -> None:
         self.version = 1000
         self.history: list[Change] = []
-        self.oldest = self.version
-        """Oldest version from which a watch may start."""
         self.listeners: list[Callable[[Change], None]] = []
         self._kinds: dict[tuple[str, str], dict[str, dict[str, Object]]] = {}
         """Objects by group and plural, namespace, and name."""
 
     def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
-        within, name = key(kind, namespace, name)
-        return self._of(kind).get(within, {}).get(name)
+        return self._of(kind).get(namespace or "" if kind.namespaced else "", {}).get(name)
 
     def all(self, kind: Kind, namespace: str | None = None) -> list[Object]:
         """Yields objects sorted by namespace and name."""
@@ -65,7 +56,7 @@ class Store:
         """Stores a new version of an object; `obj` belongs to the store from now on."""
         self.version += 1
         obj["metadata"]["resourceVersion"] = str(self.version)
-        within, name = key(kind, obj["metadata"].get("namespace"), obj["metadata"]["name"])
+        within, name = obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
         objects = self._of(kind).setdefault(within, {})
         before = objects.get(name)
         objects[name] = obj
@@ -76,15 +67,10 @@ class Store:
         """Removes an object; returns its last state with the version of its removal."""
         self.version += 1
         last = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}
-        within, name = key(kind, obj["metadata"].get("namespace"), obj["metadata"]["name"])
+        within, name = obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
         del self._of(kind)[within][name]
         self._tell(Change(self.version, kind, last, None))
         return last
-
-    def compact(self) -> None:
-        """Drops the history: a watch from an older version gets 410."""
-        self.history.clear()
-        self.oldest = self.version
 
     def _tell(self, change: Change) -> None:
         self.history.append(change)

@@ -13,12 +13,8 @@ from typing import Any
 
 from support.kube.store import Object
 
-Find = Callable[[str, str], Object | None]
+Find = Callable[[str, str], Object]
 """Returns an object in the pod's namespace, by kind and name."""
-
-
-class NotMounted(Exception):
-    """An object that a volume or variable references does not exist yet."""
 
 
 class Translation:
@@ -41,7 +37,7 @@ class Translation:
         return re.sub(r"(\w+://(?:[^/@\s\"]*@)?)([a-z0-9][-a-z0-9.]*)", self._host, text)
 
     def file(self, text: str) -> str:
-        """Translates a command; a server that would listen on all addresses listens on the pod's."""
+        """Translates a file's text; a server that would listen on all addresses listens on the pod's."""
         text = self.text(text)
         with contextlib.suppress(ValueError):
             content = json.loads(text)
@@ -55,94 +51,61 @@ class Translation:
 
 def field(pod: Object, path: str) -> str:
     """Returns the value of a `fieldRef`."""
-    if match := re.fullmatch(r"metadata\.(labels|annotations)\['([^']+)'\]", path):
-        return str(pod["metadata"].get(match[1], {}).get(match[2], ""))
-    if path in ("metadata.labels", "metadata.annotations"):
-        content = pod["metadata"].get(path.partition(".")[2], {})
-        return "\n".join(f"{key}={json.dumps(value)}" for key, value in sorted(content.items()))
+    if match := re.fullmatch(r"metadata\.annotations\['([^']+)'\]", path):
+        return str(pod["metadata"]["annotations"][match[1]])
     value: Any = pod
     for step in path.split("."):
-        value = value.get(step, "") if isinstance(value, dict) else ""
+        value = value[step]
     return str(value)
 
 
-def value_of(find: Find, pod: Object, source: Object) -> str | None:
-    """Returns the value of a `valueFrom`; None if it is optional and absent. Raises NotMounted."""
+def value_of(find: Find, pod: Object, source: Object) -> str:
+    """Returns the value of a `valueFrom`."""
     if "fieldRef" in source:
         return field(pod, source["fieldRef"]["fieldPath"])
-    kind = "secret" if "secretKeyRef" in source else "configmap"
-    reference = source["secretKeyRef" if kind == "secret" else "configMapKeyRef"]
-    content = (find(kind, reference["name"]) or {}).get("data", {})
-    if reference["key"] not in content:
-        if reference.get("optional"):
-            return None
-        raise NotMounted(f'couldn\'t find key {reference["key"]} in {kind} "{reference["name"]}"')
-    value = content[reference["key"]]
-    return base64.b64decode(value).decode() if kind == "secret" else str(value)
+    reference = source["secretKeyRef"]
+    return base64.b64decode(find("secret", reference["name"])["data"][reference["key"]]).decode()
 
 
 class Volume:
     """A volume as a directory."""
 
-    def __init__(self, source: Object, directory: Path, claims: Path) -> None:
+    def __init__(self, source: Object, directory: Path) -> None:
         self._source = source
-        self._version: str | None = None
-        claim = source.get("persistentVolumeClaim", {}).get("claimName")
-        self.directory = claims / claim if claim else directory / source["name"]
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self._files: dict[str, str] = {}
+        self.directory = directory / source["name"]
+        self.directory.mkdir()
 
     def refresh(self, find: Find, pod: Object, translation: Translation) -> None:
-        """Updates the files atomically. Raises NotMounted."""
-        files = self._files(find, pod)
-        version = json.dumps({name: content.decode("latin-1") for name, content in (files or {}).items()})
-        if files is None or version == self._version:
+        """Updates the files atomically."""
+        files = {name: translation.file(content) for name, content in self._contents(find, pod).items()}
+        if files == self._files:
             return
         fresh = self.directory / f"..{len(list(self.directory.iterdir()))}"
+        fresh.mkdir()
         for name, content in files.items():
-            path = fresh / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                path.write_text(translation.file(content.decode()))
-            except UnicodeDecodeError:
-                path.write_bytes(content)
+            (fresh / name).write_text(content)
         _switch(self.directory / "..data", fresh.name)
-        for name in {Path(name).parts[0] for name in files}:
+        for name in files:
             if not (self.directory / name).is_symlink():
                 _switch(self.directory / name, f"..data/{name}")
-        self._version = version
+        self._files = files
 
-    def _files(self, find: Find, pod: Object) -> dict[str, bytes] | None:
+    def _contents(self, find: Find, pod: Object) -> dict[str, str]:
         source = self._source
         if "downwardAPI" in source:
-            items = source["downwardAPI"]["items"]
-            return {item["path"]: field(pod, item["fieldRef"]["fieldPath"]).encode() for item in items}
+            return {item["path"]: field(pod, item["fieldRef"]["fieldPath"]) for item in source["downwardAPI"]["items"]}
         if "configMap" in source:
-            return _selected(find("configmap", source["configMap"]["name"]), source["configMap"], str.encode)
+            return dict(find("configmap", source["configMap"]["name"])["data"])
         if "secret" in source:
-            return _selected(find("secret", source["secret"]["secretName"]), source["secret"], base64.b64decode)
-        if "persistentVolumeClaim" in source:
-            name = source["persistentVolumeClaim"]["claimName"]
-            if find("persistentvolumeclaim", name) is None:
-                raise NotMounted(f'persistentvolumeclaim "{name}" not found')
-        elif "emptyDir" not in source:
-            raise NotMounted(f"this kubelet has no such volume: {source}")
-        return None
-
-
-def _selected(obj: Object | None, source: Object, decode: Callable[[str], bytes]) -> dict[str, bytes]:
-    if obj is None:
-        if source.get("optional"):
-            return {}
-        raise NotMounted(f'"{source.get("name", source.get("secretName"))}" not found')
-    content = {key: decode(value) for key, value in obj.get("data", {}).items()}
-    if "items" in source:
-        return {item["path"]: content[item["key"]] for item in source["items"]}
-    return content
+            data = find("secret", source["secret"]["secretName"])["data"]
+            return {item["path"]: base64.b64decode(data[item["key"]]).decode() for item in source["secret"]["items"]}
+        assert "emptyDir" in source, f"this kubelet has no such volume: {source}"
+        return {}
 
 
 def _switch(link: Path, target: str) -> None:
     """Replaces a symbolic link atomically."""
     temporary = link.with_name(f"{link.name}.new")
-    temporary.unlink(missing_ok=True)
     os.symlink(target, temporary)
     temporary.replace(link)

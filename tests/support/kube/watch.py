@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
-from support.kube.errors import expired
 from support.kube.kinds import Kind
 from support.kube.select import Test
 from support.kube.store import Change, Object, Store
@@ -34,9 +33,6 @@ class Watches:
         """True keeps watches open without events, as behind a broken load balancer."""
         store.listeners.append(self._hear)
 
-    def __len__(self) -> int:
-        return len(self._open)
-
     def drop(self) -> None:
         """Ends all watches, like lost connections."""
         for watch in self._open:
@@ -52,37 +48,25 @@ class Watches:
     ) -> AsyncIterator[Event]:
         """Yields events until `timeoutSeconds` have passed or the watch is dropped."""
         watch = _Watch(asyncio.Queue(), kind, namespace, test)
-        since, initial = params.get("resourceVersion", ""), params.get("sendInitialEvents") == "true"
+        since = params["resourceVersion"]
         seconds = float(params.get("timeoutSeconds", 1800))
         end = asyncio.get_running_loop().call_later(seconds, watch.queue.put_nowait, _TIME_IS_OVER)
         bookmarks = params.get("allowWatchBookmarks") in ("true", "1")
         self._open.append(watch)
         try:
-            if since in ("", "0") or initial:
-                for obj in self._store.all(kind, namespace):
-                    if test(obj):
-                        yield {"type": "ADDED", "object": obj}
-                if initial and bookmarks:
-                    yield self._bookmark(kind, {"k8s.io/initial-events-end": "true"})
-            elif int(since) < self._store.oldest:
-                yield {"type": "ERROR", "object": expired(self._store.oldest, int(since)).status()}
-                return
-            else:
-                for change in [change for change in self._store.history if change.version > int(since)]:
-                    if event := _event(change, kind, namespace, test):
-                        yield event
+            for change in [change for change in self._store.history if change.version > int(since)]:
+                if event := _event(change, kind, namespace, test):
+                    yield event
             while event := await watch.queue.get():
                 yield event
             if event is _TIME_IS_OVER and bookmarks:
-                yield self._bookmark(kind, {})
+                yield self._bookmark(kind)
         finally:
             end.cancel()
             self._open.remove(watch)
 
-    def _bookmark(self, kind: Kind, annotations: dict[str, str]) -> Event:
+    def _bookmark(self, kind: Kind) -> Event:
         meta: Object = {"resourceVersion": str(self._store.version), "creationTimestamp": None}
-        if annotations:
-            meta["annotations"] = annotations
         return {"type": "BOOKMARK", "object": {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta}}
 
 
