@@ -6,7 +6,7 @@ import io
 import json
 import shutil
 import wave
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from support.http_server import serve
-from support.streams import Streams
-from support.waiting import DEADLINE
+from support.process import StageProcess
+from support.streams import Streams, redis_url
+from support.waiting import DEADLINE, until
 from syrinx_stages.connector.base import Append, Claim, Fence, Gone
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.family import FAMILY
@@ -167,9 +168,33 @@ class Gateway:
         """Sends one request and reads the whole response."""
         return await self.http.post("/v1/audio/speech", json={"input": "Hello.", **fields})
 
+    async def begin(self, script: Script, **fields: object) -> asyncio.Task[httpx.Response]:
+        """Sends a request, and returns when a codec that serves it by the script has claimed it."""
+        number, self.stages.script = len(self.stages.seen), script
+        call = asyncio.create_task(self.say(**fields))
+        await until(lambda: len(self.stages.seen) > number, "the request is claimed")
+        return call
+
+    async def without_stages(self) -> None:
+        """Returns when the gateway has seen both stages and they have left."""
+        await until(lambda: self.service.ready() is None, "both stages were seen")
+        await self.stages.leave()
+
+    async def live(self) -> None:
+        """Waits until a client has got audio of a stream."""
+        await until(lambda: self.metric("syrinx_live_streams"), "the stream is live")
+
     def metric(self, name: str, **labels: str) -> float:
         """A sample's value; 0 if it does not exist yet."""
         return self.registry.get_sample_value(name, labels) or 0.0
+
+    def requests(self, outcome: str, task_type: str = "CustomVoice") -> float:
+        """How many requests ended like that."""
+        return self.metric("syrinx_requests_total", task_type=task_type, outcome=outcome)
+
+    async def counted(self, outcome: str, number: int = 1) -> None:
+        """Waits until so many requests ended like that."""
+        await until(lambda: self.requests(outcome) == number, f"{number} is {outcome}")
 
 
 def base_checkpoint(directory: Path) -> str:
@@ -199,6 +224,24 @@ async def gateway_service(
         yield service, registry
     finally:
         await service.close()
+
+
+@contextlib.asynccontextmanager
+async def gateway_process(
+    directory: Path, environment: Mapping[str, str] | None = None, **options: object
+) -> AsyncIterator[tuple[StageProcess, Stages, httpx.AsyncClient]]:
+    """Runs a gateway as a process, which is ready, with scripted stages. `options` are those of `StageProcess`."""
+    streams = Streams()
+    own = {"REDIS_URL": redis_url(), "REDIS_PASSWORD": "", **(environment or {})}
+    options |= {"pipeline": streams.keys.pipeline, "generation": streams.keys.generation}
+    try:
+        async with Stages(streams) as stages:
+            with StageProcess("gateway", directory, None, environment=own, **options) as process:
+                await asyncio.to_thread(lambda: process.started().ready())
+                async with httpx.AsyncClient(base_url=process.line["url"], timeout=DEADLINE, trust_env=False) as http:
+                    yield process, stages, http
+    finally:
+        await streams.close()
 
 
 @contextlib.asynccontextmanager
