@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 
-from support.gateway import Gateway, Script, gateway
+from support.gateway import Gateway, Script, events, gateway
 from support.virtual import VirtualLoop
 from support.waiting import DEADLINE, until
 from syrinx_stages.connector.base import Ticket
@@ -93,13 +94,17 @@ async def test_a_drain_that_ends_during_a_submit_refuses_and_releases_the_reques
     await until(lambda: len(running.streams) == 0, "the request is released")
 
 
-async def test_a_stream_that_a_drain_cuts_off_counts_as_an_error(running: Gateway) -> None:
-    running.stages.script = Script(pause_after=4)
-    call = asyncio.create_task(running.say(stream_format="sse"))
-    await until(lambda: 4 in running.stages.written.values(), "the stream has begun")
+async def test_what_a_drain_cuts_off_ends_in_its_own_format_and_counts_as_an_error(running: Gateway) -> None:
+    formats = ({}, {"stream_format": "sse"}, {"stream": False})
+    calls = [await running.begin(Script(pause_after=4), **fields) for fields in formats]
+    await until(lambda: list(running.stages.written.values()) == [4] * 3, "all have begun")
     await running.service.drain(0.1)
-    assert (await call).text.endswith("\n\n")
-    assert (running.requests("error"), running.requests("cancelled")) == (1, 0)
+    raw, sse, whole = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(raw, httpx.RemoteProtocolError) and "incomplete" in str(raw)
+    last = events(sse.content)[-1]
+    assert (last["type"], last["error"]["code"]) == ("speech.audio.error", "draining")
+    assert (whole.status_code, whole.json()["error"]["code"], whole.headers["retry-after"]) == (503, "draining", "1")
+    assert (running.requests("error"), running.requests("cancelled")) == (3, 0)
 
 
 async def test_a_closing_gateway_waits_for_releases(running: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
