@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import httpx
 import pytest
 
-from support.speech_socket import connected, serving
+from support.speech_socket import connected, message, serving
 from support.stages import Pipeline, pipeline
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway import websocket
@@ -173,46 +173,27 @@ async def test_cancel_stops_audio_and_frees_the_row(served: tuple[str, GatewaySe
 
 async def test_errors_name_the_field_and_keep_the_connection(served: tuple[str, GatewayService]) -> None:
     url, _ = served
+    refusals: list[tuple[str | bytes, str, str | None]] = [
+        (message("input.text", text="x"), "not_configured", "type"),
+        (b"\0\xff", "invalid_json", None),
+        ("{", "invalid_json", None),
+        ("[" * 60_000, "invalid_value", None),
+        (message("input.say"), "invalid_value", "type"),
+        (message("session.config", voice="nobody"), "invalid_value", "voice"),
+        (message("session.config", speedy=1), "unknown_field", "speedy"),
+        (message("session.config", **TOKENS), "", None),
+        (message("input.text", text=7), "invalid_value", "text"),
+        (message("input.text", text="x" * 4097), "text_too_long", "text"),
+        (message("input.text", text="x" * 70_000), "too_large", "text"),
+        (message("input.text", text="She "), "", None),
+        (message("session.config", **TOKENS), "utterance_in_progress", "type"),
+    ]
     async with connected(url) as client:
-
-        async def refused(code: str, param: str | None) -> None:
-            error = await client.until("error")
-            assert (error["code"], error["param"]) == (code, param), error
-
-        await client.send("input.text", text="x")
-        await refused("not_configured", "type")
-        await client.socket.send(b"\0\xff")
-        await refused("invalid_json", None)
-        await client.socket.send("{")
-        await refused("invalid_json", None)
-        await client.socket.send("[" * 60_000)
-        await refused("invalid_value", None)
-        await client.send("input.say")
-        await refused("invalid_value", "type")
-        await client.send("session.config", voice="nobody")
-        await refused("invalid_value", "voice")
-        await client.send("session.config", speedy=1)
-        await refused("unknown_field", "speedy")
-        await client.send("session.config", input="x")
-        await refused("unknown_field", "input")
-        await client.send("session.config", text_mode="letters")
-        await refused("invalid_value", "text_mode")
-        await client.send("session.config", text_mode="tokens", non_streaming_mode=True)
-        await refused("invalid_value", "non_streaming_mode")
-        await client.send("session.config", text_mode="tokens", stream_audio=False)
-        await refused("invalid_value", "stream_audio")
-        await client.send("session.config", word_timestamps=True)
-        await refused("invalid_value", "word_timestamps")
-        await client.send("session.config", **TOKENS)
-        await client.send("input.text", text=7)
-        await refused("invalid_value", "text")
-        await client.send("input.text", text="x" * 4097)
-        await refused("text_too_long", "text")
-        await client.send("input.text", text="x" * 70_000)
-        await refused("too_large", "text")
-        await client.send("input.text", text="She ")
-        await client.send("session.config", **TOKENS)
-        await refused("utterance_in_progress", "type")
+        for sent, code, param in refusals:
+            await client.socket.send(sent)
+            if code:
+                error = await client.until("error")
+                assert (error["code"], error["param"]) == (code, param), error
         await client.send("input.text", text="waited.")
         await client.send("input.done")
         assert (await client.until("session.done"))["utterance_index"] == 0
