@@ -13,7 +13,6 @@ from support.speech_socket import connected, message, serving
 from support.stages import Pipeline, pipeline
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway import websocket
-from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.model.describe import describe
 from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.runtime.errors import RequestError
@@ -30,9 +29,9 @@ async def stages() -> AsyncIterator[Pipeline]:
 
 
 @pytest.fixture
-async def served(stages: Pipeline) -> AsyncIterator[tuple[str, GatewayService]]:
-    async with serving(stages.streams) as (url, service, _):
-        yield url, service
+async def url(stages: Pipeline) -> AsyncIterator[str]:
+    async with serving(stages.streams) as (it, _, _):
+        yield it
     assert len(stages.streams) == 0, "a request was not released"
 
 
@@ -44,9 +43,8 @@ async def rest(url: str, text: str, **fields: object) -> bytes:
         return answer.content
 
 
-async def test_the_messages_of_vllm_omnis_example_client(served: tuple[str, GatewayService]) -> None:
+async def test_the_messages_of_vllm_omnis_example_client(url: str) -> None:
     """Its sequence: a configuration, words with delays, `input.done`, up to `session.done`, twice on a connection."""
-    url, _ = served
     texts = [TEXT, "She waited."]
     async with connected(url) as client:
         config = {
@@ -107,8 +105,7 @@ async def test_segments_tell_their_place_before_their_audio() -> None:
     assert client.audio[0, 0] == spoken
 
 
-async def test_a_cancel_tells_up_to_which_written_character_was_spoken(served: tuple[str, GatewayService]) -> None:
-    url, _ = served
+async def test_a_cancel_tells_up_to_which_written_character_was_spoken(url: str) -> None:
     async with connected(url) as client:
         await client.send("session.config", **TOKENS)
         await client.send("input.text", text="$1,234,567 and ")
@@ -121,8 +118,7 @@ async def test_a_cancel_tells_up_to_which_written_character_was_spoken(served: t
     assert done["spoken_characters"] == len("$1,234,567"), "the end of the number, not of its first word"
 
 
-async def test_audio_comes_before_the_sentence_is_complete(served: tuple[str, GatewayService]) -> None:
-    url, _ = served
+async def test_audio_comes_before_the_sentence_is_complete(url: str) -> None:
     async with connected(url) as client:
         await client.send("session.config", **TOKENS)
         await client.send("input.text", text="The old teacher found two ")
@@ -138,8 +134,7 @@ async def test_audio_comes_before_the_sentence_is_complete(served: tuple[str, Ga
     )
 
 
-async def test_cancel_stops_audio_and_frees_the_row(served: tuple[str, GatewayService], stages: Pipeline) -> None:
-    url, _ = served
+async def test_cancel_stops_audio_and_frees_the_row(url: str, stages: Pipeline) -> None:
     talker = stages.workers[0]
     async with connected(url) as client:
         text = f"{TEXT} " * 4
@@ -171,8 +166,7 @@ async def test_cancel_stops_audio_and_frees_the_row(served: tuple[str, GatewaySe
     assert client.audio[1, 0] and len(client.audio[0, 0]) == received
 
 
-async def test_errors_name_the_field_and_keep_the_connection(served: tuple[str, GatewayService]) -> None:
-    url, _ = served
+async def test_errors_name_the_field_and_keep_the_connection(url: str) -> None:
     refusals: list[tuple[str | bytes, str, str | None]] = [
         (message("input.text", text="x"), "not_configured", "type"),
         (b"\0\xff", "invalid_json", None),
@@ -200,8 +194,7 @@ async def test_errors_name_the_field_and_keep_the_connection(served: tuple[str, 
     assert client.audio[0, 0]
 
 
-async def test_session_close_lets_what_is_complete_be_spoken(served: tuple[str, GatewayService]) -> None:
-    url, _ = served
+async def test_session_close_lets_what_is_complete_be_spoken(url: str) -> None:
     async with connected(url) as client:
         await client.send("session.config", stream_audio=True, seed=3)
         await client.send("input.text", text=TEXT)
@@ -223,8 +216,7 @@ async def test_session_close_lets_what_is_complete_be_spoken(served: tuple[str, 
         assert client.socket.close_code == 1000
 
 
-async def test_a_session_without_text_ends(served: tuple[str, GatewayService], monkeypatch: pytest.MonkeyPatch) -> None:
-    url, _ = served
+async def test_a_session_without_text_ends(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "IDLE_SECONDS", 0.5)
     async with connected(url) as client:
         await client.send("session.config", **TOKENS)
