@@ -19,7 +19,7 @@ from support.http_server import serve
 from support.process import StageProcess
 from support.streams import Streams, redis_url
 from support.waiting import DEADLINE, until
-from syrinx_stages.connector.base import Append, Claim, Fence, Gone
+from syrinx_stages.connector.base import Append, Claim, Fence
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Group, Position, StreamKind
@@ -64,8 +64,6 @@ class Script:
     chunk: int = 2
     end: End | None = field(default_factory=lambda: End(EndReason.STOP))
     """None: the stream never ends."""
-    obeys_limit: bool = False
-    """Ends with a request's `max_frames`."""
     pause_after: int | None = None
     """Waits for `go` after this many frames."""
     go: asyncio.Event = field(default_factory=asyncio.Event)
@@ -86,8 +84,6 @@ class Stages:
         self._last: dict[tuple[str, Fence], Position] = {}
         self.written: dict[str, int] = {}
         """Frames written, by request."""
-        self.gone: dict[str, float] = {}
-        """Time of the event loop at which a write found the request released, by request."""
         self._connector = streams.connector()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -127,30 +123,24 @@ class Stages:
                 self._spawn(self._speak(claim, self.script))
 
     async def _speak(self, claim: Claim, script: Script) -> None:
-        limit, end = claim.request.max_frames if script.obeys_limit else script.frames, script.end
-        if limit < script.frames:
-            end = End(EndReason.LENGTH)
-        pcm, step = script.pcm[: limit * FAMILY.frame_bytes], script.chunk * FAMILY.frame_bytes
+        pcm, step = script.pcm, script.chunk * FAMILY.frame_bytes
         frames = 0
         for start in range(0, len(pcm), step):
             if script.pause_after is not None and frames >= script.pause_after:
                 await script.go.wait()
-            frames = min(frames + script.chunk, script.frames, limit)
+            frames = min(frames + script.chunk, script.frames)
             first = {"talker": "talker-0", "codec": "codec-0"} if start == 0 else {}
             if not await self._write(claim, Position(frames), Audio(pcm[start : start + step], **first)):
                 return
             self.written[claim.request.id] = frames
-        if end is not None:
-            await self._write(claim, Position(frames, END_SEQUENCE), end, finishes=claim.entry_id)
+        if script.end is not None:
+            await self._write(claim, Position(frames, END_SEQUENCE), script.end, finishes=claim.entry_id)
 
     async def _write(self, claim: Claim, at: Position, entry: Audio | End, finishes: str | None = None) -> bool:
         after = self._last.get((claim.request.id, claim.fence), STREAM_CREATED)
         self._last[claim.request.id, claim.fence] = at
         append = Append(claim.request.id, StreamKind.AUDIO, at, entry, claim.fence, after, finishes)
-        [outcome] = await self._connector.append([append])
-        if isinstance(outcome, Gone):
-            self.gone[claim.request.id] = asyncio.get_running_loop().time()
-        return outcome is None
+        return await self._connector.append([append]) == [None]
 
 
 @dataclass

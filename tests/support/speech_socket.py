@@ -31,7 +31,6 @@ class Client:
         self.socket = socket
         self.messages: list[dict[str, Any]] = []
         self.audio: dict[tuple[int, int], bytes] = {}
-        self.first_audio = asyncio.Event()
         self._place = (0, 0)
 
     async def send(self, kind: str, **content: object) -> None:
@@ -42,7 +41,6 @@ class Client:
             data = await self.socket.recv()
         if isinstance(data, bytes):
             self.audio[self._place] = self.audio.get(self._place, b"") + data
-            self.first_audio.set()
             return data
         received = json.loads(data)
         self.messages.append(received)
