@@ -1,6 +1,7 @@
 """Talker and codec with the bundled voice: the received audio, also after crashes and settings changes."""
 
 import asyncio
+import math
 import threading
 from itertools import accumulate, pairwise
 from typing import Any
@@ -22,6 +23,7 @@ from syrinx_stages.contract.settings import DEFAULT_RAMP
 from syrinx_stages.contract.silence import AUDIBLE_PEAK, LeadingSilenceTrimmer
 from syrinx_stages.runtime.settings import SettingsUpdate
 from syrinx_stages.runtime.worker import Worker
+from syrinx_stages.talker import holding
 from syrinx_stages.talker.speech import BEGINNING
 
 NEIGHBOURS = (
@@ -189,6 +191,19 @@ async def test_undecodable_codes_end_only_their_stream() -> None:
             assert (mismatch if name == "wrong checksum" else "codes the codec cannot decode") in received.end.message
         await stages.talker()
         assert (await synthesize(connector, request("good"))).end.reason is EndReason.STOP
+
+
+async def test_frames_of_a_stream_that_is_ahead_share_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding, "HELD_FRAMES", 5)
+    monkeypatch.setattr(holding, "HELD_LEAD_SECONDS", -math.inf)
+    async with pipeline() as stages:
+        connector = stages.connector()
+        await submit(connector, request("a"))
+        received = await receive(connector, "a")
+        entries = await connector.history("a", StreamKind.CODES)
+    frames = [item.position.frames for item in entries if isinstance(item.entry, Codes)]
+    assert frames == [*range(5, frames[-1], 5), frames[-1]]
+    assert len(frames) > 2 and frames[-1] == received.chunks[-1], "the end publishes what is held"
 
 
 async def test_frames_that_another_talkers_entry_repeats_are_decoded_once() -> None:
