@@ -39,12 +39,8 @@ RAW = ("wav", "pcm", "flac")
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     state = tmp_path_factory.mktemp("up")
-    up = Up(state, example(state, api=NAMES))
-    try:
-        yield up.wait_for(r"ready at (\S+)")[1]
-    finally:
-        up.process.terminate()
-        up.process.wait()
+    with Up(state, example(state, api=NAMES)) as up:
+        yield up.url
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from clients.clients import Client, agents
 from clients.document import row_of
 from clients.environments import own_environment
 from clients.test_clients import TEXT, generate, run
-from support.up import Up, example
+from support.up import Up
 
 pytestmark = pytest.mark.clients
 
@@ -35,14 +35,8 @@ STOP_SECONDS, FREE_SECONDS = 0.1, 0.5
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    state = tmp_path_factory.mktemp("up")
-    running = Up(state, example(state))
-    try:
-        running.url = running.wait_for(r"ready at (\S+)")[1]
+    with Up(tmp_path_factory.mktemp("up")) as running:
         yield running
-    finally:
-        running.process.terminate()
-        running.process.wait()
 
 
 @pytest.mark.parametrize("client", agents(), ids=lambda client: client.name)

@@ -14,10 +14,5 @@ collect_ignore_glob = [] if find_spec("playwright") else ["test_*.py"]
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """`syrinx up` with the bundled voice."""
-    it = Up(tmp_path_factory.mktemp("up"))
-    try:
-        it.url = it.wait_for(r"ready at (\S+)")[1]
+    with Up(tmp_path_factory.mktemp("up")) as it:
         yield it
-    finally:
-        it.process.terminate()
-        it.process.wait()

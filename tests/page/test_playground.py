@@ -145,9 +145,7 @@ async def test_an_error_is_shown_in_words(up: Up):
 async def test_a_key_is_sent_where_it_belongs_and_nowhere_else(tmp_path: Path):
     keys = Keys(tmp_path, alice={})
     key = keys.keys["alice"]
-    up = Up(tmp_path, example(tmp_path, apiKeys={"file": str(keys.file)}))
-    try:
-        up.url = up.wait_for(r"ready at (\S+)")[1]
+    with Up(tmp_path, example(tmp_path, apiKeys={"file": str(keys.file)})) as up:
         async with playground(up.url) as it:
             await expect(it.page.get_by_role("alert").filter(has_text="key")).to_have_text(
                 "This gateway needs an API key: enter it above."
@@ -174,9 +172,6 @@ async def test_a_key_is_sent_where_it_belongs_and_nowhere_else(tmp_path: Path):
             assert "$SYRINX_API_KEY" in shown
             assert not any(key in text for text in (shown, stored, up.text, *it.requested))
             it.forget_messages("status of 401")
-    finally:
-        up.process.terminate()
-        up.process.wait()
 
 
 async def test_the_spectrum_is_that_of_numpy(up: Up):

@@ -28,11 +28,10 @@ def up(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterat
     (state / "tls.key").write_bytes(key.read_bytes())
     keys = Keys(state, alice={})
     tls = {"certificateFile": "tls.crt", "keyFile": "tls.key"}
-    running = Up(state, example(state, apiKeys={"file": "keys.jsonl"}, tls=tls))
-    running.url = running.wait_for(r"ready at (https://127\.0\.0\.1:\d+)")[1]
-    yield running, keys.keys["alice"]
-    running.process.terminate()
-    assert running.process.wait(DEADLINE) == 0
+    with Up(state, example(state, apiKeys={"file": "keys.jsonl"}, tls=tls)) as running:
+        assert running.url.startswith("https://127.0.0.1:")
+        yield running, keys.keys["alice"]
+    assert running.process.returncode == 0
 
 
 def say(state: Path, output: Path, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -1,14 +1,12 @@
 """Settings of a real talker or codec for a limited time, and what its metrics show of them."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 
 import httpx
 import numpy as np
 import pytest
 
-from support.stages import Pipeline, pipeline, receive, request, submit, synthesize
+from support.stages import pipeline, receive, request, submit, synthesize
 from support.waiting import DEADLINE, until
 from support.writing import Owner, codes_entry
 from syrinx_stages.connector.base import StreamEntry
@@ -21,50 +19,20 @@ from syrinx_stages.runtime.worker import Worker
 
 pytestmark = pytest.mark.virtual
 
-FINISHED = "syrinx_requests_finished_total"
-
-
 TOKEN = "a-token-of-the-operator"
 
 
-class Admin:
-    """A replica's admin and settings ports."""
+def metric(worker: Worker, name: str, **labels: str) -> float | None:
+    return worker.metrics.registry.get_sample_value(name, labels)
 
-    def __init__(self, worker: Worker, http: httpx.AsyncClient) -> None:
-        self._worker, self._http = worker, http
-        self.path = f"/settings/{worker.stage}"
 
-    async def put(self, settings: dict[str, object], **fields: object) -> dict[str, object]:
-        answer = await self._http.put(self.path, json={"settings": settings, **fields})
+async def settings_of(worker: Worker, method: str = "GET", **body: object) -> dict[str, object]:
+    """Reads or changes settings through the settings port."""
+    transport = httpx.ASGITransport(create_settings_api({worker.stage: worker}, TOKEN))
+    async with httpx.AsyncClient(transport=transport, base_url="http://stage", headers={TOKEN_HEADER: TOKEN}) as http:
+        answer = await http.request(method, f"/settings/{worker.stage}", json=body)
         assert answer.status_code == 200, answer.text
         return answer.json()
-
-    async def get(self) -> dict[str, object]:
-        return (await self._http.get(self.path)).json()
-
-    def metric(self, name: str, **labels: str) -> float | None:
-        """Returns a metric's value without a request that could update it."""
-        return self._worker.metrics.registry.get_sample_value(name, labels)
-
-
-@contextlib.asynccontextmanager
-async def admin_of(worker: Worker) -> AsyncIterator[Admin]:
-    app = create_settings_api({worker.stage: worker}, TOKEN)
-    transport, headers = httpx.ASGITransport(app), {TOKEN_HEADER: TOKEN}
-    async with httpx.AsyncClient(transport=transport, base_url="http://stage", headers=headers) as http:
-        yield Admin(worker, http)
-
-
-@contextlib.asynccontextmanager
-async def alone(stage: str, **settings: object) -> AsyncIterator[tuple[Pipeline, Admin]]:
-    """Starts one replica without other stages, and its ports."""
-    stages = Pipeline()
-    try:
-        worker = await (stages.talker(**settings) if stage == "talker" else stages.codec(**settings))
-        async with admin_of(worker) as admin:
-            yield stages, admin
-    finally:
-        await stages.close()
 
 
 # Settings for a limited time -------------------------------------------------------------------------------------
@@ -72,14 +40,15 @@ async def alone(stage: str, **settings: object) -> AsyncIterator[tuple[Pipeline,
 
 async def test_expiry_of_temporary_settings_wakes_the_stage() -> None:
     """The codec sleeps, because four frames are less than a chunk of 64, until the expiry wakes it."""
-    async with alone("codec", chunk_ramp=(2, 2)) as (stages, admin):
-        await admin.put({"chunk_ramp": [64]}, seconds=0.5)
+    async with pipeline(0, 0) as stages:
+        codec = await stages.codec(chunk_ramp=(2, 2))
+        await settings_of(codec, "PUT", settings={"chunk_ramp": [64]}, seconds=0.5)
         connector = stages.connector()
         await submit(connector, request("a"))
         frames = codes_entry(np.zeros((4, 16), "<i2").tobytes(), talker="talker-0")
         assert await Owner(connector).append([StreamEntry("a", StreamKind.CODES, Position(4), frames)]) == [None]
         received = await receive(connector, "a", until_frames=2)
-        assert "seconds" not in await admin.get()
+        assert "seconds" not in await settings_of(codec)
     assert received.chunks == [2]
 
 
@@ -87,27 +56,28 @@ async def test_expiry_of_temporary_settings_wakes_the_stage() -> None:
 
 
 async def test_metrics_show_the_ramp_and_capture_pairs_in_force() -> None:
-    async with alone("codec", chunk_ramp=(1, 2, 4), capture_pairs=((1, 2), (2, 2))) as (_, admin):
+    async with pipeline(0, 0) as stages:
+        codec = await stages.codec(chunk_ramp=(1, 2, 4), capture_pairs=((1, 2), (2, 2)))
 
         def shown() -> tuple[list[float | None], float | None]:
-            return [admin.metric("syrinx_chunk_ramp_frames", position=str(at)) for at in range(4)], admin.metric(
-                "syrinx_codec_captured_shapes"
-            )
+            ramp = [metric(codec, "syrinx_chunk_ramp_frames", position=str(at)) for at in range(4)]
+            return ramp, metric(codec, "syrinx_codec_captured_shapes")
 
         assert shown() == ([1, 2, 4, None], 2)
-        await admin.put({"chunk_ramp": [8], "capture_pairs": []}, seconds=0.2)
+        await settings_of(codec, "PUT", settings={"chunk_ramp": [8], "capture_pairs": []}, seconds=0.2)
         assert shown() == ([8, None, None, None], 0)
         await until(lambda: shown() == ([1, 2, 4, None], 2), "the base is in force again")
 
 
 async def test_call_seconds_are_labeled_with_shape_and_result() -> None:
-    async with pipeline() as stages, admin_of(stages.workers[1]) as admin:
-        await admin.put({"chunk_ramp": [4], "capture_pairs": [[1, 4]]})
+    async with pipeline() as stages:
+        codec = stages.worker("codec")
+        await settings_of(codec, "PUT", settings={"chunk_ramp": [4], "capture_pairs": [[1, 4]]})
         await synthesize(stages.connector(), request("a"))
         shape = {"rows": "1", "frames": "4", "result": "hit"}
-        assert admin.metric("syrinx_codec_calls_total", **shape) >= 1
-        hit = admin.metric("syrinx_codec_call_seconds_total", **shape)
-        families = list(stages.workers[1].metrics.registry.collect())
+        assert metric(codec, "syrinx_codec_calls_total", **shape) >= 1
+        hit = metric(codec, "syrinx_codec_call_seconds_total", **shape)
+        families = list(codec.metrics.registry.collect())
         of_steps, of_calls = (
             sum(sample.value for family in families for sample in family.samples if sample.name == name)
             for name in ("syrinx_step_seconds_sum", "syrinx_codec_call_seconds_total")
@@ -117,16 +87,21 @@ async def test_call_seconds_are_labeled_with_shape_and_result() -> None:
 
 
 async def test_engine_time_is_counted_as_prefills_and_steps() -> None:
-    async with pipeline() as stages, admin_of(stages.workers[0]) as admin:
+    async with pipeline() as stages:
+        talker = stages.worker("talker")
         await synthesize(stages.connector(), request("a"))
-        assert admin.metric("syrinx_prepare_seconds_count", task_type="CustomVoice") == 1
-        assert admin.metric("syrinx_prefill_seconds_count", stage="talker") == 1
-        assert admin.metric("syrinx_prefill_seconds_sum", stage="talker") > 0
-        assert admin.metric("syrinx_step_seconds_sum", stage="talker", rows="1") > 0
+        assert metric(talker, "syrinx_prepare_seconds_count", task_type="CustomVoice") == 1
+        assert metric(talker, "syrinx_prefill_seconds_count", stage="talker") == 1
+        assert metric(talker, "syrinx_prefill_seconds_sum", stage="talker") > 0
+        assert metric(talker, "syrinx_step_seconds_sum", stage="talker", rows="1") > 0
 
 
-async def counted(admin: Admin, stage: str, reason: str) -> None:
-    await until(lambda: admin.metric(FINISHED, stage=stage, reason=reason) == 1, f"{reason} was counted")
+def finished(worker: Worker, reason: str) -> float | None:
+    return metric(worker, "syrinx_requests_finished_total", stage=worker.stage, reason=reason)
+
+
+async def counted(worker: Worker, reason: str) -> None:
+    await until(lambda: finished(worker, reason) == 1, f"{reason} was counted")
 
 
 @pytest.mark.parametrize("stage", ["talker", "codec"])
@@ -135,12 +110,11 @@ async def test_a_replica_counts_its_failed_requests(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("out of memory")
 
     async with pipeline() as stages:
-        worker = next(worker for worker in stages.workers if worker.stage == stage)
+        worker = stages.worker(stage)
         monkeypatch.setattr(worker.engine, "launch", failing)
-        async with admin_of(worker) as admin:
-            assert admin.metric(FINISHED, stage=stage, reason="error") == 0, "the counter exists"
-            assert (await synthesize(stages.connector(), request("a"))).end.reason is EndReason.ERROR
-            await counted(admin, stage, "error")
+        assert finished(worker, "error") == 0, "the counter exists"
+        assert (await synthesize(stages.connector(), request("a"))).end.reason is EndReason.ERROR
+        await counted(worker, "error")
 
 
 @pytest.mark.parametrize(
@@ -152,26 +126,26 @@ async def test_a_replica_counts_its_failed_requests(monkeypatch: pytest.MonkeyPa
     ids=["an error", "undecodable codes"],
 )
 async def test_a_codec_does_not_count_failures_of_a_talker(at: Position, entry: End | Codes) -> None:
-    async with alone("codec") as (stages, admin):
+    async with pipeline(0, 1) as stages:
         connector = stages.connector()
         await submit(connector, request("a"))
         await Owner(connector).append([StreamEntry("a", StreamKind.CODES, at, entry)])
         assert (await receive(connector, "a")).end.reason is EndReason.ERROR
-        await counted(admin, "codec", "upstream")
-        assert admin.metric(FINISHED, stage="codec", reason="error") == 0
+        await counted(stages.worker("codec"), "upstream")
+        assert finished(stages.worker("codec"), "error") == 0
 
 
 async def test_a_talker_does_not_count_invalid_requests_as_errors() -> None:
-    async with alone("talker") as (stages, admin):
+    async with pipeline(1, 0) as stages:
         await submit(stages.connector(), request("nobody", voice="nobody"))
-        await counted(admin, "talker", "invalid")
-        assert admin.metric(FINISHED, stage="talker", reason="error") == 0
+        await counted(stages.worker("talker"), "invalid")
+        assert finished(stages.worker("talker"), "error") == 0
 
 
 async def test_a_settings_update_that_does_not_arrive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("syrinx_stages.runtime.settings_api.BODY_SECONDS", 0.1)
 
-    async with alone("talker") as (stages, _):
+    async with pipeline(1, 0) as stages:
         server = HttpServer(create_settings_api({"talker": stages.workers[0]}, TOKEN), "127.0.0.1", 0)
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(server.url).port)

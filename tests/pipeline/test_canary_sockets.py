@@ -3,51 +3,23 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import InvalidStatus
 
-from support.gateway import Gateway, Script, gateway, tone
+from support.canary import Pair, gateways
+from support.gateway import Gateway, Script, tone
 from support.speech_socket import Client, connected
 from support.waiting import DEADLINE, until
 from syrinx_stages.connector.server import free_port
 from syrinx_stages.contract.api import SPEECH_STREAM_PATH
 from syrinx_stages.gateway.api import create_app
 from syrinx_stages.runtime.server import HttpServer
-from syrinx_stages.runtime.settings import SettingsUpdate
 
 pytestmark = pytest.mark.virtual
 
 PCM = {"response_format": "pcm", "stream_audio": True}
-
-
-@dataclass
-class Pair:
-    """Two gateways of different model generations on one Redis, with the server of the processes."""
-
-    stable: Gateway
-    canary: Gateway
-    url: str
-    canary_url: str
-
-    def route(self, url: str = "") -> None:
-        """Sends all of the stable gateway's sessions to the canary, or to another server."""
-        canary = {"weight": 1.0, "urls": [url or self.canary_url]}
-        self.stable.service.live.apply(SettingsUpdate({"canary": canary}, seconds=60.0))
-
-    async def forwarded(self, outcome: str) -> None:
-        """Waits until one forward is counted, with this outcome."""
-        count = self.stable.metric
-        await until(lambda: count("syrinx_canary_forwards_total", outcome=outcome) == 1, f"one is {outcome}")
-        assert (
-            sum(count("syrinx_canary_forwards_total", outcome=each) for each in ("answered", "fallback", "failed")) == 1
-        )
-
-    async def counted(self, side: Gateway, outcome: str) -> None:
-        served = {"task_type": "CustomVoice", "outcome": outcome}
-        await until(lambda: side.metric("syrinx_requests_total", **served) == 1, f"one request is {outcome}")
 
 
 @contextlib.asynccontextmanager
@@ -61,13 +33,8 @@ async def server_of(running: Gateway) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def pair() -> AsyncIterator[Pair]:
-    async with (
-        gateway() as stable,
-        gateway(generation="canary") as canary,
-        server_of(stable) as url,
-        server_of(canary) as canary_url,
-    ):
-        yield Pair(stable, canary, url, canary_url)
+    async with gateways() as it, server_of(it.stable) as it.url, server_of(it.canary) as it.canary_url:
+        yield it
 
 
 async def speak(client: Client, text: str = "Hello.") -> None:
@@ -108,7 +75,7 @@ async def test_a_client_that_leaves_reaches_the_canary(pair: Pair) -> None:
     async with connected(pair.url) as client:
         await speak(client)
         await client.until("audio.start")
-    await pair.counted(pair.canary, "cancelled")
+    await pair.canary.counted("cancelled")
     pair.canary.stages.script.go.set()
     await pair.forwarded("answered")
 
@@ -119,7 +86,7 @@ async def test_a_canary_that_cannot_be_reached_costs_no_session(pair: Pair) -> N
         await speak(client)
         await client.until("session.done")
     assert client.audio[0, 0] == tone(10)
-    await pair.counted(pair.stable, "stop")
+    await pair.stable.counted("stop")
     await pair.forwarded("fallback")
 
 
@@ -155,7 +122,7 @@ async def test_a_web_page_of_another_origin_is_refused_before(pair: Pair) -> Non
         async with connected(pair.url, additional_headers={"Origin": "https://attacker.example"}):
             pass
     assert refused.value.response.status_code == 403
-    assert pair.stable.metric("syrinx_canary_forwards_total", outcome="answered") == 0
+    assert pair.forwards("answered") == 0
 
 
 async def test_a_drain_lets_an_utterance_end(pair: Pair) -> None:

@@ -52,13 +52,8 @@ def read_wav(file):
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory):
-    running = Up(tmp_path_factory.mktemp("state"))
-    try:
-        running.url = running.wait_for(r"ready at (http://\S+)")[1]
+    with Up(tmp_path_factory.mktemp("state")) as running:
         yield running
-    finally:
-        running.process.terminate()
-        running.process.wait(DEADLINE)
 
 
 def test_say_starts_a_pipeline_if_none_is_running(tmp_path):
@@ -86,8 +81,7 @@ def test_say_uses_the_running_pipeline_and_the_seed(up, tmp_path):
         assert code == 0, stderr
         assert "ready" not in stderr, "nothing was started"
     a, b, c = ((tmp_path / f"{name}.wav").read_bytes() for name in "abc")
-    assert a == b
-    assert a != c
+    assert a == b != c
 
 
 def test_say_streams_raw_audio_to_standard_output(up, tmp_path):
@@ -118,10 +112,8 @@ def test_say_streams_raw_audio_to_standard_output(up, tmp_path):
 )
 def test_errors_of_say_are_one_line(up, here, arguments, message):
     code, _, stderr = here("say", *arguments, state=up.state)
-    assert code == 1
-    assert message in stderr
-    assert stderr.startswith("syrinx say: ")
-    assert "Traceback" not in stderr
+    assert (code, message in stderr) == (1, True), stderr
+    assert stderr.startswith("syrinx say: ") and "Traceback" not in stderr
 
 
 @pytest.mark.parametrize("option", ["--json", "--plot"])
@@ -135,9 +127,7 @@ def test_bench_checks_that_files_are_writable_before_it_measures(here, tmp_path,
 def test_up_reports_an_unwritable_state_directory(here, tmp_path):
     (tmp_path / "file").touch()
     code, _, stderr = here("up", EXAMPLE, state=tmp_path / "file")
-    assert code == 1
-    assert "cannot write logs to" in stderr
-    assert "set XDG_STATE_HOME" in stderr
+    assert code == 1 and "cannot write logs to" in stderr and "set XDG_STATE_HOME" in stderr, stderr
 
 
 def test_a_running_pipeline_cannot_be_started_twice(up, here):
@@ -152,40 +142,23 @@ def test_bench_writes_its_table_file_and_plot(up, here, tmp_path):
     code, table, stderr = syrinx(up.state, "bench", "--url", up.url, *load_options, *results)
     assert code == 0, stderr
     report = load(tmp_path / "r.json", Report)
-    assert [(point.loop, point.load, point.requests) for point in report.points] == [
-        ("closed", 1, 2),
-        ("closed", 2, 2),
-        ("open", 2, 2),
-    ]
+    measured = [(point.loop, point.load, point.requests) for point in report.points]
+    assert measured == [("closed", 1, 2), ("closed", 2, 2), ("open", 2, 2)]
     for point in report.points:
         assert not point.errors
         assert point.ttfa.p50 >= point.first_playable.p50 * 0.999
         assert point.audio_seconds > 1
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
     text = table.decode()
-    assert "TTFA" in text
-    assert "2 req/s" in text
-    assert "\x1b" not in text
+    assert "TTFA" in text and "2 req/s" in text
+    assert "\x1b" not in text and "…" not in text, "no number is cut"
     raw = (tmp_path / "r.json").read_text()
-    assert str(tmp_path) not in raw, "no paths of the machine"
-    assert up.url not in raw, "no hosts"
-    assert os.uname().nodename not in raw
-    assert "…" not in text, "no number is cut"
+    assert not any(secret in raw for secret in (str(tmp_path), up.url, os.uname().nodename)), "paths or hosts"
     code, markdown, _ = here("bench", "--table", tmp_path / "r.json")
     rows = markdown.decode().splitlines()
     assert code == 0
     assert [cell.strip() for cell in rows[0].split("|")[1:3]] == ["load", "requests"]
     assert [row.split("|")[1].strip() for row in rows[2:5]] == ["1 concurrent", "2 concurrent", "2 req/s"]
-
-
-def test_an_alias_of_no_voice_fails_with_the_gateways_output(tmp_path):
-    file = tmp_path / "p.yaml"
-    file.write_text(EXAMPLE.read_text().replace("port: 8000", "port: 0\n    api: {voiceAliases: {narrator: alto}}"))
-    code, _, stderr = syrinx(tmp_path, "up", file)
-    assert code == 1
-    assert "gateway-0 could not start" in stderr
-    assert "voiceAliases: 'narrator' stands for 'alto', which is not a voice of this service" in stderr
-    assert "Traceback" not in stderr
 
 
 def test_check_reports_all_problems_and_its_status(here, tmp_path):
@@ -203,33 +176,24 @@ def test_check_reports_all_problems_and_its_status(here, tmp_path):
     assert syrinx(tmp_path, "check", "-", input=b"kind: Pod")[0] == 1
 
 
-@pytest.mark.parametrize("command", [[], ["up"], ["say"], ["check"], ["bench"]])
-def test_help_is_printed(here, command):
-    code, out, _ = here(*command, "--help")
-    assert code == 0
-    assert out.decode().startswith("usage: syrinx")
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
-        [],
-        ["sing"],
-        ["bench", "--rate", "0"],
-        ["bench", "--concurrency", "1,x"],
-        ["bench", "--requests", "3", "--duration", "1"],
-        ["bench", "--warmup", "-1"],
-        ["up", "f", "--port", "70000"],
+        "",
+        "sing",
+        "bench --rate 0",
+        "bench --concurrency 1,x",
+        "bench --requests 3 --duration 1",
+        "bench --warmup -1",
+        "up f --port 70000",
     ],
 )
 def test_usage_errors_exit_with_status_2(here, arguments):
-    code, _, stderr = here(*arguments)
-    assert code == 2
-    assert "usage: syrinx" in stderr
+    code, _, stderr = here(*arguments.split())
+    assert code == 2 and "usage: syrinx" in stderr
 
 
 def test_an_invalid_report_is_refused(here, tmp_path):
     (tmp_path / "x.json").write_text(json.dumps({"points": 3}))
     code, _, stderr = here("bench", "--table", tmp_path / "x.json")
-    assert code == 1
-    assert "not a bench report" in stderr
+    assert code == 1 and "not a bench report" in stderr

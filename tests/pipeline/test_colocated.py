@@ -11,14 +11,14 @@ from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from support.colocated import ColocatedPipeline
-from support.stages import pipeline, receive, request, submit, synthesize
+from support.stages import LEASE_SECONDS, pipeline, receive, request, submit, synthesize
 from support.waiting import DEADLINE, until
 from support.writing import Owner
 from syrinx_stages.colocated.connectors import CodecConnector, TalkerConnector
 from syrinx_stages.colocated.service import ColocatedService, build
 from syrinx_stages.connector.base import Append, ConnectorError, Refusal, StreamEntry
 from syrinx_stages.connector.redis_streams import RedisConnector
-from syrinx_stages.contract.keys import Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, EndReason
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.runtime.errors import StartError
@@ -53,6 +53,10 @@ class RecordingPipeline(ColocatedPipeline):
     def positions(self, kind: StreamKind) -> list[Position]:
         return [append.position for append, refusal in self.written if append.kind is kind and refusal is None]
 
+    async def talker_ended(self) -> None:
+        """Waits until the end of some codes is written."""
+        await until(lambda: any(at.sequence == END_SEQUENCE for at in self.positions(StreamKind.CODES)), "it ended")
+
 
 class RecordingConnector(RedisConnector):
     world: RecordingPipeline
@@ -68,8 +72,9 @@ class RecordingConnector(RedisConnector):
 
 
 @contextlib.asynccontextmanager
-async def processes(count: int = 1) -> AsyncIterator[RecordingPipeline]:
+async def processes(count: int = 1, lease_seconds: float = LEASE_SECONDS) -> AsyncIterator[RecordingPipeline]:
     stages = RecordingPipeline()
+    stages.streams.lease_seconds = lease_seconds
     try:
         for replica in range(count):
             await stages.colocated(replica)
@@ -89,6 +94,11 @@ def hold_codec(process: ColocatedService) -> threading.Event:
 def sample(process: ColocatedService, stage: int, name: str) -> float:
     worker = process.workers[stage]
     return worker.metrics.registry.get_sample_value(name, {"stage": worker.stage}) or 0.0
+
+
+async def lost_claim(process: ColocatedService) -> None:
+    """Waits until one stage has lost its claim."""
+    await until(lambda: sum(sample(process, stage, "syrinx_lost_claims_total") for stage in (0, 1)), "it is lost")
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +163,7 @@ async def test_a_claim_is_kept_until_the_codec_has_ended(undisturbed: bytes) -> 
     async with processes(2) as stages:
         go = [hold_codec(process) for process in stages.processes]
         await submit(stages.connector(), request("a", LONG, live=False))
-        await until(lambda: any(at.sequence == 9 for at in stages.positions(StreamKind.CODES)), "it ended")
+        await stages.talker_ended()
         process = next(each for each in stages.processes if each.workers[1].ownership.claims)
         assert not process.workers[0].ownership.claims
         # Longer than a lease, but no other process takes it over.
@@ -173,7 +183,7 @@ async def test_another_process_decodes_the_rest_if_one_dies_after_the_talker_end
         await submit(stages.connector(), request("a", LONG, live=False))
         await receive(stages.connector(), "a", until_frames=4)
         go = hold_codec(first)
-        await until(lambda: any(at.sequence == 9 for at in stages.positions(StreamKind.CODES)), "the talker has ended")
+        await stages.talker_ended()
         killing = asyncio.create_task(stages.kill_process(first))
         await asyncio.sleep(0)
         go.set()
@@ -196,9 +206,7 @@ async def test_a_superseded_talker_evicts_the_request_from_its_codec() -> None:
         assert await Owner(stages.streams.connector()).append([later_codes]) == [None]
         stages.streams.raw.xclaim(stages.streams.keys.requests, Group.TALKERS, "talker-9", 0, [claim.entry_id])
         stages.redis_down = False
-        await until(
-            lambda: sum(sample(process, n, "syrinx_lost_claims_total") for n in (0, 1)), "one stage has lost its claim"
-        )
+        await lost_claim(process)
         assert not any("a" in worker.rows for worker in process.workers)
         # Audio of codes that were not written is not written.
         assert max(stages.positions(StreamKind.AUDIO)) <= max(stages.positions(StreamKind.CODES))
@@ -215,9 +223,7 @@ async def test_a_superseded_codec_evicts_the_request_from_its_talker() -> None:
         if await other.append([end]) != [None]:
             # The codec has written once more before it. Now it no longer owns the stream.
             assert await other.append([end]) == [None]
-        await until(
-            lambda: sum(sample(process, n, "syrinx_lost_claims_total") for n in (0, 1)), "one stage has lost its claim"
-        )
+        await lost_claim(process)
         assert process.workers[0].ownership.claims.get("a") is not before
 
 
@@ -225,15 +231,13 @@ async def test_a_superseded_codec_evicts_the_request_from_its_talker() -> None:
 async def test_a_refused_codec_serves_a_request_again_at_once_if_its_process_still_owns_it(
     undisturbed: bytes, talker_ended: bool
 ) -> None:
-    stages = RecordingPipeline()
-    stages.streams.lease_seconds = 3600.0
-    try:
-        process = await stages.colocated()
+    async with processes(lease_seconds=3600.0) as stages:
+        process = stages.processes[0]
         await submit(stages.connector(), request("a", LONG, live=False))
         await receive(stages.connector(), "a", until_frames=4)
         go = hold_codec(process)
         if talker_ended:
-            await until(lambda: any(at.sequence == 9 for at in stages.positions(StreamKind.CODES)), "the talker ended")
+            await stages.talker_ended()
         # The token of a claim whose reply was lost.
         epoch, _, rest = process.workers[1].ownership.claims["a"].fence.token.partition(":")
         stages.streams.raw.hset(stages.streams.keys.owners("a"), Group.TALKERS, f"{int(epoch) + 1}:{rest}")
@@ -241,13 +245,10 @@ async def test_a_refused_codec_serves_a_request_again_at_once_if_its_process_sti
         assert (await receive(stages.connector(), "a")).pcm == undisturbed
         await until(lambda: not any(worker.ownership.claims for worker in process.workers), "the request is done")
         assert stages.streams.raw.xlen(stages.streams.keys.requests) == 0
-    finally:
-        await stages.close()
 
 
 async def test_a_request_whose_streams_expire_after_the_claim_leaves_the_queue() -> None:
-    stages = ColocatedPipeline()
-    try:
+    async with processes(0) as stages:
         connector = TalkerConnector(stages.connector())
         talker = connector.consumer(Group.TALKERS, "talker-0")
         codec = CodecConnector(stages.connector(), connector).consumer(Group.CODECS, "codec-0")
@@ -258,8 +259,6 @@ async def test_a_request_whose_streams_expire_after_the_claim_leaves_the_queue()
         await talker.finish(claim.entry_id)
         assert stages.streams.raw.xlen(stages.streams.keys.requests) == 0
         await codec.close()
-    finally:
-        await stages.close()
 
 
 async def test_a_disconnect_after_the_talker_has_ended_frees_the_codec() -> None:
@@ -267,7 +266,7 @@ async def test_a_disconnect_after_the_talker_has_ended_frees_the_codec() -> None
         process, connector = stages.processes[0], stages.connector()
         go = hold_codec(process)
         ticket = await submit(connector, request("a", live=False))
-        await until(lambda: any(at.sequence == 9 for at in stages.positions(StreamKind.CODES)), "the talker has ended")
+        await stages.talker_ended()
         await connector.release(ticket)
         await until(lambda: not process.workers[1].ownership.claims, "the codec has released its claim")
         go.set()
@@ -275,15 +274,11 @@ async def test_a_disconnect_after_the_talker_has_ended_frees_the_codec() -> None
 
 
 async def test_a_request_waits_for_a_row_of_the_codec(undisturbed: bytes) -> None:
-    stages = RecordingPipeline()
-    try:
-        process = await stages.colocated()
-        process.workers[1].ownership._capacity = 1
+    async with processes() as stages:
+        stages.processes[0].workers[1].ownership._capacity = 1
         received = await asyncio.gather(
             *(synthesize(stages.connector(), request(name, LONG, seed=request("a").seed)) for name in ("a", "b", "c"))
         )
-    finally:
-        await stages.close()
     assert [each.pcm for each in received] == [undisturbed] * 3
 
 

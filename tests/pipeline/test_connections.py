@@ -8,23 +8,15 @@ from typing import Literal, get_args
 import httpx
 import pytest
 import redis.asyncio
-from msgspec import structs
 
-from support.local_pipeline import local_pipeline
+from support.local_pipeline import local_pipeline, replicated
 from support.waiting import DEADLINE
 from syrinx_operator.local.pipeline import LocalPipeline
-from syrinx_operator.resource.spec import TTSPipeline, default_pipeline
 
 TEXT = "The old teacher carried seven green apples before breakfast."
 Topology = Literal["Separate", "Colocated"]
 MAX_CONNECTIONS = 4
 REQUESTS = 12
-
-
-def replicated(topology: Topology) -> TTSPipeline:
-    default = default_pipeline("wide")
-    talker, codec = (structs.replace(stage, replicas=2) for stage in (default.spec.talker, default.spec.codec))
-    return structs.replace(default, spec=structs.replace(default.spec, topology=topology, talker=talker, codec=codec))
 
 
 def redis_of(pipeline: LocalPipeline) -> redis.asyncio.Redis:
@@ -39,7 +31,7 @@ def redis_of(pipeline: LocalPipeline) -> redis.asyncio.Redis:
 @pytest.mark.parametrize("topology", get_args(Topology))
 async def test_a_process_has_at_most_four_connections_to_a_cell(tmp_path: Path, topology: Topology) -> None:
     async with (
-        local_pipeline(replicated(topology), directory=tmp_path) as pipeline,
+        local_pipeline(replicated("wide", topology, talker=2, codec=2), directory=tmp_path) as pipeline,
         httpx.AsyncClient(base_url=pipeline.gateway_url, timeout=DEADLINE, trust_env=False) as client,
         redis_of(pipeline) as store,
     ):

@@ -19,11 +19,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from support.gateway import Script, Stages, base_checkpoint
+from support.gateway import Script, Stages, base_checkpoint, gateway_process
 from support.process import StageProcess
 from support.speech_socket import connected
-from support.streams import Streams, redis_url
-from support.waiting import DEADLINE, until
+from support.waiting import until
 from support.watched_gateway import REPORT
 
 MAX_HOLD = 10.0
@@ -72,23 +71,14 @@ class Target:
 
 @contextlib.asynccontextmanager
 async def target(directory: Path, **config: object) -> AsyncIterator[Target]:
-    streams = Streams()
     # A busy machine is no reason to refuse requests.
-    config["gateway"] = {"max_queue_seconds": 600.0}
-    config |= {"pipeline": streams.keys.pipeline, "generation": streams.keys.generation}
-    environment = {"REDIS_URL": redis_url(), "REDIS_PASSWORD": "", "PYTHONPATH": os.pathsep.join(sys.path)}
-    module = "support.watched_gateway"
-    try:
-        async with Stages(streams) as stages:
-            with StageProcess("gateway", directory, None, environment=environment, module=module, **config) as process:
-                await asyncio.to_thread(lambda: process.started().ready())
-                async with httpx.AsyncClient(base_url=process.line["url"], timeout=DEADLINE, trust_env=False) as http:
-                    it = Target(process, stages, http)
-                    await it.post(b'{"input": "warm up"}')
-                    await it.holds()
-                    yield it
-    finally:
-        await streams.close()
+    config |= {"module": "support.watched_gateway", "gateway": {"max_queue_seconds": 600.0}}
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    async with gateway_process(directory, environment, **config) as running:
+        it = Target(*running)
+        await it.post(b'{"input": "warm up"}')
+        await it.holds()
+        yield it
 
 
 @pytest.fixture(params=["bundled", "cloning"])

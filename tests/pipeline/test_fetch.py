@@ -1,13 +1,11 @@
 """Fetching a checkpoint as pods do: concurrently to one volume, killed midway, refused, disconnected."""
 
-import filecmp
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +14,7 @@ import httpx
 import msgspec
 import pytest
 
-from support import small_checkpoint
+from support.fetching import CODEC, CONFIGS, UNREACHABLE, WEIGHTS, end_fetch, files, repository, same, start_fetch
 from support.hub import NAME, TOKEN, Hub, serve
 from support.local_pipeline import local_pipeline
 from support.required import require
@@ -24,24 +22,12 @@ from support.waiting import DEADLINE, until_blocking
 from syrinx_operator.resource.spec import default_pipeline
 
 COMMIT = "a" * 40
-WEIGHTS = "model.safetensors"
-CODEC = "speech_tokenizer/model.safetensors"
-CONFIGS = {"config.json", "merges.txt", "tokenizer_config.json", "vocab.json", "speech_tokenizer/config.json"}
-FAST_PROGRAM = (
-    "import sys, syrinx_stages.fetch.download as download; download.RETRY_DELAYS = (0.01, 0.02, 0.04);"
-    "download.GROWTH_SECONDS = 0.3; from syrinx_stages.fetch.__main__ import main; sys.exit(main())"
-)
-"""The program with short delays."""
 
 
 @pytest.fixture(scope="module", params=["base", "voice_design"])
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository: a checkpoint, and files that must not be fetched."""
-    directory = small_checkpoint.write(tmp_path_factory.mktemp("hub") / "model", request.param)
-    for name in ("README.md", "pytorch_model.bin", "modeling.py", "speech_tokenizer/codec.bin", "other/model.json"):
-        (directory / name).parent.mkdir(exist_ok=True)
-        (directory / name).write_text("not needed")
-    return directory
+    others = ("README.md", "pytorch_model.bin", "modeling.py", "speech_tokenizer/codec.bin", "other/model.json")
+    return repository(tmp_path_factory.mktemp("hub") / "model", request.param, *others)
 
 
 @pytest.fixture
@@ -50,41 +36,36 @@ def hub(checkpoint: Path) -> Iterator[Hub]:
         yield hub
 
 
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return repository(tmp_path_factory.mktemp("hub") / "model", "base")
+
+
 @pytest.fixture
 def base_hub(base: Path) -> Iterator[Hub]:
     with serve(base) as hub:
         yield hub
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_checkpoint.write(tmp_path_factory.mktemp("hub") / "model", "base")
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """Where the main revision is fetched to."""
+    return tmp_path / "acme--small-tts" / "main"
 
 
 def start(hub_url: str, cache: Path, parts: str = "talker", token: str = "", **options: str) -> subprocess.Popen[str]:
     values = {"id": NAME, "revision": "main", "parts": parts, "cache": str(cache), **options}
-    arguments = [word for name, value in values.items() for word in (f"--{name}", value)]
-    environment = {**os.environ, "HF_ENDPOINT": hub_url, "HF_TOKEN": token, "HOME": str(cache.parent / "home")}
-    command = [sys.executable, "-c", FAST_PROGRAM, *arguments]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return start_fetch(
+        values, {**os.environ, "HF_ENDPOINT": hub_url, "HF_TOKEN": token, "HOME": str(cache.parent / "home")}
+    )
 
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Status, output and errors."""
-    output, errors = process.communicate(timeout=DEADLINE)
-    assert TOKEN not in output + errors
-    assert "Traceback" not in errors, errors
-    return process.returncode, output, errors
+    return end_fetch(process, TOKEN)
 
 
 def fetch(hub_url: str, cache: Path, *arguments: str, **options: str) -> tuple[int, str, str]:
     return end(start(hub_url, cache, *arguments, **options))
-
-
-def files(directory: Path) -> set[str]:
-    """Names of the files present, except markers and partial files."""
-    paths = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
-    return {path.as_posix() for path in paths if not path.name.startswith(".")}
 
 
 def partial_files(directory: Path) -> list[Path]:
@@ -99,40 +80,39 @@ def test_fetches_only_the_files_that_a_stage_needs(hub: Hub, tmp_path: Path, par
     directory = tmp_path / "models" / "acme--small-tts" / "main"
     assert (status, output) == (0, f"{directory}\n"), errors
     assert files(directory) == CONFIGS | weights[parts]
-    assert all(filecmp.cmp(directory / path, hub.directory / path, shallow=False) for path in files(directory))
+    assert same(hub.directory, directory, *files(directory))
     assert not partial_files(directory)
-    assert files(tmp_path) == {f"models/acme--small-tts/main/{path}" for path in files(directory)}, (
-        "nothing outside the cache"
-    )
+    outside = {path for path in files(tmp_path) if not path.startswith("models/acme--small-tts/main/")}
+    assert not outside, "nothing outside the cache"
 
 
-def test_complete_files_need_no_hub_and_corrupt_ones_are_fetched_again(base_hub: Hub, tmp_path: Path) -> None:
+def test_complete_files_need_no_hub_and_corrupt_ones_are_fetched_again(
+    base_hub: Hub, tmp_path: Path, target: Path
+) -> None:
     assert fetch(base_hub.url, tmp_path)[0] == 0
-    unreachable = "http://127.0.0.1:9"
-    assert fetch(unreachable, tmp_path)[0] == 0
-    (tmp_path / "acme--small-tts" / "main" / WEIGHTS).write_bytes(b"x")
-    assert fetch(unreachable, tmp_path)[0] == 1
+    assert fetch(UNREACHABLE, tmp_path)[0] == 0
+    (target / WEIGHTS).write_bytes(b"x")
+    assert fetch(UNREACHABLE, tmp_path)[0] == 1
     assert fetch(base_hub.url, tmp_path)[0] == 0
-    assert filecmp.cmp(tmp_path / "acme--small-tts" / "main" / WEIGHTS, base_hub.directory / WEIGHTS, shallow=False)
+    assert same(base_hub.directory, target, WEIGHTS)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_resumes_after_being_killed(base_hub: Hub, tmp_path: Path, number: signal.Signals) -> None:
+def test_resumes_after_being_killed(base_hub: Hub, tmp_path: Path, target: Path, number: signal.Signals) -> None:
     base_hub.full_speed.clear()
     killed = start(base_hub.url, tmp_path)
     until_blocking(lambda: base_hub.sent > 200_000, "some of the weights were received")
     killed.send_signal(number)
     assert killed.wait(DEADLINE) == (-number if number == signal.SIGKILL else 128 + number)
     killed.communicate()
-    directory = tmp_path / "acme--small-tts" / "main"
-    assert not (directory / WEIGHTS).exists()
+    assert not (target / WEIGHTS).exists()
     base_hub.full_speed.set()
     status, _, errors = fetch(base_hub.url, tmp_path)
     assert status == 0, errors
     path, begin = base_hub.resolved[-2]
     assert path == WEIGHTS and int(begin.removeprefix("bytes=").rstrip("-")) >= 100_000
-    assert filecmp.cmp(directory / WEIGHTS, base_hub.directory / WEIGHTS, shallow=False)
-    assert not partial_files(directory)
+    assert same(base_hub.directory, target, WEIGHTS)
+    assert not partial_files(target)
 
 
 def test_concurrent_processes_download_a_file_once(base_hub: Hub, tmp_path: Path) -> None:
@@ -146,7 +126,7 @@ def test_concurrent_processes_download_a_file_once(base_hub: Hub, tmp_path: Path
     assert [path for path, _ in base_hub.resolved].count(WEIGHTS) == 1
 
 
-def test_stopped_process_does_not_block_others(base_hub: Hub, tmp_path: Path) -> None:
+def test_stopped_process_does_not_block_others(base_hub: Hub, tmp_path: Path, target: Path) -> None:
     base_hub.full_speed.clear()
     stuck = start(base_hub.url, tmp_path)
     until_blocking(lambda: base_hub.sent > 200_000, "some of the weights were received")
@@ -156,9 +136,8 @@ def test_stopped_process_does_not_block_others(base_hub: Hub, tmp_path: Path) ->
     stuck.send_signal(signal.SIGCONT)
     assert status == 0, errors
     assert end(stuck)[0] == 0
-    directory = tmp_path / "acme--small-tts" / "main"
-    assert filecmp.cmp(directory / WEIGHTS, base_hub.directory / WEIGHTS, shallow=False)
-    assert not partial_files(directory)
+    assert same(base_hub.directory, target, WEIGHTS)
+    assert not partial_files(target)
 
 
 def test_all_parts_are_from_one_commit_if_the_branch_moves(base_hub: Hub, tmp_path: Path) -> None:
@@ -202,13 +181,12 @@ def test_token_is_sent_to_the_hub_only(base_hub: Hub, tmp_path: Path) -> None:
     assert not any("authorization" in map(str.lower, headers) for headers in base_hub.redirected)
 
 
-def test_interrupted_bodies_are_resumed(base_hub: Hub, tmp_path: Path) -> None:
+def test_interrupted_bodies_are_resumed(base_hub: Hub, tmp_path: Path, target: Path) -> None:
     base_hub.cut_after = 300_000
     status, _, errors = fetch(base_hub.url, tmp_path)
     assert status == 0, errors
     assert [path for path, _ in base_hub.resolved].count(WEIGHTS) == 6
-    directory = tmp_path / "acme--small-tts" / "main"
-    assert filecmp.cmp(directory / WEIGHTS, base_hub.directory / WEIGHTS, shallow=False)
+    assert same(base_hub.directory, target, WEIGHTS)
 
 
 @pytest.mark.parametrize(
@@ -220,13 +198,12 @@ def test_interrupted_bodies_are_resumed(base_hub: Hub, tmp_path: Path) -> None:
     ],
 )
 def test_corrupt_download_is_never_published(
-    base_hub: Hub, tmp_path: Path, change: Callable[[bytes], bytes], message: str
+    base_hub: Hub, tmp_path: Path, target: Path, change: Callable[[bytes], bytes], message: str
 ) -> None:
     base_hub.change = change
     status, _, errors = fetch(base_hub.url, tmp_path)
     assert (status, message in errors.splitlines()[-1]) == (1, True), errors
-    directory = tmp_path / "acme--small-tts" / "main"
-    assert files(directory) == CONFIGS
+    assert files(target) == CONFIGS
     base_hub.change = lambda data: data
     status, _, errors = fetch(base_hub.url, tmp_path)
     assert status == 0, errors
@@ -240,9 +217,9 @@ def test_outage_is_retried_a_limited_number_of_times(base_hub: Hub, tmp_path: Pa
     status, _, errors = fetch(base_hub.url, tmp_path / "other")
     assert (status, errors.count("retrying in")) == (1, 3)
     assert errors.splitlines()[-1] == f"syrinx fetch: {base_hub.url} returns 503 Service Unavailable"
-    status, _, errors = fetch("http://127.0.0.1:9", tmp_path / "other")
+    status, _, errors = fetch(UNREACHABLE, tmp_path / "other")
     assert (status, errors.count("retrying in")) == (1, 3)
-    assert errors.splitlines()[-1].startswith("syrinx fetch: http://127.0.0.1:9 cannot be reached: ")
+    assert errors.splitlines()[-1].startswith(f"syrinx fetch: {UNREACHABLE} cannot be reached: ")
 
 
 def test_invalid_checkpoint_is_refused_before_its_weights_are_fetched(tmp_path: Path, base: Path) -> None:
@@ -264,29 +241,23 @@ def test_full_volume_is_a_clear_error(base_hub: Hub, tmp_path: Path) -> None:
     enter = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", inside, "sh"]
     mounts = shutil.which("unshare") and subprocess.run([*enter, "true"], capture_output=True).returncode == 0
     require(mounts, "no volume can be mounted here: allow user namespaces")
-    arguments = ["--id", NAME, "--revision", "main", "--parts", "talker", "--cache", str(tmp_path)]
-    environment = {**os.environ, "HF_ENDPOINT": base_hub.url}
-    finished = subprocess.run(
-        [*enter, sys.executable, "-c", FAST_PROGRAM, *arguments], env=environment, capture_output=True, text=True
-    )
-    assert finished.returncode == 1
+    arguments = {"id": NAME, "revision": "main", "parts": "talker", "cache": str(tmp_path)}
+    status, _, errors = end(start_fetch(arguments, {**os.environ, "HF_ENDPOINT": base_hub.url}, *enter))
+    assert status == 1
     expected = f"syrinx fetch: cannot write to {tmp_path}/acme--small-tts/main: No space left on device"
-    assert finished.stderr.splitlines()[-1] == expected
+    assert errors.splitlines()[-1] == expected
 
 
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("id", "none"),
-        ("id", "../up"),
-        ("id", "a/b/c"),
-        ("revision", "../up"),
-        ("revision", "a/../../b"),
+        *(("id", value) for value in ("none", "../up", "a/b/c")),
+        *(("revision", value) for value in ("../up", "a/../../b")),
         ("parts", "x"),
     ],
 )
 def test_arguments_outside_the_cache_are_refused(tmp_path: Path, option: str, value: str) -> None:
-    status, _, errors = fetch("http://127.0.0.1:9", tmp_path / "models", **{option: value})
+    status, _, errors = fetch(UNREACHABLE, tmp_path / "models", **{option: value})
     assert (status, f"argument --{option}: " in errors) == (2, True), errors
     assert not (tmp_path / "models").exists()
 
@@ -298,7 +269,7 @@ def test_revision_may_contain_slashes(base_hub: Hub, tmp_path: Path) -> None:
 
 
 async def test_pipeline_serves_a_fetched_checkpoint(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    directory = small_checkpoint.write(tmp_path_factory.mktemp("hub") / "model", "voice_design")
+    directory = repository(tmp_path_factory.mktemp("hub") / "model", "voice_design")
     with serve(directory) as hub:
         for parts in ("gateway", "talker", "codec"):
             status, output, errors = fetch(hub.url, tmp_path, parts)

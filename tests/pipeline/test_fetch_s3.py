@@ -1,41 +1,29 @@
 """Fetching a checkpoint from a real S3 server: resumed, verified, refused, and by whom."""
 
 import asyncio
-import filecmp
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support import s3, small_checkpoint
+from support import s3
+from support.fetching import CODEC, CONFIGS, UNREACHABLE, WEIGHTS, end_fetch, files, repository, same, start_fetch
 from support.s3 import S3
 from support.tls import Authority, tls_front
-from support.waiting import DEADLINE
 from syrinx_stages.contract.checkpoints import s3_directory
 
 BUCKET, PREFIX = "models", "qwen/v1"
 URI = f"s3://{BUCKET}/{PREFIX}"
-WEIGHTS, CODEC = "model.safetensors", "speech_tokenizer/model.safetensors"
 SECRET = "very-secret-access-key"
-PROGRAM = (
-    "import sys, syrinx_stages.fetch.download as download; download.RETRY_DELAYS = (0.01, 0.02, 0.04);"
-    "download.GROWTH_SECONDS = 0.3; from syrinx_stages.fetch.__main__ import main; sys.exit(main())"
-)
-"""The program with short delays."""
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint, and files that must not be fetched."""
-    directory = small_checkpoint.write(tmp_path_factory.mktemp("s3") / "model", "voice_design")
-    for name in ("README.md", "pytorch_model.bin", "other/model.json"):
-        (directory / name).parent.mkdir(exist_ok=True)
-        (directory / name).write_text("not needed")
-    return directory
+    return repository(
+        tmp_path_factory.mktemp("s3") / "model", "voice_design", "README.md", "pytorch_model.bin", "other/model.json"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -47,45 +35,22 @@ def shared(checkpoint: Path) -> Iterator[S3]:
 
 
 @pytest.fixture
-def server(shared: S3) -> Iterator[S3]:
-    """The server without faults and with no requests recorded."""
-    shared.sent = 0
-    shared.release.clear()
+def server(shared: S3) -> S3:
+    """The server with no requests recorded, which lets everybody read and write."""
     shared.requests.clear()
     shared.authenticate(False)
-    yield shared
-    shared.release.set()
-
-
-def start(server_url: str, cache: Path, *parts: str, uri: str = URI, **environment: str) -> subprocess.Popen[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    settings = {"AWS_ACCESS_KEY_ID": "known", "AWS_SECRET_ACCESS_KEY": SECRET}
-    arguments = ["--s3", uri, "--endpoint", server_url, "--parts", *(parts or ("talker",)), "--cache", str(cache)]
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        env={**clean, **settings, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    output, errors = process.communicate(timeout=DEADLINE)
-    assert SECRET not in output + errors and "Traceback" not in errors, errors
-    return process.returncode, output, errors
+    return shared
 
 
 def fetch(server_url: str, cache: Path, *parts: str, uri: str = URI, **environment: str) -> tuple[int, str, str]:
-    return end(start(server_url, cache, *parts, uri=uri, **environment))
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    settings = {"AWS_ACCESS_KEY_ID": "known", "AWS_SECRET_ACCESS_KEY": SECRET}
+    arguments = {"s3": uri, "endpoint": server_url, "parts": " ".join(parts or ("talker",)), "cache": str(cache)}
+    return end_fetch(start_fetch(arguments, {**clean, **settings, **environment}), SECRET)
 
 
 def directory_of(server: S3, cache: Path, uri: str = URI) -> Path:
     return cache / s3_directory(uri, server.url)
-
-
-def same(checkpoint: Path, directory: Path, *names: str) -> bool:
-    return all(filecmp.cmp(checkpoint / name, directory / name, shallow=False) for name in names)
 
 
 def test_fetches_what_the_stages_need_and_complete_files_need_no_server(
@@ -94,10 +59,8 @@ def test_fetches_what_the_stages_need_and_complete_files_need_no_server(
     status, output, errors = fetch(server.url, tmp_path, "gateway", "talker")
     directory = directory_of(server, tmp_path)
     assert (status, output) == (0, f"{directory}\n"), errors
-    found = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
-    configs = {"config.json", "merges.txt", "tokenizer_config.json", "vocab.json", "speech_tokenizer/config.json"}
-    assert {name for name in found if not name.startswith(".")} == configs | {WEIGHTS}
-    assert same(checkpoint, directory, *configs, WEIGHTS)
+    assert files(directory) == CONFIGS | {WEIGHTS}
+    assert same(checkpoint, directory, *CONFIGS, WEIGHTS)
     assert all(b"Authorization: AWS4" in head or b"authorization: AWS4" in head for head in server.requests)
     before = len(server.requests)
     assert fetch(server.url, tmp_path, "talker")[0] == 0 and len(server.requests) == before
@@ -146,10 +109,9 @@ def test_errors_say_what_is_missing_or_refused(server: S3, tmp_path: Path) -> No
     assert status == 1
     expected = f"does not permit to read {URI} (403 InvalidAccessKeyId; used the credentials of the pod)\n"
     assert errors == f"syrinx fetch: {server.url} {expected}"
-    unreachable = "http://127.0.0.1:9"
-    status, _, errors = fetch(unreachable, tmp_path)
+    status, _, errors = fetch(UNREACHABLE, tmp_path)
     assert (status, errors.count("retrying in")) == (1, 3)
-    assert errors.splitlines()[-1] == f"syrinx fetch: {unreachable} cannot be reached: Connection refused"
+    assert errors.splitlines()[-1] == f"syrinx fetch: {UNREACHABLE} cannot be reached: Connection refused"
 
 
 def test_without_an_identity_requests_are_anonymous(server: S3, checkpoint: Path, tmp_path: Path) -> None:
@@ -165,7 +127,7 @@ def test_without_an_identity_requests_are_anonymous(server: S3, checkpoint: Path
 
 @pytest.mark.parametrize("uri", ["models/v1", "s3://models/../other", "s3://models//v1", "https://models/v1", "s3://"])
 def test_other_uris_are_refused(tmp_path: Path, uri: str) -> None:
-    status, _, errors = fetch("http://127.0.0.1:9", tmp_path / "models", uri=uri)
+    status, _, errors = fetch(UNREACHABLE, tmp_path / "models", uri=uri)
     assert status == 2 and re.search("argument --s3: .* is not of the form s3://BUCKET/PREFIX", errors)
     assert not (tmp_path / "models").exists()
 

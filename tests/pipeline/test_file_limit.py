@@ -1,17 +1,13 @@
 """A gateway process with few file descriptors, and more connections to its ports than it has of them."""
 
-import asyncio
-import contextlib
 import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 
-from support.gateway import Script, Stages, tone
+from support.gateway import Script, gateway_process, tone
 from support.process import StageProcess
-from support.streams import Streams, redis_url
 from support.waiting import DEADLINE, until
 
 MAX_FILES = 600
@@ -24,20 +20,6 @@ MAX_LOG = 20_000
 """Characters of the log: one line for each connection would be more."""
 
 
-@contextlib.asynccontextmanager
-async def limited_gateway(directory: Path) -> AsyncIterator[tuple[StageProcess, Stages]]:
-    streams = Streams()
-    config = {"pipeline": streams.keys.pipeline, "generation": streams.keys.generation}
-    environment = {"REDIS_URL": redis_url(), "REDIS_PASSWORD": ""}
-    try:
-        async with Stages(streams) as stages:
-            with StageProcess("gateway", directory, None, prefix=LIMITED, environment=environment, **config) as process:
-                await asyncio.to_thread(lambda: process.started().ready())
-                yield process, stages
-    finally:
-        await streams.close()
-
-
 def connect(url: str, sent: bytes) -> socket.socket:
     """Opens a connection that sends part of a request, or nothing."""
     client = socket.create_connection(("127.0.0.1", urlsplit(url).port))
@@ -46,7 +28,7 @@ def connect(url: str, sent: bytes) -> socket.socket:
 
 
 async def test_idle_connections_leave_streams_requests_and_health_checks_alone(tmp_path: Path) -> None:
-    async with limited_gateway(tmp_path) as (process, stages), httpx.AsyncClient(timeout=DEADLINE) as http:
+    async with gateway_process(tmp_path, prefix=LIMITED) as (process, stages, http):
         url, admin_url = process.line["url"], process.line["admin_url"]
         stages.script = script = Script(pause_after=4)
         async with http.stream("POST", f"{url}/v1/audio/speech", json=STREAM) as response:

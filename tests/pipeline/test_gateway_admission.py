@@ -28,12 +28,10 @@ pytestmark = pytest.mark.virtual
 
 
 async def test_drain_serves_open_connections_and_closes_them(running: Gateway):
-    running.stages.script = script = Script(pause_after=4)
-    call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
-    await until(lambda: running.stages.seen, "the request was claimed")
+    call = await running.begin(script := Script(pause_after=4), response_format="pcm")
     drain = asyncio.create_task(running.service.drain(DEADLINE))
     await until(lambda: running.service.ready() == "draining", "the drain started")
-    second = asyncio.create_task(running.say(stream=True, response_format="pcm"))
+    second = asyncio.create_task(running.say(response_format="pcm"))
     await until(lambda: len(running.stages.seen) == 2, "the second request was claimed")
     listed = await running.http.get("/v1/models")
     assert (listed.status_code, listed.headers["connection"]) == (200, "close")
@@ -58,7 +56,7 @@ async def test_a_refused_client_is_refused_again_without_asking_redis(tmp_path: 
         assert (again.status_code, again.json(), again.headers["retry-after"]) == (503, first.json(), "1")
         other = await post(json={"input": "Hello."}, headers=keys.of("two"))
         assert other.status_code == 200
-        assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 2
+        assert running.requests("refused") == 2
 
 
 async def test_unreachable_queue_is_a_503_and_not_ready():
@@ -98,8 +96,7 @@ async def test_ready_once_both_stages_have_been_live():
 
 async def test_a_request_that_no_talker_claims_in_time_is_a_503():
     async with gateway(gateway=GatewaySettings(max_queue_seconds=0.2)) as running:
-        await until(lambda: running.service.ready() is None, "both stages were seen")
-        await running.stages.leave()
+        await running.without_stages()
         replicas = running.streams.connector()
         for group in Group:
             await replicas.consumer(group, "busy").take_over(1)
@@ -109,14 +106,13 @@ async def test_a_request_that_no_talker_claims_in_time_is_a_503():
         assert (response.status_code, response.json()["error"]["code"]) == (503, "queue_full")
         assert "no talker was free in time" in response.json()["error"]["message"]
         assert int(response.headers["retry-after"]) >= 1
-        assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 1
+        assert running.requests("refused") == 1
         assert (await running.service.cells[0].connector.queue()).length == 0
 
 
 async def test_a_request_that_waits_while_redis_is_unreachable_is_a_503(monkeypatch: pytest.MonkeyPatch):
     async with gateway(gateway=GatewaySettings(max_queue_seconds=0.2)) as running:
-        await until(lambda: running.service.ready() is None, "both stages were seen")
-        await running.stages.leave()
+        await running.without_stages()
         connector = running.service.cells[0].connector
         submit, pool, address = connector.submit, connector._pool, connector._pool.address
 
@@ -130,7 +126,7 @@ async def test_a_request_that_waits_while_redis_is_unreachable_is_a_503(monkeypa
         response = await running.say(stream=True)
         assert (response.status_code, response.headers["retry-after"]) == (503, "2")
         assert response.json()["error"]["message"] == "the service cannot reach its queue"
-        assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 1
+        assert running.requests("refused") == 1
         pool.address = address
 
 
@@ -154,8 +150,7 @@ async def test_the_expected_wait_is_exported():
 async def test_a_client_with_many_requests_makes_room_for_another(tmp_path: Path):
     keys = Keys(tmp_path, greedy={}, modest={})
     async with gateway(gateway=GatewaySettings(max_queue_seconds=60.0), api_keys_file=str(keys.file)) as running:
-        await until(lambda: running.service.ready() is None, "both stages were seen")
-        await running.stages.leave()
+        await running.without_stages()
         talker = running.streams.connector().consumer(Group.TALKERS, "busy")
         await talker.take_over(1)
         await talker.report(Capacity(free=2, requests_per_second=0.01))
@@ -180,9 +175,7 @@ async def test_a_client_with_many_requests_makes_room_for_another(tmp_path: Path
 
 async def test_a_claimed_request_may_take_longer_than_the_queue():
     async with gateway(gateway=GatewaySettings(max_queue_seconds=0.5)) as running:
-        running.stages.script = script = Script(pause_after=0)
-        call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
-        await until(lambda: running.stages.seen, "the request was claimed")
+        call = await running.begin(script := Script(pause_after=0), response_format="pcm")
         await asyncio.sleep(0.8)
         script.go.set()
         assert (await call).content == tone(10)
@@ -190,16 +183,15 @@ async def test_a_claimed_request_may_take_longer_than_the_queue():
 
 async def test_missing_stage_is_a_503_after_max_queue_seconds():
     async with gateway(gateway=GatewaySettings(max_queue_seconds=1.0)) as running:
-        await until(lambda: running.service.ready() is None, "both stages were seen")
-        await running.stages.leave()
+        await running.without_stages()
         waiting = await running.say(stream=True)
         assert (waiting.status_code, waiting.json()["error"]["code"]) == (503, "stage_unavailable")
         assert "no talker" in waiting.json()["error"]["message"]
         assert int(waiting.headers["retry-after"]) >= 1
-        assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 1
+        assert running.requests("refused") == 1
         await until(lambda: running.service.cells[0].monitor.missing_stage_error(), "it was missing for long enough")
         assert (await running.say()).json()["error"]["code"] == "stage_unavailable"
-        assert running.metric("syrinx_requests_total", task_type="unknown", outcome="refused") == 1, "at once"
+        assert running.requests("refused", "unknown") == 1, "at once"
         async with Stages(running.streams):
             await until(lambda: running.service.cells[0].monitor._missing is None, "they were seen again")
             assert (await running.say()).content
@@ -208,8 +200,7 @@ async def test_missing_stage_is_a_503_after_max_queue_seconds():
 async def test_a_request_withdrawn_during_a_check_is_not_queued_again(monkeypatch: pytest.MonkeyPatch):
     """The check for a lost request finds nothing either once Redis has withdrawn it."""
     async with gateway(gateway=GatewaySettings(max_queue_seconds=4.0)) as running:
-        await until(lambda: running.service.ready() is None, "both stages were seen")
-        await running.stages.leave()
+        await running.without_stages()
         connector, fanout = running.service.cells[0].connector, running.service.cells[0].fanout
         last_position, submit, submitted = connector.last_position, connector.submit, []
 
@@ -222,16 +213,15 @@ async def test_a_request_withdrawn_during_a_check_is_not_queued_again(monkeypatc
         response = await running.say(stream=True)
         assert (response.status_code, response.json()["error"]["code"]) == (503, "stage_unavailable")
         assert len(submitted) == 1
-        assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 1
+        assert running.requests("refused") == 1
 
 
 async def test_begun_stream_outlasts_a_missing_stage():
     """Another replica may still take the stream over."""
     async with gateway(gateway=GatewaySettings(max_queue_seconds=0.1)) as running:
         await until(lambda: running.service.cells[0].monitor._was_complete, "the stages were seen")
-        running.stages.script = Script(pause_after=4)
-        call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
-        await until(lambda: running.metric("syrinx_live_streams"), "the stream was live")
+        call = await running.begin(Script(pause_after=4), response_format="pcm")
+        await running.live()
         [request] = running.stages.seen
         await running.stages.leave()
         await until(lambda: running.metric("syrinx_underrun_seconds_total", **SERVED) > 1.5, "the gateway has checked")

@@ -4,7 +4,6 @@ import base64
 import io
 from collections.abc import AsyncIterator
 
-import numpy as np
 import pytest
 import soundfile
 from openai import APIStatusError, AsyncOpenAI
@@ -12,7 +11,6 @@ from openai import APIStatusError, AsyncOpenAI
 from support.gateway import Gateway, Script, events, pcm_of, tone
 from support.waiting import until
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.keys import StreamKind
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer
 from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions, Encoder, default_rate
 
@@ -60,42 +58,22 @@ async def test_openai_client_parses_an_error(openai: AsyncOpenAI):
 
 
 async def test_openai_client_lists_models(openai: AsyncOpenAI):
-    assert [model.id async for model in await openai.models.list()] == [
-        "syrinx-us",
-        "tts-1",
-        "tts-1-hd",
-        "gpt-4o-mini-tts",
-    ]
+    listed = [model.id async for model in await openai.models.list()]
+    assert listed == ["syrinx-us", "tts-1", "tts-1-hd", "gpt-4o-mini-tts"]
     assert (await openai.models.retrieve("syrinx-us")).owned_by == "syrinx"
     with pytest.raises(APIStatusError) as raised:
         await openai.models.retrieve("tts-3")
     assert raised.value.status_code == 404
 
 
-@pytest.mark.parametrize("audio_format", ["wav", "mp3", "flac", "opus", "pcm"])
-async def test_every_format_contains_the_speech(running: Gateway, audio_format: str):
-    response = await running.say(response_format=audio_format, seed=7, stream=False)
-    assert response.status_code == 200
-    assert int(response.headers["content-length"]) == len(response.content)
-    assert response.headers["x-seed"] == "7"
-    assert response.headers["x-finish-reason"] == "stop"
+async def test_a_file_is_complete_and_its_headers_describe_it(running: Gateway):
+    response = await running.say(response_format="flac", seed=7, stream=False)
+    assert (response.status_code, int(response.headers["content-length"])) == (200, len(response.content))
+    assert (response.headers["x-seed"], response.headers["x-finish-reason"]) == ("7", "stop")
     assert float(response.headers["x-audio-seconds"]) == pytest.approx(10 * FAMILY.frame_seconds)
     assert response.headers["x-request-id"] == running.stages.seen[0].id
-    expected = np.frombuffer(tone(10), "<i2").astype(float)
-    if audio_format == "pcm":
-        samples = np.frombuffer(response.content, "<i2")
-    else:
-        samples, rate = soundfile.read(io.BytesIO(response.content), dtype="int16")
-        assert rate == FAMILY.sample_rate
-    assert np.corrcoef(expected, samples.astype(float))[0, 1] > 0.99
-
-
-async def test_a_streamed_wav_differs_from_the_file_only_in_its_open_lengths(running: Gateway):
-    stream, file = [bytearray((await running.say(stream=each)).content) for each in (True, False)]
-    for start in (4, 40):
-        assert stream[start : start + 4] == b"\xff\xff\xff\xff"
-        stream[start : start + 4] = file[start : start + 4]
-    assert stream == file
+    samples, rate = soundfile.read(io.BytesIO(response.content), dtype="int16")
+    assert (samples.tobytes(), rate) == (tone(10), FAMILY.sample_rate)
 
 
 async def test_events_contain_audio_and_usage(running: Gateway):
@@ -107,18 +85,6 @@ async def test_events_contain_audio_and_usage(running: Gateway):
     assert done["type"] == "speech.audio.done"
     assert done["usage"]["output_tokens"] == 10
     assert done["usage"]["total_tokens"] == 10 + done["usage"]["input_tokens"] > 12
-
-
-async def test_playback_is_reported_to_the_talker(running: Gateway):
-    running.stages.script = script = Script(pause_after=6)
-
-    def played() -> int:
-        last = running.streams.last_position(running.stages.seen[0].id, StreamKind.PLAYBACK)
-        return last.frames if last else -1
-
-    async with running.http.stream("POST", "/v1/audio/speech", json={"input": "Hi.", "stream": True}):
-        await until(lambda: running.stages.seen and played() == 6, "six frames were played")
-        script.go.set()
 
 
 async def test_fields_without_effect_are_named_in_a_warning(running: Gateway):
@@ -161,6 +127,7 @@ async def test_every_response_has_a_request_id(running: Gateway, monkeypatch: py
         (400, running.http.post("/v1/audio/speech", content=b"{", headers={"Content-Type": "application/json"})),
         (415, running.http.post("/v1/audio/speech", content=b"{")),
         (404, running.http.get("/nowhere")),
+        (404, running.http.post("/v1/audio/speech/")),
         (405, running.http.get("/v1/audio/speech")),
         (500, running.say(stream_format="sse")),
     ]
@@ -168,6 +135,7 @@ async def test_every_response_has_a_request_id(running: Gateway, monkeypatch: py
     assert [response.status_code for _, response in responses] == [expected for expected, _ in responses]
     assert len({response.headers["x-request-id"] for _, response in responses}) == len(calls)
     for expected, response in responses:
+        assert response.headers.get("allow") == ("POST" if expected == 405 else None)
         assert expected == 200 or response.json()["error"].keys() == {"message", "type", "param", "code"}
 
 
@@ -187,11 +155,3 @@ async def test_health_is_that_of_the_gateway(running: Gateway):
     running.service.cells[0].monitor.unreachable = "Redis cannot be reached"
     response = await running.http.get("/health")
     assert (response.status_code, response.json()["error"]["message"]) == (503, "Redis cannot be reached")
-
-
-async def test_voices_are_listed(running: Gateway):
-    listed = (await running.http.get("/v1/audio/voices")).json()
-    assert listed["names"] == ["us", "us_f", "us_m", "gb"]
-    # As Open WebUI reads it.
-    assert {voice["id"]: voice["name"] for voice in listed["voices"]}.keys() >= {"us", "gb", "alloy", "shimmer"}
-    assert (listed["default"], listed["languages"]) == ("us", ["auto", "english", "german"])

@@ -15,29 +15,6 @@ from syrinx_stages.runtime.clock import monotonic
 pytestmark = pytest.mark.virtual
 
 
-async def post(running: Gateway, body: bytes, content_type: str = "application/json") -> httpx.Response:
-    return await running.http.post("/v1/audio/speech", content=body, headers={"Content-Type": content_type})
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b'{"input": "\\ud800"}',
-        b'{"input": "a", "temperature": NaN}',
-        b'{"input": "a", "\\ud800": 1}',
-        b"\xff\xfe",
-        b'{"input": "' + b"a" * 100_001 + b'"}',
-    ],
-)
-async def test_invalid_body_is_a_400(running: Gateway, body: bytes):
-    response = await post(running, body)
-    assert response.status_code == 400
-    assert response.json()["error"]["type"] == "invalid_request_error"
-    assert running.metric("syrinx_requests_total", task_type="unknown", outcome="refused") == 1
-    assert (await running.say()).status_code == 200
-
-
 @pytest.mark.parametrize(
     ("headers", "code", "message"),
     [
@@ -129,19 +106,3 @@ async def test_late_body_is_a_408(running: Gateway, pause: float, limit: float):
     assert monotonic() - began == pytest.approx(limit, abs=pause)
     writing.cancel()
     writer.close()
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("GET", "/v1/audio/nothing", 404),
-        ("GET", "/v1/audio/speech", 405),
-        ("GET", "/v1/models/x/y", 404),
-        ("POST", "/v1/audio/speech/", 404),
-    ],
-)
-async def test_routing_errors_have_the_same_shape(running: Gateway, method: str, path: str, status: int):
-    response = await running.http.request(method, path)
-    assert response.status_code == status
-    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
-    assert response.headers.get("allow") == ("POST" if status == 405 else None)

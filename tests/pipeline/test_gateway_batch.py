@@ -25,10 +25,6 @@ async def batch(running: Gateway, *items: dict[str, Any], **shared: object) -> h
     return await running.http.post(PATH, json={"items": list(items), **shared})
 
 
-def outcome(running: Gateway, name: str, task_type: str = "CustomVoice") -> float:
-    return running.metric("syrinx_requests_total", task_type=task_type, outcome=name)
-
-
 async def test_each_item_is_a_file_with_its_own_fields_over_those_of_the_batch(running: Gateway):
     response = await batch(
         running,
@@ -70,7 +66,7 @@ async def test_each_item_is_a_file_with_its_own_fields_over_those_of_the_batch(r
         ("Two.", "gb", False),
         ("Three.", "us_f", False),
     ]
-    assert outcome(running, "stop") == 3
+    assert running.requests("stop") == 3
 
 
 async def test_an_item_fails_alone(running: Gateway):
@@ -85,20 +81,20 @@ async def test_an_item_fails_alone(running: Gateway):
     assert empty["error"] == "input: is empty; send the text"
     assert spoken["status"] == "success"
     assert spoken["warnings"][0].startswith("instructions are ignored: ")
-    assert (outcome(running, "stop"), outcome(running, "refused", "unknown")) == (1, 2)
+    assert (running.requests("stop"), running.requests("refused", "unknown")) == (1, 2)
 
 
 async def test_an_item_whose_stage_fails_is_an_error_of_the_item(running: Gateway):
     running.stages.script = Script(frames=4, end=End(EndReason.ERROR, "gave up", retry_after=4.2))
     [result] = (await batch(running, {"input": "a"})).json()["results"]
     assert result == {"index": 0, "status": "error", "error": "gave up", "code": "stage_failed", "retry_after": 4.2}
-    assert outcome(running, "error") == 1
+    assert running.requests("error") == 1
 
 
 async def test_an_item_that_is_not_admitted_is_tried_again():
     async with gateway(gateway=GatewaySettings(max_queue=0)) as running:
         call = asyncio.create_task(batch(running, {"input": "a"}))
-        await until(lambda: outcome(running, "refused"), "it was refused")
+        await until(lambda: running.requests("refused"), "it was refused")
         running.service.live.apply(SettingsUpdate({"max_queue": 10}))
         assert (await call).json()["succeeded"] == 1
 
@@ -107,7 +103,7 @@ async def test_an_item_that_is_not_admitted_in_time_is_an_error_of_the_item():
     async with gateway(gateway=GatewaySettings(max_queue=0)) as running:
         [result] = (await batch(running, {"input": "a"})).json()["results"]
         assert (result["code"], result["retry_after"] > 0) == ("queue_full", True)
-        assert outcome(running, "refused") > 1
+        assert running.requests("refused") > 1
         again = await batch(running, {"input": "a"})
         assert (again.status_code, again.json()["error"]["code"]) == (503, "queue_full"), "at once"
 
@@ -136,7 +132,7 @@ async def test_a_batch_of_the_wrong_shape_is_refused_as_a_whole(running: Gateway
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
     assert response.json()["error"]["message"].startswith(param.partition(".")[0]) or param == "speeed"
     assert not running.stages.seen
-    assert outcome(running, "refused", "unknown") == 1
+    assert running.requests("refused", "unknown") == 1
 
 
 async def test_a_few_items_are_served_at_the_same_time_and_results_are_sent_in_order(running: Gateway):
@@ -175,7 +171,7 @@ async def test_a_batch_that_a_drain_cuts_off_is_a_503_or_incomplete(running: Gat
     assert (await whole).json()["error"]["code"] == "draining"
     with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
         await partial
-    assert outcome(running, "error") == 2
+    assert running.requests("error") == 2
 
 
 async def test_a_shared_reference_is_decoded_once(tmp_path, monkeypatch: pytest.MonkeyPatch):

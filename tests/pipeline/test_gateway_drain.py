@@ -5,7 +5,6 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from support.gateway import Script, Stages, tone
+from support.gateway import Script, Stages, gateway_process, tone
 from support.process import StageProcess
-from support.streams import Streams, redis_url
 from support.waiting import DEADLINE, until
 
 GRACE = 6.0
@@ -32,18 +30,7 @@ class Draining:
 
     process: StageProcess
     stages: Stages
-    streams: Streams
-    url: str
     http: httpx.AsyncClient
-
-    def open(self, **body: Any) -> AbstractAsyncContextManager[httpx.Response]:
-        """Sends a request; its audio may still be on its way."""
-        return self.http.stream("POST", PATH, json=body)
-
-    async def terminate(self) -> None:
-        """Sends SIGTERM and waits until the gateway reports that it drains."""
-        self.process.process.terminate()
-        await until(lambda: self.process.reason() == "draining", "the gateway drains")
 
     async def exited(self) -> int:
         """Waits for the process and returns its exit status."""
@@ -51,25 +38,15 @@ class Draining:
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Opens a plain connection."""
-        url = httpx.URL(self.url)
+        url = self.http.base_url
         return await asyncio.open_connection(url.host, url.port)
 
 
 @contextlib.asynccontextmanager
 async def gateway(directory: Path, drain_seconds: float = DEADLINE) -> AsyncIterator[Draining]:
-    streams = Streams()
-    config = {"pipeline": streams.keys.pipeline, "generation": streams.keys.generation, "drain_seconds": drain_seconds}
-    environment = {"REDIS_URL": redis_url(), "REDIS_PASSWORD": ""}
-    try:
-        async with Stages(streams) as stages:
-            with StageProcess("gateway", directory, None, environment=environment, **config) as process:
-                await asyncio.to_thread(lambda: process.started().ready())
-                url = process.line["url"]
-                async with httpx.AsyncClient(base_url=url, timeout=DEADLINE, trust_env=False) as http:
-                    yield Draining(process, stages, streams, url, http)
-        assert "Traceback" not in process.errors
-    finally:
-        await streams.close()
+    async with gateway_process(directory, drain_seconds=drain_seconds) as running:
+        yield Draining(*running)
+        assert "Traceback" not in running[0].errors
 
 
 @pytest.mark.parametrize("kept_alive", [False, True], ids=["new connections", "kept-alive connections"])
@@ -80,9 +57,8 @@ async def test_under_load_each_request_is_served_whole_or_its_connection_refused
 
         async def call_until_refused(fields: dict[str, Any]) -> int:
             limits = httpx.Limits(max_keepalive_connections=None if kept_alive else 0)
-            async with httpx.AsyncClient(
-                base_url=running.url, timeout=DEADLINE, trust_env=False, limits=limits
-            ) as http:
+            options = {"base_url": running.http.base_url, "timeout": DEADLINE, "trust_env": False}
+            async with httpx.AsyncClient(**options, limits=limits) as http:
                 served = 0
                 with pytest.raises(httpx.ConnectError, match="All connection attempts failed"):
                     while response := await http.post(PATH, json=fields):
@@ -104,13 +80,14 @@ async def test_an_unfinished_upload_is_refused_and_does_not_delay_the_drain(tmp_
         writer.write(
             f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{{".encode()
         )
-        slow = httpx.AsyncClient(base_url=running.url, timeout=DEADLINE, trust_env=False)
 
         async def endless() -> AsyncIterator[bytes]:
             yield b"{"
             await asyncio.Event().wait()
 
-        upload = asyncio.create_task(slow.post(PATH, content=endless(), headers={"Content-Type": "application/json"}))
+        upload = asyncio.create_task(
+            running.http.post(PATH, content=endless(), headers={"Content-Type": "application/json"})
+        )
         await asyncio.sleep(0.2)
         began = time.monotonic()
         running.process.process.terminate()
@@ -121,7 +98,6 @@ async def test_an_unfinished_upload_is_refused_and_does_not_delay_the_drain(tmp_
         assert time.monotonic() - began < 5 + GRACE
         upload.cancel()
         await asyncio.gather(upload, return_exceptions=True)
-        await slow.aclose()
         writer.close()
 
 

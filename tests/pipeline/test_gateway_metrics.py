@@ -13,14 +13,13 @@ pytestmark = pytest.mark.virtual
 
 
 async def test_stream_metrics_are_labeled_with_the_replicas(running: Gateway):
-    running.stages.script = script = Script(pause_after=4)
-    call = asyncio.create_task(running.say(stream=True))
-    await until(lambda: running.metric("syrinx_live_streams"), "the stream was live")
+    call = await running.begin(script := Script(pause_after=4))
+    await running.live()
     # By then the first four frames have been played, so playback stalls.
     await asyncio.sleep(4 * FAMILY.frame_seconds + 0.1)
     script.go.set()
     await call
-    await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="stop"), "counted")
+    await running.counted("stop")
     assert running.metric("syrinx_live_streams") == 0
     for histogram in ("ttfa", "first_byte", "request"):
         assert running.metric(f"syrinx_{histogram}_seconds_count", **SERVED) == 1
@@ -30,39 +29,18 @@ async def test_stream_metrics_are_labeled_with_the_replicas(running: Gateway):
     assert 0.05 < running.metric("syrinx_underrun_seconds_total", **SERVED) < 0.5
 
 
-async def test_stall_is_counted_while_it_lasts(running: Gateway):
-    running.stages.script = script = Script(pause_after=4)
-    call = asyncio.create_task(running.say(stream=True))
-    await until(lambda: running.metric("syrinx_live_streams"), "the stream was live")
-    assert running.metric("syrinx_underruns_total", **SERVED) == 0, "the series starts at 0"
-    await until(lambda: running.metric("syrinx_underruns_total", **SERVED), "playback stalled")
-    assert not call.done()
-    before = running.metric("syrinx_underrun_seconds_total", **SERVED)
-    assert before > 0
-    script.go.set()
-    await call
-    assert running.metric("syrinx_underrun_seconds_total", **SERVED) > before
-    assert running.metric("syrinx_underruns_total", **SERVED) == 1, "a stream is counted once"
-
-
 async def test_whole_file_has_no_ttfa(running: Gateway):
     await running.say(stream=False)
-    await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="stop"), "counted")
+    await running.counted("stop")
     assert running.metric("syrinx_request_seconds_count", **SERVED) == 1
     assert running.metric("syrinx_ttfa_seconds_count", **SERVED) == 0
 
 
 async def test_audio_that_an_encoder_withholds_is_not_yet_delivered(running: Gateway):
     """At this speed the first chunk is less than the encoder returns at once."""
-    running.stages.script = script = Script(pause_after=2)
-    call = asyncio.create_task(running.say(response_format="ulaw", speed=4))
-
-    def reported() -> bool:
-        """Whether the first chunk was encoded."""
-        [request] = running.stages.seen
-        return running.streams.last_position(request.id, StreamKind.PLAYBACK) == Position(2)
-
-    await until(lambda: running.stages.seen and reported(), "the first chunk was encoded")
+    call = await running.begin(script := Script(pause_after=2), response_format="ulaw", speed=4)
+    reported = (running.stages.seen[0].id, StreamKind.PLAYBACK)
+    await until(lambda: running.streams.last_position(*reported) == Position(2), "the first chunk was encoded")
     assert running.metric("syrinx_live_streams") == 0
     assert running.metric("syrinx_first_byte_seconds_count", **SERVED) == 0
     assert running.metric("syrinx_ttfa_seconds_count", **SERVED) == 0
@@ -76,6 +54,6 @@ async def test_audio_that_is_sent_at_the_end_is_measured(running: Gateway):
     running.stages.script = Script(frames=1)
     response = await running.say(response_format="ulaw", speed=4)
     assert response.content and response.headers["x-sample-rate"] == "8000"
-    await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="stop"), "counted")
+    await running.counted("stop")
     assert running.metric("syrinx_first_byte_seconds_count", **SERVED) == 1
     assert running.metric("syrinx_live_streams") == 0

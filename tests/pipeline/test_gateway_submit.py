@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 
-from support.gateway import Gateway, Script, gateway
+from support.gateway import Gateway, Script, events, gateway
 from support.virtual import VirtualLoop
 from support.waiting import DEADLINE, until
 from syrinx_stages.connector.base import Ticket
@@ -32,13 +33,12 @@ def submit_and_leave(running: Gateway, leave: Callable[[asyncio.Task[Ticket]], o
     return task
 
 
-async def test_a_request_queued_as_its_client_leaves_is_released() -> None:
-    async with gateway() as running:
-        await running.stages.leave()
-        submission = submit_and_leave(running, lambda task: task.cancel())
-        with pytest.raises(asyncio.CancelledError):
-            await submission
-        await until(lambda: len(running.streams) == 0, "the request is released")
+async def test_a_request_queued_as_its_client_leaves_is_released(running: Gateway) -> None:
+    await running.stages.leave()
+    submission = submit_and_leave(running, lambda task: task.cancel())
+    with pytest.raises(asyncio.CancelledError):
+        await submission
+    await until(lambda: len(running.streams) == 0, "the request is released")
 
 
 async def test_a_request_queued_as_its_time_is_up_is_released() -> None:
@@ -68,58 +68,54 @@ class SlowQueue:
         return ticket
 
 
-def outcomes(running: Gateway, outcome: str) -> float:
-    return running.metric("syrinx_requests_total", task_type="CustomVoice", outcome=outcome)
+async def test_a_client_that_disconnects_during_the_submit_is_released(running: Gateway) -> None:
+    await running.stages.leave()
+    queue = SlowQueue(running)
+    call = asyncio.create_task(running.say(stream=True))
+    await queue.queued.wait()
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    queue.answer.set()
+    await running.counted("cancelled")
+    await until(lambda: len(running.streams) == 0, "the request is released")
 
 
-async def test_a_client_that_disconnects_during_the_submit_is_released() -> None:
-    async with gateway() as running:
-        await running.stages.leave()
-        queue = SlowQueue(running)
-        call = asyncio.create_task(running.say(stream=True))
-        await queue.queued.wait()
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
-        queue.answer.set()
-        await until(lambda: outcomes(running, "cancelled") == 1, "the request ended")
-        await until(lambda: len(running.streams) == 0, "the request is released")
+async def test_a_drain_that_ends_during_a_submit_refuses_and_releases_the_request(running: Gateway) -> None:
+    await running.stages.leave()
+    queue = SlowQueue(running)
+    call = asyncio.create_task(running.say(stream=True))
+    await queue.queued.wait()
+    await running.service.drain(0.1)
+    response = await call
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "draining")
+    assert (response.headers["retry-after"], response.headers["connection"]) == ("1", "close")
+    assert running.requests("refused") == 1
+    queue.answer.set()
+    await until(lambda: len(running.streams) == 0, "the request is released")
 
 
-async def test_a_drain_that_ends_during_a_submit_refuses_and_releases_the_request() -> None:
-    async with gateway() as running:
-        await running.stages.leave()
-        queue = SlowQueue(running)
-        call = asyncio.create_task(running.say(stream=True))
-        await queue.queued.wait()
-        await running.service.drain(0.1)
-        response = await call
-        assert (response.status_code, response.json()["error"]["code"]) == (503, "draining")
-        assert (response.headers["retry-after"], response.headers["connection"]) == ("1", "close")
-        assert outcomes(running, "refused") == 1
-        queue.answer.set()
-        await until(lambda: len(running.streams) == 0, "the request is released")
+async def test_what_a_drain_cuts_off_ends_in_its_own_format_and_counts_as_an_error(running: Gateway) -> None:
+    formats = ({}, {"stream_format": "sse"}, {"stream": False})
+    calls = [await running.begin(Script(pause_after=4), **fields) for fields in formats]
+    await until(lambda: list(running.stages.written.values()) == [4] * 3, "all have begun")
+    await running.service.drain(0.1)
+    raw, sse, whole = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(raw, httpx.RemoteProtocolError) and "incomplete" in str(raw)
+    last = events(sse.content)[-1]
+    assert (last["type"], last["error"]["code"]) == ("speech.audio.error", "draining")
+    assert (whole.status_code, whole.json()["error"]["code"], whole.headers["retry-after"]) == (503, "draining", "1")
+    assert (running.requests("error"), running.requests("cancelled")) == (3, 0)
 
 
-async def test_a_stream_that_a_drain_cuts_off_counts_as_an_error() -> None:
-    async with gateway() as running:
-        running.stages.script = Script(pause_after=4)
-        call = asyncio.create_task(running.say(stream_format="sse"))
-        await until(lambda: 4 in running.stages.written.values(), "the stream has begun")
-        await running.service.drain(0.1)
-        assert (await call).text.endswith("\n\n")
-        assert (outcomes(running, "error"), outcomes(running, "cancelled")) == (1, 0)
+async def test_a_closing_gateway_waits_for_releases(running: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = running.service.cells[0].connector.release
 
+    async def slow_release(ticket: Ticket) -> None:
+        await asyncio.sleep(0.2)
+        await release(ticket)
 
-async def test_a_closing_gateway_waits_for_releases(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with gateway() as running:
-        release = running.service.cells[0].connector.release
-
-        async def slow_release(ticket: Ticket) -> None:
-            await asyncio.sleep(0.2)
-            await release(ticket)
-
-        monkeypatch.setattr(running.service.cells[0].connector, "release", slow_release)
-        assert (await running.say()).status_code == 200
-        await running.service.drain(DEADLINE)
-        await running.service.close()
-        assert len(running.streams) == 0
+    monkeypatch.setattr(running.service.cells[0].connector, "release", slow_release)
+    assert (await running.say()).status_code == 200
+    await running.service.drain(DEADLINE)
+    await running.service.close()
+    assert len(running.streams) == 0

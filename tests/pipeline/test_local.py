@@ -14,6 +14,7 @@ import httpx
 import msgspec
 import pytest
 
+from support.up import alive
 from support.waiting import DEADLINE, until
 from syrinx_operator.local.events import Event
 from syrinx_operator.local.pipeline import LocalPipeline, stage_environment
@@ -50,13 +51,6 @@ async def environment_of(url):
     """What the small stage at `url` was started with."""
     async with httpx.AsyncClient() as client:
         return (await client.get(url)).json()
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 async def test_all_stages_are_ready_after_entering(tmp_path):

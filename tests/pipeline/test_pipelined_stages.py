@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -50,10 +48,6 @@ def holding(engine: Queue) -> Iterator[None]:
         engine.resume()
 
 
-def worker_of(stages: Pipeline, stage: str) -> Worker:
-    return next(worker for worker in stages.workers if worker.stage == stage)
-
-
 async def both_in_flight(worker: Worker) -> None:
     await until(lambda: len(worker.engine.unread) == 2, "two steps are in flight")
 
@@ -75,7 +69,7 @@ async def test_audio_is_identical_with_two_steps_in_flight() -> None:
 async def test_admission_counts_what_the_process_does_for_a_step_and_no_pauses(stage: str) -> None:
     host, pause = itertools.cycle((0.0, 0.15)), 1.5
     async with pipelined() as stages:
-        worker = worker_of(stages, stage)
+        worker = stages.worker(stage)
         publish, add_step = worker._publish, worker.speed.add_step
         slept = 0.0
         steps: list[tuple[float, float]] = []
@@ -101,7 +95,7 @@ async def test_admission_counts_what_the_process_does_for_a_step_and_no_pauses(s
 
 async def test_small_steps_run_one_at_a_time() -> None:
     async with pipelined() as stages:
-        talker = worker_of(stages, "talker").engine
+        talker = stages.worker("talker").engine
         talker.prompt_rows, talker.max_in_flight = 2.0, 0
         await asyncio.gather(*(synthesize(stages.connector(), request(f"small {index}")) for index in range(2)))
         assert talker.max_in_flight == 1
@@ -122,7 +116,7 @@ async def test_a_step_is_read_when_there_is_nothing_else_to_launch() -> None:
         frames = codes_entry(np.zeros((2, 16), "<i2").tobytes(), talker="talker-0")
         assert await Owner(connector).append([StreamEntry("a", StreamKind.CODES, Position(2), frames)]) == [None]
         assert (await receive(connector, "a", until_frames=2)).chunks == [2]
-        assert not worker_of(stages, "codec").engine.unread
+        assert not stages.worker("codec").engine.unread
 
 
 @pytest.mark.parametrize(("max_positions", "admitted"), [(10_000, 3), (1, 1)])
@@ -131,7 +125,7 @@ async def test_waiting_requests_are_prefilled_in_one_call(
 ) -> None:
     monkeypatch.setattr(prefill, "MAX_BURST_POSITIONS", max_positions)
     async with pipelined() as stages:
-        talker = worker_of(stages, "talker")
+        talker = stages.worker("talker")
         first = asyncio.create_task(synthesize(stages.connector(), request("a", LONG_TEXT, live=False)))
         await until(lambda: "a" in talker.rows and talker.rows["a"].take.length > 20, "it has generated 20 frames")
         with holding(talker.engine):
@@ -147,7 +141,7 @@ async def test_waiting_requests_are_prefilled_in_one_call(
 
 async def test_a_talker_claims_few_requests_until_it_knows_how_fast_it_is() -> None:
     async with pipelined() as stages:
-        talker, connector = worker_of(stages, "talker"), stages.connector()
+        talker, connector = stages.worker("talker"), stages.connector()
         with holding(talker.engine):
             for index in range(4):
                 await submit(connector, request(f"r{index}", TEXTS[2]))
@@ -159,7 +153,7 @@ async def test_a_talker_claims_few_requests_until_it_knows_how_fast_it_is() -> N
 
 async def test_requests_without_memory_wait_until_others_end() -> None:
     async with pipelined() as stages:
-        talker = worker_of(stages, "talker")
+        talker = stages.worker("talker")
         talker.engine.room = 2
         requests = [request(f"r{index}", TEXTS[2]) for index in range(6)]
         received = await asyncio.gather(*(synthesize(stages.connector(), item) for item in requests))
@@ -172,7 +166,7 @@ async def test_a_stream_is_preempted_when_memory_runs_out_and_resumes_later() ->
     async with pipeline() as stages:
         expected = [await synthesize(stages.connector(), item) for item in requests]
     async with pipelined(lease_seconds=SHORT_LEASE) as stages:
-        worker_of(stages, "talker").engine.memory = max(item.chunks[-1] for item in expected) + 5
+        stages.worker("talker").engine.memory = max(item.chunks[-1] for item in expected) + 5
         received = await asyncio.gather(*(synthesize(stages.connector(), item) for item in requests))
     assert [item.end.reason for item in received] == [EndReason.STOP] * 2
     assert [item.pcm for item in received] == [item.pcm for item in expected]
@@ -180,7 +174,7 @@ async def test_a_stream_is_preempted_when_memory_runs_out_and_resumes_later() ->
 
 async def test_a_request_that_never_fits_in_memory_fails_with_a_reason() -> None:
     async with pipelined() as stages:
-        worker_of(stages, "talker").engine.room = 0
+        stages.worker("talker").engine.room = 0
         received = await synthesize(stages.connector(), request("a"))
     assert (received.end.reason, received.end.param) == (EndReason.ERROR, "input")
     assert "memory" in received.end.message
@@ -190,7 +184,7 @@ async def test_a_request_that_never_fits_in_memory_fails_with_a_reason() -> None
 async def test_cancelling_a_request_with_steps_in_flight_frees_all_state(stage: str) -> None:
     async with pipelined() as stages:
         undisturbed = await synthesize(stages.connector(), request("b"))
-        worker, connector = worker_of(stages, stage), stages.connector()
+        worker, connector = stages.worker(stage), stages.connector()
         ticket = await submit(connector, request("a", LONG_TEXT))
         await receive(connector, "a", until_frames=2)
         with holding(worker.engine):
@@ -210,7 +204,7 @@ async def test_a_request_claimed_again_ignores_steps_launched_before(stage: str)
     async with pipeline() as stages:
         undisturbed = await synthesize(stages.connector(), request("a", LONG_TEXT))
     async with pipelined(lease_seconds=SHORT_LEASE) as stages:
-        worker, connector = worker_of(stages, stage), stages.connector()
+        worker, connector = stages.worker(stage), stages.connector()
         await submit(connector, request("a", LONG_TEXT))
         receiving = asyncio.create_task(receive(connector, "a"))
         await until(lambda: "a" in worker.rows and worker.rows["a"].in_flight, "it has a step in flight")
@@ -230,7 +224,7 @@ async def test_a_request_claimed_again_ignores_steps_launched_before(stage: str)
 @pytest.mark.parametrize("stage", ["talker", "codec"])
 async def test_drain_waits_for_steps_in_flight(stage: str) -> None:
     async with pipelined() as stages:
-        worker, connector = worker_of(stages, stage), stages.connector()
+        worker, connector = stages.worker(stage), stages.connector()
         await submit(connector, request("a"))
         receiving = asyncio.create_task(receive(connector, "a"))
         await until(lambda: "a" in worker.rows, "it has a step in flight")
@@ -277,7 +271,7 @@ async def test_a_device_error_ends_the_process_and_another_replica_takes_over(
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     async with pipelined(SHORT_LEASE, talkers=int(stage != "talker"), codecs=int(stage != "codec")) as stages:
-        worker = await (stages.talker("broken") if stage == "talker" else stages.codec("broken"))
+        worker = await stages.start(stage, "broken")
         stages.workers.remove(worker)
         monkeypatch.setattr(worker, "start", lambda: asyncio.sleep(0))
         process = asyncio.create_task(run_service(worker, asyncio.Event(), DEADLINE))
@@ -290,7 +284,7 @@ async def test_a_device_error_ends_the_process_and_another_replica_takes_over(
             worker.engine_thread.queue(lambda: worker.engine.release("b"))
         assert await asyncio.wait_for(process, DEADLINE) == 1
         await worker.close()
-        await (stages.talker("next") if stage == "talker" else stages.codec("next"))
+        await stages.start(stage, "next")
         received = await receiving
     assert received.end.reason is EndReason.STOP
     assert received.pcm == undisturbed.pcm
@@ -309,9 +303,7 @@ def set_pairs(codec: Worker, *pairs: tuple[int, int]) -> None:
 
 
 async def test_shapes_are_captured_before_readiness_and_between_calls_after_a_change() -> None:
-    stages = Pipeline(talker_engine=DeferredTalkerEngine, codec_engine=DeferredCodecEngine)
-    try:
-        await stages.talker()
+    async with pipelined(codecs=0) as stages:
         codec = await stages.codec(capture_pairs=((1, 2), (2, 4)))
         assert codec.engine.captured == {(1, 2), (2, 4)}
         assert captured(codec) == 2
@@ -324,8 +316,6 @@ async def test_shapes_are_captured_before_readiness_and_between_calls_after_a_ch
         set_pairs(codec)
         await until(lambda: not codec.engine.captured, "they are freed, in an idle codec too")
         assert captured(codec) == 0
-    finally:
-        await stages.close()
 
 
 async def test_a_shape_that_does_not_fit_in_memory_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,17 +327,8 @@ async def test_a_shape_that_does_not_fit_in_memory_is_skipped(monkeypatch: pytes
         real(engine, shape)
 
     monkeypatch.setattr(DeferredCodecEngine, "capture", capture)
-    stages = Pipeline(codec_engine=DeferredCodecEngine)
-    try:
-        await stages.talker()
+    async with pipelined(codecs=0) as stages:
         codec = await stages.codec(capture_pairs=((16, 64), (1, 2)))
         assert codec.ready() is None or "reading" in codec.ready()
         assert captured(codec) == 1
         assert (await synthesize(stages.connector(), request("a"))).end.reason is EndReason.STOP
-    finally:
-        await stages.close()
-
-
-def test_cpu_stages_do_not_import_triton() -> None:
-    script = "import sys, syrinx_stages.talker.service, syrinx_stages.codec.service; assert 'triton' not in sys.modules"
-    subprocess.run([sys.executable, "-c", script], check=True)

@@ -10,15 +10,13 @@ from pathlib import Path
 import httpx
 import pytest
 import pytest_asyncio
-from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
-from support.local_pipeline import local_pipeline
+from support.local_pipeline import local_pipeline, replicated
 from support.prometheus import find_prometheus, promtool
 from support.waiting import DEADLINE
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.supervisor import Child
-from syrinx_operator.resource.spec import default_pipeline
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.metrics import BY_STAGE
 
@@ -68,11 +66,8 @@ class Running:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running_pipeline() -> AsyncIterator[Running]:
-    default = default_pipeline("chaos")
-    talker, codec = (structs.replace(stage, replicas=2) for stage in (default.spec.talker, default.spec.codec))
-    resource = structs.replace(default, spec=structs.replace(default.spec, talker=talker, codec=codec))
     async with (
-        local_pipeline(resource) as local,
+        local_pipeline(replicated("chaos", talker=2, codec=2)) as local,
         httpx.AsyncClient(base_url=local.gateway_url, timeout=DEADLINE) as client,
     ):
         yield Running(local, client)

@@ -28,12 +28,7 @@ def test_syrinx_up_uses_a_cluster(cluster: Cluster, tmp_path: Path, monkeypatch:
     url = cluster.url.replace(f":{cluster.password}@", "")
     resource["spec"]["connector"] = {"url": url, "passwordEnv": "CLUSTER_PASSWORD"}
     file.write_text(yaml.safe_dump(resource))
-    running = Up(tmp_path, file)
-    try:
-        address = running.wait_for(r"ready at (http://\S+)")[1]
+    with Up(tmp_path, file) as running:
         body = {"input": "Hello.", "response_format": "pcm"}
-        response = httpx.post(f"{address}/v1/audio/speech", json=body, timeout=DEADLINE, trust_env=False)
+        response = httpx.post(f"{running.url}/v1/audio/speech", json=body, timeout=DEADLINE, trust_env=False)
         assert response.status_code == 200 and response.content, response.text
-    finally:
-        running.process.terminate()
-        running.process.wait(DEADLINE)

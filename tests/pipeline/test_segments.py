@@ -10,16 +10,12 @@ import pytest
 from msgspec import structs
 from prometheus_client import CollectorRegistry
 
-from support.gateway import events
-from support.http_server import serve
+from support.gateway import client_of, events, gateway_service
 from support.stages import Pipeline, pipeline, receive, request, submit, synthesize
-from support.waiting import DEADLINE, until
+from support.waiting import until
 from syrinx_stages.contract.messages import EndReason, SpeechRequest, TaskType
-from syrinx_stages.contract.settings import ApiConfig, GatewaySettings, StageConfig
-from syrinx_stages.gateway.api import create_app
-from syrinx_stages.gateway.service import GatewayService
+from syrinx_stages.contract.settings import ApiConfig
 from syrinx_stages.model.describe import describe
-from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.prompt import Prepared
 
@@ -71,25 +67,13 @@ class Speaking:
 
 @contextlib.asynccontextmanager
 async def speaking(*missed: str, lead_limit_seconds: float = 8.0, **api: bool) -> AsyncIterator[Speaking]:
-    registry = CollectorRegistry()
-    config = StageConfig(
-        pipeline="p",
-        generation="g",
-        replica="gateway-0",
-        model="bundled",
-        gateway=GatewaySettings(max_queue_seconds=600.0),
-        api=ApiConfig(**api),
-    )
-    async with pipeline(talkers=0, talker_engine=missing(*missed), reading=READING) as stages:
+    async with (
+        pipeline(talkers=0, talker_engine=missing(*missed), reading=READING) as stages,
+        gateway_service([stages.connector()], api=ApiConfig(**api)) as (service, registry),
+        client_of(service) as http,
+    ):
         await stages.talker(lead_limit_seconds=lead_limit_seconds)
-        service = GatewayService(config, [stages.connector()], Metrics(registry))
-        await service.start()
-        async with (
-            serve(create_app(service)) as url,
-            httpx.AsyncClient(base_url=url, timeout=DEADLINE, trust_env=False) as http,
-        ):
-            yield Speaking(stages, http, registry)
-        await service.close()
+        yield Speaking(stages, http, registry)
 
 
 async def test_a_segment_that_went_wrong_is_made_again_before_it_is_heard() -> None:

@@ -6,22 +6,14 @@ import signal
 
 import httpx
 import pytest
-from msgspec import structs
 
-from support.local_pipeline import local_pipeline
+from support.local_pipeline import local_pipeline, replicated
 from support.waiting import DEADLINE
 from syrinx_operator.local.pipeline import LocalPipeline
-from syrinx_operator.resource.spec import TTSPipeline, default_pipeline
 from syrinx_operator.resource.stage_config import LocalError, Stage
 
 CONNECTIONS = 32
 """The chance that one of two gateways gets none of them is 2 ** -31."""
-
-
-def two_gateways(port: int = 0) -> TTSPipeline:
-    pipeline = default_pipeline()
-    gateway = structs.replace(pipeline.spec.gateway, replicas=2, port=port)
-    return structs.replace(pipeline, spec=structs.replace(pipeline.spec, gateway=gateway))
 
 
 async def connections_of(running: LocalPipeline) -> list[int]:
@@ -44,7 +36,7 @@ async def speak(url: str) -> int:
 
 
 async def test_both_serve_at_one_url_and_one_goes_on_while_the_other_restarts() -> None:
-    async with local_pipeline(two_gateways()) as running:
+    async with local_pipeline(replicated(gateway=2)) as running:
         gateways = [child for child in running.processes if child.stage == Stage.GATEWAY]
         assert {child.url for child in gateways} == {running.gateway_url}
         sizes = await asyncio.gather(*(speak(running.gateway_url) for _ in range(CONNECTIONS)))
@@ -62,8 +54,8 @@ async def test_both_serve_at_one_url_and_one_goes_on_while_the_other_restarts() 
 
 
 async def test_another_pipeline_does_not_get_the_same_port() -> None:
-    async with local_pipeline(two_gateways()) as running:
+    async with local_pipeline(replicated(gateway=2)) as running:
         port = int(running.gateway_url.rpartition(":")[2])
         with pytest.raises(LocalError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
-            async with LocalPipeline(two_gateways(port)):
+            async with LocalPipeline(replicated(gateway=2), port=port):
                 pass

@@ -9,11 +9,10 @@ from collections.abc import AsyncIterator, Sequence
 import httpx
 import pytest
 
-from support.speech_socket import connected, serving
+from support.speech_socket import connected, message, serving
 from support.stages import Pipeline, pipeline
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway import websocket
-from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.model.describe import describe
 from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.runtime.errors import RequestError
@@ -30,9 +29,9 @@ async def stages() -> AsyncIterator[Pipeline]:
 
 
 @pytest.fixture
-async def served(stages: Pipeline) -> AsyncIterator[tuple[str, GatewayService]]:
-    async with serving(stages.streams) as (url, service, _):
-        yield url, service
+async def url(stages: Pipeline) -> AsyncIterator[str]:
+    async with serving(stages.streams) as (it, _, _):
+        yield it
     assert len(stages.streams) == 0, "a request was not released"
 
 
@@ -44,9 +43,8 @@ async def rest(url: str, text: str, **fields: object) -> bytes:
         return answer.content
 
 
-async def test_the_messages_of_vllm_omnis_example_client(served: tuple[str, GatewayService]) -> None:
+async def test_the_messages_of_vllm_omnis_example_client(url: str) -> None:
     """Its sequence: a configuration, words with delays, `input.done`, up to `session.done`, twice on a connection."""
-    url, _ = served
     texts = [TEXT, "She waited."]
     async with connected(url) as client:
         config = {
@@ -107,8 +105,7 @@ async def test_segments_tell_their_place_before_their_audio() -> None:
     assert client.audio[0, 0] == spoken
 
 
-async def test_a_cancel_tells_up_to_which_written_character_was_spoken(served: tuple[str, GatewayService]) -> None:
-    url, _ = served
+async def test_a_cancel_tells_up_to_which_written_character_was_spoken(url: str) -> None:
     async with connected(url) as client:
         await client.send("session.config", **TOKENS)
         await client.send("input.text", text="$1,234,567 and ")
@@ -121,8 +118,7 @@ async def test_a_cancel_tells_up_to_which_written_character_was_spoken(served: t
     assert done["spoken_characters"] == len("$1,234,567"), "the end of the number, not of its first word"
 
 
-async def test_audio_comes_before_the_sentence_is_complete(served: tuple[str, GatewayService]) -> None:
-    url, _ = served
+async def test_audio_comes_before_the_sentence_is_complete(url: str) -> None:
     async with connected(url) as client:
         await client.send("session.config", **TOKENS)
         await client.send("input.text", text="The old teacher found two ")
@@ -138,8 +134,7 @@ async def test_audio_comes_before_the_sentence_is_complete(served: tuple[str, Ga
     )
 
 
-async def test_cancel_stops_audio_and_frees_the_row(served: tuple[str, GatewayService], stages: Pipeline) -> None:
-    url, _ = served
+async def test_cancel_stops_audio_and_frees_the_row(url: str, stages: Pipeline) -> None:
     talker = stages.workers[0]
     async with connected(url) as client:
         text = f"{TEXT} " * 4
@@ -171,56 +166,35 @@ async def test_cancel_stops_audio_and_frees_the_row(served: tuple[str, GatewaySe
     assert client.audio[1, 0] and len(client.audio[0, 0]) == received
 
 
-async def test_errors_name_the_field_and_keep_the_connection(served: tuple[str, GatewayService]) -> None:
-    url, _ = served
+async def test_errors_name_the_field_and_keep_the_connection(url: str) -> None:
+    refusals: list[tuple[str | bytes, str, str | None]] = [
+        (message("input.text", text="x"), "not_configured", "type"),
+        (b"\0\xff", "invalid_json", None),
+        ("{", "invalid_json", None),
+        ("[" * 60_000, "invalid_value", None),
+        (message("input.say"), "invalid_value", "type"),
+        (message("session.config", voice="nobody"), "invalid_value", "voice"),
+        (message("session.config", speedy=1), "unknown_field", "speedy"),
+        (message("session.config", **TOKENS), "", None),
+        (message("input.text", text=7), "invalid_value", "text"),
+        (message("input.text", text="x" * 4097), "text_too_long", "text"),
+        (message("input.text", text="x" * 70_000), "too_large", "text"),
+        (message("input.text", text="She "), "", None),
+        (message("session.config", **TOKENS), "utterance_in_progress", "type"),
+    ]
     async with connected(url) as client:
-
-        async def refused(code: str, param: str | None) -> None:
-            error = await client.until("error")
-            assert (error["code"], error["param"]) == (code, param), error
-
-        await client.send("input.text", text="x")
-        await refused("not_configured", "type")
-        await client.socket.send(b"\0\xff")
-        await refused("invalid_json", None)
-        await client.socket.send("{")
-        await refused("invalid_json", None)
-        await client.socket.send("[" * 60_000)
-        await refused("invalid_value", None)
-        await client.send("input.say")
-        await refused("invalid_value", "type")
-        await client.send("session.config", voice="nobody")
-        await refused("invalid_value", "voice")
-        await client.send("session.config", speedy=1)
-        await refused("unknown_field", "speedy")
-        await client.send("session.config", input="x")
-        await refused("unknown_field", "input")
-        await client.send("session.config", text_mode="letters")
-        await refused("invalid_value", "text_mode")
-        await client.send("session.config", text_mode="tokens", non_streaming_mode=True)
-        await refused("invalid_value", "non_streaming_mode")
-        await client.send("session.config", text_mode="tokens", stream_audio=False)
-        await refused("invalid_value", "stream_audio")
-        await client.send("session.config", word_timestamps=True)
-        await refused("invalid_value", "word_timestamps")
-        await client.send("session.config", **TOKENS)
-        await client.send("input.text", text=7)
-        await refused("invalid_value", "text")
-        await client.send("input.text", text="x" * 4097)
-        await refused("text_too_long", "text")
-        await client.send("input.text", text="x" * 70_000)
-        await refused("too_large", "text")
-        await client.send("input.text", text="She ")
-        await client.send("session.config", **TOKENS)
-        await refused("utterance_in_progress", "type")
+        for sent, code, param in refusals:
+            await client.socket.send(sent)
+            if code:
+                error = await client.until("error")
+                assert (error["code"], error["param"]) == (code, param), error
         await client.send("input.text", text="waited.")
         await client.send("input.done")
         assert (await client.until("session.done"))["utterance_index"] == 0
     assert client.audio[0, 0]
 
 
-async def test_session_close_lets_what_is_complete_be_spoken(served: tuple[str, GatewayService]) -> None:
-    url, _ = served
+async def test_session_close_lets_what_is_complete_be_spoken(url: str) -> None:
     async with connected(url) as client:
         await client.send("session.config", stream_audio=True, seed=3)
         await client.send("input.text", text=TEXT)
@@ -242,8 +216,7 @@ async def test_session_close_lets_what_is_complete_be_spoken(served: tuple[str, 
         assert client.socket.close_code == 1000
 
 
-async def test_a_session_without_text_ends(served: tuple[str, GatewayService], monkeypatch: pytest.MonkeyPatch) -> None:
-    url, _ = served
+async def test_a_session_without_text_ends(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "IDLE_SECONDS", 0.5)
     async with connected(url) as client:
         await client.send("session.config", **TOKENS)

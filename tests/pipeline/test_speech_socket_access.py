@@ -2,6 +2,7 @@
 
 import json
 import ssl
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -19,6 +20,13 @@ from syrinx_stages.runtime.tls import Certificate
 pytestmark = pytest.mark.virtual
 
 
+@pytest.fixture
+async def streams() -> AsyncIterator[Streams]:
+    it = Streams()
+    yield it
+    await it.close()
+
+
 async def refused_with(url: str, **options: object) -> tuple[int, dict]:
     with pytest.raises(InvalidStatus) as refusal:
         async with connected(url, **options):
@@ -28,9 +36,8 @@ async def refused_with(url: str, **options: object) -> tuple[int, dict]:
     return response.status_code, json.loads(bytes(response.body))["error"]
 
 
-async def test_a_key_is_required_as_for_requests(tmp_path: Path) -> None:
+async def test_a_key_is_required_as_for_requests(tmp_path: Path, streams: Streams) -> None:
     keys = Keys(tmp_path, alice={})
-    streams = Streams()
     async with serving(streams, api_keys_file=str(keys.file)) as (url, _, registry):
         for options in ({}, {"additional_headers": {"Authorization": "Bearer sk-other"}}):
             status, error = await refused_with(url, **options)
@@ -43,7 +50,6 @@ async def test_a_key_is_required_as_for_requests(tmp_path: Path) -> None:
         protocols = ["speech", "openai-insecure-api-key." + keys.keys["alice"]]
         async with connected(url, subprotocols=protocols) as client:
             assert client.socket.subprotocol == "speech", "the key is not repeated"
-    await streams.close()
 
 
 async def test_each_utterance_counts_toward_the_limits_of_a_key(tmp_path: Path) -> None:
@@ -69,8 +75,7 @@ async def test_each_utterance_counts_toward_the_limits_of_a_key(tmp_path: Path) 
         assert registry.get_sample_value("syrinx_client_requests_total", stopped) == number
 
 
-async def test_web_pages_of_other_origins_are_refused() -> None:
-    streams = Streams()
+async def test_web_pages_of_other_origins_are_refused(streams: Streams) -> None:
     async with serving(streams, cors_origins=["https://app.example"]) as (url, _, _):
         status, error = await refused_with(url, origin="https://evil.example")
         assert (status, error["code"]) == (403, "origin_not_allowed")
@@ -79,27 +84,22 @@ async def test_web_pages_of_other_origins_are_refused() -> None:
                 await client.send("session.config")
                 await client.send("input.done")
                 await client.until("session.done")
-    await streams.close()
 
 
-async def test_other_requests_for_the_path_and_upgrades_elsewhere() -> None:
-    streams = Streams()
+async def test_other_requests_for_the_path_and_upgrades_elsewhere(streams: Streams) -> None:
     async with serving(streams) as (url, _, _), httpx.AsyncClient(base_url=url, trust_env=False) as http:
         answer = await http.get(SPEECH_STREAM_PATH)
         assert (answer.status_code, answer.json()["error"]["code"]) == (426, "upgrade_required")
         upgrade = {"Connection": "Upgrade", "Upgrade": "websocket"}
         assert (await http.get("/v1/models", headers=upgrade)).status_code == 200
         assert (await http.get(SPEECH_STREAM_PATH, headers=upgrade)).status_code == 400, "no handshake"
-    await streams.close()
 
 
-async def test_a_message_that_is_too_large_closes_the_connection() -> None:
-    streams = Streams()
+async def test_a_message_that_is_too_large_closes_the_connection(streams: Streams) -> None:
     async with serving(streams) as (url, _, _), connected(url) as client:
         await client.socket.send("x" * (5 * 2**20))
         await client.socket.wait_closed()
         assert client.socket.close_code == 1009
-    await streams.close()
 
 
 async def test_a_gateway_with_a_certificate_serves_it_too(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from support.speech_socket import Client, connected, serving
 from support.stages import Pipeline, pipeline
+from support.waiting import until
 from syrinx_stages.gateway import service as gateway_service
 
 TEXT = "The old teacher found two heavy bags. 12.5 kg were in each, for $5.50."
@@ -77,8 +78,7 @@ async def test_what_is_not_continued_is_released(stages: Pipeline, monkeypatch: 
             await begin(client)
             client.socket.transport.abort()
         assert len(stages.streams) > 0
-        while len(stages.streams):
-            await asyncio.sleep(0.01)
+        await until(lambda: not len(stages.streams), "it is released")
         assert not stages.workers[0].rows
 
 
@@ -94,8 +94,7 @@ async def test_an_utterance_that_cannot_be_continued(stages: Pipeline) -> None:
         assert (error["code"], error["param"]) == ("request_in_use", "request_id")
         await client.send("cancel")
         await client.until("session.done")
-        while len(stages.streams):
-            await asyncio.sleep(0.01)
+        await until(lambda: not len(stages.streams), "it is released")
 
 
 async def test_cancel_releases_an_utterance_that_could_be_continued(stages: Pipeline) -> None:
@@ -110,9 +109,7 @@ async def test_cancel_releases_an_utterance_that_could_be_continued(stages: Pipe
                 await client.until("audio.start")
             await client.send("cancel")
             await client.until("session.done")
-            async with asyncio.timeout(5):
-                while len(stages.streams) or stages.workers[0].rows:
-                    await asyncio.sleep(0.01)
+            await until(lambda: not len(stages.streams) and not stages.workers[0].rows, "it is released")
 
 
 async def test_audio_that_is_no_longer_kept(stages: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from support import small_checkpoint
-from support.stages import Pipeline, pipeline, receive, request, submit, synthesize
+from support.stages import pipeline, receive, request, submit, synthesize
 from support.waiting import DEADLINE, until
 from support.writing import chained
 from syrinx_stages.connector.base import Claim, ConnectorError, StageConnector
@@ -50,27 +50,23 @@ async def test_cancelling_before_the_row_is_open_ends_the_subscription() -> None
 
 @pytest.mark.parametrize("stage", ["talker", "codec"])
 async def test_a_request_evicted_during_a_redis_outage_is_claimed_again(stage: str) -> None:
-    stages = Pipeline(lease_seconds=SHORT_LEASE)
-    try:
-        workers = {"talker": await stages.talker(), "codec": await stages.codec()}
-        real, failures = workers[stage].admit, iter([ConnectorError("Redis is unavailable")])
+    async with pipeline(lease_seconds=SHORT_LEASE) as stages:
+        worker = stages.worker(stage)
+        real, failures = worker.admit, iter([ConnectorError("Redis is unavailable")])
 
         async def admit(claim: Claim) -> None:
             if error := next(failures, None):
                 raise error
             await real(claim)
 
-        workers[stage].admit = admit
+        worker.admit = admit
         received = await synthesize(stages.connector(), request("a"))
-    finally:
-        await stages.close()
     assert received.end.reason is EndReason.STOP
 
 
 async def test_claims_and_takeovers_together_never_exceed_the_rows() -> None:
     """A takeover fills the only row while a claim waits; the claimed request is released, not failed."""
-    stages = Pipeline(lease_seconds=SHORT_LEASE)
-    try:
+    async with pipeline(0, 0, lease_seconds=SHORT_LEASE) as stages:
         connector = stages.connector()
         await submit(connector, request("a"))
         await claim_as_crashed_replica(stages.connector(), Group.CODECS)
@@ -79,8 +75,6 @@ async def test_claims_and_takeovers_together_never_exceed_the_rows() -> None:
         await submit(connector, request("b"))
         await stages.talker()
         received = await asyncio.gather(receive(connector, "a"), receive(connector, "b"))
-    finally:
-        await stages.close()
     assert [item.end.reason for item in received] == [EndReason.STOP] * 2
 
 
@@ -99,8 +93,7 @@ async def test_another_talker_takes_over_between_reference_and_first_frame(tmp_p
     reference = (0.25 * np.sin(np.arange(24_000) / 20)).astype("<f4").tobytes()
     fields = {"task_type": TaskType.BASE, "voice": None, "has_reference": True, "reference_text": "Okay."}
     item = request("a", max_frames=5, total_frames=5, **fields)
-    stages = Pipeline(lease_seconds=SHORT_LEASE, checkpoint=base)
-    try:
+    async with pipeline(0, 0, lease_seconds=SHORT_LEASE, checkpoint=base) as stages:
         connector = stages.connector()
         await submit(connector, item, reference)
         claim = await claim_as_crashed_replica(stages.connector(), Group.TALKERS)
@@ -111,31 +104,27 @@ async def test_another_talker_takes_over_between_reference_and_first_frame(tmp_p
         await stages.codec()
         received = await receive(connector, "a")
         takeovers = talker.metrics.registry.get_sample_value("syrinx_takeovers_total", {"stage": "talker"})
-    finally:
-        await stages.close()
     assert (received.end.reason, received.end.message, takeovers) == (EndReason.LENGTH, "", 1)
 
 
 @pytest.mark.parametrize("stage", ["talker", "codec"])
 async def test_a_takeover_keeps_the_deadline_of_the_stream(stage: str) -> None:
     """The deadline follows from the reported playback, not from the time of the takeover."""
-    stages = Pipeline(lease_seconds=SHORT_LEASE)
-    try:
-        workers = {"talker": await stages.talker(lead_limit_seconds=1.0), "codec": await stages.codec()}
+    async with pipeline(0, 1, lease_seconds=SHORT_LEASE) as stages:
+        limit = {"lead_limit_seconds": 1.0}
+        await stages.talker(**limit)
         connector = stages.connector()
         await submit(connector, request("a", LONG_TEXT))
         await receive(connector, "a", until_frames=8)
         await connector.report_playback({"a": 8})
-        await stages.kill(workers[stage])
-        successor = await (stages.talker("new", lead_limit_seconds=1.0) if stage == "talker" else stages.codec("new"))
+        await stages.kill(stages.worker(stage))
+        successor = await stages.start(stage, "new", **(limit if stage == "talker" else {}))
         await until(lambda: "a" in successor.rows, "it was taken over")
         row = successor.rows["a"]
         await until(lambda: stage == "codec" or row.first_frame_at is not None, "it continues")
         done = row.frames if stage == "talker" else row.decoded
         assert done >= 8
         assert row.underrun_at() <= time.monotonic() + (done - 8) * FAMILY.frame_seconds
-    finally:
-        await stages.close()
 
 
 async def test_a_failed_prefill_does_not_affect_other_requests() -> None:
@@ -176,9 +165,8 @@ async def test_a_request_whose_scores_are_not_finite_ends_alone() -> None:
 
 async def test_requests_of_a_failed_stage_count_a_delivery() -> None:
     """The request may have caused the failure, so its deliveries are limited."""
-    stages = Pipeline(lease_seconds=SHORT_LEASE)
-    try:
-        talker = await stages.talker()
+    async with pipeline(1, 0, lease_seconds=SHORT_LEASE) as stages:
+        talker = stages.worker("talker")
 
         async def run_iteration() -> None:
             await until(lambda: talker.ownership.claims, "it owns a request")
@@ -194,6 +182,4 @@ async def test_requests_of_a_failed_stage_count_a_delivery() -> None:
         while not claims:
             claims = [*await successor.take_over(1)]
             await asyncio.sleep(0.01)
-    finally:
-        await stages.close()
     assert [claim.deliveries for claim in claims] == [2]

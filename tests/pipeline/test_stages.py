@@ -3,8 +3,6 @@
 import asyncio
 import math
 import threading
-import time
-from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -20,13 +18,12 @@ from syrinx_stages.contract.admission import MAX_UNSTARTED
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.frames import unpack_checksums
 from syrinx_stages.contract.keys import END_SEQUENCE, REFERENCE_POSITION, Group, Position, StreamKind
-from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference
+from syrinx_stages.contract.messages import Audio, Codes, EndReason, Reference
 from syrinx_stages.contract.settings import DEFAULT_RAMP
 from syrinx_stages.contract.silence import AUDIBLE_PEAK, LeadingSilenceTrimmer
 from syrinx_stages.runtime.settings import SettingsUpdate
 from syrinx_stages.runtime.worker import Worker
 from syrinx_stages.talker import holding
-from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.speech import BEGINNING
 
 NEIGHBOURS = (
@@ -74,25 +71,6 @@ async def test_the_codec_knows_how_much_leading_silence_the_gateway_withholds() 
     assert withheld == leading.withheld / FAMILY.sample_rate > 0.03, (
         "the bundled voice begins with half a frame of silence"
     )
-
-
-class SlowTalker(EagerTalkerEngine):
-    """An engine that takes longer than a frame plays for a step, whatever its rows."""
-
-    def launch(self, ids: Sequence[str]) -> dict[str, bytes | End]:
-        time.sleep(1.5 * FAMILY.frame_seconds)
-        return super().launch(ids)
-
-
-async def test_streams_share_the_batch_of_an_engine_slower_than_real_time() -> None:
-    async with pipeline(talker_engine=SlowTalker) as stages:
-        connector = stages.connector()
-        await submit(connector, request("first", " ".join(NEIGHBOURS)))
-        await receive(connector, "first", until_frames=4)
-        for name in ("second", "third", "fourth"):
-            await submit(connector, request(name, " ".join(NEIGHBOURS)))
-        talker = stages.workers[0]
-        await until(lambda: len(talker.rows) == 4 and all(row.produced for row in talker.rows.values()), "all started")
 
 
 async def test_a_talker_claims_nothing_while_the_codec_is_late() -> None:
@@ -159,8 +137,8 @@ async def test_another_replica_continues_at_the_next_frame_after_a_crash(stage: 
     async with pipeline() as stages:
         ticket = await submit(stages.connector(), request("a", text))
         await receive(stages.connector(), "a", until_frames=PUBLISHED)
-        await stages.kill(next(worker for worker in stages.workers if worker.stage == stage))
-        successor = await (stages.talker("talker-1") if stage == "talker" else stages.codec("codec-1"))
+        await stages.kill(stages.worker(stage))
+        successor = await stages.start(stage, f"{stage}-1")
         received = await receive(stages.connector(), "a")
         await stages.connector().release(ticket)
         if isinstance(successor, CodecService):
@@ -173,8 +151,7 @@ async def test_another_replica_continues_at_the_next_frame_after_a_crash(stage: 
 
 
 async def test_a_request_whose_owners_die_three_times_fails_with_a_reason() -> None:
-    stages = Pipeline(lease_seconds=0.05)
-    try:
+    async with pipeline(0, 0, lease_seconds=0.05) as stages:
         connector = stages.connector()
         await submit(connector, request("a"))
         for attempt in range(3):
@@ -186,40 +163,34 @@ async def test_a_request_whose_owners_die_three_times_fails_with_a_reason() -> N
         await stages.talker()
         await stages.codec()
         received = await receive(connector, "a")
-    finally:
-        await stages.close()
     assert received.end.reason is EndReason.ERROR
     assert "gave up" in received.end.message
     assert received.end.retry_after > 0
 
 
+UNDECODABLE = {
+    "out of range": (Position(1), codes_entry(np.full(16, 999, "<i2").tobytes())),
+    "negative": (Position(1), codes_entry(np.full(16, -1, "<i2").tobytes())),
+    "torn": (Position(1), codes_entry(np.ones(7, "<i2").tobytes())),
+    "gap": (Position(3), codes_entry(np.ones(32, "<i2").tobytes())),
+    "without a segment": (Position(1), Codes(np.ones(16, "<i2").tobytes())),
+    "of a reference": (REFERENCE_POSITION, Reference(np.full(16, 999, "<i2").tobytes())),
+    "wrong checksum": (Position(1), Codes(np.ones(16, "<i2").tobytes(), segment=BEGINNING, checksum=1)),
+}
+
+
 async def test_undecodable_codes_end_only_their_stream() -> None:
-    stages = Pipeline()
-    try:
-        await stages.codec()
+    async with pipeline(0, 1) as stages:
         connector = stages.connector()
-        for name, codes in (
-            ("out of range", [999] * 16),
-            ("negative", [-1] * 16),
-            ("torn", [1] * 7),
-            ("gap", [1] * 32),
-            ("without a segment", [1] * 16),
-            ("of a reference", [999] * 16),
-        ):
+        for name, (position, entry) in UNDECODABLE.items():
             await submit(connector, request(name))
-            frames = np.array(codes, "<i2").tobytes()
-            entry = Codes(frames, segment=None if name == "without a segment" else BEGINNING)
-            position = Position(3 if name == "gap" else 1)
-            if name == "of a reference":
-                entry, position = Reference(frames), REFERENCE_POSITION
             assert await Owner(connector).append([StreamEntry(name, StreamKind.CODES, position, entry)]) == [None]
             received = await receive(connector, name)
             assert received.end.reason is EndReason.ERROR
-            assert "codes the codec cannot decode" in received.end.message
+            mismatch = "the talker's checksums do not match its codes"
+            assert (mismatch if name == "wrong checksum" else "codes the codec cannot decode") in received.end.message
         await stages.talker()
         assert (await synthesize(connector, request("good"))).end.reason is EndReason.STOP
-    finally:
-        await stages.close()
 
 
 async def test_frames_of_a_stream_that_is_ahead_share_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,8 +211,7 @@ async def test_frames_that_another_talkers_entry_repeats_are_decoded_once() -> N
     codes = np.random.default_rng(3).integers(0, 64, (9, FAMILY.code_groups)).astype("<i2")
 
     async def audio(*entries: slice) -> bytes:
-        stages = Pipeline()
-        try:
+        async with pipeline(0, 0) as stages:
             await stages.codec(chunk_ramp=(2,))
             connector = stages.connector()
             await submit(connector, request("a"))
@@ -252,8 +222,6 @@ async def test_frames_that_another_talkers_entry_repeats_are_decoded_once() -> N
             end = StreamEntry("a", StreamKind.CODES, Position(9, END_SEQUENCE), stop_after(codes.tobytes()))
             assert await Owner(connector).append([end]) == [None]
             return (await receive(connector, "a")).pcm
-        finally:
-            await stages.close()
 
     assert await audio(slice(0, 4), slice(2, 7), slice(7, 9)) == await audio(slice(0, 9))
 
@@ -284,8 +252,7 @@ def lose_codes(stages: Pipeline, after: int) -> None:
 async def test_codes_that_were_generated_again_differently_are_decoded_from_the_first_one(published: int) -> None:
     """Redis has lost frames after the second one, and another talker has sampled other ones: with or without audio."""
     other = CODES[: 2 * FRAME_BYTES] + CODES[4 * FRAME_BYTES :]
-    stages = Pipeline()
-    try:
+    async with pipeline(0, 0) as stages:
         codec = await stages.codec(chunk_ramp=(2,))
         connector = stages.connector()
         await submit(connector, request("a"))
@@ -298,38 +265,17 @@ async def test_codes_that_were_generated_again_differently_are_decoded_from_the_
         assert await successor.append([codes_of(other, 3, 6), codes_of(other, 7, 7), end_of(other)]) == [None] * 3
         received = await receive(connector, "a")
         history = await connector.history("a", StreamKind.AUDIO)
-    finally:
-        await stages.close()
     assert received.end.reason is EndReason.STOP
     checksums = [unpack_checksums(item.entry.checksums) for item in history if isinstance(item.entry, Audio)]
     continues = [before[-1] == after[0] for before, after in pairwise(checksums)]
     assert continues.count(False) == (published > 2), "audio of lost codes is not continued without notice"
-    stages = Pipeline()
-    try:
+    async with pipeline(0, 0) as stages:
         await stages.codec(chunk_ramp=(2,))
         connector = stages.connector()
         await submit(connector, request("a"))
         assert await Owner(connector).append([codes_of(other, 1, 7), end_of(other)]) == [None, None]
         expected = (await receive(connector, "a")).pcm
-    finally:
-        await stages.close()
     assert received.pcm[published * FAMILY.frame_bytes :] == expected[published * FAMILY.frame_bytes :]
-
-
-async def test_codes_that_never_match_their_checksum_end_the_stream() -> None:
-    stages = Pipeline()
-    try:
-        await stages.codec()
-        connector = stages.connector()
-        await submit(connector, request("a"))
-        codes = Codes(CODES[:FRAME_BYTES], segment=BEGINNING, checksum=1)
-        wrong = StreamEntry("a", StreamKind.CODES, Position(1), codes)
-        assert await Owner(connector).append([wrong]) == [None]
-        received = await receive(connector, "a")
-    finally:
-        await stages.close()
-    assert received.end.reason is EndReason.ERROR
-    assert received.end.message == "the talker's checksums do not match its codes"
 
 
 async def test_requests_left_after_the_drain_timeout_are_released_at_once() -> None:

@@ -75,26 +75,24 @@ def only(spans: list[ReceivedSpan], name: str) -> ReceivedSpan:
     return span
 
 
+def traced(name: str, endpoint: str, **spec: object) -> TTSPipeline:
+    """Returns a pipeline that exports every trace."""
+    spec["monitoring"] = {"tracing": {"endpoint": endpoint, "sampleRatio": 1}}
+    head = {"apiVersion": "syrinx.dev/v1beta1", "kind": "TTSPipeline", "metadata": {"name": name}}
+    return msgspec.convert({**head, "spec": spec}, TTSPipeline)
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
     directory = tmp_path_factory.mktemp("logs")
     variables = {"OTEL_BSP_SCHEDULE_DELAY": "50", "OTEL_EXPORTER_OTLP_HEADERS": "authorization=secret"}
     async with collector() as received:
-        resource = {
-            "apiVersion": "syrinx.dev/v1beta1",
-            "kind": "TTSPipeline",
-            "metadata": {"name": "traced"},
-            "spec": {
-                "gateway": {"drainSeconds": 1},
-                "talker": {"replicas": 2},
-                "monitoring": {"tracing": {"endpoint": received.url, "sampleRatio": 1}},
-            },
-        }
+        resource = traced("traced", received.url, gateway={"drainSeconds": 1}, talker={"replicas": 2})
         with pytest.MonkeyPatch.context() as patch:
             for name, value in {**variables, "LOG_FORMAT": "json"}.items():
                 patch.setenv(name, value)
             async with (
-                local_pipeline(msgspec.convert(resource, TTSPipeline), directory=directory) as local,
+                local_pipeline(resource, directory=directory) as local,
                 httpx.AsyncClient(base_url=local.gateway_url, timeout=DEADLINE) as client,
             ):
                 yield Running(local, client, received, directory)
@@ -120,6 +118,30 @@ async def test_a_request_is_one_trace_through_all_processes(running: Running) ->
     }
     assert {span.resource["service.namespace"] for span in spans} == {"traced"}
     assert {headers["authorization"] for headers in running.received.headers} == {"secret"}
+    check_attributes(spans, len(response.content) // FAMILY.frame_bytes)
+
+
+def check_attributes(spans: list[ReceivedSpan], frames: int) -> None:
+    """They describe the request without its text."""
+    server = only(spans, SERVER).attributes
+    expected = {
+        "http.request.method": "POST",
+        "http.route": "/v1/audio/speech",
+        "http.response.status_code": 200,
+        "gen_ai.request.model": "syrinx-us",
+        "gen_ai.output.type": "speech",
+        "gen_ai.response.finish_reasons": ["stop"],
+        "syrinx.task_type": "CustomVoice",
+        "syrinx.outcome": "stop",
+        "syrinx.codec": "codec-0",
+    }
+    assert server.items() >= expected.items()
+    assert server["syrinx.frames"] >= frames > 0, "with the frames of the trimmed silence"
+    generate, decode = only(spans, "talker.generate").attributes, only(spans, "codec.decode").attributes
+    assert generate["syrinx.replica"] == server["syrinx.talker"]
+    assert generate["syrinx.frames"] == decode["syrinx.frames"] == server["syrinx.frames"]
+    assert {span.attributes["syrinx.request.id"] for span in spans} == {server["syrinx.request.id"]}
+    assert not any("farmer" in repr(span) for span in spans)
 
 
 async def test_each_utterance_of_a_websocket_is_one_trace(running: Running) -> None:
@@ -141,31 +163,6 @@ async def test_each_utterance_of_a_websocket_is_one_trace(running: Running) -> N
     assert len(roots) == 2
     assert {span.parent for span in spans} == {CALLER, *roots}
     assert not any(span.failed for span in spans)
-
-
-async def test_spans_describe_the_request_without_its_text(running: Running) -> None:
-    response = await running.speak()
-    spans = await running.trace(response, SERVER, *PHASES)
-    frames = len(response.content) // FAMILY.frame_bytes
-    server = only(spans, SERVER).attributes
-    expected = {
-        "http.request.method": "POST",
-        "http.route": "/v1/audio/speech",
-        "http.response.status_code": 200,
-        "gen_ai.request.model": "syrinx-us",
-        "gen_ai.output.type": "speech",
-        "gen_ai.response.finish_reasons": ["stop"],
-        "syrinx.task_type": "CustomVoice",
-        "syrinx.outcome": "stop",
-        "syrinx.codec": "codec-0",
-    }
-    assert server.items() >= expected.items()
-    assert server["syrinx.frames"] >= frames > 0, "with the frames of the trimmed silence"
-    generate, decode = only(spans, "talker.generate").attributes, only(spans, "codec.decode").attributes
-    assert generate["syrinx.replica"] == server["syrinx.talker"]
-    assert generate["syrinx.frames"] == decode["syrinx.frames"] == server["syrinx.frames"]
-    assert {span.attributes["syrinx.request.id"] for span in spans} == {server["syrinx.request.id"]}
-    assert not any("farmer" in repr(span) for span in spans)
 
 
 async def test_a_request_that_the_client_does_not_sample_leaves_no_span(running: Running) -> None:
@@ -220,15 +217,8 @@ async def test_log_lines_name_the_request_and_its_trace(running: Running) -> Non
 
 
 async def test_a_talker_and_a_codec_in_one_process(running: Running) -> None:
-    tracing = {"endpoint": running.received.url, "sampleRatio": 1}
-    resource = {
-        "apiVersion": "syrinx.dev/v1beta1",
-        "kind": "TTSPipeline",
-        "metadata": {"name": "colocated"},
-        "spec": {"topology": "Colocated", "monitoring": {"tracing": tracing}},
-    }
     async with (
-        local_pipeline(msgspec.convert(resource, TTSPipeline)) as local,
+        local_pipeline(traced("colocated", running.received.url, topology="Colocated")) as local,
         httpx.AsyncClient(base_url=local.gateway_url, timeout=DEADLINE) as client,
     ):
         body = {"input": TEXT, "voice": "us", "response_format": "pcm"}

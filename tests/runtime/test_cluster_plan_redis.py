@@ -1,6 +1,5 @@
 """The managed Redis: a real redis-server with the plan's arguments and ACL."""
 
-import asyncio
 import base64
 import contextlib
 import os
@@ -17,17 +16,15 @@ from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError, OutOfMemoryError
 
 from support.cluster_plan import owner_of, pipeline, planned, pod_template
+from support.stages import pipeline as running_pipeline
+from support.stages import receive, request, submit, synthesize
 from support.waiting import DEADLINE
-from support.writing import chained
 from syrinx_operator.cluster.plan.redis import password_secret
 from syrinx_operator.cluster.state import Component
 from syrinx_stages.connector import redis_scripts
-from syrinx_stages.connector.base import QueueFull
-from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.server import find_redis_server
-from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Group, Keys, Position, StreamKind
-from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, SpeechRequest, TaskType
-from syrinx_stages.contract.settings import GatewaySettings
+from syrinx_stages.contract.keys import Keys
+from syrinx_stages.contract.messages import EndReason
 
 CONNECTOR = Path(redis_scripts.__file__).parent
 PASSWORD = 'with "quotes", spaces and ü'
@@ -115,32 +112,14 @@ def test_the_user_can_access_only_the_pipelines_keys(port):
             redis.eval("return redis.call('GET', KEYS[1])", 1, key)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "CONFIG GET maxmemory",
-        "CONFIG SET maxmemory 1",
-        "FLUSHALL",
-        "FLUSHDB",
-        "SWAPDB 0 1",
-        "KEYS *",
-        "ACL WHOAMI",
-        "ACL SETUSER x",
-        "SHUTDOWN",
-        "SAVE",
-        "BGSAVE",
-        "BGREWRITEAOF",
-        "REPLICAOF NO ONE",
-        "MONITOR",
-        "CLIENT KILL ID 1",
-        "CLIENT LIST",
-        "SLOWLOG GET",
-        "MODULE LIST",
-        "SCRIPT FLUSH",
-        "PUBLISH channel message",
-        "MIGRATE localhost 1 {demo:1:0}:x 0 1",
-    ],
-)
+ADMINISTRATION = """
+    CONFIG GET maxmemory; CONFIG SET maxmemory 1; FLUSHALL; FLUSHDB; SWAPDB 0 1; KEYS *; ACL WHOAMI; ACL SETUSER x;
+    SHUTDOWN; SAVE; BGSAVE; BGREWRITEAOF; REPLICAOF NO ONE; MONITOR; CLIENT KILL ID 1; CLIENT LIST; SLOWLOG GET;
+    MODULE LIST; SCRIPT FLUSH; PUBLISH channel message; MIGRATE localhost 1 {demo:1:0}:x 0 1
+"""
+
+
+@pytest.mark.parametrize("command", [each.strip() for each in ADMINISTRATION.split(";")])
 def test_the_user_cannot_administer_the_server(port, command):
     with pytest.raises(NoPermissionError):
         client(port).execute_command(*command.split())
@@ -168,39 +147,16 @@ def url(port):
 
 
 async def test_a_request_completes_with_these_permissions(port):
-    async with asyncio.timeout(DEADLINE):
-        gateway, talker, codec = (RedisConnector(url(port), KEYS, name=name) for name in ("gateway-0", "t-0", "c-0"))
-        talkers, codecs = talker.consumer(Group.TALKERS, "t-0"), codec.consumer(Group.CODECS, "c-0")
-        reader = gateway.reader()
-        request = SpeechRequest(id="one", accepted_at=0.0, text="hello", task_type=TaskType.CUSTOM_VOICE)
-        ticket = await gateway.submit(request, GatewaySettings(max_queue=10, max_queue_seconds=60), b"reference")
-        reader.subscribe("one", StreamKind.AUDIO, STREAM_START)
-        (claim,) = await talkers.claim(1)
-        assert await talkers.refresh([claim.entry_id]) == [] and await talker.reference("one") == b"reference"
-        await talkers.hand_over([claim.entry_id])
-        (claim,) = await talker.consumer(Group.TALKERS, "t-1").take_over(1)
-        end = (Position(1, END_SEQUENCE), End(EndReason.STOP))
-        appends = chained(claim, StreamKind.CODES, (Position(1), Codes(b"c")), end, finish=True)
-        assert await talker.append(appends) == [None, None]
-        (claim,) = await codecs.claim(1)
-        assert [entry.position.frames for entry in await codec.history("one", StreamKind.CODES)] == [0, 1, 1]
-        assert await codec.append(chained(claim, StreamKind.AUDIO, (Position(1), Audio(b"pcm")))) == [None]
-        events = [event async for event in until_audio(reader)]
-        assert events[-1].entry == Audio(b"pcm")
-        await gateway.report_playback({"one": 1})
-        await codecs.finish(claim.entry_id)
-        await gateway.release(ticket)
-        assert (await gateway.queue()).length == 0
-        for part in (reader, talkers, codecs, gateway, talker, codec):
-            await part.close()
-
-
-async def until_audio(reader):
-    while True:
-        for event in await reader.read():
-            yield event
-            if isinstance(event.entry, Audio):
-                return
+    async with running_pipeline(0, 0, url=url(port)) as stages:
+        stages.streams.keys = KEYS
+        talker, _ = await stages.talker(), await stages.codec()
+        await submit(stages.connector(), request("a"))
+        await receive(stages.connector(), "a", until_frames=2)
+        stages.workers.remove(talker)
+        await talker.close()  # It hands its claim over.
+        await stages.talker("talker-1")
+        assert (await receive(stages.connector(), "a")).end.reason is EndReason.STOP
+        assert (await synthesize(stages.connector(), request("b"), b"reference")).end.reason is EndReason.STOP
 
 
 def test_streams_survive_a_restart_only_with_a_volume(tmp_path):
@@ -221,18 +177,6 @@ def test_writes_fail_beyond_three_quarters_of_the_memory_limit(tmp_path):
                 redis.set(f"{{demo:1:0}}:{number}", b"x" * 2**20)
         assert 1 <= number <= 6
         assert redis.ping()
-
-
-async def test_requests_are_refused_before_the_memory_limit_is_reached(tmp_path):
-    with running(tmp_path, resources={"limits": {"memory": "32Mi"}}) as port:
-        gateway = RedisConnector(url(port), KEYS)
-        limits = GatewaySettings(max_queue=100, max_queue_seconds=60)
-        with pytest.raises(QueueFull, match="no room for a further request in its 24 MiB"):
-            for number in range(30):
-                request = SpeechRequest(id=f"r{number}", accepted_at=0.0, text="x", task_type=TaskType.BASE)
-                await gateway.submit(request, limits, bytes(2**20))
-        assert 3 <= number <= 12
-        await gateway.close()
 
 
 @pytest.mark.parametrize("name", ["redis-cli", "valkey-cli"])

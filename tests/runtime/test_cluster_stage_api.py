@@ -174,17 +174,47 @@ async def push(stages, replica, reported, wanted, fence=lambda: None):
     return pushed
 
 
-@pytest.mark.parametrize("wanted", [base(1, 1), base(0, 9)])
-async def test_current_and_newer_settings_are_not_sent_again(stages, replica, stage, wanted):
-    await push(stages, replica, ReportedSettings(1, {"rows": 1}, {"rows": 1}), DesiredSettings(wanted))
-    assert stage.put == []
+OVERRIDES = {"rows": 8}
+OVERRIDE_BODY = {"generation": 1, "settings": OVERRIDES, "seconds": OVERRIDE_TTL_SECONDS}
+PLAIN, OVERRIDDEN = ReportedSettings(1, {"rows": 1}, {"rows": 1}), ReportedSettings(1, OVERRIDES, {"rows": 1}, 31.0)
 
 
-@pytest.mark.parametrize("wanted", [base(2, 1), base(1, 2)])
-async def test_older_and_different_settings_are_replaced(stages, replica, stage, wanted):
-    pushed = await push(stages, replica, ReportedSettings(1, {"rows": 1}, {"rows": 1}), DesiredSettings(wanted))
-    assert stage.put == [{"generation": wanted.generation, "settings": wanted.settings}]
-    assert (pushed.reported.generation, pushed.reported.settings) == (wanted.generation, wanted.settings)
+def body(generation, rows):
+    return {"generation": generation, "settings": {"rows": rows}}
+
+
+@pytest.mark.parametrize(
+    ("reported", "wanted", "sent"),
+    [
+        pytest.param(PLAIN, DesiredSettings(base(1, 1)), [], id="it has them"),
+        pytest.param(PLAIN, DesiredSettings(base(0, 9)), [], id="it has newer ones"),
+        pytest.param(PLAIN, DesiredSettings(base(2, 1)), [body(2, 1)], id="it has older ones"),
+        pytest.param(PLAIN, DesiredSettings(base(1, 2)), [body(1, 2)], id="it has other ones"),
+        pytest.param(PLAIN, DesiredSettings(base(1, 1), OVERRIDES), [OVERRIDE_BODY], id="overrides"),
+        pytest.param(OVERRIDDEN, DesiredSettings(base(1, 1), OVERRIDES), [OVERRIDE_BODY], id="overrides are renewed"),
+        pytest.param(OVERRIDDEN, DesiredSettings(base(1, 1)), [body(1, 1)], id="overrides are ended"),
+        pytest.param(
+            ReportedSettings(1, {"rows": 5}, {"rows": 5}),
+            DesiredSettings(base(2, 1), OVERRIDES),
+            [body(2, 1), {**OVERRIDE_BODY, "generation": 2}],
+            id="the base before overrides",
+        ),
+        pytest.param(
+            ReportedSettings(2, {"rows": 1}, {"rows": 1}),
+            DesiredSettings(base(1, 1), OVERRIDES),
+            [],
+            id="overrides of an older base",
+        ),
+        pytest.param(None, DesiredSettings(base(1, 1), OVERRIDES), [], id="no report"),
+    ],
+)
+async def test_what_a_replica_lacks_is_sent(stages, replica, stage, reported, wanted, sent):
+    pushed = await push(stages, replica, reported, wanted)
+    assert stage.put == sent
+    if sent:
+        last = sent[-1]
+        assert (pushed.reported.generation, pushed.reported.settings) == (last["generation"], last["settings"])
+        assert "seconds" not in last or pushed.reported.base == {"rows": 1}
 
 
 async def test_settings_that_an_earlier_or_later_image_does_not_know_are_left_alone(stages, replica, stage):
@@ -199,48 +229,10 @@ async def test_settings_that_an_earlier_or_later_image_does_not_know_are_left_al
     assert len(stage.put) == 1
 
 
-OVERRIDES = {"rows": 8}
-OVERRIDE_BODY = {"generation": 1, "settings": OVERRIDES, "seconds": OVERRIDE_TTL_SECONDS}
-
-
-@pytest.mark.parametrize(
-    "reported",
-    [ReportedSettings(1, {"rows": 1}, {"rows": 1}), ReportedSettings(1, OVERRIDES, {"rows": 1}, 31.0)],
-    ids=["not yet", "renewed"],
-)
-async def test_overrides_are_renewed_at_every_reconcile(stages, replica, stage, reported):
-    pushed = await push(stages, replica, reported, DesiredSettings(base(1, 1), OVERRIDES))
-    assert stage.put == [OVERRIDE_BODY]
-    assert (pushed.reported.settings, pushed.reported.base) == (OVERRIDES, {"rows": 1})
-
-
-async def test_base_settings_are_sent_before_overrides(stages, replica, stage):
-    await push(stages, replica, ReportedSettings(1, {"rows": 5}, {"rows": 5}), DesiredSettings(base(2, 1), OVERRIDES))
-    assert stage.put == [{"generation": 2, "settings": {"rows": 1}}, {**OVERRIDE_BODY, "generation": 2}]
-
-
-async def test_overrides_that_are_no_longer_desired_are_ended(stages, replica, stage):
-    pushed = await push(stages, replica, ReportedSettings(1, OVERRIDES, {"rows": 1}, 59.0), DesiredSettings(base(1, 1)))
-    assert stage.put == [{"generation": 1, "settings": {"rows": 1}}]
-    assert pushed.reported.settings == {"rows": 1}
-
-
-@pytest.mark.parametrize(
-    "reported",
-    [ReportedSettings(2, {"rows": 1}, {"rows": 1}), None],
-    ids=["with a newer base", "without a report"],
-)
-async def test_overrides_are_not_sent_to_replicas_that_cannot_apply_them(stages, replica, stage, reported):
-    await push(stages, replica, reported, DesiredSettings(base(1, 1), OVERRIDES))
-    assert stage.put == []
-
-
 async def test_every_write_is_fenced(stages, replica, stage):
     def lost():
         raise LeaseLost("over")
 
     with pytest.raises(LeaseLost):
-        await push(
-            stages, replica, ReportedSettings(1, OVERRIDES, {"rows": 1}, 59.0), DesiredSettings(base(1, 1)), lost
-        )
+        await push(stages, replica, OVERRIDDEN, DesiredSettings(base(1, 1)), lost)
     assert stage.put == []

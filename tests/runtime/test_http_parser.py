@@ -125,36 +125,30 @@ async def test_large_headers_are_a_431(server: HttpServer, sent: bytes) -> None:
     assert "/hidden" not in paths
 
 
-@pytest.mark.parametrize(
-    ("sent", "expected", "served"),
-    [
-        (GET + b"\r\n" + HIDDEN + LAST, [200] * 3, ["/path", "/hidden", "/path"]),
-        (POST + b"Content-Length: 5\r\n\r\naudio" + LAST, [200] * 2, ["/length", "/path"]),
-        (POST + b"Content-Length: 5\r\nContent-Length: 5\r\n\r\naudio" + LAST, [200] * 2, ["/length", "/path"]),
-        (POST + CHUNKED + b"\r\n" + ONE_CHUNK + LAST, [200] * 2, ["/length", "/path"]),
-        (POST + CHUNKED + b"\r\n5;a=b\r\naudio\r\n0\r\nX: y\r\n\r\n" + LAST, [200] * 2, ["/length", "/path"]),
-        (b"GET /path HTTP/1.0\r\n\r\n" + HIDDEN, [200], ["/path"]),
-        (b"GET /path HTTP/1.0\r\nConnection: keep-alive\r\n\r\n" + HIDDEN, [200], ["/path"]),
-        (b"GET http://x/path HTTP/1.1\r\nHost: x\r\n\r\n" + LAST, [404, 200], ["/path"]),
-        (b"CONNECT y:443 HTTP/1.1\r\nHost: y:443\r\n\r\n" + LAST, [404, 200], ["/path"]),
-        (b"TRACE /path HTTP/1.1\r\nHost: x\r\n\r\n" + LAST, [405, 200], ["/path"]),
-        (b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n" + LAST, [404, 200], ["/path"]),
-        (GET + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n" + LAST, [200] * 2, ["/path", "/path"]),
-        (GET + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n" + LAST, [200] * 2, ["/path", "/path"]),
-    ],
-    ids=[
-        *(
-            "pipelined",
-            "length",
-            "one length twice",
-            "chunked",
-            "chunked with extras",
-            "HTTP/1.0",
-            "HTTP/1.0 keep-alive",
-        ),
-        *("absolute form", "CONNECT", "TRACE", "asterisk", "h2c", "websocket"),
-    ],
-)
+BODY = b"Content-Length: 5\r\n\r\naudio"
+UPGRADE = b"Connection: Upgrade\r\nUpgrade: "
+UNUSUAL = {
+    "pipelined": (GET + b"\r\n" + HIDDEN + LAST, [200] * 3, ["/path", "/hidden", "/path"]),
+    "length": (POST + BODY + LAST, [200] * 2, ["/length", "/path"]),
+    "one length twice": (POST + b"Content-Length: 5\r\n" + BODY + LAST, [200] * 2, ["/length", "/path"]),
+    "chunked": (POST + CHUNKED + b"\r\n" + ONE_CHUNK + LAST, [200] * 2, ["/length", "/path"]),
+    "chunked with extras": (
+        POST + CHUNKED + b"\r\n5;a=b\r\naudio\r\n0\r\nX: y\r\n\r\n" + LAST,
+        [200] * 2,
+        ["/length", "/path"],
+    ),
+    "HTTP/1.0": (b"GET /path HTTP/1.0\r\n\r\n" + HIDDEN, [200], ["/path"]),
+    "HTTP/1.0 keep-alive": (b"GET /path HTTP/1.0\r\nConnection: keep-alive\r\n\r\n" + HIDDEN, [200], ["/path"]),
+    "absolute form": (b"GET http://x/path HTTP/1.1\r\nHost: x\r\n\r\n" + LAST, [404, 200], ["/path"]),
+    "CONNECT": (b"CONNECT y:443 HTTP/1.1\r\nHost: y:443\r\n\r\n" + LAST, [404, 200], ["/path"]),
+    "TRACE": (b"TRACE /path HTTP/1.1\r\nHost: x\r\n\r\n" + LAST, [405, 200], ["/path"]),
+    "asterisk": (b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n" + LAST, [404, 200], ["/path"]),
+    "h2c": (GET + UPGRADE + b"h2c\r\n\r\n" + LAST, [200] * 2, ["/path", "/path"]),
+    "websocket": (GET + UPGRADE + b"websocket\r\n\r\n" + LAST, [200] * 2, ["/path", "/path"]),
+}
+
+
+@pytest.mark.parametrize(("sent", "expected", "served"), UNUSUAL.values(), ids=UNUSUAL)
 async def test_unusual_requests_are_each_answered_once(
     server: HttpServer, sent: bytes, expected: list[int], served: list[str]
 ) -> None:

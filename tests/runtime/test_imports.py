@@ -23,15 +23,16 @@ def printed(program, **environment):
 
 
 @pytest.mark.parametrize(
-    "use",
+    ("use", "module"),
     [
-        "import syrinx_stages.families",
-        "import syrinx_stages.gateway.api",
-        "from syrinx_stages.model.describe import describe; assert 'us' in describe('bundled').voices",
+        ("import syrinx_stages.families", "torch"),
+        ("import syrinx_stages.gateway.api", "torch"),
+        ("from syrinx_stages.model.describe import describe; assert 'us' in describe('bundled').voices", "torch"),
+        ("import syrinx_stages.talker.service, syrinx_stages.codec.service", "triton"),
     ],
 )
-def test_torch_is_not_imported_without_an_engine(use):
-    assert printed(f"import sys; {use}; print('torch' in sys.modules)").stdout.strip() == "False"
+def test_torch_and_triton_are_not_imported_without_need(use, module):
+    assert printed(f"import sys; {use}; print({module!r} in sys.modules)").stdout.strip() == "False"
 
 
 def test_without_tracing_a_stage_imports_nothing_of_it():

@@ -29,6 +29,11 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "ca")
 
 
+@pytest.fixture
+def certificate(authority: Authority) -> Certificate:
+    return Certificate(*map(str, authority.server(*NAMES)))
+
+
 def application() -> FastAPI:
     app = FastAPI()
 
@@ -70,16 +75,16 @@ async def served_serial(running: HttpServer, authority: Authority) -> str:
     return serial
 
 
-async def test_requests_are_served_over_tls(authority: Authority) -> None:
-    async with serving(Certificate(*map(str, authority.server(*NAMES)))) as running, client(authority) as http:
+async def test_requests_are_served_over_tls(authority: Authority, certificate: Certificate) -> None:
+    async with serving(certificate) as running, client(authority) as http:
         assert running.url.startswith("https://127.0.0.1:")
         assert (await http.get(f"{running.url}/client")).json() == {"host": "127.0.0.1", "scheme": "https"}
         assert (await http.post(f"{running.url}/length", content=b"x" * 1_000_000)).json() == 1_000_000
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1")
-async def test_old_versions_of_tls_and_plain_http_are_refused(authority: Authority) -> None:
-    async with serving(Certificate(*map(str, authority.server(*NAMES)))) as running, client(authority) as http:
+async def test_old_versions_of_tls_and_plain_http_are_refused(authority: Authority, certificate: Certificate) -> None:
+    async with serving(certificate) as running, client(authority) as http:
         for version, accepted in ((ssl.TLSVersion.TLSv1_1, False), (ssl.TLSVersion.TLSv1_2, True)):
             context = ssl.create_default_context(cafile=str(authority.ca_file))
             context.set_ciphers("ALL:@SECLEVEL=0")
@@ -157,9 +162,8 @@ def test_an_invalid_pair_is_an_error_that_names_the_file(authority: Authority, t
 
 @pytest.mark.virtual
 async def test_connections_without_a_handshake_are_closed_and_make_room(
-    authority: Authority,
+    authority: Authority, certificate: Certificate
 ) -> None:
-    certificate = Certificate(*map(str, authority.server(*NAMES)))
     async with serving(certificate, max_connections=4) as running, client(authority) as http:
         mute = [await asyncio.open_connection("127.0.0.1", port(running)) for _ in range(20)]
         assert (await http.get(f"{running.url}/client")).status_code == 200
@@ -172,10 +176,12 @@ async def test_connections_without_a_handshake_are_closed_and_make_room(
         assert len(running._handshakes) == 0
 
 
-async def test_a_drain_serves_connections_that_were_not_yet_accepted(authority: Authority) -> None:
+async def test_a_drain_serves_connections_that_were_not_yet_accepted(
+    authority: Authority, certificate: Certificate
+) -> None:
     """The kernel has them, and the server learns of them when it closes its socket."""
     trusted = ssl.create_default_context(cafile=str(authority.ca_file))
-    async with serving(Certificate(*map(str, authority.server(*NAMES)))) as running:
+    async with serving(certificate) as running:
         await until(lambda: running._server.started, "the server listens")
         waiting = [socket.create_connection(("127.0.0.1", port(running))) for _ in range(5)]
         drain = asyncio.create_task(running.drain(DEADLINE))
@@ -195,10 +201,8 @@ async def test_a_drain_serves_connections_that_were_not_yet_accepted(authority: 
             await asyncio.open_connection("127.0.0.1", port(running))
 
 
-async def test_a_drain_does_not_wait_for_handshakes_that_never_come(
-    authority: Authority,
-) -> None:
-    async with serving(Certificate(*map(str, authority.server(*NAMES)))) as running:
+async def test_a_drain_does_not_wait_for_handshakes_that_never_come(certificate: Certificate) -> None:
+    async with serving(certificate) as running:
         reader, writer = await asyncio.open_connection("127.0.0.1", port(running))
         await until(lambda: len(running._handshakes) == 1, "a handshake has begun")
         await running.drain(HANDSHAKE_SECONDS / 2)

@@ -27,9 +27,6 @@ class ReceivedSpan:
     id: str
     parent: str
     """Empty if it has none."""
-    start: int
-    end: int
-    """Unix nanoseconds."""
     failed: bool
     state: str
     attributes: dict[str, Any]
@@ -73,8 +70,6 @@ def _spans(exported: ExportTraceServiceRequest) -> list[ReceivedSpan]:
             trace=span.trace_id.hex(),
             id=span.span_id.hex(),
             parent=span.parent_span_id.hex(),
-            start=span.start_time_unix_nano,
-            end=span.end_time_unix_nano,
             failed=span.status.code == Status.STATUS_CODE_ERROR,
             state=span.trace_state,
             attributes=_attributes(span.attributes),

@@ -50,11 +50,6 @@ class ColocatedPipeline(Pipeline):
             self.workers.append(worker)
             await self.kill(worker)
 
-    async def leave(self, process: ColocatedService) -> None:
-        """Closes one service."""
-        self.processes.remove(process)
-        await process.close()
-
     async def close(self) -> None:
         for process in self.processes:
             await process.close()

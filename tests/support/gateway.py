@@ -6,7 +6,7 @@ import io
 import json
 import shutil
 import wave
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from support.http_server import serve
-from support.streams import Streams
-from support.waiting import DEADLINE
-from syrinx_stages.connector.base import Append, Claim, Fence, Gone
+from support.process import StageProcess
+from support.streams import Streams, redis_url
+from support.waiting import DEADLINE, until
+from syrinx_stages.connector.base import Append, Claim, Fence
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Group, Position, StreamKind
@@ -63,8 +64,6 @@ class Script:
     chunk: int = 2
     end: End | None = field(default_factory=lambda: End(EndReason.STOP))
     """None: the stream never ends."""
-    obeys_limit: bool = False
-    """Ends with a request's `max_frames`."""
     pause_after: int | None = None
     """Waits for `go` after this many frames."""
     go: asyncio.Event = field(default_factory=asyncio.Event)
@@ -85,8 +84,6 @@ class Stages:
         self._last: dict[tuple[str, Fence], Position] = {}
         self.written: dict[str, int] = {}
         """Frames written, by request."""
-        self.gone: dict[str, float] = {}
-        """Time of the event loop at which a write found the request released, by request."""
         self._connector = streams.connector()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -126,30 +123,24 @@ class Stages:
                 self._spawn(self._speak(claim, self.script))
 
     async def _speak(self, claim: Claim, script: Script) -> None:
-        limit, end = claim.request.max_frames if script.obeys_limit else script.frames, script.end
-        if limit < script.frames:
-            end = End(EndReason.LENGTH)
-        pcm, step = script.pcm[: limit * FAMILY.frame_bytes], script.chunk * FAMILY.frame_bytes
+        pcm, step = script.pcm, script.chunk * FAMILY.frame_bytes
         frames = 0
         for start in range(0, len(pcm), step):
             if script.pause_after is not None and frames >= script.pause_after:
                 await script.go.wait()
-            frames = min(frames + script.chunk, script.frames, limit)
+            frames = min(frames + script.chunk, script.frames)
             first = {"talker": "talker-0", "codec": "codec-0"} if start == 0 else {}
             if not await self._write(claim, Position(frames), Audio(pcm[start : start + step], **first)):
                 return
             self.written[claim.request.id] = frames
-        if end is not None:
-            await self._write(claim, Position(frames, END_SEQUENCE), end, finishes=claim.entry_id)
+        if script.end is not None:
+            await self._write(claim, Position(frames, END_SEQUENCE), script.end, finishes=claim.entry_id)
 
     async def _write(self, claim: Claim, at: Position, entry: Audio | End, finishes: str | None = None) -> bool:
         after = self._last.get((claim.request.id, claim.fence), STREAM_CREATED)
         self._last[claim.request.id, claim.fence] = at
         append = Append(claim.request.id, StreamKind.AUDIO, at, entry, claim.fence, after, finishes)
-        [outcome] = await self._connector.append([append])
-        if isinstance(outcome, Gone):
-            self.gone[claim.request.id] = asyncio.get_running_loop().time()
-        return outcome is None
+        return await self._connector.append([append]) == [None]
 
 
 @dataclass
@@ -167,9 +158,33 @@ class Gateway:
         """Sends one request and reads the whole response."""
         return await self.http.post("/v1/audio/speech", json={"input": "Hello.", **fields})
 
+    async def begin(self, script: Script, **fields: object) -> asyncio.Task[httpx.Response]:
+        """Sends a request, and returns when a codec that serves it by the script has claimed it."""
+        number, self.stages.script = len(self.stages.seen), script
+        call = asyncio.create_task(self.say(**fields))
+        await until(lambda: len(self.stages.seen) > number, "the request is claimed")
+        return call
+
+    async def without_stages(self) -> None:
+        """Returns when the gateway has seen both stages and they have left."""
+        await until(lambda: self.service.ready() is None, "both stages were seen")
+        await self.stages.leave()
+
+    async def live(self) -> None:
+        """Waits until a client has got audio of a stream."""
+        await until(lambda: self.metric("syrinx_live_streams"), "the stream is live")
+
     def metric(self, name: str, **labels: str) -> float:
         """A sample's value; 0 if it does not exist yet."""
         return self.registry.get_sample_value(name, labels) or 0.0
+
+    def requests(self, outcome: str, task_type: str = "CustomVoice") -> float:
+        """How many requests ended like that."""
+        return self.metric("syrinx_requests_total", task_type=task_type, outcome=outcome)
+
+    async def counted(self, outcome: str, number: int = 1) -> None:
+        """Waits until so many requests ended like that."""
+        await until(lambda: self.requests(outcome) == number, f"{number} is {outcome}")
 
 
 def base_checkpoint(directory: Path) -> str:
@@ -199,6 +214,24 @@ async def gateway_service(
         yield service, registry
     finally:
         await service.close()
+
+
+@contextlib.asynccontextmanager
+async def gateway_process(
+    directory: Path, environment: Mapping[str, str] | None = None, **options: object
+) -> AsyncIterator[tuple[StageProcess, Stages, httpx.AsyncClient]]:
+    """Runs a gateway as a process, which is ready, with scripted stages. `options` are those of `StageProcess`."""
+    streams = Streams()
+    own = {"REDIS_URL": redis_url(), "REDIS_PASSWORD": "", **(environment or {})}
+    options |= {"pipeline": streams.keys.pipeline, "generation": streams.keys.generation}
+    try:
+        async with Stages(streams) as stages:
+            with StageProcess("gateway", directory, None, environment=own, **options) as process:
+                await asyncio.to_thread(lambda: process.started().ready())
+                async with httpx.AsyncClient(base_url=process.line["url"], timeout=DEADLINE, trust_env=False) as http:
+                    yield process, stages, http
+    finally:
+        await streams.close()
 
 
 @contextlib.asynccontextmanager

@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from syrinx_operator.local.pipeline import LocalPipeline
-from syrinx_operator.resource.spec import TTSPipeline
+from syrinx_operator.resource.spec import TTSPipeline, default_pipeline
 
 MAX_QUEUE_SECONDS = 600.0
 """A busy machine may serve one request after the other."""
@@ -14,3 +14,10 @@ def local_pipeline(pipeline: TTSPipeline, **options: object) -> LocalPipeline:
     gateway = structs.replace(pipeline.spec.gateway, max_queue_seconds=MAX_QUEUE_SECONDS)
     patient = structs.replace(pipeline, spec=structs.replace(pipeline.spec, gateway=gateway))
     return LocalPipeline(patient, port=0, **options)
+
+
+def replicated(name: str = "demo", topology: str = "Separate", **replicas: int) -> TTSPipeline:
+    """Returns the default pipeline with so many replicas of stages."""
+    default = default_pipeline(name)
+    stages = {stage: structs.replace(getattr(default.spec, stage), replicas=n) for stage, n in replicas.items()}
+    return structs.replace(default, spec=structs.replace(default.spec, topology=topology, **stages))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from support import talker_recipe as recipe
 from syrinx_stages.model.config import ModelConfig
@@ -38,12 +38,3 @@ def write(directory: Path, kind: str, size: str = "1b7") -> Path:
     }
     save_file(tensors, directory / "model.safetensors")
     return directory
-
-
-def damage(directory: Path, name: str, change: object) -> None:
-    """Replaces a tensor of the checkpoint by `change(tensor)`, or removes it if that is None."""
-    tensors = load_file(directory / "model.safetensors")
-    tensor = change(tensors.pop(name))
-    if tensor is not None:
-        tensors[name] = tensor
-    save_file(tensors, directory / "model.safetensors")

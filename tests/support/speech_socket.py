@@ -19,6 +19,11 @@ from syrinx_stages.runtime.server import HttpServer
 from syrinx_stages.runtime.tls import Certificate
 
 
+def message(kind: str, **content: object) -> str:
+    """Returns a message of a client."""
+    return json.dumps({"type": kind, **content})
+
+
 class Client:
     """One connection. Received audio is kept by utterance and sentence."""
 
@@ -26,34 +31,32 @@ class Client:
         self.socket = socket
         self.messages: list[dict[str, Any]] = []
         self.audio: dict[tuple[int, int], bytes] = {}
-        self.first_audio = asyncio.Event()
         self._place = (0, 0)
 
     async def send(self, kind: str, **content: object) -> None:
-        await self.socket.send(json.dumps({"type": kind, **content}))
+        await self.socket.send(message(kind, **content))
 
     async def receive(self) -> dict[str, Any] | bytes:
         async with asyncio.timeout(DEADLINE):
             data = await self.socket.recv()
         if isinstance(data, bytes):
             self.audio[self._place] = self.audio.get(self._place, b"") + data
-            self.first_audio.set()
             return data
-        message = json.loads(data)
-        self.messages.append(message)
-        if message["type"] == "audio.start":
-            self._place = message["utterance_index"], message["sentence_index"]
-        return message
+        received = json.loads(data)
+        self.messages.append(received)
+        if received["type"] == "audio.start":
+            self._place = received["utterance_index"], received["sentence_index"]
+        return received
 
     async def until(self, kind: str) -> dict[str, Any]:
         """Receives up to a message of a type, and returns it."""
         while True:
-            message = await self.receive()
-            if not isinstance(message, bytes) and message["type"] == kind:
-                return message
+            received = await self.receive()
+            if not isinstance(received, bytes) and received["type"] == kind:
+                return received
 
     def of_type(self, kind: str) -> list[dict[str, Any]]:
-        return [message for message in self.messages if message["type"] == kind]
+        return [each for each in self.messages if each["type"] == kind]
 
 
 @contextlib.asynccontextmanager

@@ -104,6 +104,15 @@ class Pipeline:
             )
         )
 
+    async def start(self, stage: str, name: str = "", **settings: object) -> Worker:
+        """Starts a talker or a codec."""
+        start = self.talker if stage == "talker" else self.codec
+        return await start(name or f"{stage}-0", **settings)
+
+    def worker(self, stage: str) -> Worker:
+        """Returns the first talker or codec."""
+        return next(worker for worker in self.workers if worker.stage == stage)
+
     async def _start(self, worker: Worker) -> Worker:
         self.workers.append(worker)
         await worker.start()

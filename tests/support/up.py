@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from support.local_pipeline import MAX_QUEUE_SECONDS
-from support.waiting import until_blocking
+from support.waiting import DEADLINE, until_blocking
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline.yaml"
 
@@ -30,17 +30,29 @@ def example(directory: Path, **gateway: object) -> Path:
 
 
 class Up:
-    """`syrinx up` in the background."""
+    """`syrinx up` in the background. As a context manager it is ready, and ends."""
 
     def __init__(self, state: Path, file: Path | None = None, *options: str) -> None:
         self.state = state
         self.url = ""
-        """Set by a fixture when it is ready."""
+        """Set when it is ready."""
         self.log = state / "up.log"
         with self.log.open("wb") as log:
             command = [sys.executable, "-m", "syrinx_operator", "up", str(file or example(state)), "--port", "0"]
             command += options
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment(state))
+
+    def __enter__(self) -> "Up":
+        try:
+            self.url = self.wait_for(r"ready at (https?://\S+)")[1]
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.wait(DEADLINE)
 
     def wait_for(self, pattern: str) -> re.Match[str]:
         """Waits for a pattern in the output and returns the match."""
