@@ -86,3 +86,13 @@ def one(manifests: list[Object], kind: str) -> Object:
     """Returns the only object of a kind."""
     (found,) = of_kind(manifests, kind)
     return found
+
+
+def pods(manifests: list[Object]) -> list[Object]:
+    """Returns the pods of the objects, including one of each Deployment."""
+    made = [manifest for manifest in manifests if manifest["kind"] == "Pod"]
+    for workload in of_kind(manifests, "Deployment"):
+        template = workload["spec"]["template"]
+        metadata = {**template["metadata"], "name": f"{workload['metadata']['name']}-0"}
+        made.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
+    return made

@@ -28,8 +28,8 @@ COMMANDS: dict[bytes, Command] = {}
 DENY_OOM: set[bytes] = set()
 """Commands that a Redis whose memory is full refuses."""
 READ_ONLY = set(
-    b"EXISTS TTL SCAN GET HGET HMGET HGETALL TIME XLEN XRANGE XREVRANGE XPENDING XINFO ZSCORE ZCOUNT ZRANGEBYSCORE "
-    b"ZLEXCOUNT ZREVRANGEBYLEX INFO".split()
+    b"EXISTS TTL SCAN GET STRLEN HGET HMGET HGETALL TIME XLEN XRANGE XREVRANGE XPENDING XINFO ZSCORE ZCOUNT "
+    b"ZRANGEBYSCORE ZLEXCOUNT ZREVRANGEBYLEX INFO".split()
 )
 """Commands that change nothing. After any other one, Redis refuses no command of a script."""
 
@@ -117,6 +117,11 @@ def set_value(database: Database, arguments: Sequence[bytes]) -> Status:
     if options:
         expire(database, (key, options[1]))
     return OK
+
+
+@command("STRLEN")
+def strlen(database: Database, arguments: Sequence[bytes]) -> int:
+    return len(database.store.get(arguments[0], bytes) or b"")
 
 
 @command("HSET", deny_oom=True)

@@ -154,7 +154,15 @@ class MemoryRedis:
                 return 0
             self._reply_blocked(blocked, NULL_ARRAY)
             return 1
-        return OK
+        if kind == b"KILL":
+            others = [each for each in list(self.clients.values()) if each is not client]
+            for other in others:
+                self.disconnect(other)
+                other.close()
+            return len(others)
+        if kind in (b"SETINFO", b"SETNAME"):
+            return OK
+        raise ErrorReply(f"ERR unknown subcommand '{kind.decode()}'")
 
     def _info(self, client: Client, arguments: Sequence[bytes]) -> bytes:
         """Returns the section on replication, whatever is asked for."""
