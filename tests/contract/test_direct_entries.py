@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from support.writing import chained
 from syrinx_stages.connector import redis_scripts as scripts
-from syrinx_stages.connector.base import Gone, StreamEntry, Superseded
+from syrinx_stages.connector.base import Behind, Gone, StreamEntry, Superseded
 from syrinx_stages.connector.redis_pool import CommandPool
 from syrinx_stages.connector.redis_streams import FORGOTTEN_SECONDS
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Group, Position, StreamKind
@@ -107,6 +107,23 @@ async def test_what_follows_an_entry_that_was_written_twice_reaches_the_reader(w
     while len(got) < 3:
         got += await next_of(reader)
     assert got == [2, 3, 4]
+
+
+async def test_a_direct_entry_that_redis_already_has_is_written(world, sent):
+    """An earlier command with it, whose reply was lost, has arrived meanwhile."""
+    _, owner, claim = await begun(world)
+    await owner.append([frame(claim, 2)])
+    key = world.keys.stream("one", CODES)
+    await world.raw.xadd(key, {"d": b""}, id=str(Position(3)))
+    assert await owner.append([frame(claim, 3)]) == [None]
+    assert sent[-2:] == [(1, 0), (0, 1)]
+
+
+async def test_an_entry_that_does_not_follow_the_last_one_is_not_direct(world):
+    _, owner, claim = await begun(world)
+    await owner.append([frame(claim, 2)])
+    [refusal] = await owner.append([frame(claim, 4)])
+    assert isinstance(refusal, Behind) and refusal.at == Position(2)
 
 
 async def test_a_reader_gets_what_is_written_beside_an_entry_that_is_not(world, sent):
