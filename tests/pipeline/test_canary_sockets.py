@@ -12,7 +12,6 @@ from support.canary import Pair, gateways
 from support.gateway import Gateway, Script, tone
 from support.speech_socket import Client, connected
 from support.waiting import DEADLINE, until
-from syrinx_stages.connector.server import free_port
 from syrinx_stages.contract.api import SPEECH_STREAM_PATH
 from syrinx_stages.gateway.api import create_app
 from syrinx_stages.runtime.server import HttpServer
@@ -81,7 +80,7 @@ async def test_a_client_that_leaves_reaches_the_canary(pair: Pair) -> None:
 
 
 async def test_a_canary_that_cannot_be_reached_costs_no_session(pair: Pair) -> None:
-    pair.route(f"http://127.0.0.1:{free_port()}")
+    pair.route(pair.refusing_url)
     async with connected(pair.url) as client:
         await speak(client)
         await client.until("session.done")

@@ -11,7 +11,6 @@ from support.canary import Pair, gateways
 from support.gateway import SERVED, Script, tone
 from support.tls import Authority, tls_front
 from support.waiting import until
-from syrinx_stages.connector.server import free_port
 from syrinx_stages.contract.settings import TlsFiles
 from syrinx_stages.runtime.settings import SettingsUpdate
 
@@ -61,14 +60,14 @@ async def test_the_share_of_requests_is_the_weight(pair, weight):
 
 
 async def test_only_speech_is_forwarded(pair):
-    pair.route(f"http://127.0.0.1:{free_port()}")
+    pair.route(pair.refusing_url)
     for path in ("/v1/models", "/v1/audio/voices"):
         assert (await pair.stable.http.get(path)).status_code == 200
     assert pair.forwards("fallback") == 0
 
 
 async def test_a_canary_that_cannot_be_reached_costs_no_request(pair):
-    pair.route(f"http://127.0.0.1:{free_port()}")
+    pair.route(pair.refusing_url)
     answer = await pair.stable.say(**STREAM)
     assert answer.content == tone(10)
     await counted(pair, 1, 0, fallback=1)

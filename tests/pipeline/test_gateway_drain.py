@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,6 @@ from support.gateway import Script, Stages, gateway_process, tone
 from support.process import StageProcess
 from support.waiting import DEADLINE, until
 
-GRACE = 6.0
-"""Seconds that a gateway may take beyond `drain_seconds` on a busy machine."""
 PATH = "/v1/audio/speech"
 STREAM = {"input": "Hello.", "response_format": "pcm", "stream": True}
 SSE = {"input": "Hello.", "response_format": "pcm", "stream_format": "sse"}
@@ -75,27 +72,29 @@ async def test_under_load_each_request_is_served_whole_or_its_connection_refused
 
 
 async def test_an_unfinished_upload_is_refused_and_does_not_delay_the_drain(tmp_path: Path) -> None:
-    async with gateway(tmp_path) as running:
+    async with gateway(tmp_path, drain_seconds=10 * DEADLINE) as running:
         reader, writer = await running.connect()
+        sent = asyncio.Event()
         writer.write(
             f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{{".encode()
         )
 
         async def endless() -> AsyncIterator[bytes]:
             yield b"{"
+            sent.set()
             await asyncio.Event().wait()
 
         upload = asyncio.create_task(
             running.http.post(PATH, content=endless(), headers={"Content-Type": "application/json"})
         )
-        await asyncio.sleep(0.2)
-        began = time.monotonic()
+        await sent.wait()
+        # What was sent before has been read when this is answered.
+        assert (await running.http.get("/health")).status_code == 200
         running.process.process.terminate()
         head, _, body = (await asyncio.wait_for(reader.read(), DEADLINE)).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 503") and b"retry-after: 1" in head.lower()
         assert json.loads(body)["error"]["code"] == "draining"
         assert await running.exited() == 0
-        assert time.monotonic() - began < 5 + GRACE
         upload.cancel()
         await asyncio.gather(upload, return_exceptions=True)
         writer.close()
@@ -112,9 +111,7 @@ async def test_a_client_that_does_not_read_does_not_delay_the_exit(tmp_path: Pat
         writer.transport.pause_reading()
         writer.write((head + body).encode())
         await until(lambda: list(running.stages.written.values()) == [6000], "all audio was generated")
-        began = time.monotonic()
         running.process.process.terminate()
         assert await running.exited() == 0
-        assert time.monotonic() - began < 0.5 + GRACE
         writer.transport.abort()
         del reader

@@ -1,6 +1,7 @@
 """Two gateways of different model generations on one Redis, with scripted stages behind both."""
 
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ class Pair:
     canary: Gateway
     url: str
     canary_url: str
+    refusing_url: str
+    """Of a port that refuses connections."""
 
     def route(self, url: str = "", weight: float = 1.0, seconds: float = 60.0) -> None:
         """Sets the share of requests that go to the canary, or to another server, as the operator does."""
@@ -36,5 +39,9 @@ class Pair:
 
 @contextlib.asynccontextmanager
 async def gateways(**config: object) -> AsyncIterator[Pair]:
-    async with gateway(**config) as stable, gateway(generation="canary", **config) as canary:
-        yield Pair(stable, canary, stable.url, canary.url)
+    with socket.socket() as unused:
+        # It does not listen, and no other process can take its port.
+        unused.bind(("127.0.0.1", 0))
+        refusing_url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        async with gateway(**config) as stable, gateway(generation="canary", **config) as canary:
+            yield Pair(stable, canary, stable.url, canary.url, refusing_url)
