@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.products import FUSIONS, Case, Product
 
-from syrinx_stages.kernels.linear import MatrixTile, Tile, linear
+from syrinx_stages.kernels.linear import DirectTile, MatrixTile, Tile, linear
 from syrinx_stages.kernels.split_k import SplitKWorkspace
 
 OUTER, INNER = 32, 64
@@ -64,3 +64,18 @@ def test_rejects_a_small_workspace(size: tuple[int, int] | None) -> None:
     workspace = SplitKWorkspace(torch.zeros(size[0]), torch.zeros(size[1], dtype=torch.int32)) if size else None
     with pytest.raises(ValueError, match=f"needs {2 * 32 * OUTER} partial sums and 4 counters"):
         linear(x, weight, out, TILES["split-K 2"], rows=ROWS, workspace=workspace)
+
+
+@pytest.mark.parametrize(
+    ("rows", "outer", "inner", "dtype", "message"),
+    [
+        (2, 64, 320, torch.bfloat16, "does not divide"),
+        (2, 40, 512, torch.bfloat16, "does not divide"),
+        (65, 16, 256, torch.bfloat16, "up to 64 rows"),
+        (2, 16, 256, torch.float32, "16-bit type"),
+    ],
+)
+def test_a_direct_tile_rejects_a_product(rows: int, outer: int, inner: int, dtype: torch.dtype, message: str) -> None:
+    x, weight, out = (torch.zeros(shape, dtype=dtype) for shape in ((rows, inner), (outer, inner), (rows, outer)))
+    with pytest.raises(ValueError, match=message):
+        linear(x, weight, out, DirectTile(16, 64, 4), rows=rows)

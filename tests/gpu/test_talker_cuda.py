@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gpu.checkpoint import RandomCheckpoint, talker_settings, write_configs
 from support import small_talker
 from support.attention import AttentionCase, check_decode, check_pair, check_prefill
-from support.products import Case, Product
+from support.products import FUSIONS, Case, Product
 from support.talker_lifetimes import Lifetimes, Reference, ReferenceRequest, poison
 from syrinx_stages.contract.messages import End, EndReason, Sampling
 from syrinx_stages.model.checkpoint import Checkpoint
@@ -145,6 +145,11 @@ def test_direct_tiles() -> None:
             fusion = {"adds": True} if product.residual else {"parts": 64, "gated": product.gated}
             for tile in {found[0], found[-1]}:
                 cases.append(Case(tile=tile, rows=rows, outer=product.outer, inner=product.inner, **fusion))
+    for tile, fusion in combinations((DirectTile(16, 32, 4), DirectTile(32, 64, 4, split_k=2)), FUSIONS.values()):
+        cases.append(Case(tile=tile, rows=19, outer=64, inner=512, **fusion))
+    for depth in (1, 2, 3):
+        tile = DirectTile(16, 32, 4, prefetch_depth=depth)
+        cases.append(Case(tile=tile, rows=11, outer=32, inner=512, gated=True, parts=2))
     check(cases)
 
 
@@ -156,8 +161,22 @@ def test_attention_of_the_official_shape() -> None:
 
     check_decode(attention([[3, 5], [2, 0], [0, 0], [1, 4]]), [70, 63, None, 64], 0.03)
     check_prefill(attention([[3, 5], [2, 0], [0, 0]]), [(60, 20), (0, 32), (0, 0)], 32, 0.03)
-    check_decode(attention([[0], [1], [2]], 16), [9] * 3, 0.03, one_page=True)
     check_pair(attention([[0], [1], [2]], 16), 3, 0.03)
+
+
+@pytest.mark.parametrize(("kv", "group", "size"), [(2, 2, 128), (1, 3, 32), (1, 5, 64)])
+@pytest.mark.parametrize("position", [2, 15])
+def test_decode_with_one_page(kv: int, group: int, size: int, position: int) -> None:
+    case = AttentionCase(
+        num_kv_heads=kv,
+        group_size=group,
+        head_size=size,
+        page_size=16,
+        pages=[[0], [1], [2]],
+        device="cuda",
+        dtype=torch.bfloat16,
+    )
+    check_decode(case, [position] * 3, 0.03, one_page=True)
 
 
 # The engine ----------------------------------------------------------------------------------------------------
