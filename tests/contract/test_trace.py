@@ -15,7 +15,7 @@ from tests.simulation.model.recorder import Recorder
 from tests.simulation.model.trace import Action, validate
 
 ENTRIES = {StreamKind.CODES: Codes, StreamKind.AUDIO: Audio}
-SEEDS, STEPS = 30, 200
+SEEDS, STEPS = 60, 200
 LAST = 6
 """The frame at which streams end."""
 

@@ -58,8 +58,8 @@ class Recorder:
 
     def _submit(self, keys: Text, arguments: Text, reply: Any) -> None:
         request = _request(keys[5])
-        if _text(reply[0]) == "queued" and (queued := _text(reply[1])) not in self._requests:
-            self._requests[queued] = request
+        if _text(reply[0]) == "queued":
+            self._requests[queued := _text(reply[1])] = request
             self.actions.append(Action("submit", request, queued, token=f"0:{queued.replace('-', '')}"))
 
     def _accept(self, keys: Text, arguments: Text, reply: Any) -> None:

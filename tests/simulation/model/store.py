@@ -88,6 +88,11 @@ class Store(NamedTuple):
         """The position of the last entry."""
         return self.entries[-1].position if self.entries else (0, False)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the stream has its end."""
+        return bool(self.entries) and self.entries[-1].end
+
 
 class Batch(NamedTuple):
     """An append of consecutive entries. One without entries only asks whether they could be written."""
@@ -116,7 +121,9 @@ def refresh(store: Store | None, owner: str, token: Token, protocol: Protocol) -
     if store is None or store.claim == FINISHED:
         return store, False
     store, newest = _newest(store, token, protocol)
-    return (store._replace(claim=owner), True) if newest else (store, False)
+    if not newest or (store.ended and store.claim != owner):
+        return store, False
+    return store._replace(claim=owner), True
 
 
 def append(store: Store | None, batch: Batch, protocol: Protocol) -> tuple[Store | None, tuple[str, ...]]:

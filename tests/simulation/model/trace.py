@@ -76,7 +76,8 @@ def validate(actions: Iterable[Action]) -> list[str]:
         elif action.name == "restore":
             requests = _copied(copies[action.request])
         elif action.name == "submit":
-            requests[action.request] = _Request(action.queued, dict.fromkeys(("talkers", "codecs"), action.token))
+            if action.request not in requests or requests[action.request].queued != action.queued:
+                requests[action.request] = _Request(action.queued, dict.fromkeys(("talkers", "codecs"), action.token))
         elif action.name == "release":
             requests.pop(action.request, None)
         elif problem := _STEPS[action.name](requests.get(action.request), action):
