@@ -1,6 +1,5 @@
 """Admission of pipelines by a real API server."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -66,46 +65,3 @@ def test_every_example_is_accepted(installed, file):
     documents = [each for each in yaml.safe_load_all(file.read_text()) if each]
     for document in (each for each in documents if each["kind"] == "TTSPipeline"):
         installed.cluster.apply(document, dry_run=True)
-
-
-FORMER = "syrinx.dev/v1alpha1"
-
-
-@pytest.fixture
-def former(installed):
-    """A pipeline that was created as v1alpha1."""
-    cluster = installed.cluster
-    cluster.delete("TTSPipeline", "former")
-    resource = {"apiVersion": FORMER, "kind": "TTSPipeline", "metadata": {"name": "former"}}
-    path = cluster.path("TTSPipeline").replace(BASE["apiVersion"], FORMER)
-    yield cluster.call("POST", path, json={**resource, "spec": {"talker": {"replicas": 2}}}).json()
-    cluster.delete("TTSPipeline", "former")
-
-
-def apply(cluster, version, subresource="", **body):
-    """Server-side apply as the operator, in a version."""
-    path = cluster.path("TTSPipeline", "former", subresource).replace(BASE["apiVersion"], version)
-    resource = {"apiVersion": version, "kind": "TTSPipeline", "metadata": {"name": "former"}, **body}
-    options = {"params": {"fieldManager": "syrinx-operator", "force": "true"}, "content": json.dumps(resource)}
-    return cluster.call("PATCH", path, headers={"Content-Type": "application/apply-patch+yaml"}, **options).json()
-
-
-def test_both_versions_have_the_same_content(installed, former):
-    found = installed.cluster.get("TTSPipeline", "former")
-    assert (found["apiVersion"], found["spec"]) == (BASE["apiVersion"], former["spec"])
-    again = apply(installed.cluster, BASE["apiVersion"], spec={"talker": {"replicas": 2}})
-    assert again["metadata"]["generation"] == 1, "the same content in the other version is no edit"
-    for version in (FORMER, BASE["apiVersion"]):
-        with pytest.raises(ApiError) as refused:
-            apply(installed.cluster, version, spec={"talker": {"replicas": 0}})
-        assert "spec.talker.replicas" in refused.value.message
-
-
-def test_the_status_of_operators_of_other_versions_is_accepted(installed, former):
-    condition = {"type": "CanaryReady", "status": "True", "reason": "Weighted", "message": "5 %"}
-    condition |= {"lastTransitionTime": "2026-11-24T00:00:00Z", "observedGeneration": 1}
-    tuning = {"phase": "Exploring", "quarantine": [{"failures": 1}], "trial": {"id": 1, "period": {"index": 0}}}
-    other = {"conditions": [condition], "tuning": tuning, "canary": {"weight": 5}, "slo": [{"taskType": "Song"}]}
-    assert apply(installed.cluster, FORMER, "status", status=other)["status"] == other
-    ours = {"tuning": {"phase": "Watching"}}
-    assert apply(installed.cluster, BASE["apiVersion"], "status", status=ours)["status"] == ours

@@ -12,7 +12,6 @@ from support import small_talker
 
 from gpu import breakdown, checkpoint, precision, talker
 from syrinx_stages.kernels import attention
-from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import ModelConfig, TalkerConfig
 from syrinx_stages.model.sampling import Sampler
 from syrinx_stages.talker import frame, layers
@@ -56,11 +55,6 @@ def test_random_talker_has_the_same_weights_in_every_dtype_and_never_samples_eos
         assert torch.equal(weight, rounded.get_parameter(name).float()), name
     assert exact.codec_head.weight.std() == pytest.approx(checkpoint.LOGIT_STD / 8, rel=0.01)
     assert not exact.codec_head.weight[exact.config.codec_eos_token_id].any()
-
-
-@pytest.fixture(scope="module")
-def voice(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return Checkpoint(str(small_talker.write(tmp_path_factory.mktemp("voice"))))
 
 
 @torch.inference_mode()

@@ -47,11 +47,6 @@ def steps(engine: Engine, names: list[str], count: int) -> list[dict[str, bytes 
     return [dict(engine.read(engine.launch(names))) for _ in range(count)]
 
 
-@pytest.fixture(scope="module")
-def voice(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return Checkpoint(str(small_talker.write(tmp_path_factory.mktemp("checkpoint") / "voice")))
-
-
 @pytest.mark.parametrize(
     ("make", "name", "value"),
     [

@@ -26,11 +26,6 @@ def eager() -> EagerTalkerEngine:
     return EagerTalkerEngine(bundled())
 
 
-@pytest.fixture(scope="module")
-def voice(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return Checkpoint(str(small_talker.write(tmp_path_factory.mktemp("checkpoint") / "voice")))
-
-
 def whole(engine: TalkerEngine, item: SpeechRequest, limit: int = 10_000) -> list[bytes | End]:
     engine.admit([engine.prepare(item, b"", None)])
     results: list[bytes | End] = []

@@ -35,16 +35,6 @@ ENDING = Sampling(top_k=0, residual_top_k=0, min_frames=0)
 STOP, LENGTH = End(EndReason.STOP), End(EndReason.LENGTH)
 
 
-@pytest.fixture(scope="module")
-def voice(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return Checkpoint(str(small_talker.write(tmp_path_factory.mktemp("checkpoint") / "voice")))
-
-
-@pytest.fixture(scope="module")
-def eager(voice: Checkpoint) -> EagerTalkerEngine:
-    return EagerTalkerEngine(voice)
-
-
 @pytest.fixture
 def make(voice: Checkpoint) -> Make:
     """Creates engines with poisoned memory. Their steps have all rows: one row at a time is slow in the interpreter."""

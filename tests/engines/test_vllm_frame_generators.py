@@ -24,16 +24,6 @@ FRAMES = 4
 HANDLE = Handle(2, GENERATIONS - 1)
 
 
-@pytest.fixture(scope="module")
-def voice(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return Checkpoint(str(small_talker.write(tmp_path_factory.mktemp("checkpoint") / "voice")))
-
-
-@pytest.fixture(scope="module")
-def eager(voice: Checkpoint) -> EagerTalkerEngine:
-    return EagerTalkerEngine(voice)
-
-
 @pytest.fixture(params=["modules", "kernels"])
 def frames(voice: Checkpoint, request: pytest.FixtureRequest) -> FrameGenerator:
     return (

@@ -1,4 +1,4 @@
-"""Metrics from a Prometheus: a real one if available, otherwise recorded responses of a real one."""
+"""Metrics from a Prometheus: a real one, or one that answers what a real one did, or something else."""
 
 from __future__ import annotations
 
@@ -114,13 +114,9 @@ async def measured_of(result, clock=0.0, **spec):
         return await measured(server.url, **spec)
 
 
-@pytest.fixture(params=["recorded", "real"])
-async def address(request):
+@pytest.fixture
+async def address():
     """The URL of a Prometheus with the samples of `support.prometheus.history`."""
-    if request.param == "recorded":
-        async with http_server(answer_recorded) as server:
-            yield server.url
-        return
     async with running(find_prometheus(), history(time.time())) as url:
         yield url
 

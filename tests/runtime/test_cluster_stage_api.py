@@ -37,12 +37,8 @@ class Stage:
         self.put: list[dict] = []
         self.requests: list[tuple[str, str | None]] = []
         """Path and token of each request."""
-        self.is_earlier = False
-        """Whether it is of an earlier version, with its settings on its admin port."""
 
     async def settings_port(self, request: web.Request) -> web.Response:
-        if self.is_earlier:
-            return web.Response(status=404)
         if request.headers.get("X-Syrinx-Token") != TOKEN:
             return web.Response(status=401)
         return await self._settings(request)
@@ -50,8 +46,7 @@ class Stage:
     async def admin_port(self, request: web.Request) -> web.Response:
         if request.path == "/metrics":
             return web.Response(body=b"x" * 2000)
-        is_served = self.is_earlier and request.path == "/settings"
-        return await self._settings(request) if is_served else web.Response(status=404)
+        return web.Response(status=404)
 
     async def _settings(self, request: web.Request) -> web.Response:
         self.requests.append((request.path, request.headers.get("X-Syrinx-Token")))
@@ -114,25 +109,6 @@ async def test_reads_the_settings_of_a_ready_replica(stages, replica, stage):
 
 async def test_a_replica_with_another_token_has_no_reported_settings(stages, replica):
     assert await read(stages, replica, "of-a-deleted-secret") == replica
-
-
-@pytest.mark.parametrize("has_settings_port", [False, True], ids=["pod", "image"])
-@pytest.mark.parametrize("colocated", [False, True])
-async def test_pods_and_images_of_earlier_versions_have_settings_without_a_token(
-    stages, replica, stage, monkeypatch, has_settings_port, colocated
-):
-    stage.is_earlier = True
-    earlier = msgspec.structs.replace(replica, has_settings_port=has_settings_port, colocated=colocated)
-    if colocated:
-        monkeypatch.setattr(stage_api, "SETTINGS_PORT", stage_api.ADMIN_PORT)
-        monkeypatch.setattr(stage_api, "ADMIN_PORT", 1)
-    elif has_settings_port:
-        monkeypatch.setattr(stage_api, "SETTINGS_PORT", 1)
-    found = await read(stages, earlier)
-    assert found.reported is not None
-    assert stage.requests[-1] == ("/settings", None)
-    pushed = await push(stages, earlier, found.reported, DesiredSettings(base(2, 1)))
-    assert stage.put == [{"generation": 2, "settings": {"rows": 1}}] and pushed.reported.generation == 2
 
 
 @pytest.mark.parametrize(

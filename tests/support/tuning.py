@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -33,8 +31,6 @@ BASE = Setting(
     chunk_ramp=(2, 4, 8),
     capture_pairs=(CaptureShape(rows=1, frames=4),),
 )
-EARLIER_STATE = Path(__file__).parents[1] / "fixtures" / "tuning" / "earlier.json"
-"""The state of a pipeline in a trial, as the version before the what-if model recorded it."""
 
 
 def trial(candidate: Setting, baseline: Setting, start: datetime, *, of_candidate: bool = True, **fields: Any) -> Trial:
@@ -75,12 +71,6 @@ def scaled(now: datetime, talkers: int = 3, codecs: int = 2, **fields: Any) -> R
     )
     known: dict[str, Any] = {"ready_time": now - timedelta(hours=1), "judged_time": now, "capacity": capacity}
     return Replicas(stages=stages, **(known | fields))
-
-
-def earlier_state() -> dict[str, Any]:
-    """Returns the content of `EARLIER_STATE`."""
-    found: dict[str, Any] = json.loads(EARLIER_STATE.read_text())
-    return found
 
 
 def update_telemetry(telemetry: TunerTelemetry, pipeline: PipelineKey = ("voices", "demo"), *verdicts: str) -> None:

@@ -2,7 +2,6 @@
 
 from datetime import UTC, datetime, timedelta
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -15,10 +14,9 @@ from syrinx_operator.cluster.canary import (
     compare,
     decide,
 )
-from syrinx_operator.resource.canary_status import CanaryStatus, Counts
+from syrinx_operator.resource.canary_status import Counts
 from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.rollout import CanarySpec, CanaryStep
-from syrinx_operator.resource.status import read
 from syrinx_operator.tuner.evidence import Evidence, StreamStats
 
 START = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
@@ -248,19 +246,6 @@ def test_shorter_steps_promote():
         course.step()
     course.spec = replace(SPEC, steps=SPEC.steps[:1])
     assert course.step().status.phase == "Promoted"
-
-
-def test_a_canary_that_an_earlier_version_tested_goes_on():
-    """Earlier versions had another test, in the field `test`."""
-    course = running().steps(2)
-    course.spec = replace(SPEC, steps=(CanaryStep(weight=10, pause_seconds=3600),))
-    written = msgspec.to_builtins(course.status)
-    del written["worse"]
-    before = {**written, "test": {"pairs": 2, "mean": -0.1, "worse": {"logWealth": 0.3}}}
-    course.status = read({"canary": before}).canary
-    assert isinstance(course.status, CanaryStatus) and course.status.canary == counts(20)
-    course.step()
-    assert (course.status.phase, course.status.worse.count, course.status.canary) == ("Running", 1, counts(30))
 
 
 # Counts -------------------------------------------------------------------------------------------------------

@@ -66,14 +66,7 @@ def test_a_ready_pod():
         restarts=2,
         created=CREATED,
         changed=CHANGED,
-        has_settings_port=False,
     )
-
-
-def test_a_pod_of_an_earlier_version_has_no_settings_port():
-    earlier, current = pod(), pod()
-    current["spec"]["containers"][0]["ports"].append({"name": "settings", "containerPort": 9091})
-    assert [replica.has_settings_port for replica in replicas([earlier, current])] == [False, True]
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])

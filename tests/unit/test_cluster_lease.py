@@ -1,4 +1,4 @@
-"""Leases: acquiring, renewing, losing, releasing; claims of namespaces; and those of earlier versions."""
+"""Leases: acquiring, renewing, losing, releasing; and claims of namespaces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from support.fake_api import FakeApi, unavailable
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import ApiError
-from syrinx_operator.cluster.former_leases import FormerLeases
 from syrinx_operator.cluster.lease import CLAIM_SECONDS, LeaseLost, Leases, LeaseTaken
 from syrinx_operator.cluster.state import Owner
 from syrinx_operator.cluster.workqueue import NamespacedName
@@ -136,14 +135,6 @@ async def test_nothing_is_written_before_the_cache_is_refreshed(operators):
     operators.first.fence(OWNER)
 
 
-async def test_a_released_lease_can_be_acquired_immediately(operators):
-    await operators.first.hold("voices")
-    await operators.first.release()
-    await operators.second.hold("voices")
-    operators.second.fence(OWNER)
-    assert not may_write(operators.first)
-
-
 async def test_releasing_does_not_touch_a_lease_that_another_operator_has_taken(operators):
     await operators.first.hold("voices")
     operators.lease["spec"]["holderIdentity"] = "second"
@@ -267,42 +258,3 @@ async def test_an_unavailable_server_leaves_the_lease_held_until_it_expires(oper
     with pytest.raises(ApiError):
         await operators.first.hold("voices")
     assert not may_write(operators.first)
-
-
-class Upgrade:
-    """An operator, and the Lease by which one of an earlier version holds a pipeline."""
-
-    def __init__(self, holder: str) -> None:
-        self.api, self.now = FakeApi(), 1000.0
-        self.former = FormerLeases(self.api, "new", SECONDS, lambda: self.now)
-        self.renew(holder)
-
-    def renew(self, holder: str) -> None:
-        spec = {"holderIdentity": holder, "leaseDurationSeconds": 15}
-        self.api.add({"kind": "Lease", "metadata": {"name": "demo-operator"}, "spec": spec})
-
-
-async def test_the_lease_of_an_earlier_version_is_respected_while_it_is_renewed():
-    upgrade = Upgrade("old")
-    for _ in range(5):
-        with pytest.raises(LeaseTaken, match="operator old, of an earlier version, holds the Lease demo-operator"):
-            await upgrade.former.check(OWNER)
-        upgrade.now += 6
-        upgrade.renew("old")
-    with pytest.raises(LeaseTaken):
-        await upgrade.former.check(OWNER)
-    upgrade.now += SECONDS + 0.1
-    await upgrade.former.check(OWNER)
-
-
-@pytest.mark.parametrize("holder", ["", "new"])
-async def test_the_released_lease_of_an_earlier_version_is_read_once(holder):
-    upgrade = Upgrade(holder)
-    await upgrade.former.check(OWNER)
-    requests: list[tuple] = []
-    upgrade.api.fail = lambda *request: requests.append(request)
-    await upgrade.former.check(OWNER)
-    assert requests == [] and upgrade.api.writes == []
-    upgrade.former.forget(OWNER.namespace, OWNER.name)
-    await upgrade.former.check(OWNER)
-    assert len(requests) == 1

@@ -19,7 +19,7 @@ EDITS = [
 
 def keys_of(name):
     """Returns the keys of all objects that a pipeline of this name may have."""
-    found = {ObjectKey("Lease", names.former_lease(name)), ObjectKey("ConfigMap", names.tuning_record(name))}
+    found = {ObjectKey("ConfigMap", names.tuning_record(name))}
     secrets = [names.token_secret(name), *(names.workload(name, redis) for redis in REDIS)]
     found |= {ObjectKey("Secret", secret) for secret in secrets}
     observed = EMPTY
@@ -44,7 +44,7 @@ OTHERS = sorted({start for each in OWN for start in starts(each.name)} - {"demo"
 
 
 def test_objects_of_all_purposes_are_compared():
-    kinds = {"Job", "Secret", "Lease", "PodMonitor", "PersistentVolumeClaim", "ScaledObject", "HTTPRoute", "Deployment"}
+    kinds = {"Job", "Secret", "PodMonitor", "PersistentVolumeClaim", "ScaledObject", "HTTPRoute", "Deployment"}
     assert kinds <= {each.kind for each in OWN} and any("canary" in each.name for each in OWN)
     assert {"demo-redis", "demo-models", "demo-gateway", "syrinx-data-demo"} <= set(OTHERS)
 

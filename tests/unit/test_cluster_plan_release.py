@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -21,7 +20,7 @@ from support.cluster_plan import (
     templates,
 )
 from syrinx_operator.cluster.plan import pods, redis
-from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, OperatorConfig, key_of
+from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, OperatorConfig
 from syrinx_operator.resource.pod_rules import RESERVED_ENV
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import tracing_environment
@@ -30,7 +29,6 @@ from syrinx_stages.contract.settings import StageConfig
 
 NEXT = OperatorConfig(stages_image="syrinx/stages:2.0.0", redis_image="redis:9", operator_namespace="syrinx-system")
 RELEASE = ObjectKey("ConfigMap", "demo-release")
-RELEASES = Path(__file__).parents[1] / "fixtures" / "releases"
 HUB = {"huggingFace": {"id": "Qwen/voice", "revision": "main"}}
 
 
@@ -118,31 +116,6 @@ def test_a_new_password_or_token_restarts_those_who_have_it(secret, restarted):
     changed = {component for component in plan.templates if renewed.templates[component] != plan.templates[component]}
     assert changed == restarted
     assert renewed.generation == plan.generation
-
-
-def recorded_before_settings_ports(name):
-    """The cluster with the release record of a version whose stages had their settings on their admin ports."""
-    subject = parsed(document(name))
-    talker = msgspec.structs.replace(subject.spec.talker, max_resident=32)  # The API server stored the default then.
-    subject = msgspec.structs.replace(subject, spec=msgspec.structs.replace(subject.spec, talker=talker))
-    (manifest,) = (each for each in planned(subject).manifests if each["metadata"]["name"].endswith("-release"))
-    manifest = {**manifest, "data": {"release.json": (RELEASES / f"{name}.json").read_text()}}
-    return subject, msgspec.structs.replace(EMPTY, objects={key_of(manifest): manifest})
-
-
-@pytest.mark.parametrize("name", ["default", "colocated"])
-def test_templates_recorded_before_settings_ports_are_kept_until_an_edit(name):
-    subject, observed = recorded_before_settings_ports(name)
-    recorded = json.loads((RELEASES / f"{name}.json").read_text())["templates"]
-    for token_uid in ("token-uid", "another"):
-        plan = planned(subject, msgspec.structs.replace(observed, token_uid=token_uid))
-        assert {stage: template.template for stage, template in plan.release.templates.items()} == {
-            stage: each["template"] for stage, each in recorded.items()
-        }
-    talker = msgspec.structs.replace(subject.spec.talker, drain_seconds=7)
-    edited = msgspec.structs.replace(subject, spec=msgspec.structs.replace(subject.spec, talker=talker))
-    ports = pod_template(planned(edited, observed), edited, Component.TALKER)["spec"]["containers"][0]["ports"]
-    assert [port["name"] for port in ports] == ["admin", "settings"]
 
 
 def test_planning_a_managed_redis_requires_its_password():

@@ -278,18 +278,6 @@ async def test_an_object_that_was_replaced_unseen_is_read_again():
     assert found["metadata"]["uid"] == "u-new" and '"max_num_seqs":5' in found["data"]["settings.json"]
 
 
-async def test_a_pipeline_that_an_earlier_version_holds_is_not_touched():
-    world = World()
-    spec = {"holderIdentity": "old", "leaseDurationSeconds": 15}
-    world.api.add({"kind": "Lease", "metadata": {"name": "demo-operator", "namespace": "voices"}, "spec": spec})
-    result = await world.reconcile()
-    assert (result.outcome, result.requeue_after) == (Outcome.STANDBY, 5.0)
-    assert "operator old, of an earlier version, holds the Lease demo-operator" in result.message
-    assert world.api.names("StatefulSet") == []
-    world.api.objects["Lease", "demo-operator"]["spec"]["holderIdentity"] = ""
-    assert (await world.reconcile()).outcome is Outcome.SUCCEEDED
-
-
 async def test_a_password_secret_of_another_owner_blocks_the_plan():
     world = World()
     world.api.add({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "demo-redis"}})

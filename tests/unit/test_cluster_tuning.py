@@ -9,7 +9,7 @@ import pytest
 from support.cluster_plan import CONFIG, EMPTY, after, objects, owner_of, pipeline, pod_template, replica
 from support.cluster_status import OWNER
 from support.cluster_status import Cluster as StatusCluster
-from support.tuning import earlier_state, trial
+from support.tuning import trial
 from syrinx_operator.cluster import names, tuning
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.scaling import permitted
@@ -180,19 +180,6 @@ def test_the_record_decides():
     assert tuning.tuner_state(status, owner_of(AUTO), observed) == (IN_TRIAL, "")
 
 
-@pytest.mark.parametrize("objects", [EMPTY, recorded('{"requested": {}, "trialCount": 1}')], ids=["none", "a backup"])
-def test_the_state_in_the_status_of_an_earlier_version_is_taken_over(objects):
-    """Earlier versions kept the whole state there, and a part of it in the ConfigMap."""
-    assert tuning.tuner_state({"tuning": as_json(IN_TRIAL)}, owner_of(AUTO), objects) == (IN_TRIAL, "")
-
-
-@pytest.mark.parametrize("status", [{}, {"tuning": {"phase": "Measuring"}}, {"tuning": {"trial": 1}}])
-def test_without_it_the_backup_of_an_earlier_version_is_used(status):
-    backup = {name: each for name, each in as_json(tuned_state()).items() if name not in ("mode", "phase", "message")}
-    found, lost = tuning.tuner_state(status, owner_of(AUTO), recorded(json.dumps(backup)))
-    assert (found, lost) == (tuned_state(), "")
-
-
 @pytest.mark.parametrize("text", [None, "", "not JSON", "[1]"])
 def test_without_a_readable_record_the_settings_in_force_stay_and_a_trial_ends(text):
     observed = EMPTY if text is None else recorded(text)
@@ -208,20 +195,6 @@ def test_of_a_damaged_record_all_that_is_readable_is_kept():
     found, lost = tuning.tuner_state({}, owner_of(AUTO), recorded(json.dumps(damaged)))
     assert found == IN_TRIAL
     assert lost.startswith("is not readable as a whole (")
-
-
-@pytest.mark.parametrize("place", ["record", "status"])
-def test_the_state_of_the_version_before_the_model_keeps_what_was_chosen(place):
-    """Its trial had another design, and ends."""
-    earlier = earlier_state()
-    observed = recorded(json.dumps(earlier)) if place == "record" else EMPTY
-    status = {} if place == "record" else {"tuning": earlier}
-    found, lost = tuning.tuner_state(status, owner_of(AUTO), observed)
-    assert (found.requested, found.chosen, found.identity, found.trial_count) == (INITIAL, CHOSEN, IDENTITY, 3)
-    assert found.trial is None and [each.verdict for each in found.history] == ["Promoted"]
-    if place == "record":
-        assert lost.startswith("is not readable as a whole (") and "$.trial" in lost
-    assert rows(planned(AUTO, found)) == 16
 
 
 def test_the_record_of_a_former_pipeline_of_the_same_name_is_ignored():

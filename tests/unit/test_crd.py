@@ -58,28 +58,13 @@ def test_the_generated_files_are_current(file, text):
 
 
 def test_printer_columns_and_scale_name_fields():
-    version, _ = CRD["spec"]["versions"]
+    (version,) = CRD["spec"]["versions"]
     paths = {path for path, _ in nodes()}
     for column in version["additionalPrinterColumns"]:
         path = re.sub(r"\[\?\(.*\)\]", "[]", column["jsonPath"]).lstrip(".")
         assert path in paths | {"metadata.creationTimestamp"}, column
     scale = version["subresources"]["scale"]
     assert {path.lstrip(".") for path in scale.values()} <= paths
-
-
-def test_both_versions_are_served_with_the_same_schema_and_v1beta1_is_stored():
-    current, former = CRD["spec"]["versions"]
-    assert CRD["spec"]["conversion"] == {"strategy": "None"}
-    assert [(each["served"], each["storage"]) for each in (current, former)] == [(True, True), (True, False)]
-    for part in ("subresources", "additionalPrinterColumns"):
-        assert former[part] == current[part]
-    old, new = ({path: node for path, node in nodes(each["schema"]["openAPIV3Schema"])} for each in (former, current))
-    assert old.keys() == new.keys()
-    nested = ("properties", "items", "additionalProperties", "description")
-    for path, node in new.items():
-        assert {k: v for k, v in node.items() if k not in nested} == {
-            k: v for k, v in old[path].items() if k not in nested
-        }
 
 
 def test_every_field_has_a_description_and_a_type():

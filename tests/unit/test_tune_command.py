@@ -74,7 +74,7 @@ def test_prints_the_state_as_json(up, capsys):
 
 def test_answers_what_if(up, capsys):
     keep(up, msgspec.json.decode((RECORDED / "state.json").read_bytes(), type=State))
-    assert "demo was started by an earlier version of Syrinx" in refusal(capsys, "--what-if", "rate=1,mix=Base:1")
+    assert "the resource of demo cannot be read" in refusal(capsys, "--what-if", "rate=1,mix=Base:1")
     tuning_files.save_resource(up.directory, default_pipeline())
     assert main(["tune", "--what-if", "rate=10,mix=CustomVoice:1,talkers=2,frames=40"]) == 0
     shown = capsys.readouterr().out

@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from syrinx_operator.cluster.state import InvalidSpec, parse_pipeline, unknown_fields
-from syrinx_operator.resource.check import check
-from syrinx_operator.resource.spec import API_VERSION, PipelineSpec, TalkerSpec, TTSPipeline
+from syrinx_operator.resource.spec import API_VERSION, TalkerSpec, TTSPipeline
 from syrinx_operator.resource.status import StageStatus
 from syrinx_operator.resource.versions import read_known, without_unknown
 
@@ -60,15 +59,6 @@ def test_a_value_that_this_operator_does_not_know_is_named(spec, named, hinted):
     message = str(invalid.value)
     assert named in message and ("a newer operator may know it" in message) is hinted
     assert ("ignores spec.model.tape" in message) is ("model" in spec)
-
-
-@pytest.mark.parametrize("version", ["syrinx.dev/v1beta1", "syrinx.dev/v1alpha1"])
-def test_both_versions_are_read_alike(version):
-    expected = PipelineSpec(talker=TalkerSpec(replicas=2))
-    assert parse_pipeline(live({"talker": {"replicas": 2}}, version)).spec == expected
-    text = f"apiVersion: {version}\nkind: TTSPipeline\nmetadata: {{name: demo}}\nspec: {{talker: {{replicas: 2}}}}\n"
-    checked = check("demo.yaml", text.encode())
-    assert checked.problems == [] and checked.pipelines[0].spec == expected
 
 
 def test_a_required_part_that_is_missing_or_unreadable_is_an_error():

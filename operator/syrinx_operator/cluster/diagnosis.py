@@ -14,7 +14,6 @@ from syrinx_operator.cluster.names import (
     COMPONENT_LABEL,
     CONFIG_ANNOTATION,
     PASSWORD_ANNOTATION,
-    SETTINGS_PORT_NAME,
     TEMPLATE_LABEL,
     canary,
     cell_in,
@@ -182,7 +181,6 @@ def _pod_replicas(pod: Manifest, now: datetime) -> Iterator[Replica]:
         start_config = msgspec.json.decode(annotations.get(CONFIG_ANNOTATION, "{}"), type=_StartConfig)
     except msgspec.MsgspecError:
         start_config = _StartConfig()
-    ports = (port for container in pod["spec"]["containers"] for port in container.get("ports") or ())
     replica = Replica(
         name=metadata["name"],
         uid=metadata.get("uid") or "",
@@ -190,7 +188,6 @@ def _pod_replicas(pod: Manifest, now: datetime) -> Iterator[Replica]:
         cell=cell,
         canary=labels[COMPONENT_LABEL].startswith(CANARY_PREFIX),
         template=labels.get(TEMPLATE_LABEL, ""),
-        has_settings_port=any(port.get("name") == SETTINGS_PORT_NAME for port in ports),
         model_generation=start_config.generation,
         password_uid=annotations.get(PASSWORD_ANNOTATION, ""),
         ready=is_ready,

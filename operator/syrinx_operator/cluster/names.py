@@ -120,11 +120,6 @@ def tuning_record(pipeline: str) -> str:
     return f"{pipeline}-{TUNING}"
 
 
-def former_lease(pipeline: str) -> str:
-    """Returns the name of the Lease by which operators of earlier versions held a pipeline."""
-    return f"{pipeline}-operator"
-
-
 def selector(pipeline: str, component: str) -> dict[str, str]:
     """Returns the labels that select a component's pods. They never change: a workload's selector is immutable."""
     return {PIPELINE_LABEL: pipeline, COMPONENT_LABEL: str(component)}

@@ -14,7 +14,6 @@ from syrinx_operator.cluster.cache import Cache
 from syrinx_operator.cluster.canary_runner import CanaryRunner, command_of, route_overrides
 from syrinx_operator.cluster.clock import Now, utc_now
 from syrinx_operator.cluster.config import Options
-from syrinx_operator.cluster.former_leases import FormerLeases
 from syrinx_operator.cluster.kinds import PIPELINE
 from syrinx_operator.cluster.lease import LeaseLost, Leases, LeaseTaken
 from syrinx_operator.cluster.objects import Applied, Objects
@@ -127,7 +126,6 @@ class Reconciler:
         self._options = options
         self._now = now
         self._secrets = PipelineSecrets(api, options.relist_seconds, leases.fence)
-        self._former_leases = FormerLeases(api, options.identity, options.lease_seconds)
         self._objects = Objects(api, cache, telemetry, leases.fence, now)
         reader = MetricsReader(options.prometheus, now)
         self._tuning = TuningRunner(reader, tuner or Tuner(), telemetry.tuning, stages.scrape)
@@ -138,7 +136,6 @@ class Reconciler:
         """Drops what is kept in memory for a deleted pipeline."""
         self._tuning.forget(key.namespace, key.name)
         self._canaries.forget(key.namespace, key.name)
-        self._former_leases.forget(key.namespace, key.name)
         self._secrets.forget(key.namespace, key.name)
         if not any(True for _ in self._cache.all(PIPELINE, key.namespace)):
             self._leases.forget(key.namespace)
@@ -154,7 +151,6 @@ class Reconciler:
             if (live := self._live(key)) is None:
                 return Result(outcome=Outcome.DELETED)
             owner, previous = state.owner_of(live), live.get("status") or {}
-            await self._former_leases.check(owner)
             return await self._reconcile(owner, live, previous, failures)
         except LeaseTaken as taken:
             self._tuning.drop_metrics(key.namespace, key.name)
@@ -253,7 +249,6 @@ class Reconciler:
         planned = plan(tuning.applied_to(pipeline), owner, observed, self._options.pipelines, tuning.state, canary)
         new = status(subject.status_inputs(planned, observed, tuning.state, canary, paused_metrics(now), now))
         if "tuning" in previous:
-            # It may hold the state of an earlier version, which is recorded once the pipeline goes on.
             new["tuning"] = previous["tuning"]
         await self._reports.write(owner, previous, new)
         return _result(Outcome.SUCCEEDED, new, "", None, self._options.resync_seconds)

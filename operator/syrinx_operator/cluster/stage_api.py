@@ -31,10 +31,6 @@ class StageError(Exception):
     """A request to a replica failed; the message says why."""
 
 
-class NotServed(StageError):
-    """Nothing at the port serves the path."""
-
-
 class DesiredSettings(Struct, frozen=True):
     """The settings that a replica should have in force."""
 
@@ -135,26 +131,13 @@ class StageApi:
 
     async def _settings(self, namespace: str, replica: Replica, token: str, method: str, body: Any = None) -> Replica:
         """Returns the replica with the settings that it reports. Raises StageError."""
-        answer = await self._request_settings(namespace, replica, token, method, body)
+        answer = await self._request(
+            namespace, replica, method, SETTINGS_PORT, f"settings/{replica.component}", body, token
+        )
         try:
             return structs.replace(replica, reported=msgspec.json.decode(answer, type=ReportedSettings))
         except msgspec.MsgspecError as error:
             raise StageError(f"the answer is no settings report: {error}") from None
-
-    async def _request_settings(self, namespace: str, replica: Replica, token: str, method: str, body: Any) -> bytes:
-        refused: NotServed | None = None
-        if replica.has_settings_port:
-            path = f"settings/{replica.component}"
-            try:
-                return await self._request(namespace, replica, method, SETTINGS_PORT, path, body, token)
-            except NotServed as error:
-                refused = error
-        # Pods planned by earlier versions, and images of these, serve each stage's settings on its own admin port.
-        port = SETTINGS_PORT if replica.colocated else ADMIN_PORT
-        try:
-            return await self._request(namespace, replica, method, port, "settings", body)
-        except NotServed as error:
-            raise refused or error from None
 
     async def _request(
         self, namespace: str, replica: Replica, method: str, port: int, path: str, body: Any = None, token: str = ""
@@ -174,14 +157,10 @@ class StageApi:
                         status, answer = await self._request_direct(method, url, body, headers)
             except TimeoutError:
                 raise StageError(f"no answer in {TIMEOUT:g} s") from None
-            except httpx.ConnectError as error:
-                raise NotServed(str(error) or type(error).__name__) from None
             except (ApiError, httpx.HTTPError) as error:
                 raise StageError(str(error) or type(error).__name__) from None
         if status != 200:
-            # The API server's proxy answers 502 or 503 if nothing listens.
-            kind = NotServed if status in (404, 502, 503) else StageError
-            raise kind(f"HTTP status {status}: {answer[:300].decode(errors='replace').strip()}")
+            raise StageError(f"HTTP status {status}: {answer[:300].decode(errors='replace').strip()}")
         return answer
 
     async def _request_direct(self, method: str, url: str, body: Any, headers: Mapping[str, str]) -> tuple[int, bytes]:

@@ -76,8 +76,6 @@ class Replica(Struct, frozen=True, kw_only=True):
     """The cell of a Redis."""
     colocated: bool = False
     """Whether it runs in a pod of another stage's workload."""
-    has_settings_port: bool = True
-    """Whether its pod has a port for settings; False if an earlier version, which had none, planned it."""
     template: str
     """Hash of the pod template (label `syrinx.dev/template`)."""
     model_generation: str = ""

@@ -77,7 +77,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
 def tuner_state(status: Mapping[str, Any], owner: Owner, observed: Observed) -> tuple[State, str]:
     """Returns the tuner's state, and what is lost of it; empty if nothing is.
 
-    The ConfigMap decides. The live status replaces one that is missing, unreadable, or of an earlier version.
+    The ConfigMap decides. The live status replaces one that is missing or unreadable.
     """
     return decode_tuning(recorded_tuning(owner, observed), status.get("tuning") or {})
 

@@ -45,26 +45,12 @@ def crd_file() -> str:
 def custom_resource() -> dict[str, Any]:
     """Returns the CustomResourceDefinition."""
     definition: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("crd.yaml").read_text("utf-8"))
-    current, *earlier = definition["spec"]["versions"]
+    (current,) = definition["spec"]["versions"]
     schema = current["schema"]["openAPIV3Schema"]
     *_, spec = fields_of(TTSPipeline)
     schema["properties"] |= {"spec": _field_schema(spec), "status": _open(_struct_schema(PipelineStatus))}
     schema["x-kubernetes-validations"] = [rule.manifest() for rule in rules_of(TTSPipeline)]
-    for version in earlier:
-        version |= {name: part for name, part in current.items() if name not in version}
-        version["schema"] = {"openAPIV3Schema": _without_descriptions(schema)}
     return definition
-
-
-def _without_descriptions(schema: Schema) -> Schema:
-    """Returns a schema without descriptions: with them twice, `kubectl apply` could not keep its copy of the CRD."""
-    bare = {name: part for name, part in schema.items() if name != "description"}
-    for name in ("items", "additionalProperties"):
-        if isinstance(bare.get(name), dict):
-            bare[name] = _without_descriptions(bare[name])
-    if "properties" in bare:
-        bare["properties"] = {name: _without_descriptions(each) for name, each in bare["properties"].items()}
-    return bare
 
 
 def _schema(kind: inspect.Type) -> Schema:

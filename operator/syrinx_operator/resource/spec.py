@@ -247,8 +247,8 @@ class PipelineSpec(Object, frozen=True, kw_only=True):
 class TTSPipeline(Object, frozen=True, kw_only=True):
     """A Qwen3-TTS service: gateways, talkers and codecs, connected by Redis Streams."""
 
-    api_version: Literal["syrinx.dev/v1beta1", "syrinx.dev/v1alpha1"]
-    """Version of this schema. Both have the same fields; v1alpha1 is deprecated."""
+    api_version: Literal["syrinx.dev/v1beta1"]
+    """Version of this schema."""
     kind: Literal["TTSPipeline"]
     """Kind of resource."""
     metadata: Metadata

@@ -196,7 +196,7 @@ class TuningStatus(StatusStruct, frozen=True, kw_only=True):
     message: Text
     """Details of the phase."""
     config_map: Annotated[str, Meta(max_length=253)] | None = None
-    """Name of the ConfigMap with the tuner's state. Absent if an earlier version wrote the status."""
+    """Name of the ConfigMap with the tuner's state."""
     requested: Setting | None = None
     """Setting that spec requested at the last evaluation."""
     chosen: Setting | None = None

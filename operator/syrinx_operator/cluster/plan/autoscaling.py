@@ -15,8 +15,6 @@ from syrinx_operator.resource.spec import PipelineSpec
 
 STREAMS_METRIC: Final = "syrinx_live_streams"
 WAIT_METRIC: Final = "syrinx_expected_wait_seconds"
-_FORMER_WAIT_METRIC: Final = "syrinx_queue_oldest_age_seconds"
-"""What gateways of earlier versions export instead."""
 _WAIT_WINDOW: Final = "2m"
 """The wait is averaged, so that one burst adds no replicas."""
 _STREAMS_PER_GATEWAY: Final = 100
@@ -62,11 +60,9 @@ def _targets(
     streams = f"sum(max by (pod) ({STREAMS_METRIC}{{SELECTOR}}))"
     found = [_Target(STREAMS_METRIC, streams, autoscaling.streams_per_replica or default, per_replica=True)]
     if isinstance(autoscaling, StageAutoscalingSpec):
-        waits = (
-            f"max(avg_over_time({name}{{SELECTOR}}[{_WAIT_WINDOW}]))" for name in (WAIT_METRIC, _FORMER_WAIT_METRIC)
-        )
+        wait = f"max(avg_over_time({WAIT_METRIC}{{SELECTOR}}[{_WAIT_WINDOW}]))"
         value = autoscaling.max_wait_seconds or _WAIT_SECONDS
-        found.append(_Target(WAIT_METRIC, " or ".join(waits), value, per_replica=False))
+        found.append(_Target(WAIT_METRIC, wait, value, per_replica=False))
     return found
 
 

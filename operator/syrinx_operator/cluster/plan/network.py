@@ -92,7 +92,7 @@ def pod_monitors(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
         "port": names.ADMIN_PORT_NAME,
         "path": "/metrics",
         "interval": f"{requested.interval_seconds}s",
-        # The series have the label `pipeline`, but not those of pods of an earlier version.
+        # The series have the label `pipeline`; `up` gets it from the pod.
         "honorLabels": True,
         "relabelings": [
             {"sourceLabels": ["__meta_kubernetes_pod_name"], "targetLabel": "pod"},

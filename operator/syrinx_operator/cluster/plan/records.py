@@ -30,7 +30,6 @@ from syrinx_operator.resource.sizes import (
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, TTSPipeline
 from syrinx_stages.contract.checkpoints import hub_directory, s3_directory
 from syrinx_stages.contract.settings import (
-    SETTINGS_PORT,
     CodecSettings,
     GatewaySettings,
     StageConfig,
@@ -92,7 +91,7 @@ class Release(Struct, frozen=True, kw_only=True):
     """The inputs of `generation`, which is kept while these are equal."""
     templates: dict[Component, FrozenTemplate] = {}
     shared: str = ""
-    """Hash of what two versions share; empty if an earlier version of the operator wrote the record."""
+    """Hash of what two versions share; empty of a record that could not be read."""
     candidate: Candidate | None = None
     """The version that a canary tests, or whose canary has failed."""
 
@@ -256,8 +255,7 @@ def start_config(pipeline: TTSPipeline, stage: Component, generation: str) -> st
         cells=pipeline.spec.connector.cells,
         model=model_directory(pipeline.spec.model),
         host="",
-        # Stages in one process listen on the ports of the first. Images of earlier versions need a port for each.
-        admin_port=SETTINGS_PORT if colocated else ADMIN_PORT,
+        admin_port=ADMIN_PORT,
         drain_seconds=part.drain_seconds,
         settings_file=names.CODEC_SETTINGS_FILE if colocated else names.SETTINGS_FILE,
         **own,

@@ -32,8 +32,7 @@ def tuning_text(config_map: Manifest) -> str:
 def decode_tuning(text: str | None, published: Mapping[str, Any]) -> tuple[State, str]:
     """Returns the tuner's state, and what is lost of it; empty if nothing is.
 
-    `text` is that of the ConfigMap, None if there is none. `published` is the part of it in the status, which earlier
-    versions kept there as a whole; their ConfigMap is a backup without a phase.
+    `text` is that of the ConfigMap, None if there is none. `published` is the part of it in the status.
     """
     if text is None:
         lost = "is missing" if "configMap" in published else ""
@@ -42,8 +41,6 @@ def decode_tuning(text: str | None, published: Mapping[str, Any]) -> tuple[State
         found = msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.MsgspecError:
         return _known_state(published), "is not readable"
-    if "phase" not in found:
-        return _known_state(published if "requested" in published else found), ""
     try:
         return msgspec.convert(found, State), ""
     except msgspec.ValidationError as error:

@@ -54,7 +54,7 @@ class View(Struct, frozen=True, kw_only=True):
     observed_at: datetime | None = None
     """Time of the last evaluation; None if unknown."""
     spec: PipelineSpec | None = None
-    """None of a local pipeline that an earlier version started."""
+    """None of a local pipeline whose resource cannot be read."""
     talkers: int = 1
     codecs: int = 1
 

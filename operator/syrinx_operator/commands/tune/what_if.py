@@ -120,7 +120,7 @@ def question_of(view: View, asked: WhatIf) -> Question:
     """Returns the question to the model. Raises TuneError if something that it depends on is not known."""
     measured = view.state.measured
     if view.spec is None:
-        raise TuneError(f"{view.name} was started by an earlier version of Syrinx: start it again")
+        raise TuneError(f"the resource of {view.name} cannot be read: start it again")
     if not measured.is_known:
         raise TuneError(f"the engine times of {view.name} are not known yet: send it requests for some minutes")
     policy = policy_of(view.spec)
