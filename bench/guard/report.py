@@ -86,24 +86,29 @@ class Texts(Struct):
     missing: list[str] = []
     """The first of them."""
     finish_reasons: dict[str, int] = {}
-    longest_over_needed: float = 1.0
-    shortest_over_needed: float = 1.0
-    """Durations of the longest and shortest sentence that was found, as multiples of espeak-ng's."""
+    longest_over_needed: float = 0.0
+    """The duration of the longest text, as a multiple of that of espeak-ng's reading."""
+    sentence_over_needed: tuple[float, float] = (1.0, 1.0)
+    """The same of the shortest and the longest sentence that was found."""
     longest: str = ""
-    """That sentence."""
+    """The latter."""
 
-    def add(self, missing: Sequence[str], over_needed: Mapping[str, float], finish_reason: str) -> None:
+    def add(
+        self, missing: Sequence[str], over_needed: Mapping[str, float], text_over_needed: float, finish_reason: str
+    ) -> None:
         """Adds a text. over_needed: durations of the sentences that were found."""
         self.texts += 1
         self.texts_incomplete += bool(missing)
         self.sentences += len(missing) + len(over_needed)
-        longest = max(over_needed, key=lambda sentence: over_needed[sentence], default="")
-        if over_needed.get(longest, 0) > self.longest_over_needed:
-            self.longest = longest
+        shortest, longest = self.sentence_over_needed
+        for sentence, over in over_needed.items():
+            if over > longest:
+                longest, self.longest = over, sentence
+            shortest = min(shortest, over)
+        self.sentence_over_needed = shortest, longest
+        self.longest_over_needed = max(self.longest_over_needed, text_over_needed)
         self.missing = [*self.missing, *missing][:MAX_NAMED]
         self.finish_reasons[finish_reason] = self.finish_reasons.get(finish_reason, 0) + 1
-        self.longest_over_needed = max(self.longest_over_needed, *over_needed.values(), 1.0)
-        self.shortest_over_needed = min(self.shortest_over_needed, *over_needed.values(), 1.0)
 
 
 class Service(Struct, frozen=True):
@@ -187,12 +192,13 @@ def _texts(result: Texts) -> str:
         return ""
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(result.finish_reasons.items()))
     missing = "".join(f"\n- {sentence}" for sentence in result.missing)
-    longest = f": {result.longest}" if result.longest else ""
+    shortest, longest = result.sentence_over_needed
+    named = f" ({result.longest})" if result.longest else ""
     return (
         f"{result.texts} texts with {result.sentences} sentences in all were spoken as streams ({reasons}); in "
         f"{result.texts_incomplete} a sentence was not found.{missing}\n\n"
-        f"Sentences last {result.shortest_over_needed:.2f} to {result.longest_over_needed:.2f} times as long as in "
-        f"espeak-ng's reading{longest}.\n\n"
+        f"No text lasts longer than {result.longest_over_needed:.2f} times espeak-ng's reading; sentences last "
+        f"{shortest:.2f} to {longest:.2f} times as long{named}.\n\n"
     )
 
 

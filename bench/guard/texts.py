@@ -60,6 +60,8 @@ class Judged(Struct, frozen=True):
     """Sentences that were not found."""
     over_needed: dict[str, float]
     """The duration of each sentence that was found, by that of espeak-ng's reading."""
+    text_over_needed: float
+    """The same of the whole text."""
 
 
 def draw(number: int, rng: random.Random) -> Iterator[Text]:
@@ -121,14 +123,16 @@ def judge(text: Text, decoys: Sequence[Sentence]) -> Judged:
     names = [" ".join(each.text for each in sentences) for sentences, _ in parts] + [each.text for each in decoys]
     missing: list[str] = []
     over: dict[str, float] = {}
+    spoken = 0
     for number, (_, pcm) in enumerate(parts):
         samples = audible(np.frombuffer(pcm, "<i2"))
+        spoken += len(samples)
         if (nearest := matcher.match(samples)) == number:
             over[names[number]] = len(samples) / len(readings[number])
         else:
             instead = names[nearest] if len(samples) and nearest >= 0 else "nothing"
             missing.append(f"{names[number]} ({text.voice}, seed {text.seed}: {instead})")
-    return Judged(missing, over)
+    return Judged(missing, over, spoken / sum(map(len, readings)))
 
 
 def _parts(text: Text) -> list[tuple[list[Sentence], bytes]]:
@@ -169,7 +173,7 @@ async def measure(url: str, concurrency: int, texts: Sequence[Text], decoys: Seq
             await speak(client, text)
             judged = await loop.run_in_executor(judges, judge, text, decoys)
         text.spoken.clear()
-        result.add(judged.missing, judged.over_needed, text.finish_reason)
+        result.add(judged.missing, judged.over_needed, judged.text_over_needed, text.finish_reason)
         if result.texts % 50 == 0:
             print(f"{result.texts} texts, {result.texts_incomplete} lack a sentence", flush=True)
 
