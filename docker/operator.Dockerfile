@@ -18,7 +18,7 @@ COPY stages/syrinx_stages/contract stages/syrinx_stages/contract
 COPY operator operator
 RUN pip install --no-build-isolation --no-deps --force-reinstall . \
     && pip uninstall --yes setuptools pip \
-    && SYRINX_STAGES_IMAGE=none python -c "import syrinx_operator.main, syrinx_operator.cluster.selftest"
+    && SYRINX_STAGES_IMAGE=none python -c "import syrinx_operator.main, syrinx_operator.cluster.watch.selftest"
 
 FROM ${PYTHON_IMAGE}
 ARG VERSION=0.1.0

@@ -14,7 +14,7 @@ from fleet.seed import reconcile
 from support.kube import KubeCluster
 from support.kube.controllers import is_ready
 from support.stage_metrics import Gateway, Worker
-from syrinx_operator.cluster.workqueue import NamespacedName
+from syrinx_operator.cluster.watch.workqueue import NamespacedName
 from syrinx_operator.resource.spec import API_VERSION, KIND
 
 CRD = Path(__file__).parents[2] / "crds" / "ttspipelines.syrinx.dev.yaml"

@@ -8,17 +8,17 @@ from typing import Any
 from support.kube import KubeCluster
 from support.kube.api import Write
 from support.kube.errors import ApiError as Refusal
-from syrinx_operator.cluster.api import Api, ApiError, WatchEvent
-from syrinx_operator.cluster.cache import Cache
 from syrinx_operator.cluster.config import options
-from syrinx_operator.cluster.kinds import Kind
-from syrinx_operator.cluster.lease import Leases
-from syrinx_operator.cluster.names import FIELD_MANAGER
-from syrinx_operator.cluster.reconcile import Reconciler
-from syrinx_operator.cluster.stage_api import StageApi
-from syrinx_operator.cluster.state import Manifest
-from syrinx_operator.cluster.telemetry import Telemetry
-from syrinx_operator.cluster.workqueue import NamespacedName, Outcome
+from syrinx_operator.cluster.objects.kinds import Kind
+from syrinx_operator.cluster.objects.names import FIELD_MANAGER
+from syrinx_operator.cluster.objects.state import Manifest
+from syrinx_operator.cluster.reconcile.reconciler import Reconciler
+from syrinx_operator.cluster.watch.api import Api, ApiError, WatchEvent
+from syrinx_operator.cluster.watch.cache import Cache
+from syrinx_operator.cluster.watch.lease import Leases
+from syrinx_operator.cluster.watch.stage_api import StageApi
+from syrinx_operator.cluster.watch.telemetry import Telemetry
+from syrinx_operator.cluster.watch.workqueue import NamespacedName, Outcome
 
 ENVIRONMENT = {"SYRINX_STAGE_ACCESS": "direct", "SYRINX_STAGES_IMAGE": "syrinx/stages:1"}
 """Of the operator, also when it runs as a process."""

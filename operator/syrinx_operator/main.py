@@ -1,6 +1,6 @@
 """The operator as kopf handlers: `kopf run --standalone -m syrinx_operator.main -n NAMESPACE` (`-A`: all namespaces).
 
-kopf runs the process. The operator itself watches the cluster (`cluster.informer`), so that no error ends a watch.
+kopf runs the process. The operator itself watches the cluster (`cluster.watch`), so that no error ends a watch.
 """
 
 import os
@@ -8,8 +8,8 @@ import os
 import kopf
 
 from syrinx_operator.cluster.config import ConfigError, options
-from syrinx_operator.cluster.login import Login
 from syrinx_operator.cluster.operator import Operator, scope
+from syrinx_operator.cluster.watch.login import Login
 from syrinx_stages.contract import logs
 
 try:

@@ -11,9 +11,9 @@ from prometheus_client import ProcessCollector
 from support.charts import CHARTS, MONITORING, ROOT, objects, of_kind, one
 from support.queries import DASHBOARDS, expanded, panels, rules, targets, variables
 from support.tuning import update_telemetry
-from syrinx_operator.cluster.progress import STALLED
-from syrinx_operator.cluster.telemetry import Telemetry
-from syrinx_operator.cluster.workqueue import Outcome
+from syrinx_operator.cluster.report.progress import STALLED
+from syrinx_operator.cluster.watch.telemetry import Telemetry
+from syrinx_operator.cluster.watch.workqueue import Outcome
 from syrinx_operator.resource.status import ConditionStatus, ConditionType
 from syrinx_operator.resource.tuning import TtfaMs
 from syrinx_operator.resource.tuning_status import Verdict

@@ -12,7 +12,7 @@ import pytest
 from support.kube import KubeCluster, Rights
 from support.operator import CRD, Harness
 from support.waiting import until
-from syrinx_operator.cluster.names import COMPONENT_LABEL, PIPELINE_LABEL
+from syrinx_operator.cluster.objects.names import COMPONENT_LABEL, PIPELINE_LABEL
 
 RIGHTS = [
     {"apiGroups": ["syrinx.dev"], "resources": ["ttspipelines"], "verbs": ["get", "list"]},

@@ -19,7 +19,7 @@ from support.http_client import HTTP
 from support.kube import KubeCluster, Rights
 from support.operator import CRD, SECONDS
 from support.operator_process import run, served_port
-from syrinx_operator.cluster.names import LEASE
+from syrinx_operator.cluster.objects.names import LEASE
 
 VARIANTS = {"namespaced": "deploy/operator.yaml", "cluster-wide": "deploy/cluster-wide/operator.yaml"}
 EVERY = pytest.mark.parametrize("file", VARIANTS.values(), ids=VARIANTS)

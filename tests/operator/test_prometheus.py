@@ -15,9 +15,16 @@ import pytest
 from support.http_server import ScriptedResponse, http_server
 from support.prometheus import OWNER, find_prometheus, history, recorded, running
 from support.tls import Authority
-from syrinx_operator.cluster.prometheus import CLOCK_QUERY, DEFAULT_ACCESS, Access, access, counters_query, selector
-from syrinx_operator.cluster.state import Owner
-from syrinx_operator.cluster.tuning import MetricsReader, window
+from syrinx_operator.cluster.objects.state import Owner
+from syrinx_operator.cluster.runners.tuning import MetricsReader, window
+from syrinx_operator.cluster.watch.prometheus import (
+    CLOCK_QUERY,
+    DEFAULT_ACCESS,
+    Access,
+    access,
+    counters_query,
+    selector,
+)
 from syrinx_operator.resource.knobs import TUNED_STAGES, Identity
 from syrinx_operator.resource.spec import PipelineSpec, default_pipeline
 from syrinx_operator.resource.status import SloStatus

@@ -26,12 +26,12 @@ from support.local_pipeline import local_pipeline
 from support.prometheus import find_prometheus, scraping
 from support.queries import DASHBOARDS, dashboard_queries, groups, parts, rules, substituted, variables
 from support.tuning import update_telemetry
-from syrinx_operator.cluster import prometheus
+from syrinx_operator.cluster.objects.state import Owner
 from syrinx_operator.cluster.plan.autoscaling import STREAMS_METRIC, WAIT_METRIC, autoscalers
-from syrinx_operator.cluster.progress import STALLED
-from syrinx_operator.cluster.state import Owner
-from syrinx_operator.cluster.telemetry import HealthServer, Telemetry
-from syrinx_operator.cluster.workqueue import Outcome
+from syrinx_operator.cluster.report.progress import STALLED
+from syrinx_operator.cluster.watch import prometheus
+from syrinx_operator.cluster.watch.telemetry import HealthServer, Telemetry
+from syrinx_operator.cluster.watch.workqueue import Outcome
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.tuner.snapshot import WANTED_METRICS
 from syrinx_stages.contract import metrics

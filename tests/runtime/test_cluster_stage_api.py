@@ -11,14 +11,12 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from syrinx_operator.cluster import stage_api
-from syrinx_operator.cluster.api import Api
-from syrinx_operator.cluster.config import StageAccess
-from syrinx_operator.cluster.lease import LeaseLost
-from syrinx_operator.cluster.plan.records import Settings
-from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi, StageError
-from syrinx_operator.cluster.state import Component, Replica
-from syrinx_operator.cluster.telemetry import Telemetry
+from syrinx_operator.cluster.objects.state import Component, Replica, Settings
+from syrinx_operator.cluster.watch import stage_api
+from syrinx_operator.cluster.watch.api import Api
+from syrinx_operator.cluster.watch.lease import LeaseLost
+from syrinx_operator.cluster.watch.stage_api import DesiredSettings, StageAccess, StageApi, StageError
+from syrinx_operator.cluster.watch.telemetry import Telemetry
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
 from syrinx_stages.contract.settings import ReportedSettings
 

@@ -59,7 +59,7 @@ def test_the_operator_imports_only_packages_of_its_image():
 import sys
 for module in {missing!r}:
     sys.modules[module] = None  # makes every import of it fail
-import syrinx_operator.main, syrinx_operator.cluster.selftest
+import syrinx_operator.main, syrinx_operator.cluster.watch.selftest
 print(*(name for name in sys.modules if name.startswith("syrinx_stages.")))
 """
     names = printed(program, SYRINX_STAGES_IMAGE="stages:1").stdout.split()

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from syrinx_operator.cluster.kinds import OPTIONAL
+from syrinx_operator.cluster.objects.kinds import OPTIONAL
+from syrinx_operator.cluster.objects.state import Component, ObjectKey, Observed, OperatorConfig, Owner, Replica
 from syrinx_operator.cluster.plan import plan
-from syrinx_operator.cluster.state import Component, ObjectKey, Observed, OperatorConfig, Owner, Replica
 from syrinx_operator.resource.canary_status import CanaryStatus
 from syrinx_operator.resource.rules import cluster_violations, violations
 from syrinx_operator.resource.spec import TTSPipeline

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from syrinx_operator.cluster.events import status_events
-from syrinx_operator.cluster.obstacles import StatusInputs
+from syrinx_operator.cluster.objects.state import Component, Metrics, Observed, OperatorConfig, Owner, Replica, key_of
 from syrinx_operator.cluster.plan import plan
-from syrinx_operator.cluster.state import Component, Metrics, Observed, OperatorConfig, Owner, Replica, key_of
-from syrinx_operator.cluster.status import status
+from syrinx_operator.cluster.report.events import status_events
+from syrinx_operator.cluster.report.obstacles import StatusInputs
+from syrinx_operator.cluster.report.status import status
 from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.spec import PipelineSpec, default_pipeline
 from syrinx_operator.resource.status import read

@@ -1,4 +1,4 @@
-"""An in-memory stand-in for `cluster.api.Api`, for tests of decisions rather than of Kubernetes semantics."""
+"""An in-memory stand-in for `cluster.watch.api.Api`, for tests of decisions rather than of Kubernetes semantics."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from syrinx_operator.cluster.api import ApiError, Listing
-from syrinx_operator.cluster.kinds import PIPELINE, Kind
-from syrinx_operator.cluster.state import Manifest
+from syrinx_operator.cluster.objects.kinds import PIPELINE, Kind
+from syrinx_operator.cluster.objects.state import Manifest
+from syrinx_operator.cluster.watch.api import ApiError, Listing
 
 
 class FakeApi:

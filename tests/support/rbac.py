@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from support.kube import Rights
-from syrinx_operator.cluster.kinds import (
+from syrinx_operator.cluster.objects.kinds import (
     EVENT,
     LEASE,
     OPTIONAL,

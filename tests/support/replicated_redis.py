@@ -18,9 +18,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from support.cluster_plan import owner_of, pipeline, planned, pod_template
-from syrinx_operator.cluster import names
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.state import Component
 from syrinx_operator.cluster.plan.replicated_redis import password_secret
-from syrinx_operator.cluster.state import Component
 from syrinx_operator.local import die_with_parent
 from syrinx_stages.connector.server import find_redis_server
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from syrinx_operator.cluster.state import Component, Replica
+from syrinx_operator.cluster.objects.state import Component, Replica
 from syrinx_stages.contract import metrics as contract
 from syrinx_stages.runtime.metrics import Metrics, rows_label
 

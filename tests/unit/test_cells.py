@@ -6,11 +6,11 @@ import pytest
 from msgspec import structs
 
 from support.cluster_plan import EMPTY, after, objects, planned, replica
-from syrinx_operator.cluster.names import cell_in, redis_cell
+from syrinx_operator.cluster.objects.names import cell_in, redis_cell
+from syrinx_operator.cluster.objects.state import Component, ObjectKey
 from syrinx_operator.cluster.plan import retained
 from syrinx_operator.cluster.plan.canary import canary_template
 from syrinx_operator.cluster.plan.records import RenderContext
-from syrinx_operator.cluster.state import Component, ObjectKey
 from syrinx_operator.resource.autoscaling import StageAutoscalingSpec
 from syrinx_operator.resource.connector import ConnectorSpec
 from syrinx_operator.resource.rules import violations

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from syrinx_operator.cluster.api import Api, ApiError
-from syrinx_operator.cluster.kinds import PIPELINE, POD
-from syrinx_operator.cluster.telemetry import Telemetry
+from syrinx_operator.cluster.objects.kinds import PIPELINE, POD
+from syrinx_operator.cluster.watch.api import Api, ApiError
+from syrinx_operator.cluster.watch.telemetry import Telemetry
 
 
 class CannedApi(Api):

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from syrinx_operator.cluster.canary import (
+from syrinx_operator.cluster.runners.canary import (
     MAX_RESTARTS,
     PERIOD_SECONDS,
     PROBLEM_SECONDS,

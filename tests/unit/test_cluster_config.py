@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from syrinx_operator.cluster.config import ConfigError, StageAccess, config_line, options
+from syrinx_operator.cluster.config import ConfigError, config_line, options
+from syrinx_operator.cluster.watch.stage_api import StageAccess
 
 MINIMAL = {"SYRINX_STAGES_IMAGE": "stages:1"}
 

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from syrinx_operator.cluster import diagnosis
-from syrinx_operator.cluster.state import Component, Replica
+from syrinx_operator.cluster.objects.state import Component, Replica
+from syrinx_operator.cluster.report import diagnosis
 
 CREATED = "2026-11-21T10:00:00Z"
 CHANGED = "2026-11-21T10:05:00Z"

@@ -7,8 +7,8 @@ import copy
 import pytest
 
 from support.cluster_plan import objects, pipeline, planned
+from syrinx_operator.cluster.objects.state import ObjectKey
 from syrinx_operator.cluster.plan.objects import differs
-from syrinx_operator.cluster.state import ObjectKey
 
 TALKER = {
     "replicas": 2,

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from support.fake_api import forbidden
-from syrinx_operator.cluster import informer
-from syrinx_operator.cluster.api import ApiError, Listing, WatchEvent
-from syrinx_operator.cluster.informer import Informer
-from syrinx_operator.cluster.kinds import PIPELINE, PLANNED, POD_MONITOR, Kind
-from syrinx_operator.cluster.state import Manifest
+from syrinx_operator.cluster.objects.kinds import PIPELINE, PLANNED, POD_MONITOR, Kind
+from syrinx_operator.cluster.objects.state import Manifest
+from syrinx_operator.cluster.watch import informer
+from syrinx_operator.cluster.watch.api import ApiError, Listing, WatchEvent
+from syrinx_operator.cluster.watch.informer import Informer
 
 SERVICE = next(kind for kind in PLANNED if kind.kind == "Service")
 

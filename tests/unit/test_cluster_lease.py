@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from support.fake_api import FakeApi, unavailable
-from syrinx_operator.cluster import names
-from syrinx_operator.cluster.api import ApiError
-from syrinx_operator.cluster.lease import CLAIM_SECONDS, LeaseLost, Leases, LeaseTaken
-from syrinx_operator.cluster.state import Owner
-from syrinx_operator.cluster.workqueue import NamespacedName
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.state import Owner
+from syrinx_operator.cluster.watch.api import ApiError
+from syrinx_operator.cluster.watch.lease import CLAIM_SECONDS, LeaseLost, Leases, LeaseTaken
+from syrinx_operator.cluster.watch.workqueue import NamespacedName
 
 OWNER = Owner("demo", "voices", "u-1", generation=1)
 SECONDS = 15.0

@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from support.stage_metrics import Gateway, Worker
-from syrinx_operator.cluster import tuning
-from syrinx_operator.cluster.state import Owner
-from syrinx_operator.cluster.tuning import MetricsReader, window
+from syrinx_operator.cluster.objects.state import Owner
+from syrinx_operator.cluster.runners import tuning
+from syrinx_operator.cluster.runners.tuning import MetricsReader, window
 from syrinx_operator.resource.spec import PipelineSpec, default_pipeline
 from syrinx_operator.resource.tuning import TuningSpec
 from syrinx_operator.tuner.policy import policy_of

@@ -10,12 +10,12 @@ import kopf
 import kopf.cli
 import pytest
 
-from syrinx_operator.cluster.api import ApiError
 from syrinx_operator.cluster.config import ConfigError, options
-from syrinx_operator.cluster.kinds import AUTOSCALER, BY_KIND, PIPELINE, PLANNED
+from syrinx_operator.cluster.objects.kinds import AUTOSCALER, BY_KIND, PIPELINE, PLANNED
 from syrinx_operator.cluster.operator import Operator, configure, scope
-from syrinx_operator.cluster.selftest import INVALID_SPECS, SelftestFailed, selftest
-from syrinx_operator.cluster.workqueue import NamespacedName
+from syrinx_operator.cluster.watch.api import ApiError
+from syrinx_operator.cluster.watch.selftest import INVALID_SPECS, SelftestFailed, selftest
+from syrinx_operator.cluster.watch.workqueue import NamespacedName
 
 DEMO = NamespacedName("voices", "demo")
 

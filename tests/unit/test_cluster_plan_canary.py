@@ -16,9 +16,9 @@ from support.cluster_plan import (
     parsed,
     pipeline,
 )
+from syrinx_operator.cluster.objects.state import Component, ObjectKey, Replica
 from syrinx_operator.cluster.plan import plan, pods
 from syrinx_operator.cluster.plan.canary import canary_route
-from syrinx_operator.cluster.state import Component, ObjectKey, Replica
 
 GATEWAY, TALKER, CODEC = Component.GATEWAY, Component.TALKER, Component.CODEC
 CANARY = {"rollout": {"canary": {}}, "talker": {"replicas": 4}}

@@ -20,9 +20,9 @@ from support.cluster_plan import (
     planned,
     templates,
 )
-from syrinx_operator.cluster.diagnosis import job_problems
+from syrinx_operator.cluster.objects.state import STAGES, Component, ObjectKey
 from syrinx_operator.cluster.plan import plan
-from syrinx_operator.cluster.state import STAGES, Component, ObjectKey
+from syrinx_operator.cluster.report.diagnosis import job_problems
 
 OLD, NEW = ({"s3": {"uri": f"s3://voices/{version}"}, "cache": {"claim": "c"}} for version in (1, 2))
 BUCKET_3 = {**NEW, "s3": {"uri": "s3://voices/3"}}

@@ -25,9 +25,9 @@ from support.cluster_plan import (
     parsed,
     planned,
 )
+from syrinx_operator.cluster.objects.state import Component, ObjectKey
 from syrinx_operator.cluster.plan.redis import password_secret
 from syrinx_operator.cluster.plan.settings_token import token_secret
-from syrinx_operator.cluster.state import Component, ObjectKey
 
 KUBERNETES = ("1.28", "1.33", "1.37")
 CUSTOM = ("PodMonitor", "HTTPRoute", "ScaledObject")

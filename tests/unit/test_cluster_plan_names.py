@@ -3,9 +3,9 @@
 import pytest
 
 from support.cluster_plan import CONFIG, DOCUMENTS, EMPTY, after, document, key, owner_of, parsed
-from syrinx_operator.cluster import names
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.state import REDIS, ObjectKey
 from syrinx_operator.cluster.plan import plan
-from syrinx_operator.cluster.state import REDIS, ObjectKey
 
 CANARY = {"rollout": {"canary": {}}}
 NEW_IMAGE = {"image": "syrinx/stages:2"}

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from support.cluster_plan import CONFIG, EMPTY, after, key, owner_of, pipeline, planned, pod_template
+from syrinx_operator.cluster.objects.state import Component, ObjectKey
 from syrinx_operator.cluster.plan.models import volume_source
 from syrinx_operator.cluster.plan.network import network_policies
 from syrinx_operator.cluster.plan.objects import read_record, record
 from syrinx_operator.cluster.plan.records import model_directory
 from syrinx_operator.cluster.plan.workloads import ReplicaCount, replica_count
-from syrinx_operator.cluster.state import Component, ObjectKey
 
 OWNER = owner_of(pipeline())
 TALKER = ObjectKey("StatefulSet", "demo-talker")

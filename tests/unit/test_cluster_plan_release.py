@@ -19,8 +19,8 @@ from support.cluster_plan import (
     pod_template,
     templates,
 )
+from syrinx_operator.cluster.objects.state import STAGES, Component, ObjectKey, OperatorConfig
 from syrinx_operator.cluster.plan import pods, redis
-from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, OperatorConfig
 from syrinx_operator.resource.pod_rules import RESERVED_ENV
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import tracing_environment

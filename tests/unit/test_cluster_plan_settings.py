@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from support.cluster_plan import EMPTY, after, objects, pipeline, planned, replica
-from syrinx_operator.cluster.state import Component, ObjectKey
+from syrinx_operator.cluster.objects.state import Component, ObjectKey
 from syrinx_stages.contract.settings import ReportedSettings
 
 TALKERS = ObjectKey("StatefulSet", "demo-talker")

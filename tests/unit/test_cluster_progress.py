@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from support.cluster_status import CODEC, GATEWAY, NOW, TALKER, Cluster, condition, message
-from syrinx_operator.cluster.state import ObjectKey
+from syrinx_operator.cluster.objects.state import ObjectKey
 from syrinx_operator.resource.spec import TalkerSpec
 from syrinx_stages.contract.settings import ReportedSettings
 

@@ -9,15 +9,15 @@ import pytest
 
 from support.cluster_status import condition, message
 from support.fake_api import FakeApi, forbidden, pipeline_object, unavailable
-from syrinx_operator.cluster import reconcile
-from syrinx_operator.cluster.api import ApiError
-from syrinx_operator.cluster.cache import Cache
 from syrinx_operator.cluster.config import options
-from syrinx_operator.cluster.kinds import PIPELINE
-from syrinx_operator.cluster.lease import Leases
-from syrinx_operator.cluster.reconcile import Reconciler
-from syrinx_operator.cluster.telemetry import Telemetry
-from syrinx_operator.cluster.workqueue import NamespacedName, Outcome, Result
+from syrinx_operator.cluster.objects.kinds import PIPELINE
+from syrinx_operator.cluster.reconcile import reconciler
+from syrinx_operator.cluster.reconcile.reconciler import Reconciler
+from syrinx_operator.cluster.watch.api import ApiError
+from syrinx_operator.cluster.watch.cache import Cache
+from syrinx_operator.cluster.watch.lease import Leases
+from syrinx_operator.cluster.watch.telemetry import Telemetry
+from syrinx_operator.cluster.watch.workqueue import NamespacedName, Outcome, Result
 from syrinx_stages.contract.settings import ReportedSettings
 
 DEMO = NamespacedName("voices", "demo")
@@ -297,7 +297,7 @@ async def test_a_deleted_token_is_replaced_and_the_stages_restart():
 @pytest.mark.parametrize("is_ready", [False, True])
 async def test_a_deleted_secret_is_noticed_early_only_while_the_pipeline_is_not_ready(monkeypatch, is_ready):
     """A pod that waits for it makes the pipeline unready."""
-    monkeypatch.setattr(reconcile, "UNREADY_SECONDS", 0.0)
+    monkeypatch.setattr(reconciler, "UNREADY_SECONDS", 0.0)
     world = World(secret_seconds=300.0)
     for _ in range(2):
         await world.reconcile()
@@ -391,7 +391,7 @@ async def test_an_internal_error_is_reported_and_retried(monkeypatch):
     def fail(*_: object) -> None:
         raise KeyError("bug")
 
-    monkeypatch.setattr("syrinx_operator.cluster.reconcile.plan", fail)
+    monkeypatch.setattr("syrinx_operator.cluster.reconcile.reconciler.plan", fail)
     result = await world.reconcile()
     assert result.outcome is Outcome.FAILED
     assert world.condition("Degraded") == ("True", "InternalError")

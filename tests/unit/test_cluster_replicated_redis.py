@@ -9,9 +9,9 @@ import pytest
 
 from support.cluster_plan import EMPTY, after, objects, owner_of, pipeline, planned, pod_template, replica
 from support.cluster_status import Cluster, condition, message
-from syrinx_operator.cluster import names
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.state import Component, ObjectKey
 from syrinx_operator.cluster.plan import replicated_redis
-from syrinx_operator.cluster.state import Component, ObjectKey
 from syrinx_operator.resource.connector import ConnectorSpec
 
 REDIS_HA = Component.REDIS_HA

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from syrinx_operator.cluster.objects.state import Component, Replica
 from syrinx_operator.cluster.plan.rollout import Rollout, rollout
-from syrinx_operator.cluster.state import Component, Replica
 from syrinx_stages.contract.settings import ReportedSettings
 
 

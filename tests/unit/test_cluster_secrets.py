@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from support.fake_api import FakeApi, unavailable
-from syrinx_operator.cluster.api import ApiError
-from syrinx_operator.cluster.secrets import Secrets
+from syrinx_operator.cluster.reconcile.secrets import Secrets
+from syrinx_operator.cluster.watch.api import ApiError
 
 
 class World:

@@ -25,9 +25,9 @@ from support.cluster_status import (
     measured,
     message,
 )
+from syrinx_operator.cluster.objects.state import ObjectKey, Observed, Owner, Problem
 from syrinx_operator.cluster.plan import plan
-from syrinx_operator.cluster.state import ObjectKey, Observed, Owner, Problem
-from syrinx_operator.cluster.status import failed
+from syrinx_operator.cluster.report.status import failed
 from syrinx_operator.resource.autoscaling import StageAutoscalingSpec
 from syrinx_operator.resource.connector import ConnectorSpec
 from syrinx_operator.resource.gateway import GatewaySpec, HttpRouteSpec, ParentRef, RouteSpec

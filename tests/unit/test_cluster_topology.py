@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from support.cluster_plan import EMPTY, document, owner_of, parsed, planned
+from syrinx_operator.cluster.objects.state import Component, Replica
 from syrinx_operator.cluster.plan.rollout import stage_rollout
-from syrinx_operator.cluster.prometheus import _Series, snapshots
-from syrinx_operator.cluster.state import Component, Replica
+from syrinx_operator.cluster.watch.prometheus import _Series, snapshots
 from syrinx_stages.contract.settings import ReportedSettings
 
 PIPELINE = parsed(document("colocated"))

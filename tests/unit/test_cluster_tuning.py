@@ -10,10 +10,11 @@ from support.cluster_plan import CONFIG, EMPTY, after, objects, owner_of, pipeli
 from support.cluster_status import OWNER
 from support.cluster_status import Cluster as StatusCluster
 from support.tuning import trial
-from syrinx_operator.cluster import names, tuning
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.state import STAGES, Component, ObjectKey, Problem
 from syrinx_operator.cluster.plan import plan
-from syrinx_operator.cluster.scaling import permitted
-from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, Problem
+from syrinx_operator.cluster.report.scaling import permitted
+from syrinx_operator.cluster.runners import tuning
 from syrinx_operator.resource.knobs import Identity, Knob, Setting, live_settings, setting_of
 from syrinx_operator.resource.spec import CaptureShape, CodecSpec
 from syrinx_operator.resource.stage_config import Stage

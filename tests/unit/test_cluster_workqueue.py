@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from syrinx_operator.cluster import workqueue
-from syrinx_operator.cluster.telemetry import Telemetry
-from syrinx_operator.cluster.workqueue import (
+from syrinx_operator.cluster.watch import workqueue
+from syrinx_operator.cluster.watch.telemetry import Telemetry
+from syrinx_operator.cluster.watch.workqueue import (
     MIN_INTERVAL,
     RECONCILE_TIMEOUT,
     STUCK_MARGIN,

@@ -11,7 +11,7 @@ from hypothesis import event, given
 
 from support.admission import Refused, admit, storage_schema
 from support.pipelines import resources
-from syrinx_operator.cluster.state import parse_pipeline
+from syrinx_operator.cluster.objects.state import parse_pipeline
 from syrinx_operator.resource.check import check, field_name, problems_of
 from syrinx_operator.resource.generate import crd_file, custom_resource, fields_file
 from syrinx_operator.resource.rules import cluster_violations

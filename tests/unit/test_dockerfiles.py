@@ -113,5 +113,5 @@ def test_the_chart_runs_modules_of_the_image():
     imported = arguments("operator", "RUN")[-1]
     assert "syrinx_operator.main" in begun and "syrinx_operator.main" in imported
     pod = one(objects("syrinx"), "Pod")["spec"]["containers"][0]
-    assert "syrinx_operator.cluster.selftest" in pod["command"]
-    assert "syrinx_operator.cluster.selftest" in imported
+    assert "syrinx_operator.cluster.watch.selftest" in pod["command"]
+    assert "syrinx_operator.cluster.watch.selftest" in imported

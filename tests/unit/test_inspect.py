@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from syrinx_operator.cluster.names import COMPONENT_LABEL
+from syrinx_operator.cluster.objects.names import COMPONENT_LABEL
 from syrinx_operator.commands.inspect import rollout
 from syrinx_operator.commands.inspect.cluster import ClusterError
 from syrinx_operator.commands.inspect.logs import Choice, choose

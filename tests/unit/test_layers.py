@@ -54,6 +54,8 @@ ALLOWED = {
     for package, below in packages.items()
 }
 """The packages of the project that each package may import besides itself."""
+CLUSTER = ("objects", "watch", "plan", "report", "runners", "config", "reconcile", "operator")
+"""The rooms of `syrinx_operator.cluster`; each imports only those before it."""
 FORBIDDEN = {"syrinx_operator": {"torch"}, "syrinx_stages": {"kopf", "kubernetes", "syrinx_operator"}}
 """Top-level packages that a source tree never imports, not even late."""
 
@@ -125,6 +127,16 @@ def test_a_package_imports_only_what_is_below_it(package):
         for name in internal(module)
         if room(name) not in {package, *ALLOWED[package]} and room(name) != name.split(".")[0]
     }
+    assert not wrong
+
+
+def test_the_rooms_of_the_cluster_import_only_those_before_them():
+    prefix = "syrinx_operator.cluster."
+    wrong = set()
+    for module in (each for each in modules() if each.startswith(prefix)):
+        place = CLUSTER.index(module.removeprefix(prefix).split(".")[0])
+        found = {name.removeprefix(prefix).split(".")[0] for name in internal(module) if name.startswith(prefix)}
+        wrong |= {(module, each) for each in found if CLUSTER.index(each) > place}
     assert not wrong
 
 

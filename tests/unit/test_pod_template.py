@@ -3,8 +3,8 @@
 import pytest
 
 from support.cluster_plan import after, pipeline, planned, pod_template
+from syrinx_operator.cluster.objects.state import Component, InvalidSpec, parse_pipeline
 from syrinx_operator.cluster.plan.pod_template import with_patch
-from syrinx_operator.cluster.state import Component, InvalidSpec, parse_pipeline
 
 TALKER = {"name": "talker"}
 

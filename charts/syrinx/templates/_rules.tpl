@@ -1,4 +1,4 @@
-{{- /* Permissions in each namespace with pipelines. A test compares them with syrinx_operator.cluster.kinds. */ -}}
+{{- /* Permissions in each namespace with pipelines. A test compares them with syrinx_operator.cluster.objects.kinds. */ -}}
 {{- define "syrinx.rules" -}}
 - apiGroups: [syrinx.dev]
   resources: [ttspipelines]

@@ -3,7 +3,6 @@
 import secrets
 import socket
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -11,22 +10,14 @@ import msgspec
 from msgspec import Meta, Struct
 
 from syrinx_operator import __version__
-from syrinx_operator.cluster import prometheus
-from syrinx_operator.cluster.state import OperatorConfig
+from syrinx_operator.cluster.objects.state import OperatorConfig
+from syrinx_operator.cluster.watch import prometheus
+from syrinx_operator.cluster.watch.stage_api import StageAccess
 from syrinx_stages.contract.settings import resolved_config_line
 
 
 class ConfigError(Exception):
     """An environment variable is missing or invalid; the message names it."""
-
-
-class StageAccess(StrEnum):
-    """How the operator connects to the stages' admin and settings ports."""
-
-    DIRECT = "direct"
-    """To the pods' addresses."""
-    PROXY = "proxy"
-    """Through the API server's pod proxy, from outside the cluster."""
 
 
 class Options(Struct, frozen=True, kw_only=True):

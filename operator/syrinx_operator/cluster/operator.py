@@ -12,20 +12,20 @@ import click
 import kopf
 from prometheus_client import generate_latest
 
-from syrinx_operator.cluster import names
-from syrinx_operator.cluster.api import Api, Configure, load_configuration
-from syrinx_operator.cluster.backoff import backoff
-from syrinx_operator.cluster.cache import Cache
-from syrinx_operator.cluster.canary_runner import command_of
-from syrinx_operator.cluster.clock import Now, utc_now
 from syrinx_operator.cluster.config import ConfigError, Options, config_line
-from syrinx_operator.cluster.kinds import CHILDREN, PIPELINE, Kind
-from syrinx_operator.cluster.lease import Leases
-from syrinx_operator.cluster.reconcile import Reconciler
-from syrinx_operator.cluster.stage_api import StageApi
-from syrinx_operator.cluster.state import Manifest
-from syrinx_operator.cluster.telemetry import Health, HealthServer, Telemetry
-from syrinx_operator.cluster.workqueue import NamespacedName, WorkQueue
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.clock import Now, utc_now
+from syrinx_operator.cluster.objects.kinds import CHILDREN, PIPELINE, Kind
+from syrinx_operator.cluster.objects.state import Manifest
+from syrinx_operator.cluster.reconcile.reconciler import Reconciler
+from syrinx_operator.cluster.runners.canary_runner import command_of
+from syrinx_operator.cluster.watch.api import Api, Configure, load_configuration
+from syrinx_operator.cluster.watch.backoff import backoff
+from syrinx_operator.cluster.watch.cache import Cache
+from syrinx_operator.cluster.watch.lease import Leases
+from syrinx_operator.cluster.watch.stage_api import StageApi
+from syrinx_operator.cluster.watch.telemetry import Health, HealthServer, Telemetry
+from syrinx_operator.cluster.watch.workqueue import NamespacedName, WorkQueue
 from syrinx_operator.tuner.runner import Tuner
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from support.kube.pods import ContainerState, running, status_of
 from support.kube.store import Object
 from support.kube.volumes import value_of
 from support.virtual import stamp
-from syrinx_operator.cluster.names import CANARY_PREFIX, COMPONENT_LABEL
+from syrinx_operator.cluster.objects.names import CANARY_PREFIX, COMPONENT_LABEL
 from syrinx_stages.contract.settings import (
     SETTINGS_PORT,
     TOKEN_HEADER,

@@ -5,7 +5,19 @@ from functools import partial
 
 from msgspec import Struct, structs
 
-from syrinx_operator.cluster import names, state
+from syrinx_operator.cluster.objects import names, state
+from syrinx_operator.cluster.objects.state import (
+    STAGES,
+    Component,
+    Manifest,
+    ObjectKey,
+    Observed,
+    OperatorConfig,
+    Owner,
+    Replica,
+    Settings,
+    redis_component,
+)
 from syrinx_operator.cluster.plan import (
     autoscaling,
     canary,
@@ -23,21 +35,10 @@ from syrinx_operator.cluster.plan import (
 from syrinx_operator.cluster.plan.canary import CanaryPlan
 from syrinx_operator.cluster.plan.download import Download, required_download
 from syrinx_operator.cluster.plan.objects import record, with_applied_hash
-from syrinx_operator.cluster.plan.records import Release, RenderContext, Settings
+from syrinx_operator.cluster.plan.records import Release, RenderContext
 from syrinx_operator.cluster.plan.rollout import Rollout, stage_rollout
 from syrinx_operator.cluster.plan.tuning_record import tuning_record
 from syrinx_operator.cluster.plan.workloads import ReplicaCount
-from syrinx_operator.cluster.state import (
-    STAGES,
-    Component,
-    Manifest,
-    ObjectKey,
-    Observed,
-    OperatorConfig,
-    Owner,
-    Replica,
-    redis_component,
-)
 from syrinx_operator.resource.canary_status import CanaryStatus
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import Stage

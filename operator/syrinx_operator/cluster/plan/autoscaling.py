@@ -4,11 +4,19 @@ from typing import Final
 
 from msgspec import Struct
 
-from syrinx_operator.cluster import names
-from syrinx_operator.cluster.kinds import AUTOSCALER, SCALED_OBJECT
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.kinds import AUTOSCALER, SCALED_OBJECT
+from syrinx_operator.cluster.objects.series import selector
+from syrinx_operator.cluster.objects.state import (
+    Component,
+    Manifest,
+    ObjectKey,
+    Observed,
+    Owner,
+    is_owned,
+    workload_stages,
+)
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
-from syrinx_operator.cluster.prometheus import selector
-from syrinx_operator.cluster.state import Component, Manifest, ObjectKey, Observed, Owner, is_owned, workload_stages
 from syrinx_operator.resource.autoscaling import AutoscalingSpec, ReplicaBounds, StageAutoscalingSpec
 from syrinx_operator.resource.sizes import codec_settings, talker_settings
 from syrinx_operator.resource.spec import PipelineSpec

@@ -10,11 +10,11 @@ from copy import deepcopy
 
 from msgspec import Struct, structs
 
-from syrinx_operator.cluster import names
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.state import STAGES, Component, Manifest, ObjectKey, Observed, Owner
 from syrinx_operator.cluster.plan import pods
 from syrinx_operator.cluster.plan.objects import manifest, non_defaults, short_hash
 from syrinx_operator.cluster.plan.records import Candidate, FrozenTemplate, Release, RenderContext, with_template_label
-from syrinx_operator.cluster.state import STAGES, Component, Manifest, ObjectKey, Observed, Owner
 from syrinx_operator.resource.canary_status import CanaryStatus
 from syrinx_operator.resource.rollout import CanarySpec
 from syrinx_operator.resource.spec import PipelineSpec, TTSPipeline

@@ -4,12 +4,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from syrinx_operator.cluster import names
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.state import STAGES, Component, Manifest, Observed, Owner, key_of, workload_stages
 from syrinx_operator.cluster.plan import models, pods
 from syrinx_operator.cluster.plan.network import closed_policy
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty, short_hash
 from syrinx_operator.cluster.plan.records import Release, RenderContext
-from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, Owner, key_of, workload_stages
 from syrinx_operator.resource.spec import TTSPipeline
 
 PURPOSE = "models"

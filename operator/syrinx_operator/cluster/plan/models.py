@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from syrinx_operator.cluster import names
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.state import Component, Manifest
 from syrinx_operator.cluster.plan.objects import omit_empty, secret_ref
-from syrinx_operator.cluster.state import Component, Manifest
 from syrinx_operator.resource.model import S3, HuggingFace, ModelSpec, ModelVolume
 from syrinx_operator.resource.pods import SecretKey
 from syrinx_operator.resource.spec import PipelineSpec

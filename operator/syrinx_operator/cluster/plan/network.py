@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from syrinx_operator.cluster import names
-from syrinx_operator.cluster.kinds import POD_MONITOR
-from syrinx_operator.cluster.plan.objects import manifest, omit_empty
-from syrinx_operator.cluster.state import (
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.kinds import POD_MONITOR
+from syrinx_operator.cluster.objects.state import (
     STAGES,
     Component,
     Manifest,
@@ -15,6 +14,7 @@ from syrinx_operator.cluster.state import (
     redis_component,
     workload_stages,
 )
+from syrinx_operator.cluster.plan.objects import manifest, omit_empty
 from syrinx_operator.resource.pods import ADMIN_PORT, Peer
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_stages.contract.settings import SETTINGS_PORT

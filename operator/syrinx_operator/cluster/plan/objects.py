@@ -11,8 +11,8 @@ import msgspec
 from kubernetes.utils import parse_quantity
 from msgspec import Struct
 
-from syrinx_operator.cluster import names
-from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner, is_owned
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.state import Manifest, ObjectKey, Observed, Owner, is_owned
 from syrinx_operator.resource.pods import SecretKey
 
 T = TypeVar("T")

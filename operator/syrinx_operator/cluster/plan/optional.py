@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from syrinx_operator.cluster.kinds import HTTP_ROUTE, OPTIONAL, POD_MONITOR, SCALED_OBJECT, Kind
-from syrinx_operator.cluster.state import STAGES, Manifest, Problem
+from syrinx_operator.cluster.objects.kinds import HTTP_ROUTE, OPTIONAL, POD_MONITOR, SCALED_OBJECT, Kind
+from syrinx_operator.cluster.objects.state import STAGES, Manifest, Problem
 from syrinx_operator.resource.spec import PipelineSpec
 
 _OPTIONAL = frozenset(kind.kind for kind in OPTIONAL)

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from syrinx_operator.cluster.state import Manifest
+from syrinx_operator.cluster.objects.state import Manifest
 
 _MERGE_KEYS: Final = {
     **dict.fromkeys(("containers", "initContainers", "volumes", "env", "imagePullSecrets", "resourceClaims"), "name"),

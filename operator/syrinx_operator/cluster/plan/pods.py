@@ -6,12 +6,8 @@ from typing import Any
 
 import msgspec
 
-from syrinx_operator.cluster import names
-from syrinx_operator.cluster.plan import models, records
-from syrinx_operator.cluster.plan.objects import manifest, non_defaults, omit_empty, secret_ref
-from syrinx_operator.cluster.plan.pod_template import with_patch
-from syrinx_operator.cluster.plan.records import RenderContext
-from syrinx_operator.cluster.state import (
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.state import (
     REDIS,
     Component,
     Manifest,
@@ -20,6 +16,10 @@ from syrinx_operator.cluster.state import (
     stages_in_pod,
     workload_stages,
 )
+from syrinx_operator.cluster.plan import models, records
+from syrinx_operator.cluster.plan.objects import manifest, non_defaults, omit_empty, secret_ref
+from syrinx_operator.cluster.plan.pod_template import with_patch
+from syrinx_operator.cluster.plan.records import RenderContext
 from syrinx_operator.resource.gateway import GatewaySpec
 from syrinx_operator.resource.pods import (
     ADMIN_PORT,

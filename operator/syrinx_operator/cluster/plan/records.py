@@ -12,9 +12,19 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from syrinx_operator.cluster import names, state
+from syrinx_operator.cluster.objects import names, state
+from syrinx_operator.cluster.objects.state import (
+    REDIS,
+    STAGES,
+    Component,
+    Manifest,
+    Observed,
+    OperatorConfig,
+    Owner,
+    Settings,
+    is_owned,
+)
 from syrinx_operator.cluster.plan.objects import non_defaults, read_record, short_hash
-from syrinx_operator.cluster.state import REDIS, STAGES, Component, Manifest, Observed, OperatorConfig, Owner, is_owned
 from syrinx_operator.resource import stage_config as process
 from syrinx_operator.resource.gateway import GatewaySpec
 from syrinx_operator.resource.model import ModelSpec
@@ -209,13 +219,6 @@ def _live_image(owner: Owner, observed: Observed, components: tuple[Component, .
     workloads = (observed.objects.get(names.workload_key(owner.name, component)) for component in components)
     owned = (each["spec"]["template"]["spec"] for each in workloads if each is not None and is_owned(each, owner))
     return next((pod["containers"][0]["image"] for pod in owned), None)
-
-
-class Settings(Struct, frozen=True):
-    """The body of `PUT /settings/STAGE`: a stage's live settings and their generation."""
-
-    generation: int
-    settings: dict[str, Any]
 
 
 def stage_spec(spec: PipelineSpec, stage: Component) -> AnyStage:

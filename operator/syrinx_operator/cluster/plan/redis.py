@@ -5,12 +5,12 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from syrinx_operator.cluster import names
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.state import Component, Manifest, Owner
 from syrinx_operator.cluster.plan import pods
 from syrinx_operator.cluster.plan.objects import manifest, non_defaults, omit_empty, quantity, secret_ref
 from syrinx_operator.cluster.plan.pod_template import with_patch
 from syrinx_operator.cluster.plan.records import RenderContext
-from syrinx_operator.cluster.state import Component, Manifest, Owner
 from syrinx_operator.resource.connector import ConnectorSpec
 from syrinx_operator.resource.spec import TTSPipeline
 

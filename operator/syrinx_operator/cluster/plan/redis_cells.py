@@ -6,10 +6,10 @@ cell differs: so its hash, which the pods have as a label, is the same.
 
 from copy import deepcopy
 
-from syrinx_operator.cluster import names
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.state import Component, Manifest, Observed, Owner, redis_component
 from syrinx_operator.cluster.plan import pods, replicated_redis, workloads
 from syrinx_operator.cluster.plan.workloads import ReplicaCount
-from syrinx_operator.cluster.state import Component, Manifest, Observed, Owner, redis_component
 from syrinx_operator.resource.spec import PipelineSpec
 
 

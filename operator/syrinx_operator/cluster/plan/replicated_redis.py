@@ -6,12 +6,12 @@ Sentinels choose the primary. The scripts decide how a server starts, and make a
 from importlib import resources
 from typing import Any
 
-from syrinx_operator.cluster import names
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.state import Component, Manifest, Observed, Owner, Replica
 from syrinx_operator.cluster.plan import pods, redis
 from syrinx_operator.cluster.plan.objects import omit_empty, secret_ref
 from syrinx_operator.cluster.plan.pod_template import with_patch
 from syrinx_operator.cluster.plan.records import RenderContext
-from syrinx_operator.cluster.state import Component, Manifest, Observed, Owner, Replica
 from syrinx_operator.resource.connector import ConnectorSpec
 from syrinx_operator.resource.pods import Resources, SecretKey, Storage
 from syrinx_operator.resource.spec import TTSPipeline

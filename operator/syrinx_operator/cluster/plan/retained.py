@@ -1,8 +1,8 @@
 """Objects that are no longer planned and stay until a roll-out has replaced the pods that use them. Pure."""
 
-from syrinx_operator.cluster import names
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.state import REDIS, ObjectKey, Observed, redis_component, workload_stages
 from syrinx_operator.cluster.plan.records import Release
-from syrinx_operator.cluster.state import REDIS, ObjectKey, Observed, redis_component, workload_stages
 from syrinx_operator.resource.spec import PipelineSpec
 
 

@@ -10,8 +10,8 @@ from itertools import count, islice
 
 from msgspec import Struct, structs
 
+from syrinx_operator.cluster.objects.state import Component, Observed, Replica
 from syrinx_operator.cluster.plan.records import Release
-from syrinx_operator.cluster.state import Component, Observed, Replica
 
 Pods = Mapping[int, Replica]
 """Pods by ordinal."""

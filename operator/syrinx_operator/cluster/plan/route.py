@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from syrinx_operator.cluster import names
-from syrinx_operator.cluster.kinds import HTTP_ROUTE, INGRESS
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.kinds import HTTP_ROUTE, INGRESS
+from syrinx_operator.cluster.objects.state import Component, Manifest, ObjectKey, Observed, Owner, Problem
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
-from syrinx_operator.cluster.state import Component, Manifest, ObjectKey, Observed, Owner, Problem
 from syrinx_operator.resource.gateway import GatewaySpec, HttpRouteSpec, IngressSpec
 
 _NGINX: Final = "nginx.ingress.kubernetes.io"

@@ -5,9 +5,9 @@ import binascii
 
 from msgspec import Struct
 
-from syrinx_operator.cluster import names
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.state import Manifest, Owner
 from syrinx_operator.cluster.plan.objects import manifest
-from syrinx_operator.cluster.state import Manifest, Owner
 
 
 class SettingsToken(Struct, frozen=True):

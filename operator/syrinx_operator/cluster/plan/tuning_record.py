@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from syrinx_operator.cluster import names
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.state import Manifest, ObjectKey, Observed, Owner, is_owned
 from syrinx_operator.cluster.plan.objects import record
-from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner, is_owned
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.resource.versions import read_known
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from syrinx_operator.cluster import names
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.state import Component, Manifest, Observed, Owner
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
 from syrinx_operator.cluster.plan.records import AnyStage, FrozenTemplate
-from syrinx_operator.cluster.state import Component, Manifest, Observed, Owner
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_operator.resource.stage_config import progress_deadline
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 from msgspec import Struct, structs
 
-from syrinx_operator.cluster.clock import monotonic
+from syrinx_operator.cluster.objects.clock import monotonic
 from syrinx_operator.commands.bench.stats import Outcome, PlaybackRecorder
 from syrinx_operator.commands.client import SpeechClient, SpeechError
 from syrinx_operator.local import die_with_parent

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from syrinx_operator.cluster.clock import monotonic
+from syrinx_operator.cluster.objects.clock import monotonic
 from syrinx_operator.commands.bench.load import Limit, LoadGenerator, Script, corpus
 from syrinx_operator.commands.bench.report import ReportError, load, markdown
 from syrinx_operator.commands.bench.stats import PREROLL_SECONDS, Outcome, PlaybackRecorder

@@ -5,11 +5,11 @@ import os
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from syrinx_operator.cluster import names
-from syrinx_operator.cluster.kinds import BY_KIND, PIPELINE, POD
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.kinds import BY_KIND, PIPELINE, POD
 
 if TYPE_CHECKING:
-    from syrinx_operator.cluster.api import Api
+    from syrinx_operator.cluster.watch.api import Api
 
 Manifest = dict[str, Any]
 
@@ -27,7 +27,7 @@ class Cluster:
 
     async def pipeline(self, name: str | None) -> Manifest:
         """Returns a pipeline, by default the only one. Raises ClusterError."""
-        from syrinx_operator.cluster.api import ApiError
+        from syrinx_operator.cluster.watch.api import ApiError
 
         where = f"in namespace {self.namespace}"
         try:
@@ -52,8 +52,8 @@ class Cluster:
 
     async def tuning_record(self, pipeline: str) -> str | None:
         """Returns the text in the ConfigMap of a pipeline's tuner state; None without one."""
-        from syrinx_operator.cluster.api import if_found
         from syrinx_operator.cluster.plan.tuning_record import tuning_text
+        from syrinx_operator.cluster.watch.api import if_found
 
         request = self._api.get(BY_KIND["ConfigMap"], self.namespace, names.tuning_record(pipeline))
         found = await if_found(request)
@@ -79,8 +79,8 @@ async def connect(namespace: str | None) -> AsyncIterator[Cluster]:
     try:
         from kubernetes.aio.config import ConfigException
 
-        from syrinx_operator.cluster.api import Api, ApiError
-        from syrinx_operator.cluster.telemetry import Telemetry
+        from syrinx_operator.cluster.watch.api import Api, ApiError
+        from syrinx_operator.cluster.watch.telemetry import Telemetry
     except ImportError:
         raise ClusterError(
             "reading a cluster needs the operator extra: pip install -e '.[operator]' in the Syrinx checkout"

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from syrinx_operator.cluster.names import COMPONENT_LABEL, cell_in
+from syrinx_operator.cluster.objects.names import COMPONENT_LABEL, cell_in
 
 Manifest = Mapping[str, Any]
 

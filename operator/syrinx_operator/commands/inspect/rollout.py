@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from syrinx_operator.cluster.canary import COMMANDS
+from syrinx_operator.cluster.runners.canary import COMMANDS
 from syrinx_operator.commands.inspect.cluster import ClusterError
 from syrinx_operator.resource.canary_status import CanaryStatus, Counts
 from syrinx_operator.resource.status import read

@@ -213,7 +213,7 @@ def _ready(stage: StageStatus | None) -> int:
 
 def _valid_spec(live: Manifest) -> PipelineSpec:
     """Returns the spec of a live resource. Raises TuneError."""
-    from syrinx_operator.cluster.state import InvalidSpec, parse_pipeline
+    from syrinx_operator.cluster.objects.state import InvalidSpec, parse_pipeline
 
     try:
         return parse_pipeline(live).spec

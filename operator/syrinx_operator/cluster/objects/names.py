@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from syrinx_operator.cluster.state import REDIS, Component, ObjectKey, Owner
+from syrinx_operator.cluster.objects.state import REDIS, Component, ObjectKey, Owner
 from syrinx_operator.resource.spec import API_VERSION, KIND
 
 FIELD_MANAGER: Final = "syrinx-operator"

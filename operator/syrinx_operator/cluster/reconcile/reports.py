@@ -3,17 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from syrinx_operator.cluster.api import Api
-from syrinx_operator.cluster.cache import Cache
-from syrinx_operator.cluster.clock import Now
-from syrinx_operator.cluster.events import EventRecorder, status_events
-from syrinx_operator.cluster.kinds import PIPELINE
-from syrinx_operator.cluster.lease import Leases
-from syrinx_operator.cluster.objects import Objects
+from syrinx_operator.cluster.objects.clock import Now
+from syrinx_operator.cluster.objects.kinds import PIPELINE
+from syrinx_operator.cluster.objects.state import Manifest, ObjectKey, Owner
 from syrinx_operator.cluster.plan.objects import with_applied_hash
 from syrinx_operator.cluster.plan.tuning_record import tuning_record
-from syrinx_operator.cluster.state import Manifest, ObjectKey, Owner
-from syrinx_operator.cluster.telemetry import ConditionTelemetry
+from syrinx_operator.cluster.reconcile.apply import Objects
+from syrinx_operator.cluster.reconcile.recorder import EventRecorder
+from syrinx_operator.cluster.report.events import status_events
+from syrinx_operator.cluster.watch.api import Api
+from syrinx_operator.cluster.watch.cache import Cache
+from syrinx_operator.cluster.watch.lease import Leases
+from syrinx_operator.cluster.watch.telemetry import ConditionTelemetry
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.builder import Event
 

@@ -11,8 +11,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from syrinx_operator.cluster.backoff import backoff
-from syrinx_operator.cluster.telemetry import Telemetry
+from syrinx_operator.cluster.watch.backoff import backoff
+from syrinx_operator.cluster.watch.telemetry import Telemetry
 from syrinx_stages.contract import logs
 
 log = logging.getLogger(__name__)

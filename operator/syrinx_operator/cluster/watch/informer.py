@@ -10,12 +10,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from syrinx_operator.cluster.api import Api, ApiError, WatchEvent
-from syrinx_operator.cluster.backoff import backoff
-from syrinx_operator.cluster.clock import monotonic
-from syrinx_operator.cluster.kinds import OPTIONAL, Kind
-from syrinx_operator.cluster.names import PIPELINE_LABEL
-from syrinx_operator.cluster.state import Manifest
+from syrinx_operator.cluster.objects.clock import monotonic
+from syrinx_operator.cluster.objects.kinds import OPTIONAL, Kind
+from syrinx_operator.cluster.objects.names import PIPELINE_LABEL
+from syrinx_operator.cluster.objects.state import Manifest
+from syrinx_operator.cluster.watch.api import Api, ApiError, WatchEvent
+from syrinx_operator.cluster.watch.backoff import backoff
 
 log = logging.getLogger(__name__)
 

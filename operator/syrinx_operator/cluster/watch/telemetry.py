@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from syrinx_operator.cluster.clock import Now, utc_now
+from syrinx_operator.cluster.objects.clock import Now, utc_now
 from syrinx_operator.tuner.telemetry import PIPELINE, TunerTelemetry
 
 log = logging.getLogger(__name__)

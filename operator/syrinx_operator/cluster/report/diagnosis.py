@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from syrinx_operator.cluster.names import (
+from syrinx_operator.cluster.objects.names import (
     CANARY_PREFIX,
     CODEC_CONFIG_ANNOTATION,
     COMPONENT_LABEL,
@@ -18,7 +18,7 @@ from syrinx_operator.cluster.names import (
     canary,
     cell_in,
 )
-from syrinx_operator.cluster.state import STAGES, Component, Manifest, Problem, Replica
+from syrinx_operator.cluster.objects.state import STAGES, Component, Manifest, Problem, Replica
 from syrinx_operator.resource.sizes import codec_process
 from syrinx_operator.resource.spec import PipelineSpec
 

@@ -8,15 +8,16 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Struct, structs
 
-from syrinx_operator.cluster import diagnosis, names
-from syrinx_operator.cluster.canary import COMMANDS, CanaryInputs, Comparison, compare, decide
-from syrinx_operator.cluster.clock import Now
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.clock import Now
+from syrinx_operator.cluster.objects.state import STAGES, Component, Manifest, Observed, Owner, Replica
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.canary import CanaryPlan, canary_route
 from syrinx_operator.cluster.plan.records import recorded_release
-from syrinx_operator.cluster.progress import incomplete
-from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, Owner, Replica
-from syrinx_operator.cluster.tuning import scrape_snapshot
+from syrinx_operator.cluster.report import diagnosis
+from syrinx_operator.cluster.report.progress import incomplete
+from syrinx_operator.cluster.runners.canary import COMMANDS, CanaryInputs, Comparison, compare, decide
+from syrinx_operator.cluster.runners.tuning import scrape_snapshot
 from syrinx_operator.resource.canary_status import CanaryStatus
 from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.spec import TTSPipeline

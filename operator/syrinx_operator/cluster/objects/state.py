@@ -63,6 +63,13 @@ class ObjectKey(Struct, frozen=True, order=True):
     name: str
 
 
+class Settings(Struct, frozen=True):
+    """The body of `PUT /settings/STAGE`: a stage's live settings and their generation."""
+
+    generation: int
+    settings: dict[str, Any]
+
+
 class Replica(Struct, frozen=True, kw_only=True):
     """One component in one pod."""
 

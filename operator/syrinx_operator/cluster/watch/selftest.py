@@ -1,4 +1,4 @@
-"""`python -m syrinx_operator.cluster.selftest NAMESPACE` checks that the cluster validates TTSPipelines.
+"""`python -m syrinx_operator.cluster.watch.selftest NAMESPACE` checks that the cluster validates TTSPipelines.
 
 `helm test` runs it. All requests are dry runs and create nothing.
 """
@@ -7,9 +7,9 @@ import asyncio
 import sys
 from typing import Any, Final
 
-from syrinx_operator.cluster.api import Api, ApiError
-from syrinx_operator.cluster.kinds import PIPELINE
-from syrinx_operator.cluster.telemetry import Telemetry
+from syrinx_operator.cluster.objects.kinds import PIPELINE
+from syrinx_operator.cluster.watch.api import Api, ApiError
+from syrinx_operator.cluster.watch.telemetry import Telemetry
 
 INVALID_SPECS: Final[dict[str, dict[str, Any]]] = {
     # Violates the schema, a CEL rule, and strict field validation.

@@ -8,9 +8,12 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from syrinx_operator.cluster import names, state
-from syrinx_operator.cluster.canary import WAY_OUT
-from syrinx_operator.cluster.obstacles import (
+from syrinx_operator.cluster.objects import names, state
+from syrinx_operator.cluster.objects.state import STAGES, Component, Owner, Problem
+from syrinx_operator.cluster.plan.optional import unserved
+from syrinx_operator.cluster.plan.records import recorded_settings
+from syrinx_operator.cluster.plan.route import route_problems
+from syrinx_operator.cluster.report.obstacles import (
     StatusInputs,
     blocking,
     diagnoses,
@@ -20,12 +23,8 @@ from syrinx_operator.cluster.obstacles import (
     stalled,
     unknown_fields,
 )
-from syrinx_operator.cluster.plan.optional import unserved
-from syrinx_operator.cluster.plan.records import recorded_settings
-from syrinx_operator.cluster.plan.route import route_problems
-from syrinx_operator.cluster.progress import incomplete
-from syrinx_operator.cluster.scaling import autoscaling_ready
-from syrinx_operator.cluster.state import STAGES, Component, Owner, Problem
+from syrinx_operator.cluster.report.progress import incomplete
+from syrinx_operator.cluster.report.scaling import autoscaling_ready
 from syrinx_operator.resource import status as report
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.status import (
@@ -371,8 +370,11 @@ def canary_problems(inputs: StatusInputs) -> list[Problem]:
     canary = inputs.canary
     if canary is None or canary.phase != "RolledBack":
         return []
-    advice = f"the running version was kept; {WAY_OUT}"
-    return [Problem(f"Canary{canary.reason}", f"canary of {canary.image} rolled back: {canary.message}; {advice}")]
+    message = (
+        f"canary of {canary.image} rolled back: {canary.message}; the running version was kept; "
+        "correct the resource, or set the annotation syrinx.dev/rollout to retry or promote"
+    )
+    return [Problem(f"Canary{canary.reason}", message)]
 
 
 def _joined(problems: Sequence[Problem]) -> ConditionValue:

@@ -2,9 +2,9 @@
 
 from msgspec.structs import replace
 
-from syrinx_operator.cluster import names
-from syrinx_operator.cluster.obstacles import StatusInputs
-from syrinx_operator.cluster.state import Component, Observed, Owner
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.state import Component, Observed, Owner
+from syrinx_operator.cluster.report.obstacles import StatusInputs
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.status import ConditionStatus
 from syrinx_operator.tuner.policy import Policy, policy_of

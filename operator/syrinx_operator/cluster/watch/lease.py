@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from syrinx_operator.cluster import names
-from syrinx_operator.cluster.api import Api, ApiError, if_found
-from syrinx_operator.cluster.clock import Now, monotonic, utc_now
-from syrinx_operator.cluster.kinds import LEASE
-from syrinx_operator.cluster.state import Manifest, Owner
-from syrinx_operator.cluster.workqueue import NamespacedName
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.clock import Now, monotonic, utc_now
+from syrinx_operator.cluster.objects.kinds import LEASE
+from syrinx_operator.cluster.objects.state import Manifest, Owner
+from syrinx_operator.cluster.watch.api import Api, ApiError, if_found
+from syrinx_operator.cluster.watch.workqueue import NamespacedName
 
 log = logging.getLogger(__name__)
 

@@ -2,10 +2,10 @@
 
 from datetime import datetime, timedelta
 
-from syrinx_operator.cluster.diagnosis import parse_time
+from syrinx_operator.cluster.objects.state import REDIS, Component, Observed, Problem
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.rollout import ordinal
-from syrinx_operator.cluster.state import REDIS, Component, Observed, Problem
+from syrinx_operator.cluster.report.diagnosis import parse_time
 
 STALLED = "ProgressDeadlineExceeded"
 

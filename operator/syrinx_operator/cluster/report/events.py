@@ -1,76 +1,15 @@
-"""Kubernetes Events of a pipeline: which ones a status change causes, and writing them."""
+"""Which Events a change of a pipeline's status causes."""
 
-import hashlib
-import json
-import logging
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from syrinx_operator.cluster.api import Api, ApiError
-from syrinx_operator.cluster.clock import Now, utc_now
-from syrinx_operator.cluster.kinds import EVENT
-from syrinx_operator.cluster.names import FIELD_MANAGER
-from syrinx_operator.cluster.progress import STALLED
-from syrinx_operator.cluster.state import STAGES, Manifest, Owner
-from syrinx_operator.resource.spec import API_VERSION, KIND
+from syrinx_operator.cluster.objects.state import STAGES
+from syrinx_operator.cluster.report.progress import STALLED
 from syrinx_operator.resource.status import Condition, PipelineStatus, StageStatus, read
 from syrinx_operator.tuner.builder import Event
 
-log = logging.getLogger(__name__)
-
-MAX_MESSAGE = 1000
-"""Maximum length of an Event's message; Kubernetes accepts 1,024 characters."""
-
 _EXPECTED = frozenset({"Starting", "RollingOut", "ScaledToZero", "NotVerified", "Invalid"})
 """Reasons of an unready component that cause no Event, unless the component was ready before."""
-
-
-class EventRecorder:
-    """Writes Events. An Event that cannot be written is logged and dropped."""
-
-    def __init__(self, api: Api, identity: str, now: Now = utc_now) -> None:
-        self._api = api
-        self._identity = identity
-        self._now = now
-
-    async def record(self, owner: Owner, previous: Mapping[str, Any], events: Iterable[Event]) -> None:
-        """Writes the Events that follow from a change of the status `previous`."""
-        for event in events:
-            manifest = _manifest(owner, self._identity, previous, event, self._now())
-            try:
-                await self._api.create(EVENT, owner.namespace, manifest)
-            except ApiError as error:
-                if error.status != 409:
-                    values = owner.namespace, owner.name, event.reason, error
-                    log.info("%s/%s: Event %s was not written: %s", *values, extra=owner.log_fields)
-                if error.unavailable:
-                    return
-
-
-def _manifest(owner: Owner, identity: str, previous: Mapping[str, Any], event: Event, now: datetime) -> Manifest:
-    time = now.isoformat(timespec="seconds").replace("+00:00", "Z")
-    message = event.message[:MAX_MESSAGE]
-    # An operator that was killed before it wrote the new status creates the same Event again and gets a conflict.
-    known = [previous.get(part) for part in ("conditions", "tuning", "canary")]
-    change = [owner.uid, *known, event.kind, event.reason, message]
-    digest = hashlib.sha256(json.dumps(change, sort_keys=True).encode()).hexdigest()[:16]
-    pipeline = {"apiVersion": API_VERSION, "kind": KIND, "name": owner.name, "uid": owner.uid}
-    return {
-        "apiVersion": EVENT.api_version,
-        "kind": EVENT.kind,
-        "metadata": {"name": f"{owner.name}.{digest}", "namespace": owner.namespace},
-        "involvedObject": {**pipeline, "namespace": owner.namespace},
-        "type": event.kind,
-        "reason": event.reason,
-        "message": message,
-        "source": {"component": FIELD_MANAGER},
-        "reportingComponent": FIELD_MANAGER,
-        "reportingInstance": identity[:128],
-        "firstTimestamp": time,
-        "lastTimestamp": time,
-        "count": 1,
-    }
 
 
 def status_events(previous: Mapping[str, Any] | None, new: Mapping[str, Any]) -> list[Event]:

@@ -40,7 +40,6 @@ IDLE_SECONDS: Final = 60.0
 """Length of a period without enough requests after which the status says so."""
 MIN_ERRORS: Final = 3
 """Failed requests that roll a canary back before the test has a verdict, if they are at least half of its requests."""
-WAY_OUT: Final = "correct the resource, or set the annotation syrinx.dev/rollout to retry or promote"
 
 
 class Comparison(Struct, frozen=True, kw_only=True):

@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from syrinx_operator.cluster import diagnosis, names
-from syrinx_operator.cluster.diagnosis import parse_time
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.state import REDIS, Component, Metrics, Observed, Owner, Problem
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.download import RETRY_SECONDS
-from syrinx_operator.cluster.progress import STALLED, incomplete, is_stalled
-from syrinx_operator.cluster.state import REDIS, Component, Metrics, Observed, Owner, Problem
+from syrinx_operator.cluster.report import diagnosis
+from syrinx_operator.cluster.report.diagnosis import parse_time
+from syrinx_operator.cluster.report.progress import STALLED, incomplete, is_stalled
 from syrinx_operator.resource.canary_status import CanaryStatus
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import progress_deadline

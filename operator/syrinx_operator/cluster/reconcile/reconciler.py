@@ -8,24 +8,11 @@ from typing import Any, Final
 
 from msgspec import Struct, structs
 
-from syrinx_operator.cluster import names, state
-from syrinx_operator.cluster.api import Api, ApiError
-from syrinx_operator.cluster.cache import Cache
-from syrinx_operator.cluster.canary_runner import CanaryRunner, command_of, route_overrides
-from syrinx_operator.cluster.clock import Now, utc_now
 from syrinx_operator.cluster.config import Options
-from syrinx_operator.cluster.kinds import PIPELINE
-from syrinx_operator.cluster.lease import LeaseLost, Leases, LeaseTaken
-from syrinx_operator.cluster.objects import Applied, Objects
-from syrinx_operator.cluster.obstacles import StatusInputs
-from syrinx_operator.cluster.plan import Plan, plan
-from syrinx_operator.cluster.plan.objects import differs
-from syrinx_operator.cluster.plan.settings_token import SettingsToken
-from syrinx_operator.cluster.plan.tuning_record import tuning_record
-from syrinx_operator.cluster.reports import Reports
-from syrinx_operator.cluster.secrets import UNREADY_SECONDS, PipelineSecrets
-from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi
-from syrinx_operator.cluster.state import (
+from syrinx_operator.cluster.objects import names, state
+from syrinx_operator.cluster.objects.clock import Now, utc_now
+from syrinx_operator.cluster.objects.kinds import PIPELINE
+from syrinx_operator.cluster.objects.state import (
     Blocked,
     Manifest,
     Metrics,
@@ -37,9 +24,17 @@ from syrinx_operator.cluster.state import (
     is_owned,
     key_of,
 )
-from syrinx_operator.cluster.status import failed, status
-from syrinx_operator.cluster.telemetry import Telemetry
-from syrinx_operator.cluster.tuning import (
+from syrinx_operator.cluster.plan import Plan, plan
+from syrinx_operator.cluster.plan.objects import differs
+from syrinx_operator.cluster.plan.settings_token import SettingsToken
+from syrinx_operator.cluster.plan.tuning_record import tuning_record
+from syrinx_operator.cluster.reconcile.apply import Applied, Objects
+from syrinx_operator.cluster.reconcile.reports import Reports
+from syrinx_operator.cluster.reconcile.secrets import UNREADY_SECONDS, PipelineSecrets
+from syrinx_operator.cluster.report.obstacles import StatusInputs
+from syrinx_operator.cluster.report.status import failed, status
+from syrinx_operator.cluster.runners.canary_runner import CanaryRunner, command_of, route_overrides
+from syrinx_operator.cluster.runners.tuning import (
     MetricsReader,
     Tuning,
     TuningRunner,
@@ -50,7 +45,12 @@ from syrinx_operator.cluster.tuning import (
     tuner_state,
     tuning_of,
 )
-from syrinx_operator.cluster.workqueue import NamespacedName, Outcome, Result
+from syrinx_operator.cluster.watch.api import Api, ApiError
+from syrinx_operator.cluster.watch.cache import Cache
+from syrinx_operator.cluster.watch.lease import LeaseLost, Leases, LeaseTaken
+from syrinx_operator.cluster.watch.stage_api import DesiredSettings, StageApi
+from syrinx_operator.cluster.watch.telemetry import Telemetry
+from syrinx_operator.cluster.watch.workqueue import NamespacedName, Outcome, Result
 from syrinx_operator.resource.canary_status import CanaryStatus
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.status import read

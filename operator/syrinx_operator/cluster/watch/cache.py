@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Iterator
 
-from syrinx_operator.cluster.api import Api
-from syrinx_operator.cluster.informer import Change, Informer
-from syrinx_operator.cluster.kinds import PIPELINE, UNLABELED, WATCHED, Kind
-from syrinx_operator.cluster.names import PIPELINE_LABEL
-from syrinx_operator.cluster.state import Manifest
+from syrinx_operator.cluster.objects.kinds import PIPELINE, UNLABELED, WATCHED, Kind
+from syrinx_operator.cluster.objects.names import PIPELINE_LABEL
+from syrinx_operator.cluster.objects.state import Manifest
+from syrinx_operator.cluster.watch.api import Api
+from syrinx_operator.cluster.watch.informer import Change, Informer
 
 
 class Cache:

@@ -3,18 +3,17 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
 from typing import Any, Final, Self
 
 import httpx
 import msgspec
 from msgspec import Struct, structs
 
-from syrinx_operator.cluster.api import Api, ApiError
-from syrinx_operator.cluster.config import StageAccess
-from syrinx_operator.cluster.kinds import POD
-from syrinx_operator.cluster.plan.records import Settings
-from syrinx_operator.cluster.state import STAGES, Replica
-from syrinx_operator.cluster.telemetry import Telemetry
+from syrinx_operator.cluster.objects.kinds import POD
+from syrinx_operator.cluster.objects.state import STAGES, Replica, Settings
+from syrinx_operator.cluster.watch.api import Api, ApiError
+from syrinx_operator.cluster.watch.telemetry import Telemetry
 from syrinx_operator.resource.pods import ADMIN_PORT
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
 from syrinx_stages.contract.settings import SETTINGS_PORT, TOKEN_HEADER, ReportedSettings
@@ -29,6 +28,15 @@ MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 
 class StageError(Exception):
     """A request to a replica failed; the message says why."""
+
+
+class StageAccess(StrEnum):
+    """How the operator connects to the stages' admin and settings ports."""
+
+    DIRECT = "direct"
+    """To the pods' addresses."""
+    PROXY = "proxy"
+    """Through the API server's pod proxy, from outside the cluster."""
 
 
 class DesiredSettings(Struct, frozen=True):

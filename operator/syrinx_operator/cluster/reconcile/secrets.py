@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
-from syrinx_operator.cluster import names
-from syrinx_operator.cluster.api import Api, ApiError, if_found
-from syrinx_operator.cluster.clock import monotonic
-from syrinx_operator.cluster.kinds import SECRET
-from syrinx_operator.cluster.objects import name_conflict
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.clock import monotonic
+from syrinx_operator.cluster.objects.kinds import SECRET
+from syrinx_operator.cluster.objects.state import REDIS, Blocked, Component, Manifest, Owner, Problem, is_owned
 from syrinx_operator.cluster.plan import redis, replicated_redis
 from syrinx_operator.cluster.plan.settings_token import SettingsToken, token_in, token_secret
-from syrinx_operator.cluster.state import REDIS, Blocked, Component, Manifest, Owner, Problem, is_owned
+from syrinx_operator.cluster.reconcile.apply import name_conflict
+from syrinx_operator.cluster.watch.api import Api, ApiError, if_found
 
 log = logging.getLogger(__name__)
 

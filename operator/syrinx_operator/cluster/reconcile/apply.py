@@ -10,13 +10,9 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from syrinx_operator.cluster.api import Api, ApiError, if_found
-from syrinx_operator.cluster.cache import Cache
-from syrinx_operator.cluster.clock import Now, utc_now
-from syrinx_operator.cluster.diagnosis import job_problems, replicas
-from syrinx_operator.cluster.kinds import AUTOSCALER, BY_KIND, OPTIONAL, PLANNED, POD, Kind
-from syrinx_operator.cluster.plan.objects import differs, quantity
-from syrinx_operator.cluster.state import (
+from syrinx_operator.cluster.objects.clock import Now, utc_now
+from syrinx_operator.cluster.objects.kinds import AUTOSCALER, BY_KIND, OPTIONAL, PLANNED, POD, Kind
+from syrinx_operator.cluster.objects.state import (
     Manifest,
     ObjectKey,
     Observed,
@@ -26,7 +22,11 @@ from syrinx_operator.cluster.state import (
     is_owned,
     key_of,
 )
-from syrinx_operator.cluster.telemetry import Telemetry
+from syrinx_operator.cluster.plan.objects import differs, quantity
+from syrinx_operator.cluster.report.diagnosis import job_problems, replicas
+from syrinx_operator.cluster.watch.api import Api, ApiError, if_found
+from syrinx_operator.cluster.watch.cache import Cache
+from syrinx_operator.cluster.watch.telemetry import Telemetry
 from syrinx_operator.resource.spec import KIND
 
 log = logging.getLogger(__name__)

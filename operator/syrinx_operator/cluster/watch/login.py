@@ -9,8 +9,8 @@ import aiohttp
 import kopf
 from kubernetes.aio import client, config
 
-from syrinx_operator.cluster.api import load_configuration
-from syrinx_operator.cluster.backoff import backoff
+from syrinx_operator.cluster.watch.api import load_configuration
+from syrinx_operator.cluster.watch.backoff import backoff
 
 log = logging.getLogger(__name__)
 

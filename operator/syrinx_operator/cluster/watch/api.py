@@ -13,11 +13,11 @@ from kubernetes.aio import client, config
 from msgspec import Struct
 
 from syrinx_operator import __version__
-from syrinx_operator.cluster.clock import monotonic
-from syrinx_operator.cluster.kinds import Kind
-from syrinx_operator.cluster.names import FIELD_MANAGER
-from syrinx_operator.cluster.state import Manifest
-from syrinx_operator.cluster.telemetry import Telemetry
+from syrinx_operator.cluster.objects.clock import monotonic
+from syrinx_operator.cluster.objects.kinds import Kind
+from syrinx_operator.cluster.objects.names import FIELD_MANAGER
+from syrinx_operator.cluster.objects.state import Manifest
+from syrinx_operator.cluster.watch.telemetry import Telemetry
 
 TIMEOUT: Final = 15.0
 """Seconds per request; longer than the default timeout of admission webhooks (10 s)."""

@@ -8,13 +8,14 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from syrinx_operator.cluster import names, prometheus
-from syrinx_operator.cluster.clock import Now, utc_now
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.clock import Now, utc_now
+from syrinx_operator.cluster.objects.state import STAGES, Component, Metrics, Observed, Owner, Problem, Replica
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.tuning_record import decode_tuning, recorded_tuning
-from syrinx_operator.cluster.progress import incomplete
-from syrinx_operator.cluster.scaling import permitted
-from syrinx_operator.cluster.state import STAGES, Component, Metrics, Observed, Owner, Problem, Replica
+from syrinx_operator.cluster.report.progress import incomplete
+from syrinx_operator.cluster.report.scaling import permitted
+from syrinx_operator.cluster.watch import prometheus
 from syrinx_operator.resource import knobs
 from syrinx_operator.resource.knobs import Identity, Setting, live_settings
 from syrinx_operator.resource.rules import cluster_violations, violations

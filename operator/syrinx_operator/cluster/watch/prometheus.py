@@ -16,8 +16,8 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from syrinx_operator.cluster import names
-from syrinx_operator.cluster.state import STAGES, Component, Owner
+from syrinx_operator.cluster.objects.series import pod_patterns, selector
+from syrinx_operator.cluster.objects.state import Component, Owner
 from syrinx_operator.tuner import snapshot
 from syrinx_operator.tuner.snapshot import LABELS, MAX_COUNT, Sample, Snapshot
 
@@ -33,12 +33,6 @@ CLOCK_QUERY = "vector(time())"
 """PromQL for Prometheus's own clock, in seconds since 1970."""
 _METRIC_LABELS = LABELS | {"__name__", "pod", "namespace", "stage", "version"}
 """Labels that do not identify a scrape target."""
-_GENERATED = "[b-df-hj-np-tv-z0-9]+(-[b-df-hj-np-tv-z0-9]+)?"
-"""How the name of a Deployment's pod ends: with a hash and a suffix; Kubernetes truncates long names at the hash.
-
-Both have no vowels, so `canary` and names of stages, which pods of a canary or of another pipeline have there, do not
-match.
-"""
 _Target = tuple[tuple[str, str], ...]
 _ERROR_TYPES = frozenset({"timeout", "canceled", "execution", "bad_data", "internal", "unavailable", "not_found"})
 
@@ -94,24 +88,6 @@ def counters_query(owner: Owner, seconds: int) -> str:
     return f'{{__name__=~"{"|".join(names)}",{selector(owner)}}}[{seconds}s]'
 
 
-def selector(owner: Owner, *, with_canary: bool = False) -> str:
-    """Returns label matchers for a pipeline's stages by pod and namespace, labels of all common scrape configs."""
-    patterns = list(_pod_patterns(owner).values())
-    if with_canary:
-        patterns += (f"{re.escape(names.canary_key(owner.name, stage).name)}-{_GENERATED}" for stage in STAGES)
-    namespace, pods = (
-        # Escaped for a PromQL string literal.
-        text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        for text in (owner.namespace, "|".join(patterns))
-    )
-    return f'namespace="{namespace}",pod=~"{pods}"'
-
-
-def _pod_patterns(owner: Owner) -> dict[Component, str]:
-    suffixes = dict.fromkeys(STAGES, "[0-9]+") | {Component.GATEWAY: _GENERATED}
-    return {stage: f"{re.escape(names.workload(owner.name, stage))}-{suffixes[stage]}" for stage in STAGES}
-
-
 async def read(
     url: str, owner: Owner, seconds: int, access: Access, clock: Callable[[], datetime]
 ) -> tuple[Snapshot, ...]:
@@ -153,7 +129,7 @@ async def read(
 
 def snapshots(owner: Owner, found: Iterable[_Series]) -> tuple[Snapshot, ...]:
     """Returns range vectors as each replica's counters, oldest first. Raises ValueError."""
-    patterns = {stage: re.compile(pattern) for stage, pattern in _pod_patterns(owner).items()}
+    patterns = {stage: re.compile(pattern) for stage, pattern in pod_patterns(owner).items()}
     pods: dict[str, dict[_Target, list[_Series]]] = {}
     for one in found:
         target = tuple(sorted(item for item in one.metric.items() if item[0] not in _METRIC_LABELS))

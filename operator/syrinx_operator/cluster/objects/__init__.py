@@ -1,0 +1,1 @@
+"""Kinds, names and values of what is in the cluster."""

@@ -1,0 +1,1 @@
+"""Moves a pipeline toward its spec."""

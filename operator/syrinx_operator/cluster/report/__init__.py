@@ -1,0 +1,1 @@
+"""What the operator reports of a pipeline: its status and Events."""

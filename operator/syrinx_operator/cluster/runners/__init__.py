@@ -1,0 +1,1 @@
+"""What works across reconciliations: the tuner and canaries."""
