@@ -20,8 +20,9 @@ from syrinx_operator.local.gpus import visible_gpus
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.sizing import with_gpu_replicas
 from syrinx_operator.resource.spec import API_VERSION, KIND, TTSPipeline
-from syrinx_operator.resource.stage_config import LocalError, Stage
+from syrinx_operator.resource.stage_config import LocalError
 from syrinx_stages.contract.settings import TALKER_MEMORY
+from syrinx_stages.contract.stages import Stage
 
 DRAIN_SECONDS = 2
 RESIDENT = 1024

@@ -9,8 +9,9 @@ from redis_bench.requests import claim, submit
 from syrinx_stages.connector.base import Append
 from syrinx_stages.connector.redis_reader import RedisReader
 from syrinx_stages.connector.redis_streams import RedisConnector
-from syrinx_stages.contract.keys import STREAM_CREATED, Group, Keys, Position, StreamKind
+from syrinx_stages.contract.keys import STREAM_CREATED, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Codes
+from syrinx_stages.contract.stages import Stage
 
 READERS = (1, 4, 16, 48)
 STREAMS = 48
@@ -31,7 +32,7 @@ async def _cost(url: str, client: Redis, readers: int) -> float:
     connectors = [RedisConnector(url, _KEYS) for _ in range(1 + readers)]
     try:
         await submit(connectors[0], range(STREAMS))
-        claims = await claim(connectors[0].consumer(Group.TALKERS, "writer"), STREAMS)
+        claims = await claim(connectors[0].consumer(Stage.TALKER, "writer"), STREAMS)
         remaining, all_read = STEPS * STREAMS, asyncio.Event()
 
         async def read(reader: RedisReader) -> None:

@@ -24,8 +24,9 @@ from redis_bench.requests import name, submit
 from syrinx_stages.connector.base import OUTPUT_STREAM, Append, Capacity, Claim, Refusal, StreamEntry
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.keys import STREAM_CREATED, Group, Keys, Position, StreamKind
+from syrinx_stages.contract.keys import STREAM_CREATED, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, Entry
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.gateway.fanout import PlaybackReporter
 from syrinx_stages.runtime.journal import Journal
 from syrinx_stages.runtime.ownership import Ownership
@@ -98,7 +99,7 @@ def _run(
 class _Replica:
     """One replica of a stage, without an engine."""
 
-    def __init__(self, url: str, group: Group, name: str, share: int) -> None:
+    def __init__(self, url: str, group: Stage, name: str, share: int) -> None:
         self.complete, self._share = asyncio.Event(), share
         """Set when it has claimed its share of the requests."""
         connector = RedisConnector(url, KEYS)
@@ -107,7 +108,7 @@ class _Replica:
         self._journal = Journal(self.kind)
         seconds = Histogram("seconds", "", registry=None)
         self._publisher = Publisher(connector, self._journal, lambda append: None, _refused, seconds)
-        self._input = StreamKind.PLAYBACK if group is Group.TALKERS else StreamKind.CODES
+        self._input = StreamKind.PLAYBACK if group is Stage.TALKER else StreamKind.CODES
         ownership = Ownership(
             connector.consumer(group, name, self._journal.ended), share, self._admit, _lost,
             lambda: share - len(self.claims), lambda: Capacity(share - len(self.claims), 10.0),
@@ -138,7 +139,7 @@ def _lost(request_id: str) -> None:
     raise AssertionError(f"{request_id} was taken over from a live owner")
 
 
-async def _claimed(url: str, group: Group, replicas: int, streams: int, parent: Connection) -> list[_Replica]:
+async def _claimed(url: str, group: Stage, replicas: int, streams: int, parent: Connection) -> list[_Replica]:
     """Starts the replicas and returns them when they have claimed all requests and the measurement begins."""
     shares = [len(range(number, streams, replicas)) for number in range(replicas)]
     started = [_Replica(url, group, f"{group}-{number}", share) for number, share in enumerate(shares)]
@@ -150,7 +151,7 @@ async def _claimed(url: str, group: Group, replicas: int, streams: int, parent: 
 
 
 async def _talkers(url: str, size: Size, parent: Connection) -> None:
-    replicas = await _claimed(url, Group.TALKERS, size.talkers, size.streams, parent)
+    replicas = await _claimed(url, Stage.TALKER, size.talkers, size.streams, parent)
     ended = asyncio.create_task(asyncio.to_thread(parent.recv))
     start, step = time.monotonic(), 0
     rows = [{key: _row(key, size, start) for key in replica.claims} for replica in replicas]
@@ -182,7 +183,7 @@ def _row(request_id: str, size: Size, start: float) -> Holder:
 
 
 async def _codecs(url: str, size: Size, parent: Connection) -> None:
-    replicas = await _claimed(url, Group.CODECS, size.codecs, size.streams, parent)
+    replicas = await _claimed(url, Stage.CODEC, size.codecs, size.streams, parent)
     seen: list[tuple[float, float]] = []
     reading = [asyncio.create_task(_decode(replica, size.chunk_frames, seen)) for replica in replicas]
     start, end = await asyncio.to_thread(parent.recv)

@@ -13,7 +13,8 @@ from redis_bench.redis_time import private_redis, redis_seconds
 from redis_bench.requests import claim, name, submit
 from syrinx_stages.connector.base import Capacity
 from syrinx_stages.connector.redis_streams import RedisConnector
-from syrinx_stages.contract.keys import STREAM_START, Group, Keys, StreamKind
+from syrinx_stages.contract.keys import STREAM_START, Keys, StreamKind
+from syrinx_stages.contract.stages import Stage
 
 REPLICAS = (16, 64, 256, 1024)
 WAITING = (0, 256, 1024)
@@ -54,7 +55,7 @@ async def _reports(client: Redis, url: str, replicas: int) -> float:
     """Rounds in which every replica reports, after one that does not count."""
     connector = RedisConnector(url, _KEYS)
     try:
-        groups = (Group.TALKERS, Group.CODECS)
+        groups = (Stage.TALKER, Stage.CODEC)
         consumers = [connector.consumer(groups[number % 2], f"replica-{number}") for number in range(replicas)]
         for number in range(1 + REPORTS // replicas):
             if number == 1:
@@ -84,7 +85,7 @@ async def _playback(client: Redis, url: str, readers: int) -> float:
     try:
         gateway, *talkers = connectors
         await submit(gateway, range(readers))
-        await claim(gateway.consumer(Group.TALKERS, "talker"), readers)
+        await claim(gateway.consumer(Stage.TALKER, "talker"), readers)
         seen = asyncio.Event()
 
         async def read(number: int, connector: RedisConnector) -> None:

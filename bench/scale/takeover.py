@@ -9,7 +9,8 @@ from redis_bench.redis_time import private_redis
 from redis_bench.requests import claim, submit
 from syrinx_stages.connector.redis_consumer import RedisConsumer
 from syrinx_stages.connector.redis_streams import RedisConnector
-from syrinx_stages.contract.keys import Group, Keys
+from syrinx_stages.contract.keys import Keys
+from syrinx_stages.contract.stages import Stage
 
 PENDING = (100, 1_000, 10_000)
 SCANS = 300
@@ -25,7 +26,7 @@ def measure() -> dict[int, list[float]]:
 async def _scan(url: str, client: Redis, pending: int) -> float:
     client.flushall()
     connector = RedisConnector(url, Keys("scale", "1"))
-    owner, other = (connector.consumer(Group.TALKERS, name) for name in ("owner", "other"))
+    owner, other = (connector.consumer(Stage.TALKER, name) for name in ("owner", "other"))
     try:
         await other.take_over(1)
         claims: list[str] = []

@@ -9,13 +9,13 @@ from simulator.twins import Twins
 from simulator.world import World, clock
 from syrinx_operator.resource.knobs import ROWS_LADDER, Knob, Setting
 from syrinx_operator.resource.spec import default_pipeline
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.builder import Event
 from syrinx_operator.tuner.capacity import capacity
 from syrinx_operator.tuner.decide import assignment, decide
 from syrinx_operator.tuner.plan import plan
 from syrinx_operator.tuner.policy import Policy, policy_of
+from syrinx_stages.contract.stages import Stage
 
 
 class Notice(NamedTuple):

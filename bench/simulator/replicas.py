@@ -19,8 +19,7 @@ from simulator.rows import TUNER, Row, baselines_of, measured
 from simulator.scenario import TASK_TYPES, Load, Scenario
 from simulator.world import World, clock, good
 from simulator.world import run_fixed as simulate
-from syrinx_operator.resource.knobs import RAMP_LADDER, TUNED_STAGES, Setting
-from syrinx_operator.resource.stage_config import Stage
+from syrinx_operator.resource.knobs import RAMP_LADDER, Setting
 from syrinx_operator.resource.tuning_status import RATE_BINS, Replicas, State
 from syrinx_operator.tuner.builder import Event
 from syrinx_operator.tuner.capacity import capacity
@@ -28,6 +27,7 @@ from syrinx_operator.tuner.decide import decide
 from syrinx_operator.tuner.plan import Answer, Forecast, Question
 from syrinx_operator.tuner.policy import Objective, Policy, Scale
 from syrinx_operator.tuner.replicas import BIN_SECONDS, LOOK_SECONDS
+from syrinx_stages.contract.stages import WORKERS, Stage
 
 Counts = Mapping[Stage, int]
 
@@ -210,7 +210,7 @@ def least(day: Day) -> Least:
     """
     world = World(day.scenario)
     found: list[Counts] = []
-    start = dict.fromkeys(TUNED_STAGES, 3)
+    start = dict.fromkeys(WORKERS, 3)
     bad = 0
     for end in np.arange(SPAN_SECONDS, day.scenario.seconds + 1, SPAN_SECONDS):
         tried: dict[tuple[int, ...], tuple[World, float, int]] = {}
@@ -219,14 +219,14 @@ def least(day: Day) -> Least:
             if not all(1 <= each <= MAX_REPLICAS for each in counts):
                 return False
             if counts not in tried:
-                tried[counts] = _span(world, dict(zip(TUNED_STAGES, counts, strict=True)), float(end))
+                tried[counts] = _span(world, dict(zip(WORKERS, counts, strict=True)), float(end))
             return bool(tried[counts][1] >= TARGET)
 
         best = _search(serves, tuple(start.values()), colocated=day.colocated)
         serves(best)
         world, _, lost = tried[best]
         bad += lost
-        start = dict(zip(TUNED_STAGES, best, strict=True))
+        start = dict(zip(WORKERS, best, strict=True))
         found.append(start)
     seconds = SPAN_SECONDS * sum(sum(each.values()) for each in found)
     return Least(found, seconds, bad / len(world.outcomes()))
@@ -292,7 +292,7 @@ def rules_of(day: Day) -> Policy:
     """Returns a policy that decides only the number of replicas."""
     scale = Scale(mode="Auto", minimum=1, maximum=MAX_REPLICAS)
     return replace(
-        policy(day.scenario), mode="Recommend", scales=dict.fromkeys(TUNED_STAGES, scale), colocated=day.colocated
+        policy(day.scenario), mode="Recommend", scales=dict.fromkeys(WORKERS, scale), colocated=day.colocated
     )
 
 
@@ -320,16 +320,14 @@ def run_hpa(day: Day, start: Counts) -> World:
         world.run(world.now + _HPA_SECONDS)
         streams = world.live_streams()
         now = {}
-        for stage in TUNED_STAGES:
+        for stage in WORKERS:
             ratio = streams / (rows[stage] * running[stage])
             count = running[stage] if abs(ratio - 1) <= _HPA_TOLERANCE else math.ceil(streams / rows[stage])
             now[stage] = min(max(count, 1), MAX_REPLICAS)
         if day.colocated:
             now = dict.fromkeys(now, max(now.values()))
         wanted = [*wanted, now][-int(_HPA_STABLE / _HPA_SECONDS) :]
-        counts = {
-            stage: max(now[stage], min(running[stage], max(each[stage] for each in wanted))) for stage in TUNED_STAGES
-        }
+        counts = {stage: max(now[stage], min(running[stage], max(each[stage] for each in wanted))) for stage in WORKERS}
         if counts != running:
             world.scale(counts, day.start_seconds)
             running = counts
@@ -386,7 +384,7 @@ def measure(workload: int, seed: int) -> DayRow:
     day = draw(workload, seed)
     best = least(day)
     start = best.counts[0]
-    peak = {stage: max(each[stage] for each in best.counts) for stage in TUNED_STAGES}
+    peak = {stage: max(each[stage] for each in best.counts) for stage in WORKERS}
     worlds = {TUNER: run_tuner(day, start)[0], "fixed at the peak": run_fixed(day, peak), "HPA": run_hpa(day, start)}
     totals = [sum(each.values()) for each in best.counts]
     return DayRow(

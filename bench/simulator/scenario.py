@@ -6,9 +6,9 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 
 from syrinx_operator.resource.knobs import Identity, Setting
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.tuner.policy import Objective
 from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.stages import Stage
 
 TASK_TYPES = FAMILY.task_types
 

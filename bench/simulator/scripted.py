@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from syrinx_operator.resource.knobs import TUNED_STAGES, Identity, Setting, live_settings
-from syrinx_operator.resource.stage_config import Stage
+from syrinx_operator.resource.knobs import Identity, Setting, live_settings
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
 from syrinx_operator.tuner.decide import Assignment
 from syrinx_operator.tuner.evidence import (
@@ -22,6 +21,7 @@ from syrinx_operator.tuner.evidence import (
     StepStats,
     StreamStats,
 )
+from syrinx_stages.contract.stages import WORKERS, Stage
 
 Bad = Callable[[Setting, float], float]
 """Ratio of bad requests by setting and seconds since the start."""
@@ -45,7 +45,7 @@ class Scripted:
         self.rate = rate
         """Requests per second."""
         self.now = 0.0
-        self.restarts = {f"{stage}-{index}": 0 for stage in TUNED_STAGES for index in range(replicas)}
+        self.restarts = {f"{stage}-{index}": 0 for stage in WORKERS for index in range(replicas)}
         """By replica."""
         self.identity = Identity(model="m1", image="syrinx 0.1.0", device="cpu")
         self.problem = ""

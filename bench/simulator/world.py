@@ -14,8 +14,7 @@ import numpy as np
 from simulator import kernel, layout
 from simulator.layout import Array
 from simulator.scenario import TASK_TYPES, Scenario
-from syrinx_operator.resource.knobs import TUNED_STAGES, Setting, live_settings
-from syrinx_operator.resource.stage_config import Stage
+from syrinx_operator.resource.knobs import Setting, live_settings
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
 from syrinx_operator.tuner.counters import STALE_SECONDS
 from syrinx_operator.tuner.decide import Assignment
@@ -31,6 +30,7 @@ from syrinx_operator.tuner.evidence import (
 )
 from syrinx_stages.contract.metrics import ROW_BUCKETS, TTFA_BUCKETS
 from syrinx_stages.contract.settings import MAX_ROWS
+from syrinx_stages.contract.stages import WORKERS, Stage
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 """Start time of every simulation."""
@@ -64,7 +64,7 @@ class World:
         self._state = kernel.bind(self._memory)
         self._scrapes: list[_Scrape] = []
         counts = {Stage.TALKER: scenario.talkers, Stage.CODEC: scenario.codecs}
-        self._names = {f"{stage}-{index}": stage for stage in TUNED_STAGES for index in range(counts[stage])}
+        self._names = {f"{stage}-{index}": stage for stage in WORKERS for index in range(counts[stage])}
         """Names and stages of the replicas, in the order of `Memory.replicas`."""
         self._serving = [True] * len(self._names)
         """Whether each replica claims requests. One that does not is being drained, starting, or not there."""

@@ -14,9 +14,9 @@ from soak.faults import PARTITIONS, SERVER_KINDS, STAGE_KINDS, Fault, Kind, Targ
 from soak.measure import Injected
 from soak.pipeline import Pipeline
 from soak.servers import Layout, Server, Servers
-from syrinx_operator.resource.stage_config import Stage
-from syrinx_stages.contract.keys import Group, Position, StreamKind
+from syrinx_stages.contract.keys import Position, StreamKind
 from syrinx_stages.contract.messages import decode_request
+from syrinx_stages.contract.stages import Stage
 
 MAX_SECONDS = 6.0
 """Longest pause or partition of a talker, a codec or a Redis server: several leases."""
@@ -26,7 +26,7 @@ SLOW_SECONDS = 0.2
 LOOKAHEAD = 20
 """Number of next faults among which the first possible one is injected."""
 PRIMARY, REPLICA = "primary", "replica"
-_OUTPUT = {Stage.TALKER: (Group.TALKERS, StreamKind.CODES), Stage.CODEC: (Group.CODECS, StreamKind.AUDIO)}
+_OUTPUT = {Stage.TALKER: (Stage.TALKER, StreamKind.CODES), Stage.CODEC: (Stage.CODEC, StreamKind.AUDIO)}
 
 
 def targets(pipeline: Pipeline, layout: Layout) -> list[Target]:
@@ -141,7 +141,7 @@ class Injector:
             return {}
         client, keys = found[1], self._pipeline.keys
         if target in (PRIMARY, REPLICA):
-            group = Group.TALKERS if self._pipeline.colocated else Group.CODECS
+            group = Stage.TALKER if self._pipeline.colocated else Stage.CODEC
             kind, consumer = StreamKind.AUDIO, None
         elif (stage := self._pipeline.children[target].stage) == Stage.GATEWAY:
             return {}

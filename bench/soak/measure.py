@@ -29,7 +29,7 @@ class Takeover(Struct, frozen=True):
     """A stream that continued after a fault of a process that served it."""
 
     cause: str
-    """Group and kind of the fault."""
+    """Stage and kind of the fault."""
     seconds: float
     """From the fault to the first audio beyond what existed at the time of the fault."""
 

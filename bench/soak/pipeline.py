@@ -18,8 +18,9 @@ from syrinx_operator.local.events import Observer
 from syrinx_operator.local.pipeline import stage_environment
 from syrinx_operator.local.supervisor import Child
 from syrinx_operator.resource.spec import API_VERSION, KIND, TTSPipeline
-from syrinx_operator.resource.stage_config import Stage, StageProcess, plan_local
+from syrinx_operator.resource.stage_config import StageProcess, plan_local
 from syrinx_stages.contract.keys import Keys
+from syrinx_stages.contract.stages import Stage
 
 NAME = "soak"
 START_SECONDS = 120.0

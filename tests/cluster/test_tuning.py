@@ -20,9 +20,10 @@ from cluster.client import wait_until
 from cluster.installation import Installation
 from cluster.load import Load, measure
 from cluster.pipeline import ANYWHERE, Pipeline, running
-from syrinx_operator.resource.knobs import TUNED_STAGES, Knob, Setting, live_settings
+from syrinx_operator.resource.knobs import Knob, Setting, live_settings
 from syrinx_operator.resource.tuning_status import Guard, State, Trial
 from syrinx_operator.tuner.trial import runs_candidate
+from syrinx_stages.contract.stages import WORKERS
 
 PIPELINE = "tuned"
 SHARE_OF_CAPACITY = 0.8
@@ -100,10 +101,9 @@ def runs(report: dict[str, Any], setting: Setting, stage: str) -> bool:
 
 def is_in_force(tuned: Tuned, setting: Setting) -> bool:
     """Returns whether all replicas run a setting without overrides, and new ones would start with it."""
-    reports = {stage: tuned.report(stage) for stage in ("gateway", *TUNED_STAGES)}
+    reports = {stage: tuned.report(stage) for stage in ("gateway", *WORKERS)}
     return all("seconds" not in each and each["settings"] == each["base"] for each in reports.values()) and all(
-        runs(reports[stage], setting, stage) and reports[stage]["base"] == tuned.configured(stage)
-        for stage in TUNED_STAGES
+        runs(reports[stage], setting, stage) and reports[stage]["base"] == tuned.configured(stage) for stage in WORKERS
     )
 
 
@@ -112,9 +112,9 @@ def is_on_trial(tuned: Tuned) -> bool:
     trial = tuned.state.trial
     if trial is None or not runs_candidate(trial):
         return False
-    reports = {stage: tuned.report(stage) for stage in ("gateway", *TUNED_STAGES)}
+    reports = {stage: tuned.report(stage) for stage in ("gateway", *WORKERS)}
     return all("seconds" in each for each in reports.values()) and all(
-        runs(reports[stage], trial.candidate, stage) for stage in TUNED_STAGES
+        runs(reports[stage], trial.candidate, stage) for stage in WORKERS
     )
 
 
@@ -130,7 +130,7 @@ def plant(tuned: Tuned) -> Trial:
         start_time=now,
         period_seconds=PERIOD_SECONDS,
         period_time=now,
-        replicas=tuple(f"{PIPELINE}-{stage}-0" for stage in TUNED_STAGES),
+        replicas=tuple(f"{PIPELINE}-{stage}-0" for stage in WORKERS),
         guard=Guard(expected_bad=1.0),
     )
     tuned.record(replace(known, mode="Auto", phase="Trial", trial=trial, trial_count=trial.id))
@@ -165,7 +165,7 @@ def test_a_trials_settings_are_overrides(tuned):
     wait_until("the candidate to run", CONVERGES + 2 * PERIOD_SECONDS, lambda: is_on_trial(tuned))
     status = tuned.pipeline.status
     assert status["tuning"]["trial"]["id"] == trial.id
-    for stage in TUNED_STAGES:
+    for stage in WORKERS:
         seen = tuned.report(stage)
         assert 0 < seen["seconds"] <= LIMIT_SECONDS
         assert seen["base"] == tuned.configured(stage) and runs({"settings": seen["base"]}, trial.baseline, stage)
@@ -177,7 +177,7 @@ def test_a_trial_survives_the_operator_but_its_overrides_expire(tuned):
     wait_until("the candidate to run", CONVERGES + 2 * PERIOD_SECONDS, lambda: is_on_trial(tuned))
     operator.kill()
     left = tuned.state
-    assert all("seconds" in tuned.report(stage) for stage in TUNED_STAGES), "without an operator"
+    assert all("seconds" in tuned.report(stage) for stage in WORKERS), "without an operator"
     wait_until("them to expire", LIMIT_SECONDS + 5, lambda: is_in_force(tuned, left.trial.baseline))
     assert tuned.state == left
     operator.start()

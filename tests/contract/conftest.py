@@ -19,9 +19,10 @@ from support.waiting import DEADLINE
 from support.writing import Owner
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer
-from syrinx_stages.contract.keys import Group, Keys, StreamKind
+from syrinx_stages.contract.keys import Keys, StreamKind
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings
+from syrinx_stages.contract.stages import WORKERS
 
 HERE = Path(__file__).parent
 AGREED = {"test_claims", "test_direct_entries", "test_reading", "test_streams"}
@@ -111,10 +112,10 @@ class World:
     async def left(self):
         """Returns what exists besides what requests share: queue, leases, writers, cancellations, capacity, inboxes."""
         assert await self.raw.xlen(self.keys.requests) == 0
-        for group in Group:
+        for group in WORKERS:
             assert (await self.raw.xpending(self.keys.requests, group))["pending"] == 0
         shared = {self.keys.requests, self.keys.control, self.keys.capacity}
-        shared |= {self.keys.writers, self.keys.waiting, *map(self.keys.leases, Group)}
+        shared |= {self.keys.writers, self.keys.waiting, *map(self.keys.leases, WORKERS)}
         return {name for name in await self.names() - shared if not name.startswith(self.keys.inbox(""))}
 
     async def without_expiry(self):

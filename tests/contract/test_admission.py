@@ -10,8 +10,9 @@ import pytest
 
 from syrinx_stages.connector.base import Capacity, QueueFull
 from syrinx_stages.connector.redis_scripts import TURN_SECONDS
-from syrinx_stages.contract.keys import Group, StreamKind
+from syrinx_stages.contract.keys import StreamKind
 from syrinx_stages.contract.settings import GatewaySettings
+from syrinx_stages.contract.stages import WORKERS, Stage
 
 pytestmark = pytest.mark.virtual
 ADMISSION = GatewaySettings(max_queue=100, max_queue_seconds=2.0)
@@ -30,12 +31,12 @@ async def fill(world, gateway, count, start=0):
 async def serve_one(world, gateway):
     """Submits a request that a talker claims, so that the replicas are not idle."""
     await gateway.submit(world.request("served"), ADMISSION)
-    assert len(await world.replica(Group.TALKERS, "busy").claim(1)) == 1
+    assert len(await world.replica(Stage.TALKER, "busy").claim(1)) == 1
 
 
 async def test_an_idle_service_refuses_nobody(world):
     """The last report of a replica may be older than the end of its last request, which a client follows up at once."""
-    gateway, talker, codec = world.connector(), world.replica(Group.TALKERS, "t"), world.replica(Group.CODECS, "c")
+    gateway, talker, codec = world.connector(), world.replica(Stage.TALKER, "t"), world.replica(Stage.CODEC, "c")
     for number in range(5):
         for replica in (talker, codec):
             await replica.report(Capacity(free=0, requests_per_second=0.1))
@@ -53,7 +54,7 @@ async def test_without_reports_only_age_and_count_limit_the_queue(world):
 
 
 async def test_a_request_is_refused_if_it_is_expected_to_wait_too_long(world):
-    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    gateway, talker = world.connector(), world.replica(Stage.TALKER, "t")
     await talker.report(Capacity(free=3, requests_per_second=2.0))
     # Three at once, and two more within half of the limit.
     number, error = await fill(world, gateway, 20)
@@ -65,7 +66,7 @@ async def test_a_request_is_refused_if_it_is_expected_to_wait_too_long(world):
 
 
 async def test_during_an_overload_the_queue_stays_short(world):
-    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    gateway, talker = world.connector(), world.replica(Stage.TALKER, "t")
     await talker.report(Capacity(free=0, requests_per_second=10.0))
     number, _ = await fill(world, gateway, 50)
     assert number == 10
@@ -91,7 +92,7 @@ async def test_during_an_overload_the_queue_stays_short(world):
 
 async def test_a_burst_at_a_low_rate_is_no_overload(world):
     """At half of what is served, a request may wait until another one has ended."""
-    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    gateway, talker = world.connector(), world.replica(Stage.TALKER, "t")
     for number in range(20):
         await talker.report(Capacity(free=0, requests_per_second=2.0))
         assert await fill(world, gateway, 1, start=number) is None
@@ -101,7 +102,7 @@ async def test_a_burst_at_a_low_rate_is_no_overload(world):
 
 @pytest.mark.parametrize(("rate", "admitted"), [(0.6, True), (0.4, False)])
 async def test_one_request_may_wait_for_all_of_max_queue_seconds(world, rate, admitted):
-    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    gateway, talker = world.connector(), world.replica(Stage.TALKER, "t")
     await serve_one(world, gateway)
     await asyncio.sleep(15)
     await talker.report(Capacity(free=0, requests_per_second=rate))
@@ -110,7 +111,7 @@ async def test_one_request_may_wait_for_all_of_max_queue_seconds(world, rate, ad
 
 
 async def test_a_queue_that_stands_does_not_grow(world):
-    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    gateway, talker = world.connector(), world.replica(Stage.TALKER, "t")
     await talker.report(Capacity(free=0, requests_per_second=10.0))
     assert await fill(world, gateway, 6) is None
     await asyncio.sleep(0.5)
@@ -121,7 +122,7 @@ async def test_a_queue_that_stands_does_not_grow(world):
 
 
 async def test_only_a_request_that_no_talker_has_claimed_can_be_withdrawn(world):
-    gateway, talker, codec = world.connector(), world.replica(Group.TALKERS, "t"), world.replica(Group.CODECS, "c")
+    gateway, talker, codec = world.connector(), world.replica(Stage.TALKER, "t"), world.replica(Stage.CODEC, "c")
     claimed, waiting = [await gateway.submit(world.request(name), ADMISSION) for name in ("one", "two")]
     assert len(await talker.claim(1)) == 1
     assert len(await codec.claim(2)) == 2
@@ -140,7 +141,7 @@ def of(world, client, number):
 
 
 async def test_a_client_that_holds_more_makes_room_for_another(world):
-    gateway, talker, codec = world.connector(), world.replica(Group.TALKERS, "t"), world.replica(Group.CODECS, "c")
+    gateway, talker, codec = world.connector(), world.replica(Stage.TALKER, "t"), world.replica(Stage.CODEC, "c")
     await talker.report(Capacity(free=2, requests_per_second=1.0))
     for number in range(3):
         await gateway.submit(of(world, "greedy", number), ADMISSION)
@@ -150,11 +151,11 @@ async def test_a_client_that_holds_more_makes_room_for_another(world):
     assert cancelled == {b"d": b"greedy-2"}
     claims = await talker.claim(10)
     assert [claim.request.id for claim in claims] == ["greedy-0", "greedy-1", "modest-0"]
-    assert (await world.raw.xpending(world.keys.requests, Group.CODECS))["pending"] == 2
+    assert (await world.raw.xpending(world.keys.requests, Stage.CODEC))["pending"] == 2
 
 
 async def test_requests_in_progress_count_toward_a_clients_share(world):
-    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    gateway, talker = world.connector(), world.replica(Stage.TALKER, "t")
     await talker.report(Capacity(free=0, requests_per_second=1.0))
     await gateway.submit(of(world, "greedy", 0), ADMISSION)
     assert len(await talker.claim(10)) == 1
@@ -164,7 +165,7 @@ async def test_requests_in_progress_count_toward_a_clients_share(world):
 
 
 async def test_equal_shares_displace_nobody(world):
-    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    gateway, talker = world.connector(), world.replica(Stage.TALKER, "t")
     await talker.report(Capacity(free=1, requests_per_second=1.0))
     for client in ("one", "two"):
         await gateway.submit(of(world, client, 0), ADMISSION)
@@ -176,7 +177,7 @@ async def test_equal_shares_displace_nobody(world):
 
 async def test_a_flood_leaves_another_client_its_share(world):
     """One request of the modest client for ten of the greedy one; four are served at a time."""
-    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    gateway, talker = world.connector(), world.replica(Stage.TALKER, "t")
     serving, served = [], 0
     for number in range(200):
         await talker.report(Capacity(free=0, requests_per_second=5.0))
@@ -188,14 +189,14 @@ async def test_a_flood_leaves_another_client_its_share(world):
             serving += await talker.claim(1)
         if len(serving) > 4:
             await talker.finish(serving[0].entry_id)
-            await world.replica(Group.CODECS, "c").finish(serving[0].entry_id)
+            await world.replica(Stage.CODEC, "c").finish(serving[0].entry_id)
             served += serving.pop(0).request.client == "modest"
     # Of 16 served requests. Without shares, the greedy client would take every place.
     assert served >= 4
 
 
 async def finish(world, claim):
-    for group in Group:
+    for group in WORKERS:
         await world.replica(group, f"{group}-0").finish(claim.entry_id)
 
 
@@ -213,7 +214,7 @@ async def serve_one_and_refuse(world, gateway, talker, *clients):
 
 async def test_a_refused_client_gets_the_next_place_of_one_that_holds_more(world):
     """Clients with fewer requests are not affected, and a turn ends when it is used."""
-    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    gateway, talker = world.connector(), world.replica(Stage.TALKER, "t")
     await serve_one_and_refuse(world, gateway, talker, "greedy", "modest")
     await talker.report(Capacity(free=5, requests_per_second=0.2))
     with pytest.raises(QueueFull) as refused:
@@ -225,7 +226,7 @@ async def test_a_refused_client_gets_the_next_place_of_one_that_holds_more(world
 
 
 async def test_a_turn_that_is_not_used_expires(world):
-    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    gateway, talker = world.connector(), world.replica(Stage.TALKER, "t")
     await serve_one_and_refuse(world, gateway, talker, "modest")
     with pytest.raises(QueueFull, match="goes first"):
         await gateway.submit(of(world, "greedy", 1), ADMISSION)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from syrinx_stages.connector.base import Capacity
-from syrinx_stages.contract.keys import Group
+from syrinx_stages.contract.stages import WORKERS, Stage
 
 
 def room(reports):
@@ -56,16 +56,16 @@ async def test_the_sums_are_those_of_the_last_report_of_each_replica(world, seed
     chance, gateway, reporters = random.Random(seed), world.connector(), Reporters(world)
     await world.submit(gateway)
     for _ in range(60):
-        group, name = chance.choice(list(Group)), chance.choice("abc")
+        group, name = chance.choice(list(Stage)), chance.choice("abc")
         if chance.random() < 0.1:
             await reporters.leave(group, name)
         else:
             free, rate = chance.choice((chance.randint(-20, 20) / 10, 0.7125)), chance.choice((0.0, 0.25, 0.333))
             codecs_free = await reporters.report(group, name, Capacity(free, rate))
-            codecs = reporters.of(Group.CODECS)
-            expects_room = codecs and group is Group.TALKERS
+            codecs = reporters.of(Stage.CODEC)
+            expects_room = codecs and group is Stage.TALKER
             assert codecs_free == (pytest.approx(room(codecs), abs=0.005) if expects_room else None)
-        groups = [reporters.of(each) for each in Group]
+        groups = [reporters.of(each) for each in WORKERS]
         assert (await gateway.queue()).expected_seconds == pytest.approx(expected_wait(groups), abs=0.05)
 
 
@@ -76,7 +76,7 @@ async def expected_seconds(gateway):
 @pytest.mark.virtual
 async def test_a_report_counts_for_two_seconds(world):
     """Neither other reports nor submissions and measurements make it count longer, or less long."""
-    gateway, talker, other = world.connector(), world.replica(Group.TALKERS, "t"), world.replica(Group.TALKERS, "u")
+    gateway, talker, other = world.connector(), world.replica(Stage.TALKER, "t"), world.replica(Stage.TALKER, "u")
     await world.submit(gateway)
     await talker.report(Capacity(free=-3, requests_per_second=1.0))
     for _ in range(19):
@@ -90,7 +90,7 @@ async def test_a_report_counts_for_two_seconds(world):
 
 
 async def test_a_clock_that_a_fail_over_has_put_back_does_not_keep_reports(world):
-    gateway, talker, other = world.connector(), world.replica(Group.TALKERS, "t"), world.replica(Group.TALKERS, "u")
+    gateway, talker, other = world.connector(), world.replica(Stage.TALKER, "t"), world.replica(Stage.TALKER, "u")
     await world.submit(gateway)
     later = 1000 * (time.time() + 60)
     await world.raw.hset(world.keys.capacity, mapping={"talkers:t": b"%d 1 1" % later, "talkers:u": b"%d 1 1" % later})

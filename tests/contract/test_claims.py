@@ -8,10 +8,11 @@ from support.writing import chained
 from syrinx_stages.connector.base import CLAIM_SECONDS, MAX_DELIVERIES
 from syrinx_stages.connector.redis_consumer import CHECK_SECONDS, MIN_CHECKED
 from syrinx_stages.connector.redis_scripts import GONE_SECONDS, TOUCH_SECONDS
-from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason
+from syrinx_stages.contract.stages import WORKERS, Stage
 
-TALKERS, CODECS = Group.TALKERS, Group.CODECS
+TALKERS, CODECS = Stage.TALKER, Stage.CODEC
 
 
 def end(claim, kind=StreamKind.CODES, frames=1):
@@ -21,7 +22,7 @@ def end(claim, kind=StreamKind.CODES, frames=1):
 async def test_each_group_claims_every_request_once(world):
     gateway = world.connector()
     sent = {f"r{index}" for index in range(30)}
-    replicas = {group: [world.replica(group, f"{group}{index}") for index in range(3)] for group in Group}
+    replicas = {group: [world.replica(group, f"{group}{index}") for index in range(3)] for group in WORKERS}
 
     async def serve(consumer):
         got = []
@@ -30,10 +31,10 @@ async def test_each_group_claims_every_request_once(world):
             got += [claim.request.id for claim in claims]
         return got
 
-    tasks = {group: [asyncio.create_task(serve(consumer)) for consumer in replicas[group]] for group in Group}
+    tasks = {group: [asyncio.create_task(serve(consumer)) for consumer in replicas[group]] for group in WORKERS}
     for request_id in sorted(sent):
         await world.submit(gateway, request_id)
-    for group in Group:
+    for group in WORKERS:
         got = [request_id for part in await asyncio.gather(*tasks[group]) for request_id in part]
         assert sorted(got) == sorted(sent)
 
@@ -250,7 +251,7 @@ async def test_release_ends_the_claims(world):
     assert await world.left() == set()
 
 
-@pytest.mark.parametrize("group", Group)
+@pytest.mark.parametrize("group", WORKERS)
 async def test_a_request_that_expired_in_the_queue_is_skipped(world, group):
     gateway = world.connector()
     await world.submit(gateway, "dead")
@@ -261,7 +262,7 @@ async def test_a_request_that_expired_in_the_queue_is_skipped(world, group):
     assert await world.raw.xlen(world.keys.requests) == 1, "a colocated process claims in one group only"
 
 
-@pytest.mark.parametrize("group", Group)
+@pytest.mark.parametrize("group", WORKERS)
 async def test_a_claimed_request_that_expired_leaves_the_queue_of_both_groups(world, group):
     gateway, owner = world.connector(), world.replica(group, "a")
     _, claim = await world.submit_claimed(gateway, owner, "one")
@@ -340,9 +341,9 @@ async def test_close_ends_a_waiting_claim_and_hands_over_undelivered_requests(wo
     assert list(await other.claim(1)) == []
 
 
-@pytest.mark.parametrize("group", Group)
+@pytest.mark.parametrize("group", WORKERS)
 async def test_a_group_has_a_live_consumer_while_a_replica_scans_or_refreshes(world, group):
-    gateway, other = world.connector(), [each for each in Group if each is not group]
+    gateway, other = world.connector(), [each for each in WORKERS if each is not group]
     assert not await gateway.has_live_consumer(group, 5)
     first, second = world.replica(group, "a"), world.replica(group, "b")
     _, claim = await world.submit_claimed(gateway, first)

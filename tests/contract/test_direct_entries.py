@@ -10,8 +10,9 @@ from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import Behind, Gone, StreamEntry, Superseded
 from syrinx_stages.connector.redis_pool import CommandPool
 from syrinx_stages.connector.redis_streams import FORGOTTEN_SECONDS
-from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason
+from syrinx_stages.contract.stages import Stage
 
 CODES = StreamKind.CODES
 
@@ -43,7 +44,7 @@ def frame(claim, number, end=False):
 async def begun(world, request_id="one"):
     """Returns a talker that has written the first frame of a request, its claim and the gateway."""
     gateway, owner = world.connector(), world.connector()
-    _, claim = await world.submit_claimed(gateway, owner.consumer(Group.TALKERS, "owner"), request_id)
+    _, claim = await world.submit_claimed(gateway, owner.consumer(Stage.TALKER, "owner"), request_id)
     assert await owner.append([frame(claim, 1)]) == [None]
     return gateway, owner, claim
 
@@ -90,7 +91,7 @@ async def test_a_further_reader_gets_what_follows_direct_entries(world, sent):
 async def test_a_further_reader_leaves_the_entries_of_other_writers_direct(world, sent):
     gateway, *_ = await begun(world)
     other = world.connector()
-    _, second = await world.submit_claimed(gateway, other.consumer(Group.TALKERS, "other"), "two")
+    _, second = await world.submit_claimed(gateway, other.consumer(Stage.TALKER, "other"), "two")
     await other.append([frame(second, 1)])
     await reading(world)
     del sent[:]
@@ -129,7 +130,7 @@ async def test_an_entry_that_does_not_follow_the_last_one_is_not_direct(world):
 async def test_a_reader_gets_what_is_written_beside_an_entry_that_is_not(world, sent):
     """Direct entries for one reader share its inbox entry, as long as all of them are written."""
     gateway, owner, first = await begun(world)
-    ticket, second = await world.submit_claimed(gateway, owner.consumer(Group.TALKERS, "second"), "two")
+    ticket, second = await world.submit_claimed(gateway, owner.consumer(Stage.TALKER, "second"), "two")
     reader = await reading(world)
     reader.subscribe("two", CODES, STREAM_START)
     while not await reader.read():
@@ -161,7 +162,7 @@ async def test_the_owner_of_a_request_that_is_submitted_again_is_refused(world, 
 async def test_a_request_that_was_withdrawn_too_late_is_not_forgotten(world):
     """It goes on, and may be submitted again long after that."""
     gateway, owner = world.connector(), world.connector()
-    ticket, claim = await world.submit_claimed(gateway, owner.consumer(Group.TALKERS, "owner"))
+    ticket, claim = await world.submit_claimed(gateway, owner.consumer(Stage.TALKER, "owner"))
     assert await owner.append([frame(claim, 1)]) == [None]
     assert not await gateway.withdraw(ticket)
     await asyncio.sleep(FORGOTTEN_SECONDS + 1)
@@ -172,7 +173,7 @@ async def test_a_request_that_was_withdrawn_too_late_is_not_forgotten(world):
 
 async def test_the_owner_of_a_request_that_was_released_before_is_refused(world):
     gateway, owner = world.connector(), world.connector()
-    ticket, claim = await world.submit_claimed(gateway, owner.consumer(Group.TALKERS, "owner"))
+    ticket, claim = await world.submit_claimed(gateway, owner.consumer(Stage.TALKER, "owner"))
     assert await owner.append([frame(claim, 1)]) == [None]
     await gateway.release(ticket)
     await world.submit(gateway)
@@ -191,7 +192,7 @@ async def test_a_batch_that_was_sent_twice_is_not_recorded(world, sent):
 
 async def test_entries_that_are_sent_beside_others_are_checked(world, sent):
     _, owner, claim = await begun(world)
-    consumer = world.connectors[1].consumer(Group.TALKERS, "owner-2")
+    consumer = world.connectors[1].consumer(Stage.TALKER, "owner-2")
     await world.submit(world.connectors[0], "two")
     (other,) = await consumer.claim(1)
     assert await asyncio.gather(owner.append([frame(claim, 2)]), owner.append([frame(other, 1)])) == [[None], [None]]

@@ -10,7 +10,8 @@ from support.tls import front
 from syrinx_stages.connector.base import Capacity
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer
-from syrinx_stages.contract.keys import Group, Keys
+from syrinx_stages.contract.keys import Keys
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.ownership import REPORT_SECONDS, Ownership
 
 KEYS = Keys(pipeline="owners", generation="1")
@@ -53,7 +54,7 @@ async def test_consumes_again_as_soon_as_redis_is_back(world_of, until, full):
             gateway = RedisConnector(server.url_with_password, KEYS)
             replica = RedisConnector(f"redis://:{server.password}@127.0.0.1:{port}/0", KEYS)
             replica._pool.retry_seconds = 0.0
-            owner = owner_of(replica.consumer(Group.TALKERS, "a"), 1 if full else 2, lost=lost.append)
+            owner = owner_of(replica.consumer(Stage.TALKER, "a"), 1 if full else 2, lost=lost.append)
 
             async def consumes():
                 return owner.is_consuming and owner.claims
@@ -78,7 +79,7 @@ async def test_consumes_again_as_soon_as_redis_is_back(world_of, until, full):
 async def test_claims_more_at_once_while_requests_wait(world, until):
     """The first claim is of one request, so that replicas share a burst; round trips must not limit the rate."""
     connector = world.connector()
-    consumer = connector.consumer(Group.TALKERS, "a")
+    consumer = connector.consumer(Stage.TALKER, "a")
     sizes = counted(consumer, "claim", lambda count, claims: len(claims))
     owner = owner_of(consumer, 9, admissible=5)
     for number in range(9):
@@ -96,7 +97,7 @@ async def test_claims_more_at_once_while_requests_wait(world, until):
 async def test_the_room_of_a_request_that_ended_is_reported_at_once(world):
     """Its client may send the next one at once, which must not be refused because of the last report."""
     connector = world.connector()
-    consumer = connector.consumer(Group.TALKERS, "a")
+    consumer = connector.consumer(Stage.TALKER, "a")
     reported = counted(consumer, "report", lambda capacity, reply: capacity.free)
     owner = owner_of(consumer, 1, measure=lambda: Capacity(owner.free, 0.1))
     await world.submit(connector, "r")
@@ -112,15 +113,15 @@ async def test_the_room_of_a_request_that_ended_is_reported_at_once(world):
 
 async def test_a_consumer_that_never_read_leaves_though_redis_is_away():
     connector = RedisConnector("redis://127.0.0.1:1/0", KEYS)
-    consumer = connector.consumer(Group.TALKERS, "a")
+    consumer = connector.consumer(Stage.TALKER, "a")
     await consumer.close()
     await connector.close()
 
 
 @pytest.mark.virtual
 async def test_only_a_replica_with_a_free_row_asks_often_whether_the_codecs_have_room(world):
-    codecs = world.replica(Group.CODECS, "c")
-    replicas = {rows: world.replica(Group.TALKERS, f"t{rows}") for rows in (0, 1)}
+    codecs = world.replica(Stage.CODEC, "c")
+    replicas = {rows: world.replica(Stage.TALKER, f"t{rows}") for rows in (0, 1)}
     reports = {rows: counted(replica, "report", lambda *_: None) for rows, replica in replicas.items()}
     owners = [owner_of(replica, rows, measure=lambda: Capacity(0, 1.0)) for rows, replica in replicas.items()]
     await codecs.report(Capacity(free=0, requests_per_second=1.0))

@@ -7,8 +7,9 @@ import pytest
 from support.streams import read
 from support.writing import chained
 from syrinx_stages.connector.base import Cancelled, StreamEntry
-from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason, StreamCreated
+from syrinx_stages.contract.stages import WORKERS, Stage
 
 CODES = StreamKind.CODES
 
@@ -126,7 +127,7 @@ async def test_release_after_the_end_cancels_nothing(world):
     done, dropped = await world.submit(gateway, "one"), await world.submit(gateway, "two")
     reader.subscribe("two", CODES, STREAM_START)
     await read(reader, 1)
-    codec = process.consumer(Group.CODECS, "c")
+    codec = process.consumer(Stage.CODEC, "c")
     claim = next(claim for claim in await codec.claim(2) if claim.request.id == "one")
     last = (Position(1, END_SEQUENCE), End(EndReason.STOP))
     assert await process.append(chained(claim, StreamKind.AUDIO, last, finish=True)) == [None]
@@ -172,7 +173,7 @@ async def test_close_ends_a_waiting_read_at_once(world, pause):
 async def test_closing_a_connector_closes_its_readers_and_consumers(world):
     connector = world.connector()
     waiting = [asyncio.create_task(connector.reader().read()) for _ in range(2)]
-    waiting += [asyncio.create_task(connector.consumer(group, "x").claim(1)) for group in Group]
+    waiting += [asyncio.create_task(connector.consumer(group, "x").claim(1)) for group in WORKERS]
     await asyncio.sleep(0.02)
     await connector.close()
     assert [list(result) for result in await asyncio.gather(*waiting)] == [[], [], [], []]

@@ -17,9 +17,10 @@ from syrinx_stages.connector.redis_scripts import Script
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.redis_voices import StoredVoice
 from syrinx_stages.connector.server import RedisServer
-from syrinx_stages.contract.keys import STREAM_CREATED, Group, Keys, Position, StreamKind
+from syrinx_stages.contract.keys import STREAM_CREATED, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, Text
 from syrinx_stages.contract.settings import StageConfig, VoiceLimits
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.start import connect_redis
 
 NIGHT = pytest.mark.night
@@ -95,7 +96,7 @@ async def test_a_cluster_accepts_the_keys_of_every_script(world, monkeypatch):
 
     monkeypatch.setattr(CommandPool, "run", recorded)
     gateway, stages = world.connector(), world.connector()
-    talker, codec = stages.consumer(Group.TALKERS, "t"), stages.consumer(Group.CODECS, "c")
+    talker, codec = stages.consumer(Stage.TALKER, "t"), stages.consumer(Stage.CODEC, "c")
     requests = [world.request(name, streams_text=True) for name in ("one", "two", "three")]
     tickets = [await gateway.submit(request, world.admission, b"pcm", gateway="token") for request in requests]
     assert await gateway.withdraw(tickets[2])
@@ -110,12 +111,12 @@ async def test_a_cluster_accepts_the_keys_of_every_script(world, monkeypatch):
     text = StreamEntry("one", StreamKind.TEXT, Position(3), Text("two"))
     assert await gateway.append_text("one", STREAM_CREATED, [text]) is None
     assert await stages.last_position("one", StreamKind.TEXT) == Position(3)
-    assert await gateway.has_live_consumer(Group.TALKERS, 60)
+    assert await gateway.has_live_consumer(Stage.TALKER, 60)
     assert await talker.report(Capacity(1, 1.0)) is None
     assert (await gateway.queue()).length == 0
     assert list(await talker.refresh([claim.entry_id])) == []
     await talker.hand_over([other.entry_id])
-    assert [taken.request.id for taken in await stages.consumer(Group.TALKERS, "u").take_over(9)] == ["two"]
+    assert [taken.request.id for taken in await stages.consumer(Stage.TALKER, "u").take_over(9)] == ["two"]
     await codec.finish(audio[1].entry_id)
     for ticket in tickets[:2]:
         await gateway.release(ticket)
@@ -133,7 +134,7 @@ async def test_a_cluster_accepts_the_keys_of_every_script(world, monkeypatch):
 @NIGHT
 async def test_all_connections_follow_a_fail_over(world, cluster, until):
     gateway, stages = world.connector(), world.connector()
-    consumer, reader = stages.consumer(Group.TALKERS, "a"), gateway.reader()
+    consumer, reader = stages.consumer(Stage.TALKER, "a"), gateway.reader()
     _, claim = await world.submit_claimed(gateway, consumer)
     reader.subscribe("one", StreamKind.CODES, STREAM_CREATED)
     reading, claiming = asyncio.create_task(reader.read()), asyncio.create_task(claim_one(consumer))
@@ -150,7 +151,7 @@ async def test_all_connections_follow_a_fail_over(world, cluster, until):
 async def test_a_script_waits_until_the_slot_has_moved(world, cluster, until):
     """Its keys are divided: some are at the source, some at the target, and those of a new request at neither."""
     gateway, stages = world.connector(), world.connector()
-    consumer, reader = stages.consumer(Group.TALKERS, "a"), gateway.reader()
+    consumer, reader = stages.consumer(Stage.TALKER, "a"), gateway.reader()
     _, claim = await world.submit_claimed(gateway, consumer)
     reader.subscribe("one", StreamKind.CODES, STREAM_CREATED)
     reading = asyncio.create_task(reader.read())

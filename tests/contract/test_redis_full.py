@@ -7,9 +7,10 @@ import pytest
 from syrinx_stages.connector.base import Cancelled, Capacity, Gone, QueueFull, StorageFull, StreamEntry
 from syrinx_stages.connector.redis_scripts import STREAM_BYTES
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.keys import STREAM_CREATED, STREAM_START, Group, Position, StreamKind
+from syrinx_stages.contract.keys import STREAM_CREATED, STREAM_START, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, PlaybackProgress
 from syrinx_stages.contract.settings import GatewaySettings
+from syrinx_stages.contract.stages import WORKERS, Stage
 
 CODES, AUDIO, PLAYBACK = StreamKind.CODES, StreamKind.AUDIO, StreamKind.PLAYBACK
 REFERENCE = bytes(30 * 48_000)
@@ -42,7 +43,7 @@ def entry(kind, frames, content, request_id="one"):
 async def running(world):
     """A gateway, and a talker that has claimed `one` and written its first frame."""
     gateway, stage = world.connector(), world.writer()
-    consumer = stage.consumer(Group.TALKERS, "t")
+    consumer = stage.consumer(Stage.TALKER, "t")
     ticket, claim = await world.submit_claimed(gateway, consumer)
     assert await stage.append([entry(CODES, 1, Codes(b"x")), entry(AUDIO, 1, Audio(bytes(9)))]) == [None, None]
     return gateway, stage, consumer, ticket, claim
@@ -100,7 +101,7 @@ async def test_queued_requests_are_served_and_finished_while_redis_is_full(small
     for request_id in ("one", "two", "three"):
         await small.submit(gateway, request_id)
     await fill(small)
-    for group in Group:
+    for group in WORKERS:
         consumer = small.replica(group, "a")
         claims = [*await consumer.claim(3)]
         assert [claim.request.id for claim in claims] == ["one", "two", "three"]
@@ -125,7 +126,7 @@ async def test_a_submission_is_refused_with_its_own_code(small):
 
 async def test_capacity_is_reported_while_redis_is_full(small):
     gateway = small.connector()
-    talker, codec = small.replica(Group.TALKERS, "t"), small.replica(Group.CODECS, "c")
+    talker, codec = small.replica(Stage.TALKER, "t"), small.replica(Stage.CODEC, "c")
     for request_id in ("one", "two"):
         await small.submit(gateway, request_id)
     await fill(small)

@@ -9,10 +9,11 @@ from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import Append, Fence
 from syrinx_stages.connector.redis_connection import Address
 from syrinx_stages.connector.redis_pool import CommandPool
-from syrinx_stages.contract.keys import STREAM_CREATED, Group, Position, StreamKind
+from syrinx_stages.contract.keys import STREAM_CREATED, Position, StreamKind
 from syrinx_stages.contract.messages import Codes
+from syrinx_stages.contract.stages import Stage
 
-FENCE = Fence(Group.TALKERS, "1:0:0-1:0-1:")
+FENCE = Fence(Stage.TALKER, "1:0:0-1:0-1:")
 CALLS = 20
 
 

@@ -21,9 +21,10 @@ from syrinx_stages.connector.base import (
 from syrinx_stages.connector.redis_scripts import QUEUE_TTL_SECONDS
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer
-from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Group, Keys, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason, StreamCreated, Text
 from syrinx_stages.contract.settings import GatewaySettings
+from syrinx_stages.contract.stages import WORKERS, Stage
 
 CODES, AUDIO = StreamKind.CODES, StreamKind.AUDIO
 
@@ -77,7 +78,7 @@ async def test_an_undecodable_entry_ends_its_stream_with_an_error(world, caplog)
     assert [event.request_id for event in await read(reader, 1)] == ["good"]
 
 
-@pytest.mark.parametrize("group", Group)
+@pytest.mark.parametrize("group", WORKERS)
 async def test_an_undecodable_request_is_dropped_once(world, group, caplog):
     gateway = world.connector()
     consumer = gateway.consumer(group, "x")
@@ -93,23 +94,23 @@ async def test_an_undecodable_request_is_dropped_once(world, group, caplog):
 async def test_an_entry_deleted_by_others_leaves_the_pending_list(world):
     """Redis 6.2 replies nil for such an entry; Redis 7 removes it by itself."""
     gateway = world.connector()
-    _, claim = await world.submit_claimed(gateway, gateway.consumer(Group.TALKERS, "a"))
-    await world.age(Group.TALKERS, "a", 61)
+    _, claim = await world.submit_claimed(gateway, gateway.consumer(Stage.TALKER, "a"))
+    await world.age(Stage.TALKER, "a", 61)
     await world.raw.xdel(world.keys.requests, claim.entry_id)
-    assert list(await world.connector().consumer(Group.TALKERS, "b").take_over(9)) == []
-    assert (await world.raw.xpending(world.keys.requests, Group.TALKERS))["pending"] == 0
+    assert list(await world.connector().consumer(Stage.TALKER, "b").take_over(9)) == []
+    assert (await world.raw.xpending(world.keys.requests, Stage.TALKER))["pending"] == 0
 
 
 async def test_leaving_deletes_the_consumer_unless_it_has_claims(world, until):
     gateway = world.connector()
-    owner, idle = gateway.consumer(Group.TALKERS, "owner"), gateway.consumer(Group.TALKERS, "idle")
+    owner, idle = gateway.consumer(Stage.TALKER, "owner"), gateway.consumer(Stage.TALKER, "idle")
     await world.submit_claimed(gateway, owner)
     claiming = asyncio.create_task(idle.claim(1))
     await until(lambda: waits(idle))
     await idle.close()
     await owner.close()
     assert list(await claiming) == []
-    consumers = await world.raw.xinfo_consumers(world.keys.requests, Group.TALKERS)
+    consumers = await world.raw.xinfo_consumers(world.keys.requests, Stage.TALKER)
     assert [consumer["name"] for consumer in consumers] == [b"owner"]
 
 
@@ -132,10 +133,10 @@ async def test_a_write_whose_reply_was_lost_counts_as_written(private_world):
 @pytest.mark.parametrize("use", ["submit", "claim", "take over", "refresh"])
 async def test_the_queue_of_a_pipeline_in_use_does_not_expire(world, use):
     gateway = world.connector()
-    consumer = world.replica(Group.TALKERS, "a")
+    consumer = world.replica(Stage.TALKER, "a")
     ticket = await world.submit(gateway)
     await consumer.claim(1)
-    newcomer = world.replica(Group.TALKERS, "b")
+    newcomer = world.replica(Stage.TALKER, "b")
     await world.raw.expire(world.keys.requests, 5)
     if use == "submit":
         await world.submit(gateway, "two")
@@ -154,7 +155,7 @@ async def test_continues_with_a_restarted_empty_redis(private_world):
     """Requests in flight are lost; the same objects serve new ones."""
     world, first = private_world, private_world.server
     gateway, stages = world.connector(), world.writer()
-    reader, consumer = stages.reader(), stages.consumer(Group.TALKERS, "t")
+    reader, consumer = stages.reader(), stages.consumer(Stage.TALKER, "t")
     await world.submit_claimed(gateway, consumer)
     reader.subscribe("one", CODES, STREAM_CREATED)
     reading, claiming = asyncio.create_task(read(reader, 1)), asyncio.create_task(claim_one(consumer))
@@ -197,7 +198,7 @@ async def claim_one(consumer):
 
 async def test_a_deleted_queue_is_created_again(private_world, until):
     client = private_world.raw
-    gateway, consumer = private_world.connector(), private_world.connector().consumer(Group.CODECS, "c")
+    gateway, consumer = private_world.connector(), private_world.connector().consumer(Stage.CODEC, "c")
     _, claim = await private_world.submit_claimed(gateway, consumer)
     claiming = asyncio.create_task(claim_one(consumer))
     await until(lambda: waits(consumer))
@@ -255,7 +256,7 @@ async def test_close_leaves_no_connection_task_thread_or_descriptor(private_worl
     before = await connections(), len(asyncio.all_tasks()), threading.active_count(), descriptors()
     connector = RedisConnector(server.url_with_password, Keys("p", "g"))
     readers = [connector.reader() for _ in range(3)]
-    consumers = [connector.consumer(group, "x") for group in Group]
+    consumers = [connector.consumer(group, "x") for group in WORKERS]
     waiting = [asyncio.create_task(reader.read()) for reader in readers]
     waiting += [asyncio.create_task(consumer.claim(1)) for consumer in consumers]
     await asyncio.gather(*(connector.submit(world.request(f"r{i}"), world.admission) for i in range(20)))
@@ -293,7 +294,7 @@ def lose_the_first_reply(connector):
 
 
 async def test_a_request_whose_reply_was_lost_is_queued_once(world):
-    gateway, talker = world.connector(), world.connector().consumer(Group.TALKERS, "t")
+    gateway, talker = world.connector(), world.connector().consumer(Stage.TALKER, "t")
     await world.submit_claimed(gateway, talker, "before")
     replies = lose_the_first_reply(gateway)
     ticket = await world.submit(gateway, "one")
@@ -317,7 +318,7 @@ async def test_a_last_entry_that_arrived_twice_still_finishes(private_world):
     """The reply to the first attempt is lost: the second one finds its own entry and gives up the claim."""
     client = private_world.raw
     process = private_world.connector()
-    consumer = process.consumer(Group.CODECS, "c")
+    consumer = process.consumer(Stage.CODEC, "c")
     _, claim = await private_world.submit_claimed(private_world.connector(), consumer)
     last = chained(claim, AUDIO, (Position(3, END_SEQUENCE), End(EndReason.STOP)), finish=True)
     replies = lose_the_first_reply(process)

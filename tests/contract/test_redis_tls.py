@@ -9,9 +9,10 @@ from support.tls import Authority, tls_front, tls_redis
 from support.writing import chained, failure
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer
-from syrinx_stages.contract.keys import STREAM_START, Group, Keys, Position, StreamKind
+from syrinx_stages.contract.keys import STREAM_START, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Codes
 from syrinx_stages.contract.settings import StageConfig
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.start import connect_redis
 
@@ -51,7 +52,7 @@ async def test_commands_blocking_reads_and_wake_ups_work_over_tls(authority, tls
     }
     connector = connect_redis(CONFIG, environment)
     try:
-        reader, consumer = connector.reader(), connector.consumer(Group.TALKERS, "talker-0")
+        reader, consumer = connector.reader(), connector.consumer(Stage.TALKER, "talker-0")
         reading = asyncio.create_task(reader.read())
         claiming = asyncio.create_task(consumer.claim(1))
         ticket = await connector.submit(world_of.request(), world_of.admission)

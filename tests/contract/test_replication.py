@@ -6,7 +6,7 @@ import pytest
 
 from support.memory_redis.in_loop import RedisInLoop
 from syrinx_stages.connector.replication import LAGGING_SECONDS, WAIT_MS
-from syrinx_stages.contract.keys import Group
+from syrinx_stages.contract.stages import Stage
 
 pytestmark = pytest.mark.virtual
 
@@ -32,7 +32,7 @@ async def claim_and_time(world, request_id):
 
 async def test_a_claim_waits_once_for_a_replica_that_lags(replicated, caplog):
     redis, world = replicated
-    world.connector().consumer(Group.TALKERS, "a")
+    world.connector().consumer(Stage.TALKER, "a")
     assert await claim_and_time(world, "in sync") < WAIT_MS / 1000
     await asyncio.sleep(0.01)
     redis.replicas_lag = True

@@ -12,12 +12,13 @@ from syrinx_stages.connector import redis_primary, replication
 from syrinx_stages.connector.base import Superseded
 from syrinx_stages.connector.redis_address import redis_address
 from syrinx_stages.connector.redis_connection import Address, Connection, Unavailable
-from syrinx_stages.contract.keys import Group, Position, StreamKind
+from syrinx_stages.contract.keys import Position, StreamKind
 from syrinx_stages.contract.messages import Codes
+from syrinx_stages.contract.stages import WORKERS, Stage
 
 pytestmark = pytest.mark.night
 
-GROUPS = pytest.mark.parametrize("group", Group)
+GROUPS = pytest.mark.parametrize("group", WORKERS)
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ async def test_a_claim_from_a_stale_primary_is_dropped_and_the_request_claimed_f
 
 async def test_a_primary_without_a_replica_serves_on(pair):
     """It is confirmed by the sentinel, and only the first request waits for the replica."""
-    gateway, consumer = pair.world.connector(), pair.world.connector().consumer(Group.TALKERS, "a")
+    gateway, consumer = pair.world.connector(), pair.world.connector().consumer(Stage.TALKER, "a")
     await pair.world.submit(gateway, "before")
     await pair.detach()
     waited, asked = await waits(pair), pair.sentinel.asked
@@ -190,7 +191,7 @@ async def test_a_script_that_a_replica_refuses_may_succeed_on_another_connection
 async def test_a_request_that_is_submitted_again_after_a_lost_reply_refuses_its_first_owner(pair, group, monkeypatch):
     """The Redis that took it comes back empty, before the gateway knows that it was queued."""
     gateway, late = pair.world.connector(), pair.world.connector()
-    consumer, kind = late.consumer(group, "late"), StreamKind.CODES if group is Group.TALKERS else StreamKind.AUDIO
+    consumer, kind = late.consumer(group, "late"), StreamKind.CODES if group is Stage.TALKER else StreamKind.AUDIO
     execute, claims = gateway._pool._execute_replicated, []
 
     async def lose_everything_after_the_first(command):

@@ -21,7 +21,6 @@ from syrinx_stages.contract.keys import (
     REFERENCE_POSITION,
     STREAM_CREATED,
     STREAM_START,
-    Group,
     Position,
     StreamKind,
 )
@@ -36,6 +35,7 @@ from syrinx_stages.contract.messages import (
     Text,
 )
 from syrinx_stages.contract.settings import GatewaySettings
+from syrinx_stages.contract.stages import Stage
 
 CODES, AUDIO, PLAYBACK = StreamKind.CODES, StreamKind.AUDIO, StreamKind.PLAYBACK
 
@@ -154,7 +154,7 @@ async def test_release_is_idempotent(world):
 
 async def test_a_finished_and_released_request_leaves_nothing(world):
     gateway, stages = world.connector(), world.connector()
-    talker, codec = stages.consumer(Group.TALKERS, "t"), stages.consumer(Group.CODECS, "c")
+    talker, codec = stages.consumer(Stage.TALKER, "t"), stages.consumer(Stage.CODEC, "c")
     ticket = await gateway.submit(world.request(has_reference=True), world.admission, b"sound")
     (claim,) = await talker.claim(1)
     (other,) = await codec.claim(1)
@@ -169,7 +169,7 @@ async def test_a_finished_and_released_request_leaves_nothing(world):
 
 async def test_only_output_streams_are_written_under_a_claim():
     with pytest.raises(ValueError, match=r"kind: .*played"):
-        Append("one", PLAYBACK, STREAM_START, PlaybackProgress(), Fence(Group.TALKERS, "1:0:0-1:0-1:"), STREAM_START)
+        Append("one", PLAYBACK, STREAM_START, PlaybackProgress(), Fence(Stage.TALKER, "1:0:0-1:0-1:"), STREAM_START)
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3])
@@ -188,7 +188,7 @@ async def test_admission_is_limited_by_count(world, limit):
 
 @pytest.mark.virtual
 async def test_admission_is_limited_by_age(world):
-    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    gateway, talker = world.connector(), world.replica(Stage.TALKER, "t")
     await world.submit(gateway)
     await asyncio.sleep(3)
     limits = GatewaySettings(max_queue=100, max_queue_seconds=2)

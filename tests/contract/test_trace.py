@@ -9,8 +9,9 @@ from support.writing import chained
 from syrinx_stages.connector.base import OUTPUT_STREAM
 from syrinx_stages.connector.redis_blocking import BlockingConnection
 from syrinx_stages.connector.redis_pool import CommandPool
-from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason
+from syrinx_stages.contract.stages import WORKERS
 from tests.simulation.model.recorder import Recorder
 from tests.simulation.model.trace import Action, validate
 
@@ -62,7 +63,9 @@ class Walk:
         self.gateway, self.tickets, self.copies = world.connector(), {}, []
         self.processes = {name: world.connector() for name in ("a", "b")}
         self.consumers = {
-            (group, name): process.consumer(group, name) for group in Group for name, process in self.processes.items()
+            (group, name): process.consumer(group, name)
+            for group in WORKERS
+            for name, process in self.processes.items()
         }
         self.claims = []
         """Every claim that a replica was given, with the name of the replica."""

@@ -6,8 +6,8 @@ import pytest
 
 from support.memory_redis.values import entry_id
 from syrinx_stages.connector.base import QueueFull
-from syrinx_stages.contract.keys import Group
 from syrinx_stages.contract.settings import GatewaySettings
+from syrinx_stages.contract.stages import Stage
 
 ADMISSION = GatewaySettings(max_queue=6, max_queue_seconds=60.0)
 
@@ -15,7 +15,7 @@ ADMISSION = GatewaySettings(max_queue=6, max_queue_seconds=60.0)
 async def waiting(world):
     """Returns the number of requests after the last one that the talkers were delivered."""
     groups = await world.raw.xinfo_groups(world.keys.requests)
-    last = next(group["last-delivered-id"] for group in groups if group["name"] == b"talkers")
+    last = next(group["last-delivered-id"] for group in groups if group["name"] == b"talker")
     return sum(entry_id(at) > entry_id(last) for at, _ in await world.raw.xrange(world.keys.requests))
 
 
@@ -23,7 +23,7 @@ async def waiting(world):
 async def test_the_length_of_the_queue_is_the_number_of_waiting_requests(world, seed):
     """Whatever clients, talkers, codecs and other gateways do in between."""
     chance, gateway = random.Random(seed), world.connector()
-    talker, codec = world.replica(Group.TALKERS, "t"), world.replica(Group.CODECS, "c")
+    talker, codec = world.replica(Stage.TALKER, "t"), world.replica(Stage.CODEC, "c")
     tickets, claims = [], []
     await world.submit(gateway, "first")
     for number in range(120):
@@ -46,7 +46,7 @@ async def test_the_length_of_the_queue_is_the_number_of_waiting_requests(world, 
 
 
 async def test_the_index_keeps_nothing_of_requests_that_do_not_wait(world):
-    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    gateway, talker = world.connector(), world.replica(Stage.TALKER, "t")
     for number in range(30):
         ticket = await world.submit(gateway, f"claimed-{number}")
         if number % 3:
@@ -58,7 +58,7 @@ async def test_the_index_keeps_nothing_of_requests_that_do_not_wait(world):
 
 
 async def test_requests_that_codecs_end_before_a_talker_claims_them_count_until_the_queue_has_passed_them(world):
-    gateway, talker, codec = world.connector(), world.replica(Group.TALKERS, "t"), world.replica(Group.CODECS, "c")
+    gateway, talker, codec = world.connector(), world.replica(Stage.TALKER, "t"), world.replica(Stage.CODEC, "c")
     for number in range(4):
         await world.submit(gateway, f"r{number}")
     claims = await codec.claim(4)
@@ -71,7 +71,7 @@ async def test_requests_that_codecs_end_before_a_talker_claims_them_count_until_
 
 
 async def test_a_request_that_has_ended_unnoticed_is_not_displaced(world):
-    gateway, codec = world.connector(), world.replica(Group.CODECS, "c")
+    gateway, codec = world.connector(), world.replica(Stage.CODEC, "c")
     for number in range(6):
         await gateway.submit(world.request(f"r{number}", client="greedy"), ADMISSION)
     claims = await codec.claim(6)
@@ -84,7 +84,7 @@ async def test_a_request_that_has_ended_unnoticed_is_not_displaced(world):
 
 
 async def test_without_its_index_the_queue_has_at_least_one_request_and_soon_its_length_again(world):
-    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    gateway, talker = world.connector(), world.replica(Stage.TALKER, "t")
     for number in range(3):
         await world.submit(gateway, f"r{number}")
     await world.raw.delete(world.keys.waiting)

@@ -25,7 +25,7 @@ from syrinx_operator.cluster.watch.prometheus import (
     counters_query,
     selector,
 )
-from syrinx_operator.resource.knobs import TUNED_STAGES, Identity
+from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.spec import PipelineSpec, default_pipeline
 from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.resource.tuning import PrometheusSpec, SloSpec, TtfaObjective, TuningSpec
@@ -35,8 +35,9 @@ from syrinx_operator.tuner.evidence import CallStats, Outcomes, ReplicaStats, St
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.runner import Tuner
 from syrinx_stages.contract.metrics import LIVE_STREAMS
+from syrinx_stages.contract.stages import WORKERS
 
-WORKERS = tuple(ReplicaStats(name=f"demo-{stage}-0", stage=stage, ready=True, restarts=0) for stage in TUNED_STAGES)
+REPLICAS = tuple(ReplicaStats(name=f"demo-{stage}-0", stage=stage, ready=True, restarts=0) for stage in WORKERS)
 
 
 def pipeline(url, **spec):
@@ -55,7 +56,7 @@ async def evidence(url, owner=OWNER, access=DEFAULT_ACCESS, **spec):
     identity = Identity(model="m", image="i", device="d")
     seen = Observation(
         snapshots=reading.snapshots,
-        replicas=WORKERS,
+        replicas=REPLICAS,
         identity=identity,
         scrape_interval=reading.scrape_interval,
         problem=reading.problem,

@@ -18,9 +18,10 @@ from syrinx_stages.colocated.connectors import CodecConnector, TalkerConnector
 from syrinx_stages.colocated.service import ColocatedService, build
 from syrinx_stages.connector.base import Append, ConnectorError, Refusal, StreamEntry
 from syrinx_stages.connector.redis_streams import RedisConnector
-from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, EndReason
 from syrinx_stages.contract.settings import StageConfig
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import SettingsUpdate
@@ -204,7 +205,7 @@ async def test_a_superseded_talker_evicts_the_request_from_its_codec() -> None:
         claim = process.workers[0].ownership.claims["a"]
         later_codes = StreamEntry("a", StreamKind.CODES, Position(500), Codes(np.zeros(16, "<i2").tobytes()))
         assert await Owner(stages.streams.connector()).append([later_codes]) == [None]
-        stages.streams.raw.xclaim(stages.streams.keys.requests, Group.TALKERS, "talker-9", 0, [claim.entry_id])
+        stages.streams.raw.xclaim(stages.streams.keys.requests, Stage.TALKER, "talker-9", 0, [claim.entry_id])
         stages.redis_down = False
         await lost_claim(process)
         assert not any("a" in worker.rows for worker in process.workers)
@@ -219,7 +220,7 @@ async def test_a_superseded_codec_evicts_the_request_from_its_talker() -> None:
         await receive(stages.connector(), "a", until_frames=4)
         before = process.workers[0].ownership.claims["a"]
         end = StreamEntry("a", StreamKind.AUDIO, Position(5000), Codes(b""))
-        other = Owner(stages.streams.connector(), group=Group.TALKERS)
+        other = Owner(stages.streams.connector(), group=Stage.TALKER)
         if await other.append([end]) != [None]:
             # The codec has written once more before it. Now it no longer owns the stream.
             assert await other.append([end]) == [None]
@@ -240,7 +241,7 @@ async def test_a_refused_codec_serves_a_request_again_at_once_if_its_process_sti
             await stages.talker_ended()
         # The token of a claim whose reply was lost.
         epoch, _, rest = process.workers[1].ownership.claims["a"].fence.token.partition(":")
-        stages.streams.raw.hset(stages.streams.keys.owners("a"), Group.TALKERS, f"{int(epoch) + 1}:{rest}")
+        stages.streams.raw.hset(stages.streams.keys.owners("a"), Stage.TALKER, f"{int(epoch) + 1}:{rest}")
         go.set()
         assert (await receive(stages.connector(), "a")).pcm == undisturbed
         await until(lambda: not any(worker.ownership.claims for worker in process.workers), "the request is done")
@@ -250,8 +251,8 @@ async def test_a_refused_codec_serves_a_request_again_at_once_if_its_process_sti
 async def test_a_request_whose_streams_expire_after_the_claim_leaves_the_queue() -> None:
     async with processes(0) as stages:
         connector = TalkerConnector(stages.connector())
-        talker = connector.consumer(Group.TALKERS, "talker-0")
-        codec = CodecConnector(stages.connector(), connector).consumer(Group.CODECS, "codec-0")
+        talker = connector.consumer(Stage.TALKER, "talker-0")
+        codec = CodecConnector(stages.connector(), connector).consumer(Stage.CODEC, "codec-0")
         await submit(stages.connector(), request("a"))
         [claim] = await talker.claim(1)
         # As the talker does when it finds no entries.

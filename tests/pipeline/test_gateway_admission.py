@@ -16,9 +16,10 @@ from support.waiting import DEADLINE, until
 from support.writing import Owner
 from syrinx_stages.connector.base import Capacity, StreamEntry, Ticket
 from syrinx_stages.connector.redis_connection import Address
-from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
+from syrinx_stages.contract.stages import WORKERS, Stage
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.metrics import Metrics
@@ -78,7 +79,7 @@ async def test_ready_once_both_stages_have_been_live():
     await service.start()
     try:
         assert service.ready() == "no talker of this model generation is running yet"
-        talker, codec = replicas.consumer(Group.TALKERS, "t"), replicas.consumer(Group.CODECS, "c")
+        talker, codec = replicas.consumer(Stage.TALKER, "t"), replicas.consumer(Stage.CODEC, "c")
         await talker.take_over(1)
         await until(
             lambda: service.ready() == "no codec of this model generation is running yet", "the talker was seen"
@@ -87,7 +88,7 @@ async def test_ready_once_both_stages_have_been_live():
         await until(lambda: service.ready() is None, "the codec was seen")
         await replicas.close()
         await service.cells[0].monitor.measure()
-        assert not await connector.has_live_consumer(Group.TALKERS, 5.0)
+        assert not await connector.has_live_consumer(Stage.TALKER, 5.0)
         assert service.ready() is None
     finally:
         await service.close()
@@ -98,7 +99,7 @@ async def test_a_request_that_no_talker_claims_in_time_is_a_503():
     async with gateway(gateway=GatewaySettings(max_queue_seconds=0.2)) as running:
         await running.without_stages()
         replicas = running.streams.connector()
-        for group in Group:
+        for group in WORKERS:
             await replicas.consumer(group, "busy").take_over(1)
         started = monotonic()
         response = await running.say(stream=True)
@@ -135,7 +136,7 @@ async def test_the_expected_wait_is_exported():
         await until(lambda: running.service.ready() is None, "both stages were seen")
         assert running.metric("syrinx_expected_wait_seconds") == 0
         await running.stages.leave()
-        talker = running.streams.connector().consumer(Group.TALKERS, "busy")
+        talker = running.streams.connector().consumer(Stage.TALKER, "busy")
         await talker.take_over(1)
         served = asyncio.create_task(running.say())
         assert len(await talker.claim(1)) == 1
@@ -151,7 +152,7 @@ async def test_a_client_with_many_requests_makes_room_for_another(tmp_path: Path
     keys = Keys(tmp_path, greedy={}, modest={})
     async with gateway(gateway=GatewaySettings(max_queue_seconds=60.0), api_keys_file=str(keys.file)) as running:
         await running.without_stages()
-        talker = running.streams.connector().consumer(Group.TALKERS, "busy")
+        talker = running.streams.connector().consumer(Stage.TALKER, "busy")
         await talker.take_over(1)
         await talker.report(Capacity(free=2, requests_per_second=0.01))
 

@@ -21,7 +21,8 @@ from syrinx_operator.local.pipeline import LocalPipeline, stage_environment
 from syrinx_operator.local.running import claim, find_running
 from syrinx_operator.resource.connector import ConnectorSpec
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, default_pipeline
-from syrinx_operator.resource.stage_config import LocalError, Stage
+from syrinx_operator.resource.stage_config import LocalError
+from syrinx_stages.contract.stages import Stage
 
 SMALL_STAGE = Path(__file__).parents[1] / "support" / "small_stage.py"
 

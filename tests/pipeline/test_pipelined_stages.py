@@ -16,8 +16,9 @@ from support.stages import Pipeline, pipeline, receive, request, submit, synthes
 from support.waiting import DEADLINE, until
 from support.writing import Owner, codes_entry
 from syrinx_stages.connector.base import StreamEntry
-from syrinx_stages.contract.keys import Group, Position, StreamKind
+from syrinx_stages.contract.keys import Position, StreamKind
 from syrinx_stages.contract.messages import EndReason
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.in_flight import CompletedStep
 from syrinx_stages.runtime.process import run_service
 from syrinx_stages.runtime.settings import SettingsUpdate
@@ -251,7 +252,7 @@ async def test_a_stage_closes_with_steps_in_flight() -> None:
     await asyncio.wait_for(closing, DEADLINE)
     assert set(threading.enumerate()) <= threads  # those of processes that were "killed" before may end meanwhile
     assert asyncio.all_tasks() <= tasks
-    successor = stages.connector().consumer(Group.TALKERS, "successor")
+    successor = stages.connector().consumer(Stage.TALKER, "successor")
     assert [claim.request.id for claim in await successor.take_over(5)] == ["a"], "handed over, not dropped"
     await stages.streams.close()
 

@@ -10,7 +10,8 @@ import pytest
 from support.local_pipeline import local_pipeline, replicated
 from support.waiting import DEADLINE
 from syrinx_operator.local.pipeline import LocalPipeline
-from syrinx_operator.resource.stage_config import LocalError, Stage
+from syrinx_operator.resource.stage_config import LocalError
+from syrinx_stages.contract.stages import Stage
 
 CONNECTIONS = 32
 """The chance that one of two gateways gets none of them is 2 ** -31."""

@@ -15,15 +15,16 @@ from support.waiting import DEADLINE, until
 from support.writing import chained
 from syrinx_stages.connector.base import Claim, ConnectorError, StageConnector
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.keys import REFERENCE_POSITION, Group, StreamKind
+from syrinx_stages.contract.keys import REFERENCE_POSITION, StreamKind
 from syrinx_stages.contract.messages import EndReason, TaskType
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.model.checkpoint import Checkpoint
 
 SHORT_LEASE = 0.2
 LONG_TEXT = "The old teacher carried seven green apples before breakfast."
 
 
-async def claim_as_crashed_replica(connector: StageConnector, group: Group) -> Claim:
+async def claim_as_crashed_replica(connector: StageConnector, group: Stage) -> Claim:
     """A replica claims a request and is never received of again."""
     claims: list[Claim] = []
     while not claims:
@@ -69,7 +70,7 @@ async def test_claims_and_takeovers_together_never_exceed_the_rows() -> None:
     async with pipeline(0, 0, lease_seconds=SHORT_LEASE) as stages:
         connector = stages.connector()
         await submit(connector, request("a"))
-        await claim_as_crashed_replica(stages.connector(), Group.CODECS)
+        await claim_as_crashed_replica(stages.connector(), Stage.CODEC)
         codec = await stages.codec(max_resident=1, max_num_seqs=1)
         await until(lambda: "a" in codec.rows, "it was taken over")
         await submit(connector, request("b"))
@@ -96,7 +97,7 @@ async def test_another_talker_takes_over_between_reference_and_first_frame(tmp_p
     async with pipeline(0, 0, lease_seconds=SHORT_LEASE, checkpoint=base) as stages:
         connector = stages.connector()
         await submit(connector, item, reference)
-        claim = await claim_as_crashed_replica(stages.connector(), Group.TALKERS)
+        claim = await claim_as_crashed_replica(stages.connector(), Stage.TALKER)
         entry = stages.talker_engine(base).prepare(item, b"", reference).reference
         written = chained(claim, StreamKind.CODES, (REFERENCE_POSITION, entry))
         assert await stages.connector().append(written) == [None]
@@ -178,7 +179,7 @@ async def test_requests_of_a_failed_stage_count_a_delivery() -> None:
         await asyncio.wait_for(talker.drain(DEADLINE), 1.0)
         stages.workers.remove(talker)
         await talker.close()
-        successor, claims = stages.connector().consumer(Group.TALKERS, "successor"), []
+        successor, claims = stages.connector().consumer(Stage.TALKER, "successor"), []
         while not claims:
             claims = [*await successor.take_over(1)]
             await asyncio.sleep(0.01)

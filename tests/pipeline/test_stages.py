@@ -17,10 +17,11 @@ from syrinx_stages.connector.base import Capacity, Claim, StreamEntry
 from syrinx_stages.contract.admission import MAX_UNSTARTED
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.frames import unpack_checksums
-from syrinx_stages.contract.keys import END_SEQUENCE, REFERENCE_POSITION, Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, REFERENCE_POSITION, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, EndReason, Reference
 from syrinx_stages.contract.settings import DEFAULT_RAMP
 from syrinx_stages.contract.silence import AUDIBLE_PEAK, LeadingSilenceTrimmer
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.settings import SettingsUpdate
 from syrinx_stages.runtime.worker import Worker
 from syrinx_stages.talker import holding
@@ -156,7 +157,7 @@ async def test_a_request_whose_owners_die_three_times_fails_with_a_reason() -> N
         await submit(connector, request("a"))
         for attempt in range(3):
             # This replica claims the request and then does nothing.
-            consumer = stages.connector().consumer(Group.TALKERS, f"dead-{attempt}")
+            consumer = stages.connector().consumer(Stage.TALKER, f"dead-{attempt}")
             claims: list[Claim] = []
             while not claims:
                 claims = [*await consumer.take_over(1)] or [*await consumer.claim(1)]

@@ -14,13 +14,13 @@ from simulator.scenario import TASK_TYPES, Costs, Decoder, Failure, Scenario, li
 from simulator.world import World, clock, good
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.tuner.decide import Assignment
 from syrinx_operator.tuner.policy import Objective
 from syrinx_stages.codec import scheduler as real_codec
 from syrinx_stages.codec.rows import Row, Rows
 from syrinx_stages.contract.admission import late_margin
 from syrinx_stages.contract.settings import CodecSettings
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.talker import scheduler as real_talker
 
 NOTHING = Decoder(1e-6, 0.0, 0.0)

@@ -8,8 +8,6 @@ from msgspec.structs import replace
 
 from simulator.scripted import START
 from support.tuner_world import BASE, BETTER, World, auto, machine, plant
-from syrinx_operator.resource.knobs import TUNED_STAGES
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import (
     RATE_BINS,
     USUAL,
@@ -22,9 +20,10 @@ from syrinx_operator.tuner.capacity import capacity
 from syrinx_operator.tuner.plan import Question
 from syrinx_operator.tuner.policy import Scale
 from syrinx_operator.tuner.whatif import Load
+from syrinx_stages.contract.stages import WORKERS, Stage
 
 MINUTE, HOUR = 60.0, 3600.0
-TALKER, CODEC = TUNED_STAGES
+TALKER, CODEC = WORKERS
 
 
 def scale(mode="Auto", minimum=1, maximum=10) -> Scale:
@@ -41,7 +40,7 @@ class Service(World):
         self.error = error
         self.capacities: list[tuple[Question, float]] = []
         self.start_seconds, self.since = 60.0, {}
-        scales = dict.fromkeys(TUNED_STAGES, scale()) if scales is None else scales
+        scales = dict.fromkeys(WORKERS, scale()) if scales is None else scales
         super().__init__(lambda *_: self.badness(), policy=auto(scales=scales), proposal=BASE, gain=0.0, **fields)
 
     def ready(self, stage: Stage) -> int:
@@ -189,7 +188,7 @@ def test_the_start_of_a_replica_is_measured():
 
 
 def test_the_maximum_limits():
-    world = Service(rate=14.0, replicas=2, scales=dict.fromkeys(TUNED_STAGES, scale(maximum=3))).serve(HOUR)
+    world = Service(rate=14.0, replicas=2, scales=dict.fromkeys(WORKERS, scale(maximum=3))).serve(HOUR)
     assert world.counts == {TALKER: 3, CODEC: 3}
     assert world.memory.stages[TALKER].wanted >= 7, "which the condition says"
 
@@ -263,7 +262,7 @@ def test_no_replica_is_removed_during_a_trial():
 
     def watch(world):
         if world.state.trial or world.state.soak:
-            lower.append(any(world.counts[stage] < counts[stage] for stage in TUNED_STAGES))
+            lower.append(any(world.counts[stage] < counts[stage] for stage in WORKERS))
 
     world.rate = 1.5
     world.serve(30 * MINUTE, watch)
@@ -274,7 +273,7 @@ def test_no_replica_is_removed_during_a_trial():
 
 
 def test_recommend_only_says_it():
-    world = Service(rate=9.0, replicas=2, scales=dict.fromkeys(TUNED_STAGES, scale("Recommend"))).serve(HOUR)
+    world = Service(rate=9.0, replicas=2, scales=dict.fromkeys(WORKERS, scale("Recommend"))).serve(HOUR)
     assert world.counts == {TALKER: 2, CODEC: 2}
     assert world.memory.stages[TALKER].recommended >= 5
     assert set(world.events) == {"ScalingRecommended"}

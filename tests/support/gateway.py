@@ -22,9 +22,10 @@ from support.waiting import DEADLINE, until
 from syrinx_stages.connector.base import Append, Claim, Fence
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.gateway.api import create_app
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.model.describe import checkpoint_directory
@@ -107,14 +108,14 @@ class Stages:
         self._tasks.add(asyncio.create_task(work))
 
     async def _talk(self) -> None:
-        consumer = self._connector.consumer(Group.TALKERS, "talker-0")
+        consumer = self._connector.consumer(Stage.TALKER, "talker-0")
         while True:
             await consumer.take_over(0)
             for claim in await consumer.claim(100):
                 await consumer.finish(claim.entry_id)
 
     async def _decode(self) -> None:
-        consumer = self._connector.consumer(Group.CODECS, "codec-0")
+        consumer = self._connector.consumer(Stage.CODEC, "codec-0")
         while True:
             await consumer.take_over(0)
             for claim in await consumer.claim(100):

@@ -14,7 +14,8 @@ from support.virtual import VirtualLoop
 from syrinx_stages.connector.base import LEASE_SECONDS, Event, Reader
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer
-from syrinx_stages.contract.keys import Group, Keys, Position, StreamKind
+from syrinx_stages.contract.keys import Keys, Position, StreamKind
+from syrinx_stages.contract.stages import WORKERS
 
 
 @cache
@@ -59,7 +60,7 @@ class Streams:
         """The number of queued requests, and of the streams and references of all requests."""
         names = {key.decode() for key in self.raw.scan_iter(match=self.keys.prefix + "*", count=1000)}
         shared = {self.keys.requests, self.keys.control, self.keys.capacity}
-        shared |= {self.keys.writers, self.keys.waiting, *map(self.keys.leases, Group)}
+        shared |= {self.keys.writers, self.keys.waiting, *map(self.keys.leases, WORKERS)}
         own = {name for name in names - shared if not name.startswith(self.keys.inbox(""))}
         return self.raw.xlen(self.keys.requests) + len(own)
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from syrinx_operator.resource.knobs import TUNED_STAGES, Knob, Setting
+from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import (
     Capacity,
     Curve,
@@ -24,6 +23,7 @@ from syrinx_operator.resource.tuning_status import (
 from syrinx_operator.tuner.builder import Event
 from syrinx_operator.tuner.telemetry import PipelineKey, TunerTelemetry
 from syrinx_operator.tuner.trial import runs_candidate
+from syrinx_stages.contract.stages import WORKERS, Stage
 
 BASE = Setting(
     talker_max_num_seqs=8,
@@ -43,7 +43,7 @@ def trial(candidate: Setting, baseline: Setting, start: datetime, *, of_candidat
         start_time=start,
         period_seconds=30.0,
         period_time=start,
-        replicas=tuple(f"demo-{stage}-0" for stage in TUNED_STAGES),
+        replicas=tuple(f"demo-{stage}-0" for stage in WORKERS),
         guard=Guard(expected_bad=0.2),
     )
     # A coin decides which period of the first pair is the candidate's.
@@ -67,7 +67,7 @@ def scaled(now: datetime, talkers: int = 3, codecs: int = 2, **fields: Any) -> R
         for stage, count in ((Stage.TALKER, talkers), (Stage.CODEC, codecs))
     }
     capacity = Capacity(
-        setting=BASE, shares={"CustomVoice": 1.0}, frames=50.0, curves=dict.fromkeys(TUNED_STAGES, Curve(2.0))
+        setting=BASE, shares={"CustomVoice": 1.0}, frames=50.0, curves=dict.fromkeys(WORKERS, Curve(2.0))
     )
     known: dict[str, Any] = {"ready_time": now - timedelta(hours=1), "judged_time": now, "capacity": capacity}
     return Replicas(stages=stages, **(known | fields))

@@ -9,8 +9,9 @@ import pytest
 from syrinx_stages.connector.base import WRITER_GROUP, Append, Claim, ConnectorError, Fence, Refusal, StreamEntry
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.frames import checksum
-from syrinx_stages.contract.keys import STREAM_CREATED, Group, Position, StreamKind
+from syrinx_stages.contract.keys import STREAM_CREATED, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason, Entry
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.talker.speech import BEGINNING
 
 
@@ -20,14 +21,14 @@ class Owner:
     Redis takes its first entry for one of a claim that a fail-over has lost.
     """
 
-    def __init__(self, connector: RedisConnector, group: Group | None = None) -> None:
+    def __init__(self, connector: RedisConnector, group: Stage | None = None) -> None:
         """`group` is that of the claims: by default each stream's own; colocated stages share the talkers'."""
         self.connector = connector
         self._group = group
-        self._fences: dict[tuple[str, Group], Fence] = {}
+        self._fences: dict[tuple[str, Stage], Fence] = {}
         self._last: dict[tuple[str, StreamKind], Position] = {}
 
-    async def _fence(self, request_id: str, group: Group) -> Fence:
+    async def _fence(self, request_id: str, group: Stage) -> Fence:
         if (request_id, group) not in self._fences:
             keys, pool = self.connector._keys, self.connector._pool
             stored: bytes | None = await pool.call(b"HGET", keys.owners(request_id), group)

@@ -31,13 +31,13 @@ from syrinx_operator.cluster.report.status import failed
 from syrinx_operator.resource.autoscaling import StageAutoscalingSpec
 from syrinx_operator.resource.connector import ConnectorSpec
 from syrinx_operator.resource.gateway import GatewaySpec, HttpRouteSpec, ParentRef, RouteSpec
-from syrinx_operator.resource.knobs import TUNED_STAGES, Knob
+from syrinx_operator.resource.knobs import Knob
 from syrinx_operator.resource.spec import CaptureShape, CodecSpec, MonitoringSpec, PodMonitorSpec, TalkerSpec
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.status import PipelineStatus, read
 from syrinx_operator.resource.tuning import SloSpec, TtfaObjective
 from syrinx_operator.resource.tuning_status import Curve, Guard, Soak, State, TrialRecord
 from syrinx_stages.contract.settings import ReportedSettings
+from syrinx_stages.contract.stages import WORKERS, Stage
 
 OBJECTIVES = SloSpec(
     ttfa=(
@@ -377,7 +377,7 @@ def test_the_condition_about_replicas_says_what_limits_them():
     status, text = scaling(limited)
     assert status == ("False", "MaxReplicas")
     assert text == "talker: 5 replicas are needed, and maxReplicas is 3"
-    none = msgspec.structs.replace(memory.capacity, curves=dict.fromkeys(TUNED_STAGES, Curve()))
+    none = msgspec.structs.replace(memory.capacity, curves=dict.fromkeys(WORKERS, Curve()))
     assert scaling(msgspec.structs.replace(memory, capacity=none))[0] == ("False", "NoCapacity")
 
 

@@ -17,7 +17,6 @@ from syrinx_operator.cluster.report.scaling import permitted
 from syrinx_operator.cluster.runners import tuning
 from syrinx_operator.resource.knobs import Identity, Knob, Setting, live_settings, setting_of
 from syrinx_operator.resource.spec import CaptureShape, CodecSpec
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning import TuningSpec
 from syrinx_operator.resource.tuning_status import (
     MAX_HISTORY,
@@ -34,6 +33,7 @@ from syrinx_operator.resource.tuning_status import (
 from syrinx_operator.tuner.decide import Decision
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_stages.contract.settings import ReportedSettings
+from syrinx_stages.contract.stages import Stage
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 GATEWAY, TALKER, CODEC = Component.GATEWAY, Component.TALKER, Component.CODEC

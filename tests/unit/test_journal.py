@@ -3,7 +3,7 @@
 import pytest
 
 from syrinx_stages.connector.base import Append, Claim, Fence, StreamEntry
-from syrinx_stages.contract.keys import END_SEQUENCE, REFERENCE_POSITION, STREAM_CREATED, Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, REFERENCE_POSITION, STREAM_CREATED, Position, StreamKind
 from syrinx_stages.contract.messages import (
     Audio,
     Codes,
@@ -15,6 +15,7 @@ from syrinx_stages.contract.messages import (
     StreamCreated,
     TaskType,
 )
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime import journal
 from syrinx_stages.runtime.journal import KEEP_SECONDS, Journal
 
@@ -24,7 +25,7 @@ CODES, AUDIO = StreamKind.CODES, StreamKind.AUDIO
 def claimed(
     kind: StreamKind, request_id: str = "one", start: Position = STREAM_CREATED, epoch: int = 1, entry_id: str = "1-0"
 ) -> Claim:
-    group = Group.TALKERS if kind is CODES else Group.CODECS
+    group = Stage.TALKER if kind is CODES else Stage.CODEC
     request = SpeechRequest(id=request_id, accepted_at=0.0, text="", task_type=TaskType.CUSTOM_VOICE)
     return Claim(entry_id, request, fence=Fence(group, f"{epoch}:0:{start}:{start}"))
 

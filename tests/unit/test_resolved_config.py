@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from syrinx_operator.local.supervisor import Announcement, Member
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_stages.contract.settings import StageConfig, resolved_config_line
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.process import log_config
 from syrinx_stages.runtime.start import load_start_config
 

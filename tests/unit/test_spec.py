@@ -21,12 +21,13 @@ from syrinx_operator.resource.model import S3, HuggingFace, ModelImage, ModelSpe
 from syrinx_operator.resource.pods import EnvVar, SecretKey
 from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, VllmSpec, default_pipeline
-from syrinx_operator.resource.stage_config import LocalError, Stage, ignored_locally, model_generation, plan_local
+from syrinx_operator.resource.stage_config import LocalError, ignored_locally, model_generation, plan_local
 from syrinx_operator.resource.tuning import PrometheusSpec, SloSpec, TuningSpec
 from syrinx_stages.contract.settings import (
     StageConfig,
     VllmOptions,
 )
+from syrinx_stages.contract.stages import Stage
 
 GOLDEN = Path(__file__).parent / "golden" / "local"
 

@@ -11,7 +11,6 @@ from support.stage_metrics import Gateway
 from support.stage_metrics import Worker as Pod
 from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.spec import PipelineSpec
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning import SloSpec, TtfaObjective
 from syrinx_operator.tuner import counters as records
 from syrinx_operator.tuner.counters import CounterHistory, Observation
@@ -19,6 +18,7 @@ from syrinx_operator.tuner.evidence import CallStats, CaptureCost, Outcomes, Rep
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.snapshot import parse_metrics
 from syrinx_stages.contract import metrics as contract
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.gateway.outcomes import StreamOutcome
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

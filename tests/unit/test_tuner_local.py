@@ -13,13 +13,13 @@ from syrinx_operator.local import tuning_files
 from syrinx_operator.local.tuner import LocalTuner, identity_of
 from syrinx_operator.resource.knobs import Knob, setting_of
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, default_pipeline
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning import TuningSpec
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.builder import Event
 from syrinx_operator.tuner.decide import Decision
 from syrinx_stages.contract.metrics import LIVE_STREAMS, MAX_NUM_SEQS
 from syrinx_stages.contract.settings import TOKEN_HEADER, CodecSettings, GatewaySettings, TalkerSettings
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.admin import create_admin
 from syrinx_stages.runtime.exposition import Exposition
 from syrinx_stages.runtime.metrics import Metrics

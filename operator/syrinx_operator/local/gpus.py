@@ -8,7 +8,8 @@ from functools import cache
 from itertools import cycle, islice
 
 from syrinx_operator.local.events import Event
-from syrinx_operator.resource.stage_config import Stage, StageProcess
+from syrinx_operator.resource.stage_config import StageProcess
+from syrinx_stages.contract.stages import Stage
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """The GPUs of a process, by index or UUID."""

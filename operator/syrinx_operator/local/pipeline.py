@@ -22,9 +22,10 @@ from syrinx_operator.local.events import Event, Observer, exited, ready, stopped
 from syrinx_operator.local.mps import shared_gpu
 from syrinx_operator.local.supervisor import Child, Member
 from syrinx_operator.resource.spec import TTSPipeline
-from syrinx_operator.resource.stage_config import LocalError, Stage, StageProcess, plan_local, tracing_environment
+from syrinx_operator.resource.stage_config import LocalError, StageProcess, plan_local, tracing_environment
 from syrinx_stages.connector.server import RedisServer, RedisServerError
 from syrinx_stages.contract.settings import TOKEN_HEADER, TOKEN_VARIABLE
+from syrinx_stages.contract.stages import Stage
 
 START_SECONDS = 300.0
 """Maximum time for a stage to load its model."""

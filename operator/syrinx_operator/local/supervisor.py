@@ -20,8 +20,9 @@ from syrinx_operator.local import die_with_parent
 from syrinx_operator.local.backoff import Backoff
 from syrinx_operator.local.events import Event, Observer, describe_exit, exited, ready, stopped
 from syrinx_operator.local.files import write_atomically
-from syrinx_operator.resource.stage_config import LocalError, Stage, StageProcess
+from syrinx_operator.resource.stage_config import LocalError, StageProcess
 from syrinx_stages.contract.settings import StageConfig
+from syrinx_stages.contract.stages import Stage
 
 PROBE_SECONDS = 0.05
 TAIL_LINES = 12

@@ -20,7 +20,7 @@ from syrinx_operator.resource.knobs import Identity, live_settings, with_setting
 from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.sizes import codec_process, device_of
 from syrinx_operator.resource.spec import TTSPipeline
-from syrinx_operator.resource.stage_config import Stage, engine_suffix, model_generation
+from syrinx_operator.resource.stage_config import engine_suffix, model_generation
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
 from syrinx_operator.tuner.counters import Observation
@@ -30,6 +30,7 @@ from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.runner import Tuner
 from syrinx_operator.tuner.snapshot import Snapshot, parse_metrics
 from syrinx_stages.contract.settings import ReportedSettings
+from syrinx_stages.contract.stages import Stage
 
 SLO_WINDOW_SECONDS = 60.0
 """Window of the latencies that `syrinx tune` shows; one interval, if that is longer."""

@@ -9,10 +9,9 @@ from msgspec import Meta, Struct, structs
 
 from syrinx_operator.resource.sizes import codec_settings, talker_settings
 from syrinx_operator.resource.spec import CaptureShape, PipelineSpec
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_stages.contract.settings import Frames, Rows
+from syrinx_stages.contract.stages import Stage
 
-TUNED_STAGES = (Stage.TALKER, Stage.CODEC)
 Mode = Literal["Off", "Recommend", "Auto"]
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterator
-from enum import StrEnum
 
 import msgspec
 from msgspec import Struct, structs
@@ -28,17 +27,10 @@ from syrinx_stages.contract.settings import (
     VllmOptions,
     VoiceLimits,
 )
+from syrinx_stages.contract.stages import Stage
 
 _DOWNLOAD_SECONDS = 600
 """Seconds to pull an image and download a checkpoint, before a stage can load it."""
-
-
-class Stage(StrEnum):
-    """The stages. The values are the names of their packages in `syrinx_stages`."""
-
-    TALKER = "talker"
-    CODEC = "codec"
-    GATEWAY = "gateway"
 
 
 class StageProcess(Struct, frozen=True):

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from syrinx_operator.resource.knobs import Identity, Mode, Setting, StatusStruct
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_stages.contract.metrics import ROW_BUCKETS
+from syrinx_stages.contract.stages import Stage
 
 Timestamp = Annotated[datetime, Meta(tz=True)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]

@@ -6,12 +6,12 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import Capacity, Curve, Replicas, StageReplicas
 from syrinx_operator.tuner.builder import DecisionBuilder, in_force
 from syrinx_operator.tuner.evidence import WINDOW_SECONDS, Evidence, alike
 from syrinx_operator.tuner.plan import Question, calibrated, question_of
 from syrinx_operator.tuner.whatif import Model
+from syrinx_stages.contract.stages import Stage
 
 BADLY_SECONDS = 45.0
 """Least time that shows that requests are served badly. That they are served well takes half a window: bursts."""

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import MAX_SHAPES, CallPoint, Measured, PreparePoint, StepPoint
 from syrinx_operator.tuner.evidence import Evidence
 from syrinx_stages.contract.metrics import ROW_BUCKETS
+from syrinx_stages.contract.stages import Stage
 
 K = TypeVar("K")
 

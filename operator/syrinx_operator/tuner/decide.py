@@ -11,7 +11,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from syrinx_operator.resource.knobs import Setting
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import Forecast, Measured, Recommendation, State
 from syrinx_operator.tuner import replicas
 from syrinx_operator.tuner import trial as trials
@@ -30,6 +29,7 @@ from syrinx_operator.tuner.evidence import MIN_REQUESTS, WINDOW_SECONDS, Evidenc
 from syrinx_operator.tuner.plan import Answer, question_of
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.watch import advance_soak, put_in_force
+from syrinx_stages.contract.stages import Stage
 
 LEAST_SECONDS = 60.0
 """Least time whose requests are evaluated, and of which engine times are learned."""

@@ -10,11 +10,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from syrinx_operator.resource.knobs import TUNED_STAGES, Identity
-from syrinx_operator.resource.stage_config import Stage
+from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.resource.tuning import TtfaObjective
 from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.stages import WORKERS, Stage
 
 MIN_REQUESTS = 20
 """Smallest sample for a ratio."""
@@ -179,7 +179,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the replicas, talkers first."""
-        return tuple(each.name for stage in TUNED_STAGES for each in self.replicas_of(stage))
+        return tuple(each.name for stage in WORKERS for each in self.replicas_of(stage))
 
     @property
     def restarts(self) -> int:

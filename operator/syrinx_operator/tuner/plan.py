@@ -10,11 +10,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from syrinx_operator.resource.knobs import Knob, Setting
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import Measured, State, Tried
 from syrinx_operator.tuner.evidence import Evidence, alike, ttfa_quantile
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.whatif import QUICK, Load, Model, Outcome, Plant
+from syrinx_stages.contract.stages import Stage
 
 _ROUNDS = ((120, 12), (400, 4), (800, 1))
 """(requests, settings kept) of each round. The first has every other number of rows, and the neighbors of the best."""

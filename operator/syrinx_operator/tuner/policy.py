@@ -8,8 +8,8 @@ from msgspec import Struct
 from syrinx_operator.resource.knobs import RAMP_LADDER, ROWS_LADDER, Knob, Mode, Setting, setting_of
 from syrinx_operator.resource.sizes import codec_resident, talker_resident
 from syrinx_operator.resource.spec import PipelineSpec
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning import CaptureBounds, RowBounds
+from syrinx_stages.contract.stages import Stage
 
 
 class Objective(Struct, frozen=True):

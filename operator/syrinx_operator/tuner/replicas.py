@@ -10,14 +10,13 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from syrinx_operator.resource.knobs import TUNED_STAGES
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import ANY, RATE_BINS, USUAL, Peak, Replicas, StageReplicas
 from syrinx_operator.tuner.builder import DecisionBuilder
 from syrinx_operator.tuner.capacity import correct, measure
 from syrinx_operator.tuner.evidence import MIN_REQUESTS, WINDOW_SECONDS, Evidence
 from syrinx_operator.tuner.policy import Scale
 from syrinx_operator.tuner.trial import end_trial
+from syrinx_stages.contract.stages import WORKERS, Stage
 
 BIN_SECONDS = 24 * 3600 // RATE_BINS
 """The load's rate in this time is remembered for a day, and shows its bursts. Replicas that it needed are kept."""
@@ -59,7 +58,7 @@ def advance(builder: DecisionBuilder) -> None:
 def _follow(builder: DecisionBuilder, now: Evidence) -> None:
     """Follows which replicas there are, and how long one takes to become ready."""
     memory, scales = builder.state.replicas, builder.policy.scales
-    present = {stage: now.replicas_of(stage) for stage in TUNED_STAGES}
+    present = {stage: now.replicas_of(stage) for stage in WORKERS}
     if memory is None and (now.disruption or not all(present.values())):
         return
     known = memory or Replicas(ready_time=builder.now, judged_time=builder.now)

@@ -20,10 +20,11 @@ from syrinx_stages.connector.base import Claim, StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.frames import checksum, pack_checksums
-from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference, Segment
 from syrinx_stages.contract.settings import CapturePair, CodecSettings
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.in_flight import CompletedStep
 from syrinx_stages.runtime.worker import Worker
@@ -114,7 +115,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
     """One codec replica. See `Worker` for claims, ownership and shutdown."""
 
     stage = "codec"
-    group = Group.CODECS
+    group = Stage.CODEC
     input_kind = StreamKind.CODES
     output_kind = StreamKind.AUDIO
     first_phase = "wait"

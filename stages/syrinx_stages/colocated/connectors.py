@@ -24,8 +24,9 @@ from syrinx_stages.connector.base import (
     StageConnector,
     StreamEntry,
 )
-from syrinx_stages.contract.keys import Group, StreamKind
+from syrinx_stages.contract.keys import StreamKind
 from syrinx_stages.contract.messages import End
+from syrinx_stages.contract.stages import Stage
 
 MAX_ENDED = 1024
 """Number of ended streams whose entries may be written again."""
@@ -218,7 +219,7 @@ class TalkerConnector:
     def reader(self) -> Reader:
         return _ForwardingReader(self._connector.reader(), self.codes)
 
-    def consumer(self, group: Group, name: str, ended: Callable[[], Set[str]] = frozenset) -> SharedClaimOwner:
+    def consumer(self, group: Stage, name: str, ended: Callable[[], Set[str]] = frozenset) -> SharedClaimOwner:
         """Joins the group for both stages. A claim has ended when the codec, not the talker, has written its end."""
         self.claims = SharedClaimOwner(self._connector.consumer(group, name, lambda: self.claims.ended()), self.codes)
         return self.claims
@@ -262,5 +263,5 @@ class CodecConnector:
         """Returns the reader of the talker's codes and of cancellations."""
         return self._talker.codes
 
-    def consumer(self, group: Group, name: str, ended: Callable[[], Set[str]] = frozenset) -> SharedClaimConsumer:
+    def consumer(self, group: Stage, name: str, ended: Callable[[], Set[str]] = frozenset) -> SharedClaimConsumer:
         return SharedClaimConsumer(self._talker.claims, self._connector.consumer(group, name), ended)

@@ -15,8 +15,9 @@ from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
-from syrinx_stages.contract.keys import STREAM_CREATED, Group, Position, StreamKind
+from syrinx_stages.contract.keys import STREAM_CREATED, Position, StreamKind
 from syrinx_stages.contract.messages import Entry, SpeechRequest
+from syrinx_stages.contract.stages import Stage
 
 LEASE_SECONDS = 1.0
 """A claim that was not refreshed for this long may be taken over. Four times the interval at which owners refresh."""
@@ -33,7 +34,7 @@ CLAIM_SECONDS = 1.0
 RETRY_SECONDS = 15.0
 """How long a command is retried while the streams cannot be reached: longer than sentinels take for a fail-over."""
 
-OUTPUT_STREAM = {Group.TALKERS: StreamKind.CODES, Group.CODECS: StreamKind.AUDIO}
+OUTPUT_STREAM = {Stage.TALKER: StreamKind.CODES, Stage.CODEC: StreamKind.AUDIO}
 """The stream that each group writes. While it exists, a client waits for the result."""
 WRITER_GROUP = {kind: group for group, kind in OUTPUT_STREAM.items()}
 """The group that writes each stream."""
@@ -91,7 +92,7 @@ class Fence(NamedTuple):
     distinguishes two claims that got the same epoch, as a replica that is promoted may not know the last claims.
     """
 
-    group: Group
+    group: Stage
     token: str
     """`<epoch>:<nonce>:<codes>:<audio>:<previous>`: the positions of the streams at the claim, the nonce before it."""
 
@@ -124,7 +125,7 @@ class Claim(Struct, frozen=True):
     handover."""
     redelivered: bool = False
     """The request was delivered before, so part of its result may have been written."""
-    fence: Fence = Fence(Group.TALKERS, "")
+    fence: Fence = Fence(Stage.TALKER, "")
     """Empty until the claim is accepted."""
 
 
@@ -319,7 +320,7 @@ class StageConnector(Protocol):
     def reader(self) -> Reader:
         """Returns a reader of new cancellations and of the streams that it subscribes to."""
 
-    def consumer(self, group: Group, name: str, ended: Callable[[], Set[str]] = frozenset) -> Consumer:
+    def consumer(self, group: Stage, name: str, ended: Callable[[], Set[str]] = frozenset) -> Consumer:
         """Joins a group under a name that is unique and stable across restarts.
 
         `ended` returns the claims of requests that this process has ended, by entry ID. They are not claimed again: if

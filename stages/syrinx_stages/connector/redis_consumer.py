@@ -22,8 +22,9 @@ from syrinx_stages.connector.base import (
 from syrinx_stages.connector.redis_blocking import BlockingConnection
 from syrinx_stages.connector.redis_connection import Command, ReplyError
 from syrinx_stages.connector.redis_pool import COMMAND_SECONDS, CommandPool
-from syrinx_stages.contract.keys import Group, Keys, StreamKind
+from syrinx_stages.contract.keys import Keys, StreamKind
 from syrinx_stages.contract.messages import decode_request
+from syrinx_stages.contract.stages import Stage
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class RedisConsumer:
         self,
         pool: CommandPool,
         keys: Keys,
-        group: Group,
+        group: Stage,
         name: str,
         lease_seconds: float,
         ended: Callable[[], Set[str]],
@@ -149,7 +150,7 @@ class RedisConsumer:
         keys = [self._keys.capacity, *self._queue_keys]
         codecs, free = await self._pool.run(scripts.REPORT_CAPACITY, keys, arguments)
         self._renewed_at = started
-        return float(free) if codecs and self._group is Group.TALKERS else None
+        return float(free) if codecs and self._group is Stage.TALKER else None
 
     def _drop(self, entry_ids: Sequence[str]) -> None:
         """Forgets claims; those that are not held, too."""
@@ -286,7 +287,7 @@ class RedisConsumer:
             except msgspec.DecodeError as error:
                 log.error("dropping request entry %s, which cannot be decoded: %s", entry_id.decode(), error)
                 # Nor can the other group, and what a codec has finished leaves the queue of both.
-                await self._pool.run(scripts.FINISH, [self._keys.requests], [Group.CODECS, entry_id])
+                await self._pool.run(scripts.FINISH, [self._keys.requests], [Stage.CODEC, entry_id])
         return await self._fenced(claims)
 
     async def _fenced(self, claims: Sequence[Claim]) -> list[Claim]:

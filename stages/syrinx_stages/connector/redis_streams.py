@@ -37,15 +37,7 @@ from syrinx_stages.connector.redis_reader import RedisReader, decode_or_end
 from syrinx_stages.connector.redis_scripts import TOUCH_SECONDS
 from syrinx_stages.connector.redis_voices import RedisVoices
 from syrinx_stages.connector.redis_writer import RedisWriter
-from syrinx_stages.contract.keys import (
-    END_SEQUENCE,
-    REFERENCE_POSITION,
-    STREAM_CREATED,
-    Group,
-    Keys,
-    Position,
-    StreamKind,
-)
+from syrinx_stages.contract.keys import END_SEQUENCE, REFERENCE_POSITION, STREAM_CREATED, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import (
     PlaybackProgress,
     PreparedVoice,
@@ -56,6 +48,7 @@ from syrinx_stages.contract.messages import (
     encode,
 )
 from syrinx_stages.contract.settings import GatewaySettings
+from syrinx_stages.contract.stages import Stage
 
 MAX_CANCELLATIONS = 10_000
 """Approximate length of the control stream: more than a reader can fall behind."""
@@ -295,7 +288,7 @@ class RedisConnector:
 
     async def progress(self, ticket: Ticket) -> Progress:
         """Returns how far a request has come. Raises ConnectorError if it does not exist."""
-        leases = (self._keys.leases(group) for group in (Group.TALKERS, Group.CODECS))
+        leases = (self._keys.leases(group) for group in (Stage.TALKER, Stage.CODEC))
         streams = (StreamKind.CODES, StreamKind.AUDIO, StreamKind.PLAYBACK)
         names = (self._keys.stream(ticket.request_id, kind) for kind in streams)
         keys = [self._keys.requests, *leases, *names]
@@ -308,7 +301,7 @@ class RedisConnector:
 
         return Progress(owner(talker, talker_ms), owner(codec, codec_ms), *map(Position.parse, last))
 
-    async def has_live_consumer(self, group: Group, seconds: float) -> bool:
+    async def has_live_consumer(self, group: Stage, seconds: float) -> bool:
         """Returns whether a replica of the group called `take_over` or `refresh` within the last `seconds`.
 
         A replica that leaves the group no longer counts; one that dies counts until its time is over.
@@ -321,7 +314,7 @@ class RedisConnector:
         self._readers.append(reader)
         return reader
 
-    def consumer(self, group: Group, name: str, ended: Callable[[], Set[str]] = frozenset) -> RedisConsumer:
+    def consumer(self, group: Stage, name: str, ended: Callable[[], Set[str]] = frozenset) -> RedisConsumer:
         limits = self._lease_seconds, ended, self._writer.is_checked
         consumer = RedisConsumer(self._pool, self._keys, group, name, *limits)
         self._consumers.append(consumer)

@@ -15,18 +15,13 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from .stages import Stage
+
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _ORDINAL = re.compile(r"[0-9]+$")
 SLOTS = 16_384
 """Hash slots of a Redis Cluster, which its primaries share in ranges."""
 MAX_CELLS = 64
-
-
-class Group(StrEnum):
-    """The consumer groups of the request stream. Each group claims every request once."""
-
-    TALKERS = "talkers"
-    CODECS = "codecs"
 
 
 class StreamKind(StrEnum):
@@ -129,7 +124,7 @@ class Keys(Struct, frozen=True, dict=True):
         """The requests that no talker has claimed (a sorted set): an index of `requests`, see `lua/waiting.lua`."""
         return f"{self.prefix}:waiting"
 
-    def leases(self, group: Group) -> str:
+    def leases(self, group: Stage) -> str:
         """When each consumer of a group has last renewed its lease (a sorted set)."""
         return f"{self.prefix}:leases-{group}"
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from syrinx_stages.connector.base import ConnectorError, QueueState
 from syrinx_stages.connector.redis_streams import RedisConnector
-from syrinx_stages.contract.keys import Group
 from syrinx_stages.contract.settings import GatewaySettings
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.gateway.errors import ApiError, unavailable
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.settings import LiveSettings
@@ -78,7 +78,7 @@ class PipelineMonitor:
         return self.unreachable is None and self._missing is None and not is_late
 
     async def _missing_stage(self) -> str | None:
-        for group, stage in ((Group.TALKERS, "talker"), (Group.CODECS, "codec")):
+        for group, stage in ((Stage.TALKER, "talker"), (Stage.CODEC, "codec")):
             if not await self._connector.has_live_consumer(group, ALIVE_SECONDS):
                 return stage
         return None

@@ -23,8 +23,9 @@ from syrinx_stages.connector.base import (
 )
 from syrinx_stages.contract import logs
 from syrinx_stages.contract import metrics as m
-from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason, Entry
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.runtime.journal import Journal
 from syrinx_stages.runtime.metrics import Metrics
@@ -52,7 +53,7 @@ class OwnedRequests(ABC, Generic[R]):
     """The requests of one replica of a stage. `R` is the row type: the scheduling state of one request."""
 
     stage: str
-    group: Group
+    group: Stage
     input_kind: StreamKind
     """The stream of each owned request that this stage reads."""
     output_kind: StreamKind

@@ -13,7 +13,7 @@ from syrinx_stages.connector.base import Append, Claim, ConnectorError, StageCon
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.admission import MAX_UNSTARTED, late_margin
 from syrinx_stages.contract.frames import checksum
-from syrinx_stages.contract.keys import REFERENCE_POSITION, STREAM_START, Group, Position, StreamKind
+from syrinx_stages.contract.keys import REFERENCE_POSITION, STREAM_START, Position, StreamKind
 from syrinx_stages.contract.messages import (
     Codes,
     End,
@@ -23,6 +23,7 @@ from syrinx_stages.contract.messages import (
     encode,
 )
 from syrinx_stages.contract.settings import TalkerSettings
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.normalization.reading import Reading
 from syrinx_stages.runtime.clock import monotonic
@@ -91,7 +92,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
     """One talker replica. See `Worker` for claims, ownership and shutdown."""
 
     stage = "talker"
-    group = Group.TALKERS
+    group = Stage.TALKER
     input_kind = StreamKind.PLAYBACK
     output_kind = StreamKind.CODES
     first_phase = "prepare"

@@ -77,7 +77,7 @@ def validate(actions: Iterable[Action]) -> list[str]:
             requests = _copied(copies[action.request])
         elif action.name == "submit":
             if action.request not in requests or requests[action.request].queued != action.queued:
-                requests[action.request] = _Request(action.queued, dict.fromkeys(("talkers", "codecs"), action.token))
+                requests[action.request] = _Request(action.queued, dict.fromkeys(("talker", "codec"), action.token))
         elif action.name == "release":
             requests.pop(action.request, None)
         elif problem := _STEPS[action.name](requests.get(action.request), action):
@@ -121,7 +121,7 @@ def _finish(request: _Request | None, action: Action) -> str | None:
 def _finished(request: _Request, group: str, queued: str) -> None:
     if queued != request.queued:
         return
-    for each in ("talkers", "codecs") if group == "codecs" else (group,):
+    for each in ("talker", "codec") if group == "codec" else (group,):
         request.claims[each] = FINISHED
 
 

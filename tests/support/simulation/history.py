@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from support.memory_redis.values import EntryId
 from support.simulation.loop import SimulatedLoop
-from syrinx_stages.contract.keys import Group, Position, StreamKind
+from syrinx_stages.contract.keys import Position, StreamKind
 from syrinx_stages.contract.messages import (
     Audio,
     Codes,
@@ -17,6 +17,7 @@ from syrinx_stages.contract.messages import (
     decode_entry,
     decode_request,
 )
+from syrinx_stages.contract.stages import WORKERS
 
 StreamName = tuple[str, StreamKind]
 Owners = Mapping[str, Mapping[bytes, bytes]]
@@ -119,7 +120,7 @@ class History:
                 del entries[length:]
             entirely = request_id not in mark.requests
             newest, known = owners.get(request_id, {}), mark.owners.get(request_id, {})
-            claims = frozenset(group for group in Group if newest.get(group.encode()) != known.get(group.encode()))
+            claims = frozenset(group for group in WORKERS if newest.get(group.encode()) != known.get(group.encode()))
             if entirely or any(lost.values()):
                 self.losses.append(Loss(request_id, mark.at, self.loop.time(), entirely, claims, lost, kept))
 

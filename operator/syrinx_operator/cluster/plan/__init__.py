@@ -41,8 +41,8 @@ from syrinx_operator.cluster.plan.tuning_record import tuning_record
 from syrinx_operator.cluster.plan.workloads import ReplicaCount
 from syrinx_operator.resource.canary_status import CanaryStatus
 from syrinx_operator.resource.spec import TTSPipeline
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import State
+from syrinx_stages.contract.stages import Stage
 
 
 class Plan(Struct, frozen=True, kw_only=True):

@@ -5,10 +5,10 @@ from msgspec.structs import replace
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.state import Component, Observed, Owner
 from syrinx_operator.cluster.report.obstacles import StatusInputs
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.status import ConditionStatus
 from syrinx_operator.tuner.policy import Policy, policy_of
 from syrinx_operator.tuner.replicas import summary
+from syrinx_stages.contract.stages import Stage
 
 
 def permitted(policy: Policy, owner: Owner, observed: Observed) -> Policy:

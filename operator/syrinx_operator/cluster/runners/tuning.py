@@ -20,7 +20,7 @@ from syrinx_operator.resource import knobs
 from syrinx_operator.resource.knobs import Identity, Setting, live_settings
 from syrinx_operator.resource.rules import cluster_violations, violations
 from syrinx_operator.resource.spec import TTSPipeline
-from syrinx_operator.resource.stage_config import Stage, engine_suffix
+from syrinx_operator.resource.stage_config import engine_suffix
 from syrinx_operator.resource.tuning import TuningSpec
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS, Event
@@ -32,6 +32,7 @@ from syrinx_operator.tuner.replicas import LOOK_SECONDS
 from syrinx_operator.tuner.runner import Tuner
 from syrinx_operator.tuner.snapshot import Snapshot, parse_metrics
 from syrinx_operator.tuner.telemetry import TunerTelemetry
+from syrinx_stages.contract.stages import Stage
 
 TUNED: Mapping[Component, Stage] = {Component.TALKER: Stage.TALKER, Component.CODEC: Stage.CODEC}
 RENEW_SECONDS: Final = OVERRIDE_TTL_SECONDS / 3

@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from syrinx_operator.commands.tune.view import TuneError, View
 from syrinx_operator.resource.knobs import Knob, Setting
-from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.resource.tuning_status import Measured
 from syrinx_operator.tuner.builder import format_value
 from syrinx_operator.tuner.captures import call_times
@@ -17,6 +16,7 @@ from syrinx_operator.tuner.plan import Answer, Question, plan
 from syrinx_operator.tuner.policy import Policy, policy_of
 from syrinx_operator.tuner.whatif import FRAME_SECONDS, Load, Plant
 from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.stages import Stage
 
 MAX_REPLICAS = 1024
 

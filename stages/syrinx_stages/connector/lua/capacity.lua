@@ -15,13 +15,13 @@ local function add(sum, report, sign)
 end
 
 local function store_sums(key, sums, ...)
-  local talkers, codecs = table.concat(sums.talkers, ' '), table.concat(sums.codecs, ' ')
-  return redis.pcall('HSET', key, 'due', sums.due, 'sum:talkers', talkers, 'sum:codecs', codecs, ...)
+  local talkers, codecs = table.concat(sums.talker, ' '), table.concat(sums.codec, ' ')
+  return redis.pcall('HSET', key, 'due', sums.due, 'sum:talker', talkers, 'sum:codec', codecs, ...)
 end
 
 local function count_reports(key)
   local now, found, expired = clock(), redis.call('HGETALL', key), {}
-  local sums, oldest = {talkers = {0, 0, 0, 0}, codecs = {0, 0, 0, 0}}, now
+  local sums, oldest = {talker = {0, 0, 0, 0}, codec = {0, 0, 0, 0}}, now
   for i = 1, #found, 2 do
     local sum, at = sums[string.match(found[i], '^(%a+):')], tonumber(string.match(found[i + 1], '^%d+'))
     if sum and now - at > CAPACITY_SECONDS * 1000 then
@@ -49,9 +49,9 @@ end
 -- Returns the sums by group, and `due`; and the report that they include under a name, if one is given. Does not depend on
 -- the number of replicas, except when reports may have expired.
 local function capacity_sums(key, name)
-  local due, talkers, codecs, report = unpack(redis.call('HMGET', key, 'due', 'sum:talkers', 'sum:codecs', name or 'due'))
+  local due, talkers, codecs, report = unpack(redis.call('HMGET', key, 'due', 'sum:talker', 'sum:codec', name or 'due'))
   if not due or clock() > tonumber(due) then return count_reports(key), name and redis.call('HGET', key, name) end
-  return {due = tonumber(due), talkers = parsed(talkers), codecs = parsed(codecs)}, report
+  return {due = tonumber(due), talker = parsed(talkers), codec = parsed(codecs)}, report
 end
 
 -- Returns the free requests of the replicas of a group, negative if they have too many, their rate (0 if unknown), the
@@ -69,7 +69,7 @@ local function is_overloaded(key, sums)
   -- It may be refused: see `count_reports`.
   local counted = redis.pcall('HSET', key, 'arrivals', string.format('%d %.3f', now, arrivals))
   if type(counted) == 'number' then redis.call('EXPIRE', key, QUEUE_TTL_SECONDS) end
-  for _, group in ipairs({'talkers', 'codecs'}) do
+  for _, group in ipairs({'talker', 'codec'}) do
     local _, served = capacity(sums, group)
     if served > 0 then rate = math.min(rate, served) end
   end
@@ -81,7 +81,7 @@ end
 local function expected_wait(requests, sums, ahead)
   local wait = 0
   if redis.call('XLEN', requests) == 0 then return wait end
-  for _, group in ipairs({'talkers', 'codecs'}) do
+  for _, group in ipairs({'talker', 'codec'}) do
     local free, rate, _, whole = capacity(sums, group)
     if rate > 0 and whole <= ahead then wait = math.max(wait, 1000 * (ahead + 1 - free) / rate) end
   end

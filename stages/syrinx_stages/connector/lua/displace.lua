@@ -30,7 +30,7 @@ local function displace(queue, client, control, maxlen, ttl)
   if not largest or held[largest] < own + 2 then return false, more, most end
   local ms, sequence, request_id = string.match(youngest[largest], '^0*(%d+)-0*(%d+) %S* (.*)$')
   local id = ms .. '-' .. sequence
-  redis.call('XACK', queue.requests, 'codecs', id)
+  redis.call('XACK', queue.requests, 'codec', id)
   redis.call('ZREM', queue.waiting, youngest[largest])
   if redis.call('XDEL', queue.requests, id) == 0 then return false, more, most end
   redis.call('XADD', control, 'MAXLEN', '~', maxlen, '*', 'd', request_id)

@@ -3,7 +3,7 @@
 -- Returns the talker that has claimed it, how many ms ago that renewed its lease, the same of the codec, and the last ID
 -- of each stream
 local found = {}
-for number, group in ipairs({'talkers', 'codecs'}) do
+for number, group in ipairs({'talker', 'codec'}) do
   local claim = redis.pcall('XPENDING', KEYS[1], group, ARGV[2], ARGV[2], 1)
   local owner = not claim.err and claim[1] and claim[1][2] or ''
   local renewed = redis.call('ZSCORE', KEYS[number + 1], owner)

@@ -3,15 +3,15 @@
 renew(KEYS[2], KEYS[3], ARGV[3])
 local now, name, report = clock(), ARGV[2] .. ':' .. ARGV[3], ' ' .. ARGV[4] .. ' ' .. ARGV[5]
 local function room(sums)
-  local free, _, reports, whole = capacity(sums, 'codecs')
+  local free, _, reports, whole = capacity(sums, 'codec')
   return {reports, tostring(whole > 0 and whole or math.min(free, 0.9))}
 end
 
 -- While the codecs are full, talkers ask often whether one has room. After a fail-over the clock may be behind.
-local due, codecs, last = unpack(redis.call('HMGET', KEYS[1], 'due', 'sum:codecs', name))
+local due, codecs, last = unpack(redis.call('HMGET', KEYS[1], 'due', 'sum:codec', name))
 local at, before = string.match(last or '', '^(%d+)(.*)$')
 if before == report and at + REPEAT_MS > now and now >= tonumber(at) and now <= tonumber(due or 0) then
-  return room({codecs = parsed(codecs)})
+  return room({codec = parsed(codecs)})
 end
 -- Redis refuses no write after the first one of a script, even if its memory is full.
 redis.call('EXPIRE', KEYS[1], QUEUE_TTL_SECONDS)
