@@ -56,7 +56,7 @@ async def test_the_sums_are_those_of_the_last_report_of_each_replica(world, seed
     chance, gateway, reporters = random.Random(seed), world.connector(), Reporters(world)
     await world.submit(gateway)
     for _ in range(60):
-        group, name = chance.choice(list(Stage)), chance.choice("abc")
+        group, name = chance.choice(WORKERS), chance.choice("abc")
         if chance.random() < 0.1:
             await reporters.leave(group, name)
         else:
@@ -85,15 +85,15 @@ async def test_a_report_counts_for_two_seconds(world):
         assert await expected_seconds(gateway) == pytest.approx(2.5)
     await asyncio.sleep(0.2)
     assert await expected_seconds(gateway) == pytest.approx(2.0)
-    assert await world.raw.hget(world.keys.capacity, "talkers:t") is None
-    assert await world.raw.hget(world.keys.capacity, "talkers:u") is not None
+    assert await world.raw.hget(world.keys.capacity, "talker:t") is None
+    assert await world.raw.hget(world.keys.capacity, "talker:u") is not None
 
 
 async def test_a_clock_that_a_fail_over_has_put_back_does_not_keep_reports(world):
     gateway, talker, other = world.connector(), world.replica(Stage.TALKER, "t"), world.replica(Stage.TALKER, "u")
     await world.submit(gateway)
     later = 1000 * (time.time() + 60)
-    await world.raw.hset(world.keys.capacity, mapping={"talkers:t": b"%d 1 1" % later, "talkers:u": b"%d 1 1" % later})
+    await world.raw.hset(world.keys.capacity, mapping={"talker:t": b"%d 1 1" % later, "talker:u": b"%d 1 1" % later})
     await world.raw.hdel(world.keys.capacity, "due")
     for replica in (talker, other):
         await replica.report(Capacity(free=0, requests_per_second=1.0))

@@ -62,7 +62,7 @@ def test_a_stage_takes_its_name_from_its_pod_and_its_settings_from_a_file(tmp_pa
         for path in ("healthz", "readyz", "metrics"):
             assert httpx.head(f"{talker.line['admin_url']}/{path}", trust_env=False).status_code == 200
         with Redis.from_url(redis.url_with_password, protocol=2) as client:
-            [key] = client.keys("*:leases-talkers")
+            [key] = client.keys("*:leases-talker")
             assert client.zrange(key, 0, -1) == [b"pods-talker-0"]
 
 

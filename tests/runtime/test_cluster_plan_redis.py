@@ -19,7 +19,7 @@ from support.cluster_plan import owner_of, pipeline, planned, pod_template
 from support.stages import pipeline as running_pipeline
 from support.stages import receive, request, submit, synthesize
 from support.waiting import DEADLINE
-from syrinx_operator.cluster.objects.state import Component
+from syrinx_operator.cluster.objects.state import RedisForm
 from syrinx_operator.cluster.plan.redis import password_secret
 from syrinx_stages.connector import redis_scripts
 from syrinx_stages.connector.server import find_redis_server
@@ -39,7 +39,7 @@ def secret():
 def arguments(folder, port, **connector):
     """Returns the plan's container arguments with this machine's port and directories."""
     subject = pipeline({"connector": {"managed": True, **connector}})
-    template = pod_template(planned(subject), subject, Component.REDIS)
+    template = pod_template(planned(subject), subject, RedisForm.SINGLE)
     (container,) = template["spec"]["containers"]
     mounts = {mount["mountPath"]: str(folder / mount["name"]) for mount in container["volumeMounts"]}
     local = {"6379": str(port)}
@@ -192,7 +192,7 @@ def test_the_probes_use_the_client_of_the_image(tmp_path, name):
 def probed(port, password, folder):
     """Returns the exit codes of the container's probes with only the client in `folder`."""
     subject = pipeline()
-    (container,) = pod_template(planned(subject), subject, Component.REDIS)["spec"]["containers"]
+    (container,) = pod_template(planned(subject), subject, RedisForm.SINGLE)["spec"]["containers"]
     (folder / "grep").unlink(missing_ok=True)
     (folder / "grep").symlink_to(shutil.which("grep"))
     environment = {**os.environ, "PATH": str(folder), container["env"][0]["name"]: password}

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from syrinx_operator.cluster.objects.state import Component, Replica, Settings
+from syrinx_operator.cluster.objects.state import Replica, Settings
 from syrinx_operator.cluster.watch import stage_api
 from syrinx_operator.cluster.watch.api import Api
 from syrinx_operator.cluster.watch.lease import LeaseLost
@@ -19,13 +19,14 @@ from syrinx_operator.cluster.watch.stage_api import DesiredSettings, StageAccess
 from syrinx_operator.cluster.watch.telemetry import Telemetry
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
 from syrinx_stages.contract.settings import ReportedSettings
+from syrinx_stages.contract.stages import Stage
 
 TOKEN = "of-the-secret"
 
 pytestmark = pytest.mark.virtual
 
 
-class Stage:
+class FakeStage:
     """A fake stage with a configurable answer to requests for its settings."""
 
     def __init__(self) -> None:
@@ -78,12 +79,12 @@ async def replica(request, stage, monkeypatch) -> AsyncIterator[Replica]:
             cleanup.push_async_callback(runner.cleanup)
             await web.TCPSite(runner, address, 0).start()
             monkeypatch.setattr(stage_api, constant, runner.addresses[0][1])
-        yield Replica(name="demo-codec-0", component=Component.CODEC, template="t", ready=True, address=address)
+        yield Replica(name="demo-codec-0", component=Stage.CODEC, template="t", ready=True, address=address)
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return Stage()
+def stage() -> FakeStage:
+    return FakeStage()
 
 
 @pytest.fixture

@@ -8,11 +8,12 @@ import msgspec
 import yaml
 
 from syrinx_operator.cluster.objects.kinds import OPTIONAL
-from syrinx_operator.cluster.objects.state import Component, ObjectKey, Observed, OperatorConfig, Owner, Replica
+from syrinx_operator.cluster.objects.state import ObjectKey, Observed, OperatorConfig, Owner, Replica, component_of
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.resource.canary_status import CanaryStatus
 from syrinx_operator.resource.rules import cluster_violations, violations
 from syrinx_operator.resource.spec import TTSPipeline
+from syrinx_stages.contract.stages import Stage
 
 GOLDEN = Path(__file__).parents[1] / "unit" / "golden"
 DOCUMENTS = sorted(path.name.removesuffix(".pipeline.yaml") for path in GOLDEN.glob("*.pipeline.yaml"))
@@ -84,14 +85,14 @@ def canary_status(plan, phase="Running", **fields):
 
 def pod_template(plan, pipeline, component):
     """The pod template of a component's workload."""
-    kind = "Deployment" if component is Component.GATEWAY else "StatefulSet"
+    kind = "Deployment" if component is Stage.GATEWAY else "StatefulSet"
     return objects(plan)[ObjectKey(kind, f"{pipeline.name}-{component}")]["spec"]["template"]
 
 
 def templates(plan, pipeline):
     """All of them, by component."""
-    return {component: pod_template(plan, pipeline, component) for component in plan.release.templates}
+    return {component: pod_template(plan, pipeline, component) for component in plan.release.all_templates}
 
 
 def replica(component, number, template, **fields):
-    return Replica(name=f"demo-{component}-{number}", component=Component(component), template=template, **fields)
+    return Replica(name=f"demo-{component}-{number}", component=component_of(component), template=template, **fields)

@@ -7,7 +7,15 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from syrinx_operator.cluster.objects.state import Component, Metrics, Observed, OperatorConfig, Owner, Replica, key_of
+from syrinx_operator.cluster.objects.state import (
+    Metrics,
+    Observed,
+    OperatorConfig,
+    Owner,
+    RedisForm,
+    Replica,
+    key_of,
+)
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.report.events import status_events
 from syrinx_operator.cluster.report.obstacles import StatusInputs
@@ -18,13 +26,14 @@ from syrinx_operator.resource.status import read
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.evidence import Evidence, StreamStats
 from syrinx_stages.contract.settings import ReportedSettings
+from syrinx_stages.contract.stages import Stage
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 LONG_AGO = "2026-11-21T10:00:00Z"
 JUST_NOW = "2026-11-21T11:59:50Z"
 OWNER = Owner("demo", "voices", "u-1", generation=4)
 CONFIG = OperatorConfig(stages_image="syrinx/stages:1", redis_image="redis:7", operator_namespace="syrinx")
-GATEWAY, TALKER, CODEC, REDIS = Component.GATEWAY, Component.TALKER, Component.CODEC, Component.REDIS
+GATEWAY, TALKER, CODEC, REDIS = Stage.GATEWAY, Stage.TALKER, Stage.CODEC, RedisForm.SINGLE
 
 
 def measured(problem="", reason="Stale", live_streams=0, underruns=0, **task_types):

@@ -19,10 +19,11 @@ from redis.backoff import NoBackoff
 
 from support.cluster_plan import owner_of, pipeline, planned, pod_template
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import Component
+from syrinx_operator.cluster.objects.state import RedisForm
 from syrinx_operator.cluster.plan.replicated_redis import password_secret
 from syrinx_operator.local import die_with_parent
 from syrinx_stages.connector.server import find_redis_server
+from syrinx_stages.contract.stages import Stage
 
 PASSWORD = "password"
 SYSTEM_PASSWORD = "system"
@@ -145,7 +146,7 @@ class ReplicatedRedis:
         """`edits` are replaced in the containers' commands."""
         subject = pipeline({"connector": {"managed": True, "replicas": 3, **connector}})
         plan = planned(subject)
-        template = pod_template(plan, subject, Component.REDIS_HA)
+        template = pod_template(plan, subject, RedisForm.REPLICATED)
         network = f"127.{random.randrange(1, 255)}.{random.randrange(1, 255)}"
         hosts = names.redis_hosts(subject.name)
         addresses = {host: f"{network}.{number}" for number, host in enumerate(hosts, 1)}
@@ -154,7 +155,7 @@ class ReplicatedRedis:
             name = host.partition(".")[0]
             (folder / name).mkdir()
             self.pods.append(Pod(template, name, address, folder / name, {**addresses, **edits}))
-        (talker,) = pod_template(plan, subject, Component.TALKER)["spec"]["containers"]
+        (talker,) = pod_template(plan, subject, Stage.TALKER)["spec"]["containers"]
         self.url = next(each["value"] for each in talker["env"] if each["name"] == "REDIS_URL")
         """The value of `REDIS_URL`, without the password."""
         for host, address in addresses.items():

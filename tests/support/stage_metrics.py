@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from syrinx_operator.cluster.objects.state import Component, Replica
+from syrinx_operator.cluster.objects.state import Replica, component_of
 from syrinx_stages.contract import metrics as contract
 from syrinx_stages.runtime.metrics import Metrics, rows_label
 
@@ -13,7 +13,7 @@ class Pod:
     """The metrics of a stage's pod after simulated events."""
 
     def __init__(self, name: str, stage: str, address: str) -> None:
-        self.replica = Replica(name=name, component=Component(stage), template="t", ready=True, address=address)
+        self.replica = Replica(name=name, component=component_of(stage), template="t", ready=True, address=address)
         self.stage = stage
         self.restart()
 

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from support.cluster_plan import EMPTY, after, objects, planned, replica
 from syrinx_operator.cluster.objects.names import cell_in, redis_cell
-from syrinx_operator.cluster.objects.state import Component, ObjectKey
+from syrinx_operator.cluster.objects.state import ObjectKey, RedisForm
 from syrinx_operator.cluster.plan import retained
 from syrinx_operator.cluster.plan.canary import canary_template
 from syrinx_operator.cluster.plan.records import RenderContext
@@ -18,6 +18,7 @@ from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, T
 from syrinx_operator.resource.stage_config import plan_local
 from syrinx_stages.contract.keys import MAX_CELLS, SLOTS, Keys, cell_of, hash_slot
 from syrinx_stages.contract.settings import StageConfig
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.start import connect_cells, connect_redis
 
@@ -114,7 +115,7 @@ def test_local_processes_know_the_number_of_cells() -> None:
 
 
 def test_the_label_of_a_cell() -> None:
-    for form, cell in itertools.product((Component.REDIS, Component.REDIS_HA), (0, 1, 63)):
+    for form, cell in itertools.product((RedisForm.SINGLE, RedisForm.REPLICATED), (0, 1, 63)):
         assert cell_in(redis_cell(form, cell)) == (form, cell)
     for label in ("talker", "canary-codec", "redis-ha", "x-c1"):
         assert cell_in(label) == (label, 0)
@@ -122,7 +123,7 @@ def test_the_label_of_a_cell() -> None:
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_cells_differ_in_names_only_and_share_the_recorded_template(replicas: int) -> None:
-    form = Component.REDIS if replicas == 1 else Component.REDIS_HA
+    form = RedisForm.SINGLE if replicas == 1 else RedisForm.REPLICATED
     plan = planned(pipeline(**TWO, connector=ConnectorSpec(managed=True, cells=3, replicas=replicas)))
     found = objects(plan)
     names = [f"demo-{redis_cell(form, cell)}" for cell in range(3)]
@@ -136,7 +137,7 @@ def test_cells_differ_in_names_only_and_share_the_recorded_template(replicas: in
 
 def test_the_redis_of_a_former_cell_stays_while_a_pod_from_before_exists() -> None:
     two = planned(pipeline(**TWO, connector=ConnectorSpec(managed=True, cells=2)))
-    before = replica(Component.TALKER, 0, "of before")
+    before = replica(Stage.TALKER, 0, "of before")
     one = planned(pipeline(**TWO), after(two, replicas=(before,)))
     assert one.generation != two.generation, "a change is a roll-out"
     assert ObjectKey("StatefulSet", "demo-redis-c1") in one.keep
@@ -148,7 +149,7 @@ def test_the_redis_of_a_former_cell_stays_while_a_pod_from_before_exists() -> No
 def test_a_canary_uses_the_first_cell() -> None:
     wide = pipeline(**TWO, connector=ConnectorSpec(managed=True, cells=2))
     context = RenderContext("image", "redis", "g", "password", "token")
-    pod = canary_template(wide, Component.TALKER, context).template
+    pod = canary_template(wide, Stage.TALKER, context).template
     variables = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
     assert variables["REDIS_URL"] == "redis://demo-redis:6379/0"
     assert '"cells"' not in pod["metadata"]["annotations"]["syrinx.dev/config"]

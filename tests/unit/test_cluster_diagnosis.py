@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from syrinx_operator.cluster.objects.state import Component, Replica
+from syrinx_operator.cluster.objects.state import Replica
 from syrinx_operator.cluster.report import diagnosis
+from syrinx_stages.contract.stages import Stage
 
 CREATED = "2026-11-21T10:00:00Z"
 CHANGED = "2026-11-21T10:05:00Z"
@@ -49,16 +50,16 @@ def test_a_pod_with_two_stages_is_a_replica_of_each():
     both = pod(ready="True")
     both["metadata"]["annotations"]["syrinx.dev/codec-config"] = '{"generation": "g1"}'
     talker, codec = replicas([both])
-    assert (talker.component, talker.colocated) == (Component.TALKER, False)
-    assert (codec.component, codec.colocated) == (Component.CODEC, True)
-    assert msgspec.structs.replace(codec, component=Component.TALKER, colocated=False) == talker
+    assert (talker.component, talker.colocated) == (Stage.TALKER, False)
+    assert (codec.component, codec.colocated) == (Stage.CODEC, True)
+    assert msgspec.structs.replace(codec, component=Stage.TALKER, colocated=False) == talker
 
 
 def test_a_ready_pod():
     (found,) = replicas([pod(ready="True", containerStatuses=[{"restartCount": 2, "state": {"running": {}}}])])
     assert found == Replica(
         name="demo-talker-0",
-        component=Component.TALKER,
+        component=Stage.TALKER,
         template="abc",
         model_generation="g1",
         ready=True,

@@ -16,11 +16,12 @@ from support.cluster_plan import (
     parsed,
     pipeline,
 )
-from syrinx_operator.cluster.objects.state import Component, ObjectKey, Replica
+from syrinx_operator.cluster.objects.state import ObjectKey, Replica
 from syrinx_operator.cluster.plan import plan, pods
 from syrinx_operator.cluster.plan.canary import canary_route
+from syrinx_stages.contract.stages import Stage
 
-GATEWAY, TALKER, CODEC = Component.GATEWAY, Component.TALKER, Component.CODEC
+GATEWAY, TALKER, CODEC = Stage.GATEWAY, Stage.TALKER, Stage.CODEC
 CANARY = {"rollout": {"canary": {}}, "talker": {"replicas": 4}}
 NEW = {**CANARY, "image": "syrinx/stages:2.0.0"}
 WORKLOADS = {ObjectKey("Deployment", f"demo-{stage}-canary") for stage in (GATEWAY, TALKER, CODEC)}

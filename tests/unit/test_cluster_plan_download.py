@@ -20,7 +20,7 @@ from support.cluster_plan import (
     planned,
     templates,
 )
-from syrinx_operator.cluster.objects.state import STAGES, Component, ObjectKey
+from syrinx_operator.cluster.objects.state import STAGES, ObjectKey, RedisForm
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.report.diagnosis import job_problems
 
@@ -52,7 +52,7 @@ def test_pods_keep_their_template_until_the_job_has_finished():
     assert {stage: done.templates[stage] for stage in STAGES} == {
         stage: planned(subject).templates[stage] for stage in STAGES
     }
-    assert done.templates[Component.REDIS] == before.templates[Component.REDIS]
+    assert done.templates[RedisForm.SINGLE] == before.templates[RedisForm.SINGLE]
     assert not any(each.kind == "Job" for each in objects(planned(subject, after(done, live)))), "no Job remains"
 
 

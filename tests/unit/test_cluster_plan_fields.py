@@ -8,12 +8,13 @@ import msgspec
 import pytest
 
 from support.cluster_plan import DOCUMENTS, document, planned, templates
-from syrinx_operator.cluster.objects.state import Component
+from syrinx_operator.cluster.objects.state import RedisForm
 from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import PipelineSpec, TTSPipeline
+from syrinx_stages.contract.stages import Stage
 
-REDIS, REDIS_HA = Component.REDIS, Component.REDIS_HA
-GATEWAY, TALKER, CODEC = Component.GATEWAY, Component.TALKER, Component.CODEC
+REDIS, REDIS_HA = RedisForm.SINGLE, RedisForm.REPLICATED
+GATEWAY, TALKER, CODEC = Stage.GATEWAY, Stage.TALKER, Stage.CODEC
 STAGES = {GATEWAY, TALKER, CODEC}
 NOBODY = set()
 

@@ -25,9 +25,10 @@ from support.cluster_plan import (
     parsed,
     planned,
 )
-from syrinx_operator.cluster.objects.state import Component, ObjectKey
+from syrinx_operator.cluster.objects.state import ObjectKey
 from syrinx_operator.cluster.plan.redis import password_secret
 from syrinx_operator.cluster.plan.settings_token import token_secret
+from syrinx_stages.contract.stages import Stage
 
 KUBERNETES = ("1.28", "1.33", "1.37")
 CUSTOM = ("PodMonitor", "HTTPRoute", "ScaledObject")
@@ -67,7 +68,7 @@ def readable(manifest):
     if text is None:
         return manifest
     record = json.loads(text)
-    for template in record["templates"].values():
+    for template in (*record["templates"].values(), *record["redis"].values()):
         template["template"] = "..."
     return {**manifest, "data": {"release.json": record}}
 
@@ -150,7 +151,7 @@ def test_services_disruption_budgets_and_policies_select_existing_pods_and_ports
         if manifest["kind"] not in ("Service", "PodDisruptionBudget", "NetworkPolicy"):
             continue
         spec, component = manifest["spec"], manifest["metadata"]["labels"]["syrinx.dev/component"]
-        kind = "Deployment" if component == Component.GATEWAY else "StatefulSet"
+        kind = "Deployment" if component == Stage.GATEWAY else "StatefulSet"
         template = found[ObjectKey(kind, manifest["metadata"]["name"])]["spec"]["template"]
         selector = spec.get("podSelector", spec.get("selector"))
         selector = selector.get("matchLabels", selector)

@@ -6,12 +6,13 @@ import msgspec
 import pytest
 
 from support.cluster_plan import CONFIG, EMPTY, after, key, owner_of, pipeline, planned, pod_template
-from syrinx_operator.cluster.objects.state import Component, ObjectKey
+from syrinx_operator.cluster.objects.state import ObjectKey, RedisForm
 from syrinx_operator.cluster.plan.models import volume_source
 from syrinx_operator.cluster.plan.network import network_policies
 from syrinx_operator.cluster.plan.objects import read_record, record
 from syrinx_operator.cluster.plan.records import model_directory
 from syrinx_operator.cluster.plan.workloads import ReplicaCount, replica_count
+from syrinx_stages.contract.stages import Stage
 
 OWNER = owner_of(pipeline())
 TALKER = ObjectKey("StatefulSet", "demo-talker")
@@ -65,7 +66,7 @@ def test_the_tuner_decides_the_replica_count_unless_another_autoscaler_does(
         objects={TALKER: workload(live)} if live else {},
         autoscaled=frozenset({TALKER} if autoscaled else ()),
     )
-    assert replica_count(OWNER, Component.TALKER, talker, observed, decided) == expected
+    assert replica_count(OWNER, Stage.TALKER, talker, observed, decided) == expected
 
 
 def keys(plan):
@@ -110,7 +111,7 @@ def test_the_directory_and_volume_of_a_checkpoint(model, directory, volume):
 def test_a_bucket_is_read_with_the_settings_that_the_user_has_set():
     user = {"env": [{"name": "AWS_REGION", "value": "mine"}]}
     plan = planned(pipeline({"model": {"s3": {"uri": "s3://voices/1", "region": "r"}}, "codec": user}))
-    for component, region in ((Component.TALKER, "r"), (Component.CODEC, "mine")):
+    for component, region in ((Stage.TALKER, "r"), (Stage.CODEC, "mine")):
         (fetch,) = plan.release.templates[component].template["spec"]["initContainers"]
         assert [each["value"] for each in fetch["env"] if each["name"] == "AWS_REGION"] == [region]
 
@@ -144,4 +145,4 @@ def test_without_a_memory_limit_redis_has_no_maxmemory():
 
 def redis_arguments(connector):
     subject = pipeline({"connector": {"managed": True, **connector}})
-    return pod_template(planned(subject), subject, Component.REDIS)["spec"]["containers"][0]["args"]
+    return pod_template(planned(subject), subject, RedisForm.SINGLE)["spec"]["containers"][0]["args"]

@@ -19,13 +19,14 @@ from support.cluster_plan import (
     pod_template,
     templates,
 )
-from syrinx_operator.cluster.objects.state import STAGES, Component, ObjectKey, OperatorConfig
+from syrinx_operator.cluster.objects.state import STAGES, ObjectKey, OperatorConfig, RedisForm
 from syrinx_operator.cluster.plan import pods, redis
 from syrinx_operator.resource.pod_rules import RESERVED_ENV
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import tracing_environment
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.settings import StageConfig
+from syrinx_stages.contract.stages import Stage
 
 NEXT = OperatorConfig(stages_image="syrinx/stages:2.0.0", redis_image="redis:9", operator_namespace="syrinx-system")
 RELEASE = ObjectKey("ConfigMap", "demo-release")
@@ -67,17 +68,17 @@ def test_an_edit_after_an_upgrade_renders_a_new_template_with_the_recorded_image
     plan = planned(pipeline())
     edited = pipeline({"talker": {"env": [{"name": "A", "value": "1"}]}})
     later = planned(edited, after(plan), NEXT)
-    assert later.templates[Component.TALKER] != plan.templates[Component.TALKER]
-    assert {c: later.templates[c] for c in (Component.GATEWAY, Component.CODEC, Component.REDIS)} == {
-        c: plan.templates[c] for c in (Component.GATEWAY, Component.CODEC, Component.REDIS)
+    assert later.templates[Stage.TALKER] != plan.templates[Stage.TALKER]
+    assert {c: later.templates[c] for c in (Stage.GATEWAY, Stage.CODEC, RedisForm.SINGLE)} == {
+        c: plan.templates[c] for c in (Stage.GATEWAY, Stage.CODEC, RedisForm.SINGLE)
     }
-    assert image_of(pod_template(later, edited, Component.TALKER)) == CONFIG.stages_image
+    assert image_of(pod_template(later, edited, Stage.TALKER)) == CONFIG.stages_image
 
 
 def test_a_user_image_replaces_the_recorded_default_until_it_is_removed():
     plan = planned(pipeline())
     own = planned(pipeline({"image": "example/own:1"}), after(plan), NEXT)
-    assert image_of(pod_template(own, pipeline(), Component.CODEC)) == "example/own:1"
+    assert image_of(pod_template(own, pipeline(), Stage.CODEC)) == "example/own:1"
     assert own.generation != plan.generation
     back = planned(pipeline(), after(own), NEXT)
     assert back.templates == plan.templates and back.generation == plan.generation
@@ -108,7 +109,7 @@ def test_a_record_edited_by_hand_does_not_reach_the_pods():
 
 
 @pytest.mark.parametrize(
-    ("secret", "restarted"), [("password_uid", {*STAGES, Component.REDIS}), ("token_uid", {*STAGES})]
+    ("secret", "restarted"), [("password_uid", {*STAGES, RedisForm.SINGLE}), ("token_uid", {*STAGES})]
 )
 def test_a_new_password_or_token_restarts_those_who_have_it(secret, restarted):
     plan = planned(pipeline())
@@ -146,7 +147,7 @@ def test_another_model_changes_the_generation(model):
     changed = planned(pipeline({"model": model}), after(plan))
     assert changed.generation != plan.generation
     assert changed.generation == planned(pipeline({"model": model})).generation
-    assert changed.templates[Component.REDIS] == plan.templates[Component.REDIS]
+    assert changed.templates[RedisForm.SINGLE] == plan.templates[RedisForm.SINGLE]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from support.cluster_plan import EMPTY, after, objects, pipeline, planned, replica
-from syrinx_operator.cluster.objects.state import Component, ObjectKey
+from syrinx_operator.cluster.objects.state import ObjectKey
 from syrinx_stages.contract.settings import ReportedSettings
+from syrinx_stages.contract.stages import Stage
 
 TALKERS = ObjectKey("StatefulSet", "demo-talker")
 TALKER_SETTINGS = ObjectKey("ConfigMap", "demo-talker")
@@ -21,7 +22,7 @@ def reporting(generation):
 
 
 def generation(plan):
-    return plan.settings[Component.TALKER].generation
+    return plan.settings[Stage.TALKER].generation
 
 
 def test_the_settings_generation_starts_at_one_and_counts_changes():
@@ -29,8 +30,8 @@ def test_the_settings_generation_starts_at_one_and_counts_changes():
     assert generation(first) == 1
     assert generation(planned(talker(8), after(first))) == 1
     second = planned(talker(9), after(first))
-    assert (generation(second), second.settings[Component.TALKER].settings["max_num_seqs"]) == (2, 9)
-    assert second.settings[Component.CODEC] == first.settings[Component.CODEC]
+    assert (generation(second), second.settings[Stage.TALKER].settings["max_num_seqs"]) == (2, 9)
+    assert second.settings[Stage.CODEC] == first.settings[Stage.CODEC]
     assert generation(planned(talker(8), after(second))) == 3
 
 
@@ -40,13 +41,13 @@ def with_objective(*milliseconds):
 
 def test_an_edit_of_the_objectives_is_a_live_setting_of_the_gateways():
     first = planned(with_objective(300))
-    assert first.settings[Component.GATEWAY].settings["ttfa_seconds"] == {"CustomVoice": 0.3}
+    assert first.settings[Stage.GATEWAY].settings["ttfa_seconds"] == {"CustomVoice": 0.3}
     second = planned(with_objective(500), after(first))
     third = planned(with_objective(), after(second))
-    assert [each.settings[Component.GATEWAY].generation for each in (first, second, third)] == [1, 2, 3]
-    assert third.settings[Component.GATEWAY].settings["ttfa_seconds"] == {}, "sent, or the gateways would keep theirs"
+    assert [each.settings[Stage.GATEWAY].generation for each in (first, second, third)] == [1, 2, 3]
+    assert third.settings[Stage.GATEWAY].settings["ttfa_seconds"] == {}, "sent, or the gateways would keep theirs"
     assert first.templates == second.templates == third.templates, "no pod is replaced"
-    others = (Component.TALKER, Component.CODEC)
+    others = (Stage.TALKER, Stage.CODEC)
     assert [first.settings[each] for each in others] == [third.settings[each] for each in others]
 
 
@@ -59,7 +60,7 @@ def test_after_a_lost_config_map_the_generation_exceeds_all_known_ones(text):
         lost.objects[TALKER_SETTINGS]["data"] = {"settings.json": text}
     assert generation(planned(talker(8), lost)) == 1
     assert generation(planned(talker(8), after(planned(talker(8)), lost, replicas=reporting(7)))) == 8
-    known = msgspec.structs.replace(lost, status_generations={Component.TALKER: 12}, replicas=reporting(7))
+    known = msgspec.structs.replace(lost, status_generations={Stage.TALKER: 12}, replicas=reporting(7))
     assert generation(planned(talker(8), known)) == 13
 
 
@@ -104,7 +105,7 @@ def rolled(new, change):
     plans = [*[before] * (3 - new), *[wanted] * new]
     settled = {"ready": True, "reported": ReportedSettings(1, {}, {})}
     pods = [
-        replica("talker", n, each.templates[Component.TALKER], model_generation=each.generation, **settled)
+        replica("talker", n, each.templates[Stage.TALKER], model_generation=each.generation, **settled)
         for n, each in enumerate(plans)
     ]
     return planned(changed, after(wanted, replicas=tuple(pods)))

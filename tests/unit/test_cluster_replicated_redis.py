@@ -10,11 +10,12 @@ import pytest
 from support.cluster_plan import EMPTY, after, objects, owner_of, pipeline, planned, pod_template, replica
 from support.cluster_status import Cluster, condition, message
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import Component, ObjectKey
+from syrinx_operator.cluster.objects.state import ObjectKey, RedisForm
 from syrinx_operator.cluster.plan import replicated_redis
 from syrinx_operator.resource.connector import ConnectorSpec
+from syrinx_stages.contract.stages import Stage
 
-REDIS_HA = Component.REDIS_HA
+REDIS_HA = RedisForm.REPLICATED
 SINGLE = pipeline()
 THREE = pipeline({"connector": {"managed": True, "replicas": 3}})
 SCRIPTS = Path(replicated_redis.__file__).parent / "scripts"
@@ -36,10 +37,10 @@ def test_each_form_has_its_own_objects():
 
 def test_the_other_redis_stays_while_a_pod_of_a_stage_uses_it():
     before = planned(SINGLE)
-    old = replica("talker", 0, before.templates[Component.TALKER])
+    old = replica("talker", 0, before.templates[Stage.TALKER])
     plan = planned(THREE, with_pods(before, EMPTY, old))
     assert of_redis(before) <= plan.keep and STATEFUL_SET not in objects(plan)
-    new = msgspec.structs.replace(old, template=plan.templates[Component.TALKER])
+    new = msgspec.structs.replace(old, template=plan.templates[Stage.TALKER])
     assert planned(THREE, with_pods(before, EMPTY, new)).keep == frozenset()
     for changes in ({"terminating": True}, {"ready": False}):
         ending = msgspec.structs.replace(old, **changes)
@@ -50,7 +51,7 @@ def test_the_other_redis_stays_while_a_pod_of_a_stage_uses_it():
 
 def test_nothing_is_retained_in_a_usual_roll_out():
     before = planned(THREE)
-    old = replica("talker", 0, before.templates[Component.TALKER])
+    old = replica("talker", 0, before.templates[Stage.TALKER])
     edited = pipeline({"connector": {"managed": True, "replicas": 3}, "talker": {"drainSeconds": 7}})
     assert planned(edited, with_pods(before, EMPTY, old)).keep == frozenset()
 

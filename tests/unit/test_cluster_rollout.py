@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from syrinx_operator.cluster.objects.state import Component, Replica
+from syrinx_operator.cluster.objects.state import Replica
 from syrinx_operator.cluster.plan.rollout import Rollout, rollout
 from syrinx_stages.contract.settings import ReportedSettings
+from syrinx_stages.contract.stages import Stage
 
 
 def pod(ordinal, template="new", *, ready=True, generation=1, **fields):
     reported = None if generation is None else ReportedSettings(generation, {}, {})
-    name, component = f"demo-talker-{ordinal}", Component.TALKER
+    name, component = f"demo-talker-{ordinal}", Stage.TALKER
     return Replica(name=name, component=component, template=template, ready=ready, reported=reported, **fields)
 
 

@@ -4,13 +4,14 @@ import msgspec
 import pytest
 
 from support.cluster_plan import EMPTY, document, owner_of, parsed, planned
-from syrinx_operator.cluster.objects.state import Component, Replica
+from syrinx_operator.cluster.objects.state import Replica
 from syrinx_operator.cluster.plan.rollout import stage_rollout
 from syrinx_operator.cluster.watch.prometheus import _Series, snapshots
 from syrinx_stages.contract.settings import ReportedSettings
+from syrinx_stages.contract.stages import Stage
 
 PIPELINE = parsed(document("colocated"))
-TALKER, CODEC = Component.TALKER, Component.CODEC
+TALKER, CODEC = Stage.TALKER, Stage.CODEC
 
 
 def plan():
@@ -48,7 +49,7 @@ def test_a_rollout_waits_for_the_settings_of_both_stages(codec, expected):
 def test_a_gateway_keeps_the_last_old_replica_unless_it_is_on_a_lost_node(stuck, partition):
     template = plan().release.templates[TALKER]
     old = msgspec.structs.replace(replica(0, TALKER, "old", 7), model_generation="older")
-    gateway = Replica(name="near-gateway-a", component=Component.GATEWAY, template="", model_generation="g", ready=True)
+    gateway = Replica(name="near-gateway-a", component=Stage.GATEWAY, template="", model_generation="g", ready=True)
     ending = {"model_generation": "older", "ready": False, "terminating": True, "stuck": stuck}
     former = msgspec.structs.replace(gateway, name="near-gateway-b", **ending)
     observed = msgspec.structs.replace(EMPTY, replicas=(replica(1, TALKER, template.hash, 7), old, gateway, former))

@@ -11,7 +11,7 @@ from support.cluster_status import OWNER
 from support.cluster_status import Cluster as StatusCluster
 from support.tuning import trial
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import STAGES, Component, ObjectKey, Problem
+from syrinx_operator.cluster.objects.state import STAGES, ObjectKey, Problem
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.report.scaling import permitted
 from syrinx_operator.cluster.runners import tuning
@@ -36,7 +36,7 @@ from syrinx_stages.contract.settings import ReportedSettings
 from syrinx_stages.contract.stages import Stage
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-GATEWAY, TALKER, CODEC = Component.GATEWAY, Component.TALKER, Component.CODEC
+GATEWAY, TALKER, CODEC = Stage.GATEWAY, Stage.TALKER, Stage.CODEC
 RECORD = ObjectKey("ConfigMap", "demo-tuning")
 IDENTITY = Identity(model="m-1", image="syrinx/stages:1.0.0", device="talker: cpu; codec: cpu")
 

@@ -3,8 +3,9 @@
 import pytest
 
 from support.cluster_plan import after, pipeline, planned, pod_template
-from syrinx_operator.cluster.objects.state import Component, InvalidSpec, parse_pipeline
+from syrinx_operator.cluster.objects.state import InvalidSpec, RedisForm, parse_pipeline
 from syrinx_operator.cluster.plan.pod_template import with_patch
+from syrinx_stages.contract.stages import Stage
 
 TALKER = {"name": "talker"}
 
@@ -76,7 +77,7 @@ PATCH = {
 def test_a_template_is_merged_by_name_and_restarts_only_its_stage():
     before, changed = planned(pipeline()), pipeline({"talker": {"podTemplate": PATCH}})
     plan = planned(changed, after(before))
-    template, plain = (pod_template(each, changed, Component.TALKER) for each in (plan, before))
+    template, plain = (pod_template(each, changed, Stage.TALKER) for each in (plan, before))
     assert template["metadata"]["labels"]["team"] == "speech"
     own, proxy = template["spec"]["containers"]
     assert own["command"] == plain["spec"]["containers"][0]["command"]
@@ -86,12 +87,12 @@ def test_a_template_is_merged_by_name_and_restarts_only_its_stage():
     assert template["spec"]["securityContext"]["runAsNonRoot"] is True
     assert template["spec"]["volumes"][:-1] == plain["spec"]["volumes"]
     restarted = {each for each, hash in plan.templates.items() if hash != before.templates[each]}
-    assert restarted == {Component.TALKER}
+    assert restarted == {Stage.TALKER}
 
 
 def test_the_managed_redis_has_a_template_too():
     changed = pipeline({"connector": {"managed": True, "podTemplate": {"spec": {"nodeSelector": {"disk": "ssd"}}}}})
-    assert pod_template(planned(changed), changed, Component.REDIS)["spec"]["nodeSelector"] == {"disk": "ssd"}
+    assert pod_template(planned(changed), changed, RedisForm.SINGLE)["spec"]["nodeSelector"] == {"disk": "ssd"}
 
 
 def test_null_removes_a_field_and_other_lists_are_replaced():

@@ -2,8 +2,9 @@
 
 from typing import Any, Final
 
-from syrinx_operator.cluster.objects.state import REDIS, Component, ObjectKey, Owner
+from syrinx_operator.cluster.objects.state import REDIS, Component, ObjectKey, Owner, RedisForm
 from syrinx_operator.resource.spec import API_VERSION, KIND
+from syrinx_stages.contract.stages import Stage
 
 FIELD_MANAGER: Final = "syrinx-operator"
 
@@ -89,7 +90,7 @@ def cell_in(label: str) -> tuple[str, int]:
 
 def workload_key(pipeline: str, component: str) -> ObjectKey:
     """Returns the key of the workload of a component or cell."""
-    kind = "Deployment" if component == Component.GATEWAY else "StatefulSet"
+    kind = "Deployment" if component == Stage.GATEWAY else "StatefulSet"
     return ObjectKey(kind, workload(pipeline, component))
 
 
@@ -106,7 +107,7 @@ def canary_key(pipeline: str, component: Component) -> ObjectKey:
 
 def redis_hosts(pipeline: str, cell: int = 0) -> list[str]:
     """Returns the host names of the servers of a cell's replicated Redis, each of which has a sentinel."""
-    workload_name = workload(pipeline, redis_cell(Component.REDIS_HA, cell))
+    workload_name = workload(pipeline, redis_cell(RedisForm.REPLICATED, cell))
     return [f"{workload_name}-{ordinal}.{workload_name}" for ordinal in range(REDIS_SERVERS)]
 
 

@@ -4,7 +4,8 @@ import re
 from typing import Final
 
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import STAGES, Component, Owner
+from syrinx_operator.cluster.objects.state import STAGES, Owner
+from syrinx_stages.contract.stages import Stage
 
 _GENERATED: Final = "[b-df-hj-np-tv-z0-9]+(-[b-df-hj-np-tv-z0-9]+)?"
 """How the name of a Deployment's pod ends: with a hash and a suffix; Kubernetes truncates long names at the hash.
@@ -27,7 +28,7 @@ def selector(owner: Owner, *, with_canary: bool = False) -> str:
     return f'namespace="{namespace}",pod=~"{pods}"'
 
 
-def pod_patterns(owner: Owner) -> dict[Component, str]:
+def pod_patterns(owner: Owner) -> dict[Stage, str]:
     """Returns regular expressions for the names of each stage's pods."""
-    suffixes = dict.fromkeys(STAGES, "[0-9]+") | {Component.GATEWAY: _GENERATED}
+    suffixes = dict.fromkeys(STAGES, "[0-9]+") | {Stage.GATEWAY: _GENERATED}
     return {stage: f"{re.escape(names.workload(owner.name, stage))}-{suffixes[stage]}" for stage in STAGES}

@@ -15,6 +15,7 @@ from syrinx_operator.resource.versions import without_unknown
 from syrinx_operator.tuner.evidence import Evidence
 from syrinx_stages.contract import logs
 from syrinx_stages.contract.settings import ReportedSettings
+from syrinx_stages.contract.stages import Stage
 
 Manifest = dict[str, Any]
 """A Kubernetes object as JSON."""
@@ -22,38 +23,42 @@ MAX_LISTED: Final = 10
 """Maximum number of unknown fields that a message names."""
 
 
-class Component(StrEnum):
-    """The parts of a pipeline. All but the managed Redis, which has one of two forms, are stages."""
+class RedisForm(StrEnum):
+    """The forms of the managed Redis."""
 
-    GATEWAY = "gateway"
-    TALKER = "talker"
-    CODEC = "codec"
-    REDIS = "redis"
+    SINGLE = "redis"
     """One server."""
-    REDIS_HA = "redis-ha"
+    REPLICATED = "redis-ha"
     """Three servers with sentinels."""
 
 
-STAGES = (Component.GATEWAY, Component.TALKER, Component.CODEC)
-REDIS = (Component.REDIS, Component.REDIS_HA)
+Component = Stage | RedisForm
+"""A part of a pipeline."""
+STAGES = tuple(Stage)
+REDIS = tuple(RedisForm)
 
 
-def workload_stages(spec: PipelineSpec) -> tuple[Component, ...]:
+def component_of(name: str) -> Component:
+    """Returns the component of this name. Raises ValueError if there is none."""
+    return Stage(name) if name in STAGES else RedisForm(name)
+
+
+def workload_stages(spec: PipelineSpec) -> tuple[Stage, ...]:
     """Returns the stages that have a workload of their own. A colocated codec runs in the talker's pods."""
-    return STAGES if spec.topology == "Separate" else (Component.GATEWAY, Component.TALKER)
+    return STAGES if spec.topology == "Separate" else (Stage.GATEWAY, Stage.TALKER)
 
 
-def redis_component(spec: PipelineSpec) -> Component | None:
+def redis_component(spec: PipelineSpec) -> RedisForm | None:
     """Returns the form of the managed Redis; None if the pipeline uses another Redis."""
     if not spec.connector.managed:
         return None
-    return Component.REDIS if spec.connector.replicas == 1 else Component.REDIS_HA
+    return RedisForm.SINGLE if spec.connector.replicas == 1 else RedisForm.REPLICATED
 
 
-def stages_in_pod(spec: PipelineSpec, stage: Component) -> tuple[Component, ...]:
+def stages_in_pod(spec: PipelineSpec, stage: Stage) -> tuple[Stage, ...]:
     """Returns the stages in the pods of a stage's workload, that stage first."""
-    colocated = stage is Component.TALKER and Component.CODEC not in workload_stages(spec)
-    return (Component.TALKER, Component.CODEC) if colocated else (stage,)
+    colocated = stage is Stage.TALKER and Stage.CODEC not in workload_stages(spec)
+    return (Stage.TALKER, Stage.CODEC) if colocated else (stage,)
 
 
 class ObjectKey(Struct, frozen=True, order=True):
@@ -143,11 +148,11 @@ class Observed(Struct, frozen=True, kw_only=True):
     """UID of the Secret with the token of the settings ports; None if it does not exist."""
     served_kinds: frozenset[str] = frozenset()
     """Optional kinds that this cluster serves, such as `PodMonitor`."""
-    status_generations: Mapping[Component, int] = {}
+    status_generations: Mapping[Stage, int] = {}
     """Settings generation in the pipeline's status, by stage."""
 
     @staticmethod
-    def settings_generations(status: Mapping[str, Any]) -> dict[Component, int]:
+    def settings_generations(status: Mapping[str, Any]) -> dict[Stage, int]:
         """Returns the settings generation of each stage in a status."""
         found = {stage: (status.get(stage.value) or {}).get("settingsGeneration") for stage in STAGES}
         return {stage: generation for stage, generation in found.items() if isinstance(generation, int)}

@@ -14,6 +14,7 @@ from syrinx_operator.cluster.objects.state import (
     Observed,
     OperatorConfig,
     Owner,
+    RedisForm,
     Replica,
     Settings,
     redis_component,
@@ -35,7 +36,7 @@ from syrinx_operator.cluster.plan import (
 from syrinx_operator.cluster.plan.canary import CanaryPlan
 from syrinx_operator.cluster.plan.download import Download, required_download
 from syrinx_operator.cluster.plan.objects import record, with_applied_hash
-from syrinx_operator.cluster.plan.records import Release, RenderContext
+from syrinx_operator.cluster.plan.records import FrozenTemplate, Release, RenderContext
 from syrinx_operator.cluster.plan.rollout import Rollout, stage_rollout
 from syrinx_operator.cluster.plan.tuning_record import tuning_record
 from syrinx_operator.cluster.plan.workloads import ReplicaCount
@@ -54,7 +55,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Pods to delete once the manifests are applied."""
     release: Release
     """Images, model generation and pod templates; also the first manifest."""
-    settings: Mapping[Component, Settings]
+    settings: Mapping[Stage, Settings]
     replicas: Mapping[Component, int]
     """Desired number of replicas; during a roll-out a workload may have more pods."""
     canary: CanaryPlan | None
@@ -74,8 +75,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     @property
     def templates(self) -> Mapping[Component, str]:
         """Desired value of the label `syrinx.dev/template` on each component's pods."""
-        hashes = {component: template.hash for component, template in self.release.templates.items()}
-        return {**hashes, Component.CODEC: hashes.get(Component.CODEC, hashes[Component.TALKER])}
+        hashes = {component: template.hash for component, template in self.release.all_templates.items()}
+        return {**hashes, Stage.CODEC: hashes.get(Stage.CODEC, hashes[Stage.TALKER])}
 
 
 def plan(
@@ -122,50 +123,48 @@ def plan(
     manifests = optional.without_unserved(manifests, observed.served_kinds)
     # In dependency order: Redis, talker and codec, gateway.
     if (redis_form := redis_component(spec)) is not None:
-        template = release.templates[redis_form].template
+        template = release.redis[redis_form].template
         manifests += redis_cells.redis_workloads(owner, spec, template, observed)
     rollouts = {stage: _rollout(pipeline, stage, release, live, counts[stage], observed) for stage in own_workload[1:]}
     for stage, rollout in rollouts.items():
         count = structs.replace(counts[stage], count=rollout.replicas)
         template = release.templates[stage].template
         manifests.append(workloads.stage_workload(owner, stage, template, count, rollout.partition))
-    gateway = release.templates[Component.GATEWAY]
-    manifests.append(workloads.gateway_workload(owner, spec, gateway, counts[Component.GATEWAY]))
+    gateway = release.templates[Stage.GATEWAY]
+    manifests.append(workloads.gateway_workload(owner, spec, gateway, counts[Stage.GATEWAY]))
     manifests += canary.canary_workloads(owner, spec, tested) if tested else []
     return Plan(
         manifests=tuple(with_applied_hash(manifest) for manifest in manifests),
         release=release,
         delete=(
             *(pod for rollout in rollouts.values() for pod in rollout.delete),
-            *(replicated_redis.with_old_password(observed) if redis_form is Component.REDIS_HA else ()),
+            *(replicated_redis.with_old_password(observed) if redis_form is RedisForm.REPLICATED else ()),
         ),
         settings=live,
         download=download,
         replicas={
-            **{stage: counts.get(stage, counts[Component.TALKER]).count for stage in STAGES},
+            **{stage: counts.get(stage, counts[Stage.TALKER]).count for stage in STAGES},
             **({redis_form: spec.connector.replicas * spec.connector.cells} if redis_form else {}),
         },
         canary=tested,
         keep=canary.kept_workloads(owner, tested, observed) | retained.keys(release, spec, observed),
-        image=release.templates[Component.GATEWAY].template["spec"]["containers"][0]["image"]
-        if tested
-        else context.image,
+        image=release.templates[Stage.GATEWAY].template["spec"]["containers"][0]["image"] if tested else context.image,
     )
 
 
-def _decided(tuning: State | None, stage: Component) -> int | None:
+def _decided(tuning: State | None, stage: Stage) -> int | None:
     """Returns the tuner's number of replicas; None if it has not decided yet."""
-    if tuning is None or tuning.replicas is None or stage is Component.GATEWAY:
+    if tuning is None or tuning.replicas is None or stage is Stage.GATEWAY:
         return None
-    part = tuning.replicas.stages.get(Stage(stage.value))
+    part = tuning.replicas.stages.get(stage)
     return None if part is None else part.count
 
 
 def _rollout(
     pipeline: TTSPipeline,
-    stage: Component,
+    stage: Stage,
     release: Release,
-    live: Mapping[Component, Settings],
+    live: Mapping[Stage, Settings],
     desired: ReplicaCount,
     observed: Observed,
 ) -> Rollout:
@@ -192,16 +191,18 @@ def _release(
     release = records.resolve_release(pipeline, owner, observed, config)
     context = records.render_context(pipeline.spec, release, observed)
     download = required_download(pipeline, owner, before, release, context, observed)
-    templates = {}
+    templates: dict[Stage, FrozenTemplate] = {}
+    servers: dict[RedisForm, FrozenTemplate] = {}
     for stage in state.workload_stages(pipeline.spec) if download is None else ():
         inputs = pods.stage_inputs(pipeline, stage, context)
         render = partial(pods.stage_template, pipeline, stage, context)
         templates[stage] = records.freeze(release, stage, inputs, context.token_uid, render)
     if (redis_form := redis_component(pipeline.spec)) is not None:
         inputs = redis.redis_inputs(pipeline, context)
-        form = redis if redis_form is Component.REDIS else replicated_redis
+        form = redis if redis_form is RedisForm.SINGLE else replicated_redis
         render = partial(form.redis_template, pipeline, context)
-        templates[redis_form] = records.freeze(release, redis_form, inputs, context.token_uid, render)
+        servers[redis_form] = records.freeze(release, redis_form, inputs, context.token_uid, render)
     if download is not None and before is not None:
-        return structs.replace(before, templates={**before.templates, **templates}), context, download
-    return structs.replace(release, templates=templates, shared=canary.shared_inputs(pipeline.spec)), context, None
+        return structs.replace(before, redis=servers), context, download
+    shared = canary.shared_inputs(pipeline.spec)
+    return structs.replace(release, templates=templates, redis=servers, shared=shared), context, None

@@ -8,7 +8,6 @@ from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.kinds import AUTOSCALER, SCALED_OBJECT
 from syrinx_operator.cluster.objects.series import selector
 from syrinx_operator.cluster.objects.state import (
-    Component,
     Manifest,
     ObjectKey,
     Observed,
@@ -20,6 +19,7 @@ from syrinx_operator.cluster.plan.objects import manifest, omit_empty
 from syrinx_operator.resource.autoscaling import AutoscalingSpec, ReplicaBounds, StageAutoscalingSpec
 from syrinx_operator.resource.sizes import codec_settings, talker_settings
 from syrinx_operator.resource.spec import PipelineSpec
+from syrinx_stages.contract.stages import Stage
 
 STREAMS_METRIC: Final = "syrinx_live_streams"
 WAIT_METRIC: Final = "syrinx_expected_wait_seconds"
@@ -59,10 +59,8 @@ def autoscalers(owner: Owner, spec: PipelineSpec, observed: Observed) -> list[Ma
     return found
 
 
-def _targets(
-    spec: PipelineSpec, stage: Component, autoscaling: AutoscalingSpec | StageAutoscalingSpec
-) -> list[_Target]:
-    rows = {Component.TALKER: talker_settings(spec).max_num_seqs, Component.CODEC: codec_settings(spec).max_num_seqs}
+def _targets(spec: PipelineSpec, stage: Stage, autoscaling: AutoscalingSpec | StageAutoscalingSpec) -> list[_Target]:
+    rows = {Stage.TALKER: talker_settings(spec).max_num_seqs, Stage.CODEC: codec_settings(spec).max_num_seqs}
     default = rows.get(stage, _STREAMS_PER_GATEWAY)
     # A pod that two jobs scrape must count once.
     streams = f"sum(max by (pod) ({STREAMS_METRIC}{{SELECTOR}}))"
@@ -75,7 +73,7 @@ def _targets(
 
 
 def _scaled_object(
-    owner: Owner, spec: PipelineSpec, stage: Component, autoscaling: ReplicaBounds, targets: list[_Target]
+    owner: Owner, spec: PipelineSpec, stage: Stage, autoscaling: ReplicaBounds, targets: list[_Target]
 ) -> Manifest:
     prometheus = spec.tuning.prometheus
     assert prometheus is not None
@@ -110,7 +108,7 @@ def _scaled_object(
 
 
 def _horizontal_pod_autoscaler(
-    owner: Owner, spec: PipelineSpec, stage: Component, autoscaling: ReplicaBounds, targets: list[_Target]
+    owner: Owner, spec: PipelineSpec, stage: Stage, autoscaling: ReplicaBounds, targets: list[_Target]
 ) -> Manifest:
     metrics = []
     for target in targets:
@@ -131,6 +129,6 @@ def _quantity(value: float) -> str:
     return str(int(value)) if value == int(value) else f"{round(value * 1000)}m"
 
 
-def _workload(owner: Owner, stage: Component) -> Manifest:
+def _workload(owner: Owner, stage: Stage) -> Manifest:
     key = names.workload_key(owner.name, stage)
     return {"apiVersion": "apps/v1", "kind": key.kind, "name": key.name}

@@ -11,7 +11,7 @@ from copy import deepcopy
 from msgspec import Struct, structs
 
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import STAGES, Component, Manifest, ObjectKey, Observed, Owner
+from syrinx_operator.cluster.objects.state import Manifest, ObjectKey, Observed, Owner
 from syrinx_operator.cluster.plan import pods
 from syrinx_operator.cluster.plan.objects import manifest, non_defaults, short_hash
 from syrinx_operator.cluster.plan.records import Candidate, FrozenTemplate, Release, RenderContext, with_template_label
@@ -20,6 +20,7 @@ from syrinx_operator.resource.rollout import CanarySpec
 from syrinx_operator.resource.spec import PipelineSpec, TTSPipeline
 from syrinx_operator.resource.stage_config import progress_deadline
 from syrinx_stages.contract.settings import TRACK_VARIABLE, CanaryRoute
+from syrinx_stages.contract.stages import Stage
 
 MAX_URLS = 64
 """Maximum number of gateways of a canary that requests are forwarded to."""
@@ -33,7 +34,7 @@ class CanaryPlan(Struct, frozen=True, kw_only=True):
     """The release of the running version, with the record of this one."""
     candidate: Candidate
     image: str
-    replicas: Mapping[Component, int]
+    replicas: Mapping[Stage, int]
     """Number of pods of the canary by workload; empty once it has failed."""
     weight: int
     """Percentage of the requests that it serves."""
@@ -49,7 +50,7 @@ def canary_plan(
     before: Release | None,
     desired: Release,
     context: RenderContext,
-    counts: Mapping[Component, int],
+    counts: Mapping[Stage, int],
     status: CanaryStatus | None,
 ) -> CanaryPlan | None:
     """Returns the plan of a canary of the `desired` release; None if that is simply rolled out.
@@ -80,6 +81,7 @@ def canary_plan(
         redis_image=desired.redis_image,
         shared=desired.shared,
         templates={**desired.templates, **running},
+        redis=desired.redis,
         candidate=candidate,
     )
     step = spec.steps[min(known.step if known else 0, len(spec.steps) - 1)]
@@ -114,11 +116,11 @@ def _is_comparable(before: Release, desired: Release) -> bool:
     """Returns whether both versions can run side by side: with the same shared objects and, as all have, a token."""
     if before.shared != desired.shared or before.templates.keys() != desired.templates.keys():
         return False
-    stages = (template for component, template in before.templates.items() if component in STAGES)
-    return all(names.TOKEN_ANNOTATION in each.template["metadata"].get("annotations", {}) for each in stages)
+    annotations = (each.template["metadata"].get("annotations", {}) for each in before.templates.values())
+    return before.redis.keys() == desired.redis.keys() and all(names.TOKEN_ANNOTATION in each for each in annotations)
 
 
-def _hashes(templates: Mapping[Component, FrozenTemplate]) -> dict[str, str]:
+def _hashes(templates: Mapping[Stage, FrozenTemplate]) -> dict[str, str]:
     return {component.value: template.hash for component, template in templates.items()}
 
 
@@ -131,7 +133,7 @@ def _with_secrets(running: FrozenTemplate, context: RenderContext) -> FrozenTemp
     return FrozenTemplate(running.inputs, with_template_label(template))
 
 
-def canary_template(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> FrozenTemplate:
+def canary_template(pipeline: TTSPipeline, stage: Stage, context: RenderContext) -> FrozenTemplate:
     """Returns the pod template of a stage of the canary: that of the stage, with labels of its own.
 
     It uses the first cell's Redis: it is small, and the names of its pods have no number, from which a cell follows.
@@ -169,10 +171,10 @@ def canary_workloads(owner: Owner, spec: PipelineSpec, canary: CanaryPlan) -> li
 
 def kept_workloads(owner: Owner, canary: CanaryPlan | None, observed: Observed) -> frozenset[ObjectKey]:
     """Returns the workloads that serve the last requests of a canary that has ended: while it has a gateway."""
-    gateways = (pod for pod in observed.canary if pod.component is Component.GATEWAY and not pod.stuck)
+    gateways = (pod for pod in observed.canary if pod.component is Stage.GATEWAY and not pod.stuck)
     if (canary is not None and canary.is_running) or not any(gateways):
         return frozenset()
-    return frozenset(names.canary_key(owner.name, stage) for stage in (Component.TALKER, Component.CODEC))
+    return frozenset(names.canary_key(owner.name, stage) for stage in (Stage.TALKER, Stage.CODEC))
 
 
 def canary_route(spec: PipelineSpec, canary: CanaryPlan | None, observed: Observed) -> CanaryRoute | None:
@@ -183,9 +185,9 @@ def canary_route(spec: PipelineSpec, canary: CanaryPlan | None, observed: Observ
     ready = [
         pod
         for pod in observed.canary
-        if pod.component is Component.GATEWAY and pod.ready and not pod.terminating and pod.address
+        if pod.component is Stage.GATEWAY and pod.ready and not pod.terminating and pod.address
     ]
-    current = [pod for pod in ready if pod.template == canary.candidate.pods[Component.GATEWAY].hash]
+    current = [pod for pod in ready if pod.template == canary.candidate.pods[Stage.GATEWAY].hash]
     hosts = [f"[{pod.address}]" if ":" in pod.address else pod.address for pod in current[:MAX_URLS]]
     return (
         CanaryRoute(weight=canary.weight / 100, urls=tuple(f"{scheme}://{host}:{port}" for host in hosts))

@@ -5,12 +5,13 @@ from typing import Any
 from msgspec import Struct
 
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import STAGES, Component, Manifest, Observed, Owner, key_of, workload_stages
+from syrinx_operator.cluster.objects.state import STAGES, Manifest, Observed, Owner, key_of, workload_stages
 from syrinx_operator.cluster.plan import models, pods
 from syrinx_operator.cluster.plan.network import closed_policy
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty, short_hash
 from syrinx_operator.cluster.plan.records import Release, RenderContext
 from syrinx_operator.resource.spec import TTSPipeline
+from syrinx_stages.contract.stages import Stage
 
 PURPOSE = "models"
 """Value of the component label of the Job's pods."""
@@ -104,7 +105,7 @@ def _template(pipeline: TTSPipeline, context: RenderContext) -> Manifest:
     return {
         "metadata": {"labels": names.labels(pipeline.name, PURPOSE)},
         "spec": {
-            **pods.pod_base(pipeline, Component.TALKER, pods.USER),
+            **pods.pod_base(pipeline, Stage.TALKER, pods.USER),
             "restartPolicy": "Never",
             "containers": [container],
             "volumes": [volume for volume, _ in mounted],
@@ -120,9 +121,7 @@ def _near_stages(pipeline: str) -> dict[str, Any]:
     """Returns a preference for the node of the stages, to which a volume with ReadWriteOnce is attached."""
     term = {
         "topologyKey": "kubernetes.io/hostname",
-        "labelSelector": {
-            "matchLabels": {names.PIPELINE_LABEL: pipeline, names.COMPONENT_LABEL: Component.TALKER.value}
-        },
+        "labelSelector": {"matchLabels": {names.PIPELINE_LABEL: pipeline, names.COMPONENT_LABEL: Stage.TALKER.value}},
     }
     preferred = [{"weight": 100, "podAffinityTerm": term}]
     return {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}

@@ -11,6 +11,7 @@ from syrinx_operator.cluster.objects.state import (
     Manifest,
     OperatorConfig,
     Owner,
+    RedisForm,
     redis_component,
     workload_stages,
 )
@@ -18,6 +19,7 @@ from syrinx_operator.cluster.plan.objects import manifest, omit_empty
 from syrinx_operator.resource.pods import ADMIN_PORT, Peer
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_stages.contract.settings import SETTINGS_PORT
+from syrinx_stages.contract.stages import Stage
 
 
 def services(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
@@ -26,7 +28,7 @@ def services(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
     http = _port(names.HTTP_PORT_NAME, spec.gateway.port) | {"appProtocol": "https" if spec.gateway.tls else "http"}
     http |= omit_empty(nodePort=public.node_port)
     balancer = omit_empty(loadBalancerClass=public.load_balancer_class)
-    found = [_service(owner, Component.GATEWAY, [http], public.annotations, type=public.type, **balancer)]
+    found = [_service(owner, Stage.GATEWAY, [http], public.annotations, type=public.type, **balancer)]
     # Pods that are not ready need a DNS name too, for debugging.
     headless: dict[str, Any] = {"type": "ClusterIP", "clusterIP": "None", "publishNotReadyAddresses": True}
     for stage in workload_stages(spec)[1:]:
@@ -35,9 +37,9 @@ def services(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
     sentinel = _port(names.SENTINEL_PORT_NAME, names.SENTINEL_PORT)
     for cell in range(spec.connector.cells):
         match redis_component(spec):
-            case Component.REDIS as form:
+            case RedisForm.SINGLE as form:
                 found.append(_service(owner, names.redis_cell(form, cell), [redis], type="ClusterIP"))
-            case Component.REDIS_HA as form:
+            case RedisForm.REPLICATED as form:
                 # Servers find each other before they are ready.
                 found.append(_service(owner, names.redis_cell(form, cell), [redis, sentinel], **headless))
     return found
@@ -62,15 +64,15 @@ def network_policies(owner: Owner, spec: PipelineSpec, config: OperatorConfig) -
     settings_peers = admin_peers if config.proxied else [_peer(operator)]
     policies = []
     for stage in workload_stages(spec):
-        public = [_rule(spec.gateway.port)] if stage is Component.GATEWAY else []
+        public = [_rule(spec.gateway.port)] if stage is Stage.GATEWAY else []
         private = [_rule(ADMIN_PORT, admin_peers), _rule(SETTINGS_PORT, settings_peers)]
         policies.append(_policy(owner, stage, public + private))
     stages = {"podSelector": _stage_pods(owner)}
     for cell in range(spec.connector.cells):
         match redis_component(spec):
-            case Component.REDIS as form:
+            case RedisForm.SINGLE as form:
                 policies.append(_policy(owner, names.redis_cell(form, cell), [_rule(names.REDIS_PORT, [stages])]))
-            case Component.REDIS_HA as form:
+            case RedisForm.REPLICATED as form:
                 own = names.redis_cell(form, cell)
                 peers = [stages, {"podSelector": {"matchLabels": names.selector(owner.name, own)}}]
                 ports = (names.REDIS_PORT, names.SENTINEL_PORT)

@@ -12,6 +12,7 @@ from syrinx_operator.cluster.objects.state import (
     Component,
     Manifest,
     Owner,
+    RedisForm,
     redis_component,
     stages_in_pod,
     workload_stages,
@@ -34,6 +35,7 @@ from syrinx_operator.resource.pods import (
 from syrinx_operator.resource.spec import PipelineSpec, StageSpec, TTSPipeline
 from syrinx_operator.resource.stage_config import tracing_environment
 from syrinx_stages.contract.settings import DEFAULT_RESIDENT, NAMESPACE_VARIABLE, SETTINGS_PORT, TOKEN_VARIABLE
+from syrinx_stages.contract.stages import Stage
 
 USER = 65_532
 """An unprivileged UID that owns no file in the image."""
@@ -74,11 +76,11 @@ def mounted(name: str, source: Manifest, path: str, *, read_only: bool = True, s
 TMP = mounted("syrinx-tmp", {"emptyDir": {}}, "/tmp", read_only=False)
 
 
-def stage_inputs(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> dict[str, Any]:
+def stage_inputs(pipeline: TTSPipeline, stage: Stage, context: RenderContext) -> dict[str, Any]:
     """Returns the inputs of a stage's pod template, without live settings and fields of other stages."""
     spec = pipeline.spec
     model = non_defaults(spec.model)
-    if stage is not Component.GATEWAY:
+    if stage is not Stage.GATEWAY:
         model.pop("name", None)
     if spec.model.cache is not None:
         # Not its size.
@@ -96,11 +98,11 @@ def stage_inputs(pipeline: TTSPipeline, stage: Component, context: RenderContext
     }
 
 
-def _stage_inputs(spec: PipelineSpec, stage: Component) -> dict[str, Any]:
+def _stage_inputs(spec: PipelineSpec, stage: Stage) -> dict[str, Any]:
     part = records.stage_spec(spec, stage)
     live = {field.encode_name for field in msgspec.structs.fields(part) if field.name in records.LIVE_FIELDS[stage]}
     inputs = {field: value for field, value in non_defaults(part).items() if field not in live}
-    if stage is not Component.GATEWAY:
+    if stage is not Stage.GATEWAY:
         # Resources that were stored when every one had this value name it, and others do not: both mean the same pods.
         inputs.pop("maxResident", None)
         resident = records.max_resident(spec, stage)
@@ -118,14 +120,14 @@ def pull_inputs(spec: PipelineSpec) -> dict[str, Any]:
     }
 
 
-def stage_template(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> Manifest:
+def stage_template(pipeline: TTSPipeline, stage: Stage, context: RenderContext) -> Manifest:
     """Returns the pod template of a stage."""
     spec = pipeline.spec
     part = records.stage_spec(spec, stage)
     mounted = volumes(pipeline.name, stage, spec, part.extra_volumes)
     # Stages in one pod run in one process.
     module, *files = ("colocated", names.CODEC_START_FILE) if len(stages_in_pod(spec, stage)) > 1 else (stage.value,)
-    public = [(names.HTTP_PORT_NAME, spec.gateway.port)] if stage is Component.GATEWAY else []
+    public = [(names.HTTP_PORT_NAME, spec.gateway.port)] if stage is Stage.GATEWAY else []
     private = [(names.ADMIN_PORT_NAME, ADMIN_PORT), (names.SETTINGS_PORT_NAME, SETTINGS_PORT)]
     command = ["python", "-m", f"syrinx_stages.{module}", names.START_FILE, *files]
     own = container(
@@ -209,8 +211,8 @@ def managed_password(pipeline: TTSPipeline) -> SecretKey:
 
 def _managed_url(pipeline: TTSPipeline, cell: int) -> str:
     """Returns the URL of a cell's managed Redis."""
-    if redis_component(pipeline.spec) is Component.REDIS:
-        host = names.workload(pipeline.name, names.redis_cell(Component.REDIS, cell))
+    if redis_component(pipeline.spec) is RedisForm.SINGLE:
+        host = names.workload(pipeline.name, names.redis_cell(RedisForm.SINGLE, cell))
         return f"redis://{host}:{names.REDIS_PORT}/0"
     sentinels = ",".join(f"{host}:{names.SENTINEL_PORT}" for host in names.redis_hosts(pipeline.name, cell))
     return f"redis+sentinel://{sentinels}/{names.PRIMARY}/0"
@@ -222,7 +224,7 @@ def secret_annotations(context: RenderContext) -> dict[str, Any]:
     return {**password, names.TOKEN_ANNOTATION: context.token_uid}
 
 
-def _metadata(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> Manifest:
+def _metadata(pipeline: TTSPipeline, stage: Stage, context: RenderContext) -> Manifest:
     part = records.stage_spec(pipeline.spec, stage)
     configs = {
         annotation: records.start_config(pipeline, each, context.generation)
@@ -237,7 +239,7 @@ def _metadata(pipeline: TTSPipeline, stage: Component, context: RenderContext) -
     return {"labels": {**part.pod_labels, **names.labels(pipeline.name, stage)}, "annotations": annotations}
 
 
-def _fetch_container(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> Manifest:
+def _fetch_container(pipeline: TTSPipeline, stage: Stage, context: RenderContext) -> Manifest:
     part = records.stage_spec(pipeline.spec, stage)
     # Extended resources such as GPUs are left out; the rest stays for a quota that requires limits on all containers.
     resources = Resources(
@@ -322,7 +324,7 @@ def spread_over_nodes(pipeline: str, component: Component) -> list[Manifest]:
     return [{**nodes, "labelSelector": {"matchLabels": names.selector(pipeline, component)}}]
 
 
-def _placement(pipeline: str, stage: Component, part: PodFields) -> Manifest:
+def _placement(pipeline: str, stage: Stage, part: PodFields) -> Manifest:
     selector = {"matchLabels": names.selector(pipeline, stage)}
     spread = [{"labelSelector": selector, **constraint} for constraint in part.topology_spread_constraints]
     return {
@@ -342,7 +344,7 @@ def tolerations(wanted: Sequence[Toleration]) -> list[Manifest]:
     return [{"operator": each.operator, **non_defaults(each)} for each in wanted]
 
 
-def volumes(pipeline: str, stage: Component, spec: PipelineSpec, extra: Sequence[ExtraVolume]) -> list[Mounted]:
+def volumes(pipeline: str, stage: Stage, spec: PipelineSpec, extra: Sequence[ExtraVolume]) -> list[Mounted]:
     """Returns all volumes of a stage's pod; its containers mount them read-only except /tmp and extra volumes."""
     start = [_start_file(names.START_FILE, names.CONFIG_ANNOTATION)]
     settings = [("syrinx-settings", stage, names.SETTINGS_DIRECTORY)]
@@ -357,7 +359,7 @@ def volumes(pipeline: str, stage: Component, spec: PipelineSpec, extra: Sequence
         result.append(mounted(MODELS, source, names.MODELS_DIRECTORY))
     if (ca := spec.connector.ca_secret) is not None:
         result.append(mounted("syrinx-redis-ca", _secret_file(ca, names.CA_FILE), names.REDIS_DIRECTORY))
-    if stage is Component.GATEWAY:
+    if stage is Stage.GATEWAY:
         result += _access_volumes(spec.gateway)
     return result + extra_mounts(extra)
 

@@ -21,6 +21,7 @@ from syrinx_operator.cluster.objects.state import (
     Observed,
     OperatorConfig,
     Owner,
+    RedisForm,
     Settings,
     is_owned,
 )
@@ -46,13 +47,14 @@ from syrinx_stages.contract.settings import (
     TalkerSettings,
     TlsFiles,
 )
+from syrinx_stages.contract.stages import Stage
 
 AnyStage = GatewaySpec | TalkerSpec | CodecSpec
 
-LIVE_FIELDS: Mapping[Component, frozenset[str]] = {
-    Component.GATEWAY: frozenset({*GatewaySettings.__struct_fields__, "replicas", "autoscaling", "service", "route"}),
-    Component.TALKER: frozenset({*TalkerSettings.__struct_fields__, "replicas", "autoscaling"}),
-    Component.CODEC: frozenset({*CodecSettings.__struct_fields__, "replicas", "autoscaling"}),
+LIVE_FIELDS: Mapping[Stage, frozenset[str]] = {
+    Stage.GATEWAY: frozenset({*GatewaySettings.__struct_fields__, "replicas", "autoscaling", "service", "route"}),
+    Stage.TALKER: frozenset({*TalkerSettings.__struct_fields__, "replicas", "autoscaling"}),
+    Stage.CODEC: frozenset({*CodecSettings.__struct_fields__, "replicas", "autoscaling"}),
 }
 """Python names of the stage spec fields that the pod template does not depend on."""
 
@@ -83,9 +85,9 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
     target: str
     """Hash of `templates`."""
-    templates: dict[Component, FrozenTemplate]
+    templates: dict[Stage, FrozenTemplate]
     """The pod templates once it is promoted."""
-    pods: dict[Component, FrozenTemplate]
+    pods: dict[Stage, FrozenTemplate]
     """The pod templates of the canary."""
 
 
@@ -99,16 +101,24 @@ class Release(Struct, frozen=True, kw_only=True):
     """Model generation; stages of different generations exchange no data."""
     generation_inputs: dict[str, Any]
     """The inputs of `generation`, which is kept while these are equal."""
-    templates: dict[Component, FrozenTemplate] = {}
+    templates: dict[Stage, FrozenTemplate] = {}
+    redis: dict[RedisForm, FrozenTemplate] = {}
+    """The pod template of the managed Redis."""
     shared: str = ""
     """Hash of what two versions share; empty of a record that could not be read."""
     candidate: Candidate | None = None
     """The version that a canary tests, or whose canary has failed."""
 
+    @property
+    def all_templates(self) -> Mapping[Component, FrozenTemplate]:
+        """The pod templates of the stages, and of the managed Redis."""
+        return dict([*self.templates.items(), *self.redis.items()])
+
     def recorded(self, component: Component, inputs: str) -> FrozenTemplate | None:
         """Returns the recorded template with these inputs, of the release or of its candidate."""
-        candidates = self.candidate.templates if self.candidate else {}
-        known = (self.templates.get(component), candidates.get(component))
+        known = [self.all_templates.get(component)]
+        if self.candidate is not None and isinstance(component, Stage):
+            known.append(self.candidate.templates.get(component))
         return next((each for each in known if each is not None and each.inputs == inputs), None)
 
 
@@ -137,6 +147,7 @@ def resolve_release(pipeline: TTSPipeline, owner: Owner, observed: Observed, con
         generation=before.generation if before and before.generation_inputs == inputs else short_hash(inputs),
         generation_inputs=inputs,
         templates=before.templates if before else {},
+        redis=before.redis if before else {},
         candidate=before.candidate if before else None,
     )
 
@@ -221,18 +232,18 @@ def _live_image(owner: Owner, observed: Observed, components: tuple[Component, .
     return next((pod["containers"][0]["image"] for pod in owned), None)
 
 
-def stage_spec(spec: PipelineSpec, stage: Component) -> AnyStage:
+def stage_spec(spec: PipelineSpec, stage: Stage) -> AnyStage:
     """Returns the spec of a stage and its process."""
-    part: AnyStage = codec_process(spec) if stage is Component.CODEC else getattr(spec, stage.value)
+    part: AnyStage = codec_process(spec) if stage is Stage.CODEC else getattr(spec, stage.value)
     return part
 
 
-def max_resident(spec: PipelineSpec, stage: Component) -> int:
+def max_resident(spec: PipelineSpec, stage: Stage) -> int:
     """Returns the number of requests with state in a talker or codec."""
-    return talker_resident(spec) if stage is Component.TALKER else codec_resident(spec)
+    return talker_resident(spec) if stage is Stage.TALKER else codec_resident(spec)
 
 
-def start_config(pipeline: TTSPipeline, stage: Component, generation: str) -> str:
+def start_config(pipeline: TTSPipeline, stage: Stage, generation: str) -> str:
     """Returns a stage's start configuration as JSON, without defaults, live settings and the replica's name."""
     part = stage_spec(pipeline.spec, stage)
     colocated = stage not in state.workload_stages(pipeline.spec)
@@ -278,12 +289,12 @@ def model_directory(model: ModelSpec) -> str:
     return "bundled" if model.path is None else model.path
 
 
-def settings(spec: PipelineSpec, stage: Component, owner: Owner, observed: Observed) -> Settings:
+def settings(spec: PipelineSpec, stage: Stage, owner: Owner, observed: Observed) -> Settings:
     """Returns a stage's live settings. Their generation increases on a change and exceeds all known generations."""
-    live: dict[Component, GatewaySettings | TalkerSettings | CodecSettings] = {
-        Component.GATEWAY: process.gateway_settings(spec),
-        Component.TALKER: talker_settings(spec),
-        Component.CODEC: codec_settings(spec),
+    live: dict[Stage, GatewaySettings | TalkerSettings | CodecSettings] = {
+        Stage.GATEWAY: process.gateway_settings(spec),
+        Stage.TALKER: talker_settings(spec),
+        Stage.CODEC: codec_settings(spec),
     }
     desired = msgspec.json.decode(msgspec.json.encode(live[stage]))
     recorded = recorded_settings(owner, stage, observed)
@@ -295,6 +306,6 @@ def settings(spec: PipelineSpec, stage: Component, owner: Owner, observed: Obser
     return Settings(max(highest, recorded.generation if recorded else 0) + 1, desired)
 
 
-def recorded_settings(owner: Owner, stage: Component, observed: Observed) -> Settings | None:
+def recorded_settings(owner: Owner, stage: Stage, observed: Observed) -> Settings | None:
     """Returns the live settings in a stage's ConfigMap; None if there is no readable one."""
     return read_record(owner, observed, stage, Settings, names.SETTINGS_KEY)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import Component, Manifest, Owner
+from syrinx_operator.cluster.objects.state import Component, Manifest, Owner, RedisForm
 from syrinx_operator.cluster.plan import pods
 from syrinx_operator.cluster.plan.objects import manifest, non_defaults, omit_empty, quantity, secret_ref
 from syrinx_operator.cluster.plan.pod_template import with_patch
@@ -34,7 +34,7 @@ _PING = f'exec "$(command -v redis-cli || command -v valkey-cli)" -p {names.REDI
 def password_secret(owner: Owner, password: str) -> Manifest:
     """Returns the Secret that Redis and the stages share. Deleting it creates a new password and restarts the pods."""
     data = {names.PASSWORD_KEY: password, names.ACL_KEY: stage_user(owner.name, password)}
-    return secret(owner, Component.REDIS, data)
+    return secret(owner, RedisForm.SINGLE, data)
 
 
 def secret(owner: Owner, component: Component, data: Mapping[str, str]) -> Manifest:
@@ -87,9 +87,9 @@ def redis_inputs(pipeline: TTSPipeline, context: RenderContext) -> dict[str, Any
 def redis_template(pipeline: TTSPipeline, context: RenderContext) -> Manifest:
     """Returns the pod template of the managed Redis."""
     connector = pipeline.spec.connector
-    claim = {"persistentVolumeClaim": {"claimName": names.workload(pipeline.name, Component.REDIS)}}
+    claim = {"persistentVolumeClaim": {"claimName": names.workload(pipeline.name, RedisForm.SINGLE)}}
     items = [{"key": names.ACL_KEY, "path": names.ACL_KEY}]
-    acl = {"secretName": names.workload(pipeline.name, Component.REDIS), "items": items, "defaultMode": 0o440}
+    acl = {"secretName": names.workload(pipeline.name, RedisForm.SINGLE), "items": items, "defaultMode": 0o440}
     volumes = [
         pods.mounted(DATA, {"emptyDir": {}} if connector.storage is None else claim, "/data", read_only=False),
         pods.mounted("syrinx-acl", {"secret": acl}, names.REDIS_DIRECTORY),
@@ -98,7 +98,7 @@ def redis_template(pipeline: TTSPipeline, context: RenderContext) -> Manifest:
     password = {"name": "REDISCLI_AUTH", "valueFrom": secret_ref(pods.managed_password(pipeline))}
     container = pods.container(
         pipeline.spec,
-        Component.REDIS.value,
+        RedisForm.SINGLE.value,
         context.redis_image,
         connector.resources,
         # Arguments only: the image's entry point runs redis-server or valkey-server.
@@ -112,13 +112,13 @@ def redis_template(pipeline: TTSPipeline, context: RenderContext) -> Manifest:
         "readinessProbe": pods.probe(run(f"{_PING} | grep -q PONG"), period=5, failures=2),
     }
     pod = {
-        **pods.pod_base(pipeline, Component.REDIS, USER),
+        **pods.pod_base(pipeline, RedisForm.SINGLE, USER),
         "terminationGracePeriodSeconds": 30,
         "containers": [{**container, **probes}],
         "volumes": [volume for volume, _ in volumes],
     }
     annotations = omit_empty(**{names.PASSWORD_ANNOTATION: context.password_uid})
-    metadata = {"labels": names.labels(pipeline.name, Component.REDIS), "annotations": annotations}
+    metadata = {"labels": names.labels(pipeline.name, RedisForm.SINGLE), "annotations": annotations}
     return with_patch({"metadata": metadata, "spec": pod}, connector.pod_template)
 
 

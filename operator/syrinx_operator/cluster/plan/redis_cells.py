@@ -7,7 +7,7 @@ cell differs: so its hash, which the pods have as a label, is the same.
 from copy import deepcopy
 
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import Component, Manifest, Observed, Owner, redis_component
+from syrinx_operator.cluster.objects.state import Component, Manifest, Observed, Owner, RedisForm, redis_component
 from syrinx_operator.cluster.plan import pods, replicated_redis, workloads
 from syrinx_operator.cluster.plan.workloads import ReplicaCount
 from syrinx_operator.resource.spec import PipelineSpec
@@ -20,7 +20,7 @@ def claims(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
         return []
     found = []
     for cell in range(spec.connector.cells):
-        if form is Component.REDIS_HA:
+        if form is RedisForm.REPLICATED:
             found += replicated_redis.claims(owner, cell, storage)
         else:
             # Not a volumeClaimTemplate, which could not be added later.
@@ -32,7 +32,7 @@ def disruption_budgets(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
     """Returns the PodDisruptionBudget of each cell with replicas."""
     if spec.connector.replicas == 1:
         return []
-    labels = (names.redis_cell(Component.REDIS_HA, cell) for cell in range(spec.connector.cells))
+    labels = (names.redis_cell(RedisForm.REPLICATED, cell) for cell in range(spec.connector.cells))
     return [workloads.disruption_budget(owner, label) for label in labels]
 
 
@@ -42,7 +42,7 @@ def redis_workloads(owner: Owner, spec: PipelineSpec, template: Manifest, observ
     assert form is not None
     found = []
     for cell in range(spec.connector.cells):
-        is_replicated = form is Component.REDIS_HA
+        is_replicated = form is RedisForm.REPLICATED
         templates = replicated_redis.claim_templates(owner, cell, storage, observed) if is_replicated else ()
         own = _of_cell(template, owner.name, form, cell)
         count = ReplicaCount(spec.connector.replicas)
@@ -64,7 +64,7 @@ def _of_cell(template: Manifest, pipeline: str, form: Component, cell: int) -> M
     for constraint in own["spec"].get("topologySpreadConstraints", ()):
         if constraint.get("labelSelector", {}).get("matchLabels") == names.selector(pipeline, first):
             constraint["labelSelector"] = {"matchLabels": names.selector(pipeline, label)}
-    if form is Component.REDIS_HA:
+    if form is RedisForm.REPLICATED:
         place = replicated_redis.place(pipeline, cell)
         for container in own["spec"]["containers"]:
             for variable in container.get("env", ()):

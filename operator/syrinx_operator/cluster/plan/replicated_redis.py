@@ -7,7 +7,7 @@ from importlib import resources
 from typing import Any
 
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import Component, Manifest, Observed, Owner, Replica
+from syrinx_operator.cluster.objects.state import Manifest, Observed, Owner, RedisForm, Replica
 from syrinx_operator.cluster.plan import pods, redis
 from syrinx_operator.cluster.plan.objects import omit_empty, secret_ref
 from syrinx_operator.cluster.plan.pod_template import with_patch
@@ -53,7 +53,7 @@ def password_secret(owner: Owner, password: str, system_password: str) -> Manife
         names.SENTINEL_ACL_KEY: f"user default on nopass resetchannels {_SENTINEL_QUESTIONS}\n"
         f"user syrinx on {system} allchannels +@all\n",
     }
-    return redis.secret(owner, Component.REDIS_HA, data)
+    return redis.secret(owner, RedisForm.REPLICATED, data)
 
 
 def claims(owner: Owner, cell: int, storage: Storage | None) -> list[Manifest]:
@@ -61,7 +61,7 @@ def claims(owner: Owner, cell: int, storage: Storage | None) -> list[Manifest]:
 
     The operator creates them instead, so that they can grow and are deleted with the pipeline.
     """
-    found = pods.claims(owner, names.redis_cell(Component.REDIS_HA, cell), storage)
+    found = pods.claims(owner, names.redis_cell(RedisForm.REPLICATED, cell), storage)
     return [
         {**claim, "metadata": {**claim["metadata"], "name": f"{redis.DATA}-{claim['metadata']['name']}-{ordinal}"}}
         for claim in found
@@ -71,7 +71,7 @@ def claims(owner: Owner, cell: int, storage: Storage | None) -> list[Manifest]:
 
 def claim_templates(owner: Owner, cell: int, storage: Storage | None, observed: Observed) -> list[Manifest]:
     """Returns the volumeClaimTemplates of a cell's StatefulSet: those that it has, because their size is immutable."""
-    own = names.redis_cell(Component.REDIS_HA, cell)
+    own = names.redis_cell(RedisForm.REPLICATED, cell)
     workload = observed.objects.get(names.workload_key(owner.name, own))
     live: list[Manifest] = workload["spec"].get("volumeClaimTemplates", []) if workload else []
     if live and storage is not None:
@@ -84,28 +84,28 @@ def with_old_password(observed: Observed) -> tuple[Replica, ...]:
 
     They are replaced at once: servers with different passwords do not replicate, so one by one would never be ready.
     """
-    return tuple(pod for pod in observed.live(Component.REDIS_HA) if pod.password_uid != observed.password_uid)
+    return tuple(pod for pod in observed.live(RedisForm.REPLICATED) if pod.password_uid != observed.password_uid)
 
 
 def redis_template(pipeline: TTSPipeline, context: RenderContext) -> Manifest:
     """Returns the pod template: a server and a sentinel. The StatefulSet adds the volume of a claim."""
     connector = pipeline.spec.connector
     keys = (names.ACL_KEY, names.SENTINEL_ACL_KEY)
-    secret = names.workload(pipeline.name, Component.REDIS_HA)
+    secret = names.workload(pipeline.name, RedisForm.REPLICATED)
     acl = {"secretName": secret, "items": [{"key": key, "path": key} for key in keys], "defaultMode": 0o440}
     data, mount = pods.mounted(redis.DATA, {"emptyDir": {}}, "/data", read_only=False)
     mounted = [pods.mounted("syrinx-acl", {"secret": acl}, names.REDIS_DIRECTORY), pods.TMP]
     volumes = [*([data] if connector.storage is None else []), *(volume for volume, _ in mounted)]
     mounts = [mount, *(each for _, each in mounted)]
     pod = {
-        **pods.pod_base(pipeline, Component.REDIS_HA, redis.USER),
+        **pods.pod_base(pipeline, RedisForm.REPLICATED, redis.USER),
         "terminationGracePeriodSeconds": 30,
         "containers": [_server(pipeline, context, mounts), _sentinel(pipeline, context, mounts)],
         "volumes": volumes,
-        "topologySpreadConstraints": pods.spread_over_nodes(pipeline.name, Component.REDIS_HA),
+        "topologySpreadConstraints": pods.spread_over_nodes(pipeline.name, RedisForm.REPLICATED),
     }
     annotations = omit_empty(**{names.PASSWORD_ANNOTATION: context.password_uid})
-    metadata = {"labels": names.labels(pipeline.name, Component.REDIS_HA), "annotations": annotations}
+    metadata = {"labels": names.labels(pipeline.name, RedisForm.REPLICATED), "annotations": annotations}
     return with_patch({"metadata": metadata, "spec": pod}, connector.pod_template)
 
 
@@ -183,13 +183,13 @@ def _script(name: str, arguments: list[str]) -> dict[str, Any]:
 
 def place(pipeline: str, cell: int) -> dict[str, str]:
     """Returns the variables by which the servers of a cell find each other."""
-    own = names.workload(pipeline, names.redis_cell(Component.REDIS_HA, cell))
+    own = names.workload(pipeline, names.redis_cell(RedisForm.REPLICATED, cell))
     # Kubernetes replaces the name.
     return {"SELF": f"$(POD_NAME).{own}", "HOSTS": " ".join(names.redis_hosts(pipeline, cell))}
 
 
 def _environment(pipeline: TTSPipeline) -> list[Manifest]:
-    secret = names.workload(pipeline.name, Component.REDIS_HA)
+    secret = names.workload(pipeline.name, RedisForm.REPLICATED)
     password = SecretKey(name=secret, key=names.SYSTEM_PASSWORD_KEY)
     return [
         {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},

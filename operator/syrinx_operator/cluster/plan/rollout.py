@@ -10,8 +10,9 @@ from itertools import count, islice
 
 from msgspec import Struct, structs
 
-from syrinx_operator.cluster.objects.state import Component, Observed, Replica
+from syrinx_operator.cluster.objects.state import Observed, Replica
 from syrinx_operator.cluster.plan.records import Release
+from syrinx_stages.contract.stages import Stage
 
 Pods = Mapping[int, Replica]
 """Pods by ordinal."""
@@ -29,11 +30,11 @@ class Rollout(Struct, frozen=True):
 
 
 def stage_rollout(
-    stage: Component,
+    stage: Stage,
     release: Release,
     desired: int,
     observed: Observed,
-    settings_generations: Mapping[Component, int],
+    settings_generations: Mapping[Stage, int],
     *,
     surge: bool,
     fixed: bool,
@@ -54,7 +55,7 @@ def stage_rollout(
         structs.replace(pod, reported=None) if pod.name in unconfirmed else pod for pod in observed.replicas_of(stage)
     ]
     # The streams of a stuck gateway have ended with its grace period.
-    gateways = [gateway for gateway in observed.replicas_of(Component.GATEWAY) if not gateway.stuck]
+    gateways = [gateway for gateway in observed.replicas_of(Stage.GATEWAY) if not gateway.stuck]
     has_old_replica = any(replica.model_generation != release.generation for replica in pods)
     has_new_gateway = any(gateway.ready and gateway.model_generation == release.generation for gateway in gateways)
     has_old_gateway = any(gateway.model_generation != release.generation for gateway in gateways)

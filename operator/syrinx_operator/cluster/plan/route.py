@@ -4,9 +4,10 @@ from typing import Final
 
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.kinds import HTTP_ROUTE, INGRESS
-from syrinx_operator.cluster.objects.state import Component, Manifest, ObjectKey, Observed, Owner, Problem
+from syrinx_operator.cluster.objects.state import Manifest, ObjectKey, Observed, Owner, Problem
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
 from syrinx_operator.resource.gateway import GatewaySpec, HttpRouteSpec, IngressSpec
+from syrinx_stages.contract.stages import Stage
 
 _NGINX: Final = "nginx.ingress.kubernetes.io"
 _NGINX_SECONDS: Final = "3600"
@@ -32,7 +33,7 @@ def routes(owner: Owner, gateway: GatewaySpec) -> list[Manifest]:
 
 def route_problems(owner: Owner, observed: Observed) -> list[Problem]:
     """Returns why Gateways do not accept the HTTPRoute, as they report it; none if they do or have not yet reported."""
-    name = names.workload(owner.name, Component.GATEWAY)
+    name = names.workload(owner.name, Stage.GATEWAY)
     live = observed.objects.get(ObjectKey(HTTP_ROUTE.kind, name)) or {}
     found = []
     for parent in (live.get("status") or {}).get("parents") or ():
@@ -55,7 +56,7 @@ def _http_route(owner: Owner, gateway: GatewaySpec, route: HttpRouteSpec) -> Man
         }
         for parent in route.parent_refs
     ]
-    service = names.workload(owner.name, Component.GATEWAY)
+    service = names.workload(owner.name, Stage.GATEWAY)
     rule = {
         "matches": [{"path": {"type": "PathPrefix", "value": route.path}}],
         # 0s disables the timeout: a stream lasts as long as its speech.
@@ -64,12 +65,12 @@ def _http_route(owner: Owner, gateway: GatewaySpec, route: HttpRouteSpec) -> Man
     }
     body = {"parentRefs": parents, **omit_empty(hostnames=list(route.hostnames)), "rules": [rule]}
     return manifest(
-        owner, HTTP_ROUTE.api_version, HTTP_ROUTE.kind, Component.GATEWAY, annotations=route.annotations, spec=body
+        owner, HTTP_ROUTE.api_version, HTTP_ROUTE.kind, Stage.GATEWAY, annotations=route.annotations, spec=body
     )
 
 
 def _ingress(owner: Owner, gateway: GatewaySpec, ingress: IngressSpec) -> Manifest:
-    service = {"name": names.workload(owner.name, Component.GATEWAY), "port": {"name": names.HTTP_PORT_NAME}}
+    service = {"name": names.workload(owner.name, Stage.GATEWAY), "port": {"name": names.HTTP_PORT_NAME}}
     path = {"path": ingress.path, "pathType": "Prefix", "backend": {"service": service}}
     body = {
         **omit_empty(ingressClassName=ingress.class_name),
@@ -79,12 +80,12 @@ def _ingress(owner: Owner, gateway: GatewaySpec, ingress: IngressSpec) -> Manife
     if ingress.class_name == "nginx":
         annotations |= _nginx_annotations(gateway)
     if ingress.tls is not None:
-        secret = ingress.tls.secret or f"{names.workload(owner.name, Component.GATEWAY)}-tls"
+        secret = ingress.tls.secret or f"{names.workload(owner.name, Stage.GATEWAY)}-tls"
         body["tls"] = [{"hosts": [ingress.host], "secretName": secret}]
         if (issuer := ingress.tls.issuer) is not None:
             annotations[_ISSUER_ANNOTATIONS[issuer.kind]] = issuer.name
     annotations |= ingress.annotations
-    return manifest(owner, INGRESS.api_version, INGRESS.kind, Component.GATEWAY, annotations=annotations, spec=body)
+    return manifest(owner, INGRESS.api_version, INGRESS.kind, Stage.GATEWAY, annotations=annotations, spec=body)
 
 
 def _nginx_annotations(gateway: GatewaySpec) -> dict[str, str]:

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import Component, Manifest, Observed, Owner
+from syrinx_operator.cluster.objects.state import Manifest, Observed, Owner
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
 from syrinx_operator.cluster.plan.records import AnyStage, FrozenTemplate
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_operator.resource.stage_config import progress_deadline
+from syrinx_stages.contract.stages import Stage
 
 
 class ReplicaCount(Struct, frozen=True):
@@ -28,7 +29,7 @@ class ReplicaCount(Struct, frozen=True):
 
 
 def replica_count(
-    owner: Owner, stage: Component, part: AnyStage, observed: Observed, decided: int | None = None
+    owner: Owner, stage: Stage, part: AnyStage, observed: Observed, decided: int | None = None
 ) -> ReplicaCount:
     """Returns the count to apply. With an autoscaler, its count is left alone, or copied while we own the field.
 
@@ -92,11 +93,11 @@ def gateway_workload(owner: Owner, spec: PipelineSpec, template: FrozenTemplate,
     body = {
         "revisionHistoryLimit": 3,
         "progressDeadlineSeconds": progress_deadline(spec),
-        "selector": {"matchLabels": names.selector(owner.name, Component.GATEWAY)},
+        "selector": {"matchLabels": names.selector(owner.name, Stage.GATEWAY)},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
         "template": template.template,
     }
-    return _workload(owner, Component.GATEWAY, replicas, body)
+    return _workload(owner, Stage.GATEWAY, replicas, body)
 
 
 def _workload(owner: Owner, component: str, replicas: ReplicaCount, spec: Manifest) -> Manifest:

@@ -56,6 +56,7 @@ from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.status import read
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.runner import Tuner
+from syrinx_stages.contract.stages import Stage
 
 log = logging.getLogger(__name__)
 
@@ -302,11 +303,12 @@ class Reconciler:
 
         def desired(replica: Replica) -> DesiredSettings | None:
             key = ObjectKey("ConfigMap", names.workload(owner.name, replica.component))
-            if replica.component not in planned.settings or key not in objects or differs(manifests[key], objects[key]):
+            stage = replica.component
+            if not isinstance(stage, Stage) or key not in objects or differs(manifests[key], objects[key]):
                 return None
             # One body: the next one replaces all overrides of a replica.
             overrides = tuning.overrides_for(replica) | route_overrides(planned, pipeline, before, replica)
-            return DesiredSettings(planned.settings[replica.component], overrides)
+            return DesiredSettings(planned.settings[stage], overrides)
 
         fence = partial(self._leases.fence, owner)
         found = await self._stages.push_settings(

@@ -9,7 +9,16 @@ from msgspec import Struct
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.clock import monotonic
 from syrinx_operator.cluster.objects.kinds import SECRET
-from syrinx_operator.cluster.objects.state import REDIS, Blocked, Component, Manifest, Owner, Problem, is_owned
+from syrinx_operator.cluster.objects.state import (
+    REDIS,
+    Blocked,
+    Component,
+    Manifest,
+    Owner,
+    Problem,
+    RedisForm,
+    is_owned,
+)
 from syrinx_operator.cluster.plan import redis, replicated_redis
 from syrinx_operator.cluster.plan.settings_token import SettingsToken, token_in, token_secret
 from syrinx_operator.cluster.reconcile.apply import name_conflict
@@ -101,7 +110,7 @@ class PipelineSecrets:
         if found is not None or form is None:
             return found
         new = secrets.token_urlsafe
-        if form is Component.REDIS:
+        if form is RedisForm.SINGLE:
             return await self._create(owner, redis.password_secret(owner, new(32)))
         return await self._create(owner, replicated_redis.password_secret(owner, new(32), new(32)))
 

@@ -18,9 +18,19 @@ from syrinx_operator.cluster.objects.names import (
     canary,
     cell_in,
 )
-from syrinx_operator.cluster.objects.state import STAGES, Component, Manifest, Problem, Replica
+from syrinx_operator.cluster.objects.state import (
+    REDIS,
+    STAGES,
+    Component,
+    Manifest,
+    Problem,
+    RedisForm,
+    Replica,
+    component_of,
+)
 from syrinx_operator.resource.sizes import codec_process
-from syrinx_operator.resource.spec import PipelineSpec
+from syrinx_operator.resource.spec import PipelineSpec, StageSpec
+from syrinx_stages.contract.stages import Stage
 
 JOB_LABEL = "batch.kubernetes.io/job-name"
 CRASH_LOOP = "CrashLoopBackOff"
@@ -33,7 +43,7 @@ STUCK_AFTER = timedelta(seconds=60)
 _MAX_PROBLEM = 300
 """Characters of a pod's or workload's own message that are repeated."""
 
-_STARTUP_SECONDS = {Component.GATEWAY: 300, Component.REDIS: 120, Component.REDIS_HA: 120}
+_STARTUP_SECONDS = {Stage.GATEWAY: 300, RedisForm.SINGLE: 120, RedisForm.REPLICATED: 120}
 
 _STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 _FINISHED = frozenset({"Failed", "Succeeded"})
@@ -63,7 +73,7 @@ class _StartConfig(Struct):
 
 def replicas(pods: Iterable[Manifest], now: datetime) -> tuple[Replica, ...]:
     """Returns the replicas in a pipeline's pods; finished pods, such as evicted ones, are skipped."""
-    components = {*Component, *map(canary, STAGES)}
+    components = {*STAGES, *REDIS, *map(canary, STAGES)}
     return tuple(
         replica
         for pod in pods
@@ -147,7 +157,7 @@ def missing_pods(workload: Manifest, since: datetime, now: datetime) -> str:
 
 def startup_limit(spec: PipelineSpec, component: Component) -> timedelta:
     """Returns how long a replica may take to become ready before it is diagnosed as failing."""
-    stages = {Component.TALKER: spec.talker, Component.CODEC: codec_process(spec)}
+    stages: dict[Component, StageSpec] = {Stage.TALKER: spec.talker, Stage.CODEC: codec_process(spec)}
     seconds = stages[component].startup_seconds if component in stages else _STARTUP_SECONDS[component]
     return timedelta(seconds=seconds + 30)
 
@@ -184,7 +194,7 @@ def _pod_replicas(pod: Manifest, now: datetime) -> Iterator[Replica]:
     replica = Replica(
         name=metadata["name"],
         uid=metadata.get("uid") or "",
-        component=Component(component.removeprefix(CANARY_PREFIX)),
+        component=component_of(component.removeprefix(CANARY_PREFIX)),
         cell=cell,
         canary=labels[COMPONENT_LABEL].startswith(CANARY_PREFIX),
         template=labels.get(TEMPLATE_LABEL, ""),
@@ -208,7 +218,7 @@ def _pod_replicas(pod: Manifest, now: datetime) -> Iterator[Replica]:
     )
     yield replica
     if CODEC_CONFIG_ANNOTATION in annotations:
-        yield msgspec.structs.replace(replica, component=Component.CODEC, colocated=True)
+        yield msgspec.structs.replace(replica, component=Stage.CODEC, colocated=True)
 
 
 def _deleted_at(metadata: Manifest) -> str:

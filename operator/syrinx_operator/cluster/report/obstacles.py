@@ -20,13 +20,14 @@ from syrinx_operator.resource.stage_config import progress_deadline
 from syrinx_operator.resource.status import Condition, PipelineStatus
 from syrinx_operator.resource.tuning_status import State
 from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, TalkerSettings
+from syrinx_stages.contract.stages import Stage
 
-_DEFAULTS: Mapping[Component, Mapping[str, Any]] = {
+_DEFAULTS: Mapping[Stage, Mapping[str, Any]] = {
     stage: msgspec.json.decode(msgspec.json.encode(defaults))
     for stage, defaults in (
-        (Component.GATEWAY, GatewaySettings()),
-        (Component.TALKER, TalkerSettings()),
-        (Component.CODEC, CodecSettings()),
+        (Stage.GATEWAY, GatewaySettings()),
+        (Stage.TALKER, TalkerSettings()),
+        (Stage.CODEC, CodecSettings()),
     )
 }
 """The live settings that a stage has by default, as JSON."""
@@ -65,7 +66,7 @@ def stalled(inputs: StatusInputs, component: Component) -> Problem | None:
         return None
     deadline = timedelta(seconds=progress_deadline(inputs.pipeline.spec))
     since = _true_since(inputs, "Progressing")
-    if component is Component.GATEWAY:
+    if component is Stage.GATEWAY:
         since = max(since or datetime.min.replace(tzinfo=UTC), _gateways_since(inputs))
     if not is_stalled(inputs.observed, component, since, deadline, inputs.now):
         return None
@@ -105,7 +106,7 @@ def diagnoses(inputs: StatusInputs, component: Component) -> list[tuple[Problem,
     """Returns the problems of a component's replicas and whether they need intervention; those that do come first."""
     if component not in inputs.plan.templates:
         return []
-    since = _gateways_since(inputs) if component is Component.GATEWAY else None
+    since = _gateways_since(inputs) if component is Stage.GATEWAY else None
     spec = inputs.pipeline.spec
     limit, download = diagnosis.startup_limit(spec, component), timedelta(seconds=progress_deadline(spec))
     loops = [before.message for before in inputs.previous.values() if before.reason == diagnosis.CRASH_LOOP]
@@ -170,7 +171,7 @@ def _is_surging(inputs: StatusInputs, component: Component) -> bool:
     desired = inputs.plan.replicas[component]
     return (
         inputs.pipeline.spec.update_strategy == "Surge"
-        and component in (Component.TALKER, Component.CODEC)
+        and component in (Stage.TALKER, Stage.CODEC)
         and workload is not None
         and workload["spec"].get("replicas", 1) > desired
         and not any(pod.stuck for pod in inputs.observed.replicas_of(component))

@@ -2,10 +2,11 @@
 
 from datetime import datetime, timedelta
 
-from syrinx_operator.cluster.objects.state import REDIS, Component, Observed, Problem
+from syrinx_operator.cluster.objects.state import Component, Observed, Problem
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.rollout import ordinal
 from syrinx_operator.cluster.report.diagnosis import parse_time
+from syrinx_stages.contract.stages import Stage
 
 STALLED = "ProgressDeadlineExceeded"
 
@@ -19,11 +20,11 @@ def incomplete(plan: Plan, observed: Observed, component: Component) -> Problem 
         return Problem("RollingOut", f"{component}: {len(updated)} of {pods} replicas are updated")
     if len(live) != desired:
         return Problem("Scaling", f"{component}: {len(live)} of {desired} pods")
-    if component in (Component.TALKER, Component.CODEC) and (name := _serves_meanwhile(plan, observed, component)):
+    if component in (Stage.TALKER, Stage.CODEC) and (name := _serves_meanwhile(plan, observed, component)):
         return Problem("RollingOut", f"{component}: {name} serves while another pod is replaced")
     if unready := [pod.name for pod in updated if not pod.ready]:
         return Problem("Starting", f"{component}: {', '.join(unready)} not ready")
-    if component in REDIS:
+    if not isinstance(component, Stage):
         return None
     generation = plan.settings[component].generation
     if unconfirmed := [pod.name for pod in updated if not pod.has_confirmed(generation)]:

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import Component, Observed, Owner
+from syrinx_operator.cluster.objects.state import Observed, Owner
 from syrinx_operator.cluster.report.obstacles import StatusInputs
 from syrinx_operator.resource.status import ConditionStatus
 from syrinx_operator.tuner.policy import Policy, policy_of
@@ -19,7 +19,7 @@ def permitted(policy: Policy, owner: Owner, observed: Observed) -> Policy:
 
 def _taken(policy: Policy, owner: Owner, observed: Observed, stage: Stage) -> str:
     """Returns the name of a stage's workload if another autoscaler decides its number of pods; else an empty one."""
-    key = names.workload_key(owner.name, Component.TALKER if policy.colocated else Component(stage.value))
+    key = names.workload_key(owner.name, Stage.TALKER if policy.colocated else stage)
     return key.name if key in observed.autoscaled else ""
 
 

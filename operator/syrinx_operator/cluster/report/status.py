@@ -42,6 +42,7 @@ from syrinx_operator.tuner.builder import format_setting
 from syrinx_operator.tuner.evidence import slo_statuses, truncated_ratio
 from syrinx_operator.tuner.replicas import summary
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
+from syrinx_stages.contract.stages import Stage
 
 _MAX_TTFA_MS = TTFA_BUCKETS[-1] * 1000
 _ACTIVE_PHASES: frozenset[Phase] = frozenset({"Watching", "Trial", "Soaking"})
@@ -69,7 +70,7 @@ def status(inputs: StatusInputs) -> dict[str, Any]:
     p95 = max((each.ttfa_p95_ms for each in slo if each.ttfa_p95_ms is not None), default=None)
     underruns = sum(each.underruns for each in evidence.streams.values())
     scheme = "https" if spec.gateway.tls else "http"
-    host = f"{names.workload(owner.name, Component.GATEWAY)}.{owner.namespace}.svc"
+    host = f"{names.workload(owner.name, Stage.GATEWAY)}.{owner.namespace}.svc"
     redis = None
     if (component := state.redis_component(spec)) is not None:
         pods, desired = inputs.observed.live(component), plan.replicas[component]
@@ -84,9 +85,9 @@ def status(inputs: StatusInputs) -> dict[str, Any]:
         model_generation=plan.generation,
         image=plan.image,
         conditions=conditions(inputs),
-        gateway=report.GatewayStatus(**_stage_report(inputs, Component.GATEWAY, report.GatewayValues)),
-        talker=report.TalkerStatus(**_stage_report(inputs, Component.TALKER, report.TalkerValues)),
-        codec=report.CodecStatus(**_stage_report(inputs, Component.CODEC, report.CodecValues)),
+        gateway=report.GatewayStatus(**_stage_report(inputs, Stage.GATEWAY, report.GatewayValues)),
+        talker=report.TalkerStatus(**_stage_report(inputs, Stage.TALKER, report.TalkerValues)),
+        codec=report.CodecStatus(**_stage_report(inputs, Stage.CODEC, report.CodecValues)),
         redis=redis,
         tuning=_tuning(inputs.tuning, owner),
         canary=inputs.canary,
@@ -149,13 +150,13 @@ def _to_json(status: PipelineStatus) -> dict[str, Any]:
     return plain
 
 
-def _stage_report(inputs: StatusInputs, stage: Component, values: type[Struct]) -> dict[str, Any]:
+def _stage_report(inputs: StatusInputs, stage: Stage, values: type[Struct]) -> dict[str, Any]:
     """Returns a stage's report as keyword arguments; `values` is the type of the settings that it shows."""
     owner, plan, live = inputs.owner, inputs.plan, inputs.observed.live(stage)
     before: report.StageStatus | None = getattr(inputs.before, stage)
     desired, ready = plan.settings[stage], sum(pod.ready for pod in live)
     settings = {name: desired.settings[name] for name in values.__struct_fields__}
-    if stage is Component.CODEC:
+    if stage is Stage.CODEC:
         pairs = settings["capture_pairs"]
         settings["capture_pairs"] = tuple(CaptureShape(rows=rows, frames=frames) for rows, frames in pairs)
     everywhere = bool(live) and all(pod.has_confirmed(desired.generation) for pod in live)
@@ -193,9 +194,9 @@ def conditions(inputs: StatusInputs) -> tuple[Condition, ...]:
     """
     serving = serving_generation(inputs)
     components: dict[ConditionType, ConditionValue] = {
-        "GatewayReady": _stage(inputs, Component.GATEWAY, serving),
-        "TalkerReady": _stage(inputs, Component.TALKER, serving),
-        "CodecReady": _stage(inputs, Component.CODEC, serving),
+        "GatewayReady": _stage(inputs, Stage.GATEWAY, serving),
+        "TalkerReady": _stage(inputs, Stage.TALKER, serving),
+        "CodecReady": _stage(inputs, Stage.CODEC, serving),
         "ConnectorReady": _connector(inputs),
     }
     found: dict[ConditionType, ConditionValue] = {"Ready": _ready(inputs, components, serving), **components}
@@ -258,7 +259,7 @@ def _ready(inputs: StatusInputs, components: Mapping[ConditionType, ConditionVal
     return ConditionValue("False", cause.reason, "; ".join(f"{kind}: {value.message}" for kind, value in unready))
 
 
-def _stage(inputs: StatusInputs, stage: Component, serving: str) -> ConditionValue:
+def _stage(inputs: StatusInputs, stage: Stage, serving: str) -> ConditionValue:
     desired, generation = inputs.plan.replicas[stage], inputs.plan.generation
     ready = sum(pod.ready and pod.model_generation == serving for pod in inputs.observed.live(stage))
     if ready:
@@ -279,7 +280,7 @@ def _unready(inputs: StatusInputs, component: Component) -> ConditionValue:
         return ConditionValue("False", "RollingOut", message)
     if not live:
         return ConditionValue("False", "Starting", f"{component}: no pod exists yet")
-    hint = " (a gateway becomes ready once a talker and a codec are)" if component is Component.GATEWAY else ""
+    hint = " (a gateway becomes ready once a talker and a codec are)" if component is Stage.GATEWAY else ""
     return ConditionValue("False", "Starting", f"{', '.join(pod.name for pod in live)}: starting{hint}")
 
 
@@ -298,7 +299,7 @@ def _connector(inputs: StatusInputs) -> ConditionValue:
         of_cell = " of a cell" if cells > 1 else ""
         message = f"{ready} of {desired} servers are ready, and {needed}{of_cell} are needed to have a primary"
         return ConditionValue("False", "NoQuorum", "; ".join([message, *obstacles]))
-    if any(pod.ready for stage in (Component.TALKER, Component.CODEC) for pod in inputs.observed.live(stage)):
+    if any(pod.ready for stage in (Stage.TALKER, Stage.CODEC) for pod in inputs.observed.live(stage)):
         return ConditionValue("True", "Reachable", f"the stages are connected to {url}")
     message = f"no talker or codec is ready; their logs show whether they can connect to {url}"
     return ConditionValue("Unknown", "NotVerified", message)
@@ -352,8 +353,10 @@ def _progressing(inputs: StatusInputs) -> ConditionValue:
 
 def _degraded(inputs: StatusInputs) -> ConditionValue:
     found = [*inputs.problems, *failed_download(inputs), *canary_problems(inputs)]
-    redis = state.redis_component(inputs.pipeline.spec)
-    for component in (*([redis] if redis else []), Component.TALKER, Component.CODEC, Component.GATEWAY):
+    components: list[Component] = [Stage.TALKER, Stage.CODEC, Stage.GATEWAY]
+    if (redis := state.redis_component(inputs.pipeline.spec)) is not None:
+        components.insert(0, redis)
+    for component in components:
         problems = blocking(inputs, component) or missing(inputs, component)
         if not problems and component in inputs.plan.templates and (too_late := stalled(inputs, component)):
             problems = [too_late]

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.clock import Now
-from syrinx_operator.cluster.objects.state import STAGES, Component, Manifest, Observed, Owner, Replica
+from syrinx_operator.cluster.objects.state import STAGES, Manifest, Observed, Owner, Replica
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.canary import CanaryPlan, canary_route
 from syrinx_operator.cluster.plan.records import recorded_release
@@ -28,6 +28,7 @@ from syrinx_operator.tuner.counters import CounterHistory, Observation
 from syrinx_operator.tuner.evidence import Evidence
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.snapshot import Snapshot
+from syrinx_stages.contract.stages import Stage
 
 EVALUATION_SECONDS: Final = 5.0
 """Maximum seconds between two reconciles while a canary has pods."""
@@ -113,7 +114,7 @@ class CanaryRunner:
             self._counters[name] = _Counters(target, CounterHistory(), CounterHistory())
         counters, now = self._counters[name], clock()
         for history, replicas in ((counters.stable, observed.replicas), (counters.canary, observed.canary)):
-            gateways = [each for each in replicas if each.component is Component.GATEWAY and each.address]
+            gateways = [each for each in replicas if each.component is Stage.GATEWAY and each.address]
             scrapes = (scrape_snapshot(each, lambda one: self._scrape(owner.namespace, one), now) for each in gateways)
             answers = await asyncio.gather(*scrapes)
             found = tuple(each for each in answers if isinstance(each, Snapshot))
@@ -135,7 +136,7 @@ def command_of(live: Manifest) -> str:
 
 def route_overrides(plan: Plan, pipeline: TTSPipeline, observed: Observed, replica: Replica) -> dict[str, Any]:
     """Returns the overrides of a gateway while a canary has a share; empty for other replicas."""
-    if replica.component is not Component.GATEWAY or replica.canary:
+    if replica.component is not Stage.GATEWAY or replica.canary:
         return {}
     route = canary_route(pipeline.spec, plan.canary, observed)
     return {} if route is None else {"canary": msgspec.to_builtins(route)}
@@ -143,10 +144,8 @@ def route_overrides(plan: Plan, pipeline: TTSPipeline, observed: Observed, repli
 
 def _is_recorded(owner: Owner, plan: Plan, observed: Observed) -> bool:
     recorded = recorded_release(owner, observed)
-    return recorded is not None and all(
-        component in recorded.templates and recorded.templates[component].hash == template.hash
-        for component, template in plan.release.templates.items()
-    )
+    hashes = {component: template.hash for component, template in recorded.all_templates.items()} if recorded else {}
+    return all(hashes.get(each) == template.hash for each, template in plan.release.all_templates.items())
 
 
 def _unknown_command(command: str) -> tuple[Event, ...]:
@@ -166,10 +165,11 @@ def _inputs(
     now: datetime,
 ) -> CanaryInputs:
     pods = [pod for pod in observed.canary if not pod.terminating and not pod.colocated]
-    current = [pod for pod in pods if pod.template == canary.candidate.pods[pod.component].hash]
+    hashes = {stage: template.hash for stage, template in canary.candidate.pods.items()}
+    current = [pod for pod in pods if isinstance(pod.component, Stage) and pod.template == hashes[pod.component]]
     problem = _problem(pipeline, current, now)
     route = canary_route(pipeline.spec, canary, observed)
-    gateways = [pod for pod in observed.live(Component.GATEWAY) if pod.ready]
+    gateways = [pod for pod in observed.live(Stage.GATEWAY) if pod.ready]
     return CanaryInputs(
         spec=canary.spec,
         target=canary.candidate.target,
@@ -190,7 +190,7 @@ def _inputs(
 
 def _unready(canary: CanaryPlan, pods: list[Replica]) -> str:
     """Returns the stage that the canary waits for; talkers and codecs come first because gateways wait for both."""
-    for stage, count in sorted(canary.replicas.items(), key=lambda each: each[0] is Component.GATEWAY):
+    for stage, count in sorted(canary.replicas.items(), key=lambda each: each[0] is Stage.GATEWAY):
         own = [pod for pod in pods if pod.component is stage]
         if sum(pod.ready for pod in own) < count:
             problems = [f"{pod.name}: {pod.problem}" for pod in own if pod.problem]
@@ -199,7 +199,7 @@ def _unready(canary: CanaryPlan, pods: list[Replica]) -> str:
     return ""
 
 
-def _rollouts(plan: Plan, observed: Observed) -> dict[Component, str]:
+def _rollouts(plan: Plan, observed: Observed) -> dict[Stage, str]:
     """Returns the stages of the running version that are being rolled out, with what is missing."""
     found = {stage: incomplete(plan, observed, stage) for stage in STAGES}
     return {stage: each.message for stage, each in found.items() if each is not None and each.reason == "RollingOut"}

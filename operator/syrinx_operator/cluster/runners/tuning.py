@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.clock import Now, utc_now
-from syrinx_operator.cluster.objects.state import STAGES, Component, Metrics, Observed, Owner, Problem, Replica
+from syrinx_operator.cluster.objects.state import STAGES, Metrics, Observed, Owner, Problem, Replica
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.tuning_record import decode_tuning, recorded_tuning
 from syrinx_operator.cluster.report.progress import incomplete
@@ -32,9 +32,8 @@ from syrinx_operator.tuner.replicas import LOOK_SECONDS
 from syrinx_operator.tuner.runner import Tuner
 from syrinx_operator.tuner.snapshot import Snapshot, parse_metrics
 from syrinx_operator.tuner.telemetry import TunerTelemetry
-from syrinx_stages.contract.stages import Stage
+from syrinx_stages.contract.stages import WORKERS, Stage
 
-TUNED: Mapping[Component, Stage] = {Component.TALKER: Stage.TALKER, Component.CODEC: Stage.CODEC}
 RENEW_SECONDS: Final = OVERRIDE_TTL_SECONDS / 3
 """Maximum seconds between two reconciles while replicas have overrides."""
 TRIAL_METRICS_SECONDS: Final = 1.0
@@ -68,12 +67,12 @@ class Tuning(Struct, frozen=True, kw_only=True):
 
         All talkers and codecs run the candidate, and all gateways label their requests. A canary takes no part.
         """
-        candidate, label, stage = self.assignment.candidate, self.assignment.label, TUNED.get(replica.component)
-        if replica.canary:
+        candidate, label, stage = self.assignment.candidate, self.assignment.label, replica.component
+        if replica.canary or not isinstance(stage, Stage):
             return {}
-        if replica.component is Component.GATEWAY:
+        if stage is Stage.GATEWAY:
             return {"arm": label} if label else {}
-        return live_settings(candidate, stage) if stage and candidate else {}
+        return live_settings(candidate, stage) if candidate else {}
 
 
 def tuner_state(status: Mapping[str, Any], owner: Owner, observed: Observed) -> tuple[State, str]:
@@ -123,8 +122,8 @@ def replica_stats(observed: Observed) -> tuple[ReplicaStats, ...]:
             restarts=replica.restarts,
             settings=replica.reported.settings if replica.reported else None,
         )
-        for component, stage in TUNED.items()
-        for replica in observed.live(component)
+        for stage in WORKERS
+        for replica in observed.live(stage)
     )
 
 
@@ -155,10 +154,10 @@ def identity(
     identity `before` stays valid for the same image and model; without one the device is empty.
     """
     image = plan.image
-    reported = {component: {devices.get(pod.name, "") for pod in observed.live(component)} for component in TUNED}
+    reported = {stage: {devices.get(pod.name, "") for pod in observed.live(stage)} for stage in WORKERS}
     device = ""
     if all(found and "" not in found for found in reported.values()):
-        text = "; ".join(f"{component}: {', '.join(sorted(found))}" for component, found in reported.items())
+        text = "; ".join(f"{stage}: {', '.join(sorted(found))}" for stage, found in reported.items())
         device = f"{text}{engine_suffix(pipeline.spec)}"[:256]
     elif before is not None and (before.model, before.image) == (plan.generation, image):
         return before
@@ -238,11 +237,11 @@ class MetricsReader:
 
     async def _scrape_all(self, replicas: Sequence[Replica], scrape: Scrape, now: datetime) -> Reading:
         targets = [replica for replica in replicas if replica.address]
-        if not any(replica.component is Component.GATEWAY for replica in targets):
+        if not any(replica.component is Stage.GATEWAY for replica in targets):
             return Reading(source="gateways", reason="Missing", problem="no gateway is running")
         answers = await asyncio.gather(*(scrape_snapshot(replica, scrape, now) for replica in targets))
         found = tuple(answer for answer in answers if isinstance(answer, Snapshot))
-        if any(each.stage == Component.GATEWAY for each in found):
+        if any(each.stage == Stage.GATEWAY for each in found):
             return Reading(source="gateways", snapshots=found)
         errors = (answer for replica, answer in zip(targets, answers, strict=True) if replica.component == "gateway")
         problem = f"cannot read the metrics of any gateway: {next(errors)}"
@@ -260,7 +259,7 @@ class MetricsReader:
             found = await prometheus.read(spec.tuning.prometheus.url, owner, seconds, self._access, self._clock)
         except prometheus.PrometheusError as error:
             reason, problem = "Error", f"spec.tuning.prometheus: {error}"
-        if not problem and not any(each.stage == Component.GATEWAY for each in found):
+        if not problem and not any(each.stage == Stage.GATEWAY for each in found):
             reason = "Missing"
             problem = (
                 f"Prometheus has no samples from the last {seconds} seconds for pods {owner.name}-gateway-… with "
@@ -343,7 +342,7 @@ class TuningRunner:
             disruption=disruption,
         )
         decision = self._tuner.step(name, policy, state, observation, now)
-        gateway_times = (each.time for each in reading.snapshots if each.stage == Component.GATEWAY)
+        gateway_times = (each.time for each in reading.snapshots if each.stage == Stage.GATEWAY)
         self._telemetry.update(
             (owner.namespace, owner.name),
             base=tuning.assignment.base,

@@ -17,9 +17,10 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.cluster.objects.series import pod_patterns, selector
-from syrinx_operator.cluster.objects.state import Component, Owner
+from syrinx_operator.cluster.objects.state import Owner
 from syrinx_operator.tuner import snapshot
 from syrinx_operator.tuner.snapshot import LABELS, MAX_COUNT, Sample, Snapshot
+from syrinx_stages.contract.stages import Stage
 
 TIMEOUT = 10.0
 """Seconds for all queries of one read."""
@@ -140,7 +141,7 @@ def snapshots(owner: Owner, found: Iterable[_Series]) -> tuple[Snapshot, ...]:
         if stage is None:
             continue
         # A talker's pod may contain a codec, whose series have marker metrics of their own.
-        for each in (Component.TALKER, Component.CODEC) if stage is Component.TALKER else (stage,):
+        for each in (Stage.TALKER, Stage.CODEC) if stage is Stage.TALKER else (stage,):
             snapshots += _pod_snapshots(pod, each, _one_target(by_target))
     return tuple(sorted(snapshots, key=lambda each: (each.time, each.replica)))
 
@@ -154,7 +155,7 @@ def _one_target(targets: Mapping[_Target, list[_Series]]) -> list[_Series]:
     return targets[min(target for target, at in newest.items() if last - at <= MIN_SPAN)]
 
 
-def _pod_snapshots(pod: str, stage: Component, found: Iterable[_Series]) -> list[Snapshot]:
+def _pod_snapshots(pod: str, stage: Stage, found: Iterable[_Series]) -> list[Snapshot]:
     by_time: dict[float, list[Sample]] = {}
     for one in found:
         if (key := snapshot.wanted_series(stage.value, one.metric.get("__name__", ""), one.metric)) is not None:
