@@ -8,6 +8,7 @@ from simulator.scenario import Scenario
 from simulator.twins import Twins
 from simulator.world import World, clock
 from syrinx_operator.resource.knobs import ROWS_LADDER, Knob, Setting
+from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.builder import Event
@@ -46,7 +47,7 @@ class Tuned(NamedTuple):
 
 def policy(scenario: Scenario) -> Policy:
     """Returns an Auto policy within the replicas' capacity."""
-    usual = policy_of(default_pipeline().spec)
+    usual = policy_of(resolve(default_pipeline()))
     limits = {Knob.TALKER_ROWS: scenario.talker_resident, Knob.CODEC_ROWS: scenario.codec_resident}
     rows = {
         knob: tuple(sorted({scenario.initial.value(knob), *(rows for rows in ROWS_LADDER if rows <= limit)}))

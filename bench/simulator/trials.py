@@ -17,6 +17,7 @@ from simulator.scenario import Scenario
 from simulator.scripted import Scripted
 from simulator.world import World, clock, good
 from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_operator.resource.tuning_status import State, Trial
 from syrinx_operator.tuner.builder import DecisionBuilder
@@ -125,7 +126,7 @@ def _loaded(drawn: Scenario, randoms: random.Random) -> Scenario | None:
 def skewed_trial(seed: int) -> str:
     """Returns the verdict on a change with the mean of -1.5 points."""
     randoms = random.Random(f"skewed {seed}")
-    rules = replace(policy_of(default_pipeline().spec), mode="Auto")
+    rules = replace(policy_of(resolve(default_pipeline())), mode="Auto")
     candidate = rules.requested.with_value(Knob.CODEC_ROWS, 2 * rules.requested.codec_max_num_seqs)
     usual = randoms.uniform(_USUAL_GAIN, 1 - _RARE_HARM)
     effects = dict[int, float]()

@@ -17,6 +17,7 @@ from syrinx_operator import __version__
 from syrinx_operator.local.events import Observer
 from syrinx_operator.local.pipeline import stage_environment
 from syrinx_operator.local.supervisor import Child
+from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import API_VERSION, KIND, TTSPipeline
 from syrinx_operator.resource.stage_config import StageProcess, plan_local
 from syrinx_stages.contract.keys import Keys
@@ -107,6 +108,6 @@ def _plan(topology: Topology, replicas: Replicas) -> list[StageProcess]:
         "codec": {"replicas": replicas.codecs} if topology == "Separate" else {},
     }
     resource = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": NAME}, "spec": spec}
-    *workers, gateway = plan_local(msgspec.convert(resource, TTSPipeline), __version__)
+    *workers, gateway = plan_local(resolve(msgspec.convert(resource, TTSPipeline)), __version__)
     names = [f"{Stage.GATEWAY}-{number}" for number in range(replicas.gateways)]
     return workers + [structs.replace(gateway, config=structs.replace(gateway.config, replica=name)) for name in names]

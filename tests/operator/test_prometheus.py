@@ -26,6 +26,7 @@ from syrinx_operator.cluster.watch.prometheus import (
     selector,
 )
 from syrinx_operator.resource.knobs import Identity
+from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import PipelineSpec, default_pipeline
 from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.resource.tuning import PrometheusSpec, SloSpec, TtfaObjective, TuningSpec
@@ -61,7 +62,7 @@ async def evidence(url, owner=OWNER, access=DEFAULT_ACCESS, **spec):
         scrape_interval=reading.scrape_interval,
         problem=reading.problem,
     )
-    policy, now = policy_of(asked.spec), datetime.now(UTC)
+    policy, now = policy_of(resolve(asked)), datetime.now(UTC)
     tuner = Tuner()
     tuner.step("demo", policy, State(), seen, now)
     return reading, tuner.evidence("demo", policy, now - timedelta(seconds=window(policy)), now)

@@ -12,6 +12,7 @@ import pytest
 from support.kube import KubeCluster, Rights
 from support.operator import CRD, Harness
 from syrinx_operator.resource.knobs import Knob, setting_of
+from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_operator.resource.tuning_status import State
 
@@ -35,7 +36,7 @@ def tune(command: Run) -> Run:
 
 async def test_it_prints_the_tuners_state(cluster: KubeCluster, harness: Harness, tune: Run) -> None:
     harness.apply(slo={"ttfa": [{"taskType": "CustomVoice", "ttfaP95Ms": 300}]})
-    chosen = setting_of(default_pipeline().spec).with_value(Knob.TALKER_ROWS, 16)
+    chosen = setting_of(resolve(default_pipeline())).with_value(Knob.TALKER_ROWS, 16)
     state = State(mode="Auto", phase="Watching", message="99.8% of the requests are served well", chosen=chosen)
     slo = {"taskType": "CustomVoice", "requests": 80, "within": 0.96, "ttfaP95Ms": 280, "met": "True"}
     metadata = {"name": "demo-tuning", "namespace": "default"}

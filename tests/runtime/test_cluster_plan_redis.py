@@ -19,8 +19,8 @@ from support.cluster_plan import owner_of, pipeline, planned, pod_template
 from support.stages import pipeline as running_pipeline
 from support.stages import receive, request, submit, synthesize
 from support.waiting import DEADLINE
-from syrinx_operator.cluster.objects.state import RedisForm
 from syrinx_operator.cluster.plan.redis import password_secret
+from syrinx_operator.resource.resolve import RedisForm
 from syrinx_stages.connector import redis_scripts
 from syrinx_stages.connector.server import find_redis_server
 from syrinx_stages.contract.keys import Keys

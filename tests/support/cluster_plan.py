@@ -11,6 +11,7 @@ from syrinx_operator.cluster.objects.kinds import OPTIONAL
 from syrinx_operator.cluster.objects.state import ObjectKey, Observed, OperatorConfig, Owner, Replica, component_of
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.resource.canary_status import CanaryStatus
+from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.rules import cluster_violations, violations
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_stages.contract.stages import Stage
@@ -60,7 +61,7 @@ def owner_of(pipeline):
 
 
 def planned(pipeline, observed=EMPTY, config=CONFIG):
-    return plan(pipeline, owner_of(pipeline), observed, config)
+    return plan(resolve(pipeline), owner_of(pipeline), observed, config)
 
 
 def key(manifest):

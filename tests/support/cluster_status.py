@@ -7,21 +7,14 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from syrinx_operator.cluster.objects.state import (
-    Metrics,
-    Observed,
-    OperatorConfig,
-    Owner,
-    RedisForm,
-    Replica,
-    key_of,
-)
+from support.resolved import resolved
+from syrinx_operator.cluster.objects.state import Metrics, Observed, OperatorConfig, Owner, Replica, key_of
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.report.events import status_events
 from syrinx_operator.cluster.report.obstacles import StatusInputs
 from syrinx_operator.cluster.report.status import status
 from syrinx_operator.resource.knobs import Identity
-from syrinx_operator.resource.spec import PipelineSpec, default_pipeline
+from syrinx_operator.resource.resolve import RedisForm
 from syrinx_operator.resource.status import read
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.evidence import Evidence, StreamStats
@@ -59,7 +52,7 @@ class Cluster:
     """A pipeline with its plan, and pods that a test changes."""
 
     def __init__(self, **spec):
-        self.pipeline = msgspec.structs.replace(default_pipeline(), spec=PipelineSpec(**spec))
+        self.pipeline = resolved(**spec)
         self.plan = plan(self.pipeline, OWNER, Observed(objects={}, password_uid="p-1", token_uid="t-1"), CONFIG)
         self.pods = {
             self.name(component, n): self.replica(component, n)

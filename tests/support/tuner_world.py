@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from simulator.scripted import START, TASK_TYPE, Bad, Scripted, clock
 from syrinx_operator.resource.knobs import Setting
+from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_operator.resource.tuning_status import CallPoint, Capacity, Measured, State, StepPoint
 from syrinx_operator.tuner.decide import Assignment, Decision, assignment, decide
@@ -23,7 +24,7 @@ BETTER = replace(BASE, talker_max_num_seqs=8, codec_max_num_seqs=4)
 
 def auto(**fields) -> Policy:
     """Returns an Auto policy with an objective."""
-    policy = policy_of(default_pipeline().spec)
+    policy = policy_of(resolve(default_pipeline()))
     given = {"mode": "Auto", "requested": BASE, "objectives": {TASK_TYPE: Objective(0.2, 0.95)}, **fields}
     return replace(policy, **given)
 

@@ -18,6 +18,7 @@ from syrinx_operator.commands.bench.stats import summarize
 from syrinx_operator.commands.client import SpeechClient
 from syrinx_operator.resource.gateway import GatewaySpec
 from syrinx_operator.resource.knobs import setting_of
+from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, TTSPipeline, default_pipeline
 from syrinx_operator.resource.tuning import SloSpec, TtfaObjective, TuningSpec
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
@@ -108,7 +109,7 @@ async def test_a_bad_start_reaches_the_objective_with_unchanged_audio(tmp_path, 
             state = await up.until(lambda state: state.history, "the change has passed its watch", FIND_SECONDS)
             listening.cancel()
     print(f"after {time.monotonic() - begin:.0f} s: {state.history[-1]}; {len(samples)} samples of audio")
-    assert state.chosen != setting_of(pipeline.spec)
+    assert state.chosen != setting_of(resolve(pipeline))
     assert [record.verdict for record in state.history] == ["Promoted"]
     assert all(same for _, same in samples)
     assert sum(in_trial for in_trial, _ in samples) >= 3, "some samples are from trials and of new settings"

@@ -7,12 +7,13 @@ from msgspec import structs
 
 from support.cluster_plan import EMPTY, after, objects, planned, replica
 from syrinx_operator.cluster.objects.names import cell_in, redis_cell
-from syrinx_operator.cluster.objects.state import ObjectKey, RedisForm
+from syrinx_operator.cluster.objects.state import ObjectKey
 from syrinx_operator.cluster.plan import retained
 from syrinx_operator.cluster.plan.canary import canary_template
 from syrinx_operator.cluster.plan.records import RenderContext
 from syrinx_operator.resource.autoscaling import StageAutoscalingSpec
 from syrinx_operator.resource.connector import ConnectorSpec
+from syrinx_operator.resource.resolve import RedisForm, resolve
 from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, TTSPipeline, default_pipeline
 from syrinx_operator.resource.stage_config import plan_local
@@ -108,7 +109,7 @@ def test_rules(spec: dict[str, object], paths: list[str]) -> None:
 
 
 def test_local_processes_know_the_number_of_cells() -> None:
-    processes = plan_local(pipeline(**TWO, connector=ConnectorSpec(managed=True, cells=2)), "1")
+    processes = plan_local(resolve(pipeline(**TWO, connector=ConnectorSpec(managed=True, cells=2))), "1")
     assert {process.config.cells for process in processes} == {2}
     assert ConnectorSpec(cells=3, url="redis://r-{cell}/0").urls() == [f"redis://r-{cell}/0" for cell in range(3)]
     assert ConnectorSpec(cells=3, url="redis+sentinel://a/s").urls() == ["redis+sentinel://a/s"]
@@ -142,14 +143,13 @@ def test_the_redis_of_a_former_cell_stays_while_a_pod_from_before_exists() -> No
     assert one.generation != two.generation, "a change is a roll-out"
     assert ObjectKey("StatefulSet", "demo-redis-c1") in one.keep
     assert ObjectKey("StatefulSet", "demo-redis") not in one.keep
-    spec = pipeline(**TWO).spec
-    assert not retained.keys(one.release, spec, EMPTY)
+    assert not retained.keys(one.release, resolve(pipeline(**TWO)), EMPTY)
 
 
 def test_a_canary_uses_the_first_cell() -> None:
     wide = pipeline(**TWO, connector=ConnectorSpec(managed=True, cells=2))
     context = RenderContext("image", "redis", "g", "password", "token")
-    pod = canary_template(wide, Stage.TALKER, context).template
+    pod = canary_template(resolve(wide), Stage.TALKER, context).template
     variables = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
     assert variables["REDIS_URL"] == "redis://demo-redis:6379/0"
     assert '"cells"' not in pod["metadata"]["annotations"]["syrinx.dev/config"]

@@ -13,6 +13,7 @@ from support.admission import admit
 from syrinx_operator.cluster.plan.redis import stage_user
 from syrinx_operator.resource.check import InvalidPipeline, check, load_one
 from syrinx_operator.resource.generate import custom_resource
+from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_operator.resource.stage_config import plan_local
 
@@ -42,7 +43,7 @@ def test_the_examples_are_valid(file):
 
 def test_the_example_contains_the_defaults():
     example, default = load_one("pipeline.yaml", (EXAMPLES / "pipeline.yaml").read_bytes()), default_pipeline()
-    assert plan_local(example, "1") == plan_local(default, "1")
+    assert plan_local(resolve(example), "1") == plan_local(resolve(default), "1")
     assert structs.replace(example.spec, talker=default.spec.talker, codec=default.spec.codec) == default.spec
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
+from support.resolved import resolved
 from support.stage_metrics import Gateway, Worker
 from syrinx_operator.cluster.objects.state import Owner
 from syrinx_operator.cluster.runners import tuning
@@ -58,7 +59,7 @@ def names(reading):
 
 @pytest.mark.parametrize(("interval", "seconds"), [(30, tuning.WINDOW), (3600, 7200)])
 def test_the_window_spans_at_least_two_intervals(interval, seconds):
-    assert window(policy_of(PipelineSpec(tuning=TuningSpec(interval_seconds=interval)))) == seconds
+    assert window(policy_of(resolved(tuning=TuningSpec(interval_seconds=interval)))) == seconds
 
 
 async def test_without_a_gateway_metrics_are_missing():

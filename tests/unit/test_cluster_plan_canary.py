@@ -19,6 +19,7 @@ from support.cluster_plan import (
 from syrinx_operator.cluster.objects.state import ObjectKey, Replica
 from syrinx_operator.cluster.plan import plan, pods
 from syrinx_operator.cluster.plan.canary import canary_route
+from syrinx_operator.resource.resolve import resolve
 from syrinx_stages.contract.stages import Stage
 
 GATEWAY, TALKER, CODEC = Stage.GATEWAY, Stage.TALKER, Stage.CODEC
@@ -34,7 +35,7 @@ STABLE = (
 
 def planned(spec, observed, status=None, name="demo"):
     resource = pipeline(spec, name)
-    return plan(resource, owner_of(resource), observed, CONFIG, None, status)
+    return plan(resolve(resource), owner_of(resource), observed, CONFIG, None, status)
 
 
 def of_spec(spec):
@@ -182,10 +183,10 @@ def test_every_kind_of_pipeline_can_have_a_canary(name):
     resource = document(name)
     resource["spec"] = {**resource.get("spec", {}), "rollout": {"canary": {}}}
     first = parsed(resource)
-    cluster = after(plan(first, owner_of(first), EMPTY, CONFIG))
+    cluster = after(plan(resolve(first), owner_of(first), EMPTY, CONFIG))
     resource["spec"]["image"] = "syrinx/stages:2.0.0"
     second = parsed(resource)
-    found = plan(second, owner_of(second), cluster, CONFIG)
+    found = plan(resolve(second), owner_of(second), cluster, CONFIG)
     assert found.canary is not None and found.canary.is_running
     for manifest in found.manifests:
         if manifest["kind"] == "Deployment":

@@ -20,9 +20,10 @@ from support.cluster_plan import (
     planned,
     templates,
 )
-from syrinx_operator.cluster.objects.state import STAGES, ObjectKey, RedisForm
+from syrinx_operator.cluster.objects.state import STAGES, ObjectKey
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.report.diagnosis import job_problems
+from syrinx_operator.resource.resolve import RedisForm, resolve
 
 OLD, NEW = ({"s3": {"uri": f"s3://voices/{version}"}, "cache": {"claim": "c"}} for version in (1, 2))
 BUCKET_3 = {**NEW, "s3": {"uri": "s3://voices/3"}}
@@ -115,7 +116,7 @@ def test_a_tested_checkpoint_is_not_downloaded_again(phase):
     live = finished(live, planned(subject, live))
     testing = planned(subject, live)
     status = canary_status(testing, phase)
-    ended = plan(subject, owner_of(subject), after(testing, without_jobs(live)), CONFIG, None, status)
+    ended = plan(resolve(subject), owner_of(subject), after(testing, without_jobs(live)), CONFIG, None, status)
     assert ended.download is None and (ended.canary is None) == (phase == "Promoted")
     if phase == "Promoted":
         assert templates(ended, subject) == templates(planned(subject), subject)

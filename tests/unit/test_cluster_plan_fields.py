@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from support.cluster_plan import DOCUMENTS, document, planned, templates
-from syrinx_operator.cluster.objects.state import RedisForm
+from syrinx_operator.resource.resolve import RedisForm
 from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import PipelineSpec, TTSPipeline
 from syrinx_stages.contract.stages import Stage

@@ -6,6 +6,7 @@ from support.cluster_plan import CONFIG, DOCUMENTS, EMPTY, after, document, key,
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.state import REDIS, ObjectKey
 from syrinx_operator.cluster.plan import plan
+from syrinx_operator.resource.resolve import resolve
 
 CANARY = {"rollout": {"canary": {}}}
 NEW_IMAGE = {"image": "syrinx/stages:2"}
@@ -27,7 +28,7 @@ def keys_of(name):
         for version in (spec, spec | edit):
             resource = {"apiVersion": "syrinx.dev/v1beta1", "kind": "TTSPipeline", "metadata": {"name": name}}
             pipeline = parsed({**resource, "spec": version})
-            planned = plan(pipeline, owner_of(pipeline), observed if version is not spec else EMPTY, CONFIG)
+            planned = plan(resolve(pipeline), owner_of(pipeline), observed if version is not spec else EMPTY, CONFIG)
             observed = after(planned)
             found |= {key(manifest) for manifest in planned.manifests}
     return found

@@ -6,12 +6,13 @@ import msgspec
 import pytest
 
 from support.cluster_plan import CONFIG, EMPTY, after, key, owner_of, pipeline, planned, pod_template
-from syrinx_operator.cluster.objects.state import ObjectKey, RedisForm
+from syrinx_operator.cluster.objects.state import ObjectKey
 from syrinx_operator.cluster.plan.models import volume_source
 from syrinx_operator.cluster.plan.network import network_policies
 from syrinx_operator.cluster.plan.objects import read_record, record
 from syrinx_operator.cluster.plan.records import model_directory
 from syrinx_operator.cluster.plan.workloads import ReplicaCount, replica_count
+from syrinx_operator.resource.resolve import RedisForm, resolve
 from syrinx_stages.contract.stages import Stage
 
 OWNER = owner_of(pipeline())
@@ -117,8 +118,9 @@ def test_a_bucket_is_read_with_the_settings_that_the_user_has_set():
 
 
 def private_ports(config):
-    spec = pipeline({"monitoring": {"allowFrom": [{"namespace": "monitoring"}, {"cidr": "10.0.0.0/8"}]}}).spec
-    talker = next(each for each in network_policies(OWNER, spec, config) if each["metadata"]["name"] == "demo-talker")
+    peers = [{"namespace": "monitoring"}, {"cidr": "10.0.0.0/8"}]
+    found = network_policies(OWNER, resolve(pipeline({"monitoring": {"allowFrom": peers}})), config)
+    talker = next(each for each in found if each["metadata"]["name"] == "demo-talker")
     return {rule["ports"][0]["port"]: rule["from"] for rule in talker["spec"]["ingress"]}
 
 

@@ -10,9 +10,10 @@ import pytest
 from support.cluster_plan import EMPTY, after, objects, owner_of, pipeline, planned, pod_template, replica
 from support.cluster_status import Cluster, condition, message
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import ObjectKey, RedisForm
+from syrinx_operator.cluster.objects.state import ObjectKey
 from syrinx_operator.cluster.plan import replicated_redis
 from syrinx_operator.resource.connector import ConnectorSpec
+from syrinx_operator.resource.resolve import RedisForm
 from syrinx_stages.contract.stages import Stage
 
 REDIS_HA = RedisForm.REPLICATED

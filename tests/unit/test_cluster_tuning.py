@@ -16,6 +16,7 @@ from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.report.scaling import permitted
 from syrinx_operator.cluster.runners import tuning
 from syrinx_operator.resource.knobs import Identity, Knob, Setting, live_settings, setting_of
+from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import CaptureShape, CodecSpec
 from syrinx_operator.resource.tuning import TuningSpec
 from syrinx_operator.resource.tuning_status import (
@@ -42,11 +43,11 @@ IDENTITY = Identity(model="m-1", image="syrinx/stages:1.0.0", device="talker: cp
 
 
 def auto(**spec):
-    return pipeline({"tuning": {"mode": "Auto"}, "codec": {"replicas": 4}, **spec})
+    return resolve(pipeline({"tuning": {"mode": "Auto"}, "codec": {"replicas": 4}, **spec}))
 
 
 AUTO = auto()
-INITIAL = setting_of(AUTO.spec)
+INITIAL = setting_of(AUTO)
 CHOSEN = INITIAL.with_value(Knob.CODEC_ROWS, 16)
 CANDIDATE = CHOSEN.with_value(Knob.CODEC_ROWS, 32).with_value(Knob.TALKER_ROWS, 4)
 
@@ -143,7 +144,7 @@ def test_tuned_settings_that_an_edit_made_invalid_are_dropped():
     assert rows(planned(smaller, tuned_state())) == INITIAL.codec_max_num_seqs
     between = auto(codec={"replicas": 4, "maxResident": 20})
     tuned = tuning.tuning_of(between, tried())
-    assert overrides(tuned) == {} and tuned.assignment.base == setting_of(between.spec)
+    assert overrides(tuned) == {} and tuned.assignment.base == setting_of(between)
 
 
 # The record ---------------------------------------------------------------------------------------------------
@@ -236,7 +237,7 @@ class Cluster(StatusCluster):
         return tuning.disruption_of(self.plan, self.observed, self.problems, generation, OWNER)
 
     def identity(self, devices, before=None, **spec):
-        subject = pipeline({"tuning": {"mode": "Auto"}, **spec})
+        subject = resolve(pipeline({"tuning": {"mode": "Auto"}, **spec}))
         return tuning.identity(subject, self.plan, self.observed, devices, before)
 
 
@@ -302,7 +303,7 @@ def test_an_unreported_device_keeps_the_previous_identity():
 def test_a_stage_that_another_autoscaler_scales_is_not_scaled(spec, others):
     slo = {"ttfa": [{"taskType": "CustomVoice", "ttfaP95Ms": 200}]}
     subject = pipeline({"slo": slo, "talker": {"autoscaling": {"maxReplicas": 8}}, **spec})
-    policy, owner = policy_of(subject.spec), owner_of(subject)
+    policy, owner = policy_of(resolve(subject)), owner_of(subject)
     assert permitted(policy, owner, EMPTY) == policy
     taken = msgspec.structs.replace(EMPTY, autoscaled=frozenset({names.workload_key("demo", TALKER)}))
     assert permitted(policy, owner, taken).scales.keys() == others

@@ -12,6 +12,7 @@ from syrinx_operator.local.machine import usable_cores
 from syrinx_operator.local.mps import shared_gpu
 from syrinx_operator.local.sizing import sized_pipeline, with_gpu_replicas
 from syrinx_operator.resource.check import load_one
+from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, TTSPipeline, VllmSpec, default_pipeline
 from syrinx_operator.resource.stage_config import StageProcess, plan_local
 
@@ -20,7 +21,7 @@ GPUS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
 
 def processes(talker: TalkerSpec, codec: CodecSpec, **spec: Any) -> list[StageProcess]:
     pipeline = msgspec.structs.replace(default_pipeline(), spec=PipelineSpec(talker=talker, codec=codec, **spec))
-    return plan_local(pipeline, "1")
+    return plan_local(resolve(pipeline), "1")
 
 
 CUDA = CodecSpec(device="cuda")

@@ -19,6 +19,7 @@ from syrinx_operator.resource.gateway import (
 )
 from syrinx_operator.resource.model import S3, HuggingFace, ModelImage, ModelSpec, ModelVolume, NfsVolume
 from syrinx_operator.resource.pods import EnvVar, SecretKey
+from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, VllmSpec, default_pipeline
 from syrinx_operator.resource.stage_config import LocalError, ignored_locally, model_generation, plan_local
@@ -38,12 +39,12 @@ def pipeline(**spec):
 
 def test_the_default_is_the_bundled_voice_with_one_replica_of_each_stage():
     assert violations(default_pipeline()) == []
-    stages = [process.stage for process in plan_local(default_pipeline(), "1")]
+    stages = [process.stage for process in plan_local(resolve(default_pipeline()), "1")]
     assert stages == [Stage.TALKER, Stage.CODEC, Stage.GATEWAY]
 
 
 def test_defaults_are_those_of_the_stages():
-    talker = plan_local(default_pipeline(), "1")[0].config
+    talker = plan_local(resolve(default_pipeline()), "1")[0].config
     default = StageConfig(pipeline="demo", generation=talker.generation, replica="talker-0", model="bundled")
     assert talker == msgspec.structs.replace(default, drain_seconds=talker.drain_seconds, settings_port=0)
 
@@ -53,7 +54,7 @@ def test_golden(name):
     """Every value reaches its stage, and no other one; what is not shown is the stage's default."""
     file = GOLDEN / f"{name}.pipeline.yaml"
     planned = {}
-    for process in plan_local(load_one(file.name, file.read_bytes()), "1"):
+    for process in plan_local(resolve(load_one(file.name, file.read_bytes())), "1"):
         for stage, config in process.stages:
             default = msgspec.to_builtins(StageConfig(pipeline="", generation="", model=""))
             found = {key: value for key, value in msgspec.to_builtins(config).items() if value != default[key]}
@@ -76,7 +77,7 @@ def test_vllm_bounds_are_those_of_the_stages():
 
 @pytest.mark.parametrize(("given", "served"), [(None, True), (True, True), (False, False)])
 def test_the_playground_is_on_with_up_unless_it_is_turned_off(given, served):
-    assert plan_local(pipeline(gateway=GatewaySpec(playground=given)), "1")[-1].config.playground is served
+    assert plan_local(resolve(pipeline(gateway=GatewaySpec(playground=given))), "1")[-1].config.playground is served
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_the_playground_is_on_with_up_unless_it_is_turned_off(given, served):
 )
 def test_a_pipeline_whose_keys_are_in_a_secret_does_not_run_open_elsewhere(gateway, field):
     with pytest.raises(LocalError, match=f"is supported only on Kubernetes: set spec.gateway.{field}"):
-        plan_local(pipeline(gateway=gateway), "1")
+        plan_local(resolve(pipeline(gateway=gateway)), "1")
 
 
 def test_a_published_pipeline_names_no_paths_and_hosts():
@@ -109,8 +110,8 @@ def test_local_tensor_parallelism_needs_a_device():
 
     message = "spec.talker.vllm.tensorParallelSize needs GPUs: set spec.talker.device: cuda"
     with pytest.raises(LocalError, match=message):
-        plan_local(pipeline(talker=spec(None)), "1")
-    assert plan_local(pipeline(talker=spec("cuda")), "1")[0].config.device == "cuda"
+        plan_local(resolve(pipeline(talker=spec(None))), "1")
+    assert plan_local(resolve(pipeline(talker=spec("cuda"))), "1")[0].config.device == "cuda"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_local_tensor_parallelism_needs_a_device():
 )
 def test_models_for_kubernetes_do_not_run_locally(model, message):
     with pytest.raises(LocalError, match=message):
-        plan_local(pipeline(model=model), "1")
+        plan_local(resolve(pipeline(model=model)), "1")
     with pytest.raises(LocalError, match=message):
         LocalPipeline(pipeline(model=model))
 

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from support.resolved import resolved
 from syrinx_operator.commands.tune.view import TuneError, View
 from syrinx_operator.commands.tune.what_if import (
     WhatIf,
@@ -28,7 +29,8 @@ OBJECTIVES = [{"taskType": "Base", "ttfaP95Ms": 500}, {"taskType": "CustomVoice"
 
 def view(state=STATE, *, talkers=1, codecs=1, **spec):
     parsed = msgspec.convert({"slo": {"ttfa": OBJECTIVES}, **spec}, PipelineSpec)
-    fields = {"spec": parsed, "requested": setting_of(parsed), "talkers": talkers, "codecs": codecs}
+    pipeline = resolved(**msgspec.structs.asdict(parsed))
+    fields = {"pipeline": pipeline, "requested": setting_of(pipeline), "talkers": talkers, "codecs": codecs}
     return View(name="demo", location="here", state=state, **fields)
 
 

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from support.resolved import resolved
 from support.stage_metrics import Gateway
 from support.stage_metrics import Worker as Pod
 from syrinx_operator.resource.knobs import Identity
-from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_operator.resource.tuning import SloSpec, TtfaObjective
 from syrinx_operator.tuner import counters as records
 from syrinx_operator.tuner.counters import CounterHistory, Observation
@@ -24,7 +24,7 @@ from syrinx_stages.gateway.outcomes import StreamOutcome
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TASK = "CustomVoice"
 IDENTITY = Identity(model="m", image="i", device="d")
-POLICY = policy_of(PipelineSpec(slo=SloSpec(ttfa=(TtfaObjective(task_type="CustomVoice", ttfa_p95_ms=300),))))
+POLICY = policy_of(resolved(slo=SloSpec(ttfa=(TtfaObjective(task_type="CustomVoice", ttfa_p95_ms=300),))))
 
 
 def at(seconds):

@@ -12,6 +12,7 @@ from support.tuning import trial
 from syrinx_operator.local import tuning_files
 from syrinx_operator.local.tuner import LocalTuner, identity_of
 from syrinx_operator.resource.knobs import Knob, setting_of
+from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, default_pipeline
 from syrinx_operator.resource.tuning import TuningSpec
 from syrinx_operator.resource.tuning_status import State
@@ -37,7 +38,7 @@ def a_pipeline(mode="Auto", **tuning):
     return msgspec.structs.replace(default_pipeline(), spec=spec)
 
 
-INITIAL = setting_of(a_pipeline().spec)
+INITIAL = setting_of(resolve(a_pipeline()))
 CHOSEN = INITIAL.with_value(Knob.TALKER_ROWS, 4)
 CANDIDATE = INITIAL.with_value(Knob.TALKER_ROWS, 2).with_value(Knob.CODEC_ROWS, 8)
 
@@ -261,7 +262,8 @@ def keep(directory, **fields):
 
 
 def started(directory, pipeline=None):
-    return setting_of(LocalTuner(pipeline or a_pipeline(), directory, lambda event: None).with_chosen_settings().spec)
+    tuner = LocalTuner(pipeline or a_pipeline(), directory, lambda event: None)
+    return setting_of(resolve(tuner.with_chosen_settings()))
 
 
 def test_a_restart_continues_with_the_chosen_settings(tmp_path):
@@ -286,7 +288,7 @@ def test_of_a_state_file_that_is_readable_in_part_the_rest_is_kept(tmp_path):
     (tmp_path / tuning_files.STATE_FILE).write_bytes(msgspec.json.encode(memory))
     events = []
     tuner = LocalTuner(a_pipeline(), tmp_path, events.append)
-    assert setting_of(tuner.with_chosen_settings().spec) == CHOSEN
+    assert setting_of(resolve(tuner.with_chosen_settings())) == CHOSEN
     (event,) = events
     assert event.kind == "warning" and "is not readable as a whole: " in event.text and "$.state.trial" in event.text
     found = tuning_files.load(tmp_path).state
@@ -298,7 +300,7 @@ def test_a_damaged_state_file_is_reported_and_tuning_restarts(tmp_path, damage):
     (tmp_path / tuning_files.STATE_FILE).write_bytes(damage)
     events = []
     tuner = LocalTuner(a_pipeline(), tmp_path, events.append)
-    assert setting_of(tuner.with_chosen_settings().spec) == INITIAL
+    assert setting_of(resolve(tuner.with_chosen_settings())) == INITIAL
     (event,) = events
     assert event.kind == "warning" and event.text.startswith("the saved state of tuning is lost")
 

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from support.resolved import resolved
 from support.stage_metrics import Gateway
 from support.stage_metrics import Worker as Pod
 from support.tuning import in_trial
 from syrinx_operator.resource.knobs import Identity
-from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_operator.resource.tuning import SloSpec, TtfaObjective
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner import runner
@@ -27,7 +27,7 @@ from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.runner import Planner, Tuner
 from syrinx_operator.tuner.snapshot import parse_metrics
 
-POLICY = policy_of(PipelineSpec(slo=SloSpec(ttfa=(TtfaObjective(task_type="CustomVoice", ttfa_p95_ms=100),))))
+POLICY = policy_of(resolved(slo=SloSpec(ttfa=(TtfaObjective(task_type="CustomVoice", ttfa_p95_ms=100),))))
 AUTO = replace(POLICY, mode="Auto")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TRIED = in_trial(NOW)

@@ -21,6 +21,7 @@ from syrinx_operator.local.backoff import Backoff
 from syrinx_operator.local.events import Event, Observer, exited, ready, stopped
 from syrinx_operator.local.mps import shared_gpu
 from syrinx_operator.local.supervisor import Child, Member
+from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import LocalError, StageProcess, plan_local, tracing_environment
 from syrinx_stages.connector.server import RedisServer, RedisServerError
@@ -70,7 +71,7 @@ class LocalPipeline:
         self._observe = observe
         self._start_timeout = start_timeout
         self._commands = commands or {}
-        self._plan = plan_local(pipeline, __version__)
+        self._plan = plan_local(resolve(pipeline), __version__)
         self._cards = cards
         self._cleanup = contextlib.AsyncExitStack()
 

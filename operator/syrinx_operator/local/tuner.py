@@ -17,8 +17,8 @@ from syrinx_operator.local.events import Event, Observer
 from syrinx_operator.local.machine import describe
 from syrinx_operator.local.supervisor import Member
 from syrinx_operator.resource.knobs import Identity, live_settings, with_setting
+from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.rules import violations
-from syrinx_operator.resource.sizes import codec_process, device_of
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import engine_suffix, model_generation
 from syrinx_operator.resource.tuning_status import State
@@ -51,7 +51,7 @@ class LocalTuner:
     def __init__(self, pipeline: TTSPipeline, directory: Path, observe: Observer) -> None:
         """Loads the saved state from `directory`. `observe` receives notices of decisions."""
         self._pipeline = pipeline
-        self._policy = policy_of(pipeline.spec)
+        self._policy = policy_of(resolve(pipeline))
         self._directory = directory
         self._observe = observe
         self._identity = identity_of(pipeline)
@@ -145,8 +145,8 @@ class LocalTuner:
 
 def identity_of(pipeline: TTSPipeline) -> Identity:
     """Returns the model, version and device that settings are valid for."""
-    spec, machine = pipeline.spec, describe()
-    devices = f"talker {device_of(spec.talker)}, codec {device_of(codec_process(spec))}"
+    spec, resolved, machine = pipeline.spec, resolve(pipeline), describe()
+    devices = f"talker {resolved.talker.device}, codec {resolved.codec.device}"
     return Identity(
         model=model_generation(spec, __version__),
         image=f"syrinx {__version__}",

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, structs
 
-from syrinx_operator.resource.sizes import codec_settings, talker_settings
+from syrinx_operator.resource.resolve import ResolvedPipeline
 from syrinx_operator.resource.spec import CaptureShape, PipelineSpec
 from syrinx_stages.contract.settings import Frames, Rows
 from syrinx_stages.contract.stages import Stage
@@ -78,11 +78,11 @@ RAMP_LADDER = ((1, 2, 4, 8, 12), (2, 2, 3, 4, 5, 7, 9, 12), (4, 4, 8, 12), (8, 8
 """From the lowest TTFA to the least engine time. A frame is 80 ms. Published ramps lie in this range."""
 
 
-def setting_of(spec: PipelineSpec) -> Setting:
-    """Returns the setting that a spec requests."""
-    codec = codec_settings(spec)
+def setting_of(pipeline: ResolvedPipeline) -> Setting:
+    """Returns the setting that a resource requests."""
+    codec = pipeline.codec.settings
     return Setting(
-        talker_max_num_seqs=talker_settings(spec).max_num_seqs,
+        talker_max_num_seqs=pipeline.talker.settings.max_num_seqs,
         codec_max_num_seqs=codec.max_num_seqs,
         chunk_ramp=codec.chunk_ramp,
         capture_pairs=tuple(CaptureShape(rows=rows, frames=frames) for rows, frames in codec.capture_pairs),

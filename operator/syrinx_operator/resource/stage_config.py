@@ -8,19 +8,10 @@ from msgspec import Struct, structs
 
 from syrinx_operator.resource.gateway import GatewaySpec
 from syrinx_operator.resource.pods import is_kubernetes_only
-from syrinx_operator.resource.sizes import (
-    codec_process,
-    codec_resident,
-    codec_settings,
-    device_of,
-    talker_resident,
-    talker_settings,
-)
-from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, TTSPipeline
-from syrinx_stages.contract.messages import TaskType
+from syrinx_operator.resource.resolve import ResolvedCodec, ResolvedPipeline, ResolvedTalker
+from syrinx_operator.resource.spec import PipelineSpec, TalkerSpec
 from syrinx_stages.contract.settings import (
     ApiConfig,
-    GatewaySettings,
     SharedVoice,
     StageConfig,
     TlsFiles,
@@ -28,9 +19,6 @@ from syrinx_stages.contract.settings import (
     VoiceLimits,
 )
 from syrinx_stages.contract.stages import Stage
-
-_DOWNLOAD_SECONDS = 600
-"""Seconds to pull an image and download a checkpoint, before a stage can load it."""
 
 
 class StageProcess(Struct, frozen=True):
@@ -57,13 +45,13 @@ class LocalError(Exception):
     """The pipeline cannot run locally. The message contains advice."""
 
 
-def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
+def plan_local(pipeline: ResolvedPipeline, version: str) -> list[StageProcess]:
     """Returns the processes of a local pipeline: talkers first, the gateway last. `version` is that of Syrinx.
 
     Raises `LocalError` for a model or GPUs that are available only on Kubernetes.
     """
-    spec = pipeline.spec
-    _require_local(spec)
+    spec, talker, codec = pipeline.spec, pipeline.talker, pipeline.codec
+    _require_local(pipeline)
     base = StageConfig(
         pipeline=pipeline.name,
         generation=model_generation(spec, version),
@@ -72,24 +60,23 @@ def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
         settings_port=0,
         model="bundled" if spec.model.path is None else spec.model.path,
         model_name=pipeline.model_name,
-        talker=talker_settings(spec),
-        codec=codec_settings(spec),
-        gateway=gateway_settings(spec),
+        talker=talker.settings,
+        codec=codec.settings,
+        gateway=pipeline.gateway.settings,
     )
 
     def replicas(stage: Stage, count: int, **fields: object) -> list[StageConfig]:
         return [structs.replace(base, replica=f"{stage}-{n}", **fields) for n in range(count)]
 
-    def compute(stage: TalkerSpec | CodecSpec, max_resident: int) -> dict[str, object]:
+    def compute(stage: ResolvedTalker | ResolvedCodec) -> dict[str, object]:
         return {
-            "device": device_of(stage),
-            "max_resident": max_resident,
-            "memory_fraction": stage.memory_fraction,
-            "drain_seconds": stage.drain_seconds,
+            "device": stage.device,
+            "max_resident": stage.max_resident,
+            "memory_fraction": stage.spec.memory_fraction,
+            "drain_seconds": stage.spec.drain_seconds,
         }
 
-    codec = codec_process(spec)
-    engine = {"engine": spec.talker.engine, "vllm": vllm_options(spec.talker)}
+    engine = {"engine": talker.spec.engine, "vllm": vllm_options(talker.spec)}
     public = {
         name: getattr(spec.gateway, name) for name in ("port", "reference_hosts", "drain_seconds", "trusted_proxies")
     }
@@ -100,22 +87,15 @@ def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
     }
     public["playground"] = spec.gateway.playground is not False
     public |= {"cors_origins": spec.gateway.cors.allow_origins, **_local_access(spec.gateway)}
-    talkers = replicas(Stage.TALKER, spec.talker.replicas, **engine, **compute(spec.talker, talker_resident(spec)))
-    codecs = replicas(Stage.CODEC, codec.replicas, **compute(codec, codec_resident(spec)))
+    talkers = replicas(Stage.TALKER, talker.spec.replicas, **engine, **compute(talker))
+    codecs = replicas(Stage.CODEC, codec.spec.replicas, **compute(codec))
     public["shares_port"] = spec.gateway.replicas > 1
     configs = replicas(Stage.GATEWAY, spec.gateway.replicas, **public)
     gateways = [StageProcess(Stage.GATEWAY, config) for config in configs]
-    if spec.topology == "Colocated":
+    if Stage.CODEC not in pipeline.workloads:
         return [StageProcess(Stage.TALKER, *both) for both in zip(talkers, codecs, strict=True)] + gateways
     workers = [StageProcess(Stage.TALKER, config) for config in talkers]
     return workers + [StageProcess(Stage.CODEC, config) for config in codecs] + gateways
-
-
-def progress_deadline(spec: PipelineSpec) -> int:
-    """Returns the seconds without progress after which a roll-out or scaling has failed."""
-    if spec.progress_deadline_seconds is not None:
-        return spec.progress_deadline_seconds
-    return max(spec.talker.startup_seconds, codec_process(spec).startup_seconds) + _DOWNLOAD_SECONDS
 
 
 def engine_suffix(spec: PipelineSpec) -> str:
@@ -135,7 +115,8 @@ def ignored_locally(part: Struct, path: str = "spec") -> Iterator[str]:
             yield from ignored_locally(value, name)
 
 
-def _require_local(spec: PipelineSpec) -> None:
+def _require_local(pipeline: ResolvedPipeline) -> None:
+    spec = pipeline.spec
     if (hub := spec.model.hugging_face) is not None:
         raise LocalError(
             "spec.model.huggingFace is supported only on Kubernetes: download the checkpoint "
@@ -159,7 +140,7 @@ def _require_local(spec: PipelineSpec) -> None:
         raise LocalError(
             "spec.model.claim is supported only on Kubernetes: remove it and set spec.model.path to a local directory"
         )
-    if vllm_options(spec.talker).tensor_parallel_size > 1 and device_of(spec.talker) == "cpu":
+    if vllm_options(spec.talker).tensor_parallel_size > 1 and pipeline.talker.device == "cpu":
         raise LocalError("spec.talker.vllm.tensorParallelSize needs GPUs: set spec.talker.device: cuda")
 
 
@@ -225,12 +206,3 @@ def tracing_environment(spec: PipelineSpec) -> dict[str, str]:
         "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
         "OTEL_TRACES_SAMPLER_ARG": str(tracing.sample_ratio),
     }
-
-
-def gateway_settings(spec: PipelineSpec) -> GatewaySettings:
-    """Returns the initial live settings of a gateway."""
-    return GatewaySettings(
-        max_queue=spec.gateway.max_queue,
-        max_queue_seconds=spec.gateway.max_queue_seconds,
-        ttfa_seconds={TaskType(each.task_type): each.ttfa_p95_ms / 1000 for each in spec.slo.ttfa},
-    )

@@ -6,8 +6,7 @@ from typing import Literal
 from msgspec import Struct
 
 from syrinx_operator.resource.knobs import RAMP_LADDER, ROWS_LADDER, Knob, Mode, Setting, setting_of
-from syrinx_operator.resource.sizes import codec_resident, talker_resident
-from syrinx_operator.resource.spec import PipelineSpec
+from syrinx_operator.resource.resolve import ResolvedPipeline
 from syrinx_operator.resource.tuning import CaptureBounds, RowBounds
 from syrinx_stages.contract.stages import Stage
 
@@ -56,10 +55,11 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Whether each talker has a codec in its process."""
 
 
-def policy_of(spec: PipelineSpec) -> Policy:
-    """Returns the policy of a valid spec."""
+def policy_of(pipeline: ResolvedPipeline) -> Policy:
+    """Returns the policy of a pipeline."""
+    spec, talker, codec = pipeline.spec, pipeline.talker, pipeline.codec
     tuning, bounds = spec.tuning, spec.tuning.bounds
-    requested = setting_of(spec)
+    requested = setting_of(pipeline)
     ramps = RAMP_LADDER if bounds.chunk_ramps is None else bounds.chunk_ramps
     return Policy(
         mode=tuning.mode,
@@ -69,23 +69,22 @@ def policy_of(spec: PipelineSpec) -> Policy:
         objectives={each.task_type: Objective(each.ttfa_p95_ms / 1000, each.target) for each in spec.slo.ttfa},
         max_underrun_ratio=spec.slo.underrun_ratio,
         rows={
-            Knob.TALKER_ROWS: _rows(bounds.talker_max_num_seqs, talker_resident(spec), requested.talker_max_num_seqs),
-            Knob.CODEC_ROWS: _rows(bounds.codec_max_num_seqs, codec_resident(spec), requested.codec_max_num_seqs),
+            Knob.TALKER_ROWS: _rows(bounds.talker_max_num_seqs, talker.max_resident, requested.talker_max_num_seqs),
+            Knob.CODEC_ROWS: _rows(bounds.codec_max_num_seqs, codec.max_resident, requested.codec_max_num_seqs),
         },
         # An empty list fixes the ramp; None is the default ladder.
         ramps=tuple(sorted({*ramps, requested.chunk_ramp}, key=lambda ramp: (ramp[0], sum(ramp) / len(ramp), ramp))),
         budget=bounds.capture_pairs,
-        residents={Stage.TALKER: talker_resident(spec), Stage.CODEC: codec_resident(spec)},
+        residents={Stage.TALKER: talker.max_resident, Stage.CODEC: codec.max_resident},
         max_queue_seconds=spec.gateway.max_queue_seconds,
-        scales=_scales(spec),
-        colocated=spec.topology == "Colocated",
+        scales=_scales(pipeline),
+        colocated=Stage.CODEC not in pipeline.workloads,
     )
 
 
-def _scales(spec: PipelineSpec) -> Mapping[Stage, Scale]:
+def _scales(pipeline: ResolvedPipeline) -> Mapping[Stage, Scale]:
     """Returns the bounds of the stages that Syrinx scales. A colocated codec follows its talker."""
-    codec = spec.talker if spec.topology == "Colocated" else spec.codec
-    parts = {Stage.TALKER: spec.talker.autoscaling, Stage.CODEC: codec.autoscaling}
+    parts = {Stage.TALKER: pipeline.talker.spec.autoscaling, Stage.CODEC: pipeline.codec.spec.autoscaling}
     return {
         stage: Scale(mode=part.mode or "Auto", minimum=part.min_replicas, maximum=part.max_replicas)
         for stage, part in parts.items()

@@ -2,7 +2,8 @@
 
 from typing import Any, Final
 
-from syrinx_operator.cluster.objects.state import REDIS, Component, ObjectKey, Owner, RedisForm
+from syrinx_operator.cluster.objects.state import REDIS, Component, ObjectKey, Owner
+from syrinx_operator.resource.resolve import RedisForm
 from syrinx_operator.resource.spec import API_VERSION, KIND
 from syrinx_stages.contract.stages import Stage
 

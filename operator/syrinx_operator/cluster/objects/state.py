@@ -1,7 +1,6 @@
 """A pipeline and its observed state in the cluster: the inputs of planning, rollout and status. Pure."""
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
@@ -9,8 +8,9 @@ from msgspec import Struct
 
 from syrinx_operator.resource.check import field_name, field_problems
 from syrinx_operator.resource.documents import Path
+from syrinx_operator.resource.resolve import RedisForm
 from syrinx_operator.resource.rules import cluster_violations, violations
-from syrinx_operator.resource.spec import PipelineSpec, TTSPipeline
+from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.versions import without_unknown
 from syrinx_operator.tuner.evidence import Evidence
 from syrinx_stages.contract import logs
@@ -23,15 +23,6 @@ MAX_LISTED: Final = 10
 """Maximum number of unknown fields that a message names."""
 
 
-class RedisForm(StrEnum):
-    """The forms of the managed Redis."""
-
-    SINGLE = "redis"
-    """One server."""
-    REPLICATED = "redis-ha"
-    """Three servers with sentinels."""
-
-
 Component = Stage | RedisForm
 """A part of a pipeline."""
 STAGES = tuple(Stage)
@@ -41,24 +32,6 @@ REDIS = tuple(RedisForm)
 def component_of(name: str) -> Component:
     """Returns the component of this name. Raises ValueError if there is none."""
     return Stage(name) if name in STAGES else RedisForm(name)
-
-
-def workload_stages(spec: PipelineSpec) -> tuple[Stage, ...]:
-    """Returns the stages that have a workload of their own. A colocated codec runs in the talker's pods."""
-    return STAGES if spec.topology == "Separate" else (Stage.GATEWAY, Stage.TALKER)
-
-
-def redis_component(spec: PipelineSpec) -> RedisForm | None:
-    """Returns the form of the managed Redis; None if the pipeline uses another Redis."""
-    if not spec.connector.managed:
-        return None
-    return RedisForm.SINGLE if spec.connector.replicas == 1 else RedisForm.REPLICATED
-
-
-def stages_in_pod(spec: PipelineSpec, stage: Stage) -> tuple[Stage, ...]:
-    """Returns the stages in the pods of a stage's workload, that stage first."""
-    colocated = stage is Stage.TALKER and Stage.CODEC not in workload_stages(spec)
-    return (Stage.TALKER, Stage.CODEC) if colocated else (stage,)
 
 
 class ObjectKey(Struct, frozen=True, order=True):

@@ -5,7 +5,7 @@ from functools import partial
 
 from msgspec import Struct, structs
 
-from syrinx_operator.cluster.objects import names, state
+from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.state import (
     STAGES,
     Component,
@@ -14,10 +14,8 @@ from syrinx_operator.cluster.objects.state import (
     Observed,
     OperatorConfig,
     Owner,
-    RedisForm,
     Replica,
     Settings,
-    redis_component,
 )
 from syrinx_operator.cluster.plan import (
     autoscaling,
@@ -41,7 +39,7 @@ from syrinx_operator.cluster.plan.rollout import Rollout, stage_rollout
 from syrinx_operator.cluster.plan.tuning_record import tuning_record
 from syrinx_operator.cluster.plan.workloads import ReplicaCount
 from syrinx_operator.resource.canary_status import CanaryStatus
-from syrinx_operator.resource.spec import TTSPipeline
+from syrinx_operator.resource.resolve import RedisForm, ResolvedPipeline
 from syrinx_operator.resource.tuning_status import State
 from syrinx_stages.contract.stages import Stage
 
@@ -80,7 +78,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def plan(
-    pipeline: TTSPipeline,
+    pipeline: ResolvedPipeline,
     owner: Owner,
     observed: Observed,
     config: OperatorConfig,
@@ -93,10 +91,10 @@ def plan(
     """
     spec = pipeline.spec
     release, context, download = _release(pipeline, owner, observed, config)
-    live = {stage: records.settings(spec, stage, owner, observed) for stage in STAGES}
-    own_workload = state.workload_stages(spec)
+    live = {stage: records.settings(pipeline, stage, owner, observed) for stage in STAGES}
+    own_workload = pipeline.workloads
     counts = {
-        stage: workloads.replica_count(owner, stage, records.stage_spec(spec, stage), observed, _decided(tuning, stage))
+        stage: workloads.replica_count(owner, stage, pipeline.stage(stage).spec, observed, _decided(tuning, stage))
         for stage in own_workload
     }
     before = records.recorded_release(owner, observed)
@@ -108,31 +106,31 @@ def plan(
         *([tuning_record(owner, tuning)] if tuning is not None else ()),
         # Mounted into the stages' pods, and the operator's own record.
         *(record(owner, stage, live[stage], names.SETTINGS_KEY) for stage in STAGES),
-        *network.service_accounts(owner, spec),
+        *network.service_accounts(owner, pipeline),
         *pods.claims(owner, "models", spec.model.cache.storage if spec.model.cache else None),
-        *redis_cells.claims(owner, spec),
+        *redis_cells.claims(owner, pipeline),
         *((download.policy, download.job) if download is not None else ()),
-        *network.services(owner, spec),
+        *network.services(owner, pipeline),
         *route.routes(owner, spec.gateway),
-        *network.network_policies(owner, spec, config),
+        *network.network_policies(owner, pipeline, config),
         *(workloads.disruption_budget(owner, stage) for stage in own_workload if counts[stage].count > 1),
         *redis_cells.disruption_budgets(owner, spec),
         *network.pod_monitors(owner, spec),
-        *autoscaling.autoscalers(owner, spec, observed),
+        *autoscaling.autoscalers(owner, pipeline, observed),
     ]
     manifests = optional.without_unserved(manifests, observed.served_kinds)
     # In dependency order: Redis, talker and codec, gateway.
-    if (redis_form := redis_component(spec)) is not None:
+    if (redis_form := pipeline.redis) is not None:
         template = release.redis[redis_form].template
-        manifests += redis_cells.redis_workloads(owner, spec, template, observed)
+        manifests += redis_cells.redis_workloads(owner, pipeline, template, observed)
     rollouts = {stage: _rollout(pipeline, stage, release, live, counts[stage], observed) for stage in own_workload[1:]}
     for stage, rollout in rollouts.items():
         count = structs.replace(counts[stage], count=rollout.replicas)
         template = release.templates[stage].template
         manifests.append(workloads.stage_workload(owner, stage, template, count, rollout.partition))
     gateway = release.templates[Stage.GATEWAY]
-    manifests.append(workloads.gateway_workload(owner, spec, gateway, counts[Stage.GATEWAY]))
-    manifests += canary.canary_workloads(owner, spec, tested) if tested else []
+    manifests.append(workloads.gateway_workload(owner, pipeline, gateway, counts[Stage.GATEWAY]))
+    manifests += canary.canary_workloads(owner, pipeline, tested) if tested else []
     return Plan(
         manifests=tuple(with_applied_hash(manifest) for manifest in manifests),
         release=release,
@@ -147,7 +145,7 @@ def plan(
             **({redis_form: spec.connector.replicas * spec.connector.cells} if redis_form else {}),
         },
         canary=tested,
-        keep=canary.kept_workloads(owner, tested, observed) | retained.keys(release, spec, observed),
+        keep=canary.kept_workloads(owner, tested, observed) | retained.keys(release, pipeline, observed),
         image=release.templates[Stage.GATEWAY].template["spec"]["containers"][0]["image"] if tested else context.image,
     )
 
@@ -161,7 +159,7 @@ def _decided(tuning: State | None, stage: Stage) -> int | None:
 
 
 def _rollout(
-    pipeline: TTSPipeline,
+    pipeline: ResolvedPipeline,
     stage: Stage,
     release: Release,
     live: Mapping[Stage, Settings],
@@ -174,14 +172,14 @@ def _rollout(
         release,
         desired.count,
         observed,
-        {each: live[each].generation for each in state.stages_in_pod(spec, stage)},
+        {each: live[each].generation for each in pipeline.in_process(stage)},
         surge=spec.update_strategy == "Surge",
         fixed=desired.is_autoscaled,
     )
 
 
 def _release(
-    pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig
+    pipeline: ResolvedPipeline, owner: Owner, observed: Observed, config: OperatorConfig
 ) -> tuple[Release, RenderContext, Download | None]:
     """Returns the release with its current templates, what they were rendered from, and what it waits for.
 
@@ -193,11 +191,11 @@ def _release(
     download = required_download(pipeline, owner, before, release, context, observed)
     templates: dict[Stage, FrozenTemplate] = {}
     servers: dict[RedisForm, FrozenTemplate] = {}
-    for stage in state.workload_stages(pipeline.spec) if download is None else ():
+    for stage in pipeline.workloads if download is None else ():
         inputs = pods.stage_inputs(pipeline, stage, context)
         render = partial(pods.stage_template, pipeline, stage, context)
         templates[stage] = records.freeze(release, stage, inputs, context.token_uid, render)
-    if (redis_form := redis_component(pipeline.spec)) is not None:
+    if (redis_form := pipeline.redis) is not None:
         inputs = redis.redis_inputs(pipeline, context)
         form = redis if redis_form is RedisForm.SINGLE else replicated_redis
         render = partial(form.redis_template, pipeline, context)

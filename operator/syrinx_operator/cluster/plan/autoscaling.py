@@ -13,11 +13,10 @@ from syrinx_operator.cluster.objects.state import (
     Observed,
     Owner,
     is_owned,
-    workload_stages,
 )
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
 from syrinx_operator.resource.autoscaling import AutoscalingSpec, ReplicaBounds, StageAutoscalingSpec
-from syrinx_operator.resource.sizes import codec_settings, talker_settings
+from syrinx_operator.resource.resolve import ResolvedGateway, ResolvedPipeline
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_stages.contract.stages import Stage
 
@@ -40,28 +39,30 @@ class _Target(Struct, frozen=True):
     per_replica: bool
 
 
-def autoscalers(owner: Owner, spec: PipelineSpec, observed: Observed) -> list[Manifest]:
+def autoscalers(owner: Owner, pipeline: ResolvedPipeline, observed: Observed) -> list[Manifest]:
     """Returns the autoscalers of all stages that request one."""
     found = []
-    for stage in workload_stages(spec):
-        part = getattr(spec, stage.value)
+    for stage in pipeline.workloads:
+        part = pipeline.stage(stage).spec
         if part.autoscaling is None or part.autoscaling.by == "Syrinx":
             continue
-        targets = _targets(spec, stage, part.autoscaling)
+        targets = _targets(pipeline, stage, part.autoscaling)
         kind, other = (SCALED_OBJECT, AUTOSCALER) if part.autoscaling.by == "Keda" else (AUTOSCALER, SCALED_OBJECT)
         former = observed.objects.get(ObjectKey(other.kind, names.workload(owner.name, stage)))
         if former is not None and is_owned(former, owner):
             # KEDA refuses a workload that has another autoscaler. The former is pruned first.
             continue
         render = _scaled_object if kind is SCALED_OBJECT else _horizontal_pod_autoscaler
-        body = render(owner, spec, stage, part.autoscaling, targets)
+        body = render(owner, pipeline.spec, stage, part.autoscaling, targets)
         found.append(manifest(owner, kind.api_version, kind.kind, stage, spec=body))
     return found
 
 
-def _targets(spec: PipelineSpec, stage: Stage, autoscaling: AutoscalingSpec | StageAutoscalingSpec) -> list[_Target]:
-    rows = {Stage.TALKER: talker_settings(spec).max_num_seqs, Stage.CODEC: codec_settings(spec).max_num_seqs}
-    default = rows.get(stage, _STREAMS_PER_GATEWAY)
+def _targets(
+    pipeline: ResolvedPipeline, stage: Stage, autoscaling: AutoscalingSpec | StageAutoscalingSpec
+) -> list[_Target]:
+    resolved = pipeline.stage(stage)
+    default = _STREAMS_PER_GATEWAY if isinstance(resolved, ResolvedGateway) else resolved.settings.max_num_seqs
     # A pod that two jobs scrape must count once.
     streams = f"sum(max by (pod) ({STREAMS_METRIC}{{SELECTOR}}))"
     found = [_Target(STREAMS_METRIC, streams, autoscaling.streams_per_replica or default, per_replica=True)]

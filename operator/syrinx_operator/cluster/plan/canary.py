@@ -16,9 +16,9 @@ from syrinx_operator.cluster.plan import pods
 from syrinx_operator.cluster.plan.objects import manifest, non_defaults, short_hash
 from syrinx_operator.cluster.plan.records import Candidate, FrozenTemplate, Release, RenderContext, with_template_label
 from syrinx_operator.resource.canary_status import CanaryStatus
+from syrinx_operator.resource.resolve import ResolvedPipeline, resolve
 from syrinx_operator.resource.rollout import CanarySpec
-from syrinx_operator.resource.spec import PipelineSpec, TTSPipeline
-from syrinx_operator.resource.stage_config import progress_deadline
+from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_stages.contract.settings import TRACK_VARIABLE, CanaryRoute
 from syrinx_stages.contract.stages import Stage
 
@@ -46,7 +46,7 @@ class CanaryPlan(Struct, frozen=True, kw_only=True):
 
 
 def canary_plan(
-    pipeline: TTSPipeline,
+    pipeline: ResolvedPipeline,
     before: Release | None,
     desired: Release,
     context: RenderContext,
@@ -133,13 +133,13 @@ def _with_secrets(running: FrozenTemplate, context: RenderContext) -> FrozenTemp
     return FrozenTemplate(running.inputs, with_template_label(template))
 
 
-def canary_template(pipeline: TTSPipeline, stage: Stage, context: RenderContext) -> FrozenTemplate:
+def canary_template(pipeline: ResolvedPipeline, stage: Stage, context: RenderContext) -> FrozenTemplate:
     """Returns the pod template of a stage of the canary: that of the stage, with labels of its own.
 
     It uses the first cell's Redis: it is small, and the names of its pods have no number, from which a cell follows.
     """
     connector = structs.replace(pipeline.spec.connector, cells=1)
-    pipeline = structs.replace(pipeline, spec=structs.replace(pipeline.spec, connector=connector))
+    pipeline = resolve(structs.replace(pipeline.resource, spec=structs.replace(pipeline.spec, connector=connector)))
     template = deepcopy(pods.stage_template(pipeline, stage, context))
     labels = names.labels(pipeline.name, names.canary(stage))
     template["metadata"]["labels"] |= labels
@@ -151,14 +151,14 @@ def canary_template(pipeline: TTSPipeline, stage: Stage, context: RenderContext)
     return FrozenTemplate("", with_template_label(template))
 
 
-def canary_workloads(owner: Owner, spec: PipelineSpec, canary: CanaryPlan) -> list[Manifest]:
+def canary_workloads(owner: Owner, pipeline: ResolvedPipeline, canary: CanaryPlan) -> list[Manifest]:
     """Returns the Deployments of a canary. A newer canary replaces the pods of the one before at once."""
     found = []
     for stage, replicas in canary.replicas.items():
         body = {
             "replicas": replicas,
             "revisionHistoryLimit": 0,
-            "progressDeadlineSeconds": progress_deadline(spec),
+            "progressDeadlineSeconds": pipeline.progress_deadline,
             "selector": {"matchLabels": names.selector(owner.name, names.canary(stage))},
             "strategy": {"type": "Recreate"},
             "template": canary.candidate.pods[stage].template,

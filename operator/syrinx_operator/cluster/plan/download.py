@@ -5,12 +5,12 @@ from typing import Any
 from msgspec import Struct
 
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import STAGES, Manifest, Observed, Owner, key_of, workload_stages
+from syrinx_operator.cluster.objects.state import STAGES, Manifest, Observed, Owner, key_of
 from syrinx_operator.cluster.plan import models, pods
 from syrinx_operator.cluster.plan.network import closed_policy
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty, short_hash
 from syrinx_operator.cluster.plan.records import Release, RenderContext
-from syrinx_operator.resource.spec import TTSPipeline
+from syrinx_operator.resource.resolve import ResolvedPipeline
 from syrinx_stages.contract.stages import Stage
 
 PURPOSE = "models"
@@ -39,7 +39,7 @@ class Download(Struct, frozen=True):
 
 
 def required_download(
-    pipeline: TTSPipeline,
+    pipeline: ResolvedPipeline,
     owner: Owner,
     before: Release | None,
     release: Release,
@@ -67,20 +67,20 @@ def required_download(
     return Download(job, closed_policy(owner, PURPOSE), models.source_name(spec.model), failure)
 
 
-def _is_serving(pipeline: TTSPipeline, before: Release) -> bool:
+def _is_serving(pipeline: ResolvedPipeline, before: Release) -> bool:
     """Returns whether there are templates of all stages that can be kept."""
-    kept = [before.templates.get(stage) for stage in workload_stages(pipeline.spec)]
+    kept = [before.templates.get(stage) for stage in pipeline.workloads]
     return all(template is not None and template.intact for template in kept)
 
 
-def _is_recorded(pipeline: TTSPipeline, before: Release, context: RenderContext) -> bool:
+def _is_recorded(pipeline: ResolvedPipeline, before: Release, context: RenderContext) -> bool:
     """Returns whether there are templates of all stages with these inputs, of the release or of its candidate."""
-    stages = workload_stages(pipeline.spec)
+    stages = pipeline.workloads
     inputs = ((stage, short_hash(pods.stage_inputs(pipeline, stage, context))) for stage in stages)
     return all(before.recorded(stage, each) is not None for stage, each in inputs)
 
 
-def _job(pipeline: TTSPipeline, owner: Owner, context: RenderContext) -> Manifest:
+def _job(pipeline: ResolvedPipeline, owner: Owner, context: RenderContext) -> Manifest:
     """Returns the Job, whose name has a hash of its template: a template cannot be changed."""
     spec = {
         "backoffLimit": _ATTEMPTS - 1,
@@ -91,7 +91,7 @@ def _job(pipeline: TTSPipeline, owner: Owner, context: RenderContext) -> Manifes
     return manifest(owner, "batch/v1", "Job", f"{PURPOSE}-{short_hash(spec)}", spec=spec)
 
 
-def _template(pipeline: TTSPipeline, context: RenderContext) -> Manifest:
+def _template(pipeline: ResolvedPipeline, context: RenderContext) -> Manifest:
     spec = pipeline.spec
     source = models.volume_source(pipeline.name, spec)
     assert source is not None

@@ -5,25 +5,18 @@ from typing import Any
 
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.kinds import POD_MONITOR
-from syrinx_operator.cluster.objects.state import (
-    STAGES,
-    Component,
-    Manifest,
-    OperatorConfig,
-    Owner,
-    RedisForm,
-    redis_component,
-    workload_stages,
-)
+from syrinx_operator.cluster.objects.state import STAGES, Component, Manifest, OperatorConfig, Owner
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
 from syrinx_operator.resource.pods import ADMIN_PORT, Peer
+from syrinx_operator.resource.resolve import RedisForm, ResolvedPipeline
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_stages.contract.settings import SETTINGS_PORT
 from syrinx_stages.contract.stages import Stage
 
 
-def services(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
+def services(owner: Owner, pipeline: ResolvedPipeline) -> list[Manifest]:
     """Returns the gateways' public Service, the headless ones of talkers and codecs, and the managed Redis's."""
+    spec = pipeline.spec
     public = spec.gateway.service
     http = _port(names.HTTP_PORT_NAME, spec.gateway.port) | {"appProtocol": "https" if spec.gateway.tls else "http"}
     http |= omit_empty(nodePort=public.node_port)
@@ -31,12 +24,12 @@ def services(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
     found = [_service(owner, Stage.GATEWAY, [http], public.annotations, type=public.type, **balancer)]
     # Pods that are not ready need a DNS name too, for debugging.
     headless: dict[str, Any] = {"type": "ClusterIP", "clusterIP": "None", "publishNotReadyAddresses": True}
-    for stage in workload_stages(spec)[1:]:
+    for stage in pipeline.workloads[1:]:
         found.append(_service(owner, stage, [_port(names.ADMIN_PORT_NAME, ADMIN_PORT)], **headless))
     redis = _port(names.REDIS_PORT_NAME, names.REDIS_PORT)
     sentinel = _port(names.SENTINEL_PORT_NAME, names.SENTINEL_PORT)
     for cell in range(spec.connector.cells):
-        match redis_component(spec):
+        match pipeline.redis:
             case RedisForm.SINGLE as form:
                 found.append(_service(owner, names.redis_cell(form, cell), [redis], type="ClusterIP"))
             case RedisForm.REPLICATED as form:
@@ -45,10 +38,10 @@ def services(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
     return found
 
 
-def service_accounts(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
+def service_accounts(owner: Owner, pipeline: ResolvedPipeline) -> list[Manifest]:
     """Returns the pods' ServiceAccounts, without a token: pods do not call the Kubernetes API."""
-    accounts = {"stages": spec.service_account.annotations}
-    if (redis := redis_component(spec)) is not None:
+    accounts = {"stages": pipeline.spec.service_account.annotations}
+    if (redis := pipeline.redis) is not None:
         accounts[redis.value] = {}
     return [
         manifest(owner, "v1", "ServiceAccount", each, annotations=annotations, automountServiceAccountToken=False)
@@ -56,20 +49,21 @@ def service_accounts(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
     ]
 
 
-def network_policies(owner: Owner, spec: PipelineSpec, config: OperatorConfig) -> list[Manifest]:
+def network_policies(owner: Owner, pipeline: ResolvedPipeline, config: OperatorConfig) -> list[Manifest]:
     """Returns policies: API for all, metrics for operator and Prometheus, settings for operator, Redis for stages."""
+    spec = pipeline.spec
     operator = Peer(namespace=config.operator_namespace, pod_labels={"app.kubernetes.io/name": "syrinx-operator"})
     admin_peers = [_peer(peer) for peer in (operator, *spec.monitoring.allow_from)]
     # The API server connects from an address that is not the operator's. The token protects the settings.
     settings_peers = admin_peers if config.proxied else [_peer(operator)]
     policies = []
-    for stage in workload_stages(spec):
+    for stage in pipeline.workloads:
         public = [_rule(spec.gateway.port)] if stage is Stage.GATEWAY else []
         private = [_rule(ADMIN_PORT, admin_peers), _rule(SETTINGS_PORT, settings_peers)]
         policies.append(_policy(owner, stage, public + private))
     stages = {"podSelector": _stage_pods(owner)}
     for cell in range(spec.connector.cells):
-        match redis_component(spec):
+        match pipeline.redis:
             case RedisForm.SINGLE as form:
                 policies.append(_policy(owner, names.redis_cell(form, cell), [_rule(names.REDIS_PORT, [stages])]))
             case RedisForm.REPLICATED as form:

@@ -7,16 +7,7 @@ from typing import Any
 import msgspec
 
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import (
-    REDIS,
-    Component,
-    Manifest,
-    Owner,
-    RedisForm,
-    redis_component,
-    stages_in_pod,
-    workload_stages,
-)
+from syrinx_operator.cluster.objects.state import REDIS, Component, Manifest, Owner
 from syrinx_operator.cluster.plan import models, records
 from syrinx_operator.cluster.plan.objects import manifest, non_defaults, omit_empty, secret_ref
 from syrinx_operator.cluster.plan.pod_template import with_patch
@@ -32,7 +23,8 @@ from syrinx_operator.resource.pods import (
     Storage,
     Toleration,
 )
-from syrinx_operator.resource.spec import PipelineSpec, StageSpec, TTSPipeline
+from syrinx_operator.resource.resolve import RedisForm, ResolvedGateway, ResolvedPipeline
+from syrinx_operator.resource.spec import PipelineSpec, StageSpec
 from syrinx_operator.resource.stage_config import tracing_environment
 from syrinx_stages.contract.settings import DEFAULT_RESIDENT, NAMESPACE_VARIABLE, SETTINGS_PORT, TOKEN_VARIABLE
 from syrinx_stages.contract.stages import Stage
@@ -76,7 +68,7 @@ def mounted(name: str, source: Manifest, path: str, *, read_only: bool = True, s
 TMP = mounted("syrinx-tmp", {"emptyDir": {}}, "/tmp", read_only=False)
 
 
-def stage_inputs(pipeline: TTSPipeline, stage: Stage, context: RenderContext) -> dict[str, Any]:
+def stage_inputs(pipeline: ResolvedPipeline, stage: Stage, context: RenderContext) -> dict[str, Any]:
     """Returns the inputs of a stage's pod template, without live settings and fields of other stages."""
     spec = pipeline.spec
     model = non_defaults(spec.model)
@@ -86,8 +78,8 @@ def stage_inputs(pipeline: TTSPipeline, stage: Stage, context: RenderContext) ->
         # Not its size.
         model["cache"] = {"claim": spec.model.cache.claim}
     return {
-        "stage": _stage_inputs(spec, stage),
-        **{colocated.value: records.max_resident(spec, colocated) for colocated in stages_in_pod(spec, stage)[1:]},
+        "stage": _stage_inputs(pipeline, stage),
+        **({Stage.CODEC.value: pipeline.codec.max_resident} if len(pipeline.in_process(stage)) > 1 else {}),
         "running": [context.image, context.generation, context.password_uid],
         "model": model,
         "connector": {} if spec.connector.managed else non_defaults(spec.connector),
@@ -98,15 +90,15 @@ def stage_inputs(pipeline: TTSPipeline, stage: Stage, context: RenderContext) ->
     }
 
 
-def _stage_inputs(spec: PipelineSpec, stage: Stage) -> dict[str, Any]:
-    part = records.stage_spec(spec, stage)
+def _stage_inputs(pipeline: ResolvedPipeline, stage: Stage) -> dict[str, Any]:
+    resolved = pipeline.stage(stage)
+    part = resolved.spec
     live = {field.encode_name for field in msgspec.structs.fields(part) if field.name in records.LIVE_FIELDS[stage]}
     inputs = {field: value for field, value in non_defaults(part).items() if field not in live}
-    if stage is not Stage.GATEWAY:
+    if not isinstance(resolved, ResolvedGateway):
         # Resources that were stored when every one had this value name it, and others do not: both mean the same pods.
         inputs.pop("maxResident", None)
-        resident = records.max_resident(spec, stage)
-        inputs |= {} if resident == DEFAULT_RESIDENT else {"maxResident": resident}
+        inputs |= {} if resolved.max_resident == DEFAULT_RESIDENT else {"maxResident": resolved.max_resident}
     return inputs
 
 
@@ -120,13 +112,13 @@ def pull_inputs(spec: PipelineSpec) -> dict[str, Any]:
     }
 
 
-def stage_template(pipeline: TTSPipeline, stage: Stage, context: RenderContext) -> Manifest:
+def stage_template(pipeline: ResolvedPipeline, stage: Stage, context: RenderContext) -> Manifest:
     """Returns the pod template of a stage."""
     spec = pipeline.spec
-    part = records.stage_spec(spec, stage)
-    mounted = volumes(pipeline.name, stage, spec, part.extra_volumes)
+    part, processes = pipeline.stage(stage).spec, pipeline.in_process(stage)
+    mounted = volumes(pipeline, stage, part.extra_volumes)
     # Stages in one pod run in one process.
-    module, *files = ("colocated", names.CODEC_START_FILE) if len(stages_in_pod(spec, stage)) > 1 else (stage.value,)
+    module, *files = ("colocated", names.CODEC_START_FILE) if len(processes) > 1 else (stage.value,)
     public = [(names.HTTP_PORT_NAME, spec.gateway.port)] if stage is Stage.GATEWAY else []
     private = [(names.ADMIN_PORT_NAME, ADMIN_PORT), (names.SETTINGS_PORT_NAME, SETTINGS_PORT)]
     command = ["python", "-m", f"syrinx_stages.{module}", names.START_FILE, *files]
@@ -151,11 +143,11 @@ def stage_template(pipeline: TTSPipeline, stage: Stage, context: RenderContext) 
         pod["containers"][0]["lifecycle"] = {"preStop": {"exec": {"command": wait}}}
         pod["terminationGracePeriodSeconds"] += ENDPOINT_SECONDS
     if spec.model.is_downloaded:
-        pod["initContainers"] = [_fetch_container(pipeline, each, context) for each in stages_in_pod(spec, stage)]
+        pod["initContainers"] = [_fetch_container(pipeline, each, context) for each in processes]
     return with_patch({"metadata": _metadata(pipeline, stage, context), "spec": pod}, part.pod_template)
 
 
-def pod_base(pipeline: TTSPipeline, component: Component, user: int) -> Manifest:
+def pod_base(pipeline: ResolvedPipeline, component: Component, user: int) -> Manifest:
     """Returns the fields common to every pod of the pipeline, with the security context of the restricted profile."""
     return {
         "serviceAccountName": f"{pipeline.name}-{component if component in REDIS else 'stages'}",
@@ -202,16 +194,16 @@ def container(
     }
 
 
-def managed_password(pipeline: TTSPipeline) -> SecretKey:
+def managed_password(pipeline: ResolvedPipeline) -> SecretKey:
     """Returns the Secret key of the stages' password for the managed Redis."""
-    redis = redis_component(pipeline.spec)
+    redis = pipeline.redis
     assert redis is not None
     return SecretKey(name=names.workload(pipeline.name, redis), key=names.PASSWORD_KEY)
 
 
-def _managed_url(pipeline: TTSPipeline, cell: int) -> str:
+def _managed_url(pipeline: ResolvedPipeline, cell: int) -> str:
     """Returns the URL of a cell's managed Redis."""
-    if redis_component(pipeline.spec) is RedisForm.SINGLE:
+    if pipeline.redis is RedisForm.SINGLE:
         host = names.workload(pipeline.name, names.redis_cell(RedisForm.SINGLE, cell))
         return f"redis://{host}:{names.REDIS_PORT}/0"
     sentinels = ",".join(f"{host}:{names.SENTINEL_PORT}" for host in names.redis_hosts(pipeline.name, cell))
@@ -224,11 +216,11 @@ def secret_annotations(context: RenderContext) -> dict[str, Any]:
     return {**password, names.TOKEN_ANNOTATION: context.token_uid}
 
 
-def _metadata(pipeline: TTSPipeline, stage: Stage, context: RenderContext) -> Manifest:
-    part = records.stage_spec(pipeline.spec, stage)
+def _metadata(pipeline: ResolvedPipeline, stage: Stage, context: RenderContext) -> Manifest:
+    part = pipeline.stage(stage).spec
     configs = {
         annotation: records.start_config(pipeline, each, context.generation)
-        for annotation, each in zip(_CONFIG_ANNOTATIONS, stages_in_pod(pipeline.spec, stage), strict=False)
+        for annotation, each in zip(_CONFIG_ANNOTATIONS, pipeline.in_process(stage), strict=False)
     }
     annotations = {
         **(_SCRAPE_ANNOTATIONS if pipeline.spec.monitoring.scrape_annotations else {}),
@@ -239,19 +231,19 @@ def _metadata(pipeline: TTSPipeline, stage: Stage, context: RenderContext) -> Ma
     return {"labels": {**part.pod_labels, **names.labels(pipeline.name, stage)}, "annotations": annotations}
 
 
-def _fetch_container(pipeline: TTSPipeline, stage: Stage, context: RenderContext) -> Manifest:
-    part = records.stage_spec(pipeline.spec, stage)
+def _fetch_container(pipeline: ResolvedPipeline, stage: Stage, context: RenderContext) -> Manifest:
+    part = pipeline.stage(stage).spec
     # Extended resources such as GPUs are left out; the rest stays for a quota that requires limits on all containers.
     resources = Resources(
         requests={name: amount for name, amount in part.resources.requests.items() if "/" not in name},
         limits={name: amount for name, amount in part.resources.limits.items() if "/" not in name},
     )
     process = models.fetch_process(pipeline.spec.model, [stage], fetch_environment(part.env))
-    name = "fetch" if stage in workload_stages(pipeline.spec) else f"fetch-{stage}"
+    name = "fetch" if stage in pipeline.workloads else f"fetch-{stage}"
     return container(pipeline.spec, name, context.image, resources, process, mounts=fetch_mounts(part.extra_volumes))
 
 
-def _environment(pipeline: TTSPipeline, user: Sequence[EnvVar]) -> list[Manifest]:
+def _environment(pipeline: ResolvedPipeline, user: Sequence[EnvVar]) -> list[Manifest]:
     """Returns a stage's environment.
 
     The user's variables replace those of logs and traces; the resource's rules refuse the other names used here.
@@ -344,18 +336,19 @@ def tolerations(wanted: Sequence[Toleration]) -> list[Manifest]:
     return [{"operator": each.operator, **non_defaults(each)} for each in wanted]
 
 
-def volumes(pipeline: str, stage: Stage, spec: PipelineSpec, extra: Sequence[ExtraVolume]) -> list[Mounted]:
+def volumes(pipeline: ResolvedPipeline, stage: Stage, extra: Sequence[ExtraVolume]) -> list[Mounted]:
     """Returns all volumes of a stage's pod; its containers mount them read-only except /tmp and extra volumes."""
+    spec = pipeline.spec
     start = [_start_file(names.START_FILE, names.CONFIG_ANNOTATION)]
     settings = [("syrinx-settings", stage, names.SETTINGS_DIRECTORY)]
-    for codec in stages_in_pod(spec, stage)[1:]:
+    for codec in pipeline.in_process(stage)[1:]:
         start.append(_start_file(names.CODEC_START_FILE, names.CODEC_CONFIG_ANNOTATION))
         settings.append(("syrinx-codec-settings", codec, names.CODEC_SETTINGS_DIRECTORY))
     result = [mounted("syrinx-start", {"downwardAPI": {"items": start}}, names.START_DIRECTORY)]
     for name, each, path in settings:
-        result.append(mounted(name, {"configMap": {"name": names.workload(pipeline, each)}}, path))
+        result.append(mounted(name, {"configMap": {"name": names.workload(pipeline.name, each)}}, path))
     result.append(TMP)
-    if (source := models.volume_source(pipeline, spec)) is not None:
+    if (source := models.volume_source(pipeline.name, spec)) is not None:
         result.append(mounted(MODELS, source, names.MODELS_DIRECTORY))
     if (ca := spec.connector.ca_secret) is not None:
         result.append(mounted("syrinx-redis-ca", _secret_file(ca, names.CA_FILE), names.REDIS_DIRECTORY))

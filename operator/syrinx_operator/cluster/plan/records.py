@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from syrinx_operator.cluster.objects import names, state
+from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.state import (
     REDIS,
     STAGES,
@@ -21,7 +21,6 @@ from syrinx_operator.cluster.objects.state import (
     Observed,
     OperatorConfig,
     Owner,
-    RedisForm,
     Settings,
     is_owned,
 )
@@ -30,15 +29,8 @@ from syrinx_operator.resource import stage_config as process
 from syrinx_operator.resource.gateway import GatewaySpec
 from syrinx_operator.resource.model import ModelSpec
 from syrinx_operator.resource.pods import ADMIN_PORT
-from syrinx_operator.resource.sizes import (
-    codec_process,
-    codec_resident,
-    codec_settings,
-    device_of,
-    talker_resident,
-    talker_settings,
-)
-from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, TTSPipeline
+from syrinx_operator.resource.resolve import RedisForm, ResolvedGateway, ResolvedPipeline, ResolvedTalker
+from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec
 from syrinx_stages.contract.checkpoints import hub_directory, s3_directory
 from syrinx_stages.contract.settings import (
     CodecSettings,
@@ -134,7 +126,7 @@ class RenderContext(Struct, frozen=True):
     """UID of the Secret with the token of the settings ports."""
 
 
-def resolve_release(pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig) -> Release:
+def resolve_release(pipeline: ResolvedPipeline, owner: Owner, observed: Observed, config: OperatorConfig) -> Release:
     """Returns the release with recorded images and templates, and a new generation only if its inputs changed."""
     # Without a readable record all templates are rendered.
     before = recorded_release(owner, observed)
@@ -232,23 +224,14 @@ def _live_image(owner: Owner, observed: Observed, components: tuple[Component, .
     return next((pod["containers"][0]["image"] for pod in owned), None)
 
 
-def stage_spec(spec: PipelineSpec, stage: Stage) -> AnyStage:
-    """Returns the spec of a stage and its process."""
-    part: AnyStage = codec_process(spec) if stage is Stage.CODEC else getattr(spec, stage.value)
-    return part
-
-
-def max_resident(spec: PipelineSpec, stage: Stage) -> int:
-    """Returns the number of requests with state in a talker or codec."""
-    return talker_resident(spec) if stage is Stage.TALKER else codec_resident(spec)
-
-
-def start_config(pipeline: TTSPipeline, stage: Stage, generation: str) -> str:
+def start_config(pipeline: ResolvedPipeline, stage: Stage, generation: str) -> str:
     """Returns a stage's start configuration as JSON, without defaults, live settings and the replica's name."""
-    part = stage_spec(pipeline.spec, stage)
-    colocated = stage not in state.workload_stages(pipeline.spec)
+    resolved = pipeline.stage(stage)
+    part = resolved.spec
+    colocated = stage not in pipeline.workloads
     own: dict[str, Any]
-    if isinstance(part, GatewaySpec):
+    if isinstance(resolved, ResolvedGateway):
+        part = resolved.spec
         own = {"model_name": pipeline.model_name, "port": part.port, "reference_hosts": part.reference_hosts}
         own |= {"api": process.api_config(part), "voices": process.voice_limits(part)}
         own["shared_voices"] = process.shared_voices(pipeline.spec)
@@ -259,10 +242,10 @@ def start_config(pipeline: TTSPipeline, stage: Stage, generation: str) -> str:
         if part.tls is not None:
             own["tls"] = TlsFiles(certificate=f"{names.TLS_DIRECTORY}/tls.crt", key=f"{names.TLS_DIRECTORY}/tls.key")
     else:
-        own = {"device": device_of(part), "max_resident": max_resident(pipeline.spec, stage)}
-        own["memory_fraction"] = part.memory_fraction
-        if isinstance(part, TalkerSpec):
-            own |= {"engine": part.engine, "vllm": process.vllm_options(part)}
+        own = {"device": resolved.device, "max_resident": resolved.max_resident}
+        own["memory_fraction"] = resolved.spec.memory_fraction
+        if isinstance(resolved, ResolvedTalker):
+            own |= {"engine": resolved.spec.engine, "vllm": process.vllm_options(resolved.spec)}
     config = StageConfig(
         pipeline=pipeline.name,
         generation=generation,
@@ -289,14 +272,9 @@ def model_directory(model: ModelSpec) -> str:
     return "bundled" if model.path is None else model.path
 
 
-def settings(spec: PipelineSpec, stage: Stage, owner: Owner, observed: Observed) -> Settings:
+def settings(pipeline: ResolvedPipeline, stage: Stage, owner: Owner, observed: Observed) -> Settings:
     """Returns a stage's live settings. Their generation increases on a change and exceeds all known generations."""
-    live: dict[Stage, GatewaySettings | TalkerSettings | CodecSettings] = {
-        Stage.GATEWAY: process.gateway_settings(spec),
-        Stage.TALKER: talker_settings(spec),
-        Stage.CODEC: codec_settings(spec),
-    }
-    desired = msgspec.json.decode(msgspec.json.encode(live[stage]))
+    desired = msgspec.json.decode(msgspec.json.encode(pipeline.stage(stage).settings))
     recorded = recorded_settings(owner, stage, observed)
     reported = [each.reported.generation for each in observed.replicas_of(stage) if each.reported is not None]
     # A generation above the ConfigMap's was set by someone else or comes from a lost ConfigMap.

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import Component, Manifest, Owner, RedisForm
+from syrinx_operator.cluster.objects.state import Component, Manifest, Owner
 from syrinx_operator.cluster.plan import pods
 from syrinx_operator.cluster.plan.objects import manifest, non_defaults, omit_empty, quantity, secret_ref
 from syrinx_operator.cluster.plan.pod_template import with_patch
 from syrinx_operator.cluster.plan.records import RenderContext
 from syrinx_operator.resource.connector import ConnectorSpec
-from syrinx_operator.resource.spec import TTSPipeline
+from syrinx_operator.resource.resolve import RedisForm, ResolvedPipeline
 
 DATA = "syrinx-data"
 """The volume with the append-only file."""
@@ -69,7 +69,7 @@ def arguments(connector: ConnectorSpec) -> list[str]:
     ]
 
 
-def redis_inputs(pipeline: TTSPipeline, context: RenderContext) -> dict[str, Any]:
+def redis_inputs(pipeline: ResolvedPipeline, context: RenderContext) -> dict[str, Any]:
     """Returns the inputs of Redis's pod template. A new model must not restart Redis, so it is not included."""
     connector = pipeline.spec.connector
     return {
@@ -84,7 +84,7 @@ def redis_inputs(pipeline: TTSPipeline, context: RenderContext) -> dict[str, Any
     }
 
 
-def redis_template(pipeline: TTSPipeline, context: RenderContext) -> Manifest:
+def redis_template(pipeline: ResolvedPipeline, context: RenderContext) -> Manifest:
     """Returns the pod template of the managed Redis."""
     connector = pipeline.spec.connector
     claim = {"persistentVolumeClaim": {"claimName": names.workload(pipeline.name, RedisForm.SINGLE)}}

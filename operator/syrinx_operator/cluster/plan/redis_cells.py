@@ -7,24 +7,25 @@ cell differs: so its hash, which the pods have as a label, is the same.
 from copy import deepcopy
 
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import Component, Manifest, Observed, Owner, RedisForm, redis_component
+from syrinx_operator.cluster.objects.state import Component, Manifest, Observed, Owner
 from syrinx_operator.cluster.plan import pods, replicated_redis, workloads
 from syrinx_operator.cluster.plan.workloads import ReplicaCount
+from syrinx_operator.resource.resolve import RedisForm, ResolvedPipeline
 from syrinx_operator.resource.spec import PipelineSpec
 
 
-def claims(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
+def claims(owner: Owner, pipeline: ResolvedPipeline) -> list[Manifest]:
     """Returns the PersistentVolumeClaims of all cells."""
-    form, storage = redis_component(spec), spec.connector.storage
+    form, connector = pipeline.redis, pipeline.spec.connector
     if form is None:
         return []
     found = []
-    for cell in range(spec.connector.cells):
+    for cell in range(connector.cells):
         if form is RedisForm.REPLICATED:
-            found += replicated_redis.claims(owner, cell, storage)
+            found += replicated_redis.claims(owner, cell, connector.storage)
         else:
             # Not a volumeClaimTemplate, which could not be added later.
-            found += pods.claims(owner, names.redis_cell(form, cell), storage)
+            found += pods.claims(owner, names.redis_cell(form, cell), connector.storage)
     return found
 
 
@@ -36,16 +37,16 @@ def disruption_budgets(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
     return [workloads.disruption_budget(owner, label) for label in labels]
 
 
-def redis_workloads(owner: Owner, spec: PipelineSpec, template: Manifest, observed: Observed) -> list[Manifest]:
+def redis_workloads(owner: Owner, pipeline: ResolvedPipeline, template: Manifest, observed: Observed) -> list[Manifest]:
     """Returns the StatefulSet of each cell; `template` is that of the first one."""
-    form, storage = redis_component(spec), spec.connector.storage
+    form, connector = pipeline.redis, pipeline.spec.connector
     assert form is not None
     found = []
-    for cell in range(spec.connector.cells):
+    for cell in range(connector.cells):
         is_replicated = form is RedisForm.REPLICATED
-        templates = replicated_redis.claim_templates(owner, cell, storage, observed) if is_replicated else ()
+        templates = replicated_redis.claim_templates(owner, cell, connector.storage, observed) if is_replicated else ()
         own = _of_cell(template, owner.name, form, cell)
-        count = ReplicaCount(spec.connector.replicas)
+        count = ReplicaCount(connector.replicas)
         found.append(workloads.stage_workload(owner, names.redis_cell(form, cell), own, count, None, templates))
     return found
 

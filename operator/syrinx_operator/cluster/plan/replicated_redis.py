@@ -7,14 +7,14 @@ from importlib import resources
 from typing import Any
 
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import Manifest, Observed, Owner, RedisForm, Replica
+from syrinx_operator.cluster.objects.state import Manifest, Observed, Owner, Replica
 from syrinx_operator.cluster.plan import pods, redis
 from syrinx_operator.cluster.plan.objects import omit_empty, secret_ref
 from syrinx_operator.cluster.plan.pod_template import with_patch
 from syrinx_operator.cluster.plan.records import RenderContext
 from syrinx_operator.resource.connector import ConnectorSpec
 from syrinx_operator.resource.pods import Resources, SecretKey, Storage
-from syrinx_operator.resource.spec import TTSPipeline
+from syrinx_operator.resource.resolve import RedisForm, ResolvedPipeline
 
 _SYSTEM_COMMANDS = (
     "-@all +ping +info +role +psync +replconf +multi +exec +subscribe +publish +slaveof +replicaof +config|rewrite"
@@ -87,7 +87,7 @@ def with_old_password(observed: Observed) -> tuple[Replica, ...]:
     return tuple(pod for pod in observed.live(RedisForm.REPLICATED) if pod.password_uid != observed.password_uid)
 
 
-def redis_template(pipeline: TTSPipeline, context: RenderContext) -> Manifest:
+def redis_template(pipeline: ResolvedPipeline, context: RenderContext) -> Manifest:
     """Returns the pod template: a server and a sentinel. The StatefulSet adds the volume of a claim."""
     connector = pipeline.spec.connector
     keys = (names.ACL_KEY, names.SENTINEL_ACL_KEY)
@@ -109,7 +109,7 @@ def redis_template(pipeline: TTSPipeline, context: RenderContext) -> Manifest:
     return with_patch({"metadata": metadata, "spec": pod}, connector.pod_template)
 
 
-def _server(pipeline: TTSPipeline, context: RenderContext, mounts: list[Manifest]) -> Manifest:
+def _server(pipeline: ResolvedPipeline, context: RenderContext, mounts: list[Manifest]) -> Manifest:
     process = _script("redis.sh", server_arguments(pipeline.spec.connector))
     container = pods.container(
         pipeline.spec,
@@ -131,7 +131,7 @@ def _server(pipeline: TTSPipeline, context: RenderContext, mounts: list[Manifest
     }
 
 
-def _sentinel(pipeline: TTSPipeline, context: RenderContext, mounts: list[Manifest]) -> Manifest:
+def _sentinel(pipeline: ResolvedPipeline, context: RenderContext, mounts: list[Manifest]) -> Manifest:
     arguments = [
         "/data/sentinel.conf",
         *("--port", str(names.SENTINEL_PORT)),
@@ -188,7 +188,7 @@ def place(pipeline: str, cell: int) -> dict[str, str]:
     return {"SELF": f"$(POD_NAME).{own}", "HOSTS": " ".join(names.redis_hosts(pipeline, cell))}
 
 
-def _environment(pipeline: TTSPipeline) -> list[Manifest]:
+def _environment(pipeline: ResolvedPipeline) -> list[Manifest]:
     secret = names.workload(pipeline.name, RedisForm.REPLICATED)
     password = SecretKey(name=secret, key=names.SYSTEM_PASSWORD_KEY)
     return [

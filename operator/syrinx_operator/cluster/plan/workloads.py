@@ -8,8 +8,7 @@ from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.state import Manifest, Observed, Owner
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
 from syrinx_operator.cluster.plan.records import AnyStage, FrozenTemplate
-from syrinx_operator.resource.spec import PipelineSpec
-from syrinx_operator.resource.stage_config import progress_deadline
+from syrinx_operator.resource.resolve import ResolvedPipeline
 from syrinx_stages.contract.stages import Stage
 
 
@@ -88,11 +87,13 @@ def stage_workload(
     return _workload(owner, stage, replicas, spec)
 
 
-def gateway_workload(owner: Owner, spec: PipelineSpec, template: FrozenTemplate, replicas: ReplicaCount) -> Manifest:
+def gateway_workload(
+    owner: Owner, pipeline: ResolvedPipeline, template: FrozenTemplate, replicas: ReplicaCount
+) -> Manifest:
     """Returns the Deployment of the gateways; new pods become ready before old ones stop."""
     body = {
         "revisionHistoryLimit": 3,
-        "progressDeadlineSeconds": progress_deadline(spec),
+        "progressDeadlineSeconds": pipeline.progress_deadline,
         "selector": {"matchLabels": names.selector(owner.name, Stage.GATEWAY)},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
         "template": template.template,

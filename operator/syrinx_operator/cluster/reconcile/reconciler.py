@@ -52,7 +52,7 @@ from syrinx_operator.cluster.watch.stage_api import DesiredSettings, StageApi
 from syrinx_operator.cluster.watch.telemetry import Telemetry
 from syrinx_operator.cluster.watch.workqueue import NamespacedName, Outcome, Result
 from syrinx_operator.resource.canary_status import CanaryStatus
-from syrinx_operator.resource.spec import TTSPipeline
+from syrinx_operator.resource.resolve import ResolvedPipeline, resolve
 from syrinx_operator.resource.status import read
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.runner import Tuner
@@ -67,7 +67,7 @@ MAX_PLANS: Final = 3
 class Subject(Struct, frozen=True):
     """The pipeline of a reconcile, as it was read."""
 
-    pipeline: TTSPipeline
+    pipeline: ResolvedPipeline
     owner: Owner
     previous: Mapping[str, Any]
     """Its status."""
@@ -174,7 +174,7 @@ class Reconciler:
         """Reconciles with the Lease held, and writes errors to the status."""
         outcome, failure = Outcome.BLOCKED, None
         try:
-            subject = Subject(state.parse_pipeline(live), owner, previous, state.unknown_fields(live))
+            subject = Subject(resolve(state.parse_pipeline(live)), owner, previous, state.unknown_fields(live))
             if subject.pipeline.spec.paused:
                 return await self._report_paused(subject)
             return await self._reconcile_valid(subject, failures, command_of(live))
@@ -240,7 +240,7 @@ class Reconciler:
     async def _report_paused(self, subject: Subject) -> Result:
         """Writes the status of a paused pipeline, and nothing else. Raises Blocked if it has no objects yet."""
         pipeline, owner, previous = subject.pipeline, subject.owner, subject.previous
-        token, redis = await self._secrets.find_token(owner), state.redis_component(pipeline.spec)
+        token, redis = await self._secrets.find_token(owner), pipeline.redis
         password = await self._secrets.find_password(owner, redis)
         if token is None or (redis and password is None):
             raise Blocked(Problem("Paused", "spec.paused is set: the pipeline is created once it is removed"))
@@ -258,7 +258,7 @@ class Reconciler:
         """Applies the plan. Also returns the tuning that it contains, and what is lost of its state."""
         pipeline, owner, previous = subject.pipeline, subject.owner, subject.previous
         for _ in range(MAX_PLANS):
-            password = await self._secrets.password(owner, state.redis_component(pipeline.spec))
+            password = await self._secrets.password(owner, pipeline.redis)
             everything = await self._observe(subject, token, password)
             observed = _without_foreign(owner, everything)
             tuner, lost = tuner_state(previous, owner, observed)
@@ -290,7 +290,7 @@ class Reconciler:
 
     async def _push_settings(
         self,
-        pipeline: TTSPipeline,
+        pipeline: ResolvedPipeline,
         owner: Owner,
         tuning: Tuning,
         planned: Plan,

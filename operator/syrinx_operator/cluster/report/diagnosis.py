@@ -18,18 +18,8 @@ from syrinx_operator.cluster.objects.names import (
     canary,
     cell_in,
 )
-from syrinx_operator.cluster.objects.state import (
-    REDIS,
-    STAGES,
-    Component,
-    Manifest,
-    Problem,
-    RedisForm,
-    Replica,
-    component_of,
-)
-from syrinx_operator.resource.sizes import codec_process
-from syrinx_operator.resource.spec import PipelineSpec, StageSpec
+from syrinx_operator.cluster.objects.state import REDIS, STAGES, Component, Manifest, Problem, Replica, component_of
+from syrinx_operator.resource.resolve import RedisForm, ResolvedPipeline
 from syrinx_stages.contract.stages import Stage
 
 JOB_LABEL = "batch.kubernetes.io/job-name"
@@ -155,10 +145,12 @@ def missing_pods(workload: Manifest, since: datetime, now: datetime) -> str:
     return f"{kind} {name} has {current} of {desired} pods; for the reason see `kubectl describe {kind.lower()} {name}`"
 
 
-def startup_limit(spec: PipelineSpec, component: Component) -> timedelta:
+def startup_limit(pipeline: ResolvedPipeline, component: Component) -> timedelta:
     """Returns how long a replica may take to become ready before it is diagnosed as failing."""
-    stages: dict[Component, StageSpec] = {Stage.TALKER: spec.talker, Stage.CODEC: codec_process(spec)}
-    seconds = stages[component].startup_seconds if component in stages else _STARTUP_SECONDS[component]
+    if component is Stage.TALKER or component is Stage.CODEC:
+        seconds = (pipeline.talker if component is Stage.TALKER else pipeline.codec).spec.startup_seconds
+    else:
+        seconds = _STARTUP_SECONDS[component]
     return timedelta(seconds=seconds + 30)
 
 

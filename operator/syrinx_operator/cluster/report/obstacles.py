@@ -15,8 +15,7 @@ from syrinx_operator.cluster.report import diagnosis
 from syrinx_operator.cluster.report.diagnosis import parse_time
 from syrinx_operator.cluster.report.progress import STALLED, incomplete, is_stalled
 from syrinx_operator.resource.canary_status import CanaryStatus
-from syrinx_operator.resource.spec import TTSPipeline
-from syrinx_operator.resource.stage_config import progress_deadline
+from syrinx_operator.resource.resolve import ResolvedPipeline
 from syrinx_operator.resource.status import Condition, PipelineStatus
 from syrinx_operator.resource.tuning_status import State
 from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, TalkerSettings
@@ -36,7 +35,7 @@ _DEFAULTS: Mapping[Stage, Mapping[str, Any]] = {
 class StatusInputs(Struct, frozen=True, kw_only=True):
     """The inputs of a status."""
 
-    pipeline: TTSPipeline
+    pipeline: ResolvedPipeline
     owner: Owner
     before: PipelineStatus
     plan: Plan
@@ -64,7 +63,7 @@ def stalled(inputs: StatusInputs, component: Component) -> Problem | None:
     before = inputs.previous.get("Progressing")
     if difference is None or before is None or before.reason == "Complete":
         return None
-    deadline = timedelta(seconds=progress_deadline(inputs.pipeline.spec))
+    deadline = timedelta(seconds=inputs.pipeline.progress_deadline)
     since = _true_since(inputs, "Progressing")
     if component is Stage.GATEWAY:
         since = max(since or datetime.min.replace(tzinfo=UTC), _gateways_since(inputs))
@@ -107,8 +106,9 @@ def diagnoses(inputs: StatusInputs, component: Component) -> list[tuple[Problem,
     if component not in inputs.plan.templates:
         return []
     since = _gateways_since(inputs) if component is Stage.GATEWAY else None
-    spec = inputs.pipeline.spec
-    limit, download = diagnosis.startup_limit(spec, component), timedelta(seconds=progress_deadline(spec))
+    pipeline = inputs.pipeline
+    limit = diagnosis.startup_limit(pipeline, component)
+    download = timedelta(seconds=pipeline.progress_deadline)
     loops = [before.message for before in inputs.previous.values() if before.reason == diagnosis.CRASH_LOOP]
     found = [
         diagnosis.diagnose(

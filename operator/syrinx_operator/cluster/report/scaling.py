@@ -25,7 +25,7 @@ def _taken(policy: Policy, owner: Owner, observed: Observed, stage: Stage) -> st
 
 def autoscaling_ready(inputs: StatusInputs) -> tuple[ConditionStatus, str, str] | None:
     """Returns status, reason and message of the condition; None if Syrinx scales nothing."""
-    policy, memory = policy_of(inputs.pipeline.spec), inputs.tuning.replicas
+    policy, memory = policy_of(inputs.pipeline), inputs.tuning.replicas
     if not policy.scales:
         return None
     if taken := {_taken(policy, inputs.owner, inputs.observed, stage) for stage in policy.scales} - {""}:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from syrinx_operator.cluster.objects import names, state
+from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.state import STAGES, Component, Owner, Problem
 from syrinx_operator.cluster.plan.optional import unserved
 from syrinx_operator.cluster.plan.records import recorded_settings
@@ -72,7 +72,7 @@ def status(inputs: StatusInputs) -> dict[str, Any]:
     scheme = "https" if spec.gateway.tls else "http"
     host = f"{names.workload(owner.name, Stage.GATEWAY)}.{owner.namespace}.svc"
     redis = None
-    if (component := state.redis_component(spec)) is not None:
+    if (component := inputs.pipeline.redis) is not None:
         pods, desired = inputs.observed.live(component), plan.replicas[component]
         ready, restarts = sum(pod.ready for pod in pods), sum(pod.restarts for pod in pods)
         redis = report.RedisStatus(
@@ -287,7 +287,7 @@ def _unready(inputs: StatusInputs, component: Component) -> ConditionValue:
 def _connector(inputs: StatusInputs) -> ConditionValue:
     """An external Redis is inferred from talkers and codecs, which are ready only once they read from it."""
     url = inputs.pipeline.spec.connector.url
-    if (component := state.redis_component(inputs.pipeline.spec)) is not None:
+    if (component := inputs.pipeline.redis) is not None:
         ready, desired = sum(pod.ready for pod in inputs.observed.live(component)), inputs.plan.replicas[component]
         cells, needed = inputs.pipeline.spec.connector.cells, _needed(inputs.pipeline.spec.connector.replicas)
         if serving := _serving_cells(inputs, component):
@@ -354,7 +354,7 @@ def _progressing(inputs: StatusInputs) -> ConditionValue:
 def _degraded(inputs: StatusInputs) -> ConditionValue:
     found = [*inputs.problems, *failed_download(inputs), *canary_problems(inputs)]
     components: list[Component] = [Stage.TALKER, Stage.CODEC, Stage.GATEWAY]
-    if (redis := state.redis_component(inputs.pipeline.spec)) is not None:
+    if (redis := inputs.pipeline.redis) is not None:
         components.insert(0, redis)
     for component in components:
         problems = blocking(inputs, component) or missing(inputs, component)

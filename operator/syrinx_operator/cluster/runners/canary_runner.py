@@ -20,8 +20,7 @@ from syrinx_operator.cluster.runners.canary import COMMANDS, CanaryInputs, Compa
 from syrinx_operator.cluster.runners.tuning import scrape_snapshot
 from syrinx_operator.resource.canary_status import CanaryStatus
 from syrinx_operator.resource.knobs import Identity
-from syrinx_operator.resource.spec import TTSPipeline
-from syrinx_operator.resource.stage_config import progress_deadline
+from syrinx_operator.resource.resolve import ResolvedPipeline
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.builder import Event
 from syrinx_operator.tuner.counters import CounterHistory, Observation
@@ -63,7 +62,7 @@ class CanaryRunner:
 
     async def decide(
         self,
-        pipeline: TTSPipeline,
+        pipeline: ResolvedPipeline,
         owner: Owner,
         plan: Plan,
         observed: Observed,
@@ -99,7 +98,7 @@ class CanaryRunner:
 
     async def _compare(
         self,
-        pipeline: TTSPipeline,
+        pipeline: ResolvedPipeline,
         owner: Owner,
         canary: CanaryPlan,
         observed: Observed,
@@ -120,7 +119,7 @@ class CanaryRunner:
             found = tuple(each for each in answers if isinstance(each, Snapshot))
             history.observe(Observation(snapshots=found, identity=_NOBODY))
         since = status.period_time if status is not None and status.period_time is not None else now
-        policy = policy_of(pipeline.spec)
+        policy = policy_of(pipeline)
 
         def evidence(history: CounterHistory) -> Evidence:
             return history.evidence(policy, since, now)
@@ -134,7 +133,7 @@ def command_of(live: Manifest) -> str:
     return found
 
 
-def route_overrides(plan: Plan, pipeline: TTSPipeline, observed: Observed, replica: Replica) -> dict[str, Any]:
+def route_overrides(plan: Plan, pipeline: ResolvedPipeline, observed: Observed, replica: Replica) -> dict[str, Any]:
     """Returns the overrides of a gateway while a canary has a share; empty for other replicas."""
     if replica.component is not Stage.GATEWAY or replica.canary:
         return {}
@@ -156,7 +155,7 @@ def _unknown_command(command: str) -> tuple[Event, ...]:
 
 
 def _inputs(
-    pipeline: TTSPipeline,
+    pipeline: ResolvedPipeline,
     plan: Plan,
     canary: CanaryPlan,
     observed: Observed,
@@ -183,7 +182,7 @@ def _inputs(
         is_serving=all(any(pod.ready for pod in observed.live(stage)) for stage in STAGES),
         waits_for=_other_change(plan, observed, tuning),
         blocked=_problem(pipeline, _starting(plan, observed), now),
-        deadline=timedelta(seconds=progress_deadline(pipeline.spec)),
+        deadline=timedelta(seconds=pipeline.progress_deadline),
         comparison=comparison,
     )
 
@@ -211,9 +210,9 @@ def _starting(plan: Plan, observed: Observed) -> list[Replica]:
     return [pod for pod in live if pod.template == plan.templates[pod.component] and not pod.ready]
 
 
-def _problem(pipeline: TTSPipeline, pods: list[Replica], now: datetime) -> str:
+def _problem(pipeline: ResolvedPipeline, pods: list[Replica], now: datetime) -> str:
     """Returns the first problem of the pods that waiting does not help; for a node they wait until the deadline."""
-    limit = timedelta(seconds=progress_deadline(pipeline.spec))
+    limit = timedelta(seconds=pipeline.progress_deadline)
     for pod in pods:
         found = diagnosis.diagnose(pod, limit, now)
         if found is not None and found[1] and found[0].reason != "Unschedulable":

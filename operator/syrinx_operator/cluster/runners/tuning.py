@@ -18,6 +18,7 @@ from syrinx_operator.cluster.report.scaling import permitted
 from syrinx_operator.cluster.watch import prometheus
 from syrinx_operator.resource import knobs
 from syrinx_operator.resource.knobs import Identity, Setting, live_settings
+from syrinx_operator.resource.resolve import ResolvedPipeline, resolve
 from syrinx_operator.resource.rules import cluster_violations, violations
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import engine_suffix
@@ -53,9 +54,9 @@ class Tuning(Struct, frozen=True, kw_only=True):
     state: State
     assignment: Assignment
 
-    def applied_to(self, pipeline: TTSPipeline) -> TTSPipeline:
+    def applied_to(self, pipeline: ResolvedPipeline) -> ResolvedPipeline:
         """Returns the pipeline with the setting of replicas without overrides in its spec."""
-        return _with_setting(pipeline, self.assignment.base)
+        return resolve(_with_setting(pipeline, self.assignment.base))
 
     @property
     def has_overrides(self) -> bool:
@@ -89,9 +90,9 @@ def lost_event(owner: Owner, lost: str) -> Event:
     return Event(kind="Warning", reason="TuningStateLost", message=message)
 
 
-def tuning_of(pipeline: TTSPipeline, state: State) -> Tuning:
+def tuning_of(pipeline: ResolvedPipeline, state: State) -> Tuning:
     """Returns the tuning for a state. If an edit of the spec made its settings invalid, the spec's settings apply."""
-    policy = policy_of(pipeline.spec)
+    policy = policy_of(pipeline)
     assigned = assignment(policy, state)
     settings = (assigned.base, assigned.candidate)
     tuned = [_with_setting(pipeline, setting) for setting in settings if setting is not None]
@@ -100,11 +101,11 @@ def tuning_of(pipeline: TTSPipeline, state: State) -> Tuning:
     return Tuning(policy=policy, state=state, assignment=assigned)
 
 
-def _with_setting(pipeline: TTSPipeline, setting: Setting) -> TTSPipeline:
-    return msgspec.structs.replace(pipeline, spec=knobs.with_setting(pipeline.spec, setting))
+def _with_setting(pipeline: ResolvedPipeline, setting: Setting) -> TTSPipeline:
+    return msgspec.structs.replace(pipeline.resource, spec=knobs.with_setting(pipeline.spec, setting))
 
 
-def requeue_after(pipeline: TTSPipeline, before: Tuning, decision: Decision, resync_seconds: float) -> float:
+def requeue_after(pipeline: ResolvedPipeline, before: Tuning, decision: Decision, resync_seconds: float) -> float:
     """Returns the seconds until the next reconcile: 0 if settings changed, and in time to renew overrides."""
     after = tuning_of(pipeline, decision.state)
     if after.assignment != before.assignment:
@@ -146,7 +147,7 @@ def disruption_of(
 
 
 def identity(
-    pipeline: TTSPipeline, plan: Plan, observed: Observed, devices: Mapping[str, str], before: Identity | None
+    pipeline: ResolvedPipeline, plan: Plan, observed: Observed, devices: Mapping[str, str], before: Identity | None
 ) -> Identity:
     """Returns the model, image and devices that tuning results are valid for.
 
@@ -200,7 +201,7 @@ class MetricsReader:
 
     async def read(
         self,
-        pipeline: TTSPipeline,
+        pipeline: ResolvedPipeline,
         owner: Owner,
         replicas: Sequence[Replica],
         scrape: Scrape,
@@ -247,7 +248,7 @@ class MetricsReader:
         problem = f"cannot read the metrics of any gateway: {next(errors)}"
         return Reading(source="gateways", snapshots=found, reason="Error", problem=problem)
 
-    async def _query(self, pipeline: TTSPipeline, owner: Owner, span: float) -> Reading:
+    async def _query(self, pipeline: ResolvedPipeline, owner: Owner, span: float) -> Reading:
         spec = pipeline.spec
         assert spec.tuning.prometheus is not None
         monitor = spec.monitoring.pod_monitor
@@ -310,7 +311,7 @@ class TuningRunner:
 
     async def decide(
         self,
-        pipeline: TTSPipeline,
+        pipeline: ResolvedPipeline,
         owner: Owner,
         tuning: Tuning,
         plan: Plan,

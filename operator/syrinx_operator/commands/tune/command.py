@@ -22,7 +22,7 @@ from syrinx_operator.local import tuning_files
 from syrinx_operator.local.console import make_console
 from syrinx_operator.local.running import RunningPipeline, find_running, state_directory
 from syrinx_operator.resource.knobs import setting_of
-from syrinx_operator.resource.spec import PipelineSpec
+from syrinx_operator.resource.resolve import ResolvedPipeline, resolve
 from syrinx_operator.resource.status import StageStatus, read
 
 REFRESH_SECONDS = 1.0
@@ -170,10 +170,10 @@ def _read_local(running: RunningPipeline) -> View:
     if memory is None:
         raise TuneError(f"{running.name} has just started and was not evaluated yet; try again in a moment")
     resource = tuning_files.load_resource(directory)
-    spec = None if resource is None else resource.spec
     fields = msgspec.structs.asdict(memory)
-    if spec is not None:
-        fields |= {"spec": spec, "talkers": spec.talker.replicas, "codecs": spec.codec.replicas}
+    if resource is not None:
+        talker, codec = resource.spec.talker, resource.spec.codec
+        fields |= {"pipeline": resolve(resource), "talkers": talker.replicas, "codecs": codec.replicas}
     return View(name=running.name, location=running.url, admin_urls=running.admin_urls, **fields)
 
 
@@ -185,7 +185,8 @@ async def _read_cluster(namespace: str, name: str | None) -> View:
     async with connect(namespace) as cluster:
         live = await cluster.pipeline(name)
         name = live["metadata"]["name"]
-        spec, status = _valid_spec(live), read(live.get("status"))
+        pipeline, status = _valid_pipeline(live), read(live.get("status"))
+        spec = pipeline.spec
         if spec.tuning.mode == "Off":
             raise TuneError(f"{name} {_OFF}")
         if status.tuning is None:
@@ -198,10 +199,10 @@ async def _read_cluster(namespace: str, name: str | None) -> View:
         name=name,
         location=f"namespace {namespace}",
         state=state,
-        requested=setting_of(spec),
+        requested=setting_of(pipeline),
         objectives=spec.slo.ttfa,
         slo=status.slo,
-        spec=spec,
+        pipeline=pipeline,
         talkers=_ready(status.talker) or spec.talker.replicas,
         codecs=_ready(status.codec) or spec.codec.replicas,
     )
@@ -211,11 +212,11 @@ def _ready(stage: StageStatus | None) -> int:
     return 0 if stage is None else stage.ready_replicas
 
 
-def _valid_spec(live: Manifest) -> PipelineSpec:
-    """Returns the spec of a live resource. Raises TuneError."""
+def _valid_pipeline(live: Manifest) -> ResolvedPipeline:
+    """Returns a live resource, resolved. Raises TuneError."""
     from syrinx_operator.cluster.objects.state import InvalidSpec, parse_pipeline
 
     try:
-        return parse_pipeline(live).spec
+        return resolve(parse_pipeline(live))
     except InvalidSpec as error:
         raise TuneError(f"{live['metadata']['name']} is not valid: {error}") from None

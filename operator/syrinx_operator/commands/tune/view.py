@@ -6,7 +6,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from syrinx_operator.resource.knobs import ROWS_LADDER, Knob, Setting
-from syrinx_operator.resource.spec import PipelineSpec
+from syrinx_operator.resource.resolve import ResolvedPipeline
 from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.resource.tuning import TtfaObjective
 from syrinx_operator.resource.tuning_status import (
@@ -53,7 +53,7 @@ class View(Struct, frozen=True, kw_only=True):
     slo: Sequence[SloStatus] = ()
     observed_at: datetime | None = None
     """Time of the last evaluation; None if unknown."""
-    spec: PipelineSpec | None = None
+    pipeline: ResolvedPipeline | None = None
     """None of a local pipeline whose resource cannot be read."""
     talkers: int = 1
     codecs: int = 1

@@ -119,15 +119,15 @@ def what_if_lines(view: View, asked: WhatIf) -> list[str]:
 def question_of(view: View, asked: WhatIf) -> Question:
     """Returns the question to the model. Raises TuneError if something that it depends on is not known."""
     measured = view.state.measured
-    if view.spec is None:
+    if view.pipeline is None:
         raise TuneError(f"the resource of {view.name} cannot be read: start it again")
     if not measured.is_known:
         raise TuneError(f"the engine times of {view.name} are not known yet: send it requests for some minutes")
-    policy = policy_of(view.spec)
+    policy = policy_of(view.pipeline)
     mix = asked.mix or _only_task_type(policy)
     rates = {task_type: asked.rate * share / sum(mix.values()) for task_type, share in mix.items()}
     talkers = asked.talkers or view.talkers
-    is_colocated = view.spec.topology == "Colocated"
+    is_colocated = policy.colocated
     if is_colocated and asked.codecs not in (None, talkers):
         raise TuneError("--what-if: codecs: with topology Colocated there is one in each talker")
     return Question(
