@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from simulator import kernel, layout
-from simulator.cases import benched, published, simulate
 from simulator.scenario import TASK_TYPES, Costs, Decoder, Failure, Scenario, line
 from simulator.world import World, clock, good
-from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.tuner.decide import Assignment
 from syrinx_operator.tuner.policy import Objective
@@ -65,44 +64,6 @@ class TestRequests:
         first, second = ran(SCENARIO).outcomes(), ran(SCENARIO).outcomes()
         assert all(np.array_equal(first[name], second[name], equal_nan=True) for name in layout.REQUEST.names)
         assert not np.array_equal(first.accepted, ran(changed(SCENARIO, seed=1)).outcomes().accepted)
-
-
-class TestTheory:
-    def test_waiting_matches_m_d_1(self):
-        service, load = 0.05, 0.7
-        costs = Costs(
-            step=line(1e-7, 0.0),
-            eager=NOTHING,
-            captured=NOTHING,
-            prefill={"CustomVoice": service},
-            hop=0.0,
-            noise=0.0,
-        )
-        scenario = changed(
-            SCENARIO,
-            seconds=20_000.0,
-            load=((20_000.0, {"CustomVoice": load / service}),),
-            costs=costs,
-            audio_seconds=0.08,
-            audio_spread=0.0,
-            max_queue=10_000,
-            initial=SETTING.with_value(Knob.RAMP, (1,)),
-        )
-        ttfa = ran(scenario).outcomes().ttfa
-        assert np.mean(ttfa) == pytest.approx(service + load * service / (2 * (1 - load)), rel=0.03)
-
-    @pytest.mark.parametrize("rows", [1, 4, 16])
-    def test_saturated_throughput_is_rows_per_step_time(self, rows):
-        setting = SETTING.with_value(Knob.TALKER_ROWS, rows)
-        scenario = changed(
-            SCENARIO, load=(), listeners={"CustomVoice": 24}, seconds=300.0, initial=setting, lead_limit=1e6
-        )
-        scenario = with_costs(scenario, step=line(0.02, 0.0005), prefill={}, noise=0.0)
-        world = ran(scenario, 0.0)
-        talker = world.evidence(clock(100.0), clock(300.0)).replicas_of(Stage.TALKER)[0]
-        # A step that finds an utterance at its end makes no frame of it.
-        useful = 52.5 / 53.5
-        assert talker.frames / 200.0 == pytest.approx(useful * rows / (0.02 + 0.0005 * rows), rel=0.02)
 
 
 class TestSchedules:
@@ -229,37 +190,6 @@ class TestEvidence:
             known = evidence.of_arm(label)
             assert known.accepted == ((accepted >= begin) & (accepted < end)).sum() == known.well + known.bad
         assert evidence.of_arm().accepted == len(accepted)
-
-    def test_refused_requests_are_counted_separately(self):
-        scenario = with_costs(changed(SCENARIO, max_queue=4), step=line(0.5, 0.1))
-        world = ran(scenario, 0.0)
-        outcomes, evidence = world.outcomes(), world.evidence(clock(0.0), clock(120.0))
-        assert outcomes.refused.any()
-        assert evidence.of_arm().refused == outcomes.refused.sum()
-        assert np.isnan(outcomes.ttfa[outcomes.refused]).all()
-
-
-class TestCalibration:
-    """Comparison with published values. `bench/results/calibration.md` has all of them."""
-
-    def test_more_codec_rows_help_eight_concurrent_clones_as_published(self):
-        clones = {
-            (case.variant.rpartition(": ")[2][:12], case.load): simulate(case.scenario)["ttfa_p95"]
-            for case in published()
-            if case.group == "H100_BASE" and case.fitted
-        }
-        # 3,080 ms and 1,503 ms were measured.
-        assert clones["codec mns 1,", "8"] > 1.5 * clones["codec mns 10", "8"]
-        # And 312 and 317 ms of a single one.
-        assert clones["codec mns 1,", "1"] == pytest.approx(clones["codec mns 10", "1"])
-
-    def test_two_cores_saturate_as_measured(self):
-        for case in benched():
-            found = simulate(case.scenario)
-            assert found["throughput"] == pytest.approx(case.measured["throughput"], rel=0.3)
-            # Between these two, a little more load makes all the difference.
-            assert found["underruns"] < 10 or case.measured["underruns"] > 1
-            assert found["underruns"] > 50 or case.measured["underruns"] < 50
 
 
 class TestReplicas:
