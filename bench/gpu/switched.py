@@ -135,7 +135,7 @@ def main() -> None:
     sys.argv[1:] = rest
     SWITCHES[switch]()  # type: ignore[index]
     if stage == "gateway":
-        run(stage, "syrinx_stages.gateway.api:build", all_cells=True)
+        run(stage, "syrinx_stages.gateway.http.api:build", all_cells=True)
     run(stage, f"syrinx_stages.assembly:build_{stage}")
 
 

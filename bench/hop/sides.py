@@ -19,7 +19,7 @@ from syrinx_stages.connector.base import WRITER_GROUP, Append, Refusal, StreamEn
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.keys import STREAM_CREATED, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes
-from syrinx_stages.gateway.fanout import PlaybackReporter
+from syrinx_stages.gateway.cells.fanout import PlaybackReporter
 from syrinx_stages.runtime.journal import Journal
 from syrinx_stages.runtime.publisher import Publisher
 

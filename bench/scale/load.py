@@ -27,7 +27,7 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import STREAM_CREATED, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, Entry
 from syrinx_stages.contract.stages import Stage
-from syrinx_stages.gateway.fanout import PlaybackReporter
+from syrinx_stages.gateway.cells.fanout import PlaybackReporter
 from syrinx_stages.runtime.journal import Journal
 from syrinx_stages.runtime.ownership import Ownership
 from syrinx_stages.runtime.publisher import Publisher

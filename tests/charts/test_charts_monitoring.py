@@ -26,7 +26,7 @@ from syrinx_stages.codec.scheduler import schedule
 from syrinx_stages.contract.messages import EndReason
 from syrinx_stages.contract.metrics import BY_STAGE, TTFA, TTFA_BUCKETS
 from syrinx_stages.contract.settings import CodecSettings
-from syrinx_stages.gateway.outcomes import StreamOutcome
+from syrinx_stages.gateway.speech.outcomes import StreamOutcome
 
 CRITICAL = {f"Syrinx{end}" for end in ("OperatorDown", "OperatorStalled", "PipelineNotReady", "RedisDown", "RedisFull")}
 CRITICAL |= {"SyrinxSLOBurnFast"}

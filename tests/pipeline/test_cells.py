@@ -15,7 +15,7 @@ from support.speech_socket import connected
 from support.stages import bundled
 from support.waiting import until
 from syrinx_stages.contract.keys import Keys
-from syrinx_stages.gateway.monitor import ALIVE_SECONDS
+from syrinx_stages.gateway.cells.monitor import ALIVE_SECONDS
 from syrinx_stages.model.checkpoint import Checkpoint
 
 TEXT = "The old teacher found two heavy bags."

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from support.api_keys import Keys
 from support.gateway import Gateway, Script, gateway, tone
 from support.waiting import DEADLINE, until
-from syrinx_stages.gateway.access import ApiKeys
+from syrinx_stages.gateway.clients.access import ApiKeys
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.metrics import Metrics
 

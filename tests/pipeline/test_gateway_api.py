@@ -12,7 +12,7 @@ from support.gateway import Gateway, Script, events, pcm_of, tone
 from support.waiting import until
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer
-from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions, Encoder, default_rate
+from syrinx_stages.gateway.audio.encoders import AudioFormat, AudioOptions, Encoder, default_rate
 
 pytestmark = pytest.mark.virtual
 

@@ -8,8 +8,14 @@ import pytest
 
 from support.gateway import Gateway
 from support.waiting import DEADLINE, until
-from syrinx_stages.gateway.body import BODY_SECONDS, EVICTABLE_SECONDS, IDLE_SECONDS, MAX_REFERENCE_BODY, MAX_UPLOADS
-from syrinx_stages.gateway.fields import MAX_BODY
+from syrinx_stages.gateway.http.body import (
+    BODY_SECONDS,
+    EVICTABLE_SECONDS,
+    IDLE_SECONDS,
+    MAX_REFERENCE_BODY,
+    MAX_UPLOADS,
+)
+from syrinx_stages.gateway.http.fields import MAX_BODY
 from syrinx_stages.runtime.clock import monotonic
 
 pytestmark = pytest.mark.virtual

@@ -13,7 +13,7 @@ from support.waiting import DEADLINE, until
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.settings import GatewaySettings
-from syrinx_stages.gateway.batch import CONCURRENT, MAX_BATCH_TEXT, MAX_ITEMS, MAX_REFERENCES
+from syrinx_stages.gateway.http.batch import CONCURRENT, MAX_BATCH_TEXT, MAX_ITEMS, MAX_REFERENCES
 from syrinx_stages.runtime.settings import SettingsUpdate
 
 pytestmark = pytest.mark.virtual

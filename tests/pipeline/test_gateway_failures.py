@@ -11,7 +11,7 @@ from support.gateway import SERVED, Gateway, Script, events, gateway, tone
 from support.waiting import until
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import End, EndReason
-from syrinx_stages.gateway.delivery import SEND_SECONDS, ClientConnection
+from syrinx_stages.gateway.http.delivery import SEND_SECONDS, ClientConnection
 from syrinx_stages.runtime.clock import monotonic
 
 pytestmark = pytest.mark.virtual

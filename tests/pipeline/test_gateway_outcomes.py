@@ -10,8 +10,8 @@ from support.gateway import Gateway, Script, gateway
 from support.waiting import until
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.settings import GatewaySettings
-from syrinx_stages.gateway.client import REPEAT_SECONDS
-from syrinx_stages.gateway.outcomes import StreamOutcome
+from syrinx_stages.gateway.clients.client import REPEAT_SECONDS
+from syrinx_stages.gateway.speech.outcomes import StreamOutcome
 
 pytestmark = pytest.mark.virtual
 
@@ -69,7 +69,7 @@ async def test_an_error_in_the_gateway_fails_the_stream(running: Gateway, monkey
     def broken(*arguments: object) -> bytes:
         raise RuntimeError("scripted")
 
-    monkeypatch.setattr("syrinx_stages.gateway.delivery.Encoder.feed", broken)
+    monkeypatch.setattr("syrinx_stages.gateway.http.delivery.Encoder.feed", broken)
     assert (await running.say()).status_code == 500
     await counted(running, failed=1)
     assert running.requests("error") == 1

@@ -14,7 +14,7 @@ from fastapi import FastAPI, Response
 from support.gateway import Gateway, base_checkpoint, gateway
 from support.http_server import serve
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.gateway import reference
+from syrinx_stages.gateway.voices import reference
 
 pytestmark = pytest.mark.virtual
 

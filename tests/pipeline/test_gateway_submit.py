@@ -12,7 +12,7 @@ from support.virtual import VirtualLoop
 from support.waiting import DEADLINE, until
 from syrinx_stages.connector.base import Ticket
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
-from syrinx_stages.gateway.cells import CONNECTOR_SECONDS
+from syrinx_stages.gateway.cells.cells import CONNECTOR_SECONDS
 from syrinx_stages.gateway.errors import ApiError
 
 pytestmark = pytest.mark.virtual

@@ -14,7 +14,7 @@ from support.api_keys import Keys as ApiKeys
 from support.cloning import TRANSCRIPT, Cloning, gateway_of, sample, stages_of
 from support.stages import Pipeline
 from syrinx_stages.contract.keys import Keys
-from syrinx_stages.gateway import reference
+from syrinx_stages.gateway.voices import reference
 from syrinx_stages.model.checkpoint import Checkpoint
 
 

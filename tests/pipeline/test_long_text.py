@@ -23,7 +23,7 @@ from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.silence import AUDIBLE_PEAK
-from syrinx_stages.gateway.seam import Seam
+from syrinx_stages.gateway.audio.seam import Seam
 from syrinx_stages.model.describe import describe
 from syrinx_stages.normalization.segments import PARAGRAPH_SECONDS, SENTENCE_SECONDS, divide
 from syrinx_stages.talker.speech import take_seed

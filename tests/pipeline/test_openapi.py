@@ -12,7 +12,7 @@ from support.api_keys import Keys
 from support.gateway import Script, gateway
 from support.waiting import DEADLINE
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.gateway.openapi import document
+from syrinx_stages.gateway.http.openapi import document
 
 EXAMPLES = os.environ.get("SYRINX_TEST_FUZZ", "15")
 """Requests for each operation and kind of data; `make fuzz` sends more."""

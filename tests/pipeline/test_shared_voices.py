@@ -11,7 +11,7 @@ from support.cloning import TRANSCRIPT, Cloning, gateway_of, sample
 from support.http_server import ScriptedResponse, http_server
 from support.stages import Pipeline
 from syrinx_stages.contract.settings import SharedVoice
-from syrinx_stages.gateway.shared_voices import load_voices
+from syrinx_stages.gateway.voices.shared_voices import load_voices
 from syrinx_stages.model.describe import describe
 from syrinx_stages.runtime.errors import StartError
 

@@ -12,7 +12,7 @@ import pytest
 from support.speech_socket import connected, message, serving
 from support.stages import Pipeline, pipeline
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.gateway import websocket
+from syrinx_stages.gateway.socket import websocket
 from syrinx_stages.model.describe import describe
 from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.runtime.errors import RequestError

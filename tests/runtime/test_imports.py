@@ -26,7 +26,7 @@ def printed(program, **environment):
     ("use", "module"),
     [
         ("import syrinx_stages.families", "torch"),
-        ("import syrinx_stages.gateway.api", "torch"),
+        ("import syrinx_stages.gateway.http.api", "torch"),
         ("from syrinx_stages.model.describe import describe; assert 'us' in describe('bundled').voices", "torch"),
         ("import syrinx_stages.talker.service, syrinx_stages.codec.service", "triton"),
     ],
@@ -38,7 +38,7 @@ def test_torch_and_triton_are_not_imported_without_need(use, module):
 def test_without_tracing_a_stage_imports_nothing_of_it():
     program = """
 import sys
-import syrinx_stages.gateway.api, syrinx_stages.talker.service, syrinx_stages.codec.service
+import syrinx_stages.gateway.http.api, syrinx_stages.talker.service, syrinx_stages.codec.service
 from syrinx_stages.runtime.tracing import open_tracer
 assert open_tracer("gateway", "demo", "gateway-0", {}) is None
 print(*sorted(name for name in sys.modules if name.startswith("opentelemetry.sdk") or name.endswith(".otel")))

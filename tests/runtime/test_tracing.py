@@ -18,11 +18,11 @@ from syrinx_stages.connector.base import Claim, StreamEntry
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest, TaskType, decode_request, encode
-from syrinx_stages.gateway.fanout import AudioQueue
-from syrinx_stages.gateway.listener import Listener
-from syrinx_stages.gateway.outcomes import OutcomeTracker
-from syrinx_stages.gateway.speech import SpeechStream
-from syrinx_stages.gateway.trace import SpeechSpan
+from syrinx_stages.gateway.cells.fanout import AudioQueue
+from syrinx_stages.gateway.speech.listener import Listener
+from syrinx_stages.gateway.speech.outcomes import OutcomeTracker
+from syrinx_stages.gateway.speech.speech import SpeechStream
+from syrinx_stages.gateway.speech.trace import SpeechSpan
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.otel import Tracer

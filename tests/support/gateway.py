@@ -26,7 +26,7 @@ from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Position, 
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.contract.stages import Stage
-from syrinx_stages.gateway.api import create_app
+from syrinx_stages.gateway.http.api import create_app
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.model.describe import checkpoint_directory
 from syrinx_stages.runtime.metrics import Metrics

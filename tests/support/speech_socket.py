@@ -13,7 +13,7 @@ from support.gateway import gateway_service
 from support.streams import Streams
 from support.waiting import DEADLINE
 from syrinx_stages.contract.api import SPEECH_STREAM_PATH
-from syrinx_stages.gateway.api import create_app
+from syrinx_stages.gateway.http.api import create_app
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.runtime.server import HttpServer
 from syrinx_stages.runtime.tls import Certificate

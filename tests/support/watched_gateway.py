@@ -79,4 +79,4 @@ if __name__ == "__main__":
     watch.watch_callbacks()
     signal.signal(signal.SIGUSR1, watch.report)
     threading.Thread(target=watch.watch_gil, daemon=True).start()
-    run("gateway", "syrinx_stages.gateway.api:build", all_cells=True)
+    run("gateway", "syrinx_stages.gateway.http.api:build", all_cells=True)

@@ -9,8 +9,15 @@ from starlette.requests import HTTPConnection
 
 from syrinx_operator.commands.key import KeyOptionsError, generate_key
 from syrinx_stages.contract.api_keys import MAX_BYTES, MAX_KEYS, KeysError, Limits, digest, parse_keys
-from syrinx_stages.gateway.allowance import MAX_RETRY_SECONDS, Allowance, LimitExceeded
-from syrinx_stages.gateway.client import MAX_CLIENTS, REPEAT_SECONDS, Client, Refusals, client_key, current_client
+from syrinx_stages.gateway.clients.allowance import MAX_RETRY_SECONDS, Allowance, LimitExceeded
+from syrinx_stages.gateway.clients.client import (
+    MAX_CLIENTS,
+    REPEAT_SECONDS,
+    Client,
+    Refusals,
+    client_key,
+    current_client,
+)
 from syrinx_stages.gateway.errors import unavailable
 
 FULL = unavailable("full", 1)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions, Encoder, default_rate, encode
-from syrinx_stages.gateway.stretch import TimeStretcher
+from syrinx_stages.gateway.audio.encoders import AudioFormat, AudioOptions, Encoder, default_rate, encode
+from syrinx_stages.gateway.audio.stretch import TimeStretcher
 
 SECONDS = 2
 TIME = np.arange(SECONDS * FAMILY.sample_rate) / FAMILY.sample_rate

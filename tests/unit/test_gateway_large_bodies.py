@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from syrinx_stages.gateway.batch import parse_batch
 from syrinx_stages.gateway.errors import ApiError
-from syrinx_stages.gateway.fields import MAX_BODY, MAX_COMMAS, parse_fields
-from syrinx_stages.gateway.stream_messages import message_type
+from syrinx_stages.gateway.http.batch import parse_batch
+from syrinx_stages.gateway.http.fields import MAX_BODY, MAX_COMMAS, parse_fields
+from syrinx_stages.gateway.socket.stream_messages import message_type
 
 AUDIO = "AB/+" * (MAX_BODY // 2)
 """Two megabytes."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.spoken_forms import SPOKEN
-from syrinx_stages.gateway.lexicon import respell
+from syrinx_stages.gateway.speech.lexicon import respell
 from syrinx_stages.normalization.languages import languages
 from syrinx_stages.normalization.normalize import normalize
 

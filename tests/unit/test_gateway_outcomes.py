@@ -17,11 +17,11 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings
+from syrinx_stages.gateway.cells.fanout import AudioQueue
 from syrinx_stages.gateway.errors import internal_error
-from syrinx_stages.gateway.fanout import AudioQueue
-from syrinx_stages.gateway.listener import Listener
-from syrinx_stages.gateway.outcomes import OutcomeTracker, StreamOutcome, StreamOutcomes
-from syrinx_stages.gateway.speech import Chunk, SpeechStream
+from syrinx_stages.gateway.speech.listener import Listener
+from syrinx_stages.gateway.speech.outcomes import OutcomeTracker, StreamOutcome, StreamOutcomes
+from syrinx_stages.gateway.speech.speech import Chunk, SpeechStream
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import LiveSettings, SettingsUpdate

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.silence import AUDIBLE_PEAK, first_audible
-from syrinx_stages.gateway.listener import Playback
+from syrinx_stages.gateway.speech.listener import Playback
 
 
 def pcm(*samples: int) -> bytes:

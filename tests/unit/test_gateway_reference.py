@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.gateway import reference
 from syrinx_stages.gateway.errors import ApiError
+from syrinx_stages.gateway.voices import reference
 
 
 def sine(seconds: float, rate: int = FAMILY.sample_rate, pitch: float = 300) -> np.ndarray:

@@ -11,12 +11,12 @@ from msgspec import structs
 from syrinx_stages.contract.api import SpeechFields
 from syrinx_stages.contract.messages import Sampling, TaskType
 from syrinx_stages.contract.settings import ApiConfig
-from syrinx_stages.gateway.catalog import OPENAI_VOICES, Catalog
-from syrinx_stages.gateway.encoders import AudioFormat, AudioOptions
+from syrinx_stages.gateway.audio.encoders import AudioFormat, AudioOptions
 from syrinx_stages.gateway.errors import ApiError, error_response
-from syrinx_stages.gateway.fields import parse_fields
-from syrinx_stages.gateway.request import Delivery, ParsedRequest, parse_request
-from syrinx_stages.gateway.voices import KeptVoice
+from syrinx_stages.gateway.http.fields import parse_fields
+from syrinx_stages.gateway.speech.request import Delivery, ParsedRequest, parse_request
+from syrinx_stages.gateway.voices.catalog import OPENAI_VOICES, Catalog
+from syrinx_stages.gateway.voices.voices import KeptVoice
 from syrinx_stages.model.describe import Description, describe
 from syrinx_stages.runtime.errors import StartError
 

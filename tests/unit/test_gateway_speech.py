@@ -11,11 +11,11 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.frames import pack_checksums
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest, TaskType
+from syrinx_stages.gateway.cells.fanout import AudioQueue
 from syrinx_stages.gateway.errors import ApiError, internal_error
-from syrinx_stages.gateway.fanout import AudioQueue
-from syrinx_stages.gateway.listener import Listener
-from syrinx_stages.gateway.outcomes import OutcomeTracker
-from syrinx_stages.gateway.speech import SpeechStream
+from syrinx_stages.gateway.speech.listener import Listener
+from syrinx_stages.gateway.speech.outcomes import OutcomeTracker
+from syrinx_stages.gateway.speech.speech import SpeechStream
 from syrinx_stages.runtime.metrics import Metrics
 
 # Audible from the first sample, and different in every frame.

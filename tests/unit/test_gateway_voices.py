@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from syrinx_stages.gateway.errors import ApiError
-from syrinx_stages.gateway.voices import (
+from syrinx_stages.gateway.voices.voices import (
     KeptVoice,
     Sample,
     Upload,

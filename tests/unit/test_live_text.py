@@ -7,8 +7,8 @@ from syrinx_stages.connector.base import Behind, ConnectorError, Gone, StreamEnt
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Position
 from syrinx_stages.contract.messages import Text, TextEnd
 from syrinx_stages.families import IMPLEMENTATION
-from syrinx_stages.gateway import live_text
-from syrinx_stages.gateway.live_text import LiveText
+from syrinx_stages.gateway.speech import live_text
+from syrinx_stages.gateway.speech.live_text import LiveText
 from syrinx_stages.model.streamed_text import StreamedText
 
 TOKENIZER = IMPLEMENTATION.load_tokenizer("bundled")

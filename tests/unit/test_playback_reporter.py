@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 import pytest
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.gateway.fanout import MAX_REPORT_SECONDS, REPORT_SECONDS, PlaybackReporter
+from syrinx_stages.gateway.cells.fanout import MAX_REPORT_SECONDS, REPORT_SECONDS, PlaybackReporter
 
 CHUNK = 8
 """Frames: a report of so many waits for less than the maximum."""

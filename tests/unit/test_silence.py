@@ -17,7 +17,7 @@ from syrinx_stages.contract.silence import (
     LeadingSilenceTrimmer,
     first_audible,
 )
-from syrinx_stages.gateway.seam import Seam
+from syrinx_stages.gateway.audio.seam import Seam
 
 
 def hum(samples: int, seed: int = 0) -> np.ndarray:

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from syrinx_stages.gateway.errors import ApiError
-from syrinx_stages.gateway.session import MAX_PIECES, Begin, Done, EndText, Feed, Session, Speak
-from syrinx_stages.gateway.stream_messages import Place, parse_config
+from syrinx_stages.gateway.socket.session import MAX_PIECES, Begin, Done, EndText, Feed, Session, Speak
+from syrinx_stages.gateway.socket.stream_messages import Place, parse_config
 
 
 def session(**config: object) -> Session:

@@ -19,7 +19,7 @@ from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.snapshot import parse_metrics
 from syrinx_stages.contract import metrics as contract
 from syrinx_stages.contract.stages import Stage
-from syrinx_stages.gateway.outcomes import StreamOutcome
+from syrinx_stages.gateway.speech.outcomes import StreamOutcome
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TASK = "CustomVoice"

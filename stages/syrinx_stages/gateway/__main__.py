@@ -6,4 +6,4 @@ if __name__ == "__main__":
     exit_on_signals()
     from syrinx_stages.runtime.process import run
 
-    run("gateway", "syrinx_stages.gateway.api:build", all_cells=True)
+    run("gateway", "syrinx_stages.gateway.http.api:build", all_cells=True)

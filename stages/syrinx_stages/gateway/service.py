@@ -20,28 +20,28 @@ from syrinx_stages.contract.api import SpeechFields
 from syrinx_stages.contract.messages import EndReason, PreparedVoice, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.families import IMPLEMENTATION
-from syrinx_stages.gateway import reference
-from syrinx_stages.gateway.access import ApiKeys
-from syrinx_stages.gateway.active_requests import ActiveRequests
-from syrinx_stages.gateway.body import MAX_REFERENCE_BODY, Uploads
-from syrinx_stages.gateway.catalog import Catalog
-from syrinx_stages.gateway.cell import Cell, Queued
-from syrinx_stages.gateway.cells import Cells
-from syrinx_stages.gateway.client import Refusals, count_request
+from syrinx_stages.gateway.cells.cell import Cell, Queued
+from syrinx_stages.gateway.cells.cells import Cells
+from syrinx_stages.gateway.cells.monitor import ALIVE_SECONDS, CONNECTOR_SECONDS
+from syrinx_stages.gateway.clients.access import ApiKeys
+from syrinx_stages.gateway.clients.client import Refusals, count_request
+from syrinx_stages.gateway.clients.origins import is_loopback
 from syrinx_stages.gateway.errors import ApiError, bad_request, unavailable
-from syrinx_stages.gateway.fields import MAX_BODY
-from syrinx_stages.gateway.kept_voices import Cloned, KeptVoices, OnPrepared, clone_prepared
-from syrinx_stages.gateway.listener import Listener
-from syrinx_stages.gateway.live_text import LiveText
-from syrinx_stages.gateway.monitor import ALIVE_SECONDS, CONNECTOR_SECONDS
-from syrinx_stages.gateway.origins import is_loopback
-from syrinx_stages.gateway.outcomes import StreamOutcome, StreamOutcomes
-from syrinx_stages.gateway.request import ParsedRequest
-from syrinx_stages.gateway.shared_voices import load_voices
-from syrinx_stages.gateway.speech import Resubmitted, SpeechStream
-from syrinx_stages.gateway.texts import MAX_TEXT
-from syrinx_stages.gateway.trace import SpeechSpan
-from syrinx_stages.gateway.voices import KeptVoice, encode_embedding
+from syrinx_stages.gateway.http.active_requests import ActiveRequests
+from syrinx_stages.gateway.http.body import MAX_REFERENCE_BODY, Uploads
+from syrinx_stages.gateway.http.fields import MAX_BODY
+from syrinx_stages.gateway.speech.listener import Listener
+from syrinx_stages.gateway.speech.live_text import LiveText
+from syrinx_stages.gateway.speech.outcomes import StreamOutcome, StreamOutcomes
+from syrinx_stages.gateway.speech.request import ParsedRequest
+from syrinx_stages.gateway.speech.speech import Resubmitted, SpeechStream
+from syrinx_stages.gateway.speech.texts import MAX_TEXT
+from syrinx_stages.gateway.speech.trace import SpeechSpan
+from syrinx_stages.gateway.voices import reference
+from syrinx_stages.gateway.voices.catalog import Catalog
+from syrinx_stages.gateway.voices.kept_voices import Cloned, KeptVoices, OnPrepared, clone_prepared
+from syrinx_stages.gateway.voices.shared_voices import load_voices
+from syrinx_stages.gateway.voices.voices import KeptVoice, encode_embedding
 from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.normalization.durations import spoken_characters
 from syrinx_stages.normalization.normalize import load_languages

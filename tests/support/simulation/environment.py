@@ -43,7 +43,7 @@ def environment(chance: random.Random, verbose: bool) -> Iterator[None]:
     with (
         mock.patch.object(IMPLEMENTATION, "describe", _describe),
         mock.patch.object(IMPLEMENTATION, "load_tokenizer", _load_tokenizer),
-        mock.patch("syrinx_stages.gateway.active_requests.uuid", types.SimpleNamespace(uuid4=new_uuid)),
+        mock.patch("syrinx_stages.gateway.http.active_requests.uuid", types.SimpleNamespace(uuid4=new_uuid)),
         mock.patch("syrinx_stages.gateway.service.httpx.AsyncClient", _NoHttp),
         mock.patch("syrinx_stages.runtime.process.gc", no_collector),
         mock.patch("syrinx_stages.talker.scheduler.LISTENER_TIMEOUT", LISTENER_SECONDS),

@@ -15,7 +15,7 @@ from syrinx_stages.codec.service import CodecService
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.settings import StageConfig
-from syrinx_stages.gateway.api import create_app
+from syrinx_stages.gateway.http.api import create_app
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.process import run_service

@@ -1,0 +1,1 @@
+"""Formats, speed and pauses of the audio."""

@@ -1,0 +1,1 @@
+"""Requests that the gateways of a canary serve."""

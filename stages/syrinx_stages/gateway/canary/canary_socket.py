@@ -1,0 +1,99 @@
+"""One session of `/v1/audio/speech/stream` that a canary serves: passes messages both ways."""
+
+import asyncio
+import contextlib
+import json
+
+from starlette.types import Receive, Scope, Send
+
+from syrinx_stages.gateway.canary.client_socket import NO_STATUS, ClientSocket, Closed
+from syrinx_stages.gateway.errors import internal_error
+from syrinx_stages.gateway.http.active_requests import ActiveRequest, ActiveRequests
+from syrinx_stages.gateway.http.delivery import SEND_SECONDS, ClientDisconnected
+from syrinx_stages.gateway.socket.stream_messages import error_message
+from syrinx_stages.gateway.socket.websocket import INTERNAL, NORMAL, RESTART
+
+_BEGINS = ('"input.text"', '"input.done"')
+"""Types of the client's messages after which something is to be spoken."""
+_ENDS = '"session.done"'
+"""Type of the message with which everything before it is spoken."""
+
+
+class ForwardedSession:
+    """A session between a client, by `receive` and `send`, and the canary's gateway."""
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, requests: ActiveRequests, canary: ClientSocket
+    ) -> None:
+        self._receive = receive
+        self._send = send
+        self._requests = requests
+        self._request: ActiveRequest = scope["state"]["request"]
+        self._canary = canary
+        self._idle = asyncio.Event()
+        """Nothing is to be spoken."""
+        self._idle.set()
+
+    async def run(self) -> str:
+        """Runs until one side closes the session or it is idle in a drain. Returns the outcome of the forward."""
+        with contextlib.suppress(ClientDisconnected):
+            await self._pass_on({"type": "websocket.accept", "subprotocol": self._canary.subprotocol})
+            tasks = [asyncio.create_task(each) for each in (self._to_client(), self._to_canary(), self._drained())]
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                closed = next(task for task in tasks if task.done()).result()
+            except OSError:
+                await self._fail()
+                return "failed"
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            code = NORMAL if closed.code == NO_STATUS else closed.code
+            await self._pass_on({"type": "websocket.close", "code": code, "reason": closed.reason})
+        await self._canary.close(NORMAL)
+        return "answered"
+
+    async def _to_client(self) -> Closed:
+        while not isinstance(message := await self._canary.receive(), Closed):
+            if isinstance(message, bytes):
+                await self._pass_on({"type": "websocket.send", "bytes": message})
+                continue
+            await self._pass_on({"type": "websocket.send", "text": message})
+            if _ENDS in message:
+                self._idle.set()
+        return message
+
+    async def _to_canary(self) -> Closed:
+        while True:
+            message = await self._receive()
+            if message["type"] == "websocket.disconnect":
+                raise ClientDisconnected
+            if message["type"] != "websocket.receive":
+                continue
+            text = message.get("text")
+            if text is not None and any(each in text for each in _BEGINS):
+                self._idle.clear()
+                # A drain lets it finish.
+                self._requests.set_received(self._request)
+            await self._canary.send(message["bytes"] if text is None else text)
+
+    async def _drained(self) -> Closed:
+        await self._requests.drain_started.wait()
+        await self._idle.wait()
+        return Closed(RESTART, "the gateway is shutting down")
+
+    async def _fail(self) -> None:
+        """Reports that the canary was lost."""
+        with contextlib.suppress(ClientDisconnected):
+            content = error_message(internal_error("the service failed; connect again and send the rest of the text"))
+            await self._pass_on({"type": "websocket.send", "text": json.dumps(content)})
+            await self._pass_on({"type": "websocket.close", "code": INTERNAL, "reason": ""})
+
+    async def _pass_on(self, message: dict[str, object]) -> None:
+        """Sends a message to the client. Raises ClientDisconnected, also if the client accepts no data."""
+        try:
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._send(message)
+        except (TimeoutError, OSError, RuntimeError):
+            raise ClientDisconnected from None

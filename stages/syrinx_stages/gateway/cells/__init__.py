@@ -1,0 +1,1 @@
+"""The cells of a pipeline, as a gateway sees them."""

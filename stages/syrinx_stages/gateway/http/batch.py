@@ -1,0 +1,289 @@
+"""`POST /v1/audio/speech/batch`: several texts in one request, in the shape of vLLM-Omni's API.
+
+Each item is a request of its own: it is admitted, served and counted like one, and fails alone.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Raw, Struct, structs
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from syrinx_stages.contract.api import SpeechFields
+from syrinx_stages.contract.messages import EndReason
+from syrinx_stages.gateway.clients.client import charge_requests, reserve_streams
+from syrinx_stages.gateway.errors import ApiError, bad_request
+from syrinx_stages.gateway.http.delivery import ClientConnection, usage
+from syrinx_stages.gateway.http.fields import RawBody, decoding, parse_fields, put_back, take_out_references
+from syrinx_stages.gateway.service import GatewayService
+from syrinx_stages.gateway.speech.request import ParsedRequest, model_not_found, parse, voice_to_clone
+from syrinx_stages.gateway.speech.whole import open_whole
+from syrinx_stages.gateway.voices.kept_voices import Cloned
+from syrinx_stages.gateway.voices.voices import KeptVoice
+from syrinx_stages.runtime.clock import monotonic
+
+MAX_ITEMS = 32
+MAX_BATCH_TEXT = 32_768
+"""Characters of `input` in all items together."""
+MAX_REFERENCES = 8
+"""Different values of `ref_audio` in a batch."""
+CONCURRENT = 8
+"""Items in progress at the same time; their results are sent in order."""
+PATIENCE_SECONDS = 60.0
+"""How long an item that is not admitted is tried again. Meanwhile it is not in the queue, so that streams go first."""
+NOT_SHARED = ("input", "stream", "stream_format")
+"""Fields that a batch does not have besides its items."""
+
+
+class _Items(Struct):
+    items: Annotated[list[Raw], Meta(min_length=1, max_length=MAX_ITEMS)]
+
+
+class Item(Struct, frozen=True):
+    """A valid item."""
+
+    parsed: ParsedRequest
+    voice: Cloned | None
+
+
+class ItemResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of an item."""
+
+    index: int
+    """Position of the item in the request, from 0."""
+    status: Literal["success", "error"]
+    audio_data: bytes | None = None
+    """The whole file, in base64."""
+    media_type: str | None = None
+    sample_rate: int | None = None
+    audio_seconds: float | None = None
+    seed: int | None = None
+    finish_reason: EndReason | None = None
+    retries: int = 0
+    """The number of attempts at segments that were dropped."""
+    incomplete: list[tuple[int, int]] = []
+    """The characters of segments without a complete attempt."""
+    usage: dict[str, int] | None = None
+    """Numbers of text tokens and of frames, as in `speech.audio.done`."""
+    warnings: list[str] = []
+    """Fields of the item that have no effect."""
+    error: str | None = None
+    """The message of the error; `code` and `param` are as in an error response."""
+    code: str | None = None
+    param: str | None = None
+    retry_after: float | None = None
+    """Seconds after which the same item may succeed."""
+
+
+def parse_batch(body: RawBody) -> list[tuple[SpeechFields, list[str]]]:
+    """Returns the fields of each item, with those that all items share, and warnings about both.
+
+    Raises `ApiError`: 400 if anything has the wrong type, or there is too much of it; it names `items[INDEX].FIELD`.
+    413 as `parse_fields`.
+    """
+    rest, references = take_out_references(body)
+    with decoding():
+        items = msgspec.json.decode(rest, type=_Items).items
+        common = msgspec.json.decode(rest, type=dict[str, Raw])
+    del common["items"]
+    if "input" in common:
+        raise bad_request("input", "goes into the items; leave it out here")
+    shared, warnings = _parse_fields(msgspec.json.encode({**common, "input": "-"}))
+    placed = (_parse_item(index, item, shared, warnings) for index, item in enumerate(items))
+    found = [(put_back(fields, references), warned) for fields, warned in placed]
+    if (characters := sum(len(fields.input) for fields, _ in found)) > MAX_BATCH_TEXT:
+        message = f"have {characters:,} characters of input together; at most {MAX_BATCH_TEXT:,} are accepted"
+        raise bad_request("items", message)
+    if len({fields.ref_audio for fields, _ in found if fields.ref_audio}) > MAX_REFERENCES:
+        raise bad_request("items", f"have too many different ref_audio; at most {MAX_REFERENCES} are accepted")
+    return found
+
+
+def _parse_item(index: int, item: Raw, shared: SpeechFields, warnings: list[str]) -> tuple[SpeechFields, list[str]]:
+    try:
+        fields, own = _parse_fields(bytes(item))
+    except ApiError as error:
+        param = f"items[{index}]"
+        message = f"{param}: {error.message}"
+        param += f".{error.param}" if error.param else ""
+        raise ApiError(error.status, message, param=param, code=error.code) from None
+    inherited = {name: getattr(shared, name) for name in fields.__struct_fields__ if getattr(fields, name) is None}
+    return structs.replace(fields, **(inherited | {"stream": False})), [*warnings, *own]
+
+
+def _parse_fields(body: bytes) -> tuple[SpeechFields, list[str]]:
+    fields, warnings = parse_fields(body)
+    if fields.stream or fields.stream_format:
+        name = "stream" if fields.stream else "stream_format"
+        raise bad_request(name, "is not for batches, which have no streams; leave it out")
+    return fields, warnings
+
+
+async def prepare(
+    service: GatewayService, parsed: list[tuple[SpeechFields, list[str]]], request_id: str, client: str
+) -> list[Item | ApiError]:
+    """Returns the items, with the error of each that is invalid. Raises `ApiError` 404 if all name another model.
+
+    Each item counts toward the limit of requests of the client.
+    """
+    charge_requests(len(parsed) - 1)
+    models = {fields.model for fields, _ in parsed}
+    if all(model is not None and not service.catalog.has_model(model) for model in models):
+        raise model_not_found(str(parsed[0][0].model), service.catalog, "model: ")
+    voices = _Voices(service)
+    items: list[Item | ApiError] = []
+    for index, (fields, warnings) in enumerate(parsed):
+        try:
+            kept = await voices.find(voice_to_clone(fields, service.catalog))
+            request = await parse(fields, service.catalog, f"{request_id}-{index}", time.time(), client, kept)
+            request.warnings.extend(warnings)
+            items.append(Item(*await voices.clone(fields, request, kept)))
+        except ApiError as error:
+            service.count_refusal()
+            items.append(error)
+    return items
+
+
+class _Voices:
+    """The voices of a batch: each is found, and each reference decoded, once for all items."""
+
+    def __init__(self, service: GatewayService) -> None:
+        self._service = service
+        self._found: dict[str | None, KeptVoice | None] = {}
+        self._decoded: dict[str, Cloned | ApiError] = {}
+
+    async def find(self, name: str | None) -> KeptVoice | None:
+        """As `KeptVoices.find`."""
+        if name not in self._found:
+            self._found[name] = await self._service.voices.find(name)
+        return self._found[name]
+
+    async def clone(
+        self, fields: SpeechFields, parsed: ParsedRequest, kept: KeptVoice | None
+    ) -> tuple[ParsedRequest, Cloned | None]:
+        """As `GatewayService.clone`."""
+        if not fields.ref_audio:
+            return await self._service.clone(fields, parsed, kept)
+        if fields.ref_audio not in self._decoded:
+            try:
+                self._decoded[fields.ref_audio] = Cloned(await self._service.decode_reference(fields.ref_audio))
+            except ApiError as error:
+                self._decoded[fields.ref_audio] = error
+        if isinstance(found := self._decoded[fields.ref_audio], ApiError):
+            raise found
+        return parsed, found
+
+
+class BatchResponse(Response):
+    """Serves the items and sends their results in order, each when it is complete.
+
+    A client that disconnects cancels all items. `trace`: fields by which the items continue the batch's trace.
+    """
+
+    def __init__(
+        self, service: GatewayService, batch_id: str, items: list[Item | ApiError], trace: Mapping[str, str]
+    ) -> None:
+        super().__init__()
+        self._trace = trace
+        self._service = service
+        self._id = batch_id
+        self._items = items
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves the batch."""
+        client = ClientConnection(receive, send)
+        await client.run(self._deliver(client))
+
+    async def _deliver(self, client: ClientConnection) -> None:
+        succeeded = 0
+        async with contextlib.aclosing(self._results()) as results:
+            separator = f'{{"id": "speech-batch-{self._id}", "results": ['.encode()
+            async for success, result in results:
+                if separator != b", ":
+                    await client.start({"Content-Type": "application/json", "Cache-Control": "no-store"})
+                await client.send(separator + result)
+                succeeded, separator = succeeded + success, b", "
+        total = len(self._items)
+        tail = msgspec.json.encode({"total": total, "succeeded": succeeded, "failed": total - succeeded})
+        await client.finish(b"], " + tail.removeprefix(b"{"))
+
+    async def _results(self) -> AsyncGenerator[tuple[bool, bytes]]:
+        """Yields whether each item succeeded, and its result as JSON. At most `CONCURRENT` are in memory."""
+        running: deque[asyncio.Task[tuple[bool, bytes]]] = deque()
+        waiting = deque(enumerate(self._items))
+        with reserve_streams(min(CONCURRENT, len(waiting))) as concurrent:
+            try:
+                while running or waiting:
+                    while waiting and len(running) < concurrent:
+                        running.append(asyncio.create_task(self._serve(*waiting.popleft())))
+                    yield await running[0]
+                    running.popleft()
+            finally:
+                for task in running:
+                    task.cancel()
+                await asyncio.gather(*running, return_exceptions=True)
+
+    async def _serve(self, index: int, item: Item | ApiError) -> tuple[bool, bytes]:
+        try:
+            if isinstance(item, ApiError):
+                raise item
+            return True, await self._speak_when_admitted(index, item)
+        except ApiError as error:
+            return False, msgspec.json.encode(
+                ItemResult(
+                    index=index,
+                    status="error",
+                    error=error.message,
+                    code=error.code,
+                    param=error.param,
+                    retry_after=error.retry_after,
+                )
+            )
+
+    async def _speak_when_admitted(self, index: int, item: Item) -> bytes:
+        end = monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                return await self._speak(index, item)
+            except ApiError as error:
+                wait = error.retry_after
+                if error.code != "queue_full" or wait is None or monotonic() + wait > end:
+                    raise
+            await asyncio.sleep(wait)
+
+    async def _speak(self, index: int, item: Item) -> bytes:
+        # An item that waits for others has not been accepted yet.
+        request = structs.replace(item.parsed.request, accepted_at=time.time(), **self._trace)
+        parsed, audio = structs.replace(item.parsed, request=request), item.parsed.audio
+        async with open_whole(self._service, parsed, item.voice, monotonic()) as speech:
+            stream, end = speech.stream, speech.stream.end
+            assert end is not None
+            tokens = usage(await asyncio.to_thread(self._service.input_tokens, request), stream.listener.frames)
+
+            def encoded() -> bytes:
+                return msgspec.json.encode(
+                    ItemResult(
+                        index=index,
+                        status="success",
+                        audio_data=b"".join(speech.file),
+                        media_type=audio.media_type,
+                        sample_rate=audio.rate,
+                        audio_seconds=round(speech.seconds, 3),
+                        seed=request.seed,
+                        finish_reason=end.reason,
+                        retries=end.retries,
+                        incomplete=parsed.spelling.places(end.incomplete),
+                        usage=tokens,
+                        warnings=parsed.warnings,
+                    )
+                )
+
+            result = await asyncio.to_thread(encoded)
+            stream.listener.complete()
+            return result

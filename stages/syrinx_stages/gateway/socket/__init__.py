@@ -1,0 +1,1 @@
+"""The WebSocket on which text arrives in pieces."""

@@ -1,0 +1,179 @@
+"""The messages of `/v1/audio/speech/stream`, in the shape of vLLM-Omni's protocol: parsing and building. Pure."""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from syrinx_stages.contract.api import SpeechFields
+from syrinx_stages.gateway.audio.encoders import AudioOptions
+from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, too_large
+from syrinx_stages.gateway.http.fields import body_type, check_commas, decoding, parse_fields
+from syrinx_stages.normalization.sentences import Granularity
+
+MAX_TEXT_MESSAGE = 64 * 1024
+"""Bytes of a message other than `session.config`."""
+CLIENT_MESSAGES = ("session.config", "input.text", "input.done", "cancel", "session.close")
+
+
+class TextMode(StrEnum):
+    """How text becomes utterances."""
+
+    SENTENCES = "sentences"
+    """Each sentence is an utterance of its own; see `split_granularity`."""
+    TOKENS = "tokens"
+    """All text up to `input.done` is one utterance, spoken while it arrives."""
+
+
+class SessionConfig(Struct, frozen=True):
+    """A valid `session.config`, but for what only the checkpoint knows."""
+
+    fields: SpeechFields
+    """`input` is not set."""
+    warnings: list[str]
+    text_mode: TextMode
+    granularity: Granularity
+    stream_audio: bool
+    request_id: str | None
+    """Names the next utterance, so that another connection can continue it."""
+    audio_offset: int | None
+    """To continue it: number of the first sample that the client has not got."""
+
+
+class ClientMessage(Struct, frozen=True):
+    """A message of a client other than `session.config`."""
+
+    type: str
+    text: str = ""
+
+
+class _Envelope(Struct, frozen=True):
+    type: str
+    text: str = ""
+
+
+_Identifier = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,64}$")]
+
+
+_Session = body_type(
+    "_Session",
+    [
+        ("type", str, ""),
+        # Texts are sent with `input.text`.
+        ("input", str | None, ""),
+        # The name of `voice` in vLLM-Omni's client.
+        ("speaker", str | None, None),
+        ("text_mode", TextMode | None, None),
+        ("split_granularity", Granularity | None, None),
+        ("stream_audio", bool | None, None),
+        ("word_timestamps", bool | None, None),
+        ("request_id", _Identifier | None, None),
+        ("audio_offset", Annotated[int, Meta(ge=0, le=2**40)] | None, None),
+    ],
+)
+"""The fields of requests and those of sessions. A null field counts as absent."""
+_REFUSED = {
+    "input": "send the text with input.text",
+    "stream": "the field is called stream_audio",
+    "stream_format": "audio is sent as binary messages; leave it out",
+}
+"""Fields of requests that sessions do not have, and what to send instead."""
+
+
+def message_type(data: str) -> str:
+    """Returns the type of a client's message. Raises `ApiError` 400 if it has none that is known, or 413."""
+    return _decode(data).type
+
+
+def parse_message(data: str) -> ClientMessage:
+    """Parses a message other than `session.config`. Raises `ApiError` 400 or 413."""
+    if len(data) > MAX_TEXT_MESSAGE:
+        raise too_large("text", f"the message is larger than {MAX_TEXT_MESSAGE // 1024} KB; send smaller pieces")
+    envelope = _decode(data)
+    return ClientMessage(envelope.type, envelope.text)
+
+
+def _decode(data: str) -> _Envelope:
+    check_commas(data.count(","), "message")
+    with decoding():
+        envelope = msgspec.json.decode(data, type=_Envelope)
+    if envelope.type not in CLIENT_MESSAGES:
+        raise bad_request("type", f"{quoted(envelope.type)} is unknown; accepted: {', '.join(CLIENT_MESSAGES)}")
+    return envelope
+
+
+def parse_config(data: str) -> SessionConfig:
+    """Parses a `session.config`. Raises `ApiError` 400 or 413, naming the field if there is one."""
+    own: Any
+    own, warnings = parse_fields(data.encode(), _Session)
+    for name, hint in _REFUSED.items():
+        if getattr(own, name) not in (None, ""):
+            raise bad_request(name, f"is not a field of a session: {hint}", "unknown_field")
+    fields: SpeechFields = own if own.voice is not None else msgspec.structs.replace(own, voice=own.speaker)
+    return _checked(fields, warnings, own)
+
+
+def _checked(fields: SpeechFields, warnings: list[str], own: Any) -> SessionConfig:
+    mode = own.text_mode or TextMode.SENTENCES
+    if own.word_timestamps:
+        message = "is not available: audio.segment tells when each segment of a text begins; leave it out"
+        raise bad_request("word_timestamps", message)
+    stream_audio = mode is TextMode.TOKENS if own.stream_audio is None else own.stream_audio
+    if mode is TextMode.TOKENS:
+        if not stream_audio:
+            raise bad_request("stream_audio", "is false, but with text_mode tokens audio is always streamed")
+        if fields.non_streaming_mode:
+            message = "is true, but with text_mode tokens the model reads the text while it speaks; leave it out"
+            raise bad_request("non_streaming_mode", message)
+        if own.split_granularity is not None:
+            raise bad_request("split_granularity", "has no effect with text_mode tokens; leave it out")
+        if fields.lexicon:
+            message = "needs the whole text, and with text_mode tokens it is spoken while it arrives; leave it out"
+            raise bad_request("lexicon", message)
+        fields = msgspec.structs.replace(fields, non_streaming_mode=False)
+    elif own.request_id is not None:
+        raise bad_request("request_id", "has no effect without text_mode tokens; leave it out")
+    if own.audio_offset is not None and own.request_id is None:
+        raise bad_request("audio_offset", "continues an utterance; send its request_id, too")
+    if stream_audio and fields.response_format is None:
+        fields = msgspec.structs.replace(fields, response_format="pcm")
+    fields = msgspec.structs.replace(fields, stream=stream_audio)
+    granularity = own.split_granularity or Granularity.SENTENCE
+    return SessionConfig(fields, warnings, mode, granularity, stream_audio, own.request_id, own.audio_offset)
+
+
+class Place(Struct, frozen=True):
+    """Which utterance of a connection a message is about, and which sentence of it."""
+
+    utterance: int
+    sentence: int = 0
+
+    def message(self, kind: str, **content: Any) -> dict[str, Any]:
+        """Returns a message about it."""
+        return {"type": kind, "utterance_index": self.utterance, "sentence_index": self.sentence, **content}
+
+
+def audio_start(place: Place, text: str, audio: AudioOptions, seed: int) -> dict[str, Any]:
+    """Returns the message before the audio of a text."""
+    described = {"format": audio.format, "sample_rate": audio.rate, "channels": 1, "seed": seed}
+    return place.message("audio.start", sentence_text=text, **described)
+
+
+def session_resumed(request_id: str, characters: int, ended: bool) -> dict[str, Any]:
+    """Returns the message after the configuration that continues an utterance: send its text from there on."""
+    return {"type": "session.resumed", "request_id": request_id, "characters": characters, "ended": ended}
+
+
+def session_done(utterance: int, sentences: int) -> dict[str, Any]:
+    """Returns the message after an utterance."""
+    return {"type": "session.done", "utterance_index": utterance, "total_sentences": sentences}
+
+
+def error_message(error: ApiError, place: Place | None = None) -> dict[str, Any]:
+    """Returns the message that reports an error, in the words of an error response."""
+    content = {**error.body(), "error_type": error.body()["type"]}
+    if error.retry_after is not None:
+        content["retry_after"] = error.retry_after
+    del content["type"]
+    return {"type": "error", **content} if place is None else place.message("error", **content)

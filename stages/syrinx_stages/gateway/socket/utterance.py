@@ -1,0 +1,293 @@
+"""Speaks one text on a WebSocket: admits a request for it, sends the audio, and reports how it ended."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+from msgspec import Struct, structs
+from starlette.requests import HTTPConnection
+
+from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.messages import EndReason, Segment, SpeechRequest
+from syrinx_stages.gateway.audio.encoders import AudioFormat, AudioOptions, Encoder
+from syrinx_stages.gateway.cells.cell import Queued
+from syrinx_stages.gateway.clients.access import use_allowance
+from syrinx_stages.gateway.clients.client import client_key
+from syrinx_stages.gateway.errors import ApiError, bad_request
+from syrinx_stages.gateway.service import GatewayService, Resumption
+from syrinx_stages.gateway.socket.stream_messages import Place, SessionConfig, audio_start, error_message
+from syrinx_stages.gateway.speech.lexicon import Respelled
+from syrinx_stages.gateway.speech.live_text import LiveText
+from syrinx_stages.gateway.speech.request import ParsedRequest, parse, traced, voice_to_clone
+from syrinx_stages.gateway.speech.speech import SpeechStream
+from syrinx_stages.gateway.speech.trace import SpeechSpan
+from syrinx_stages.gateway.speech.whole import open_whole
+from syrinx_stages.gateway.voices.kept_voices import Cloned
+from syrinx_stages.normalization.plain import has_words
+from syrinx_stages.runtime.clock import monotonic
+
+BINARY_BYTES = 512 * 1024
+"""Bytes of a binary message, at most: clients' libraries accept 1 MiB by default."""
+
+
+class Sender(Struct, frozen=True):
+    """Sends messages to the client. Each returns when the transport has taken the message."""
+
+    json: Callable[[dict[str, Any]], Awaitable[None]]
+    binary: Callable[[bytes], Awaitable[None]]
+
+
+class Continued(Struct, frozen=True):
+    """An utterance that began on another connection."""
+
+    request: SpeechRequest
+    queued: Queued
+
+
+class TextOptions(Struct, frozen=True):
+    """What a configuration says about a `LiveText`."""
+
+    languages: tuple[str, ...] = ()
+    """See `SpeechRequest`."""
+    needs_end: bool = False
+    """See `LiveText`."""
+
+
+async def check_config(service: GatewayService, http: HTTPConnection, config: SessionConfig) -> TextOptions:
+    """Returns the options of a configuration's texts. Raises `ApiError` if no text can be spoken with it."""
+    parsed, _ = await _parse(service, http, config, "Hello.", "check", time.time())
+    plain = AudioOptions(AudioFormat.PCM, FAMILY.sample_rate, 1.0)
+    if config.request_id is not None and parsed.audio != plain:
+        message = f"an utterance with a request_id needs pcm at {FAMILY.sample_rate} Hz and speed 1"
+        raise bad_request("response_format", message)
+    needs_end = parsed.request.has_reference and not parsed.request.x_vector_only
+    return TextOptions(parsed.request.languages, needs_end)
+
+
+async def _parse(
+    service: GatewayService, http: HTTPConnection, config: SessionConfig, text: str, request_id: str, now: float
+) -> tuple[ParsedRequest, Any]:
+    fields = structs.replace(config.fields, input=text)
+    kept = await service.voices.find(voice_to_clone(fields, service.catalog))
+    return await parse(fields, service.catalog, request_id, now, client_key(http), kept), kept
+
+
+def _as_written(parsed: ParsedRequest, beginning: str, text: LiveText) -> ParsedRequest:
+    """Returns a request whose text is the beginning of `text`, for the talker to normalize.
+
+    The text may go on, and the client is told up to which of its characters it was spoken.
+    """
+    own = {"text": beginning, "is_divided": False, "streams_text": not text.ended}
+    return structs.replace(parsed, request=structs.replace(parsed.request, **own))
+
+
+class Utterance:
+    """One text: whole, or a `LiveText`. `run` sends `audio.start`, the audio and `audio.done`."""
+
+    def __init__(
+        self,
+        service: GatewayService,
+        http: HTTPConnection,
+        sender: Sender,
+        place: Place,
+        config: SessionConfig,
+        text: str | LiveText,
+        request_id: str | None = None,
+        resumption: Resumption | None = None,
+        continued: Continued | None = None,
+    ) -> None:
+        """`request_id`: that of a request which may be continued on another connection, by `resumption`."""
+        self._service = service
+        self._http = http
+        self._sender = sender
+        self._place = place
+        self._config = config
+        self._text = text
+        self._request_id = request_id
+        self._resumption = resumption
+        self._continued = continued
+        self._request: SpeechRequest | None = None
+        self._stream: SpeechStream | None = None
+        self._spelling: Respelled | None = None
+        """How a text in segments is spelled; None for one that is spoken at once."""
+        self._segments = 0
+        """Those that the client knows of."""
+        self._started = self._finished = False
+        self._bytes = 0
+
+    async def run(self) -> None:
+        """Speaks the text. An error is reported to the client and not raised."""
+        try:
+            if isinstance(self._text, LiveText):
+                await self._text.wait_startable()
+                if not has_words(self._text.text):
+                    return
+            with use_allowance(self._service.api_keys):
+                await self._admitted()
+        except ApiError as error:
+            await self.failed(error)
+
+    def discard(self) -> None:
+        """Makes the release of its request immediate: the client does not come back for it."""
+        if self._resumption is not None:
+            self._resumption.is_discarded = True
+
+    async def failed(self, error: ApiError) -> None:
+        """Reports an error. If it is not that of `run`, `run` was cancelled before."""
+        await self._start()
+        await self._sender.json(error_message(error, self._place))
+        await self._done("error")
+
+    async def cancelled(self) -> None:
+        """Reports that the client has cancelled the utterance; `run` was cancelled before."""
+        if self._finished:
+            return
+        await self._start()
+        await self._done("canceled")
+
+    @property
+    def _text_so_far(self) -> str:
+        return self._text.text if isinstance(self._text, LiveText) else self._text
+
+    async def _admitted(self) -> None:
+        tracer = self._service.tracer
+        span = None if tracer is None else SpeechSpan(tracer, self._http.scope)
+        try:
+            await self._speak(span)
+        except ApiError as error:
+            if span is not None:
+                span.set_status(error.status)
+            raise
+        finally:
+            if span is not None:
+                span.end()
+
+    async def _speak(self, span: SpeechSpan | None) -> None:
+        accepted = monotonic()
+        if self._continued is not None:
+            await self._continue(self._continued.request, accepted, span)
+            return
+        try:
+            parsed, voice = await self._prepare(span)
+        except (ApiError, asyncio.CancelledError) as error:
+            self._service.count_refusal()
+            if isinstance(error, ApiError) and error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+                self._service.outcomes.refuse()
+            raise
+        request, audio = parsed.request, parsed.audio
+        self._request, self._spelling = request, parsed.spelling if request.is_divided else None
+        if not self._config.stream_audio:
+            await self._send_whole(parsed, voice, accepted, span)
+            return
+        text = self._text if isinstance(self._text, LiveText) and request.streams_text else None
+        if text is not None:
+            text.restart(len(request.text))
+        resumption = self._resumption
+        async with self._service.open_stream(request, voice, accepted, audio.speed, span, text, resumption) as stream:
+            self._stream = stream
+            await self._send_stream(stream, audio)
+
+    async def _continue(self, request: SpeechRequest, accepted: float, span: SpeechSpan | None) -> None:
+        """Sends the rest of an utterance that began on another connection."""
+        assert isinstance(self._text, LiveText)
+        self._request = request
+        audio = AudioOptions(AudioFormat.PCM, FAMILY.sample_rate, 1.0)
+        async with self._service.open_stream(
+            request, None, accepted, span=span, text=self._text, resumption=self._resumption
+        ) as stream:
+            self._stream = stream
+            await self._send_stream(stream, audio)
+
+    async def _prepare(self, span: SpeechSpan | None) -> tuple[ParsedRequest, Cloned | None]:
+        """Returns the request. Raises `ApiError`, also for a client that was refused just now."""
+        service = self._service
+        service.check_open()
+        if (refusal := service.refusals.recent(client_key(self._http), monotonic())) is not None:
+            raise refusal.error
+        text, now = self._text_so_far, time.time()
+        request_id = uuid.uuid4().hex if self._request_id is None else self._request_id
+        parsed, kept = await _parse(service, self._http, self._config, text, request_id, now)
+        if isinstance(self._text, LiveText):
+            parsed = _as_written(parsed, text, self._text)
+        if span is not None:
+            span.set_request(service.catalog.model, parsed.request)
+            parsed = traced(parsed, span.fields)
+        parsed, voice = await service.clone(self._config.fields, parsed, kept)
+        return parsed, voice
+
+    async def _send_whole(
+        self, parsed: ParsedRequest, voice: Cloned | None, accepted: float, span: SpeechSpan | None
+    ) -> None:
+        async with open_whole(self._service, parsed, voice, accepted, span) as speech:
+            await self._start(parsed.audio)
+            await self._send_binary(b"".join(speech.file))
+            speech.stream.listener.complete()
+            assert speech.stream.end is not None
+            await self._done(speech.stream.end.reason)
+
+    async def _send_stream(self, stream: SpeechStream, audio: AudioOptions) -> None:
+        encoder, listener = Encoder(audio), stream.listener
+
+        async def encoded(work: Callable[..., bytes], *pcm: bytes) -> bytes:
+            return work(*pcm) if audio.cheap else await asyncio.to_thread(work, *pcm)
+
+        samples = 0
+        async for chunk in stream.audio():
+            if data := await encoded(encoder.feed, chunk.pcm):
+                await self._start(audio)
+                await self._begin(chunk.segment, samples / FAMILY.sample_rate / audio.speed)
+                listener.offer()
+                await self._send_binary(data)
+            samples += len(chunk.pcm) // 2
+            stream.delivered(chunk, sent=bool(data))
+        if last := await encoded(encoder.finish):
+            await self._start(audio)
+            await self._send_binary(last)
+            listener.flushed()
+        assert listener.reason is not None
+        listener.complete()
+        await self._done(listener.reason)
+
+    async def _send_binary(self, data: bytes) -> None:
+        for start in range(0, len(data), BINARY_BYTES):
+            piece = data[start : start + BINARY_BYTES]
+            await self._sender.binary(piece)
+            self._bytes += len(piece)
+
+    async def _start(self, audio: AudioOptions | None = None) -> None:
+        """Sends `audio.start`, unless it was sent. Without audio, in the case of an error, it has no format."""
+        if self._started:
+            return
+        self._started = True
+        if audio is None or self._request is None:
+            await self._sender.json(self._place.message("audio.start", sentence_text=self._text_so_far))
+        else:
+            message = audio_start(self._place, self._text_so_far, audio, self._request.seed)
+            if self._resumption is not None and self._stream is not None:
+                message["offset"] = self._stream.offset
+            await self._sender.json(message)
+
+    async def _begin(self, segment: Segment | None, seconds: float) -> None:
+        """Tells the place of a segment in the text, before its first audio: after so many seconds of audio."""
+        if segment is None or self._spelling is None or segment.number < self._segments:
+            return
+        self._segments = segment.number + 1
+        (place,) = self._spelling.places([(segment.start, segment.end)])
+        await self._sender.json(self._place.message("audio.segment", text_range=place, start_ms=round(1000 * seconds)))
+
+    async def _done(self, reason: str) -> None:
+        self._finished = True
+        frames = 0 if self._stream is None else self._stream.frames
+        content: dict[str, Any] = {"total_bytes": self._bytes, "error": reason == "error", "finish_reason": reason}
+        if isinstance(self._text, LiveText):
+            content |= {"frames": frames, "spoken_characters": self._spoken_characters(self._text, reason, frames)}
+        await self._sender.json(self._place.message("audio.done", **content))
+
+    def _spoken_characters(self, text: LiveText, reason: str, frames: int) -> int:
+        """Returns up to which character the text is spoken with the frames that the client has got."""
+        if reason == EndReason.STOP:
+            return len(text.text)
+        return 0 if self._request is None else self._service.spoken_characters(self._request, text, frames)

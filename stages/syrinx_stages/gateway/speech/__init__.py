@@ -1,0 +1,1 @@
+"""One request for speech, from its fields to its audio and its outcome."""

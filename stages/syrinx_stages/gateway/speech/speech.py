@@ -1,0 +1,311 @@
+"""The audio stream of one submitted request."""
+
+import asyncio
+from array import array
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+from msgspec import Struct
+
+from syrinx_stages.connector.base import StreamEntry
+from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.frames import unpack_checksums
+from syrinx_stages.contract.messages import Audio, End, EndReason, Segment, SpeechRequest
+from syrinx_stages.contract.silence import LeadingSilenceTrimmer
+from syrinx_stages.gateway.audio.seam import Seam
+from syrinx_stages.gateway.cells.fanout import AudioQueue
+from syrinx_stages.gateway.errors import ApiError, bad_request, internal_error, unavailable
+from syrinx_stages.gateway.speech.listener import Listener
+from syrinx_stages.gateway.speech.outcomes import StreamOutcome
+from syrinx_stages.runtime.clock import monotonic
+
+TEXT_LEAD_FRAMES = 13
+"""Frames that the text so far allows beyond those that the client has got: with fewer, a stall is for want of text."""
+CHECK_SECONDS = 1.0
+"""After this long without audio the gateway checks whether any can still arrive."""
+
+
+class Resubmitted(Exception):
+    """The request was submitted again: its audio is generated again from its first frame."""
+
+
+class Chunk(Struct, frozen=True):
+    """Audio for the client: PCM, not empty, and the request's frames up to its end."""
+
+    pcm: bytes
+    frames: int
+    segment: Segment | None
+    """The segment of the text that it is of."""
+
+
+class SpeechStream:
+    """Yields a request's audio, and tracks what its client has received.
+
+    `report_playback(request_id, frames, spoken)` is called whenever the client's playback position is known to have
+    advanced; `spoken` are the frames of segments that it has whole.
+    `on_end()` is called once, when the stages have ended the stream. `check(seconds)` is called after every
+    `CHECK_SECONDS` without audio; it raises `ApiError` if no more audio can arrive, and `Resubmitted`. `storage_full()`
+    returns why no stage can write audio, or None.
+    `refusal(message)` returns the error of a request that was refused after it had been queued.
+    `text_frames()` returns how many frames may exist by the text so far; None if the text was complete from the start.
+    """
+
+    def __init__(
+        self,
+        request: SpeechRequest,
+        queue: AudioQueue,
+        listener: Listener,
+        stall_seconds: float,
+        report_playback: Callable[[str, int, int], None],
+        on_end: Callable[[], None],
+        check: Callable[[float], Awaitable[None]],
+        storage_full: Callable[[], str | None],
+        refusal: Callable[[str], ApiError],
+        text_frames: Callable[[], float] | None = None,
+        first_sample: int = 0,
+    ) -> None:
+        """`first_sample`: number of the first sample to yield, if the client has those before."""
+        self.request = request
+        self._first_frame, offset = divmod(first_sample, FAMILY.samples_per_frame)
+        self._skipped_bytes = 2 * offset
+        """Of the first frame, which the client has."""
+        self.frames = self._first_frame
+        """Frames delivered to the client so far, trimmed silence included."""
+        self.listener = listener
+        listener.frames += self.frames
+        self.end: End | None = None
+        """How the stages ended the stream; None until they do."""
+        self.segment: Segment | None = None
+        """The segment of the text whose audio arrives; None before the first one."""
+        self._seam = Seam()
+        self._samples = 0
+        """Samples delivered to the client so far."""
+        self._queue = queue
+        self._stall_seconds = stall_seconds
+        self._report_playback = report_playback
+        self._on_end = on_end
+        self._check = check
+        self._storage_full = storage_full
+        self._refusal = refusal
+        self._text_frames = text_frames
+        self._trimmer = LeadingSilenceTrimmer(trimmed=first_sample > 0)
+        self._first_sample = first_sample
+        self._hashes = array("q", bytes(8 * self._first_frame))
+        """Of the frames that were passed to the trimmer: what is generated again is compared with them."""
+        self._collected: list[bytes] = []
+        self._started = False
+        self._resumed_at = 0
+        """Frames before the audio of this submission."""
+
+    @property
+    def started(self) -> bool:
+        """Whether audio has arrived."""
+        return self._started
+
+    @property
+    def offset(self) -> int:
+        """Number of the first sample that is yielded; known with the first chunk."""
+        return self._first_sample or self._trimmer.withheld
+
+    @property
+    def sent(self) -> bool:
+        """Whether the client may have received audio. A whole response is sent when it is complete."""
+        return self.request.live and self.frames > 0
+
+    async def collect(self) -> list[bytes]:
+        """Returns the PCM of a whole response, chunk by chunk. Raises as `audio`."""
+        async for chunk in self.audio():
+            self._collected.append(chunk.pcm)
+            self.delivered(chunk)
+            # Chunks that have arrived together would otherwise hold the event loop.
+            await asyncio.sleep(0)
+        return self._collected
+
+    async def audio(self) -> AsyncIterator[Chunk]:
+        """Yields the audio as it is generated, without its leading silence.
+
+        After a resubmission a client that has audio gets what follows it, if it is generated again identically.
+
+        Raises `ApiError`: 400, 500 or 503 if a stage refused the request or failed, 503 if it waited too long for a
+        talker, if nothing came for the stall timeout or nothing can arrive.
+        """
+        while True:
+            try:
+                async for chunk in self._audio():
+                    yield chunk
+                return
+            except Resubmitted:
+                self._resumed_at = self.segment.frames if self.sent and self.segment is not None else 0
+                if not self.sent:
+                    self._forget_delivered()
+                    self._started = False
+                    self._trimmer, self.segment = LeadingSilenceTrimmer(), None
+                    del self._hashes[:]
+                    self._collected.clear()
+
+    async def _audio(self) -> AsyncIterator[Chunk]:
+        """Yields the audio of one submission."""
+        frames, checksum = max(self._first_frame, self._resumed_at), None
+        while True:
+            event = await self._next()
+            if isinstance(event.entry, Audio):
+                for pcm in self._begin(event.entry.segment):
+                    yield Chunk(pcm, frames, self.segment)
+                self._started = True
+                if self.listener.served_by is None:
+                    replicas = event.entry.talker or "unknown", event.entry.codec or "unknown"
+                    self.listener.served_by = replicas
+                new = self._unseen(frames, self._beyond(frames, event.entry.pcm, event.position.frames))
+                checksum = self._checked(checksum, frames, event.entry, event.position.frames)
+                frames = max(frames, event.position.frames)
+                if pcm := self._skip(self._trimmer.feed(new)):
+                    self._seam.add(pcm)
+                    yield Chunk(pcm, frames, self.segment)
+                else:
+                    # Trimmed frames count as played: a talker at its lead limit would wait for them forever.
+                    self._report(frames, self.segment)
+            elif isinstance(event.entry, End):
+                self._end(event.entry, frames, event.position.frames, checksum)
+                if pcm := self._trimmer.end():
+                    yield Chunk(pcm, frames, self.segment)
+                return
+
+    def _begin(self, segment: Segment | None) -> Iterator[bytes]:
+        """Yields what comes before a segment that has not begun before: the rest of the one before, and a pause."""
+        before = self.segment
+        if segment is None or (before is not None and segment.number <= before.number):
+            return
+        if before is not None:
+            if rest := self._trimmer.end():
+                self._seam.add(rest)
+                yield rest
+            yield self._seam.pause(before.pause)
+            self._trimmer = LeadingSilenceTrimmer()
+        self.segment = segment
+
+    async def _next(self) -> StreamEntry:
+        if not self._queue.empty():
+            return self._queue.get_nowait()
+        began = monotonic()
+        while (left := began + self._stall_seconds - monotonic()) > 0:
+            if self._waits_for_text():
+                began = monotonic()
+            try:
+                async with asyncio.timeout(min(CHECK_SECONDS, left)):
+                    return await self._queue.get()
+            except TimeoutError:
+                self.listener.record_ongoing_stall()
+            try:
+                await self._check(monotonic() - began)
+            except ApiError:
+                self.listener.outcome = EndReason.ERROR
+                raise
+        self.listener.outcome = EndReason.ERROR
+        message = f"no stage has made progress for {self._stall_seconds:.0f} seconds"
+        if (full := self._storage_full()) is not None:
+            raise unavailable(f"{message}: {full}", 5, "redis_full")
+        raise unavailable(message, 5, "stalled")
+
+    def _skip(self, pcm: bytes) -> bytes:
+        """Returns PCM without what the client has of its first frame."""
+        count = min(self._skipped_bytes, len(pcm))
+        self._skipped_bytes -= count
+        return pcm[count:]
+
+    def _waits_for_text(self) -> bool:
+        """Returns whether the client has all frames that the text so far allows."""
+        return self._text_frames is not None and self._text_frames() <= self.frames
+
+    def _beyond(self, frames: int, pcm: bytes, last: int) -> bytes:
+        """Returns the PCM of an entry after `frames`; `last` is its last frame. Raises 500 if frames are missing.
+
+        Entries overlap if Redis has lost the end of a stream and another codec continued it with other chunks.
+        """
+        first = last - len(pcm) // FAMILY.frame_bytes
+        if self._first_frame and frames == self._first_frame < first:
+            self.listener.outcome = EndReason.ERROR
+            message = f"the audio after sample {self._first_sample} is no longer kept; send the text again"
+            raise ApiError(410, message, param="audio_offset", code="audio_expired")
+        self._require(frames, first)
+        return pcm[(frames - first) * FAMILY.frame_bytes :]
+
+    def _checked(self, checksum: int | None, frames: int, audio: Audio, last: int) -> int | None:
+        """Returns the checksum of the codes of all audio so far, after an entry whose last frame is `last`.
+
+        `checksum` is that of the first `frames` frames; None if it is unknown. Raises 503 if the entry was decoded
+        after other frames: Redis has lost the codes, and they were generated again differently.
+        """
+        checksums = unpack_checksums(audio.checksums)
+        if not checksums or last < frames:
+            return checksum
+        if checksum not in (None, checksums[frames - last - 1]):
+            raise self._lost()
+        return checksums[-1]
+
+    def _unseen(self, first: int, pcm: bytes) -> bytes:
+        """Returns the PCM of frames that were not received before; `first` is the number of frames before it.
+
+        Raises 503 if frames that were received before a resubmission differ now.
+        """
+        size = FAMILY.frame_bytes
+        hashes = array("q", (hash(pcm[start : start + size]) for start in range(0, len(pcm), size)))
+        known = self._hashes[first : first + len(hashes)]
+        if hashes[: len(known)] != known:
+            raise self._lost()
+        self._hashes += hashes[len(known) :]
+        return pcm[len(known) * size :]
+
+    def _lost(self) -> ApiError:
+        self.listener.outcome = EndReason.ERROR
+        message = "Redis has lost this request, and its audio differs when it is generated again; send it again"
+        return unavailable(message, 1, "request_lost")
+
+    def _require(self, frames: int, expected: int) -> None:
+        """Raises 500 unless all frames up to `expected` are among the first `frames`."""
+        if frames < expected:
+            self.listener.outcome = EndReason.ERROR
+            raise internal_error(f"the audio of frames {frames + 1} to {expected} is missing")
+
+    def _end(self, end: End, frames: int, expected: int, checksum: int | None) -> None:
+        self._on_end()
+        if end.reason is EndReason.ERROR:
+            self.listener.outcome = EndReason.ERROR
+            if end.param:
+                # The client's fault is not an error of the service, whose rate alerts.
+                self.listener.outcome = EndReason.REFUSED
+                self.listener.tracker.settle(StreamOutcome.VOID)
+                raise bad_request(end.param, end.message.removeprefix(f"{end.param}: "))
+            if end.retry_after:
+                raise unavailable(end.message, end.retry_after, "stage_failed")
+            raise internal_error(end.message or "a stage failed")
+        if end.reason is EndReason.REFUSED:
+            self.listener.outcome = EndReason.REFUSED
+            raise self._refusal(end.message)
+        if end.reason is EndReason.CANCELLED:
+            self.listener.tracker.settle(StreamOutcome.FAILED)
+            because = f": {end.message}" if end.message else ""
+            raise unavailable(f"the request was cancelled by the server{because}", 1, "cancelled")
+        self._require(frames, expected)
+        if frames < len(self._hashes) or checksum not in (None, end.checksum):
+            raise self._lost()
+        if not frames:
+            self.listener.outcome = EndReason.ERROR
+            raise internal_error("the model ended this text before its first frame; try another seed")
+        self.end = end
+        self.listener.reason = end.reason
+        self.listener.tracker.generated(end.reason)
+
+    def delivered(self, chunk: Chunk, *, sent: bool = True) -> None:
+        """Records that a chunk was passed to the transport, or added to a whole response. `sent`: see `Listener`."""
+        frames, self.frames = chunk.frames - self.frames, chunk.frames
+        self._samples += len(chunk.pcm) // 2
+        self._report(chunk.frames, chunk.segment)
+        self.listener.delivered(chunk.pcm, frames, sent=sent)
+        if self._text_frames is not None:
+            self.listener.lacks_text = self._text_frames() - self.frames < TEXT_LEAD_FRAMES
+
+    def _report(self, frames: int, segment: Segment | None) -> None:
+        self._report_playback(self.request.id, frames, 0 if segment is None else segment.frames)
+
+    def _forget_delivered(self) -> None:
+        self.listener.discard(self.frames, self._samples)
+        self.frames = self._samples = 0

@@ -1,0 +1,1 @@
+"""The voices that clients may name, and those that are kept."""

@@ -1,0 +1,178 @@
+"""Kept voices: what a client uploads, what is kept of it, and how it is described. Pure."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, unsupported
+from syrinx_stages.gateway.speech.texts import check_characters, check_text
+
+MAX_NAME = 64
+"""Characters of a voice's name."""
+FIELDS = ("name", "consent", "audio_sample", "speaker_embedding", "ref_text", "speaker_description", "type")
+"""Fields of an upload: those of OpenAI's API and of vLLM-Omni's."""
+_HINTS = {
+    "prompt": "send an audio_sample; a Base checkpoint designs no voices",
+    "ref_audio": "it is called audio_sample",
+}
+
+
+class Sample(Struct, frozen=True):
+    """An uploaded file."""
+
+    data: bytes
+    media_type: str
+
+
+class Upload(Struct, frozen=True, kw_only=True):
+    """A valid upload; exactly one of `sample` and `embedding` is given."""
+
+    name: str
+    consent: str
+    transcript: str | None
+    description: str | None
+    sample: Sample | None
+    embedding: bytes | None
+    """As in `PreparedVoice`."""
+
+
+class KeptVoice(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The record of a voice."""
+
+    id: str
+    owner: str
+    """See `client.voice_owner`."""
+    name: str
+    """As the client spells it; unique among the owner's voices, ignoring case."""
+    created_at: int
+    """Unix time in seconds."""
+    consent: str
+    """Who agreed to the use of the voice, in the client's words: for example the id of a recording."""
+    transcript: str | None = None
+    """What the sample says. None: the voice is its speaker embedding alone."""
+    description: str | None = None
+    seconds: float | None = None
+    """Duration of the sample; None for an embedding."""
+    media_type: str | None = None
+    file_size: int | None = None
+    """Bytes of the uploaded file."""
+    keeps_samples: bool = False
+    """What is stored of the file are its samples, as the talker gets them."""
+
+    @property
+    def x_vector_only(self) -> bool:
+        """Whether the voice is its speaker embedding alone."""
+        return self.transcript is None
+
+
+encode_record = msgspec.msgpack.Encoder().encode
+decode_record = msgspec.msgpack.Decoder(KeptVoice).decode
+
+
+def new_voice_id() -> str:
+    """Returns an id that no voice has had."""
+    return f"voice_{secrets.token_hex(12)}"
+
+
+def parse_upload(form: Sequence[tuple[str, str | Sample]], embedding_size: int) -> Upload:
+    """Validates the fields of a form. Raises `ApiError` 400 that names the field, 422 for another `type`."""
+    fields = _unique(form)
+    texts = {name: _text(name, fields) for name in FIELDS if name != "audio_sample"}
+    if texts["type"] not in (None, "audio_sample"):
+        raise unsupported("type", f"{quoted(str(texts['type']))} voices cannot be made here; send audio_sample")
+    if unknown := next((name for name in fields if name not in FIELDS), None):
+        hint = _HINTS.get(unknown, f"accepted: {', '.join(FIELDS)}")
+        raise ApiError(400, f"{quoted(unknown)} is not a field of a voice: {hint}", param=unknown, code="unknown_field")
+    sample, embedding = fields.get("audio_sample"), texts["speaker_embedding"]
+    if isinstance(sample, str):
+        raise bad_request("audio_sample", "is text; send it as a file of the form")
+    if (sample is None) is (embedding is None):
+        problem = "is required: a file with speech" if sample is None else "and speaker_embedding exclude each other"
+        raise bad_request("audio_sample", problem, "missing_field" if sample is None else "invalid_value")
+    if embedding is not None and texts["ref_text"] is not None:
+        raise bad_request("ref_text", "has no effect with speaker_embedding; leave one of them out")
+    return Upload(
+        name=_name(_required("name", texts)),
+        consent=_required("consent", texts),
+        transcript=texts["ref_text"],
+        description=texts["speaker_description"],
+        sample=sample,
+        embedding=None if embedding is None else _parse_embedding(embedding, embedding_size),
+    )
+
+
+def _unique(form: Sequence[tuple[str, str | Sample]]) -> Mapping[str, str | Sample]:
+    fields = dict(form)
+    if len(fields) < len(form):
+        twice = next(name for name in fields if sum(name == each for each, _ in form) > 1)
+        raise bad_request(twice, "was sent more than once")
+    return fields
+
+
+def _text(name: str, fields: Mapping[str, str | Sample]) -> str | None:
+    """Returns a text of the form; an empty one counts as absent."""
+    value = fields.get(name)
+    if isinstance(value, Sample):
+        raise bad_request(name, "is a file; send it as text")
+    if value is None or not value.strip():
+        return None
+    if name != "speaker_embedding":
+        check_text(name, value)
+        check_characters(name, value)
+    return value
+
+
+def _required(name: str, texts: Mapping[str, str | None]) -> str:
+    if (value := texts[name]) is None:
+        what = {"consent": "say who agreed to the use of this voice, for example by the id of a recording"}
+        raise bad_request(name, f"is required: {what.get(name, 'the name of the voice')}", "missing_field")
+    return value.strip()
+
+
+def _name(name: str) -> str:
+    if len(name) > MAX_NAME or not name.isprintable():
+        raise bad_request("name", f"{quoted(name)} is not a name; send up to {MAX_NAME} printable characters")
+    return name
+
+
+def _parse_embedding(text: str, size: int) -> bytes:
+    try:
+        numbers = msgspec.json.decode(text, type=list[float])
+    except msgspec.DecodeError as error:
+        raise bad_request("speaker_embedding", f"is not a JSON array of numbers: {error}") from None
+    return encode_embedding(numbers, size)
+
+
+def encode_embedding(numbers: Sequence[float], size: int) -> bytes:
+    """Returns a speaker embedding as in `PreparedVoice`. Raises 400 unless it has `size` finite numbers."""
+    if len(numbers) != size:
+        raise bad_request("speaker_embedding", f"has {len(numbers):,} numbers; this checkpoint's have {size:,}")
+    with np.errstate(over="ignore"):
+        embedding = np.asarray(numbers, dtype="<f4")
+    if not embedding.any() or not np.isfinite(embedding).all():
+        raise bad_request("speaker_embedding", "is all zero, or has numbers that are too large for 32 bits")
+    return embedding.tobytes()
+
+
+def describe_voice(voice: KeptVoice) -> dict[str, Any]:
+    """Returns the voice as the API shows it: OpenAI's fields, and those of vLLM-Omni that it has."""
+    optional = {
+        "ref_text": voice.transcript,
+        "speaker_description": voice.description,
+        "seconds": voice.seconds,
+        "mime_type": voice.media_type,
+        "file_size": voice.file_size,
+    }
+    return {
+        "id": voice.id,
+        "object": "audio.voice",
+        "name": voice.name,
+        "created_at": voice.created_at,
+        "type": "audio_sample" if voice.seconds is not None else "speaker_embedding",
+        "consent": voice.consent,
+        **{name: value for name, value in optional.items() if value is not None},
+    }
