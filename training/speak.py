@@ -114,7 +114,7 @@ class Speaker:
         """The checkpoint's languages."""
         self._talker: TalkerEngine
         if device.type == "cuda":
-            from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
+            from syrinx_stages.talker.cuda.engine import CudaTalkerEngine
 
             self._talker = CudaTalkerEngine(Checkpoint(checkpoint, device, torch.bfloat16), concurrency)
         else:

@@ -15,9 +15,9 @@ from torch import Tensor
 from gpu.timing import elapsed_ms
 from syrinx_stages.kernels import attention
 from syrinx_stages.kernels.attention import AttentionParams
-from syrinx_stages.talker import frame, layers
-from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
-from syrinx_stages.talker.packed import PackedLayer, PackedTalker
+from syrinx_stages.talker.cuda import frame, layers
+from syrinx_stages.talker.cuda.engine import CudaTalkerEngine
+from syrinx_stages.talker.cuda.packed import PackedLayer, PackedTalker
 
 SAMPLING = "sampling"
 AROUND = "norm and gate, beside cuBLAS"

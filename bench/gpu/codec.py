@@ -23,8 +23,8 @@ from gpu import RESULTS
 from gpu.checkpoint import OFFICIAL, codec_std, random_tensor
 from gpu.timing import MEMORY_BYTES, REPEATS, TENSOR_FLOPS, elapsed_ms
 from syrinx_operator.local.files import write_atomically
-from syrinx_stages.codec.cuda_engine import CudaCodecEngine
-from syrinx_stages.codec.forward import ForwardPass, Launch
+from syrinx_stages.codec.cuda.engine import CudaCodecEngine
+from syrinx_stages.codec.cuda.forward import ForwardPass, Launch
 from syrinx_stages.kernels import codec_conv
 from syrinx_stages.kernels.recorder import GraphRecorder
 from syrinx_stages.model.checkpoint import Checkpoint

@@ -29,8 +29,8 @@ from syrinx_stages.contract.keys import STREAM_CREATED, Keys, StreamKind
 from syrinx_stages.contract.messages import End, Sampling, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
-from syrinx_stages.talker.prefill import prefill_shapes
+from syrinx_stages.talker.cuda.engine import CudaTalkerEngine
+from syrinx_stages.talker.cuda.prefill import prefill_shapes
 from syrinx_stages.talker.prompt import Prepared
 
 ROWS = (32, 64, 128)

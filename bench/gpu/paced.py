@@ -21,11 +21,11 @@ from syrinx_stages.contract.settings import CapturePair, StageConfig
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.normalization.reading import Reading
-from syrinx_stages.runtime.engine import Limits
 from syrinx_stages.runtime.errors import RequestError
-from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.process import run
+from syrinx_stages.runtime.requests.engine import Limits
 from syrinx_stages.runtime.settings import LiveSettings
+from syrinx_stages.runtime.telemetry.metrics import Metrics
 from syrinx_stages.talker.inputs import Prompt
 from syrinx_stages.talker.prompt import Prepared
 from syrinx_stages.talker.service import TalkerService

@@ -22,10 +22,10 @@ from syrinx_stages.model.config import CODE_GROUPS, ModelConfig, ModelType, Talk
 from syrinx_stages.model.describe import TASK_TYPES
 from syrinx_stages.model.sampling import Sampler
 from syrinx_stages.model.talker import Talker
-from syrinx_stages.talker import frame
-from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
+from syrinx_stages.talker.cuda import frame
+from syrinx_stages.talker.cuda.engine import CudaTalkerEngine
+from syrinx_stages.talker.cuda.prefill import plan_prefills
 from syrinx_stages.talker.inputs import EmbeddedPrompt, embed
-from syrinx_stages.talker.prefill import plan_prefills
 from syrinx_stages.talker.prompt import Prompter
 
 FRAMES = 40

@@ -13,9 +13,9 @@ from syrinx_stages.codec.service import CodecService
 from syrinx_stages.connector.base import StageConnector
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.settings import CapturePair, StageConfig
-from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.process import run
 from syrinx_stages.runtime.signals import exit_on_signals
+from syrinx_stages.runtime.telemetry.metrics import Metrics
 
 
 class _Quiet:

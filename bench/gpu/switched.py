@@ -18,8 +18,8 @@ Switch = Literal["queued-step", "codec-batching", "captured-shapes", "deadline-o
 def read_complete_steps() -> None:
     """One step of the talker at a time: its codes count as ready when the whole step is done, the next hidden states
     included, and only then is the next step enqueued."""
-    from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
-    from syrinx_stages.talker.model_runner import ModelRunner
+    from syrinx_stages.talker.cuda.engine import CudaTalkerEngine
+    from syrinx_stages.talker.cuda.model_runner import ModelRunner
 
     patch.object(CudaTalkerEngine, "depth", 1).start()
     decode = ModelRunner.decode

@@ -29,10 +29,10 @@ from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS, TalkerConfig, TransformerConfig
 from syrinx_stages.runtime.errors import RequestError
-from syrinx_stages.talker.allocation import bucket_for
-from syrinx_stages.talker.cuda_engine import CudaTalkerEngine, Step
+from syrinx_stages.talker.cuda.allocation import bucket_for
+from syrinx_stages.talker.cuda.engine import CudaTalkerEngine, Step
+from syrinx_stages.talker.cuda.prefill import PREFILL_LENGTHS, PREFILL_ROWS
 from syrinx_stages.talker.inputs import NO_CODE, Prompt
-from syrinx_stages.talker.prefill import PREFILL_LENGTHS, PREFILL_ROWS
 from syrinx_stages.talker.prompt import Prepared
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)

@@ -30,11 +30,11 @@ from syrinx_stages.kernels.linear import DirectTile, MatrixTile, Tile
 from syrinx_stages.kernels.metadata import FRAME, NUM_COLUMNS, POSITION, SLOT
 from syrinx_stages.kernels.recorder import GraphRecorder
 from syrinx_stages.model.config import ModelConfig, TalkerConfig, TransformerConfig
-from syrinx_stages.talker import frame as frame_module
-from syrinx_stages.talker import layers as layers_module
-from syrinx_stages.talker.frame import DeviceState, FrameStep
-from syrinx_stages.talker.packed import PackedTalker, pack
-from syrinx_stages.talker.tiles import choose_tile
+from syrinx_stages.talker.cuda import frame as frame_module
+from syrinx_stages.talker.cuda import layers as layers_module
+from syrinx_stages.talker.cuda.frame import DeviceState, FrameStep
+from syrinx_stages.talker.cuda.packed import PackedTalker, pack
+from syrinx_stages.talker.cuda.tiles import choose_tile
 
 ROWS = (1, 8, 16, 32, 64, 128)
 MIDDLE = 54

@@ -20,8 +20,8 @@ from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.keys import STREAM_CREATED, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes
 from syrinx_stages.gateway.cells.fanout import PlaybackReporter
-from syrinx_stages.runtime.journal import Journal
-from syrinx_stages.runtime.publisher import Publisher
+from syrinx_stages.runtime.requests.journal import Journal
+from syrinx_stages.runtime.requests.publisher import Publisher
 
 KEYS = Keys("hop", "1")
 

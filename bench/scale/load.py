@@ -28,9 +28,9 @@ from syrinx_stages.contract.keys import STREAM_CREATED, Keys, Position, StreamKi
 from syrinx_stages.contract.messages import Audio, Codes, Entry
 from syrinx_stages.contract.stages import Stage
 from syrinx_stages.gateway.cells.fanout import PlaybackReporter
-from syrinx_stages.runtime.journal import Journal
-from syrinx_stages.runtime.ownership import Ownership
-from syrinx_stages.runtime.publisher import Publisher
+from syrinx_stages.runtime.requests.journal import Journal
+from syrinx_stages.runtime.requests.ownership import Ownership
+from syrinx_stages.runtime.requests.publisher import Publisher
 from syrinx_stages.talker.holding import HELD_FRAMES, Holder, Holding
 
 KEYS = Keys("scale", "1")

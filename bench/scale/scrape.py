@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
 from syrinx_stages.contract import metrics as m
-from syrinx_stages.runtime.admin import create_admin
-from syrinx_stages.runtime.exposition import Exposition
-from syrinx_stages.runtime.metrics import Metrics, series_labels
+from syrinx_stages.runtime.http.admin import create_admin
+from syrinx_stages.runtime.telemetry.exposition import Exposition
+from syrinx_stages.runtime.telemetry.metrics import Metrics, series_labels
 
 CLIENTS = 100
 """Names of API keys: the only label of a gateway whose number of values depends on the installation."""

@@ -13,8 +13,8 @@ from syrinx_stages.families import IMPLEMENTATION
 from syrinx_stages.kernels.gpu import MIN_CAPABILITY, Gpu, gpu_of
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.gpu_memory import refuse_out_of_memory
-from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import LiveSettings
+from syrinx_stages.runtime.telemetry.metrics import Metrics
 from syrinx_stages.talker.service import Loaded, TalkerService
 
 

@@ -9,7 +9,7 @@ import torch
 from gpu.checkpoint import OFFICIAL, SIZES, talker_settings
 from support.compilation import META, Kernel, compiler
 from support.gpus import GPUS
-from syrinx_stages.codec.cuda_engine import MAX_FRAMES, CudaCodecEngine
+from syrinx_stages.codec.cuda.engine import MAX_FRAMES, CudaCodecEngine
 from syrinx_stages.contract.settings import MAX_ROWS
 from syrinx_stages.kernels.gpu import Gpu
 from syrinx_stages.kernels.launch import INTERPRETED
@@ -18,9 +18,9 @@ from syrinx_stages.kernels.slots import SlotTable, embed_inputs, next_first_code
 from syrinx_stages.model.codec_decoder import CodecDecoder
 from syrinx_stages.model.config import CODE_GROUPS, ModelConfig, SpeechTokenizerConfig, TalkerConfig
 from syrinx_stages.model.talker import Talker
-from syrinx_stages.talker.allocation import PAGE_SIZE
-from syrinx_stages.talker.model_runner import ModelRunner
-from syrinx_stages.talker.packed import PackedTalker, pack
+from syrinx_stages.talker.cuda.allocation import PAGE_SIZE
+from syrinx_stages.talker.cuda.model_runner import ModelRunner
+from syrinx_stages.talker.cuda.packed import PackedTalker, pack
 
 pytestmark = [
     pytest.mark.compile,

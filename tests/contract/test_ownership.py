@@ -12,7 +12,7 @@ from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.stages import Stage
-from syrinx_stages.runtime.ownership import REPORT_SECONDS, Ownership
+from syrinx_stages.runtime.requests.ownership import REPORT_SECONDS, Ownership
 
 KEYS = Keys(pipeline="owners", generation="1")
 

@@ -9,12 +9,12 @@ import torch
 from support.codec_lifetimes import Lifetimes
 from support.small_codec import CODES, CONFIG, Reference, random_decoder, random_frames, samples
 
-from syrinx_stages.codec.cuda_engine import CudaCodecEngine
+from syrinx_stages.codec.cuda.engine import CudaCodecEngine
 from syrinx_stages.codec.engine import split_frames
-from syrinx_stages.codec.forward import ForwardPass
-from syrinx_stages.codec.memory import StreamStates, Workspace, WorkspaceSize, split_k_workspace, workspace_size
-from syrinx_stages.codec.tiles import Tile
-from syrinx_stages.codec.weights import CodecWeights, Conv
+from syrinx_stages.codec.cuda.forward import ForwardPass
+from syrinx_stages.codec.cuda.memory import StreamStates, Workspace, WorkspaceSize, split_k_workspace, workspace_size
+from syrinx_stages.codec.cuda.tiles import Tile
+from syrinx_stages.codec.cuda.weights import CodecWeights, Conv
 from syrinx_stages.kernels.gpu import Gpu
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.codec_decoder import CodecDecoder
@@ -102,8 +102,8 @@ def test_split_k_and_separate_residual_units_do_not_change_a_call_longer_than_th
         split_k = next((split_k for split_k in (3, 2) if steps % split_k == 0), 1)
         return Tile(16, 16, 16, 1 if conv.norm or conv.gated else split_k)
 
-    monkeypatch.setattr("syrinx_stages.codec.forward.conv_tile", conv_tile)
-    monkeypatch.setattr("syrinx_stages.codec.forward.residual_unit_tile", lambda conv, num_positions, gpu: None)
+    monkeypatch.setattr("syrinx_stages.codec.cuda.forward.conv_tile", conv_tile)
+    monkeypatch.setattr("syrinx_stages.codec.cuda.forward.residual_unit_tile", lambda conv, num_positions, gpu: None)
     decoder = random_decoder(msgspec.structs.replace(CONFIG, sliding_window=2))
     engine, codes = CudaCodecEngine(decoder, 1, CPU, torch.float32), random_frames(3, seed=1)
     np.testing.assert_allclose(decode(engine, codes), Reference(decoder).decode(codes), atol=TOLERANCE)

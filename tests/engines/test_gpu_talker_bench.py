@@ -14,8 +14,8 @@ from gpu import breakdown, checkpoint, precision, talker
 from syrinx_stages.kernels import attention
 from syrinx_stages.model.config import ModelConfig, TalkerConfig
 from syrinx_stages.model.sampling import Sampler
-from syrinx_stages.talker import frame, layers
-from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
+from syrinx_stages.talker.cuda import frame, layers
+from syrinx_stages.talker.cuda.engine import CudaTalkerEngine
 from syrinx_stages.talker.inputs import embed
 from syrinx_stages.talker.prompt import Prompter
 

@@ -24,7 +24,7 @@ from syrinx_stages.codec.rows import Rows as CodecRows
 from syrinx_stages.contract.settings import CodecSettings
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.talker import service as talker_service
-from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
+from syrinx_stages.talker.cuda.engine import CudaTalkerEngine
 from syrinx_stages.talker.scheduler import Row as TalkerRow
 
 pytestmark = pytest.mark.bench

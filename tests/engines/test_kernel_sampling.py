@@ -17,7 +17,7 @@ from syrinx_stages.kernels.metadata import FRAME, RING, SLOT, TEXT
 from syrinx_stages.kernels.sampling import SamplingInputs
 from syrinx_stages.model.config import CODE_GROUPS, ModelConfig
 from syrinx_stages.model.sampling import Sampler, uniforms
-from syrinx_stages.talker.frame import sampling_params
+from syrinx_stages.talker.cuda.frame import sampling_params
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from syrinx_stages.kernels.metadata import NUM_COLUMNS
-from syrinx_stages.talker.allocation import PAGE_SIZE, Allocator, num_pages
-from syrinx_stages.talker.next_frames import NextFrames
+from syrinx_stages.talker.cuda.allocation import PAGE_SIZE, Allocator, num_pages
+from syrinx_stages.talker.cuda.next_frames import NextFrames
 
 MAX_PAGES, SLOTS, PAD = 8, 3, 99
 

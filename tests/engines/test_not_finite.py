@@ -11,7 +11,7 @@ from torch import Tensor
 
 from syrinx_stages.contract.messages import End, EndReason, Sampling
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
+from syrinx_stages.talker.cuda.engine import CudaTalkerEngine
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")

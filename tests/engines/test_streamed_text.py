@@ -11,7 +11,7 @@ from support.stages import bundled, request
 from syrinx_stages.contract.messages import End, Sampling, SpeechRequest
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.streamed_text import StreamedText
-from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
+from syrinx_stages.talker.cuda.engine import CudaTalkerEngine
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.engine import TalkerEngine
 

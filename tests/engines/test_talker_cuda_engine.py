@@ -17,15 +17,15 @@ from syrinx_stages.contract.messages import End, EndReason, Sampling, SpeechRequ
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import ModelType
 from syrinx_stages.runtime.errors import RequestError
-from syrinx_stages.talker import layers, model_runner
-from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
+from syrinx_stages.talker.cuda import layers, model_runner
+from syrinx_stages.talker.cuda.engine import CudaTalkerEngine
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.engine import EngineFull
 from syrinx_stages.talker.inputs import embed
-from syrinx_stages.talker.model_runner import MAX_PAGES
-from syrinx_stages.talker.prefill import PREFILL_LENGTHS
+from syrinx_stages.talker.cuda.model_runner import MAX_PAGES
+from syrinx_stages.talker.cuda.prefill import PREFILL_LENGTHS
 from syrinx_stages.talker.prompt import Prepared, PromptBuilder
-from syrinx_stages.talker.allocation import PAGE_SIZE
+from syrinx_stages.talker.cuda.allocation import PAGE_SIZE
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
 

@@ -13,9 +13,9 @@ from gpu.checkpoint import SIZES, talker_settings
 from syrinx_stages.kernels.recorder import GraphRecorder
 from syrinx_stages.model.config import ModelConfig, TalkerConfig
 from syrinx_stages.model.talker import Talker
-from syrinx_stages.talker.model_runner import ModelRunner, resident_bytes
-from syrinx_stages.talker.packed import PackedTalker, pack
-from syrinx_stages.talker.prefill import prefill_shapes
+from syrinx_stages.talker.cuda.model_runner import ModelRunner, resident_bytes
+from syrinx_stages.talker.cuda.packed import PackedTalker, pack
+from syrinx_stages.talker.cuda.prefill import prefill_shapes
 
 META = torch.device("meta")
 GIB = 1 << 30

@@ -46,7 +46,7 @@ def decoder() -> CodecDecoder:
 def make_engine(decoder: CodecDecoder) -> MakeEngine:
     """Returns a function that creates an engine whose stream states are filled with NaN."""
     # Imported here: without a GPU, other tests must set up the interpreter before the kernels are imported.
-    from syrinx_stages.codec.cuda_engine import CudaCodecEngine
+    from syrinx_stages.codec.cuda.engine import CudaCodecEngine
 
     def engine(resident: int, dtype: torch.dtype = torch.float32) -> CudaCodecEngine:
         created = CudaCodecEngine(decoder, resident, torch.device("cuda"), dtype)
@@ -121,7 +121,7 @@ def test_nothing_is_compiled_after_warm_up(make_engine: MakeEngine) -> None:
 
 def test_large_calls_are_deterministic() -> None:
     """Equal input gives equal samples where the normalized products use asynchronous tensor core instructions."""
-    from syrinx_stages.codec.cuda_engine import CudaCodecEngine
+    from syrinx_stages.codec.cuda.engine import CudaCodecEngine
 
     decoder = random_decoder(replace(CONFIG, hidden_size=512, intermediate_size=1024), device="cuda")
     engine = CudaCodecEngine(decoder, 32, torch.device("cuda"))

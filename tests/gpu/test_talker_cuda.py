@@ -24,7 +24,7 @@ from syrinx_stages.model.config import ModelConfig
 
 if TYPE_CHECKING:
     # Imported late: the first import of the kernels decides whether they are interpreted.
-    from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
+    from syrinx_stages.talker.cuda.engine import CudaTalkerEngine
 
 pytestmark = [
     pytest.mark.gpu,
@@ -68,7 +68,7 @@ def reference(voice: Path) -> Reference:
 @pytest.fixture(scope="module")
 def engine_of(voice: Path) -> Make:
     """Returns a warm engine for a dtype, created once."""
-    from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
+    from syrinx_stages.talker.cuda.engine import CudaTalkerEngine
 
     engines: dict[torch.dtype, CudaTalkerEngine] = {}
 
@@ -110,7 +110,7 @@ def check(cases: list[Case]) -> None:
 
 
 def test_every_tile_of_the_table() -> None:
-    from syrinx_stages.talker.tiles import SM_90, TABLE_ROWS
+    from syrinx_stages.talker.cuda.tiles import SM_90, TABLE_ROWS
 
     cases = []
     for (outer, inner, gated), tiles in SM_90.items():
@@ -121,7 +121,7 @@ def test_every_tile_of_the_table() -> None:
 
 
 def test_tiles_of_prefills_with_more_rows_than_in_the_table() -> None:
-    from syrinx_stages.talker.tiles import SM_90, choose_tile
+    from syrinx_stages.talker.cuda.tiles import SM_90, choose_tile
 
     cases = []
     for (outer, inner, gated), rows in combinations(SM_90, (129, 256, 509)):
@@ -246,7 +246,7 @@ def test_every_batch_size_with_fewer_rows(
 
 
 def test_prompts_beside_frames(reference: Reference, engine: CudaTalkerEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    from syrinx_stages.talker.prefill import MIXED_SHAPES
+    from syrinx_stages.talker.cuda.prefill import MIXED_SHAPES
 
     runner, size = engine.runner, SIZES[-1]
     monkeypatch.setattr(runner, "batch_sizes", [size])
@@ -361,8 +361,8 @@ def test_request_whose_scores_are_not_finite_ends_alone(
 
 def test_official_shapes_in_every_batch_size_of_the_tile_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One layer of each stack, with the shapes of the 1.7B checkpoint, in bfloat16."""
-    from syrinx_stages.talker import prefill
-    from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
+    from syrinx_stages.talker.cuda import prefill
+    from syrinx_stages.talker.cuda.engine import CudaTalkerEngine
 
     monkeypatch.setattr(prefill, "PREFILL_LENGTHS", (16, 32))
     write_configs(tmp_path, "1b7")

@@ -13,9 +13,9 @@ from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason
 from syrinx_stages.contract.settings import TOKEN_HEADER
-from syrinx_stages.runtime.server import HttpServer
-from syrinx_stages.runtime.settings_api import create_settings_api
-from syrinx_stages.runtime.worker import Worker
+from syrinx_stages.runtime.http.server import HttpServer
+from syrinx_stages.runtime.http.settings_api import create_settings_api
+from syrinx_stages.runtime.requests.worker import Worker
 
 pytestmark = pytest.mark.virtual
 
@@ -143,7 +143,7 @@ async def test_a_talker_does_not_count_invalid_requests_as_errors() -> None:
 
 
 async def test_a_settings_update_that_does_not_arrive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("syrinx_stages.runtime.settings_api.BODY_SECONDS", 0.1)
+    monkeypatch.setattr("syrinx_stages.runtime.http.settings_api.BODY_SECONDS", 0.1)
 
     async with pipeline(1, 0) as stages:
         server = HttpServer(create_settings_api({"talker": stages.workers[0]}, TOKEN), "127.0.0.1", 0)

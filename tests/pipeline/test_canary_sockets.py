@@ -14,7 +14,7 @@ from support.speech_socket import Client, connected
 from support.waiting import DEADLINE, until
 from syrinx_stages.contract.api import SPEECH_STREAM_PATH
 from syrinx_stages.gateway.http.api import create_app
-from syrinx_stages.runtime.server import HttpServer
+from syrinx_stages.runtime.http.server import HttpServer
 
 pytestmark = pytest.mark.virtual
 

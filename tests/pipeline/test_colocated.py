@@ -23,8 +23,8 @@ from syrinx_stages.contract.messages import Codes, EndReason
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.errors import StartError
-from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import SettingsUpdate
+from syrinx_stages.runtime.telemetry.metrics import Metrics
 
 LONG = "The old teacher carried seven green apples before breakfast and described two heavy bags."
 TEXTS = (

@@ -10,7 +10,7 @@ from support.failover import replicated
 from support.stages import Pipeline, pipeline, receive, request, submit, synthesize
 from support.waiting import until
 from syrinx_stages.contract.messages import EndReason
-from syrinx_stages.runtime.journal import MAX_BYTES
+from syrinx_stages.runtime.requests.journal import MAX_BYTES
 
 TEXT = "The quiet student carried the morning paper after the storm."
 NAMES = ("a", "b", "c")
@@ -36,7 +36,7 @@ async def start_streams(stages: Pipeline) -> list[asyncio.Task]:
 async def test_streams_are_complete_after_a_fail_over_that_loses_their_ends(
     monkeypatch: pytest.MonkeyPatch, kept_bytes: int
 ) -> None:
-    monkeypatch.setattr("syrinx_stages.runtime.journal.MAX_BYTES", kept_bytes)
+    monkeypatch.setattr("syrinx_stages.runtime.requests.journal.MAX_BYTES", kept_bytes)
     expected = await undisturbed()
     async with replicated() as pair, pipeline(url=pair.primary.url_with_password) as stages:
         talker, receiving = stages.workers[0], await start_streams(stages)

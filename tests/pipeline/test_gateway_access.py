@@ -14,7 +14,7 @@ from support.gateway import Gateway, Script, gateway, tone
 from support.waiting import DEADLINE, until
 from syrinx_stages.gateway.clients.access import ApiKeys
 from syrinx_stages.runtime.errors import StartError
-from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.telemetry.metrics import Metrics
 
 pytestmark = pytest.mark.virtual
 

@@ -22,8 +22,8 @@ from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.contract.stages import WORKERS, Stage
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.runtime.clock import monotonic
-from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import SettingsUpdate
+from syrinx_stages.runtime.telemetry.metrics import Metrics
 
 pytestmark = pytest.mark.virtual
 

@@ -19,11 +19,11 @@ from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract.keys import Position, StreamKind
 from syrinx_stages.contract.messages import EndReason
 from syrinx_stages.contract.stages import Stage
-from syrinx_stages.runtime.in_flight import CompletedStep
 from syrinx_stages.runtime.process import run_service
+from syrinx_stages.runtime.requests.in_flight import CompletedStep
+from syrinx_stages.runtime.requests.worker import Worker
 from syrinx_stages.runtime.settings import SettingsUpdate
-from syrinx_stages.runtime.worker import Worker
-from syrinx_stages.talker import prefill
+from syrinx_stages.talker.cuda import prefill
 from syrinx_stages.talker.service import COLD_REQUESTS
 
 SHORT_LEASE = 0.2

@@ -15,7 +15,7 @@ from support.stages import pipeline
 from support.streams import Streams
 from support.tls import Authority
 from syrinx_stages.contract.api import SPEECH_STREAM_PATH
-from syrinx_stages.runtime.tls import Certificate
+from syrinx_stages.runtime.http.tls import Certificate
 
 pytestmark = pytest.mark.virtual
 

@@ -22,8 +22,8 @@ from syrinx_stages.contract.messages import Audio, Codes, EndReason, Reference
 from syrinx_stages.contract.settings import DEFAULT_RAMP
 from syrinx_stages.contract.silence import AUDIBLE_PEAK, LeadingSilenceTrimmer
 from syrinx_stages.contract.stages import Stage
+from syrinx_stages.runtime.requests.worker import Worker
 from syrinx_stages.runtime.settings import SettingsUpdate
-from syrinx_stages.runtime.worker import Worker
 from syrinx_stages.talker import holding
 from syrinx_stages.talker.speech import BEGINNING
 

@@ -10,8 +10,8 @@ import pytest
 from fastapi import FastAPI, Request
 
 from support.waiting import DEADLINE
-from syrinx_stages.runtime.http_parser import MAX_EVENTS, MAX_HEAD, MAX_HEADERS, RequestParser
-from syrinx_stages.runtime.server import HttpServer
+from syrinx_stages.runtime.http.parser import MAX_EVENTS, MAX_HEAD, MAX_HEADERS, RequestParser
+from syrinx_stages.runtime.http.server import HttpServer
 
 pytestmark = pytest.mark.virtual
 

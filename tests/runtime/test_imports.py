@@ -39,7 +39,7 @@ def test_without_tracing_a_stage_imports_nothing_of_it():
     program = """
 import sys
 import syrinx_stages.gateway.http.api, syrinx_stages.talker.service, syrinx_stages.codec.service
-from syrinx_stages.runtime.tracing import open_tracer
+from syrinx_stages.runtime.telemetry.tracing import open_tracer
 assert open_tracer("gateway", "demo", "gateway-0", {}) is None
 print(*sorted(name for name in sys.modules if name.startswith("opentelemetry.sdk") or name.endswith(".otel")))
 """

@@ -15,9 +15,9 @@ import pytest
 from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
 
-from syrinx_stages.runtime import server as server_module
 from syrinx_stages.runtime.errors import StartError
-from syrinx_stages.runtime.server import HEADER_SECONDS, HttpServer
+from syrinx_stages.runtime.http import server as server_module
+from syrinx_stages.runtime.http.server import HEADER_SECONDS, HttpServer
 
 pytestmark = pytest.mark.virtual
 

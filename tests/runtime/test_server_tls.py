@@ -18,8 +18,8 @@ from fastapi import FastAPI, Request
 from support.tls import Authority
 from support.waiting import DEADLINE, until
 from syrinx_stages.runtime.errors import StartError
-from syrinx_stages.runtime.server import HttpServer
-from syrinx_stages.runtime.tls import HANDSHAKE_SECONDS, Certificate
+from syrinx_stages.runtime.http.server import HttpServer
+from syrinx_stages.runtime.http.tls import HANDSHAKE_SECONDS, Certificate
 
 NAMES = ("DNS:localhost", "IP:127.0.0.1")
 

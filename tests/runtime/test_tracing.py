@@ -24,9 +24,9 @@ from syrinx_stages.gateway.speech.outcomes import OutcomeTracker
 from syrinx_stages.gateway.speech.speech import SpeechStream
 from syrinx_stages.gateway.speech.trace import SpeechSpan
 from syrinx_stages.runtime.errors import StartError
-from syrinx_stages.runtime.metrics import Metrics
-from syrinx_stages.runtime.otel import Tracer
-from syrinx_stages.runtime.tracing import RequestTraces, open_tracer
+from syrinx_stages.runtime.telemetry.metrics import Metrics
+from syrinx_stages.runtime.telemetry.otel import Tracer
+from syrinx_stages.runtime.telemetry.tracing import RequestTraces, open_tracer
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -69,7 +69,7 @@ def test_a_setting_that_would_lose_all_spans_is_an_error(environment, message):
 
 
 def test_a_missing_extra_is_an_error_that_says_what_to_install(monkeypatch):
-    monkeypatch.delitem(sys.modules, "syrinx_stages.runtime.otel")
+    monkeypatch.delitem(sys.modules, "syrinx_stages.runtime.telemetry.otel")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(StartError, match=r"there is no module opentelemetry\.sdk\.trace: install syrinx\[tracing\]"):
         opened(**{ENDPOINT: "http://c:4318"})

@@ -5,8 +5,8 @@ from prometheus_client import CollectorRegistry
 from support.http_server import ScriptedResponse, http_server
 from syrinx_operator.commands.tune.command import gateway_load
 from syrinx_stages.contract import metrics as m
-from syrinx_stages.runtime.exposition import Exposition
-from syrinx_stages.runtime.metrics import Metrics, series_labels
+from syrinx_stages.runtime.telemetry.exposition import Exposition
+from syrinx_stages.runtime.telemetry.metrics import Metrics, series_labels
 
 
 def _metrics(streams: int, waiting: int) -> bytes:

@@ -13,7 +13,7 @@ from syrinx_stages.model.codec_decoder import CodecDecoder
 
 if TYPE_CHECKING:
     # Importing the kernels decides whether they are interpreted, so the test must do it.
-    from syrinx_stages.codec.cuda_engine import CudaCodecEngine
+    from syrinx_stages.codec.cuda.engine import CudaCodecEngine
 
 
 class Lifetimes:

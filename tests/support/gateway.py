@@ -29,7 +29,7 @@ from syrinx_stages.contract.stages import Stage
 from syrinx_stages.gateway.http.api import create_app
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.model.describe import checkpoint_directory
-from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.telemetry.metrics import Metrics
 
 SERVED = {"task_type": "CustomVoice"}
 """Metric labels of the scripted stages."""

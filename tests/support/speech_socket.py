@@ -15,8 +15,8 @@ from support.waiting import DEADLINE
 from syrinx_stages.contract.api import SPEECH_STREAM_PATH
 from syrinx_stages.gateway.http.api import create_app
 from syrinx_stages.gateway.service import GatewayService
-from syrinx_stages.runtime.server import HttpServer
-from syrinx_stages.runtime.tls import Certificate
+from syrinx_stages.runtime.http.server import HttpServer
+from syrinx_stages.runtime.http.tls import Certificate
 
 
 def message(kind: str, **content: object) -> str:

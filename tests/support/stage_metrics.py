@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from syrinx_operator.cluster.objects.state import Replica, component_of
 from syrinx_stages.contract import metrics as contract
-from syrinx_stages.runtime.metrics import Metrics, rows_label
+from syrinx_stages.runtime.telemetry.metrics import Metrics, rows_label
 
 
 class Pod:

@@ -22,10 +22,10 @@ from syrinx_stages.contract.messages import Audio, End, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, TalkerSettings
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.normalization.reading import Reading
-from syrinx_stages.runtime import ownership
-from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.requests import ownership
+from syrinx_stages.runtime.requests.worker import Worker
 from syrinx_stages.runtime.settings import LiveSettings
-from syrinx_stages.runtime.worker import Worker
+from syrinx_stages.runtime.telemetry.metrics import Metrics
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.service import Loaded, TalkerService
 

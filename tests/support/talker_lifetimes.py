@@ -26,7 +26,7 @@ from syrinx_stages.talker.prompt import Prepared, Prompter
 
 if TYPE_CHECKING:
     # Imported late: the first import of the kernels decides whether they are interpreted.
-    from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
+    from syrinx_stages.talker.cuda.engine import CudaTalkerEngine
     from syrinx_stages.talker.engine import TalkerEngine
 
 CPU = torch.device("cpu")

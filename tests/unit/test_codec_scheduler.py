@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from syrinx_stages.codec.rows import STALLED_SECONDS, Row, Rows, frames_to_chunk_end
 from syrinx_stages.codec.scheduler import PREFILL_FRAMES, UNDERRUN_MARGIN_SECONDS, Call, Plan, cheapest_shape, schedule
 from syrinx_stages.contract.settings import CodecSettings
-from syrinx_stages.runtime.speed import HEADROOM
+from syrinx_stages.runtime.requests.speed import HEADROOM
 
 NOW = 100.0
 RAMP = (2, 2, 4, 8, 12)

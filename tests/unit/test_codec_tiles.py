@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from support.gpus import GPUS
-from syrinx_stages.codec import tiles
-from syrinx_stages.codec.tiles import Tile, conv_tile, max_split_k_programs, residual_unit_tile
-from syrinx_stages.codec.weights import Conv
+from syrinx_stages.codec.cuda import tiles
+from syrinx_stages.codec.cuda.tiles import Tile, conv_tile, max_split_k_programs, residual_unit_tile
+from syrinx_stages.codec.cuda.weights import Conv
 from syrinx_stages.kernels.gpu import H200, Gpu
 
 KIB = 1024

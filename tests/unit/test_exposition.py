@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
 from syrinx_stages.contract import metrics as contract
-from syrinx_stages.runtime.exposition import Exposition
-from syrinx_stages.runtime.metrics import Metrics, rows_label
+from syrinx_stages.runtime.telemetry.exposition import Exposition
+from syrinx_stages.runtime.telemetry.metrics import Metrics, rows_label
 
 OPENMETRICS = "application/openmetrics-text"
 FORMATS = ["", "text/plain; version=0.0.4", OPENMETRICS, f"{OPENMETRICS}; version=1.0.0"]

@@ -23,8 +23,8 @@ from syrinx_stages.gateway.speech.listener import Listener
 from syrinx_stages.gateway.speech.outcomes import OutcomeTracker, StreamOutcome, StreamOutcomes
 from syrinx_stages.gateway.speech.speech import Chunk, SpeechStream
 from syrinx_stages.runtime.clock import monotonic
-from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import LiveSettings, SettingsUpdate
+from syrinx_stages.runtime.telemetry.metrics import Metrics
 
 pytestmark = pytest.mark.virtual
 

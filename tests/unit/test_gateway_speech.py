@@ -16,7 +16,7 @@ from syrinx_stages.gateway.errors import ApiError, internal_error
 from syrinx_stages.gateway.speech.listener import Listener
 from syrinx_stages.gateway.speech.outcomes import OutcomeTracker
 from syrinx_stages.gateway.speech.speech import SpeechStream
-from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.telemetry.metrics import Metrics
 
 # Audible from the first sample, and different in every frame.
 PCM = (1_000 + np.arange(8 * FAMILY.samples_per_frame, dtype="<i2") % 20_000).tobytes()

@@ -16,8 +16,8 @@ from syrinx_stages.contract.messages import (
     TaskType,
 )
 from syrinx_stages.contract.stages import Stage
-from syrinx_stages.runtime import journal
-from syrinx_stages.runtime.journal import KEEP_SECONDS, Journal
+from syrinx_stages.runtime.requests import journal
+from syrinx_stages.runtime.requests.journal import KEEP_SECONDS, Journal
 
 CODES, AUDIO = StreamKind.CODES, StreamKind.AUDIO
 

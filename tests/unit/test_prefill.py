@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from syrinx_stages.talker.prefill import (
+from syrinx_stages.talker.cuda.prefill import (
     MAX_BURST_POSITIONS,
     MAX_PREFILL_POSITIONS,
     PREFILL_LENGTHS,

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 import pytest
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.runtime.speed import HEADROOM, KNOWN_SECONDS, KNOWN_STEPS, TYPICAL_SECONDS, EngineSpeed, live_demand
+from syrinx_stages.runtime.requests.speed import (
+    HEADROOM,
+    KNOWN_SECONDS,
+    KNOWN_STEPS,
+    TYPICAL_SECONDS,
+    EngineSpeed,
+    live_demand,
+)
 
 FRAME = FAMILY.frame_seconds
 

@@ -13,11 +13,11 @@ from starlette.types import ASGIApp
 
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.settings import TalkerSettings
-from syrinx_stages.runtime.admin import create_admin
-from syrinx_stages.runtime.exposition import Exposition
-from syrinx_stages.runtime.metrics import Metrics, series_labels
+from syrinx_stages.runtime.http.admin import create_admin
+from syrinx_stages.runtime.http.settings_api import create_settings_api
 from syrinx_stages.runtime.settings import LiveSettings
-from syrinx_stages.runtime.settings_api import create_settings_api
+from syrinx_stages.runtime.telemetry.exposition import Exposition
+from syrinx_stages.runtime.telemetry.metrics import Metrics, series_labels
 
 TOKEN = "a-token-of-the-operator"
 HEADERS = {"X-Syrinx-Token": TOKEN}

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from syrinx_stages.talker.allocation import PAGE_SIZE, Allocator, IndexPool, bucket_for
+from syrinx_stages.talker.cuda.allocation import PAGE_SIZE, Allocator, IndexPool, bucket_for
 
 
 def test_pool_allocates_each_index_once_and_never_scratch() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from syrinx_stages.contract.admission import LATE_MARGIN_SECONDS, late_margin
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.runtime.speed import HEADROOM
+from syrinx_stages.runtime.requests.speed import HEADROOM
 from syrinx_stages.talker.scheduler import AHEAD_SECONDS, LISTENER_TIMEOUT, TEXT_TIMEOUT, Row, survey
 
 NOW = 100.0

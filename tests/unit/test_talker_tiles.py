@@ -16,11 +16,11 @@ from syrinx_stages.kernels.attention import AttentionParams
 from syrinx_stages.kernels.linear import DirectTile, MatrixTile, Tile
 from syrinx_stages.kernels.split_k import SplitKWorkspace
 from syrinx_stages.model.config import ModelConfig, TalkerConfig, TransformerConfig
-from syrinx_stages.talker.layers import FusedLayers, LibraryLayers, new_split_k_workspace, new_stack
-from syrinx_stages.talker.prefill import MAX_PREFILL_POSITIONS
-from syrinx_stages.talker.packed import PackedLayer
+from syrinx_stages.talker.cuda.layers import FusedLayers, LibraryLayers, new_split_k_workspace, new_stack
+from syrinx_stages.talker.cuda.prefill import MAX_PREFILL_POSITIONS
+from syrinx_stages.talker.cuda.packed import PackedLayer
 from syrinx_stages.kernels.gpu import H200, Gpu
-from syrinx_stages.talker.tiles import choose_tile, fit
+from syrinx_stages.talker.cuda.tiles import choose_tile, fit
 
 SETTINGS = {
     "0.6B": talker_settings("0b6", 0),

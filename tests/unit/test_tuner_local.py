@@ -21,11 +21,11 @@ from syrinx_operator.tuner.decide import Decision
 from syrinx_stages.contract.metrics import LIVE_STREAMS, MAX_NUM_SEQS
 from syrinx_stages.contract.settings import TOKEN_HEADER, CodecSettings, GatewaySettings, TalkerSettings
 from syrinx_stages.contract.stages import Stage
-from syrinx_stages.runtime.admin import create_admin
-from syrinx_stages.runtime.exposition import Exposition
-from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.http.admin import create_admin
+from syrinx_stages.runtime.http.settings_api import create_settings_api
 from syrinx_stages.runtime.settings import LiveSettings
-from syrinx_stages.runtime.settings_api import create_settings_api
+from syrinx_stages.runtime.telemetry.exposition import Exposition
+from syrinx_stages.runtime.telemetry.metrics import Metrics
 
 TOKEN = "of-this-run"
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)

@@ -1,7 +1,7 @@
 """A pipeline with everything that its resource leaves open: devices, batch sizes, decoder shapes, and what runs where.
 
 The sizes follow from the device. A stage has fewer rows and requests if its GPU cannot do as much
-(`syrinx_stages.runtime.engine.Limits`). Pure.
+(`syrinx_stages.runtime.requests.engine.Limits`). Pure.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.model.codec_decoder import CodecDecoder
 from syrinx_stages.model.codec_state import DecoderState
 from syrinx_stages.model.layers import pack_weights
-from syrinx_stages.runtime.engine import Limits
+from syrinx_stages.runtime.requests.engine import Limits
 
 MAX_FRAMES = 64
 """Frames of all rows that are decoded at once. More are not quicker on a CPU, and each takes 2 MB of activations."""

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.settings import CapturePair
-from syrinx_stages.runtime.engine import Engine
+from syrinx_stages.runtime.requests.engine import Engine
 
 
 class CaptureCost(Struct, frozen=True):

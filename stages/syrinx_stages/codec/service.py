@@ -26,8 +26,8 @@ from syrinx_stages.contract.settings import CapturePair, CodecSettings
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer
 from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.clock import monotonic
-from syrinx_stages.runtime.in_flight import CompletedStep
-from syrinx_stages.runtime.worker import Worker
+from syrinx_stages.runtime.requests.in_flight import CompletedStep
+from syrinx_stages.runtime.requests.worker import Worker
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from syrinx_stages.colocated.connectors import CodecConnector, SharedClaimOwner,
 from syrinx_stages.connector.base import StageConnector
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.runtime.errors import StartError
-from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.telemetry.metrics import Metrics
 from syrinx_stages.talker.service import TalkerService
 
 

@@ -1,6 +1,6 @@
 """Every metric that Syrinx stages export: name, type, labels and buckets, from `metrics.yaml`.
 
-`runtime.metrics` creates the prometheus-client objects from this list; dashboards, alerts and the tuner use its names.
+`runtime.telemetry` creates the prometheus-client objects from it; dashboards, alerts and the tuner use its names.
 """
 
 from pathlib import Path

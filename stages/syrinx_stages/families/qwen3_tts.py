@@ -53,7 +53,7 @@ def load_talker_engine(
         return VllmTalkerEngine(checkpoint, config.max_resident, lambda: settings.current.max_num_seqs, config.vllm)
     if device.type == "cuda":
         # The kernels need Triton, which CPU images do not have.
-        from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
+        from syrinx_stages.talker.cuda.engine import CudaTalkerEngine
 
         checkpoint = Checkpoint(config.model, device, dtype)
         return CudaTalkerEngine(checkpoint, config.max_resident, config.memory_fraction or TALKER_MEMORY)
@@ -68,7 +68,7 @@ def load_codec_engine(config: StageConfig, device: torch.device) -> CodecEngine:
 
     if device.type == "cuda":
         # The kernels need Triton, which CPU images do not have.
-        from syrinx_stages.codec.cuda_engine import CudaCodecEngine
+        from syrinx_stages.codec.cuda.engine import CudaCodecEngine
 
         decoder = Checkpoint(config.model).load_codec_decoder()
         fraction = config.memory_fraction or CODEC_MEMORY

@@ -46,9 +46,9 @@ from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.normalization.durations import spoken_characters
 from syrinx_stages.normalization.normalize import load_languages
 from syrinx_stages.runtime.clock import monotonic
-from syrinx_stages.runtime.metrics import Metrics, export_settings
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.tasks import Tasks
+from syrinx_stages.runtime.telemetry.metrics import Metrics, export_settings
 
 log = logging.getLogger(__name__)
 

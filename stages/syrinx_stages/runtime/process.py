@@ -23,15 +23,15 @@ from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.api import SPEECH_STREAM_PATH
 from syrinx_stages.contract.settings import TOKEN_VARIABLE, TRACK_VARIABLE, StageConfig, resolved_config_line
 from syrinx_stages.model.config import CheckpointError
-from syrinx_stages.runtime.admin import Service, create_admin
 from syrinx_stages.runtime.errors import SettingsError, StartError
-from syrinx_stages.runtime.exposition import Exposition
-from syrinx_stages.runtime.metrics import Metrics, series_labels
-from syrinx_stages.runtime.server import MAX_ADMIN_CONNECTIONS, HttpServer, max_public_connections
-from syrinx_stages.runtime.settings_api import create_settings_api
+from syrinx_stages.runtime.http.admin import Service, create_admin
+from syrinx_stages.runtime.http.server import MAX_ADMIN_CONNECTIONS, HttpServer, max_public_connections
+from syrinx_stages.runtime.http.settings_api import create_settings_api
+from syrinx_stages.runtime.http.tls import Certificate
 from syrinx_stages.runtime.start import connect_cells, connect_redis, load_start_config
-from syrinx_stages.runtime.tls import Certificate
-from syrinx_stages.runtime.tracing import open_tracer
+from syrinx_stages.runtime.telemetry.exposition import Exposition
+from syrinx_stages.runtime.telemetry.metrics import Metrics, series_labels
+from syrinx_stages.runtime.telemetry.tracing import open_tracer
 
 log = logging.getLogger(__name__)
 

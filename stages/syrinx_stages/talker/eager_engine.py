@@ -19,7 +19,7 @@ from syrinx_stages.model.layers import pack_weights
 from syrinx_stages.model.sampling import FrameSampler
 from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.model.talker import KVCache
-from syrinx_stages.runtime.engine import Limits
+from syrinx_stages.runtime.requests.engine import Limits
 from syrinx_stages.talker.engine import frame_results
 from syrinx_stages.talker.inputs import EmbeddedPrompt, Prompt, embed, embed_tokens
 from syrinx_stages.talker.prompt import Prepared, Prompter

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.model.streamed_text import StreamedText
-from syrinx_stages.runtime.engine import Engine
+from syrinx_stages.runtime.requests.engine import Engine
 from syrinx_stages.talker.prompt import Prepared
 
 _NOT_FINITE = End(EndReason.ERROR, "the talker computed scores that are not finite numbers")

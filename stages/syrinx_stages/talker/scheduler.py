@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.runtime.speed import live_demand
+from syrinx_stages.runtime.requests.speed import live_demand
 
 AHEAD_SECONDS = 1.5
 """A live stream that underruns within this time needs a step, however many of its frames are to be delivered."""

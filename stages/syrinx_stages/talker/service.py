@@ -28,12 +28,12 @@ from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.normalization.reading import Reading
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.errors import RequestError
-from syrinx_stages.runtime.in_flight import CompletedStep
+from syrinx_stages.runtime.requests.in_flight import CompletedStep
+from syrinx_stages.runtime.requests.worker import Worker
 from syrinx_stages.runtime.serial_thread import SerialThread
-from syrinx_stages.runtime.worker import Worker
+from syrinx_stages.talker.cuda.prefill import burst_size
 from syrinx_stages.talker.engine import EngineFull, TalkerEngine
 from syrinx_stages.talker.holding import Holding
-from syrinx_stages.talker.prefill import burst_size
 from syrinx_stages.talker.prompt import Prepared
 from syrinx_stages.talker.scheduler import (
     LISTENER_TIMEOUT,

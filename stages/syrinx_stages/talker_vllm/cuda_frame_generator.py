@@ -17,11 +17,11 @@ from syrinx_stages.kernels.slots import SlotTable, embed_inputs, next_first_code
 from syrinx_stages.kernels.split_k import SplitKWorkspace
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
-from syrinx_stages.talker.allocation import PAGE_SIZE, IndexPool, batch_sizes, bucket_for, num_pages
+from syrinx_stages.talker.cuda.allocation import PAGE_SIZE, IndexPool, batch_sizes, bucket_for, num_pages
+from syrinx_stages.talker.cuda.frame import CodeSampler, SamplingState
+from syrinx_stages.talker.cuda.layers import new_split_k_workspace
+from syrinx_stages.talker.cuda.packed import pack
 from syrinx_stages.talker.engine import EngineFull
-from syrinx_stages.talker.frame import CodeSampler, SamplingState
-from syrinx_stages.talker.layers import new_split_k_workspace
-from syrinx_stages.talker.packed import pack
 from syrinx_stages.talker_vllm.frame_generator import MAX_POSITIONS, UNUSED_MODULES, VllmRequest
 from syrinx_stages.talker_vllm.positions import Handle
 

@@ -23,9 +23,9 @@ from syrinx_stages.kernels.recorder import GraphRecorder
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.model.streamed_text import StreamedText
-from syrinx_stages.runtime.engine import Limits
 from syrinx_stages.runtime.errors import RequestError, StartError
-from syrinx_stages.talker.allocation import batch_sizes
+from syrinx_stages.runtime.requests.engine import Limits
+from syrinx_stages.talker.cuda.allocation import batch_sizes
 from syrinx_stages.talker.engine import EngineFull, frame_results
 from syrinx_stages.talker.inputs import EmbeddedPrompt, embed
 from syrinx_stages.talker.prompt import Prepared, Prompter

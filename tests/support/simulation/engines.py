@@ -19,7 +19,7 @@ from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.normalization.durations import Durations
 from syrinx_stages.normalization.reading import Reading
 from syrinx_stages.normalization.segments import SENTENCE_SECONDS
-from syrinx_stages.runtime.engine import Limits
+from syrinx_stages.runtime.requests.engine import Limits
 
 CODEBOOK_SIZE = 1 << 15
 _FRAME = struct.Struct("<16H")

@@ -18,8 +18,8 @@ from syrinx_stages.connector.redis_reader import RedisReader, _Subscription
 from syrinx_stages.connector.redis_scripts import Script
 from syrinx_stages.gateway.cells.fanout import FanOut
 from syrinx_stages.gateway.speech.speech import SpeechStream
-from syrinx_stages.runtime.owned_requests import OwnedRequests
-from syrinx_stages.runtime.publisher import Publisher
+from syrinx_stages.runtime.requests.owned import OwnedRequests
+from syrinx_stages.runtime.requests.publisher import Publisher
 from syrinx_stages.talker.service import TalkerService
 
 

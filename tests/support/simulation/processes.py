@@ -17,9 +17,9 @@ from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.gateway.http.api import create_app
 from syrinx_stages.gateway.service import GatewayService
-from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.process import run_service
 from syrinx_stages.runtime.settings import LiveSettings, SettingsUpdate
+from syrinx_stages.runtime.telemetry.metrics import Metrics
 from syrinx_stages.talker.service import TalkerService
 
 URL = "redis://redis:6379"

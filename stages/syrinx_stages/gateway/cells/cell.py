@@ -18,7 +18,7 @@ from syrinx_stages.contract.settings import GatewaySettings
 from syrinx_stages.gateway.cells.fanout import FanOut, PlaybackReporter
 from syrinx_stages.gateway.cells.monitor import CONNECTOR_SECONDS, PipelineMonitor
 from syrinx_stages.runtime.clock import monotonic
-from syrinx_stages.runtime.journal import KEEP_SECONDS
+from syrinx_stages.runtime.requests.journal import KEEP_SECONDS
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.storage import StorageMonitor
 from syrinx_stages.runtime.tasks import Tasks

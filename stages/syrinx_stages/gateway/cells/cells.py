@@ -14,9 +14,9 @@ from syrinx_stages.contract.settings import GatewaySettings
 from syrinx_stages.gateway.cells.cell import Cell, Queued
 from syrinx_stages.gateway.cells.monitor import CONNECTOR_SECONDS
 from syrinx_stages.gateway.errors import ApiError
-from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.tasks import Tasks
+from syrinx_stages.runtime.telemetry.metrics import Metrics
 
 FIRST_CHOICE_SECONDS = 1.0
 """How long a cell may take to queue a request that another one could get instead. It takes milliseconds."""

@@ -17,8 +17,8 @@ from syrinx_stages.gateway.clients.client import Client, current_client
 from syrinx_stages.gateway.errors import ApiError, error_response, invalid_key
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.errors import StartError
-from syrinx_stages.runtime.metrics import Metrics
-from syrinx_stages.runtime.watched_files import WatchedFiles
+from syrinx_stages.runtime.http.watched_files import WatchedFiles
+from syrinx_stages.runtime.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 

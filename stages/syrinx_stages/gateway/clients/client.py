@@ -14,7 +14,7 @@ from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.messages import EndReason, TaskType
 from syrinx_stages.gateway.clients.allowance import Allowance
 from syrinx_stages.gateway.errors import ApiError
-from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.telemetry.metrics import Metrics
 
 
 class Client(Struct, frozen=True):

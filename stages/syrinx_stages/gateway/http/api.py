@@ -36,8 +36,8 @@ from syrinx_stages.gateway.speech.request import model_not_found, parse, traced,
 from syrinx_stages.gateway.voices.voice_upload import keep_voice
 from syrinx_stages.gateway.voices.voices import KeptVoice, describe_voice, parse_upload
 from syrinx_stages.runtime.clock import monotonic
-from syrinx_stages.runtime.metrics import Metrics
-from syrinx_stages.runtime.server import READ
+from syrinx_stages.runtime.http.server import READ
+from syrinx_stages.runtime.telemetry.metrics import Metrics
 
 VOICES_PATH = "/v1/audio/voices"
 SMALL_BODY = 64 * 1024

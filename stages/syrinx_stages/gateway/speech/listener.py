@@ -8,7 +8,7 @@ from syrinx_stages.gateway.clients.client import count_audio, count_request
 from syrinx_stages.gateway.speech.outcomes import OutcomeTracker, StreamOutcome
 from syrinx_stages.gateway.speech.trace import SpeechSpan
 from syrinx_stages.runtime.clock import monotonic
-from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.telemetry.metrics import Metrics
 
 
 class Playback:

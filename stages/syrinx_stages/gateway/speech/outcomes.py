@@ -10,8 +10,8 @@ from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.messages import EndReason, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings
 from syrinx_stages.runtime.clock import monotonic
-from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import LiveSettings
+from syrinx_stages.runtime.telemetry.metrics import Metrics
 
 
 class StreamOutcome(StrEnum):

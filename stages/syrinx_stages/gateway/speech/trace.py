@@ -10,7 +10,7 @@ from starlette.types import Scope
 from syrinx_stages.contract.messages import EndReason, SpeechRequest
 
 if TYPE_CHECKING:
-    from syrinx_stages.runtime.otel import Attributes, Tracer
+    from syrinx_stages.runtime.telemetry.otel import Attributes, Tracer
 
 
 class SpeechSpan:

@@ -18,7 +18,7 @@ from syrinx_stages.runtime.errors import StartError
 if TYPE_CHECKING:
     from opentelemetry.context import Context
 
-    from syrinx_stages.runtime.otel import Attributes, Tracer
+    from syrinx_stages.runtime.telemetry.otel import Attributes, Tracer
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -40,7 +40,7 @@ def open_tracer(stage: str, pipeline: str, replica: str, environment: Mapping[st
             "port for it, usually 4318"
         )
     try:
-        from syrinx_stages.runtime.otel import Tracer
+        from syrinx_stages.runtime.telemetry.otel import Tracer
     except ModuleNotFoundError as error:
         raise StartError(
             f"{name} is set, but there is no module {error.name}: install syrinx[tracing], or unset the variable"

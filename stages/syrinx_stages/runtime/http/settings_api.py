@@ -11,9 +11,9 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from syrinx_stages.contract.settings import TOKEN_HEADER
-from syrinx_stages.runtime.admin import AdminTarget
 from syrinx_stages.runtime.errors import SettingsError
-from syrinx_stages.runtime.server import READ
+from syrinx_stages.runtime.http.admin import AdminTarget
+from syrinx_stages.runtime.http.server import READ
 from syrinx_stages.runtime.settings import LiveSettings, SettingsUpdate
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from syrinx_stages.talker.allocation import bucket_for
+from syrinx_stages.talker.cuda.allocation import bucket_for
 
 PREFILL_LENGTHS = (16, 32, 64, 128, 256, 512)
 """Prompts are padded to these lengths; a longer one is prefilled in chunks of the last one."""

@@ -21,15 +21,15 @@ from syrinx_stages.kernels.recorder import GraphRecorder, Work
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import TalkerConfig
 from syrinx_stages.model.streamed_text import StreamedText
-from syrinx_stages.runtime.engine import Limits
 from syrinx_stages.runtime.gpu_memory import refuse_out_of_memory
-from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation, Allocator
+from syrinx_stages.runtime.requests.engine import Limits
+from syrinx_stages.talker.cuda.allocation import PAGE_SIZE, Allocation, Allocator
+from syrinx_stages.talker.cuda.frame import INPUT_COLUMNS
+from syrinx_stages.talker.cuda.model_runner import MAX_PAGES, RESIDENT_SECONDS, ModelRunner, NewRequest
+from syrinx_stages.talker.cuda.next_frames import Slots
+from syrinx_stages.talker.cuda.packed import pack
 from syrinx_stages.talker.engine import EngineFull, frame_results
-from syrinx_stages.talker.frame import INPUT_COLUMNS
 from syrinx_stages.talker.inputs import NO_CODE, voice_rows
-from syrinx_stages.talker.model_runner import MAX_PAGES, RESIDENT_SECONDS, ModelRunner, NewRequest
-from syrinx_stages.talker.next_frames import Slots
-from syrinx_stages.talker.packed import pack
 from syrinx_stages.talker.prompt import Prepared, Prompter
 
 log = logging.getLogger(__name__)

@@ -26,9 +26,9 @@ from syrinx_stages.kernels.sampling import (
 from syrinx_stages.kernels.split_k import SplitKWorkspace
 from syrinx_stages.model.config import CODE_GROUPS, SPECIAL_IDS, TalkerConfig
 from syrinx_stages.model.sampling import MIN_TEMPERATURE, signed_seed
-from syrinx_stages.talker.layers import Attend, LibraryLayers, new_split_k_workspace, new_stack
-from syrinx_stages.talker.packed import PackedTalker
-from syrinx_stages.talker.tiles import choose_tile
+from syrinx_stages.talker.cuda.layers import Attend, LibraryLayers, new_split_k_workspace, new_stack
+from syrinx_stages.talker.cuda.packed import PackedTalker
+from syrinx_stages.talker.cuda.tiles import choose_tile
 
 INPUT_COLUMNS = 3
 """Of `PrefillStep.inputs`."""

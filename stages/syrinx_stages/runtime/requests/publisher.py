@@ -10,7 +10,7 @@ from prometheus_client import Histogram
 
 from syrinx_stages.connector.base import Append, Behind, ConnectorError, Refusal, StageConnector
 from syrinx_stages.runtime.clock import monotonic
-from syrinx_stages.runtime.journal import Journal
+from syrinx_stages.runtime.requests.journal import Journal
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from syrinx_stages.codec.engine import CaptureCost
-from syrinx_stages.codec.forward import ForwardPass
-from syrinx_stages.codec.memory import (
+from syrinx_stages.codec.cuda.forward import ForwardPass
+from syrinx_stages.codec.cuda.memory import (
     ROW_COLUMNS,
     StreamStates,
     Workspace,
@@ -24,13 +23,14 @@ from syrinx_stages.codec.memory import (
     stream_elements,
     workspace_size,
 )
-from syrinx_stages.codec.weights import CodecWeights
+from syrinx_stages.codec.cuda.weights import CodecWeights
+from syrinx_stages.codec.engine import CaptureCost
 from syrinx_stages.contract.settings import MAX_ROWS, CapturePair
 from syrinx_stages.kernels.codec_frames import ROW_NEW_FRAMES, ROW_PAST_FRAMES, ROW_SLOT
 from syrinx_stages.kernels.recorder import GraphRecorder, Work
 from syrinx_stages.model.codec_decoder import CodecDecoder
-from syrinx_stages.runtime.engine import Limits
 from syrinx_stages.runtime.gpu_memory import free_share, refuse_out_of_memory
+from syrinx_stages.runtime.requests.engine import Limits
 
 MAX_FRAMES = 64
 """Maximum frames of one row in a call, as in the settings."""

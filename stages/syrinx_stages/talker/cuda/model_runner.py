@@ -16,12 +16,12 @@ from syrinx_stages.kernels.metadata import RING as RING_COLUMN
 from syrinx_stages.kernels.recorder import GraphRecorder, Work
 from syrinx_stages.model.config import TalkerConfig
 from syrinx_stages.runtime.gpu_memory import free_share
-from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation, batch_sizes, bucket_for, num_pages
-from syrinx_stages.talker.frame import INPUT_COLUMNS, DeviceState, FrameStep, MixedStep, PrefillStep
-from syrinx_stages.talker.layers import LibraryLayers
-from syrinx_stages.talker.next_frames import NextFrames, Slots
-from syrinx_stages.talker.packed import PackedTalker
-from syrinx_stages.talker.prefill import (
+from syrinx_stages.talker.cuda.allocation import PAGE_SIZE, Allocation, batch_sizes, bucket_for, num_pages
+from syrinx_stages.talker.cuda.frame import INPUT_COLUMNS, DeviceState, FrameStep, MixedStep, PrefillStep
+from syrinx_stages.talker.cuda.layers import LibraryLayers
+from syrinx_stages.talker.cuda.next_frames import NextFrames, Slots
+from syrinx_stages.talker.cuda.packed import PackedTalker
+from syrinx_stages.talker.cuda.prefill import (
     MAX_PREFILL_POSITIONS,
     MIXED_FRAMES,
     MIXED_SHAPES,

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import torch
 
-from syrinx_stages.codec.tiles import SPLIT_K_TILE_ELEMENTS, max_split_k_programs
-from syrinx_stages.codec.weights import CodecWeights
+from syrinx_stages.codec.cuda.tiles import SPLIT_K_TILE_ELEMENTS, max_split_k_programs
+from syrinx_stages.codec.cuda.weights import CodecWeights
 from syrinx_stages.kernels import codec_frames
 from syrinx_stages.kernels.gpu import gpu_of
 from syrinx_stages.kernels.split_k import SplitKWorkspace

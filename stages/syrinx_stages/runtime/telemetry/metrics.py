@@ -13,7 +13,7 @@ from syrinx_stages.contract.metrics import ROW_BUCKETS, SETTINGS_GENERATION, SET
 from syrinx_stages.runtime.settings import LiveSettings
 
 if TYPE_CHECKING:
-    from syrinx_stages.runtime.otel import Tracer
+    from syrinx_stages.runtime.telemetry.otel import Tracer
 
 
 class Metrics:

@@ -13,8 +13,8 @@ from syrinx_stages.kernels.rows import gate_rows, norm_rows
 from syrinx_stages.kernels.sampling import copy_rows
 from syrinx_stages.kernels.split_k import SplitKWorkspace
 from syrinx_stages.model.config import TalkerConfig
-from syrinx_stages.talker.packed import PackedLayer
-from syrinx_stages.talker.tiles import MAX_SPLIT_K, choose_tile
+from syrinx_stages.talker.cuda.packed import PackedLayer
+from syrinx_stages.talker.cuda.tiles import MAX_SPLIT_K, choose_tile
 
 FUSED_ELEMENTS = 128 << 10
 """Of the residual stream: with more, cuBLAS is faster. On an H200 that begins between 65 and 96 rows of 2,048, and

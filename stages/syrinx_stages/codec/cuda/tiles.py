@@ -5,7 +5,7 @@ Where a GPU has less shared memory, tiles get fewer stages; where the registers 
 
 from dataclasses import dataclass, replace
 
-from syrinx_stages.codec.weights import Conv
+from syrinx_stages.codec.cuda.weights import Conv
 from syrinx_stages.kernels.gpu import Gpu, power_of_two_divisor
 
 SCRATCH_BYTES = 1024

@@ -12,9 +12,9 @@ import torch
 import triton
 from torch import Tensor
 
-from syrinx_stages.codec.memory import ROW_COLUMNS, StreamStates, Workspace, workspace_size
-from syrinx_stages.codec.tiles import conv_tile, residual_unit_tile
-from syrinx_stages.codec.weights import CodecWeights, Conv, ResidualUnit, TransformerLayer, UpsampleStage
+from syrinx_stages.codec.cuda.memory import ROW_COLUMNS, StreamStates, Workspace, workspace_size
+from syrinx_stages.codec.cuda.tiles import conv_tile, residual_unit_tile
+from syrinx_stages.codec.cuda.weights import CodecWeights, Conv, ResidualUnit, TransformerLayer, UpsampleStage
 from syrinx_stages.kernels import codec_conv, codec_frames
 from syrinx_stages.kernels.gpu import gpu_of
 from syrinx_stages.kernels.launch import INTERPRETED, launch, supports_pdl

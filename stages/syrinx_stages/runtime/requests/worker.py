@@ -18,13 +18,13 @@ from syrinx_stages.connector.base import StageConnector
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
 from syrinx_stages.runtime.clock import monotonic
-from syrinx_stages.runtime.engine import Engine, Limits
-from syrinx_stages.runtime.in_flight import InFlightSteps
-from syrinx_stages.runtime.metrics import Metrics, export_settings, rows_label
-from syrinx_stages.runtime.owned_requests import OwnedRequests
+from syrinx_stages.runtime.requests.engine import Engine, Limits
+from syrinx_stages.runtime.requests.in_flight import InFlightSteps
+from syrinx_stages.runtime.requests.owned import OwnedRequests
 from syrinx_stages.runtime.serial_thread import SerialThread
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.storage import StorageMonitor
+from syrinx_stages.runtime.telemetry.metrics import Metrics, export_settings, rows_label
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.errors import StartError
-from syrinx_stages.runtime.http_parser import RequestParser
-from syrinx_stages.runtime.tls import Certificate, Handshakes
+from syrinx_stages.runtime.http.parser import RequestParser
+from syrinx_stages.runtime.http.tls import Certificate, Handshakes
 
 SHUTDOWN_SECONDS = 2
 """Time after the drain for responses in progress, so that a stalled client does not block the exit."""

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from syrinx_stages.kernels.metadata import FRAME, NUM_COLUMNS, POSITION, SLOT, TEXT
-from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation
+from syrinx_stages.talker.cuda.allocation import PAGE_SIZE, Allocation
 
 Slots = NDArray[np.intp]
 

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from syrinx_stages.runtime.exposition import Exposition
-from syrinx_stages.runtime.server import READ
+from syrinx_stages.runtime.http.server import READ
 from syrinx_stages.runtime.settings import LiveSettings
+from syrinx_stages.runtime.telemetry.exposition import Exposition
 
 
 class AdminTarget(Protocol):

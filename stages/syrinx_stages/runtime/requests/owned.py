@@ -27,13 +27,13 @@ from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason, Entry
 from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.errors import RequestError
-from syrinx_stages.runtime.journal import Journal
-from syrinx_stages.runtime.metrics import Metrics
-from syrinx_stages.runtime.ownership import Ownership
-from syrinx_stages.runtime.publisher import Publisher
-from syrinx_stages.runtime.speed import EngineSpeed
+from syrinx_stages.runtime.requests.journal import Journal
+from syrinx_stages.runtime.requests.ownership import Ownership
+from syrinx_stages.runtime.requests.publisher import Publisher
+from syrinx_stages.runtime.requests.speed import EngineSpeed
 from syrinx_stages.runtime.tasks import Tasks
-from syrinx_stages.runtime.tracing import RequestTraces
+from syrinx_stages.runtime.telemetry.metrics import Metrics
+from syrinx_stages.runtime.telemetry.tracing import RequestTraces
 
 log = logging.getLogger(__name__)
 

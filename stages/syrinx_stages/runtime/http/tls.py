@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from syrinx_stages.runtime.errors import StartError
-from syrinx_stages.runtime.watched_files import WatchedFiles
+from syrinx_stages.runtime.http.watched_files import WatchedFiles
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""The codec on a GPU: a CUDA graph for each shape of a call."""

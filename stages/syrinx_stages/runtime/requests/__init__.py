@@ -1,0 +1,1 @@
+"""The requests that a replica owns, and the loop that serves them."""

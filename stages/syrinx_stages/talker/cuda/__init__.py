@@ -1,0 +1,1 @@
+"""The talker on a GPU: CUDA graphs over paged memory."""
