@@ -22,7 +22,7 @@ import torch
 
 from gpu.monitor import cpu_seconds, scrape
 from syrinx_stages.connector.base import StreamEntry
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer, free_port
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.keys import STREAM_CREATED, Keys, StreamKind

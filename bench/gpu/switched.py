@@ -90,8 +90,8 @@ def serve_in_order_of_arrival() -> None:
 
 async def _read_alone(reader: Any, subscription: Any) -> None:
     """Reads a stream by blocking commands on a connection of its own until it is unsubscribed."""
-    from syrinx_stages.connector.redis_inbox import BLOCK_MS
-    from syrinx_stages.connector.redis_pool import COMMAND_SECONDS
+    from syrinx_stages.connector.redis.inbox import BLOCK_MS
+    from syrinx_stages.connector.redis.pool import COMMAND_SECONDS
     from syrinx_stages.contract.keys import Position
 
     key = reader._keys.stream(subscription.request_id, subscription.kind)
@@ -109,7 +109,7 @@ async def _read_alone(reader: Any, subscription: Any) -> None:
 
 def read_each_stream() -> None:
     """All stages read each stream by a command of its own, and have no inbox."""
-    from syrinx_stages.connector.redis_reader import RedisReader
+    from syrinx_stages.connector.redis.reader import RedisReader
 
     def request_read(reader: Any, subscription: Any) -> None:
         if not subscription.reading:

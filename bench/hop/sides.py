@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from hop.measure import Case
 from redis_bench.requests import claim, name, submit
 from syrinx_stages.connector.base import WRITER_GROUP, Append, Refusal, StreamEntry
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract.keys import STREAM_CREATED, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes
 from syrinx_stages.gateway.cells.fanout import PlaybackReporter

@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterable
 
 from syrinx_stages.connector.base import Claim, QueueFull
-from syrinx_stages.connector.redis_consumer import RedisConsumer
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.consumer import RedisConsumer
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings
 

@@ -7,8 +7,8 @@ from redis import Redis
 from redis_bench.redis_time import private_redis, redis_seconds
 from redis_bench.requests import claim, submit
 from syrinx_stages.connector.base import Append
-from syrinx_stages.connector.redis_reader import RedisReader
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.reader import RedisReader
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract.keys import STREAM_CREATED, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Codes
 from syrinx_stages.contract.stages import Stage

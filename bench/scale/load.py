@@ -22,7 +22,7 @@ from redis_bench.processes import start
 from redis_bench.redis_time import busiest_commands, private_redis, redis_seconds
 from redis_bench.requests import name, submit
 from syrinx_stages.connector.base import OUTPUT_STREAM, Append, Capacity, Claim, Refusal, StreamEntry
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import STREAM_CREATED, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, Entry

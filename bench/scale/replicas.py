@@ -12,7 +12,7 @@ from redis import Redis
 from redis_bench.redis_time import private_redis, redis_seconds
 from redis_bench.requests import claim, name, submit
 from syrinx_stages.connector.base import Capacity
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract.keys import STREAM_START, Keys, StreamKind
 from syrinx_stages.contract.stages import Stage
 

@@ -7,8 +7,8 @@ from redis import Redis
 
 from redis_bench.redis_time import private_redis
 from redis_bench.requests import claim, submit
-from syrinx_stages.connector.redis_consumer import RedisConsumer
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.consumer import RedisConsumer
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.stages import Stage
 

@@ -17,7 +17,7 @@ from support.memory_redis.in_loop import RedisInLoop
 from support.redis_cluster import server_url
 from support.waiting import DEADLINE
 from support.writing import Owner
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.keys import Keys, StreamKind
 from syrinx_stages.contract.messages import SpeechRequest, TaskType

@@ -9,7 +9,7 @@ import contextlib
 import pytest
 
 from syrinx_stages.connector.base import Capacity, QueueFull
-from syrinx_stages.connector.redis_scripts import TURN_SECONDS
+from syrinx_stages.connector.redis.scripts import TURN_SECONDS
 from syrinx_stages.contract.keys import StreamKind
 from syrinx_stages.contract.settings import GatewaySettings
 from syrinx_stages.contract.stages import WORKERS, Stage

@@ -6,8 +6,8 @@ import pytest
 
 from support.writing import chained
 from syrinx_stages.connector.base import CLAIM_SECONDS, MAX_DELIVERIES
-from syrinx_stages.connector.redis_consumer import CHECK_SECONDS, MIN_CHECKED
-from syrinx_stages.connector.redis_scripts import GONE_SECONDS, TOUCH_SECONDS
+from syrinx_stages.connector.redis.consumer import CHECK_SECONDS, MIN_CHECKED
+from syrinx_stages.connector.redis.scripts import GONE_SECONDS, TOUCH_SECONDS
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason
 from syrinx_stages.contract.stages import WORKERS, Stage

@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from support.writing import chained
-from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import Behind, Gone, StreamEntry, Superseded
-from syrinx_stages.connector.redis_pool import CommandPool
-from syrinx_stages.connector.redis_streams import FORGOTTEN_SECONDS
+from syrinx_stages.connector.redis import scripts
+from syrinx_stages.connector.redis.pool import CommandPool
+from syrinx_stages.connector.redis.streams import FORGOTTEN_SECONDS
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason
 from syrinx_stages.contract.stages import Stage

@@ -8,7 +8,7 @@ from prometheus_client import Counter
 
 from support.tls import front
 from syrinx_stages.connector.base import Capacity
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.stages import Stage

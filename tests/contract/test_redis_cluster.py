@@ -7,16 +7,16 @@ import pytest
 from support.redis_cluster import redis_cluster
 from support.tls import Authority, tls_front
 from support.writing import chained, failure
-from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import Capacity, StreamEntry
-from syrinx_stages.connector.redis_address import redis_address
-from syrinx_stages.connector.redis_cluster import _addresses, _owner, slot_of
-from syrinx_stages.connector.redis_connection import Connection, Unavailable
-from syrinx_stages.connector.redis_pool import CommandPool
-from syrinx_stages.connector.redis_scripts import Script
-from syrinx_stages.connector.redis_streams import RedisConnector
-from syrinx_stages.connector.redis_voices import StoredVoice
+from syrinx_stages.connector.redis import scripts
+from syrinx_stages.connector.redis.connection import Connection, Unavailable
+from syrinx_stages.connector.redis.pool import CommandPool
+from syrinx_stages.connector.redis.scripts import Script
+from syrinx_stages.connector.redis.streams import RedisConnector
+from syrinx_stages.connector.redis.voices import StoredVoice
 from syrinx_stages.connector.server import RedisServer
+from syrinx_stages.connector.servers.address import redis_address
+from syrinx_stages.connector.servers.cluster import _addresses, _owner, slot_of
 from syrinx_stages.contract.keys import STREAM_CREATED, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, Text
 from syrinx_stages.contract.settings import StageConfig, VoiceLimits

@@ -10,9 +10,9 @@ import hiredis
 import pytest
 from redis import Redis as Client
 
-from syrinx_stages.connector import redis_connection
 from syrinx_stages.connector.base import ConnectorError
-from syrinx_stages.connector.redis_connection import (
+from syrinx_stages.connector.redis import connection as redis_connection
+from syrinx_stages.connector.redis.connection import (
     SEND_BLOCK_BYTES,
     TURN_BLOCKS,
     Address,
@@ -20,7 +20,7 @@ from syrinx_stages.connector.redis_connection import (
     Refused,
     ReplyError,
 )
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer, find_redis_server
 from syrinx_stages.contract.keys import Keys
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from syrinx_stages.connector.base import Cancelled, Capacity, Gone, QueueFull, StorageFull, StreamEntry
-from syrinx_stages.connector.redis_scripts import STREAM_BYTES
+from syrinx_stages.connector.redis.scripts import STREAM_BYTES
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import STREAM_CREATED, STREAM_START, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, PlaybackProgress

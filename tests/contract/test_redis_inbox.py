@@ -6,9 +6,9 @@ import time
 import pytest
 
 from support.streams import read
-from syrinx_stages.connector import redis_inbox
 from syrinx_stages.connector.base import ConnectorError, StreamEntry, Superseded
-from syrinx_stages.connector.redis_scripts import INBOX_RETENTION_SECONDS, INBOX_TTL_SECONDS, MAX_INLINE_BYTES
+from syrinx_stages.connector.redis import inbox as redis_inbox
+from syrinx_stages.connector.redis.scripts import INBOX_RETENTION_SECONDS, INBOX_TTL_SECONDS, MAX_INLINE_BYTES
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, PlaybackProgress, encode
 

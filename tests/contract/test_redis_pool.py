@@ -5,10 +5,10 @@ import warnings
 
 import pytest
 
-from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import Append, Fence
-from syrinx_stages.connector.redis_connection import Address
-from syrinx_stages.connector.redis_pool import CommandPool
+from syrinx_stages.connector.redis import scripts
+from syrinx_stages.connector.redis.connection import Address
+from syrinx_stages.connector.redis.pool import CommandPool
 from syrinx_stages.contract.keys import STREAM_CREATED, Position, StreamKind
 from syrinx_stages.contract.messages import Codes
 from syrinx_stages.contract.stages import Stage

@@ -18,8 +18,8 @@ from syrinx_stages.connector.base import (
     Gone,
     StreamEntry,
 )
-from syrinx_stages.connector.redis_scripts import QUEUE_TTL_SECONDS
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.scripts import QUEUE_TTL_SECONDS
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason, StreamCreated, Text

@@ -7,7 +7,7 @@ import pytest
 
 from support.tls import Authority, tls_front, tls_redis
 from support.writing import chained, failure
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.keys import STREAM_START, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Codes

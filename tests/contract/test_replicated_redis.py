@@ -10,7 +10,7 @@ import redis
 
 from support.replicated_redis import PASSWORD, replicated_redis, until
 from syrinx_operator.cluster.objects import names
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from support.memory_redis.in_loop import RedisInLoop
-from syrinx_stages.connector.replication import LAGGING_SECONDS, WAIT_MS
+from syrinx_stages.connector.redis.replication import LAGGING_SECONDS, WAIT_MS
 from syrinx_stages.contract.stages import Stage
 
 pytestmark = pytest.mark.virtual

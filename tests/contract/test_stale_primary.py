@@ -8,10 +8,11 @@ import pytest
 from support.failover import replicated
 from support.sentinel import sentinel, sentinel_url
 from support.writing import chained
-from syrinx_stages.connector import redis_primary, replication
 from syrinx_stages.connector.base import Superseded
-from syrinx_stages.connector.redis_address import redis_address
-from syrinx_stages.connector.redis_connection import Address, Connection, Unavailable
+from syrinx_stages.connector.redis import replication
+from syrinx_stages.connector.redis.connection import Address, Connection, Unavailable
+from syrinx_stages.connector.servers import primary as redis_primary
+from syrinx_stages.connector.servers.address import redis_address
 from syrinx_stages.contract.keys import Position, StreamKind
 from syrinx_stages.contract.messages import Codes
 from syrinx_stages.contract.stages import WORKERS, Stage

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from support.writing import chained
 from syrinx_stages.connector.base import OUTPUT_STREAM
-from syrinx_stages.connector.redis_blocking import BlockingConnection
-from syrinx_stages.connector.redis_pool import CommandPool
+from syrinx_stages.connector.redis.blocking import BlockingConnection
+from syrinx_stages.connector.redis.pool import CommandPool
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason
 from syrinx_stages.contract.stages import WORKERS

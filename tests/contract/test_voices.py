@@ -6,9 +6,9 @@ import pytest
 
 from support.streams import Streams
 from syrinx_stages.connector.base import StorageFull
-from syrinx_stages.connector.redis_scripts import VOICES_SHARE
-from syrinx_stages.connector.redis_streams import RedisConnector
-from syrinx_stages.connector.redis_voices import RedisVoices, StoredVoice, VoiceExists, VoicesFull
+from syrinx_stages.connector.redis.scripts import VOICES_SHARE
+from syrinx_stages.connector.redis.streams import RedisConnector
+from syrinx_stages.connector.redis.voices import RedisVoices, StoredVoice, VoiceExists, VoicesFull
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.settings import VoiceLimits

@@ -17,7 +17,7 @@ from support.writing import Owner
 from syrinx_stages.colocated.connectors import CodecConnector, TalkerConnector
 from syrinx_stages.colocated.service import ColocatedService, build
 from syrinx_stages.connector.base import Append, ConnectorError, Refusal, StreamEntry
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, EndReason
 from syrinx_stages.contract.settings import StageConfig

@@ -15,7 +15,7 @@ from support.streams import Streams
 from support.waiting import DEADLINE, until
 from support.writing import Owner
 from syrinx_stages.connector.base import Capacity, StreamEntry, Ticket
-from syrinx_stages.connector.redis_connection import Address
+from syrinx_stages.connector.redis.connection import Address
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig

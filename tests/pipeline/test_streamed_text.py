@@ -12,7 +12,7 @@ from support.stages import Pipeline, ReceivedAudio, pipeline, receive, request, 
 from support.waiting import DEADLINE, until
 from syrinx_stages.codec import rows as codec_rows
 from syrinx_stages.connector.base import Behind, Gone, StreamEntry
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Position, StreamKind
 from syrinx_stages.contract.messages import EndReason, SpeechRequest, Text, TextEnd
 from syrinx_stages.talker import scheduler

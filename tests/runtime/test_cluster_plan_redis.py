@@ -21,12 +21,12 @@ from support.stages import receive, request, submit, synthesize
 from support.waiting import DEADLINE
 from syrinx_operator.cluster.plan.redis import password_secret
 from syrinx_operator.resource.resolve import RedisForm
-from syrinx_stages.connector import redis_scripts
+from syrinx_stages.connector.redis import scripts as redis_scripts
 from syrinx_stages.connector.server import find_redis_server
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.messages import EndReason
 
-CONNECTOR = Path(redis_scripts.__file__).parent
+CONNECTOR = Path(redis_scripts.__file__).parents[1]
 PASSWORD = 'with "quotes", spaces and ü'
 KEYS = Keys(pipeline="demo", generation="1")
 
@@ -127,7 +127,9 @@ def test_the_user_cannot_administer_the_server(port, command):
 
 def test_the_user_may_run_every_command_of_the_connector(port):
     """Redis checks permissions before it checks arguments."""
-    source = "\n".join(path.read_text() for path in [*CONNECTOR.glob("redis*.py"), *CONNECTOR.glob("lua/*.lua")])
+    rooms = (CONNECTOR / "redis", CONNECTOR / "servers")
+    files = [path for room in rooms for kind in ("*.py", "*.lua") for path in room.rglob(kind)]
+    source = "\n".join(path.read_text() for path in files)
     called = set(re.findall(r"redis\.p?call\('([A-Z]+)'(?:, '([A-Z]+)')?", source))
     called |= {(command, sub) for command, sub in re.findall(r'\(b"([A-Z]+)"(?:, b"([A-Z]+)")?', source)}
     commands = {command for command, _ in called}

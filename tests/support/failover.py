@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterable
 
 from redis.asyncio import Redis
 
-from syrinx_stages.connector.redis_connection import Address
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.connection import Address
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer
 
 

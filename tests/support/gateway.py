@@ -20,7 +20,7 @@ from support.process import StageProcess
 from support.streams import Streams, redis_url
 from support.waiting import DEADLINE, until
 from syrinx_stages.connector.base import Append, Claim, Fence
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest

@@ -21,8 +21,8 @@ from redis.exceptions import RedisError
 
 from support.required import require
 from syrinx_operator.local import die_with_parent
-from syrinx_stages.connector.redis_cluster import SLOTS
 from syrinx_stages.connector.server import find_redis_server
+from syrinx_stages.connector.servers.cluster import SLOTS
 
 PRIMARIES = 3
 BUS = 10_000

@@ -15,7 +15,7 @@ from support.waiting import DEADLINE
 from syrinx_stages.codec.eager_engine import EagerCodecEngine
 from syrinx_stages.codec.service import CodecService
 from syrinx_stages.connector.base import Cancelled, Ticket
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import STREAM_START, StreamKind
 from syrinx_stages.contract.messages import Audio, End, SpeechRequest, TaskType

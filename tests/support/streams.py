@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from support.memory_redis.in_loop import RedisInLoop
 from support.virtual import VirtualLoop
 from syrinx_stages.connector.base import LEASE_SECONDS, Event, Reader
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.keys import Keys, Position, StreamKind
 from syrinx_stages.contract.stages import WORKERS

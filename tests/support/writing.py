@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from syrinx_stages.connector.base import WRITER_GROUP, Append, Claim, ConnectorError, Fence, Refusal, StreamEntry
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract.frames import checksum
 from syrinx_stages.contract.keys import STREAM_CREATED, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason, Entry

@@ -130,7 +130,7 @@ class Keys(Struct, frozen=True, dict=True):
 
     @property
     def writers(self) -> str:
-        """The last batch of each process that writes output (a hash): see `connector.redis_writer`."""
+        """The last batch of each process that writes output (a hash): see `connector.redis.writer`."""
         return f"{self.prefix}:writers"
 
     def inbox(self, reader: str) -> str:

@@ -13,7 +13,7 @@ import httpx
 from msgspec import Struct, structs
 
 from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError, QueueFull, RequestExists
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract import logs
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.api import SpeechFields

@@ -17,7 +17,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, ProcessCollector
 from starlette.types import ASGIApp
 
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract import logs
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.api import SPEECH_STREAM_PATH

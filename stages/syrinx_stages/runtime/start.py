@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract.keys import Keys, cell_of
 from syrinx_stages.contract.settings import NAMESPACE_VARIABLE, StageConfig, StageSettings
 from syrinx_stages.runtime.errors import SettingsError, StartError

@@ -10,8 +10,8 @@ from typing import Any
 import hiredis
 
 from support.memory_redis import MemoryRedis
-from syrinx_stages.connector import redis_scripts as scripts
-from syrinx_stages.connector.redis_inbox import unpack
+from syrinx_stages.connector.redis import scripts
+from syrinx_stages.connector.redis.inbox import unpack
 from syrinx_stages.contract.messages import decode_request
 
 from .store import BEHIND, GONE, SUPERSEDED, WRITTEN

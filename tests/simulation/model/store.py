@@ -1,4 +1,4 @@
-"""What Redis does atomically with one request of one group: the scripts in `connector/lua/`, as pure functions."""
+"""What Redis does atomically with one request of one group: the scripts in `redis/lua/`, as pure functions."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def environment(chance: random.Random, verbose: bool) -> Iterator[None]:
         mock.patch("syrinx_stages.runtime.process.gc", no_collector),
         mock.patch("syrinx_stages.talker.scheduler.LISTENER_TIMEOUT", LISTENER_SECONDS),
         # Clearing the buffers of all connections would take a tenth of the time.
-        mock.patch("syrinx_stages.connector.redis_connection.RECEIVE_BYTES", 4096),
+        mock.patch("syrinx_stages.connector.redis.connection.RECEIVE_BYTES", 4096),
     ):
         try:
             yield

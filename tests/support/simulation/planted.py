@@ -12,10 +12,10 @@ from unittest import mock
 
 from support.simulation.faults import Fault
 from syrinx_stages.codec.service import CodecService
-from syrinx_stages.connector import redis_scripts as scripts
-from syrinx_stages.connector.redis_consumer import RedisConsumer
-from syrinx_stages.connector.redis_reader import RedisReader, _Subscription
-from syrinx_stages.connector.redis_scripts import Script
+from syrinx_stages.connector.redis import scripts
+from syrinx_stages.connector.redis.consumer import RedisConsumer
+from syrinx_stages.connector.redis.reader import RedisReader, _Subscription
+from syrinx_stages.connector.redis.scripts import Script
 from syrinx_stages.gateway.cells.fanout import FanOut
 from syrinx_stages.gateway.speech.speech import SpeechStream
 from syrinx_stages.runtime.requests.owned import OwnedRequests

@@ -12,7 +12,7 @@ from support.simulation.engines import READING, Pace, SimulatedCodecEngine, Simu
 from support.simulation.loop import Process
 from support.simulation.network import Network, NetworkLoop
 from syrinx_stages.codec.service import CodecService
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.gateway.http.api import create_app

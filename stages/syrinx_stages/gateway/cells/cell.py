@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from syrinx_stages.connector.base import ConnectorError, Ticket
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract import logs
 from syrinx_stages.contract.keys import StreamKind
 from syrinx_stages.contract.messages import SpeechRequest

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 from syrinx_stages.connector.base import ConnectorError, QueueFull, RequestExists, StreamEntry
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.keys import StreamKind
 from syrinx_stages.contract.messages import SpeechRequest

@@ -6,7 +6,7 @@ import logging
 import math
 
 from syrinx_stages.connector.base import Cancelled, ConnectorError, Reader, StreamEntry
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from syrinx_stages.connector.base import ConnectorError, QueueState
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract.settings import GatewaySettings
 from syrinx_stages.contract.stages import Stage
 from syrinx_stages.gateway.errors import ApiError, unavailable

@@ -14,7 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp
 
-from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract.api import SPEECH_STREAM_PATH
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.gateway.canary.canary import CanaryForwarder

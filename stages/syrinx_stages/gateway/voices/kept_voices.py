@@ -9,7 +9,7 @@ from typing import TypeVar
 from msgspec import Struct, structs
 
 from syrinx_stages.connector.base import ConnectorError, StorageFull
-from syrinx_stages.connector.redis_voices import RedisVoices, StoredVoice, VoiceExists, VoicesFull
+from syrinx_stages.connector.redis.voices import RedisVoices, StoredVoice, VoiceExists, VoicesFull
 from syrinx_stages.contract.messages import PreparedVoice, SpeechRequest, decode_voice, encode
 from syrinx_stages.contract.settings import VoiceLimits
 from syrinx_stages.gateway.cells.monitor import CONNECTOR_SECONDS

@@ -11,9 +11,9 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from syrinx_stages.connector.redis_connection import LOST, Command, Connection, ReplyError
-from syrinx_stages.connector.redis_pool import COMMAND_SECONDS, CommandPool, backoff
-from syrinx_stages.connector.redis_scripts import (
+from syrinx_stages.connector.redis.connection import LOST, Command, Connection, ReplyError
+from syrinx_stages.connector.redis.pool import COMMAND_SECONDS, CommandPool, backoff
+from syrinx_stages.connector.redis.scripts import (
     INBOX_RETENTION_SECONDS,
     INBOX_TTL_SECONDS,
     OPEN_INBOX,

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from syrinx_stages.connector.redis_connection import LOST, PORT, Address, Connection, ReplyError
-from syrinx_stages.connector.redis_primary import OBSERVER_SECONDS, PrimaryAddress, View
+from syrinx_stages.connector.redis.connection import LOST, PORT, Address, Connection, ReplyError
+from syrinx_stages.connector.servers.primary import OBSERVER_SECONDS, PrimaryAddress, View
 
 SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 SLOTS = 16_384

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterator
 from typing import Any
 
 from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError, StorageFull
-from syrinx_stages.connector.redis_connection import (
+from syrinx_stages.connector.redis.connection import (
     LOST,
     Address,
     Command,
@@ -23,8 +23,8 @@ from syrinx_stages.connector.redis_connection import (
     ReplyError,
     Unavailable,
 )
-from syrinx_stages.connector.redis_scripts import Script
-from syrinx_stages.connector.replication import ReplicationBarrier
+from syrinx_stages.connector.redis.replication import ReplicationBarrier
+from syrinx_stages.connector.redis.scripts import Script
 
 COMMAND_SECONDS = 5.0
 """Timeout of a command. Blocking reads wait in Redis for far less."""

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Se
 from types import MappingProxyType
 from typing import Any
 
-from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import (
     LEASE_SECONDS,
     STREAM_TTL_SECONDS,
@@ -29,14 +28,15 @@ from syrinx_stages.connector.base import (
     StreamEntry,
     Ticket,
 )
-from syrinx_stages.connector.redis_address import redis_address
-from syrinx_stages.connector.redis_connection import Command
-from syrinx_stages.connector.redis_consumer import RedisConsumer
-from syrinx_stages.connector.redis_pool import CommandPool
-from syrinx_stages.connector.redis_reader import RedisReader, decode_or_end
-from syrinx_stages.connector.redis_scripts import TOUCH_SECONDS
-from syrinx_stages.connector.redis_voices import RedisVoices
-from syrinx_stages.connector.redis_writer import RedisWriter
+from syrinx_stages.connector.redis import scripts
+from syrinx_stages.connector.redis.connection import Command
+from syrinx_stages.connector.redis.consumer import RedisConsumer
+from syrinx_stages.connector.redis.pool import CommandPool
+from syrinx_stages.connector.redis.reader import RedisReader, decode_or_end
+from syrinx_stages.connector.redis.scripts import TOUCH_SECONDS
+from syrinx_stages.connector.redis.voices import RedisVoices
+from syrinx_stages.connector.redis.writer import RedisWriter
+from syrinx_stages.connector.servers.address import redis_address
 from syrinx_stages.contract.keys import END_SEQUENCE, REFERENCE_POSITION, STREAM_CREATED, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import (
     PlaybackProgress,

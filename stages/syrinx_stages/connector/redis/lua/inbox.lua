@@ -17,7 +17,7 @@ local function add_reader(writers, owners, kind, inbox)
 end
 
 -- Returns the parts of the inbox entry for `readers`; nil if they are '' or false: the stream has none.
--- It names each written entry and has its content: see `redis_inbox.pack`.
+-- It names each written entry and has its content: see `inbox.pack`.
 local function letter_to(letters, readers)
   if not readers or readers == '' then return end
   local letter = letters[readers]

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import ConnectorError
-from syrinx_stages.connector.redis_connection import Command
-from syrinx_stages.connector.redis_pool import CommandPool, Rejected
+from syrinx_stages.connector.redis import scripts
+from syrinx_stages.connector.redis.connection import Command
+from syrinx_stages.connector.redis.pool import CommandPool, Rejected
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.settings import VoiceLimits
 

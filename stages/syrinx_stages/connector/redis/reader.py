@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import Cancelled, ConnectorError, Event, StreamEntry
-from syrinx_stages.connector.redis_connection import ReplyError
-from syrinx_stages.connector.redis_inbox import Entries, InboxTail, stream_name, unpack
-from syrinx_stages.connector.redis_pool import CommandPool, backoff
+from syrinx_stages.connector.redis import scripts
+from syrinx_stages.connector.redis.connection import ReplyError
+from syrinx_stages.connector.redis.inbox import Entries, InboxTail, stream_name, unpack
+from syrinx_stages.connector.redis.pool import CommandPool, backoff
 from syrinx_stages.contract import logs
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason, Entry, decode_entry

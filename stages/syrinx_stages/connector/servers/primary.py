@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from syrinx_stages.connector.redis_connection import LOST, Address, Connection, P, ReplyError, Unavailable
+from syrinx_stages.connector.redis.connection import LOST, Address, Connection, P, ReplyError, Unavailable
 
 log = logging.getLogger(__name__)
 

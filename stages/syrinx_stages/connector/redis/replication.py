@@ -5,7 +5,7 @@ import logging
 import math
 import re
 
-from syrinx_stages.connector.redis_connection import Address, Connection, ReplyError, Unavailable
+from syrinx_stages.connector.redis.connection import Address, Connection, ReplyError, Unavailable
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import (
     STREAM_TTL_SECONDS,
     WRITER_GROUP,
@@ -27,9 +26,10 @@ from syrinx_stages.connector.base import (
     Refusal,
     Superseded,
 )
-from syrinx_stages.connector.redis_inbox import pack, stream_name
-from syrinx_stages.connector.redis_pool import CommandPool
-from syrinx_stages.connector.redis_scripts import MAX_INLINE_BYTES, TOUCH_SECONDS
+from syrinx_stages.connector.redis import scripts
+from syrinx_stages.connector.redis.inbox import pack, stream_name
+from syrinx_stages.connector.redis.pool import CommandPool
+from syrinx_stages.connector.redis.scripts import MAX_INLINE_BYTES, TOUCH_SECONDS
 from syrinx_stages.contract.keys import Keys, Position, StreamKind
 from syrinx_stages.contract.messages import encode
 

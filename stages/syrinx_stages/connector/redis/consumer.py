@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence, Set
 
 import msgspec
 
-from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import (
     CLAIM_SECONDS,
     OUTPUT_STREAM,
@@ -19,9 +18,10 @@ from syrinx_stages.connector.base import (
     ConnectorError,
     Fence,
 )
-from syrinx_stages.connector.redis_blocking import BlockingConnection
-from syrinx_stages.connector.redis_connection import Command, ReplyError
-from syrinx_stages.connector.redis_pool import COMMAND_SECONDS, CommandPool
+from syrinx_stages.connector.redis import scripts
+from syrinx_stages.connector.redis.blocking import BlockingConnection
+from syrinx_stages.connector.redis.connection import Command, ReplyError
+from syrinx_stages.connector.redis.pool import COMMAND_SECONDS, CommandPool
 from syrinx_stages.contract.keys import Keys, StreamKind
 from syrinx_stages.contract.messages import decode_request
 from syrinx_stages.contract.stages import Stage

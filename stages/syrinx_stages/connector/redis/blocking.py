@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError
-from syrinx_stages.connector.redis_connection import LOST, Command, Connection, Redirected, Refused, ReplyError
-from syrinx_stages.connector.redis_pool import COMMAND_SECONDS, CommandPool, backoff
+from syrinx_stages.connector.redis.connection import LOST, Command, Connection, Redirected, Refused, ReplyError
+from syrinx_stages.connector.redis.pool import COMMAND_SECONDS, CommandPool, backoff
 
 log = logging.getLogger(__name__)
 

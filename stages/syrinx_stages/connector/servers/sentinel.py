@@ -5,8 +5,8 @@ import contextlib
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from syrinx_stages.connector.redis_connection import LOST, Address, Connection, ReplyError, Unavailable
-from syrinx_stages.connector.redis_primary import OBSERVER_SECONDS, PrimaryAddress, View
+from syrinx_stages.connector.redis.connection import LOST, Address, Connection, ReplyError, Unavailable
+from syrinx_stages.connector.servers.primary import OBSERVER_SECONDS, PrimaryAddress, View
 
 SENTINEL_PORT = 26379
 REPLICA_SECONDS = 0.2
