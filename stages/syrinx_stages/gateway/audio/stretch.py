@@ -3,6 +3,8 @@
 Verhelst and Roelands, "An overlap-add technique based on waveform similarity (WSOLA) for high quality time-scale
 modification of speech", ICASSP 1993. Windows are added to the output at a fixed distance and taken from the input at
 `speed` times that distance. Each is shifted a little, to where the waveform best continues the previous window.
+FFmpeg's `atempo` (PyAV 18) takes a quarter of the time, but at half speed its output depends on how its input is
+divided, and it returns up to 0.7 % more or fewer samples.
 """
 
 import numpy as np
