@@ -29,7 +29,7 @@ def submit_and_leave(running: Gateway, leave: Callable[[asyncio.Task[Ticket]], o
 
     running.service.cells[0].connector.submit = submitted  # type: ignore[method-assign]
     request = SpeechRequest(id="r", accepted_at=0.0, text="Hello.", task_type=TaskType.CUSTOM_VOICE)
-    task = asyncio.create_task(running.service._queue(request, None, ""))
+    task = asyncio.create_task(running.service.submissions.queue(request, None, ""))
     return task
 
 

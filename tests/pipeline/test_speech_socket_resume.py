@@ -10,6 +10,7 @@ from support.speech_socket import Client, connected, serving
 from support.stages import Pipeline, pipeline
 from support.waiting import until
 from syrinx_stages.gateway import service as gateway_service
+from syrinx_stages.gateway.speech import submission
 
 TEXT = "The old teacher found two heavy bags. 12.5 kg were in each, for $5.50."
 CONFIG = {"text_mode": "tokens", "seed": 5, "request_id": "turn-1"}
@@ -113,7 +114,7 @@ async def test_cancel_releases_an_utterance_that_could_be_continued(stages: Pipe
 
 
 async def test_audio_that_is_no_longer_kept(stages: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_service, "RESUME_FRAMES", 0)
+    monkeypatch.setattr(submission, "RESUME_FRAMES", 0)
     async with serving(stages.streams) as (url, _, _):
         async with connected(url) as client:
             offset = await begin(client)

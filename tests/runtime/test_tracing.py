@@ -13,12 +13,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from support.collector import collector
 from support.http_server import ScriptedResponse, http_server
+from support.source import PlainSource
 from support.waiting import DEADLINE
 from syrinx_stages.connector.base import Claim, StreamEntry
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest, TaskType, decode_request, encode
-from syrinx_stages.gateway.cells.fanout import AudioQueue
 from syrinx_stages.gateway.speech.listener import Listener
 from syrinx_stages.gateway.speech.outcomes import OutcomeTracker
 from syrinx_stages.gateway.speech.speech import SpeechStream
@@ -195,14 +195,12 @@ def audio(frame):
 
 async def exemplars(span):
     """Delivers a stream and returns the samples of its metrics that have an exemplar."""
-    registry, queue = CollectorRegistry(), AudioQueue()
+    registry, source = CollectorRegistry(), PlainSource(REQUEST)
     for entry in audio(1):
-        queue.put_nowait(entry)
-    ignore = lambda *_: None  # noqa: E731
-    tracker = OutcomeTracker(None, ignore)
-    ignored = (ignore,) * 5
+        source.audio.put_nowait(entry)
+    tracker = OutcomeTracker(None, lambda outcome: None)
     listener = Listener(REQUEST, time.monotonic(), 1.0, Metrics(registry), tracker, span)
-    stream = SpeechStream(REQUEST, queue, listener, 5.0, *ignored)
+    stream = SpeechStream(source, listener, 5.0)
     async for chunk in stream.audio():
         stream.delivered(chunk)
     listener.complete()

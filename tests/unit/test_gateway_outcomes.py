@@ -11,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from support.source import PlainSource
 from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings
-from syrinx_stages.gateway.cells.fanout import AudioQueue
-from syrinx_stages.gateway.errors import internal_error
 from syrinx_stages.gateway.speech.listener import Listener
 from syrinx_stages.gateway.speech.outcomes import OutcomeTracker, StreamOutcome, StreamOutcomes
 from syrinx_stages.gateway.speech.speech import Chunk, SpeechStream
@@ -104,20 +103,14 @@ class Stream:
 
     def __init__(self, **settings: object) -> None:
         self.began, self.registry = monotonic(), CollectorRegistry()
-        self._queue = AudioQueue()
         metrics = Metrics(self.registry)
         live = LiveSettings(GatewaySettings(**settings), 1)
         request = SpeechRequest(id="r", accepted_at=0.0, text="text", task_type=TaskType.CUSTOM_VOICE)
         outcomes = StreamOutcomes(metrics, live, TaskType.CUSTOM_VOICE)
 
-        async def no_failure() -> None:
-            return None
-
         self.listener = Listener(request, self.began, 1.0, metrics, outcomes.open(request, self.began))
-        self.stream = SpeechStream(
-            request, self._queue, self.listener, 5.0, report_playback=lambda *_: None, on_end=lambda: None,
-            check=no_failure, storage_full=lambda: None, refusal=internal_error,
-        )  # fmt: skip
+        self._source = PlainSource(request)
+        self.stream = SpeechStream(self._source, self.listener, 5.0)
         self._audio = self.stream.audio()
         self._frames = 0
 
@@ -129,7 +122,7 @@ class Stream:
         """Returns the next chunk; the gateway begins to send it at `offered`."""
         self._frames += 2
         pcm = np.full(FAMILY.frame_bytes, 20_000, "<i2").tobytes()
-        self._queue.put_nowait(StreamEntry("r", StreamKind.AUDIO, Position(self._frames), Audio(pcm)))
+        self._source.audio.put_nowait(StreamEntry("r", StreamKind.AUDIO, Position(self._frames), Audio(pcm)))
         chunk = await anext(self._audio)
         await self.reach(offered)
         self.listener.offer()
@@ -144,7 +137,7 @@ class Stream:
     async def finish(self, reason: EndReason = EndReason.STOP) -> None:
         """Sends the end."""
         entry = StreamEntry("r", StreamKind.AUDIO, Position(self._frames, END_SEQUENCE), End(reason))
-        self._queue.put_nowait(entry)
+        self._source.audio.put_nowait(entry)
         assert [chunk async for chunk in self._audio] == []
         self.listener.complete()
         self.listener.record_outcome()

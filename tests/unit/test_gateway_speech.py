@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
+from support.source import PlainSource
 from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.frames import pack_checksums
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest, TaskType
-from syrinx_stages.gateway.cells.fanout import AudioQueue
-from syrinx_stages.gateway.errors import ApiError, internal_error
+from syrinx_stages.gateway.errors import ApiError
 from syrinx_stages.gateway.speech.listener import Listener
 from syrinx_stages.gateway.speech.outcomes import OutcomeTracker
 from syrinx_stages.gateway.speech.speech import SpeechStream
@@ -36,19 +36,12 @@ def end(at: int, take: int = 0) -> StreamEntry:
 
 async def audio_of(*entries: StreamEntry) -> bytes:
     """The audio that a gateway makes of entries."""
-    queue = AudioQueue()
+    source = PlainSource(REQUEST)
     for entry in entries:
-        queue.put_nowait(entry)
-
-    async def no_failure() -> None:
-        return None
-
+        source.audio.put_nowait(entry)
     tracker = OutcomeTracker(None, lambda outcome: None)
     listener = Listener(REQUEST, time.monotonic(), 1.0, Metrics(CollectorRegistry()), tracker)
-    stream = SpeechStream(
-        REQUEST, queue, listener, stall_seconds=5.0, report_playback=lambda *_: None, on_end=lambda: None,
-        check=no_failure, storage_full=lambda: None, refusal=internal_error,
-    )  # fmt: skip
+    stream = SpeechStream(source, listener, stall_seconds=5.0)
     return b"".join([chunk.pcm async for chunk in stream.audio()])
 
 

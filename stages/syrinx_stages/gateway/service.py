@@ -7,12 +7,11 @@ import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import httpx
-from msgspec import Struct, structs
+from msgspec import structs
 
-from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError, QueueFull, RequestExists
+from syrinx_stages.connector.base import ConnectorError
 from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract import logs
 from syrinx_stages.contract import metrics as m
@@ -20,9 +19,8 @@ from syrinx_stages.contract.api import SpeechFields
 from syrinx_stages.contract.messages import EndReason, PreparedVoice, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.families import IMPLEMENTATION
-from syrinx_stages.gateway.cells.cell import Cell, Queued
+from syrinx_stages.gateway.cells.cell import Queued
 from syrinx_stages.gateway.cells.cells import Cells
-from syrinx_stages.gateway.cells.monitor import ALIVE_SECONDS, CONNECTOR_SECONDS
 from syrinx_stages.gateway.clients.access import ApiKeys
 from syrinx_stages.gateway.clients.client import Refusals, count_request
 from syrinx_stages.gateway.clients.origins import is_loopback
@@ -34,77 +32,36 @@ from syrinx_stages.gateway.speech.listener import Listener
 from syrinx_stages.gateway.speech.live_text import LiveText
 from syrinx_stages.gateway.speech.outcomes import StreamOutcome, StreamOutcomes
 from syrinx_stages.gateway.speech.request import ParsedRequest
-from syrinx_stages.gateway.speech.speech import Resubmitted, SpeechStream
+from syrinx_stages.gateway.speech.speech import SpeechStream
+from syrinx_stages.gateway.speech.submission import (
+    RESUME_SECONDS,
+    UNREACHABLE,
+    UNREACHABLE_SECONDS,
+    Resumption,
+    Submission,
+    Submissions,
+)
 from syrinx_stages.gateway.speech.texts import MAX_TEXT
 from syrinx_stages.gateway.speech.trace import SpeechSpan
 from syrinx_stages.gateway.voices import reference
 from syrinx_stages.gateway.voices.catalog import Catalog
-from syrinx_stages.gateway.voices.kept_voices import Cloned, KeptVoices, OnPrepared, clone_prepared
+from syrinx_stages.gateway.voices.kept_voices import Cloned, KeptVoices, clone_prepared
 from syrinx_stages.gateway.voices.shared_voices import load_voices
 from syrinx_stages.gateway.voices.voices import KeptVoice, encode_embedding
 from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.normalization.durations import spoken_characters
 from syrinx_stages.normalization.normalize import load_languages
-from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.tasks import Tasks
 from syrinx_stages.runtime.telemetry.metrics import Metrics, export_settings
 
 log = logging.getLogger(__name__)
 
-SILENT_SECONDS = 5.0
-"""A stream of which nothing comes for this long, and whose client has nothing left to play, is named."""
 STALL_SECONDS = 180.0
 """A request without progress for this long has failed: a segment may take three attempts before it is sent."""
 DECODERS = 2
 """References decoded at the same time: each takes up to 100 MB."""
-WITHDRAW_SECONDS = RETRY_SECONDS
-"""How long the gateway tries to remove a request that has waited for `max_queue_seconds` from the queue."""
-RESUME_SECONDS = 15.0
-"""How long an utterance with a `request_id` is kept for a client that has lost its connection..."""
-RESUME_FRAMES = 87
-"""...and how many of the frames before those that were sent: what the buffers of a connection hold, 7 s."""
-UNREACHABLE, UNREACHABLE_SECONDS = "the service cannot reach its queue", 2.0
-"""Message and `Retry-After` while Redis cannot be reached."""
 STAGE = "gateway"
-
-
-@dataclass
-class _Submission:
-    """A request in a queue: in another one, or with another ticket, once it was submitted again."""
-
-    request: SpeechRequest
-    voice: Cloned | None
-    queued: Queued
-    text: LiveText | None = None
-    """The text of a request with `streams_text`."""
-    is_continued: bool = False
-    """It was submitted by another connection: what it clones is not known here."""
-    expiry: asyncio.TimerHandle | None = None
-    writing: asyncio.Task[None] | None = None
-    """Writes the text to the cell."""
-    is_missing: bool = False
-    """Redis did not have it at the last check."""
-    is_silent: bool = False
-    """It was named as a stream that stands still."""
-
-    @property
-    def cell(self) -> Cell:
-        """The cell that has the request."""
-        return self.queued.cell
-
-
-class Resumption(Struct):
-    """A request that its client may continue on another connection."""
-
-    token: str
-    """Of this connection: only the last one may release the request."""
-    queued: Queued | None = None
-    """The request to continue; None for a new one."""
-    first_sample: int = 0
-    """Number of the first sample that the client has not got."""
-    is_discarded: bool = False
-    """The client does not come back for it."""
 
 
 class GatewayService:
@@ -145,13 +102,10 @@ class GatewayService:
         self.refusals = Refusals()
         self.outcomes = StreamOutcomes(metrics, self.live, self.checkpoint.task_type)
         self.cells = Cells(connectors, self.live, metrics)
+        self.submissions = Submissions(self.cells, self.live, self.refusals, metrics)
         self.requests = ActiveRequests()
         self._closed: str | None = "starting"
         """Why new requests are refused; None while the gateway is open."""
-        self._texts: set[LiveText] = set()
-        """Of the requests in progress whose text is not complete."""
-        for connector in connectors:
-            connector.on_reconnect(self._check_texts)
         # The first cell keeps the voices: only gateways use them.
         self.voices = KeptVoices(connectors[0].voices(), self.catalog, config.voices, self.decode_audio)
         # Proxies from the environment would bypass the list of allowed hosts.
@@ -317,28 +271,11 @@ class GatewayService:
         continued = None if resumption is None else resumption.queued
         token = "" if resumption is None else resumption.token
         queued = await self._admit(request, voice, listener, token) if continued is None else continued
-        submission = _Submission(request, voice, queued, text, is_continued=continued is not None)
-        if resumption is not None:
-            queued.cell.playback.keep(request.id, RESUME_FRAMES)
-        stream = SpeechStream(
-            request,
-            queued.cell.fanout.open(request.id),
-            listener,
-            self._stall_seconds,
-            report_playback=lambda *report: submission.cell.playback.report(*report),
-            # What is kept for another connection is released later.
-            on_end=lambda: None if resumption is not None else self._end(submission),
-            check=lambda seconds: self._check(submission, stream, seconds),
-            storage_full=lambda: submission.cell.storage.full,
-            refusal=lambda message: self._refusal(submission.cell, message),
-            text_frames=None if text is None else lambda: text.frames,
-            first_sample=0 if resumption is None else resumption.first_sample,
-        )
+        submission = Submission(self.submissions, request, queued, voice, text, resumption)
+        first_sample = 0 if resumption is None else resumption.first_sample
+        stream = SpeechStream(submission, listener, self._stall_seconds, first_sample)
         keep_seconds = 0.0 if resumption is None else RESUME_SECONDS
-        self._expire_later(submission, stream)
-        self._write_text(submission)
-        if text is not None:
-            self._texts.add(text)
+        submission.start(stream)
         try:
             yield stream
         except asyncio.CancelledError:
@@ -355,28 +292,7 @@ class GatewayService:
             listener.outcome = EndReason.ERROR
             raise
         finally:
-            if submission.expiry is not None:
-                submission.expiry.cancel()
-            if submission.writing is not None:
-                submission.writing.cancel()
-            if text is not None:
-                self._texts.discard(text)
-            self._end(submission, keep_seconds)
-            submission.cell.playback.forget(request.id)
-
-    def _write_text(self, submission: _Submission) -> None:
-        """Starts to write the text of a request to its stream in its cell as it arrives, until cancelled."""
-        text, request = submission.text, submission.request
-        if text is None:
-            return
-
-        if submission.writing is not None:
-            submission.writing.cancel()
-        submission.writing = asyncio.create_task(text.write(request.id, submission.cell.connector.append_text))
-
-    def _check_texts(self) -> None:
-        for text in self._texts:
-            text.check()
+            submission.close(keep_seconds)
 
     def spoken_characters(self, request: SpeechRequest, text: LiveText, frames: int) -> int:
         """Returns up to which character of its text the first frames of a request probably go.
@@ -402,166 +318,15 @@ class GatewayService:
             text.end()
         return queued, request, text
 
-    def _end(self, submission: _Submission, delay: float = 0.0) -> None:
-        """Releases a request, once, after a delay in seconds."""
-        if submission.cell.fanout.close(submission.request.id):
-            submission.cell.in_background(self._finish(submission, delay))
-
-    async def _finish(self, submission: _Submission, delay: float) -> None:
-        await asyncio.sleep(delay)
-        if submission.voice is not None and submission.voice.on_prepared is not None:
-            await self._pass_on(submission, submission.voice.on_prepared)
-        await submission.cell.release(submission.queued.ticket)
-
-    async def _pass_on(self, submission: _Submission, on_prepared: OnPrepared) -> None:
-        """Passes on the voice that a talker has prepared, if it has."""
-        request = submission.request
-        try:
-            async with asyncio.timeout(CONNECTOR_SECONDS):
-                await on_prepared(await submission.cell.connector.published_voice(request.id))
-        except (ConnectorError, TimeoutError) as error:
-            log.warning("the voice of request %s is not kept: %s", request.id, error, extra=_fields(request))
-
-    async def _check(self, submission: _Submission, stream: SpeechStream, seconds: float) -> None:
-        """Raises `ApiError` if no more audio can arrive, after so many seconds without any.
-
-        Submits a request again that Redis has lost, or that another cell can serve and its own cannot, and raises
-        `Resubmitted`.
-        """
-        request, cell = submission.request, submission.cell
-        has_begun = stream.sent if request.live else stream.started
-        if not has_begun and not submission.is_continued and not cell.is_serving and self.cells.has_other(cell):
-            log.warning("request %s is queued in another cell", request.id, extra=_fields(request))
-            await self._submit_again(submission, stream, without=cell)
-            raise Resubmitted
-        try:
-            exists = await cell.exists(request.id)
-        except (ConnectorError, TimeoutError) as error:
-            log.warning("request %s cannot be checked: %s", request.id, error, extra=_fields(request))
-            return
-        if exists:
-            submission.is_missing = False
-            submission.is_silent = await self._is_silent(submission, stream, seconds)
-            # A stream that has begun may still be taken over by another replica, until the stall timeout.
-            if not stream.started and (missing := cell.monitor.missing_stage_error()) is not None:
-                raise missing
-            return
-        if cell.fanout.has_entries(request.id) or not submission.is_missing:
-            # It was just withdrawn, or made room for another client's: its end has arrived, or is under way.
-            submission.is_missing = True
-            return
-        if submission.is_continued:
-            raise unavailable("Redis has lost this request; send its text again", 1, "request_lost")
-        message = "Redis has lost request %s after %d frames: it is queued again"
-        log.warning(message, request.id, stream.frames, extra=_fields(request))
-        await self._submit_again(submission, stream)
-        raise Resubmitted
-
-    async def _is_silent(self, submission: _Submission, stream: SpeechStream, seconds: float) -> bool:
-        """Returns whether a stream stands still, of which nothing has come for so long. Names it once."""
-        if seconds < SILENT_SECONDS or submission.is_silent or not stream.listener.is_starved:
-            return submission.is_silent and seconds >= SILENT_SECONDS
-        request, cell = submission.request, submission.cell
-        try:
-            async with asyncio.timeout(CONNECTOR_SECONDS):
-                progress = await cell.connector.progress(submission.queued.ticket)
-        except (ConnectorError, TimeoutError):
-            return False
-        if not progress.is_served(ALIVE_SECONDS):
-            return False
-        self._metrics[m.SILENT_STREAMS].inc()
-        message = "request %s: nothing for %.0f s after %d frames, although it is served: %s"
-        log.warning(message, request.id, seconds, stream.frames, progress, extra=_fields(request))
-        return True
-
-    async def _submit_again(self, submission: _Submission, stream: SpeechStream, without: Cell | None = None) -> None:
-        """Queues a request again, in a cell other than `without`, from its client's segment on. Raises 503."""
-        before, request = submission.queued, submission.request
-        if submission.text is not None:
-            request = structs.replace(request, text=submission.text.text)
-        request = structs.replace(request, resumes=stream.segment if stream.sent else None)
-        queued = await self._queue(request, submission.voice, before.ticket.gateway, without)
-        before.cell.playback.forget(request.id)
-        if before.ticket.gateway:
-            queued.cell.playback.keep(request.id, RESUME_FRAMES)
-        queued.cell.fanout.open(request.id, before.cell.fanout.detach(request.id))
-        if queued.cell is not before.cell:
-            before.cell.in_background(before.cell.release(before.ticket))
-        submission.request, submission.queued = request, queued
-        if submission.text is not None:
-            submission.text.restart(len(request.text))
-            self._write_text(submission)
-        self._expire_later(submission, stream)
-
     async def _admit(self, request: SpeechRequest, voice: Cloned | None, listener: Listener, gateway: str) -> Queued:
         """Submits a request. Raises 503 if it is not admitted."""
         started = time.perf_counter()
         try:
             self.check_open()
-            queued = await self._queue(request, voice, gateway)
+            queued = await self.submissions.queue(request, voice, gateway)
         except BaseException:
             listener.outcome = EndReason.REFUSED
             listener.tracker.settle(StreamOutcome.REFUSED)
             raise
         self._metrics[m.REDIS_SECONDS].labels(STAGE).observe(time.perf_counter() - started)
         return queued
-
-    async def _queue(
-        self, request: SpeechRequest, voice: Cloned | None, gateway: str, without: Cell | None = None
-    ) -> Queued:
-        """Queues a request, as `Cells.queue`. Raises 409 or 503."""
-        data = None if voice is None else voice.data
-        try:
-            return await self.cells.queue(request, data, gateway, without)
-        except QueueFull as error:
-            refusal = unavailable(f"the service is at its limit: {error}", error.retry_after, error.code)
-            self.refusals.add(request.client, refusal, request.live, monotonic())
-            raise refusal from None
-        except RequestExists:
-            message = "request_id: is in use; send audio_offset to continue that utterance, or another request_id"
-            raise ApiError(409, message, param="request_id", code="request_in_use") from None
-        except (ConnectorError, TimeoutError) as error:
-            log.warning("request %s could not be queued: %s", request.id, error, extra=_fields(request))
-            raise unavailable(UNREACHABLE, UNREACHABLE_SECONDS) from None
-
-    def _expire_later(self, submission: _Submission, stream: SpeechStream) -> None:
-        """Withdraws a request after `max_queue_seconds` unless its audio has begun."""
-
-        def expire() -> None:
-            if not stream.started:
-                submission.cell.in_background(self._withdraw(stream, submission.queued))
-
-        if submission.expiry is not None:
-            submission.expiry.cancel()
-        submission.expiry = asyncio.get_running_loop().call_later(self.live.current.max_queue_seconds, expire)
-
-    async def _withdraw(self, stream: SpeechStream, queued: Queued) -> None:
-        """Removes a request from the queue unless a talker has claimed it. Its stream then ends as refused.
-
-        It also ends if Redis cannot be reached: nobody knows then whether a talker has claimed the request.
-        """
-        cell = queued.cell
-        try:
-            async with asyncio.timeout(WITHDRAW_SECONDS):
-                await cell.monitor.measure()
-                withdrawn = await cell.connector.withdraw(queued.ticket)
-        except (ConnectorError, TimeoutError) as error:
-            request, reason = stream.request, str(error) or "no answer"
-            log.warning("request %s could not be withdrawn: %s", request.id, reason, extra=_fields(request))
-            withdrawn = not stream.started
-        if withdrawn:
-            # Of no effect if another cell has the request now.
-            cell.fanout.refuse(queued.ticket.request_id)
-
-    def _refusal(self, cell: Cell, message: str) -> ApiError:
-        """Returns the error of a queued request that is refused: no Redis, a missing stage, or too much load."""
-        if cell.monitor.unreachable:
-            return unavailable(UNREACHABLE, UNREACHABLE_SECONDS)
-        wait = cell.monitor.queue.expected_seconds
-        busy = unavailable(f"the service is at its limit: {message}", wait, "queue_full")
-        return cell.monitor.missing_stage_error(tolerated=0.0) or busy
-
-
-def _fields(request: SpeechRequest) -> dict[str, str]:
-    """Returns the `extra` of a log record that concerns a request."""
-    return logs.of_request(request.id, request.traceparent)

@@ -17,12 +17,13 @@ from syrinx_stages.gateway.cells.cell import Queued
 from syrinx_stages.gateway.clients.access import use_allowance
 from syrinx_stages.gateway.clients.client import client_key
 from syrinx_stages.gateway.errors import ApiError, bad_request
-from syrinx_stages.gateway.service import GatewayService, Resumption
+from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.socket.stream_messages import Place, SessionConfig, audio_start, error_message
 from syrinx_stages.gateway.speech.lexicon import Respelled
 from syrinx_stages.gateway.speech.live_text import LiveText
 from syrinx_stages.gateway.speech.request import ParsedRequest, parse, traced, voice_to_clone
 from syrinx_stages.gateway.speech.speech import SpeechStream
+from syrinx_stages.gateway.speech.submission import Resumption
 from syrinx_stages.gateway.speech.trace import SpeechSpan
 from syrinx_stages.gateway.speech.whole import open_whole
 from syrinx_stages.gateway.voices.kept_voices import Cloned

@@ -18,7 +18,7 @@ from syrinx_stages.gateway.clients.origins import check_origin
 from syrinx_stages.gateway.errors import ApiError, bad_request, error_response, internal_error
 from syrinx_stages.gateway.http.active_requests import ActiveRequest
 from syrinx_stages.gateway.http.delivery import SEND_SECONDS, ClientDisconnected
-from syrinx_stages.gateway.service import GatewayService, Resumption
+from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.socket.session import Action, Begin, Done, EndText, Feed, Session, Speak
 from syrinx_stages.gateway.socket.stream_messages import (
     SessionConfig,
@@ -32,6 +32,7 @@ from syrinx_stages.gateway.socket.stream_messages import (
 )
 from syrinx_stages.gateway.socket.utterance import Continued, Sender, TextOptions, Utterance, check_config
 from syrinx_stages.gateway.speech.live_text import LiveText
+from syrinx_stages.gateway.speech.submission import Resumption
 from syrinx_stages.runtime.clock import monotonic
 
 log = logging.getLogger(__name__)

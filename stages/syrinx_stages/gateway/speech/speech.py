@@ -1,8 +1,11 @@
 """The audio stream of one submitted request."""
 
+from __future__ import annotations
+
 import asyncio
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -37,34 +40,49 @@ class Chunk(Struct, frozen=True):
     """The segment of the text that it is of."""
 
 
+class Source(Protocol):
+    """A submitted request, as its stream needs it."""
+
+    @property
+    def request(self) -> SpeechRequest:
+        """The request, as it was submitted last."""
+
+    @property
+    def audio(self) -> AudioQueue:
+        """What arrives of it."""
+
+    def played(self, frames: int, spoken: int) -> None:
+        """Called whenever the client's playback position is known to have advanced.
+
+        `spoken`: the frames of segments that it has whole.
+        """
+
+    def ended(self) -> None:
+        """Called once, when the stages have ended the stream."""
+
+    async def check(self, stream: SpeechStream, seconds: float) -> None:
+        """Called after every `CHECK_SECONDS` without audio.
+
+        Raises `ApiError` if no more audio can arrive, and `Resubmitted`.
+        """
+
+    def storage_full(self) -> str | None:
+        """Returns why no stage can write audio, or None."""
+
+    def refusal(self, message: str) -> ApiError:
+        """Returns the error of a request that was refused after it had been queued."""
+
+    def text_frames(self) -> float | None:
+        """Returns how many frames may exist by the text so far; None if the text was complete from the start."""
+
+
 class SpeechStream:
-    """Yields a request's audio, and tracks what its client has received.
+    """Yields a request's audio, and tracks what its client has received."""
 
-    `report_playback(request_id, frames, spoken)` is called whenever the client's playback position is known to have
-    advanced; `spoken` are the frames of segments that it has whole.
-    `on_end()` is called once, when the stages have ended the stream. `check(seconds)` is called after every
-    `CHECK_SECONDS` without audio; it raises `ApiError` if no more audio can arrive, and `Resubmitted`. `storage_full()`
-    returns why no stage can write audio, or None.
-    `refusal(message)` returns the error of a request that was refused after it had been queued.
-    `text_frames()` returns how many frames may exist by the text so far; None if the text was complete from the start.
-    """
-
-    def __init__(
-        self,
-        request: SpeechRequest,
-        queue: AudioQueue,
-        listener: Listener,
-        stall_seconds: float,
-        report_playback: Callable[[str, int, int], None],
-        on_end: Callable[[], None],
-        check: Callable[[float], Awaitable[None]],
-        storage_full: Callable[[], str | None],
-        refusal: Callable[[str], ApiError],
-        text_frames: Callable[[], float] | None = None,
-        first_sample: int = 0,
-    ) -> None:
+    def __init__(self, source: Source, listener: Listener, stall_seconds: float, first_sample: int = 0) -> None:
         """`first_sample`: number of the first sample to yield, if the client has those before."""
-        self.request = request
+        self.request = source.request
+        self._source = source
         self._first_frame, offset = divmod(first_sample, FAMILY.samples_per_frame)
         self._skipped_bytes = 2 * offset
         """Of the first frame, which the client has."""
@@ -79,14 +97,8 @@ class SpeechStream:
         self._seam = Seam()
         self._samples = 0
         """Samples delivered to the client so far."""
-        self._queue = queue
+        self._queue = source.audio
         self._stall_seconds = stall_seconds
-        self._report_playback = report_playback
-        self._on_end = on_end
-        self._check = check
-        self._storage_full = storage_full
-        self._refusal = refusal
-        self._text_frames = text_frames
         self._trimmer = LeadingSilenceTrimmer(trimmed=first_sample > 0)
         self._first_sample = first_sample
         self._hashes = array("q", bytes(8 * self._first_frame))
@@ -195,13 +207,13 @@ class SpeechStream:
             except TimeoutError:
                 self.listener.record_ongoing_stall()
             try:
-                await self._check(monotonic() - began)
+                await self._source.check(self, monotonic() - began)
             except ApiError:
                 self.listener.outcome = EndReason.ERROR
                 raise
         self.listener.outcome = EndReason.ERROR
         message = f"no stage has made progress for {self._stall_seconds:.0f} seconds"
-        if (full := self._storage_full()) is not None:
+        if (full := self._source.storage_full()) is not None:
             raise unavailable(f"{message}: {full}", 5, "redis_full")
         raise unavailable(message, 5, "stalled")
 
@@ -213,7 +225,8 @@ class SpeechStream:
 
     def _waits_for_text(self) -> bool:
         """Returns whether the client has all frames that the text so far allows."""
-        return self._text_frames is not None and self._text_frames() <= self.frames
+        allowed = self._source.text_frames()
+        return allowed is not None and allowed <= self.frames
 
     def _beyond(self, frames: int, pcm: bytes, last: int) -> bytes:
         """Returns the PCM of an entry after `frames`; `last` is its last frame. Raises 500 if frames are missing.
@@ -266,7 +279,7 @@ class SpeechStream:
             raise internal_error(f"the audio of frames {frames + 1} to {expected} is missing")
 
     def _end(self, end: End, frames: int, expected: int, checksum: int | None) -> None:
-        self._on_end()
+        self._source.ended()
         if end.reason is EndReason.ERROR:
             self.listener.outcome = EndReason.ERROR
             if end.param:
@@ -279,7 +292,7 @@ class SpeechStream:
             raise internal_error(end.message or "a stage failed")
         if end.reason is EndReason.REFUSED:
             self.listener.outcome = EndReason.REFUSED
-            raise self._refusal(end.message)
+            raise self._source.refusal(end.message)
         if end.reason is EndReason.CANCELLED:
             self.listener.tracker.settle(StreamOutcome.FAILED)
             because = f": {end.message}" if end.message else ""
@@ -300,11 +313,11 @@ class SpeechStream:
         self._samples += len(chunk.pcm) // 2
         self._report(chunk.frames, chunk.segment)
         self.listener.delivered(chunk.pcm, frames, sent=sent)
-        if self._text_frames is not None:
-            self.listener.lacks_text = self._text_frames() - self.frames < TEXT_LEAD_FRAMES
+        if (allowed := self._source.text_frames()) is not None:
+            self.listener.lacks_text = allowed - self.frames < TEXT_LEAD_FRAMES
 
     def _report(self, frames: int, segment: Segment | None) -> None:
-        self._report_playback(self.request.id, frames, 0 if segment is None else segment.frames)
+        self._source.played(frames, 0 if segment is None else segment.frames)
 
     def _forget_delivered(self) -> None:
         self.listener.discard(self.frames, self._samples)

@@ -1,0 +1,311 @@
+"""A submitted request, from a cell's queue to its release: what a gateway does for it besides sending its audio."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from msgspec import Struct, structs
+
+from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError, QueueFull, RequestExists
+from syrinx_stages.contract import logs
+from syrinx_stages.contract import metrics as m
+from syrinx_stages.contract.messages import SpeechRequest
+from syrinx_stages.contract.settings import GatewaySettings
+from syrinx_stages.gateway.cells.cell import Cell, Queued
+from syrinx_stages.gateway.cells.cells import Cells
+from syrinx_stages.gateway.cells.monitor import ALIVE_SECONDS, CONNECTOR_SECONDS
+from syrinx_stages.gateway.clients.client import Refusals
+from syrinx_stages.gateway.errors import ApiError, unavailable
+from syrinx_stages.gateway.speech.live_text import LiveText
+from syrinx_stages.gateway.speech.speech import Resubmitted, SpeechStream
+from syrinx_stages.gateway.voices.kept_voices import Cloned, OnPrepared
+from syrinx_stages.runtime.clock import monotonic
+from syrinx_stages.runtime.settings import LiveSettings
+from syrinx_stages.runtime.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+SILENT_SECONDS = 5.0
+"""A stream of which nothing comes for this long, and whose client has nothing left to play, is named."""
+WITHDRAW_SECONDS = RETRY_SECONDS
+"""How long the gateway tries to remove a request that has waited for `max_queue_seconds` from the queue."""
+RESUME_SECONDS = 15.0
+"""How long an utterance with a `request_id` is kept for a client that has lost its connection..."""
+RESUME_FRAMES = 87
+"""...and how many of the frames before those that were sent: what the buffers of a connection hold, 7 s."""
+UNREACHABLE, UNREACHABLE_SECONDS = "the service cannot reach its queue", 2.0
+"""Message and `Retry-After` while Redis cannot be reached."""
+
+
+class Resumption(Struct):
+    """A request that its client may continue on another connection."""
+
+    token: str
+    """Of this connection: only the last one may release the request."""
+    queued: Queued | None = None
+    """The request to continue; None for a new one."""
+    first_sample: int = 0
+    """Number of the first sample that the client has not got."""
+    is_discarded: bool = False
+    """The client does not come back for it."""
+
+
+class Submissions:
+    """Queues requests in the cells of a gateway."""
+
+    def __init__(self, cells: Cells, live: LiveSettings[GatewaySettings], refusals: Refusals, metrics: Metrics) -> None:
+        self.cells = cells
+        self.live = live
+        self.silent_streams = metrics[m.SILENT_STREAMS]
+        self.texts: set[LiveText] = set()
+        """Of the requests in progress whose text is not complete."""
+        self._refusals = refusals
+        for cell in cells:
+            cell.connector.on_reconnect(self._check_texts)
+
+    async def queue(
+        self, request: SpeechRequest, voice: Cloned | None, gateway: str, without: Cell | None = None
+    ) -> Queued:
+        """Queues a request, as `Cells.queue`. Raises 409 or 503."""
+        data = None if voice is None else voice.data
+        try:
+            return await self.cells.queue(request, data, gateway, without)
+        except QueueFull as error:
+            refusal = unavailable(f"the service is at its limit: {error}", error.retry_after, error.code)
+            self._refusals.add(request.client, refusal, request.live, monotonic())
+            raise refusal from None
+        except RequestExists:
+            message = "request_id: is in use; send audio_offset to continue that utterance, or another request_id"
+            raise ApiError(409, message, param="request_id", code="request_in_use") from None
+        except (ConnectorError, TimeoutError) as error:
+            log.warning("request %s could not be queued: %s", request.id, error, extra=_fields(request))
+            raise unavailable(UNREACHABLE, UNREACHABLE_SECONDS) from None
+
+    def _check_texts(self) -> None:
+        for text in self.texts:
+            text.check()
+
+
+class Submission:
+    """A request in a queue: in another one, or with another ticket, once it was submitted again.
+
+    Implements `speech.Source`.
+    """
+
+    def __init__(
+        self,
+        submissions: Submissions,
+        request: SpeechRequest,
+        queued: Queued,
+        voice: Cloned | None,
+        text: LiveText | None,
+        resumption: Resumption | None,
+    ) -> None:
+        """text: that of a request with `streams_text`."""
+        self.request = request
+        self.audio = queued.cell.fanout.open(request.id)
+        self._all = submissions
+        self._queued = queued
+        self._voice = voice
+        self._text = text
+        self._is_kept = resumption is not None
+        """Another connection may continue it."""
+        self._is_continued = resumption is not None and resumption.queued is not None
+        """It was submitted by another connection: what it clones is not known here."""
+        self._expiry: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
+        """Writes the text to the cell."""
+        self._is_missing = False
+        """Redis did not have it at the last check."""
+        self._is_silent = False
+        """It was named as a stream that stands still."""
+        if self._is_kept:
+            queued.cell.playback.keep(request.id, RESUME_FRAMES)
+
+    @property
+    def cell(self) -> Cell:
+        """The cell that has the request."""
+        return self._queued.cell
+
+    def start(self, stream: SpeechStream) -> None:
+        """Starts what happens beside its stream: its text is written, and it is withdrawn unless it is claimed."""
+        self._expire_later(stream)
+        self._write_text()
+        if self._text is not None:
+            self._all.texts.add(self._text)
+
+    def close(self, keep_seconds: float) -> None:
+        """Ends that, and releases the request after so many seconds."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self._writing is not None:
+            self._writing.cancel()
+        if self._text is not None:
+            self._all.texts.discard(self._text)
+        self._release(keep_seconds)
+        self.cell.playback.forget(self.request.id)
+
+    # What the stream needs ------------------------------------------------------------------------------------
+
+    def played(self, frames: int, spoken: int) -> None:
+        """Reports to the talker what its client has got."""
+        self.cell.playback.report(self.request.id, frames, spoken)
+
+    def ended(self) -> None:
+        """Releases the request, unless another connection may ask for it."""
+        if not self._is_kept:
+            self._release()
+
+    def storage_full(self) -> str | None:
+        """Returns why no stage can write audio, or None."""
+        return self.cell.storage.full
+
+    def text_frames(self) -> float | None:
+        """Returns how many frames may exist by the text so far; None if the text was complete from the start."""
+        return None if self._text is None else self._text.frames
+
+    def refusal(self, message: str) -> ApiError:
+        """Returns the error of a queued request that is refused: no Redis, a missing stage, or too much load."""
+        monitor = self.cell.monitor
+        if monitor.unreachable:
+            return unavailable(UNREACHABLE, UNREACHABLE_SECONDS)
+        busy = unavailable(f"the service is at its limit: {message}", monitor.queue.expected_seconds, "queue_full")
+        return monitor.missing_stage_error(tolerated=0.0) or busy
+
+    async def check(self, stream: SpeechStream, seconds: float) -> None:
+        """Raises `ApiError` if no more audio can arrive, after so many seconds without any.
+
+        Submits a request again that Redis has lost, or that another cell can serve and its own cannot, and raises
+        `Resubmitted`.
+        """
+        request, cell = self.request, self.cell
+        has_begun = stream.sent if request.live else stream.started
+        if not has_begun and not self._is_continued and not cell.is_serving and self._all.cells.has_other(cell):
+            log.warning("request %s is queued in another cell", request.id, extra=_fields(request))
+            await self._submit_again(stream, without=cell)
+            raise Resubmitted
+        try:
+            exists = await cell.exists(request.id)
+        except (ConnectorError, TimeoutError) as error:
+            log.warning("request %s cannot be checked: %s", request.id, error, extra=_fields(request))
+            return
+        if exists:
+            self._is_missing = False
+            await self._name_if_silent(stream, seconds)
+            # A stream that has begun may still be taken over by another replica, until the stall timeout.
+            if not stream.started and (missing := cell.monitor.missing_stage_error()) is not None:
+                raise missing
+            return
+        if cell.fanout.has_entries(request.id) or not self._is_missing:
+            # It was just withdrawn, or made room for another client's: its end has arrived, or is under way.
+            self._is_missing = True
+            return
+        if self._is_continued:
+            raise unavailable("Redis has lost this request; send its text again", 1, "request_lost")
+        message = "Redis has lost request %s after %d frames: it is queued again"
+        log.warning(message, request.id, stream.frames, extra=_fields(request))
+        await self._submit_again(stream)
+        raise Resubmitted
+
+    # How that is done -----------------------------------------------------------------------------------------
+
+    async def _name_if_silent(self, stream: SpeechStream, seconds: float) -> None:
+        """Names a stream that stands still, of which nothing has come for so long, once."""
+        if seconds < SILENT_SECONDS:
+            self._is_silent = False
+        if seconds < SILENT_SECONDS or self._is_silent or not stream.listener.is_starved:
+            return
+        try:
+            async with asyncio.timeout(CONNECTOR_SECONDS):
+                progress = await self.cell.connector.progress(self._queued.ticket)
+        except (ConnectorError, TimeoutError):
+            return
+        if self._is_silent or not progress.is_served(ALIVE_SECONDS):
+            return
+        self._is_silent = True
+        self._all.silent_streams.inc()
+        message = "request %s: nothing for %.0f s after %d frames, although it is served: %s"
+        log.warning(message, self.request.id, seconds, stream.frames, progress, extra=_fields(self.request))
+
+    async def _submit_again(self, stream: SpeechStream, without: Cell | None = None) -> None:
+        """Queues a request again, in a cell other than `without`, from its client's segment on. Raises 503."""
+        before, request = self._queued, self.request
+        if self._text is not None:
+            request = structs.replace(request, text=self._text.text)
+        request = structs.replace(request, resumes=stream.segment if stream.sent else None)
+        queued = await self._all.queue(request, self._voice, before.ticket.gateway, without)
+        before.cell.playback.forget(request.id)
+        if before.ticket.gateway:
+            queued.cell.playback.keep(request.id, RESUME_FRAMES)
+        queued.cell.fanout.open(request.id, before.cell.fanout.detach(request.id))
+        if queued.cell is not before.cell:
+            before.cell.in_background(before.cell.release(before.ticket))
+        self.request, self._queued = request, queued
+        if self._text is not None:
+            self._text.restart(len(request.text))
+            self._write_text()
+        self._expire_later(stream)
+
+    def _write_text(self) -> None:
+        """Starts to write the text of a request to its stream in its cell as it arrives, until cancelled."""
+        if self._text is None:
+            return
+        if self._writing is not None:
+            self._writing.cancel()
+        self._writing = asyncio.create_task(self._text.write(self.request.id, self.cell.connector.append_text))
+
+    def _expire_later(self, stream: SpeechStream) -> None:
+        """Withdraws a request after `max_queue_seconds` unless its audio has begun."""
+
+        def expire() -> None:
+            if not stream.started:
+                self.cell.in_background(self._withdraw(stream, self._queued))
+
+        if self._expiry is not None:
+            self._expiry.cancel()
+        seconds = self._all.live.current.max_queue_seconds
+        self._expiry = asyncio.get_running_loop().call_later(seconds, expire)
+
+    async def _withdraw(self, stream: SpeechStream, queued: Queued) -> None:
+        """Removes a request from the queue unless a talker has claimed it. Its stream then ends as refused.
+
+        It also ends if Redis cannot be reached: nobody knows then whether a talker has claimed the request.
+        """
+        cell = queued.cell
+        try:
+            async with asyncio.timeout(WITHDRAW_SECONDS):
+                await cell.monitor.measure()
+                withdrawn = await cell.connector.withdraw(queued.ticket)
+        except (ConnectorError, TimeoutError) as error:
+            request, reason = stream.request, str(error) or "no answer"
+            log.warning("request %s could not be withdrawn: %s", request.id, reason, extra=_fields(request))
+            withdrawn = not stream.started
+        if withdrawn:
+            # Of no effect if another cell has the request now.
+            cell.fanout.refuse(queued.ticket.request_id)
+
+    def _release(self, delay: float = 0.0) -> None:
+        """Releases a request, once, after a delay in seconds."""
+        if self.cell.fanout.close(self.request.id):
+            self.cell.in_background(self._finish(delay))
+
+    async def _finish(self, delay: float) -> None:
+        await asyncio.sleep(delay)
+        if self._voice is not None and self._voice.on_prepared is not None:
+            await self._pass_on(self._voice.on_prepared)
+        await self.cell.release(self._queued.ticket)
+
+    async def _pass_on(self, on_prepared: OnPrepared) -> None:
+        """Passes on the voice that a talker has prepared, if it has."""
+        request = self.request
+        try:
+            async with asyncio.timeout(CONNECTOR_SECONDS):
+                await on_prepared(await self.cell.connector.published_voice(request.id))
+        except (ConnectorError, TimeoutError) as error:
+            log.warning("the voice of request %s is not kept: %s", request.id, error, extra=_fields(request))
+
+
+def _fields(request: SpeechRequest) -> dict[str, str]:
+    """Returns the `extra` of a log record that concerns a request."""
+    return logs.of_request(request.id, request.traceparent)
