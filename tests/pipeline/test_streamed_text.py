@@ -155,7 +155,8 @@ async def test_a_row_without_text_is_held_and_another_talker_continues_it() -> N
         await writer.end()
         received = await receiving
         assert received.pcm == expected.pcm
-    assert list(dict.fromkeys(received.talkers)) == ["talker-0", "talker-1"], "a busy machine may make one claim it again"
+        # On a busy machine one may claim it again.
+        assert list(dict.fromkeys(received.talkers)) == ["talker-0", "talker-1"]
 
 
 async def test_a_row_without_text_is_freed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
