@@ -13,7 +13,6 @@ from simulator.scenario import TASK_TYPES, Costs, Decoder, Failure, Scenario, li
 from simulator.world import World, clock, good
 from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.spec import CaptureShape
-from syrinx_operator.tuner.decide import Assignment
 from syrinx_operator.tuner.policy import Objective
 from syrinx_stages.codec import scheduler as real_codec
 from syrinx_stages.codec.rows import Row, Rows
@@ -179,18 +178,6 @@ class TestEvidence:
             assert known.well == good(outcomes, SCENARIO)[mine].sum()
             assert known.accepted == known.well + known.bad
 
-    def test_outcomes_have_the_label_under_which_a_request_was_accepted(self):
-        world = World(SCENARIO)
-        for at, label in ((0.0, ""), (30.0, "a"), (50.0, "b"), (70.0, "")):
-            world.run(at)
-            world.apply(Assignment(base=SETTING, label=label))
-        world.run(180.0)
-        evidence, accepted = world.evidence(clock(0.0), clock(180.0)), world.outcomes().accepted
-        for label, begin, end in (("a", 30.0, 50.0), ("b", 50.0, 70.0)):
-            known = evidence.of_arm(label)
-            assert known.accepted == ((accepted >= begin) & (accepted < end)).sum() == known.well + known.bad
-        assert evidence.of_arm().accepted == len(accepted)
-
 
 class TestReplicas:
     def test_a_killed_replica_loses_no_stream(self):
@@ -242,15 +229,3 @@ class TestScaling:
         later = world.outcomes()[len(held) :]
         assert set(later.talker[later.talker >= 0]) == {0}
         assert good(world.outcomes(), self.SERVICE).mean() > 0.99 * good(kept.outcomes(), self.SERVICE).mean()
-
-    def test_replicas_cost_from_their_start_until_they_have_ended(self):
-        world = World(self.SERVICE)
-        world.scale({Stage.TALKER: 1, Stage.CODEC: 1}, 0.0)
-        world.run(50.0)
-        assert world.replica_seconds == pytest.approx(100.0)
-        world.scale({Stage.TALKER: 2, Stage.CODEC: 1}, 20.0)
-        world.run(100.0)
-        assert world.replica_seconds == pytest.approx(250.0)
-        world.scale({Stage.TALKER: 1, Stage.CODEC: 1}, 0.0)
-        world.run(150.0)
-        assert 350.0 <= world.replica_seconds < 370.0
