@@ -58,13 +58,6 @@ def ran(scenario: Scenario, beyond: float = 60.0) -> World:
     return world
 
 
-class TestRequests:
-    def test_the_same_seed_gives_the_same_run(self):
-        first, second = ran(SCENARIO).outcomes(), ran(SCENARIO).outcomes()
-        assert all(np.array_equal(first[name], second[name], equal_nan=True) for name in layout.REQUEST.names)
-        assert not np.array_equal(first.accepted, ran(changed(SCENARIO, seed=1)).outcomes().accepted)
-
-
 class TestSchedules:
     """The simulated schedulers make the same decisions as those of the stages."""
 
