@@ -173,7 +173,7 @@ def test_the_model_agrees_with_the_simulator(name):
     scenario = WORKLOADS[name]
     question = asked(scenario, SETTINGS[1])
     model = Model(question.load, question.plant, question.measured, 2000)
-    errors = [abs(model.outcome(each).well - well(replace(scenario, seconds=1800.0), each)) for each in SETTINGS]
+    errors = [abs(model.score(each).well - well(replace(scenario, seconds=1800.0), each)) for each in SETTINGS]
     assert sum(errors) / len(errors) < 0.1, errors
     assert max(errors) < 0.4, errors
 

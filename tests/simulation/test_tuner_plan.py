@@ -40,7 +40,7 @@ def question(**fields) -> Question:
 
 def served(asked: Question, setting: Setting, count: int = 600) -> float:
     """Returns the ratio of requests served well according to a model with other requests than the plan's."""
-    return Model(asked.load, asked.plant, asked.measured, count, seed=99).outcome(setting).well
+    return Model(asked.load, asked.plant, asked.measured, count, seed=99).score(setting).well
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +104,8 @@ def test_a_comparison_shifts_the_choice_and_its_neighbors(answer):
 
 
 def test_a_comparison_that_came_true_changes_nothing(answer):
-    gain = Model(question().load, PLANT, MEASURED, REQUESTS).outcome(answer.best.setting).well
-    gain -= Model(question().load, PLANT, MEASURED, REQUESTS).outcome(START).well
+    gain = Model(question().load, PLANT, MEASURED, REQUESTS).score(answer.best.setting).well
+    gain -= Model(question().load, PLANT, MEASURED, REQUESTS).score(START).well
     other = plan(question(compared=(compared(answer.best.setting, gain),)))
     assert other.best.setting == answer.best.setting
     assert other.error < 0.05
@@ -116,7 +116,7 @@ def test_a_comparison_that_came_true_changes_nothing(answer):
 
 def test_a_model_that_agrees_is_not_calibrated():
     asked = question(current=replace(START, talker_max_num_seqs=8, codec_max_num_seqs=8))
-    known = Model(asked.load, PLANT, MEASURED, REQUESTS).outcome(asked.current)
+    known = Model(asked.load, PLANT, MEASURED, REQUESTS).score(asked.current)
     asked = replace(asked, observed_well=known.well, observed_quick=known.quick)
     found = calibrated(asked)
     assert found.slowdown == 1.0
@@ -128,10 +128,10 @@ def test_a_slower_machine_than_measured_is_found_out(slowdown):
     asked = question(current=replace(START, talker_max_num_seqs=8, codec_max_num_seqs=8))
     for rate in (4.0, 8.0):
         asked = replace(asked, load=Load(rates={"CustomVoice": 1.5 * rate}, frames=20.0))
-        true = Model(asked.load, replace(PLANT, slowdown=slowdown), MEASURED, REQUESTS).outcome(asked.current).well
-        plain = Model(asked.load, PLANT, MEASURED, REQUESTS).outcome(asked.current).well
+        true = Model(asked.load, replace(PLANT, slowdown=slowdown), MEASURED, REQUESTS).score(asked.current).well
+        plain = Model(asked.load, PLANT, MEASURED, REQUESTS).score(asked.current).well
         found = calibrated(replace(asked, observed_well=true))
-        agrees = Model(asked.load, found, MEASURED, REQUESTS).outcome(asked.current).well
+        agrees = Model(asked.load, found, MEASURED, REQUESTS).score(asked.current).well
         assert agrees == pytest.approx(true, abs=0.06)
         if abs(true - plain) > 0.2:
             assert found.slowdown == pytest.approx(slowdown, rel=0.25)
@@ -142,7 +142,7 @@ def test_ttfa_that_the_model_does_not_explain_is_an_offset_of_its_task_type():
         current=replace(START, talker_max_num_seqs=8, codec_max_num_seqs=8),
         load=Load(rates={"CustomVoice": 1.0, "Base": 1.0}, frames=20.0),
     )
-    known = Model(asked.load, PLANT, MEASURED, REQUESTS).outcome(asked.current)
+    known = Model(asked.load, PLANT, MEASURED, REQUESTS).score(asked.current)
     quick = {"CustomVoice": known.quick["CustomVoice"], "Base": known.quick["Base"] + 0.1}
     found = calibrated(replace(asked, observed_well=known.well, observed_quick=quick))
     assert found.offsets == {"CustomVoice": pytest.approx(0.0), "Base": pytest.approx(0.1 * known.well, rel=0.01)}

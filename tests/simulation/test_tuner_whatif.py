@@ -19,7 +19,7 @@ NOISE = 0.02
 
 
 def outcome(setting=SETTING, *, load=LOAD, plant=PLANT, measured=None, seed=0):
-    return Model(load, plant, measured or machine(), REQUESTS, seed).outcome(setting)
+    return Model(load, plant, measured or machine(), REQUESTS, seed).score(setting)
 
 
 def rate(load, factor):
@@ -81,7 +81,7 @@ def test_a_limit_that_is_never_reached_changes_nothing():
     ]
     assert wide[0] == wide[1]
     model = Model(rate(LOAD, 0.5), PLANT, machine(), REQUESTS)
-    kept = [model.outcome(replace(SETTING, talker_max_num_seqs=rows)) for rows in (64, 32)]
+    kept = [model.score(replace(SETTING, talker_max_num_seqs=rows)) for rows in (64, 32)]
     alone = outcome(replace(SETTING, talker_max_num_seqs=32), load=rate(LOAD, 0.5))
     assert kept == [alone, alone]
 
@@ -92,7 +92,7 @@ def test_what_a_model_remembers_does_not_depend_on_the_order():
     for talker in (32, 1, 8):
         for codec in (8, 32, 1):
             setting = replace(SETTING, talker_max_num_seqs=talker, codec_max_num_seqs=codec)
-            assert model.outcome(setting) == Model(rate(LOAD, 2.0), PLANT, machine(), 200).outcome(setting)
+            assert model.score(setting) == Model(rate(LOAD, 2.0), PLANT, machine(), 200).score(setting)
 
 
 def test_small_first_chunks_are_heard_sooner_and_cost_engine_time():

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from syrinx_stages.codec.rows import STALLED_SECONDS, Row, Rows, frames_to_chunk_end
-from syrinx_stages.codec.scheduler import PREFILL_FRAMES, UNDERRUN_MARGIN_SECONDS, Call, Plan, cheapest_shape, schedule
+from syrinx_stages.codec.scheduler import (
+    PREFILL_FRAMES,
+    UNDERRUN_MARGIN_SECONDS,
+    Call,
+    Schedule,
+    cheapest_shape,
+    schedule,
+)
 from syrinx_stages.contract.settings import CodecSettings
 from syrinx_stages.runtime.requests.speed import HEADROOM
 
@@ -82,7 +89,7 @@ def test_a_row_whose_codes_stall_before_the_first_audio_decodes_a_partial_chunk(
     """A talker at a lead limit below the first chunk generates no more codes until the stream plays."""
     settings = CodecSettings(chunk_ramp=(8,))
     stalled = row("a", pending=3, codes_at=NOW - STALLED_SECONDS / 2)
-    assert schedule(Rows([stalled]), NOW, settings, (), 0) == Plan(None, NOW + STALLED_SECONDS / 2)
+    assert schedule(Rows([stalled]), NOW, settings, (), 0) == Schedule(None, NOW + STALLED_SECONDS / 2)
     stalled.codes_at = NOW - STALLED_SECONDS
     others = row("whole", pending=8, decoded=8, age=2.0)
     assert call([stalled, others], settings) == Call(("a",), (3,), (1, 3), "eager")

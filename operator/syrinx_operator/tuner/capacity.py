@@ -49,7 +49,7 @@ def capacity(asked: Question, target: float) -> Capacity:
         model = Model(replace(load, rates=rates), counted, asked.measured, _REQUESTS)
         live = model.live(asked.current.talker_max_num_seqs)
         fits = live + 2 * math.sqrt(live) <= codecs * plant.codec_resident
-        return 1 - model.outcome(asked.current).well if fits else 1.0
+        return 1 - model.score(asked.current).well if fits else 1.0
 
     def of_talkers(rate: float, count: int) -> float:
         return bad_ratio(rate, count, _AMPLE_CODECS * count)

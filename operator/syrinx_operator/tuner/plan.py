@@ -13,7 +13,7 @@ from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.tuning_status import Measured, State, Tried
 from syrinx_operator.tuner.evidence import Evidence, alike, ttfa_quantile
 from syrinx_operator.tuner.policy import Policy
-from syrinx_operator.tuner.whatif import QUICK, Load, Model, Outcome, Plant
+from syrinx_operator.tuner.whatif import QUICK, Load, Model, Plant, Score
 from syrinx_stages.contract.stages import Stage
 
 _ROUNDS = ((120, 12), (400, 4), (800, 1))
@@ -154,8 +154,8 @@ def calibrated(question: Question) -> Plant:
     if question.observed_well is None:
         return question.plant
 
-    def current(plant: Plant) -> Outcome:
-        return Model(question.load, plant, question.measured, _ROUNDS[-1][0]).outcome(question.current)
+    def current(plant: Plant) -> Score:
+        return Model(question.load, plant, question.measured, _ROUNDS[-1][0]).score(question.current)
 
     plain = current(question.plant)
     offsets = {}
@@ -207,7 +207,7 @@ def _errors(question: Question, model: Model) -> list[tuple[Setting, float]]:
     """Returns by how much the model was wrong about settings that were compared."""
     found = []
     for each in question.compared:
-        missed = each.difference - (model.outcome(each.setting).well - model.outcome(each.baseline).well)
+        missed = each.difference - (model.score(each.setting).well - model.score(each.baseline).well)
         # The model agrees about the current setting.
         found.append((each.baseline, -missed) if each.setting == question.current else (each.setting, missed))
     return found
@@ -226,7 +226,7 @@ def _distance(one: Setting, other: Setting) -> float:
 
 
 def _forecast(models: Sequence[Model], errors: Sequence[tuple[Setting, float]], setting: Setting) -> Forecast:
-    expected, *others = (model.outcome(setting) for model in models)
+    expected, *others = (model.score(setting) for model in models)
     other = others[0] if others else expected
     near = [(math.exp(-_distance(setting, known)), error) for known, error in errors]
     error = sum(weight * value for weight, value in near) / max(1.0, sum(weight for weight, _ in near))

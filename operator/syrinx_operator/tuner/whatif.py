@@ -78,7 +78,7 @@ class Request(NamedTuple):
     frames: int
 
 
-class Outcome(NamedTuple):
+class Score(NamedTuple):
     """Of all requests under a setting."""
 
     well: float
@@ -124,9 +124,9 @@ class Model:
         self._requests = draw(load, count * n, seed)[::n]
         self._judged = sum(request.accepted < length for request in self._requests[: count // 4])
         self._talked = _Played[_Talked]()
-        self._outcomes: dict[tuple[object, ...], _Played[Outcome]] = {}
+        self._outcomes: dict[tuple[object, ...], _Played[Score]] = {}
 
-    def outcome(self, setting: Setting) -> Outcome:
+    def score(self, setting: Setting) -> Score:
         """Returns how a setting serves the load."""
         talked = self._talked.get(setting.talker_max_num_seqs, self._talk)
         # Talked results live as long as this model, so that their identity is theirs alone.
@@ -148,7 +148,7 @@ class Model:
         talkers.run()
         return _Talked(talkers.frames, talkers.busy), talkers.most
 
-    def _decode(self, talked: _Talked, setting: Setting, limit: int) -> tuple[Outcome, int]:
+    def _decode(self, talked: _Talked, setting: Setting, limit: int) -> tuple[Score, int]:
         codecs, frames, busy = self._plant.codecs, talked.frames, talked.busy
         well, most, ttfas = 0, 0, dict[str, list[float]]()
         times = call_times(self._measured.calls, setting.capture_pairs)
@@ -166,7 +166,7 @@ class Model:
                 well += r >= self._judged and in_time and not stream.interrupted
         audio = FRAME_SECONDS * sum(map(len, frames))
         quick = {task_type: sorted(found)[int(QUICK * len(found))] for task_type, found in ttfas.items()}
-        return Outcome(well / (len(self._requests) - self._judged), busy / max(audio, FRAME_SECONDS), quick), most
+        return Score(well / (len(self._requests) - self._judged), busy / max(audio, FRAME_SECONDS), quick), most
 
     def _stream(self, request: Request, times: Sequence[float], chunks: Sequence[int], largest: int) -> _Stream:
         reference = round(self._plant.reference.get(request.task_type, 0.0))

@@ -55,7 +55,7 @@ class Call(Struct, frozen=True):
         return self.shape[0] * self.shape[1] - sum(self.frames)
 
 
-class Plan(Struct, frozen=True):
+class Schedule(Struct, frozen=True):
     """The next call, or when to schedule again without new events (None: never)."""
 
     call: Call | None
@@ -128,7 +128,7 @@ def schedule(
     overhead: int,
     seconds_per_frame: float = 0.0,
     context_frames: int | None = None,
-) -> Plan:
+) -> Schedule:
     """Chooses the next call.
 
     captured: shapes that the call may be padded to. overhead: the engine's `overhead_frames`. seconds_per_frame: time
@@ -137,11 +137,11 @@ def schedule(
     rows.use_ramp(settings.chunk_ramp)
     ready, wake_at = ready_rows(rows, now, seconds_per_frame)
     if not ready:
-        return Plan(call=None, wake_at=None if wake_at == math.inf else wake_at)
+        return Schedule(call=None, wake_at=None if wake_at == math.inf else wake_at)
     ready.sort(key=lambda item: (item[0].underrun_at(), item[0].accepted_at, item[0].id))
     first, frames = ready[0]
     if prefilled := prefill_frames(first, context_frames):
-        return Plan(Call((first.id,), (prefilled,), (1, prefilled), "eager", prefill=True))
+        return Schedule(Call((first.id,), (prefilled,), (1, prefilled), "eager", prefill=True))
     ready = [(row, count) for row, count in ready if not prefill_frames(row, context_frames)]
     if not captured:
         limit = min(_frames_in_time(rows.slack(now), seconds_per_frame), max(rows.ramp))
@@ -158,7 +158,7 @@ def schedule(
     min_shape = (len(ids), max(call_frames))
     shape = cheapest_shape(captured, *min_shape)
     result = "eager" if shape is None else "hit" if shape == min_shape else "padded"
-    return Plan(call=Call(ids=ids, frames=call_frames, shape=shape or min_shape, result=result))
+    return Schedule(call=Call(ids=ids, frames=call_frames, shape=shape or min_shape, result=result))
 
 
 def _frames_in_time(slack: float, seconds_per_frame: float) -> float:
