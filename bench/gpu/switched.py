@@ -67,24 +67,19 @@ class _InOrderOfArrival:
 
 def serve_in_order_of_arrival() -> None:
     """Talker and codec choose the rows of a step by the arrival of their requests instead of by deadline."""
-    from msgspec import structs
+    from syrinx_stages.scheduling import codec as codec_scheduler
+    from syrinx_stages.scheduling import talker as talker_scheduler
 
-    from syrinx_stages.codec import scheduler as codec_scheduler
-    from syrinx_stages.talker import service as talker_service
-    from syrinx_stages.talker.scheduler import Survey
-
-    by_deadline: Callable[..., Survey] = vars(talker_service)["survey"]
     ready_rows: Callable[..., tuple[list[tuple[Any, int]], float]] = codec_scheduler.ready_rows
 
-    def by_arrival(*arguments: Any) -> Survey:
-        found = by_deadline(*arguments)
-        return structs.replace(found, due=[(0.0, 0, accepted_at, name) for _, _, accepted_at, name in found.due])
+    def by_arrival(due: list[tuple[float, int, float, str]], count: int) -> list[str]:
+        return [name for *_, name in sorted(due, key=lambda row: row[2])[:count]]
 
     def without_deadlines(*arguments: Any) -> tuple[list[Any], float]:
         ready, wake_at = ready_rows(*arguments)
         return [(_InOrderOfArrival(row), frames) for row, frames in ready], wake_at
 
-    patch.object(talker_service, "survey", by_arrival).start()
+    patch.object(talker_scheduler, "_first", by_arrival).start()
     patch.object(codec_scheduler, "ready_rows", without_deadlines).start()
 
 

@@ -14,10 +14,10 @@ from numba import njit, types
 from numba.experimental import structref
 
 from simulator.layout import CODEC, NEVER, TALKER, Memory
-from syrinx_stages.codec.scheduler import UNDERRUN_MARGIN_SECONDS
 from syrinx_stages.contract.admission import LATE_MARGIN_SECONDS, LATE_MARGIN_STEPS, MAX_UNSTARTED
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.metrics import ROW_BUCKETS
+from syrinx_stages.scheduling.codec import UNDERRUN_MARGIN_SECONDS
 
 ASK, PREPARED, REFERENCE, CODES, AUDIO, UNDERRUN_CHECK, DIES, RETURNS = range(8)
 WAKES, PREFILLED, STEPPED, DECODED, LEASE_ENDS = range(8, 13)
@@ -458,7 +458,7 @@ def _deliver_codes(m: Memory, number: int, size: int, now: float) -> None:
 
 @njit(cache=True)
 def _chunk_end(codec: Any, position: int) -> int:
-    """Returns the frames from a position to the end of its chunk. See `syrinx_stages.codec.scheduler`."""
+    """Returns the frames from a position to the end of its chunk. See `syrinx_stages.scheduling.codec`."""
     end, last = 0, codec.ramp[codec.chunks - 1]
     for i in range(codec.chunks):
         end += codec.ramp[i]

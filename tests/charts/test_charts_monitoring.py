@@ -21,12 +21,12 @@ from syrinx_operator.tuner import trial
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
 from syrinx_operator.tuner.evidence import WINDOW_SECONDS
 from syrinx_operator.tuner.telemetry import PUT_IN_FORCE
-from syrinx_stages.codec.rows import Row, Rows
-from syrinx_stages.codec.scheduler import schedule
 from syrinx_stages.contract.messages import EndReason
 from syrinx_stages.contract.metrics import BY_STAGE, TTFA, TTFA_BUCKETS
 from syrinx_stages.contract.settings import CodecSettings
 from syrinx_stages.gateway.speech.outcomes import StreamOutcome
+from syrinx_stages.scheduling.codec import schedule
+from syrinx_stages.scheduling.codec_rows import Row, Rows
 
 CRITICAL = {f"Syrinx{end}" for end in ("OperatorDown", "OperatorStalled", "PipelineNotReady", "RedisDown", "RedisFull")}
 CRITICAL |= {"SyrinxSLOBurnFast"}

@@ -19,13 +19,13 @@ from gpu.gathered import gather, summary
 from gpu.switched import SWITCHES
 from syrinx_operator.local.machine import Machine
 from syrinx_stages.codec import service as codec_service
-from syrinx_stages.codec.rows import Row as CodecRow
-from syrinx_stages.codec.rows import Rows as CodecRows
+from syrinx_stages.scheduling.codec_rows import Row as CodecRow
+from syrinx_stages.scheduling.codec_rows import Rows as CodecRows
 from syrinx_stages.contract.settings import CodecSettings
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.talker import service as talker_service
 from syrinx_stages.talker.cuda.engine import CudaTalkerEngine
-from syrinx_stages.talker.scheduler import Row as TalkerRow
+from syrinx_stages.scheduling.talker import Row as TalkerRow
 
 pytestmark = pytest.mark.bench
 
@@ -135,7 +135,7 @@ def test_without_deadlines_the_older_request_goes_first() -> None:
     ]
 
     def talker_rows() -> list[str]:
-        return vars(talker_service)["survey"](streams, 100.0, 8.0).first(1)
+        return vars(talker_service)["schedule"](streams, 100.0, 1, 8.0).ids
 
     assert (talker_rows(), codec_call(rows)) == (["urgent"], ("early", "late"))
     SWITCHES["deadline-order"]()

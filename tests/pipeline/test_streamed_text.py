@@ -10,12 +10,12 @@ import pytest
 from support.colocated import ColocatedPipeline
 from support.stages import Pipeline, ReceivedAudio, pipeline, receive, request, submit, synthesize
 from support.waiting import DEADLINE, until
-from syrinx_stages.codec import rows as codec_rows
 from syrinx_stages.connector.base import Behind, Gone, StreamEntry
 from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Position, StreamKind
 from syrinx_stages.contract.messages import EndReason, SpeechRequest, Text, TextEnd
-from syrinx_stages.talker import scheduler
+from syrinx_stages.scheduling import codec_rows
+from syrinx_stages.scheduling import talker as scheduler
 
 TEXT = "The old teacher found two heavy bags. Who carried them after the storm?"
 BEGINNING = "The old teacher "
@@ -144,7 +144,7 @@ async def test_a_row_without_text_is_held_and_another_talker_continues_it() -> N
         await until(lambda: row.produced == before, "the row waits for text")
         await asyncio.sleep(0.3)
         assert row.produced == before, "nothing is generated without text"
-        assert "a" not in first._survey(time.monotonic()).late
+        assert "a" not in first._schedule(time.monotonic(), 0).late
         second = await stages.talker("talker-1")
         await stages.kill(first)
         await writer.write("bags. Who carried")

@@ -14,12 +14,12 @@ from simulator.world import World, clock, good
 from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.tuner.policy import Objective
-from syrinx_stages.codec import scheduler as real_codec
-from syrinx_stages.codec.rows import Row, Rows
 from syrinx_stages.contract.admission import late_margin
 from syrinx_stages.contract.settings import CodecSettings
 from syrinx_stages.contract.stages import Stage
-from syrinx_stages.talker import scheduler as real_talker
+from syrinx_stages.scheduling import codec as real_codec
+from syrinx_stages.scheduling import talker as real_talker
+from syrinx_stages.scheduling.codec_rows import Row, Rows
 
 NOTHING = Decoder(1e-6, 0.0, 0.0)
 QUICK = Costs(
@@ -88,12 +88,12 @@ class TestSchedules:
             talker["held"] = len(rows)
             talker["polling"] = False
             talker["mean_seconds"] = step = draw.choice([np.inf, draw.uniform(0.001, 0.04)])
-            found = real_talker.survey(rows, now, 8.0, margin=late_margin(step))
+            found = real_talker.schedule(rows, now, limit, 8.0, margin=late_margin(step))
             assert kernel.can_admit(world._state, 0, now) == (not found.late)
             kernel.talker_step(world._state, 0, now)
             chosen = memory.batch[0, : talker["batch"]] if talker["busy"] else []
-            assert {f"{r:03}" for r in chosen} == set(found.first(limit))
-            if not found.due:
+            assert {f"{r:03}" for r in chosen} == set(found.ids)
+            if not found.ids:
                 # The simulated listeners are never abandoned.
                 wakes = found.wake_at or np.inf
                 assert talker["wake"] == pytest.approx(wakes if wakes < now + 30 else np.inf)

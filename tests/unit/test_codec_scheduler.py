@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from syrinx_stages.codec.rows import STALLED_SECONDS, Row, Rows, frames_to_chunk_end
-from syrinx_stages.codec.scheduler import (
+from syrinx_stages.contract.settings import CodecSettings
+from syrinx_stages.scheduling.codec import (
     PREFILL_FRAMES,
     UNDERRUN_MARGIN_SECONDS,
     Call,
@@ -15,8 +15,8 @@ from syrinx_stages.codec.scheduler import (
     cheapest_shape,
     schedule,
 )
-from syrinx_stages.contract.settings import CodecSettings
-from syrinx_stages.runtime.requests.speed import HEADROOM
+from syrinx_stages.scheduling.codec_rows import STALLED_SECONDS, Row, Rows, frames_to_chunk_end
+from syrinx_stages.scheduling.speed import HEADROOM
 
 NOW = 100.0
 RAMP = (2, 2, 4, 8, 12)

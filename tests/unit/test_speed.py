@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.runtime.requests.speed import (
+from syrinx_stages.scheduling.speed import (
     HEADROOM,
     KNOWN_SECONDS,
     KNOWN_STEPS,

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from syrinx_stages.contract.admission import LATE_MARGIN_SECONDS, late_margin
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.runtime.requests.speed import HEADROOM
-from syrinx_stages.talker.scheduler import AHEAD_SECONDS, LISTENER_TIMEOUT, TEXT_TIMEOUT, Row, survey
+from syrinx_stages.scheduling.speed import HEADROOM
+from syrinx_stages.scheduling.talker import AHEAD_SECONDS, LISTENER_TIMEOUT, TEXT_TIMEOUT, Row, schedule
 
 NOW = 100.0
 
@@ -19,11 +19,11 @@ def row(name: str, produced: int = 0, age: float = 1.0, **fields: object) -> Row
 
 
 def ids(rows: list[Row], max_num_seqs: int = 8, lead_limit: float = 8.0) -> tuple[str, ...]:
-    return tuple(survey(rows, NOW, lead_limit).first(max_num_seqs))
+    return tuple(schedule(rows, NOW, max_num_seqs, lead_limit).ids)
 
 
 def late(rows: list[Row], margin: float) -> list[str]:
-    return survey(rows, NOW, 8.0, margin=margin).late
+    return schedule(rows, NOW, 8, 8.0, margin=margin).late
 
 
 def test_streams_are_ordered_by_underrun_time_and_a_new_one_is_already_late() -> None:
@@ -35,14 +35,14 @@ def test_streams_are_ordered_by_underrun_time_and_a_new_one_is_already_late() ->
 def test_a_stream_that_is_ahead_waits_for_steps_of_others() -> None:
     """It has 16 frames to deliver, and 2 s until it underruns."""
     ahead = row("ahead", produced=25, age=0.0, delivered=9)
-    alone = survey([ahead], NOW, 8.0, ahead_frames=16)
-    assert (alone.due, alone.wake_at) == ([], NOW + 25 * FAMILY.frame_seconds - AHEAD_SECONDS)
-    assert survey([ahead, row("new")], NOW, 8.0, ahead_frames=16).first(8) == ["new", "ahead"]
+    alone = schedule([ahead], NOW, 8, 8.0, ahead_frames=16)
+    assert (alone.ids, alone.wake_at) == ([], NOW + 25 * FAMILY.frame_seconds - AHEAD_SECONDS)
+    assert schedule([ahead, row("new")], NOW, 8, 8.0, ahead_frames=16).ids == ["new", "ahead"]
 
 
 def test_a_stream_needs_frames_if_few_are_to_be_delivered_or_it_underruns_soon_or_is_not_live() -> None:
     def is_due(stream: Row) -> bool:
-        return bool(survey([stream], NOW, 8.0, ahead_frames=16).due)
+        return bool(schedule([stream], NOW, 8, 8.0, ahead_frames=16).ids)
 
     assert is_due(row("delivered", produced=25, age=0.0, delivered=10))
     assert is_due(row("slow codec", produced=25, age=0.6))
@@ -51,25 +51,25 @@ def test_a_stream_needs_frames_if_few_are_to_be_delivered_or_it_underruns_soon_o
 
 def test_a_stream_at_the_lead_limit_waits_until_its_lead_shrinks() -> None:
     ahead = row("ahead", produced=125, delivered=120, first_delivered_at=NOW - 1.0)
-    found = survey([ahead], NOW, 8.0)
-    assert (found.due, found.wake_at) == ([], pytest.approx(NOW + 1.0))
-    assert survey([ahead], found.wake_at + 0.001, 8.0).first(8) == ["ahead"]
+    found = schedule([ahead], NOW, 8, 8.0)
+    assert (found.ids, found.wake_at) == ([], pytest.approx(NOW + 1.0))
+    assert schedule([ahead], found.wake_at + 0.001, 8, 8.0).ids == ["ahead"]
 
 
 def test_a_client_that_does_not_read_blocks_its_stream_until_it_is_abandoned() -> None:
     stuck = row("stuck", produced=125, delivered=10, first_delivered_at=NOW - 9.0, age=9.0)
-    found = survey([stuck], NOW, 8.0)
-    assert (found.due, found.demands) == ([], [])
+    found = schedule([stuck], NOW, 8, 8.0)
+    assert (found.ids, found.demands) == ([], [])
     assert found.wake_at == pytest.approx(NOW - 9.0 + LISTENER_TIMEOUT, abs=0.01)
-    assert survey([stuck], found.wake_at, 8.0).abandoned == ["stuck"]
+    assert schedule([stuck], found.wake_at, 8, 8.0).abandoned == ["stuck"]
 
 
 def test_frames_that_are_withheld_are_no_lead() -> None:
     """Nobody can listen to them before the steps that complete their segment: a row that waited would wait forever."""
     stuck = row("stuck", produced=120, delivered=120, first_delivered_at=NOW - 2.0, age=2.0, withheld=60)
-    assert survey([stuck], NOW, 8.0).first(8) == ["stuck"]
+    assert schedule([stuck], NOW, 8, 8.0).ids == ["stuck"]
     stuck.produced, stuck.withheld = 180, 0
-    assert survey([stuck], NOW, 8.0).due == []
+    assert schedule([stuck], NOW, 8, 8.0).ids == []
 
 
 def test_a_segment_that_is_checked_must_be_complete_when_playback_needs_it() -> None:
@@ -81,8 +81,8 @@ def test_a_segment_that_is_checked_must_be_complete_when_playback_needs_it() -> 
 
 
 def test_a_row_whose_next_segment_is_prefilled_keeps_its_place_without_steps() -> None:
-    found = survey([row("opening", produced=10, is_opening=True)], NOW, 8.0)
-    assert (found.due, found.late, found.demands) == ([], [], [1.0])
+    found = schedule([row("opening", produced=10, is_opening=True)], NOW, 8, 8.0)
+    assert (found.ids, found.late, found.demands) == ([], [], [1.0])
 
 
 def test_live_streams_go_before_files_but_no_file_starves() -> None:
@@ -93,7 +93,7 @@ def test_live_streams_go_before_files_but_no_file_starves() -> None:
 
 def test_a_stream_at_the_lead_limit_is_abandoned_when_its_listener_stays_inactive() -> None:
     rows = [row("silent", 125, age=61.0), row("fresh", 125, age=59.0), row("behind", 2, age=61.0)]
-    assert survey(rows, NOW, 8.0).abandoned == ["silent"]
+    assert schedule(rows, NOW, 8, 8.0).abandoned == ["silent"]
 
 
 def test_a_live_stream_close_to_underrun_is_late() -> None:
@@ -115,7 +115,7 @@ def test_frames_in_flight_count_as_generated() -> None:
     flying = row("flying", produced=13, in_flight=2)
     assert ids([flying, row("same", produced=14)]) == ("same", "flying")
     ahead = row("ahead", produced=11, in_flight=2)
-    assert not survey([ahead], NOW, 1.0).due
+    assert not schedule([ahead], NOW, 8, 1.0).ids
 
 
 def test_new_streams_without_a_step_in_flight_go_first() -> None:
@@ -133,8 +133,8 @@ def test_a_step_is_bounded_without_duplicates_and_uses_all_eligible_rows(
     for produced, age, delivered, elapsed in drawn:
         fields = {"delivered": min(delivered, produced), "first_delivered_at": NOW - elapsed}
         rows.append(row(str(len(rows)), produced, age, **fields if fields["delivered"] else {}))
-    found = survey(rows, NOW, lead_limit)
-    chosen = found.first(max_num_seqs)
+    found = schedule(rows, NOW, max_num_seqs, lead_limit)
+    chosen = found.ids
     eligible = [item.id for item in rows if _lead(item) < lead_limit]
     assert len(chosen) == len(set(chosen)) == min(max_num_seqs, len(eligible))
     assert set(chosen) <= set(eligible)
@@ -154,7 +154,7 @@ def test_steady_rows_share_the_steps_fairly() -> None:
     rows = [row(str(index), age=0.001 * index) for index in range(8)]
     now = NOW
     for _ in range(200):
-        for name in survey(rows, now, 100.0).first(4):
+        for name in schedule(rows, now, 4, 100.0).ids:
             chosen = rows[int(name)]
             chosen.produced += 1
             chosen.first_frame_at = chosen.first_frame_at or now
@@ -168,21 +168,21 @@ def test_demand_follows_the_lead_over_playback() -> None:
     ahead = row("ahead", produced=50, age=1.0, delivered=13, first_delivered_at=NOW - 1.0)
     at_limit = row("at its limit", produced=125, delivered=120, first_delivered_at=NOW - 1.0)
     paused = row("paused", produced=125, delivered=10, first_delivered_at=NOW - 9.0, age=9.0)
-    found = survey([row("new"), row("short lead", produced=20), ahead, file, at_limit, paused], NOW, 8.0)
+    found = schedule([row("new"), row("short lead", produced=20), ahead, file, at_limit, paused], NOW, 8, 8.0)
     assert found.demands == [HEADROOM, HEADROOM, 1.0, 1.0, 1.0]
 
 
 def test_a_stream_that_waits_for_text_is_neither_due_nor_late_and_keeps_its_place() -> None:
     held = row("held", produced=5, age=3.0, text_frames=5, last_text_at=NOW - 1)
-    found = survey([held, row("other", produced=20)], NOW, 8.0, margin=0.25)
-    assert (found.first(8), found.late) == (["other"], [])
+    found = schedule([held, row("other", produced=20)], NOW, 8, 8.0, margin=0.25)
+    assert (found.ids, found.late) == (["other"], [])
     assert found.demands[0] == 1.0
     assert found.wake_at == pytest.approx(NOW - 1 + TEXT_TIMEOUT, abs=0.01)
-    assert survey([row("new", text_frames=0)], NOW, 8.0).due == []
+    assert schedule([row("new", text_frames=0)], NOW, 8, 8.0).ids == []
     assert ids([row("in flight", produced=4, in_flight=1, text_frames=5)]) == ()
     assert ids([row("allowed", produced=4, text_frames=5)]) == ("allowed",)
     forgotten = row("without text for a minute", produced=5, text_frames=5, last_text_at=NOW - TEXT_TIMEOUT - 1)
-    assert survey([forgotten], NOW, 8.0).abandoned == [forgotten.id]
+    assert schedule([forgotten], NOW, 8, 8.0).abandoned == [forgotten.id]
 
 
 def test_playback_that_ran_out_of_text_goes_on_when_text_arrives() -> None:

@@ -10,7 +10,7 @@ from syrinx_operator.resource.tuning import CaptureBounds
 from syrinx_operator.resource.tuning_status import CallPoint
 from syrinx_operator.tuner.captures import MAX_NEW, MIN_SAVED, call_times, padded, plan_captures
 from syrinx_operator.tuner.evidence import CaptureCost
-from syrinx_stages.codec.scheduler import cheapest_shape
+from syrinx_stages.scheduling.codec import cheapest_shape
 
 PLENTY = CaptureBounds(max=16, seconds=60, memory_mi_b=2048)
 WARM_UP = (CaptureCost(1, 4, 0.5, 4 << 20),)

@@ -13,8 +13,6 @@ from typing import Any
 from msgspec import Struct
 
 from syrinx_stages.codec.engine import CodecEngine, split_frames
-from syrinx_stages.codec.rows import Row, Rows
-from syrinx_stages.codec.scheduler import Call, schedule
 from syrinx_stages.codec.shapes import CapturedShapes
 from syrinx_stages.connector.base import Claim, StreamEntry
 from syrinx_stages.contract import metrics as m
@@ -28,6 +26,8 @@ from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.requests.in_flight import CompletedStep
 from syrinx_stages.runtime.requests.worker import Worker
+from syrinx_stages.scheduling.codec import Call, schedule
+from syrinx_stages.scheduling.codec_rows import Row, Rows
 
 log = logging.getLogger(__name__)
 

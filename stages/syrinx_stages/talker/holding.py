@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.talker.scheduler import Row
+from syrinx_stages.scheduling.talker import Row
 
 HELD_LEAD_SECONDS = 2.0
 """Nothing is held of a stream whose published audio ends earlier: the codec may wait for a chunk of a second, too."""

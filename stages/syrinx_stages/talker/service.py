@@ -31,17 +31,17 @@ from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.runtime.requests.in_flight import CompletedStep
 from syrinx_stages.runtime.requests.worker import Worker
 from syrinx_stages.runtime.serial_thread import SerialThread
+from syrinx_stages.scheduling.talker import (
+    LISTENER_TIMEOUT,
+    TEXT_TIMEOUT,
+    Row,
+    Schedule,
+    schedule,
+)
 from syrinx_stages.talker.cuda.prefill import burst_size
 from syrinx_stages.talker.engine import EngineFull, TalkerEngine
 from syrinx_stages.talker.holding import Holding
 from syrinx_stages.talker.prompt import Prepared
-from syrinx_stages.talker.scheduler import (
-    LISTENER_TIMEOUT,
-    TEXT_TIMEOUT,
-    Row,
-    Survey,
-    survey,
-)
 from syrinx_stages.talker.speech import BEGINNING, Fault, Speech, Take
 from syrinx_stages.talker.streams import Stream, Waiting, Written, new_row, written_of
 from syrinx_stages.talker.text import RowText
@@ -55,8 +55,8 @@ COLD_REQUESTS = 2
 CODEC_DELAY_SECONDS = 0.15
 """Time from a request's first codes until the codecs' capacity reports count it."""
 
-SURVEY_SECONDS = 0.02
-"""Admission uses the survey of the last step if it is not older, and no row has come or gone."""
+SCHEDULE_SECONDS = 0.02
+"""Admission uses the schedule of the last step if it is not older, and no row has come or gone."""
 
 Loaded = tuple[TalkerEngine, Reading]
 """An engine, and how its checkpoint reads texts."""
@@ -121,8 +121,8 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         self._prefill_seconds = self.metrics[m.PREFILL_SECONDS].labels(self.stage)
         self._unpublished: _Completed | None = None
         """The last step, whose results are to be published."""
-        self._surveyed: tuple[Survey, int, float] = survey((), 0.0, 0.0), 0, -math.inf
-        """The last survey, the number of its rows, and when it was made."""
+        self._scheduled: tuple[Schedule, int, float] = schedule((), 0.0, 0, 0.0), 0, -math.inf
+        """The last schedule, the number of its rows, and when it was made."""
         for fault in Fault:
             self.metrics[m.SEGMENT_FAULTS].labels(fault)
 
@@ -296,9 +296,9 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
 
     def spare_requests(self) -> float:
         """Returns how many further requests could be generated and decoded in time; none while a stream is late."""
-        (seen, count, made_at), now = self._surveyed, monotonic()
-        if count != len(self.rows) or now - made_at > SURVEY_SECONDS:
-            seen = self._survey(now)
+        (seen, count, made_at), now = self._scheduled, monotonic()
+        if count != len(self.rows) or now - made_at > SCHEDULE_SECONDS:
+            seen = self._schedule(now, 0)
         spare = self.speed.spare_requests(seen.demands)
         if math.isinf(self.speed.capacity):
             spare = min(spare, max(COLD_REQUESTS - len(self.ownership.claims), 0))
@@ -306,10 +306,10 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         late = any(self.rows[key].plays_until() < late_before for key in seen.late if key in self.rows)
         return min(spare, self._codecs_room(), 0.0 if late and self.speed.real_time else math.inf)
 
-    def _survey(self, now: float) -> Survey:
+    def _schedule(self, now: float, max_num_seqs: int) -> Schedule:
         lead_limit, margin = self.live.current.lead_limit_seconds, late_margin(self._step_seconds)
-        found = survey(self.rows.values(), now, lead_limit, self.engine.ahead_frames, margin)
-        self._surveyed = found, len(self.rows), now
+        found = schedule(self.rows.values(), now, max_num_seqs, lead_limit, self.engine.ahead_frames, margin)
+        self._scheduled = found, len(self.rows), now
         return found
 
     def _codecs_room(self) -> float:
@@ -332,10 +332,10 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             self._publish_due((), now)
         admitted = self._next_prefills(now)
         extensions = self._extensions(now)
-        found = self._survey(now)
+        found = self._schedule(now, self.live.max_num_seqs)
         for request_id in found.abandoned:
             self._end_abandoned(self.rows[request_id])
-        ids = found.first(self.live.max_num_seqs)
+        ids = found.ids
         self.rows_running.set(len(ids))
         if not (admitted or ids or self.steps or extensions):
             wake_at = min(found.wake_at, self._holding.check_at)

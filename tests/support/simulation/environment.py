@@ -46,7 +46,7 @@ def environment(chance: random.Random, verbose: bool) -> Iterator[None]:
         mock.patch("syrinx_stages.gateway.http.active_requests.uuid", types.SimpleNamespace(uuid4=new_uuid)),
         mock.patch("syrinx_stages.gateway.service.httpx.AsyncClient", _NoHttp),
         mock.patch("syrinx_stages.runtime.process.gc", no_collector),
-        mock.patch("syrinx_stages.talker.scheduler.LISTENER_TIMEOUT", LISTENER_SECONDS),
+        mock.patch("syrinx_stages.scheduling.talker.LISTENER_TIMEOUT", LISTENER_SECONDS),
         # Clearing the buffers of all connections would take a tenth of the time.
         mock.patch("syrinx_stages.connector.redis.connection.RECEIVE_BYTES", 4096),
     ):

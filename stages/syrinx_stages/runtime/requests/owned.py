@@ -30,10 +30,10 @@ from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.runtime.requests.journal import Journal
 from syrinx_stages.runtime.requests.ownership import Ownership
 from syrinx_stages.runtime.requests.publisher import Publisher
-from syrinx_stages.runtime.requests.speed import EngineSpeed
 from syrinx_stages.runtime.tasks import Tasks
 from syrinx_stages.runtime.telemetry.metrics import Metrics
 from syrinx_stages.runtime.telemetry.tracing import RequestTraces
+from syrinx_stages.scheduling.speed import EngineSpeed
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from itertools import accumulate
 
 from msgspec import Struct
 
-from syrinx_stages.codec.rows import R, Row, Rows, complete_frames
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.settings import CapturePair, CodecSettings
+from syrinx_stages.scheduling.codec_rows import R, Row, Rows, complete_frames
 
 UNDERRUN_MARGIN_SECONDS = FAMILY.frame_seconds
 """Added to the expected decode time of a partial chunk, so that it is published before the underrun."""

@@ -11,7 +11,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.runtime.requests.speed import COMFORTABLE_SECONDS, HEADROOM
+from syrinx_stages.scheduling.speed import COMFORTABLE_SECONDS, HEADROOM
 
 STALLED_SECONDS = 0.5
 """A stream without audio whose codes stop for this long gets a partial first chunk. Its talker may have reached a lead

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.runtime.requests.speed import live_demand
+from syrinx_stages.scheduling.speed import live_demand
 
 AHEAD_SECONDS = 1.5
 """A live stream that underruns within this time needs a step, however many of its frames are to be delivered."""
@@ -98,14 +98,18 @@ class Row(Struct, kw_only=True):
         return self.plays_until() - max(self.expected - self.withheld, 0) * _FRAME
 
 
-class Survey(Struct, frozen=True):
-    """What all rows together need, found in one pass: with a thousand of them, a pass takes part of a millisecond."""
+_Due = tuple[float, int, float, str]
+"""Deadline, steps in flight, arrival and id. In ascending order the most urgent row comes first; among rows without a
+frame, those whose first frame is not in flight, by age."""
 
-    due: list[tuple[float, int, float, str]]
-    """Rows that may join a step. In ascending order the most urgent comes first; among rows without a frame, those
-    whose first frame is not in flight, by age."""
+
+class Schedule(Struct, frozen=True):
+    """The next step, and what all rows together need, found in one pass."""
+
+    ids: list[str]
+    """The rows of the step, the most urgent one first; none if no row needs a frame."""
     wake_at: float
-    """When to look again without new events if there is no step; inf: never."""
+    """When to schedule again without new events if there is no step; inf: never."""
     demands: list[float]
     """Seconds of audio per second that each row needs, without paused listeners."""
     late: list[str]
@@ -115,20 +119,22 @@ class Survey(Struct, frozen=True):
     """Rows at the lead limit whose listener has been inactive for `LISTENER_TIMEOUT`, and rows without text for
     `TEXT_TIMEOUT`."""
 
-    def first(self, max_num_seqs: int) -> list[str]:
-        """Returns the ids of at most `max_num_seqs` rows for a step, the most urgent one first."""
-        return [request_id for *_, request_id in sorted(self.due)[:max_num_seqs]]
 
+def schedule(
+    rows: Iterable[Row],
+    now: float,
+    max_num_seqs: int,
+    lead_limit: float,
+    ahead_frames: float = math.inf,
+    margin: float = 0.0,
+) -> Schedule:
+    """Returns the next step, of at most `max_num_seqs` rows.
 
-def survey(
-    rows: Iterable[Row], now: float, lead_limit: float, ahead_frames: float = math.inf, margin: float = 0.0
-) -> Survey:
-    """Looks at all rows. `due` has no live rows whose lead reaches `lead_limit` seconds; none if no row needs a frame.
-
-    ahead_frames: see `TalkerEngine.ahead_frames`. margin: the lead in seconds below which a stream is late. A row at
-    the lead limit is never late: it waits for its listener, who paused or does not read.
+    It has no live rows whose lead reaches `lead_limit` seconds. ahead_frames: see `TalkerEngine.ahead_frames`. margin:
+    the lead in seconds below which a stream is late. A row at the lead limit is never late: it waits for its listener,
+    who paused or does not read. With a thousand rows, a pass takes part of a millisecond.
     """
-    due: list[tuple[float, int, float, str]] = []
+    due: list[_Due] = []
     demands: list[float] = []
     abandoned: list[str] = []
     late: list[str] = []
@@ -182,4 +188,8 @@ def survey(
             wake_at = min(wake_at, now + max(excess, 0.001))
     if needed_at > now:
         due, wake_at = [], min(wake_at, needed_at)
-    return Survey(due, wake_at, demands, late, abandoned)
+    return Schedule(_first(due, max_num_seqs), wake_at, demands, late, abandoned)
+
+
+def _first(due: list[_Due], count: int) -> list[str]:
+    return [request_id for *_, request_id in sorted(due)[:count]] if count else []

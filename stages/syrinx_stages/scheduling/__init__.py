@@ -1,0 +1,1 @@
+"""What talkers and codecs do next, and how much they can serve. Pure, and without torch."""
