@@ -12,7 +12,6 @@ from gpu.gathered import EngineResult, Gathered, figures, summary
 from gpu.monitor import Usage
 from gpu.plan import MEAN_SECONDS, make_script
 from gpu.results import ServicePoint, ServiceRun
-from gpu.system import Setup
 from syrinx_operator.commands.bench.load import GeneratorStats, corpus
 from syrinx_operator.commands.bench.stats import Outcome, Playback, summarize
 from syrinx_operator.local.machine import Machine
@@ -120,12 +119,6 @@ def test_live_streams_are_the_worst_search():
     assert "Listeners without a gap: 480, the worst of 3 searches: 512, 480, 544." in report._service(run(*points))
     assert figures(run(*points[:4], structs.replace(points[2], search=2)))["live_streams"] == 0
     assert figures(run())["live_streams"] is None
-
-
-def test_replicas_follow_from_gpus_talkers_and_cells():
-    spec = Setup(model="/models/1b7", variant="defaults", gpus=4, talkers=2, cells=2).pipeline().spec
-    assert (spec.talker.replicas, spec.talker.memory_fraction, spec.codec.replicas) == (8, 0.3, 4)
-    assert spec.connector.cells == 2 and spec.gateway.replicas >= 4
 
 
 @pytest.mark.parametrize(("size", "parameters"), [("1b7", 1.917e9), ("0b6", 0.906e9)])
