@@ -12,7 +12,7 @@ from support.waiting import until
 from syrinx_stages.contract.messages import EndReason
 from syrinx_stages.runtime.requests.journal import MAX_BYTES
 
-TEXT = "The quiet student carried the morning paper after the storm."
+TEXT = " ".join(["The quiet student carried the morning paper after the storm."] * 12)
 NAMES = ("a", "b", "c")
 
 

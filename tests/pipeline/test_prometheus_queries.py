@@ -32,6 +32,7 @@ from syrinx_operator.cluster.report.progress import STALLED
 from syrinx_operator.cluster.watch import prometheus
 from syrinx_operator.cluster.watch.telemetry import HealthServer, Telemetry
 from syrinx_operator.cluster.watch.workqueue import Outcome
+from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.tuner.snapshot import WANTED_METRICS
 from syrinx_stages.contract import metrics
@@ -264,7 +265,7 @@ async def test_the_autoscalers_queries_have_data(prom: ScrapingPrometheus) -> No
     by = {"gateway": {"by": "Keda", "maxReplicas": 2}, "talker": {"by": "Keda", "maxReplicas": 2}}
     spec = {stage: {"autoscaling": each} for stage, each in by.items()}
     spec["tuning"] = {"prometheus": {"url": prom.url}}
-    scaled = autoscalers(OWNER, pipeline(spec).spec, OBSERVED)
+    scaled = autoscalers(OWNER, resolve(pipeline(spec)), OBSERVED)
     queries = {
         f"{each['metadata']['name']} {trigger['metadata']['threshold']}": trigger["metadata"]["query"]
         for each in scaled
