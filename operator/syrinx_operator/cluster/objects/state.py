@@ -30,7 +30,7 @@ REDIS = tuple(RedisForm)
 
 
 def component_of(name: str) -> Component:
-    """Returns the component of this name. Raises ValueError if there is none."""
+    """Returns the component with this name. Raises ValueError for another name."""
     return Stage(name) if name in STAGES else RedisForm(name)
 
 

@@ -97,7 +97,7 @@ class Release(Struct, frozen=True, kw_only=True):
     redis: dict[RedisForm, FrozenTemplate] = {}
     """The pod template of the managed Redis."""
     shared: str = ""
-    """Hash of what two versions share; empty of a record that could not be read."""
+    """Hash of what a canary would share with the running version; empty until it is planned."""
     candidate: Candidate | None = None
     """The version that a canary tests, or whose canary has failed."""
 
@@ -170,7 +170,7 @@ def freeze(
     """Returns the recorded template if its inputs and the token in it are unchanged, otherwise a newly rendered one."""
     inputs_hash = short_hash(inputs)
     before = release.recorded(component, inputs_hash)
-    # Templates of Redis, and those recorded by versions without settings ports, have no token.
+    # Templates of Redis have no token.
     if (
         before is not None
         and before.intact

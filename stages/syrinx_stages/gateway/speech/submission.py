@@ -270,7 +270,7 @@ class Submission:
     async def _withdraw(self, stream: SpeechStream, queued: Queued) -> None:
         """Removes a request from the queue unless a talker has claimed it. Its stream then ends as refused.
 
-        It also ends if Redis cannot be reached: nobody knows then whether a talker has claimed the request.
+        It also ends if Redis cannot be reached: then it is unknown whether a talker has claimed the request.
         """
         cell = queued.cell
         try:
