@@ -32,7 +32,7 @@ from syrinx_stages.gateway.http.fields import RawBody, parse_fields
 from syrinx_stages.gateway.http.form import parse_form
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.socket.websocket import SpeechSockets
-from syrinx_stages.gateway.speech.request import model_not_found, parse, traced, voice_to_clone
+from syrinx_stages.gateway.speech.request import model_not_found, parse, text_limit, traced, voice_to_clone
 from syrinx_stages.gateway.voices.voice_upload import keep_voice
 from syrinx_stages.gateway.voices.voices import KeptVoice, describe_voice, parse_upload
 from syrinx_stages.runtime.clock import monotonic
@@ -190,7 +190,8 @@ async def _asset(http: Request, name: str) -> Response:
 
 @_routes.api_route("/openapi.json", methods=READ)
 async def _openapi(http: Request) -> Response:
-    return JSONResponse(openapi.document(needs_key=_service(http).api_keys is not None))
+    service = _service(http)
+    return JSONResponse(openapi.document(service.api_keys is not None, text_limit(service.catalog)))
 
 
 # One route for all methods of a path: a 405 names those of one route only.

@@ -39,7 +39,7 @@ HEADERS = {
     "Warning": "Fields of the request that have no effect.",
 }
 _FIELDS = {
-    "input": "The text to speak; up to the limit of the service, by default 100,000 characters.",
+    "input": "The text to speak.",
     "model": "The served model or an alias of it: see GET /v1/models.",
     "voice": "A voice, an alias of one or an uploaded voice, as a name or an object: see GET /v1/audio/voices.",
     "instructions": "How to speak, if the checkpoint can follow it; for VoiceDesign the description of the voice.",
@@ -83,9 +83,10 @@ _VOICE_FIELDS = {
 
 
 @functools.cache
-def document(needs_key: bool) -> dict[str, Any]:
-    """Returns the OpenAPI 3.1 document of a gateway that requires API keys or does not."""
-    return _with_keys(_document()) if needs_key else _document()
+def document(needs_key: bool, text_limit: int) -> dict[str, Any]:
+    """Returns the OpenAPI 3.1 document of a gateway that accepts so many characters, and may require API keys."""
+    described = _document(text_limit)
+    return _with_keys(described) if needs_key else described
 
 
 def _with_keys(document: dict[str, Any]) -> dict[str, Any]:
@@ -99,12 +100,12 @@ def _with_keys(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _document() -> dict[str, Any]:
+def _document(text_limit: int) -> dict[str, Any]:
     types = (FAMILY.request_fields, ItemResult)
     [body, result], schemas = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     speech = schemas[FAMILY.request_fields.__name__]
     typed = {name: {**speech["properties"][name], "description": text} for name, text in _FIELDS.items()}
-    checked = _choices()
+    checked = _choices(text_limit)
     speech["properties"] = {name: {**each, **checked.get(name, {})} for name, each in typed.items()}
     schemas |= {"Error": _ERROR, **_batch_schemas(typed, result)}
     model, models = _object("The model.", "id", "object"), _object("The models.", "object", "data")
@@ -160,14 +161,14 @@ _ERROR = {
 }
 
 
-def _choices() -> dict[str, Any]:
+def _choices(text_limit: int) -> dict[str, Any]:
     """Returns the schemas of fields whose values are checked after decoding."""
 
     def one_of(names: Iterable[str], default: str | None = None) -> dict[str, Any]:
         return {"anyOf": [{"enum": list(names)}, {"type": "null"}], "default": default}
 
     return {
-        "input": {"type": "string", "minLength": 1},
+        "input": {"type": "string", "minLength": 1, "maxLength": text_limit},
         "response_format": one_of(AudioFormat, AudioFormat.WAV),
         "stream_format": one_of(("audio", "sse")),
         "task_type": one_of(FAMILY.task_types),

@@ -101,13 +101,19 @@ def parse_request(
     return ParsedRequest(request, audio, delivery, spelling, warnings)
 
 
+def text_limit(catalog: Catalog) -> int:
+    """Returns how many characters a text may have."""
+    limit = catalog.api.max_text_length
+    return min(limit, MAX_TEXT) if catalog.checkpoint.task_type is TaskType.VOICE_DESIGN else limit
+
+
 def _spelling(fields: SpeechFields, task: TaskType, delivery: Delivery, catalog: Catalog) -> Respelled:
     """Returns the text with the respellings of the lexicons."""
-    limit, hint = catalog.api.max_text_length, ""
-    if delivery is Delivery.WHOLE and limit > MAX_WHOLE_TEXT:
+    limit, hint = text_limit(catalog), ""
+    if limit < catalog.api.max_text_length:
+        hint = f" with {task}, which would give each part of a longer text another voice"
+    elif delivery is Delivery.WHOLE and limit > MAX_WHOLE_TEXT:
         limit, hint = MAX_WHOLE_TEXT, " for a whole file; send stream: true"
-    if task is TaskType.VOICE_DESIGN and limit > MAX_TEXT:
-        limit, hint = MAX_TEXT, f" with {task}, which would give each part of a longer text another voice"
     check_text("input", fields.input, limit, hint)
     respelled = respell(fields.input, {**catalog.api.lexicon, **(fields.lexicon or {})})
     if (length := len(respelled.text)) > limit:
