@@ -167,6 +167,13 @@ $(VENV)/.browses: pyproject.toml $(VENV)/.develops
 		$(VENV)/bin/playwright install chromium || $(call missing,Chromium)
 	@touch $@
 
+# A client reads audio with ffmpeg.
+$(VENV)/.ffmpeg: | $(VENV)/bin/python
+	@command -v ffmpeg >/dev/null || \
+		{ [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq --no-install-recommends install --yes ffmpeg >/dev/null; } || \
+		$(call missing,ffmpeg)
+	@touch $@
+
 # Programs for tests: this machine's, or Debian's. Ends a recipe if one is neither: with an error, or a laptop may miss it.
 missing = { echo "$(1) cannot be installed here. Install it, or let tests skip what needs it: SYRINX_TEST_ALLOW_MISSING=1" >&2; \
 	[ "$$SYRINX_TEST_ALLOW_MISSING" = 1 ]; exit; }

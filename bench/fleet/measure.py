@@ -15,8 +15,8 @@ from typing import Any
 from msgspec import Struct
 
 from fleet.seed import ENVIRONMENT
-from syrinx_operator.local import die_with_parent
 from syrinx_stages.connector.server import free_port
+from syrinx_stages.processes import die_with_parent
 
 QUIET_SECONDS = 20.0
 """Seconds without a write after which the pipelines are idle."""

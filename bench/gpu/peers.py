@@ -41,9 +41,9 @@ from syrinx_operator.commands.bench.load import Limit, LoadGenerator, Script
 from syrinx_operator.commands.bench.report import errors, markdown, milliseconds
 from syrinx_operator.commands.bench.stats import Point, summarize
 from syrinx_operator.commands.client import SpeechClient
-from syrinx_operator.local import die_with_parent
 from syrinx_operator.local.files import write_atomically
 from syrinx_operator.local.machine import Machine, describe, publishable_command, revision
+from syrinx_stages.processes import die_with_parent
 
 SYRINX = "syrinx"
 OPEN: Mapping[float, float] = {1: 20, 10: 10, 20: 8}

@@ -93,10 +93,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("--base cannot be combined with --bundled or --paced")
     if set(args.only) - set(LOOPS):
         parser.error(f"--only: choose from {', '.join(LOOPS)}")
-    if args.engine == "vllm" and args.variant in ("paced", "colocated"):
-        parser.error("--engine vllm cannot be combined with --paced or --colocated")
-    if args.quiet and (args.url or args.variant in ("paced", "colocated")):
-        parser.error("--quiet cannot be combined with --url, --paced or --colocated")
+    if args.engine == "vllm" and args.variant == "paced":
+        parser.error("--engine vllm cannot be combined with --paced")
+    if args.quiet and (args.url or args.variant == "paced"):
+        parser.error("--quiet cannot be combined with --url or --paced")
     if args.repeat < 1:
         parser.error("--repeat must be at least 1")
     if args.gpus is not None and args.variant not in ("defaults", "paced"):

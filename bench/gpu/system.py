@@ -29,10 +29,9 @@ RESIDENT = 1024
 LEAD_LIMIT_SECONDS = 8
 TAIL_LINES = 30
 
-Variant = Literal["separate", "colocated", "two-gpus", "mps", "defaults", "paced"]
+Variant = Literal["separate", "two-gpus", "mps", "defaults", "paced"]
 VARIANTS: Mapping[Variant, tuple[str, str]] = {
     "separate": ("talker and codec as processes on one GPU", "run talker and codec in a process each (default)"),
-    "colocated": ("talker and codec in one process on one GPU", "run talker and codec in one process"),
     "two-gpus": ("talker and codec on one GPU each", "run the talker on one GPU and the codec on another"),
     "mps": ("talker and codec as processes on one GPU under MPS", "run both under CUDA's multi-process service"),
     "defaults": ("as `syrinx up` runs them with only the device set", "set the device and nothing else"),
@@ -71,7 +70,7 @@ class Setup(Struct, frozen=True, kw_only=True):
     def topology(self) -> str:
         """Describes which processes share a GPU, and the talker's engine."""
         if self.device == "cpu" and self.variant != "paced":
-            text = "talker and codec on the CPU" + (", in one process" if self.variant == "colocated" else "")
+            text = "talker and codec on the CPU"
         else:
             text, _ = VARIANTS[self.variant]
             text += f", on {self.gpus} GPUs" if self.variant == "defaults" and self.gpus > 1 else ""
@@ -90,8 +89,7 @@ class Setup(Struct, frozen=True, kw_only=True):
                 talker |= {"replicas": self.talkers * self.gpus, "memoryFraction": TALKER_MEMORY / self.talkers}
             left_open = {"model": model, "talker": talker, "codec": on_device, "connector": connector}
             return _resource(left_open, self.gpus)
-        # A colocated codec takes the device and the drain time from the talker.
-        stage = {} if self.variant == "colocated" else {"device": self.device, "drainSeconds": DRAIN_SECONDS}
+        stage: dict[str, object] = {"device": self.device, "drainSeconds": DRAIN_SECONDS}
         stage |= {"replicas": self.gpus} if self.variant == "paced" else {}
         pairs = [{"rows": rows, "frames": frames} for rows in self.capture_rows for frames in self.capture_frames]
         spec = {
@@ -101,7 +99,7 @@ class Setup(Struct, frozen=True, kw_only=True):
                 **{"maxQueue": 10_000, "maxQueueSeconds": 60},
             },
             "talker": {
-                **{"device": self.device, "drainSeconds": DRAIN_SECONDS, **stage, "engine": self.engine},
+                **{**stage, "engine": self.engine},
                 **{"maxNumSeqs": self.talker_rows, "maxResident": RESIDENT, "leadLimitSeconds": LEAD_LIMIT_SECONDS},
             },
             "codec": {
@@ -109,7 +107,6 @@ class Setup(Struct, frozen=True, kw_only=True):
                 **{"maxNumSeqs": self.codec_rows, "maxResident": RESIDENT},
                 "capturePairs": pairs if self.device == "cuda" or self.variant == "paced" else [],
             },
-            "topology": "Colocated" if self.variant == "colocated" else "Separate",
             "connector": connector,
             "tuning": {"mode": "Off", "bounds": {"capturePairs": {"max": 0}}},
         }
@@ -172,13 +169,13 @@ class System:
     @property
     def admin_urls(self) -> dict[str, str]:
         """URLs of the stages' metrics, by name."""
-        return {member.name: member.admin_url for member in self._local.members if member.admin_url}
+        return {member.name: member.admin_url for member in self._local.processes if member.admin_url}
 
     async def set_ramp(self, ramp: Sequence[int]) -> None:
         """Sets the chunk ramp of all codecs. Raises `httpx.HTTPError`."""
         headers = self._local.settings_headers
         async with httpx.AsyncClient(timeout=30.0, trust_env=False, headers=headers) as http:
-            for member in self._local.members:
+            for member in self._local.processes:
                 if member.stage == Stage.CODEC:
                     body = {"settings": {"chunk_ramp": list(ramp)}}
                     (await http.put(member.settings_url or "", json=body)).raise_for_status()

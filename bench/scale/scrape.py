@@ -33,7 +33,7 @@ async def measure() -> tuple[float, float, int]:
     for metric in m.BY_STAGE["gateway"]:
         for values in itertools.product(*(_VALUES.get(label, ["one"]) for label in metric.labels)):
             _count(metrics[metric].labels(*values) if values else metrics[metric])
-    transport = httpx.ASGITransport(create_admin((), Exposition(metrics, series_labels("pipeline"))))
+    transport = httpx.ASGITransport(create_admin(lambda: None, Exposition(metrics, series_labels("pipeline"))))
     longest, held, size = 0.0, 0.0, 0
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
         await client.get("/healthz")  # A probe comes before the first scrape, and imports what serves a request.

@@ -5,11 +5,9 @@ import asyncio
 import sys
 import tempfile
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 
-from soak.pipeline import Topology
 from soak.report import page, report
 from soak.run import Plan, run
 from soak.servers import Layout
@@ -28,7 +26,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=defaults.seed, help="of requests and faults (default: 1)")
     layouts = ", ".join(Layout)
     parser.add_argument("--redis", type=Layout, default=defaults.layout, help=f"{layouts} (default: {defaults.layout})")
-    parser.add_argument("--topology", choices=get_args(Topology), default=defaults.topology)
     parser.add_argument(
         "--targets", nargs="*", default=(), help="gateway, talker, codec, primary, replica (default: all)"
     )
@@ -40,7 +37,6 @@ def main() -> int:
         minutes=arguments.minutes,
         seed=arguments.seed,
         layout=arguments.redis,
-        topology=arguments.topology,
         listeners=arguments.listeners,
         groups=tuple(arguments.targets),
     )

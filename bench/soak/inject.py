@@ -141,13 +141,12 @@ class Injector:
             return {}
         client, keys = found[1], self._pipeline.keys
         if target in (PRIMARY, REPLICA):
-            group = Stage.TALKER if self._pipeline.colocated else Stage.CODEC
-            kind, consumer = StreamKind.AUDIO, None
+            group, kind, consumer = Stage.CODEC, StreamKind.AUDIO, None
         elif (stage := self._pipeline.children[target].stage) == Stage.GATEWAY:
             return {}
         else:
             group, kind = _OUTPUT[stage]
-            consumer = self._pipeline.children[target].members[0].name
+            consumer = self._pipeline.children[target].name
         frames = {}
         with contextlib.suppress(redis.RedisError, OSError):
             for pending in await client.xpending_range(keys.requests, group, "-", "+", 1000, consumername=consumer):

@@ -5,7 +5,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 import msgspec
@@ -36,17 +36,13 @@ class Replicas(Struct, frozen=True):
     codecs: int = 2
 
 
-Topology = Literal["Separate", "Colocated"]
-
-
 class Pipeline:
     """The stage processes. They are restarted when they die, as Kubernetes would."""
 
-    def __init__(self, servers: Servers, directory: Path, topology: Topology, replicas: Replicas) -> None:
+    def __init__(self, servers: Servers, directory: Path, replicas: Replicas) -> None:
         self._servers = servers
         self._directory = directory
-        self.colocated = topology == "Colocated"
-        self._plan = _plan(topology, replicas)
+        self._plan = _plan(replicas)
         config = self._plan[0].config
         self.keys = Keys(config.pipeline, config.generation)
         self.children: dict[str, Child] = {}
@@ -90,22 +86,20 @@ class Pipeline:
 
     async def is_ready(self, name: str) -> bool:
         """Returns whether a process answers that it is ready."""
-        urls = [member.admin_url for member in self.children[name].members]
         try:
             async with httpx.AsyncClient(timeout=PROBE_TIMEOUT, trust_env=False, verify=False) as http:
-                answers = [await http.get(f"{url}/readyz") for url in urls]
+                answer = await http.get(f"{self.children[name].admin_url}/readyz")
         except httpx.HTTPError:
             return False
-        return all(answer.status_code == httpx.codes.OK for answer in answers)
+        return answer.status_code == httpx.codes.OK
 
 
-def _plan(topology: Topology, replicas: Replicas) -> list[StageProcess]:
+def _plan(replicas: Replicas) -> list[StageProcess]:
     """Returns the processes: the defaults of a pipeline, and further gateways."""
     spec: dict[str, Any] = {
-        "topology": topology,
         "gateway": {"port": 0},
         "talker": {"replicas": replicas.talkers},
-        "codec": {"replicas": replicas.codecs} if topology == "Separate" else {},
+        "codec": {"replicas": replicas.codecs},
     }
     resource = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": NAME}, "spec": spec}
     *workers, gateway = plan_local(resolve(msgspec.convert(resource, TTSPipeline)), __version__)

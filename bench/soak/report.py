@@ -107,7 +107,7 @@ def page(result: Report) -> str:
     intro = (
         f"{result.minutes:g} minutes, a fault every {plan.interval:g} s, seed {result.seed}: "
         f"{plan.replicas.gateways} gateways, {plan.replicas.talkers} talkers, {plan.replicas.codecs} codecs "
-        f"({plan.topology}), Redis {result.redis} ({plan.layout}).\n{plan.listeners} live listeners and "
+        f"Redis {result.redis} ({plan.layout}).\n{plan.listeners} live listeners and "
         f"{plan.downloads} client that downloads files; {machine.cores} cores of {machine.cpu}, Python "
         f"{machine.python}, load average {result.load_average}; {result.created}."
     )

@@ -14,8 +14,8 @@ from typing import Any
 
 import redis.asyncio
 
-from syrinx_operator.local import die_with_parent
 from syrinx_stages.connector.server import RedisServerError, find_redis_server, free_port
+from syrinx_stages.processes import die_with_parent
 
 SERVICE = "soak"
 """The name of the primary at the sentinels."""

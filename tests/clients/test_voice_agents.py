@@ -12,12 +12,14 @@ import pytest
 from clients.clients import Client, agents
 from clients.document import row_of
 from clients.environments import own_environment
-from clients.test_clients import TEXT, generate, run
+from clients.test_clients import generate, run
 from support.up import Up
 
 pytestmark = pytest.mark.clients
 
 ADAPTERS = Path(__file__).parents[2] / "examples" / "agents"
+TEXT = "The old teacher carried two heavy bags of letters home, before the rain began."
+"""One sentence: a request with the whole text divides several."""
 SEED = 5
 MARKER = bytes(480)
 """10 ms of silence with which LiveKit may end a segment."""

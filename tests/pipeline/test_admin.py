@@ -13,6 +13,7 @@ from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason
 from syrinx_stages.contract.settings import TOKEN_HEADER
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.http.server import HttpServer
 from syrinx_stages.runtime.http.settings_api import create_settings_api
 from syrinx_stages.runtime.requests.worker import Worker
@@ -28,7 +29,7 @@ def metric(worker: Worker, name: str, **labels: str) -> float | None:
 
 async def settings_of(worker: Worker, method: str = "GET", **body: object) -> dict[str, object]:
     """Reads or changes settings through the settings port."""
-    transport = httpx.ASGITransport(create_settings_api({worker.stage: worker}, TOKEN))
+    transport = httpx.ASGITransport(create_settings_api(worker.stage, worker, TOKEN))
     async with httpx.AsyncClient(transport=transport, base_url="http://stage", headers={TOKEN_HEADER: TOKEN}) as http:
         answer = await http.request(method, f"/settings/{worker.stage}", json=body)
         assert answer.status_code == 200, answer.text
@@ -146,7 +147,7 @@ async def test_a_settings_update_that_does_not_arrive_is_refused(monkeypatch: py
     monkeypatch.setattr("syrinx_stages.runtime.http.settings_api.BODY_SECONDS", 0.1)
 
     async with pipeline(1, 0) as stages:
-        server = HttpServer(create_settings_api({"talker": stages.workers[0]}, TOKEN), "127.0.0.1", 0)
+        server = HttpServer(create_settings_api(Stage.TALKER, stages.workers[0], TOKEN), "127.0.0.1", 0)
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(server.url).port)
             writer.write(f"PUT /settings/talker HTTP/1.1\r\nHost: x\r\n{TOKEN_HEADER}: {TOKEN}\r\n".encode())

@@ -3,10 +3,8 @@
 import asyncio
 from collections import Counter
 from pathlib import Path
-from typing import Literal, get_args
 
 import httpx
-import pytest
 import redis.asyncio
 
 from support.local_pipeline import local_pipeline, replicated
@@ -14,7 +12,6 @@ from support.waiting import DEADLINE
 from syrinx_operator.local.pipeline import LocalPipeline
 
 TEXT = "The old teacher carried seven green apples before breakfast."
-Topology = Literal["Separate", "Colocated"]
 MAX_CONNECTIONS = 4
 REQUESTS = 12
 
@@ -28,10 +25,9 @@ def redis_of(pipeline: LocalPipeline) -> redis.asyncio.Redis:
     return redis.asyncio.from_url(variables["REDIS_URL"], password=variables["REDIS_PASSWORD"])
 
 
-@pytest.mark.parametrize("topology", get_args(Topology))
-async def test_a_process_has_at_most_four_connections_to_a_cell(tmp_path: Path, topology: Topology) -> None:
+async def test_a_process_has_at_most_four_connections_to_a_cell(tmp_path: Path) -> None:
     async with (
-        local_pipeline(replicated("wide", topology, talker=2, codec=2), directory=tmp_path) as pipeline,
+        local_pipeline(replicated("wide", talker=2, codec=2), directory=tmp_path) as pipeline,
         httpx.AsyncClient(base_url=pipeline.gateway_url, timeout=DEADLINE, trust_env=False) as client,
         redis_of(pipeline) as store,
     ):
@@ -48,8 +44,8 @@ async def test_a_process_has_at_most_four_connections_to_a_cell(tmp_path: Path, 
             purposes |= {name.rpartition(":")[2] for name in names}
             await asyncio.sleep(0.01)
         await asyncio.gather(*loads)
-        processes = {child.members[0].name for child in pipeline.processes}
-        assert set(most) == processes, "Redis lists every process by its name, or that of its talker"
+        processes = {child.name for child in pipeline.processes}
+        assert set(most) == processes, "Redis lists every process by its name"
         assert max(most.values()) <= MAX_CONNECTIONS, most
         assert purposes == {"inbox", "claims", "scripts", "others"}
         unnamed = [each for each in await store.client_list() if not each["name"]]

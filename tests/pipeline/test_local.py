@@ -84,7 +84,7 @@ def restarts_of(seen, name):
 
 async def end(child, number):
     """Ends a ready process by a signal, and waits until it has exited."""
-    await until(lambda: child.members[0].is_ready, "ready")
+    await until(lambda: child.is_ready, "ready")
     pid = child.pid
     os.kill(pid, number)
     await until(lambda: child.pid != pid, "exited")
@@ -104,10 +104,10 @@ async def test_replicas_that_crash_again_and_again_do_not_all_wait_for_long(tmp_
         first, second = running.processes[:2]
         for _ in range(3):
             await end(first, signal.SIGKILL)
-        await until(lambda: first.members[0].is_ready, "ready")
+        await until(lambda: first.is_ready, "ready")
         for _ in range(2):
             await end(second, signal.SIGKILL)
-        await until(lambda: second.members[0].is_ready, "ready")
+        await until(lambda: second.is_ready, "ready")
         await end(first, signal.SIGKILL)
         await end(second, signal.SIGKILL)
     assert restarts_of(seen, "talker-0") == ["restarting now", *(f"restarting in {n} s" for n in (1, 2, 4))]
@@ -261,7 +261,7 @@ async def test_each_process_sees_only_its_gpu(tmp_path):
     seen = []
     async with local(tmp_path, seen, a_pipeline(**on_gpu), cards=("GPU-a", "GPU-b")) as running:
         visible = {
-            member.name: (await environment_of(member.url)).get("CUDA_VISIBLE_DEVICES") for member in running.members
+            member.name: (await environment_of(member.url)).get("CUDA_VISIBLE_DEVICES") for member in running.processes
         }
     expected = {"talker-0": "GPU-a", "talker-1": "GPU-b", "codec-0": "GPU-a", "codec-1": "GPU-b"}
     assert visible == {**expected, "gateway-0": os.environ.get("CUDA_VISIBLE_DEVICES")}

@@ -61,7 +61,7 @@ class Running:
     async def metric(self, pattern: str) -> float:
         """Returns the sum of the gateway's series that a pattern matches."""
         (gateway,) = [child for child in self.pipeline.processes if child.stage == "gateway"]
-        text = (await self.client.get(f"{gateway.members[0].admin_url}/metrics")).text
+        text = (await self.client.get(f"{gateway.admin_url}/metrics")).text
         return sum(float(value) for value in re.findall(rf"^{pattern} (\S+)$", text, re.MULTILINE))
 
     async def streams(self) -> int:

@@ -48,7 +48,7 @@ class Running:
         return pcm
 
     async def metrics(self, child: Child) -> str:
-        return (await self.client.get(f"{child.members[0].admin_url}/metrics")).text
+        return (await self.client.get(f"{child.admin_url}/metrics")).text
 
     async def ready(self) -> None:
         """Waits until every process is ready."""
@@ -59,7 +59,7 @@ class Running:
 
     async def _is_ready(self, child: Child) -> bool:
         try:
-            return (await self.client.get(f"{child.members[0].admin_url}/readyz")).status_code == 200
+            return (await self.client.get(f"{child.admin_url}/readyz")).status_code == 200
         except httpx.HTTPError:
             return False
 
@@ -111,13 +111,13 @@ async def test_killing_every_replica_of_a_stage_does_not_change_the_audio(
 
 async def test_the_token_of_the_settings_is_in_no_file_and_on_no_command_line(running: Running) -> None:
     token = running.pipeline.settings_headers["X-Syrinx-Token"].encode()
-    directory = running.pipeline.members[0].config_file.parent
+    directory = running.pipeline.processes[0].config_file.parent
     assert not [file.name for file in directory.iterdir() if token in file.read_bytes()]
     for child in running.pipeline.processes:
         process = Path(f"/proc/{child.pid}")
         assert token in (process / "environ").read_bytes(), "only this user may read it"
         assert token not in (process / "cmdline").read_bytes()
-        answer = await running.client.put(child.members[0].settings_url, json={"settings": {}})
+        answer = await running.client.put(child.settings_url, json={"settings": {}})
         assert answer.status_code == 401
 
 

@@ -184,7 +184,7 @@ async def prom(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scrapi
                 "pipeline": OWNER.name,
                 "pod": PODS[member.stage],
             }
-            for member in local.members
+            for member in local.processes
         }
         targets[f"127.0.0.1:{server.port}"] = {"namespace": NAMESPACE, "pod": "syrinx-operator-0"}
         url = await stack.enter_async_context(scraping(find_prometheus(), targets, {"groups": groups()}))

@@ -21,7 +21,7 @@ async def connections_of(running: LocalPipeline) -> list[int]:
     """Returns how many requests for an unknown model each gateway has refused."""
     counts = []
     async with httpx.AsyncClient(trust_env=False) as http:
-        for member in running.members:
+        for member in running.processes:
             if member.stage == Stage.GATEWAY:
                 text = (await http.get(f"{member.admin_url}/metrics")).text
                 refused = [line for line in text.splitlines() if line.startswith("syrinx_requests_total{")]
@@ -44,7 +44,7 @@ async def test_both_serve_at_one_url_and_one_goes_on_while_the_other_restarts() 
         assert min(sizes) > 0
         first, second = await connections_of(running)
         assert first and second and first + second == CONNECTIONS
-        killed = gateways[0].members[0]
+        killed = gateways[0]
         os.kill(gateways[0].pid, signal.SIGKILL)
         async with asyncio.timeout(DEADLINE):
             while killed.is_ready:

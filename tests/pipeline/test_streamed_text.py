@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from support.colocated import ColocatedPipeline
 from support.stages import Pipeline, ReceivedAudio, pipeline, receive, request, submit, synthesize
 from support.waiting import DEADLINE, until
 from syrinx_stages.connector.base import Behind, Gone, StreamEntry
@@ -104,18 +103,6 @@ async def test_numbers_are_normalized_however_they_are_cut() -> None:
         for pieces in ([NUMBERS[9:]], list(NUMBERS[9:]), cuts(NUMBERS[9:], chance)):
             received = await speak(stages, "a", pieces, chance, text=NUMBERS[:9], **ENGLISH)
             assert (received.pcm, received.end) == (expected.pcm, expected.end)
-
-
-async def test_colocated_stages_speak_it_too() -> None:
-    chance = random.Random(7)
-    async with pipeline() as separate:
-        expected = await synthesize(separate.connector(), whole("a"))
-    stages = ColocatedPipeline()
-    try:
-        await stages.colocated()
-        assert (await speak(stages, "a", cuts(TEXT[len(BEGINNING) :], chance), chance)).pcm == expected.pcm
-    finally:
-        await stages.close()
 
 
 async def test_the_first_audio_needs_two_tokens_of_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,14 +214,3 @@ async def test_log_lines_name_the_request_and_its_trace(running: Running) -> Non
     assert line.items() >= expected.items()
     for process in ("gateway-0", "talker-0", "talker-1", "codec-0"):
         assert all(each.keys() >= {"ts", "level", "logger", "message"} for each in running.logged(process))
-
-
-async def test_a_talker_and_a_codec_in_one_process(running: Running) -> None:
-    async with (
-        local_pipeline(traced("colocated", running.received.url, topology="Colocated")) as local,
-        httpx.AsyncClient(base_url=local.gateway_url, timeout=DEADLINE) as client,
-    ):
-        body = {"input": TEXT, "voice": "us", "response_format": "pcm"}
-        spans = await running.trace(await client.post("/v1/audio/speech", json=body), SERVER, *PHASES)
-    assert sorted(span.name for span in spans) == sorted([SERVER, *PHASES])
-    assert {span.resource["service.name"] for span in spans} == {"syrinx-gateway", "syrinx-colocated"}

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from syrinx_operator.cluster.objects.names import OWN
 from syrinx_operator.cluster.objects.state import Replica, Settings
 from syrinx_operator.cluster.watch import stage_api
 from syrinx_operator.cluster.watch.api import Api
@@ -67,18 +68,25 @@ def addresses() -> list[str]:
     return ["127.0.0.1", "::1"]
 
 
+def listen_at(monkeypatch: pytest.MonkeyPatch, settings: int, admin: int) -> None:
+    """Makes the ports of replicas other ones than in pods."""
+    monkeypatch.setattr(stage_api, "place", lambda _: OWN._replace(settings_port=settings, admin_port=admin))
+
+
 @pytest.fixture
 async def replica(request, stage, monkeypatch) -> AsyncIterator[Replica]:
     address = getattr(request, "param", "127.0.0.1")
     async with contextlib.AsyncExitStack() as cleanup:
-        for constant, handle in (("SETTINGS_PORT", stage.settings_port), ("ADMIN_PORT", stage.admin_port)):
+        ports = []
+        for handle in (stage.settings_port, stage.admin_port):
             app = web.Application()
             app.router.add_route("*", "/{path:.*}", handle)
             runner = web.AppRunner(app)
             await runner.setup()
             cleanup.push_async_callback(runner.cleanup)
             await web.TCPSite(runner, address, 0).start()
-            monkeypatch.setattr(stage_api, constant, runner.addresses[0][1])
+            ports.append(runner.addresses[0][1])
+        listen_at(monkeypatch, *ports)
         yield Replica(name="demo-codec-0", component=Stage.CODEC, template="t", ready=True, address=address)
 
 
@@ -134,8 +142,7 @@ async def test_a_too_large_answer_is_refused(stages, replica, monkeypatch):
 
 
 async def test_an_unreachable_replica_has_no_reported_settings(stages, replica, monkeypatch):
-    for constant in ("SETTINGS_PORT", "ADMIN_PORT"):
-        monkeypatch.setattr(stage_api, constant, 1)
+    listen_at(monkeypatch, 1, 1)
     assert await read(stages, replica) == replica
 
 

@@ -16,8 +16,8 @@ def local_pipeline(pipeline: TTSPipeline, **options: object) -> LocalPipeline:
     return LocalPipeline(patient, port=0, **options)
 
 
-def replicated(name: str = "demo", topology: str = "Separate", **replicas: int) -> TTSPipeline:
+def replicated(name: str = "demo", **replicas: int) -> TTSPipeline:
     """Returns the default pipeline with so many replicas of stages."""
     default = default_pipeline(name)
     stages = {stage: structs.replace(getattr(default.spec, stage), replicas=n) for stage, n in replicas.items()}
-    return structs.replace(default, spec=structs.replace(default.spec, topology=topology, **stages))
+    return structs.replace(default, spec=structs.replace(default.spec, **stages))

@@ -18,7 +18,7 @@ from support.http_client import HTTP
 from support.kube import KubeCluster
 from support.operator import SECONDS, Answer, RunningOperator
 from support.virtual import VirtualLoop
-from syrinx_operator.local import die_with_parent
+from syrinx_stages.processes import die_with_parent
 
 _STARTS = itertools.count()
 

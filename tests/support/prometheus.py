@@ -22,7 +22,7 @@ from support.required import require
 from support.stage_metrics import Gateway, Worker
 from syrinx_operator.cluster.objects.state import Owner
 from syrinx_operator.cluster.watch.prometheus import CLOCK_QUERY, counters_query
-from syrinx_operator.local import die_with_parent
+from syrinx_stages.processes import die_with_parent
 
 OWNER = Owner("demo", "voices", "u-1", generation=1)
 ANSWERS = Path(__file__).parents[1] / "fixtures" / "prometheus" / "answers.json"

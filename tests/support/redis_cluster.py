@@ -20,9 +20,9 @@ from redis.cluster import RedisCluster
 from redis.exceptions import RedisError
 
 from support.required import require
-from syrinx_operator.local import die_with_parent
 from syrinx_stages.connector.server import find_redis_server
 from syrinx_stages.connector.servers.cluster import SLOTS
+from syrinx_stages.processes import die_with_parent
 
 PRIMARIES = 3
 BUS = 10_000

@@ -20,10 +20,10 @@ from redis.backoff import NoBackoff
 from support.cluster_plan import owner_of, pipeline, planned, pod_template
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.plan.replicated_redis import password_secret
-from syrinx_operator.local import die_with_parent
 from syrinx_operator.resource.resolve import RedisForm
 from syrinx_stages.connector.server import find_redis_server
 from syrinx_stages.contract.stages import Stage
+from syrinx_stages.processes import die_with_parent
 
 PASSWORD = "password"
 SYSTEM_PASSWORD = "system"

@@ -29,7 +29,7 @@ RESTARTED = [
     (r"spec\.image$", STAGES),
     (r"spec\.(imagePull|fixedUser$)", STAGES | {REDIS}),
     (r"spec\.serviceAccount\.", NOBODY),
-    (r"spec\.topology$", STAGES),
+    (r"spec\.topology$", {TALKER, CODEC}),
     (r"spec\.progressDeadlineSeconds$", NOBODY),
     (r"spec\.model\.name$", {GATEWAY}),
     (r"spec\.model\.cache\.storage\.", NOBODY),

@@ -21,8 +21,8 @@ _OPERATOR = {
     "resource": {"contract"},
     "tuner": {"resource", "contract"},
     "cluster": {"resource", "tuner", "contract"},
-    "local": {"resource", "tuner", "contract", "connector"},
-    "commands": {"resource", "tuner", "cluster", "local", "contract", "connector"},
+    "local": {"resource", "tuner", "contract", "connector", "processes"},
+    "commands": {"resource", "tuner", "cluster", "local", "contract", "connector", "processes"},
     "main": {"cluster", "contract"},
     "__main__": {"commands"},
 }
@@ -40,7 +40,8 @@ _STAGES = {
     "talker_vllm": {"contract", "runtime", "model", "kernels", "talker"},
     "families": {"contract", "runtime", "model", "talker", "codec", "talker_vllm"},
     "assembly": {"contract", "connector", "runtime", "families", "kernels", "talker", "codec"},
-    "colocated": {"contract", "connector", "runtime", "assembly", "talker", "codec"},
+    "processes": set(),
+    "colocated": {"contract", "processes"},
     "gateway": {"contract", "connector", "runtime", "families", "model", "normalization"},
 }
 

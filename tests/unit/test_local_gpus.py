@@ -41,11 +41,10 @@ def on_gpus(talkers: int, codecs: int, **spec: Any) -> list[StageProcess]:
         (1, on_gpus(1, 1), {"talker-0": "a", "codec-0": "a"}),
         (3, processes(ON_VLLM, CUDA), {"talker-0": "ab", "codec-0": "c"}),
         (1, processes(ON_VLLM, CUDA), {}),
-        (2, on_gpus(2, 1, topology="Colocated"), {"talker-0": "a", "talker-1": "b"}),
     ],
 )
 def test_processes_take_gpus_in_turn(gpus: int, plan: list[StageProcess], expected: dict[str, str]) -> None:
-    """One each; a talker on vLLM those of its tensor parallelism, and both stages of a colocated process its own."""
+    """One each; a talker on vLLM those of its tensor parallelism."""
     assert place(plan, "abcd"[:gpus]) == {name: tuple(chosen) for name, chosen in expected.items()}
 
 

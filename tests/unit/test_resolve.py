@@ -55,14 +55,6 @@ def test_the_start_of_tuning_is_within_its_bounds() -> None:
     assert (found.talker.settings.max_num_seqs, found.codec.settings.max_num_seqs) == (16, 48)
 
 
-def test_a_colocated_codec_serves_all_requests_of_its_talker() -> None:
-    talker = TalkerSpec(resources=GPU, max_resident=512)
-    codec = valid(topology="Colocated", talker=talker).codec
-    assert (codec.device, codec.max_resident, codec.settings.max_num_seqs) == ("cuda", 1024, 32)
-    fewer = valid(topology="Colocated", talker=TalkerSpec(resources=GPU), codec=CodecSpec(max_resident=64))
-    assert (fewer.talker.max_resident, fewer.codec.max_resident) == (64, 64)
-
-
 @pytest.mark.parametrize(
     ("rows", "ramp", "limit", "counts"),
     [

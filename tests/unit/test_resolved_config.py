@@ -7,9 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from syrinx_operator.local.supervisor import Announcement, Member
+from syrinx_operator.local.supervisor import Announcement, at_its_ports
 from syrinx_stages.contract.settings import StageConfig, resolved_config_line
-from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.process import log_config
 from syrinx_stages.runtime.start import load_start_config
 
@@ -61,12 +60,9 @@ def test_a_process_logs_resolved_values(logged, tmp_path: Path):
 
 
 def test_a_process_that_syrinx_up_restarts_logs_the_same_hash(logged, tmp_path: Path):
-    first = Member(Stage.GATEWAY, CONFIG, tmp_path)
-    restarted = Member(Stage.GATEWAY, CONFIG, tmp_path / "other")
-    restarted.set_ready(Announcement("", *(f"http://127.0.0.1:{port}" for port in (8801, 8802, 8803))))
-    config = restarted.config
+    config = at_its_ports(CONFIG, Announcement(*(f"http://127.0.0.1:{port}" for port in (8801, 8802, 8803))))
     assert (config.port, config.admin_port, config.settings_port) == (8801, 8802, 8803), (
         "the restart listens there again"
     )
-    lines = [logged("", tmp_path, **msgspec.to_builtins(member.config)) for member in (first, restarted)]
+    lines = [logged("", tmp_path, **msgspec.to_builtins(each)) for each in (CONFIG, config)]
     assert lines[0] == lines[1]

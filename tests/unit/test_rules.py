@@ -37,13 +37,6 @@ def test_addresses_of_sentinels_and_clusters(connector, expected):
     assert violated_paths(connector=connector) == expected
 
 
-def test_vllm_cannot_be_colocated():
-    assert violated_paths(topology="Colocated", talker=TalkerSpec(engine="torch")) == []
-    (violation,) = violations(pipeline(topology="Colocated", talker=TalkerSpec(engine="vllm")))
-    assert violation.path == ("spec", "talker", "engine")
-    assert violation.message == "vLLM needs its own process: use engine torch or topology Separate"
-
-
 def on_gpus(gpus, **talker):
     return {"talker": TalkerSpec(engine="vllm", vllm=VllmSpec(tensor_parallel_size=gpus), **talker)}
 

@@ -55,10 +55,9 @@ def test_golden(name):
     file = GOLDEN / f"{name}.pipeline.yaml"
     planned = {}
     for process in plan_local(resolve(load_one(file.name, file.read_bytes())), "1"):
-        for stage, config in process.stages:
-            default = msgspec.to_builtins(StageConfig(pipeline="", generation="", model=""))
-            found = {key: value for key, value in msgspec.to_builtins(config).items() if value != default[key]}
-            planned[f"{process.module}: {stage} {config.replica}"] = found
+        default = msgspec.to_builtins(StageConfig(pipeline="", generation="", model=""))
+        found = {key: value for key, value in msgspec.to_builtins(process.config).items() if value != default[key]}
+        planned[f"{process.stage} {process.config.replica}"] = found
     check_golden(f"local/{name}.yaml", [planned])
 
 
@@ -155,9 +154,9 @@ def test_ignored_fields_are_listed():
     ]
 
 
-def test_the_generation_depends_on_model_and_topology():
-    def generation(version="1", topology="Separate", **model):
-        return model_generation(PipelineSpec(model=ModelSpec(**model), topology=topology), version)
+def test_the_generation_depends_on_the_model():
+    def generation(version="1", **model):
+        return model_generation(PipelineSpec(model=ModelSpec(**model)), version)
 
     bundled = generation(bundled=True)
     assert bundled == generation(bundled=True, name="other")
@@ -165,7 +164,6 @@ def test_the_generation_depends_on_model_and_topology():
     a, b = generation(path="/a"), generation(path="/b")
     assert len({bundled, a, b}) == 3
     assert a == generation("2", path="/a")
-    assert a != generation(path="/a", topology="Colocated"), "stages of different topologies never exchange data"
 
 
 @pytest.mark.parametrize(

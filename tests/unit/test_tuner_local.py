@@ -78,7 +78,7 @@ class FakeChild:
         self.saved = body
 
     def transports(self):
-        settings = create_settings_api({self.stage.value: self.stub}, TOKEN)
+        settings = create_settings_api(self.stage, self.stub, TOKEN)
         return {self.admin_url: self._admin(), f"http://settings.{self.name}": httpx.ASGITransport(settings)}
 
     def _admin(self):
@@ -87,7 +87,7 @@ class FakeChild:
             metrics[LIVE_STREAMS].set(0)
         else:
             metrics[MAX_NUM_SEQS].labels(self.stage.value).set(self.live.current.max_num_seqs)
-        return httpx.ASGITransport(create_admin([self.stub], Exposition(metrics)))
+        return httpx.ASGITransport(create_admin(self.stub.ready, Exposition(metrics)))
 
 
 class Script:

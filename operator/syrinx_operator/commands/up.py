@@ -36,7 +36,7 @@ async def up(pipeline: TTSPipeline, view: PipelineView | JsonView, *, port: int 
                 view.note('try: syrinx say "The farmer opened the garden gate." -o speech.wav')
                 # Both run until a signal cancels them.
                 if tuner is not None:
-                    await tuner.run(local.members, local.settings_headers)
+                    await tuner.run(local.processes, local.settings_headers)
                 else:
                     await asyncio.get_running_loop().create_future()
 

@@ -1,24 +1,12 @@
-"""CUDA's multi-process service (MPS), with which the kernels of a talker and a codec run concurrently on one GPU."""
+"""Whether the processes of a local pipeline share a GPU, and how."""
 
-import asyncio
 import contextlib
-import os
-import shutil
-import sys
-import tempfile
-from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
 
-from syrinx_operator.local import die_with_parent
 from syrinx_operator.local.events import Event, Observer
 from syrinx_operator.local.gpus import is_shared
 from syrinx_operator.resource.stage_config import StageProcess
-
-DAEMON = "nvidia-cuda-mps-control"
-DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
-"""Names the directory of a daemon to its clients."""
-START_SECONDS, STOP_SECONDS = 10.0, 15.0
+from syrinx_stages.processes.mps import mps_clients
 
 
 @contextlib.asynccontextmanager
@@ -28,58 +16,13 @@ async def shared_gpu(
     environment: Mapping[str, str],
     observe: Observer,
 ) -> AsyncIterator[dict[str, str]]:
-    """Runs a daemon for the processes of a plan; yields the environment variables of its clients, if it is of use.
+    """Runs MPS for the processes of a plan if several share a GPU; yields the environment variables of its clients.
 
-    `placed` are the GPUs of each process, if there are several. Processes without a daemon take turns on a GPU. A
-    daemon that the environment names is used as it is.
+    `placed` are the GPUs of each process, if there are several.
     """
     clients = [process for process in plan if process.config.device == "cuda"]
-    share = is_shared(placed) if placed else len(clients) > 1
-    if not share or DIRECTORY in environment:
+    if not (is_shared(placed) if placed else len(clients) > 1):
         yield {}
         return
-    if (control := shutil.which(DAEMON)) is None:
-        observe(Event("notice", "mps", f"talkers and codecs take turns on the GPU, because {DAEMON} is not installed"))
-        yield {}
-        return
-    # The path of a socket in it is limited to about 100 characters.
-    with tempfile.TemporaryDirectory(prefix="syrinx-mps-", dir="/tmp") as directory:
-        variables = {DIRECTORY: directory, "CUDA_MPS_LOG_DIRECTORY": directory}
-        command = (sys.executable, die_with_parent.__file__, str(os.getpid()), control, "-f")
-        daemon = await asyncio.create_subprocess_exec(
-            *command, env=dict(environment) | variables, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL
-        )
-        try:
-            if await _is_up(daemon, Path(directory)):
-                observe(Event("notice", "mps", "talkers and codecs share the GPU through CUDA's multi-process service"))
-                yield variables
-            else:
-                observe(Event("warning", "mps", f"{DAEMON} does not start: talkers and codecs take turns on the GPU"))
-                yield {}
-        finally:
-            await _stop(daemon, control, dict(environment) | variables)
-
-
-async def _is_up(daemon: Process, directory: Path) -> bool:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(START_SECONDS):
-            while daemon.returncode is None:
-                if (directory / "control").exists():
-                    return True
-                await asyncio.sleep(0.05)
-    return False
-
-
-async def _stop(daemon: Process, control: str, environment: Mapping[str, str]) -> None:
-    """Asks the daemon to end with its servers, or kills it."""
-    quitting = await asyncio.create_subprocess_exec(
-        control, env=environment, stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL
-    )
-    with contextlib.suppress(TimeoutError, ConnectionError):
-        async with asyncio.timeout(STOP_SECONDS):
-            await quitting.communicate(b"quit -t 5\n")
-            await daemon.wait()
-    for process in (quitting, daemon):
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+    async with mps_clients(environment, lambda kind, text: observe(Event(kind, "mps", text))) as variables:
+        yield variables

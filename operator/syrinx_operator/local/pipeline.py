@@ -20,7 +20,7 @@ from syrinx_operator.local import gpus
 from syrinx_operator.local.backoff import Backoff
 from syrinx_operator.local.events import Event, Observer, exited, ready, stopped
 from syrinx_operator.local.mps import shared_gpu
-from syrinx_operator.local.supervisor import Child, Member
+from syrinx_operator.local.supervisor import Child
 from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import LocalError, StageProcess, plan_local, tracing_environment
@@ -76,20 +76,15 @@ class LocalPipeline:
         self._cleanup = contextlib.AsyncExitStack()
 
     @property
-    def members(self) -> list[Member]:
-        """The stages of all processes."""
-        return [member for child in self.processes for member in child.members]
-
-    @property
     def configuration_hash(self) -> str:
         """A short hash of the stages' resolved configurations, to compare runs."""
-        configurations = [config for process in self._plan for _, config in process.stages]
+        configurations = [process.config for process in self._plan]
         return hashlib.sha256(msgspec.json.encode(configurations)).hexdigest()[:12]
 
     @property
-    def gateways(self) -> list[Member]:
+    def gateways(self) -> list[Child]:
         """The gateways; all have the same URL."""
-        return [member for member in self.members if member.stage == Stage.GATEWAY]
+        return [child for child in self.processes if child.stage == Stage.GATEWAY]
 
     @property
     def gateway_url(self) -> str:
@@ -150,7 +145,7 @@ class LocalPipeline:
 
     def _is_served(self, stage: Stage) -> bool:
         """Whether a replica of the stage is ready."""
-        return any(member.is_ready for member in self.members if member.stage == stage)
+        return any(child.is_ready for child in self.processes if child.stage == stage)
 
     def _on_one_port(self) -> list[StageProcess]:
         """Returns the processes with the port of the gateways, if there are several. Raises `LocalError`."""

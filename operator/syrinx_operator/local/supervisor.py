@@ -16,13 +16,13 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from syrinx_operator.local import die_with_parent
 from syrinx_operator.local.backoff import Backoff
 from syrinx_operator.local.events import Event, Observer, describe_exit, exited, ready, stopped
 from syrinx_operator.local.files import write_atomically
 from syrinx_operator.resource.stage_config import LocalError, StageProcess
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.contract.stages import Stage
+from syrinx_stages.processes import die_with_parent
 
 PROBE_SECONDS = 0.05
 TAIL_LINES = 12
@@ -32,7 +32,6 @@ _LINE_BYTES = 64 * 1024
 class Announcement(Struct, frozen=True):
     """The line that a stage prints to stdout when its HTTP server is bound."""
 
-    replica: str
     url: str
     admin_url: str
     """URL of its health and metrics."""
@@ -40,37 +39,14 @@ class Announcement(Struct, frozen=True):
     """URL of its settings; empty without a token."""
 
 
-class Member:
-    """A stage of a process, with its URLs."""
-
-    def __init__(self, stage: Stage, config: StageConfig, directory: Path) -> None:
-        self.stage = stage
-        self.name = config.replica
-        self.is_ready = False
-        self.restarts = 0
-        self.url: str | None = None
-        self.admin_url: str | None = None
-        self.settings_url: str | None = None
-        """URLs of its API, of its health and metrics, and of its settings. They do not change on restarts."""
-        self.config_file = directory / f"{self.name}.json"
-        self._settings_file = directory / f"{self.name}.settings.json"
-        self._settings_file.unlink(missing_ok=True)  # Left by an earlier run.
-        self.config = msgspec.structs.replace(config, settings_file=str(self._settings_file))
-
-    def save_settings(self, body: Mapping[str, Any]) -> None:
-        """Saves the body of `PUT /settings/STAGE`, which a restarted process applies. Raises `OSError`."""
-        write_atomically(self._settings_file, msgspec.json.encode(body))
-
-    def set_ready(self, announced: Announcement) -> None:
-        """Marks the stage as ready, and pins its ports for restarts."""
-        self.url, self.admin_url, self.settings_url = announced.url, announced.admin_url, announced.settings_url
-        ports = {"admin_port": urlsplit(self.admin_url).port}
-        if self.settings_url:
-            ports["settings_port"] = urlsplit(self.settings_url).port
-        if self.url != self.admin_url:
-            ports["port"] = urlsplit(self.url).port
-        self.config = msgspec.structs.replace(self.config, **ports)
-        self.is_ready = True
+def at_its_ports(config: StageConfig, announced: Announcement) -> StageConfig:
+    """Returns the configuration with which a process listens again where it does."""
+    ports = {"admin_port": urlsplit(announced.admin_url).port}
+    if announced.settings_url:
+        ports["settings_port"] = urlsplit(announced.settings_url).port
+    if announced.url != announced.admin_url:
+        ports["port"] = urlsplit(announced.url).port
+    return msgspec.structs.replace(config, **ports)
 
 
 class Child:
@@ -92,11 +68,20 @@ class Child:
     ) -> None:
         """`is_served` returns whether another replica of the stage is ready, so that a restart may wait for longer.
 
-        `command` is followed by the paths of the config files. Default: the stage's module.
+        `command` is followed by the path of the config file. Default: the stage's module.
         """
         self.stage = process.stage
-        self.members = tuple(Member(stage, config, directory) for stage, config in process.stages)
-        self.name = "+".join(member.name for member in self.members)
+        self.name = process.config.replica
+        self.is_ready = False
+        self.restarts = 0
+        self.url: str | None = None
+        self.admin_url: str | None = None
+        self.settings_url: str | None = None
+        """URLs of its API, of its health and metrics, and of its settings. They do not change on restarts."""
+        self.config_file = directory / f"{self.name}.json"
+        self._settings_file = directory / f"{self.name}.settings.json"
+        self._settings_file.unlink(missing_ok=True)  # Left by an earlier run.
+        self.config = msgspec.structs.replace(process.config, settings_file=str(self._settings_file))
         self.pid: int | None = None
         self.drain_seconds = process.config.drain_seconds
         self._log_file = directory / f"{self.name}.log"
@@ -104,7 +89,7 @@ class Child:
         self._observe = observe
         self._start_timeout = start_timeout
         self._is_served = is_served
-        self._command = list(command or (sys.executable, "-m", f"syrinx_stages.{process.module}"))
+        self._command = list(command or (sys.executable, "-m", f"syrinx_stages.{process.stage}"))
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._code = 0
         self._started_at = 0.0
@@ -114,10 +99,9 @@ class Child:
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[LocalError | None] | None = None
 
-    @property
-    def url(self) -> str | None:
-        """URL of its first stage."""
-        return self.members[0].url
+    def save_settings(self, body: Mapping[str, Any]) -> None:
+        """Saves the body of `PUT /settings/STAGE`, which a restarted process applies. Raises `OSError`."""
+        write_atomically(self._settings_file, msgspec.json.encode(body))
 
     def start(self) -> None:
         """Starts the process and its supervision."""
@@ -172,23 +156,19 @@ class Child:
                     output = "\n".join(f"  {line}" for line in self._tail) or "  (none)"
                     return LocalError(f"{self.name} could not start ({describe_exit(self._code)}). Output:\n{output}")
                 was_ready = 0.0 if self._ready_at is None else time.monotonic() - self._ready_at
-                alone = not all(self._is_served(member.stage) for member in self.members)
-                delay = backoff.delay(self._code, was_ready, alone=alone)
+                delay = backoff.delay(self._code, was_ready, alone=not self._is_served(self.stage))
                 self._observe(exited(self.name, self._code, delay))
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), delay)
                     return None
-                for member in self.members:
-                    member.restarts += 1
+                self.restarts += 1
 
     async def _run_once(self, log: TextIO) -> int:
         """Runs the process once and returns its exit code (negative: the signal that killed it)."""
         self._observe(Event("starting", self.name, "starting"))
-        for member in self.members:
-            member.config_file.write_bytes(msgspec.json.encode(member.config))
-        configs = (str(member.config_file) for member in self.members)
+        self.config_file.write_bytes(msgspec.json.encode(self.config))
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, die_with_parent.__file__, str(os.getpid()), *self._command, *configs),
+            *(sys.executable, die_with_parent.__file__, str(os.getpid()), *self._command, str(self.config_file)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -197,12 +177,12 @@ class Child:
         )
         assert process.stdout is not None and process.stderr is not None
         self.pid = process.pid
-        announcements: asyncio.Queue[Announcement] = asyncio.Queue()
+        announced = asyncio.get_running_loop().create_future()
         readers = [
-            asyncio.create_task(self._read(process.stdout, log, announcements)),
+            asyncio.create_task(self._read(process.stdout, log, announced)),
             asyncio.create_task(self._read(process.stderr, log)),
         ]
-        probe = asyncio.create_task(self._probe(announcements))
+        probe = asyncio.create_task(self._probe(announced))
         try:
             if self._stopping.is_set():
                 self.kill()
@@ -211,50 +191,45 @@ class Child:
             return code
         finally:
             self._signal(signal.SIGKILL)
-            for member in self.members:
-                member.is_ready = False
+            self.is_ready = False
             self.pid = None
             for task in (probe, *readers):
                 task.cancel()
 
     async def _read(
-        self, stream: asyncio.StreamReader, log: TextIO, announcements: asyncio.Queue[Announcement] | None = None
+        self, stream: asyncio.StreamReader, log: TextIO, announced: asyncio.Future[Announcement] | None = None
     ) -> None:
-        announced = 0
         async for line in _lines(stream):
-            if announcements is not None and announced < len(self.members) and line.startswith("{"):
+            if announced is not None and not announced.done() and line.startswith("{"):
                 with contextlib.suppress(msgspec.DecodeError):
-                    announcements.put_nowait(msgspec.json.decode(line, type=Announcement))
-                    announced += 1
+                    announced.set_result(msgspec.json.decode(line, type=Announcement))
                     continue
             self._tail.append(line)
             log.write(line + "\n")
             self._observe(Event("log", self.name, line))
 
-    async def _probe(self, announcements: asyncio.Queue[Announcement]) -> None:
+    async def _probe(self, announced: asyncio.Future[Announcement]) -> None:
         """Waits until the process is ready, and kills it after the timeout."""
         try:
             async with (
                 asyncio.timeout(self._start_timeout),
                 httpx.AsyncClient(timeout=2.0, trust_env=False, verify=False) as client,
             ):
-                announced = {each.replica: each for each in [await announcements.get() for _ in self.members]}
-                for each in announced.values():
-                    while True:
-                        with contextlib.suppress(httpx.HTTPError):
-                            if (await client.get(f"{each.admin_url}/readyz")).status_code == httpx.codes.OK:
-                                break
-                        await asyncio.sleep(PROBE_SECONDS)
+                urls = await announced
+                while True:
+                    with contextlib.suppress(httpx.HTTPError):
+                        if (await client.get(f"{urls.admin_url}/readyz")).status_code == httpx.codes.OK:
+                            break
+                    await asyncio.sleep(PROBE_SECONDS)
         except TimeoutError:
             self._tail.append(f"not ready within {self._start_timeout:g} s")
             self._signal(signal.SIGKILL)
             return
-        for member in self.members:
-            member.set_ready(announced[member.name])
+        self.url, self.admin_url, self.settings_url = urls.url, urls.admin_url, urls.settings_url
+        self.config = at_its_ports(self.config, urls)
+        self.is_ready, self._ready_at = True, time.monotonic()
         self._ready.set()
-        self._ready_at = time.monotonic()
-        urls = " and ".join(each.url for each in announced.values())
-        self._observe(ready(self.name, urls, self._ready_at - self._started_at))
+        self._observe(ready(self.name, urls.url, self._ready_at - self._started_at))
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:

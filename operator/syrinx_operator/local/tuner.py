@@ -15,7 +15,7 @@ from syrinx_operator import __version__
 from syrinx_operator.local import tuning_files
 from syrinx_operator.local.events import Event, Observer
 from syrinx_operator.local.machine import describe
-from syrinx_operator.local.supervisor import Member
+from syrinx_operator.local.supervisor import Child
 from syrinx_operator.resource.knobs import Identity, live_settings, with_setting
 from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.rules import violations
@@ -66,47 +66,47 @@ class LocalTuner:
         chosen = msgspec.structs.replace(self._pipeline, spec=with_setting(self._pipeline.spec, base))
         return self._pipeline if violations(chosen) else chosen
 
-    async def run(self, members: Sequence[Member], settings_headers: Mapping[str, str]) -> None:
+    async def run(self, children: Sequence[Child], settings_headers: Mapping[str, str]) -> None:
         """Evaluates periodically until it is cancelled. `settings_headers` authorizes requests for settings."""
         async with httpx.AsyncClient(timeout=REQUEST_SECONDS, trust_env=False, headers=settings_headers) as http:
             while True:
-                seconds = await self._try_step(http, members)
+                seconds = await self._try_step(http, children)
                 await asyncio.sleep(seconds)
 
-    async def _try_step(self, http: httpx.AsyncClient, members: Sequence[Member]) -> float:
+    async def _try_step(self, http: httpx.AsyncClient, children: Sequence[Child]) -> float:
         try:
-            return await self._step(http, members)
+            return await self._step(http, children)
         except Exception as error:  # Serving must continue.
             self._report_error(f"this evaluation is skipped: {type(error).__name__}: {error}")
             with contextlib.suppress(OSError):
                 self._save(msgspec.structs.replace(self._state, message=self._error[:256]), datetime.now(UTC))
             return self._policy.interval
 
-    async def _step(self, http: httpx.AsyncClient, members: Sequence[Member]) -> float:
-        answers = await asyncio.gather(*(_query(http, member) for member in members))
-        replies = {member.name: reply for member, reply in zip(members, answers, strict=True)}
-        observation, now = observe(members, replies, self._identity), datetime.now(UTC)
+    async def _step(self, http: httpx.AsyncClient, children: Sequence[Child]) -> float:
+        answers = await asyncio.gather(*(_query(http, child) for child in children))
+        replies = {child.name: reply for child, reply in zip(children, answers, strict=True)}
+        observation, now = observe(children, replies, self._identity), datetime.now(UTC)
         decision = self._tuner.step(self._pipeline.name, self._policy, self._state, observation, now)
         self._save(decision.state, now)  # Saved before it takes effect.
         for event in decision.events:
             self._observe(Event("warning" if event.kind == "Warning" else "notice", "tuner", event.message))
         error = ""
         if self._policy.mode == "Auto" and not self._policy.paused:
-            error = await self._apply(http, members, replies, assignment(self._policy, self._state))
+            error = await self._apply(http, children, replies, assignment(self._policy, self._state))
         self._report_error(error)
         return decision.requeue_after
 
     async def _apply(
-        self, http: httpx.AsyncClient, members: Sequence[Member], replies: Mapping[str, StageReply], desired: Assignment
+        self, http: httpx.AsyncClient, children: Sequence[Child], replies: Mapping[str, StageReply], desired: Assignment
     ) -> str:
         requests = []
-        for member in members:
-            base, temporary = _settings(desired, member.stage)
-            reported = replies[member.name].reported
+        for child in children:
+            base, temporary = _settings(desired, child.stage)
+            reported = replies[child.name].reported
             if reported is not None:
-                requests.append(_put_settings(http, member, reported, base, temporary))
+                requests.append(_put_settings(http, child, reported, base, temporary))
             elif base:
-                member.save_settings({"settings": base})  # It may be starting.
+                child.save_settings({"settings": base})  # It may be starting.
         return "; ".join(filter(None, await asyncio.gather(*requests)))
 
     def _load(self) -> State:
@@ -154,21 +154,21 @@ def identity_of(pipeline: TTSPipeline) -> Identity:
     )
 
 
-def observe(members: Sequence[Member], replies: Mapping[str, StageReply], identity: Identity) -> Observation:
+def observe(children: Sequence[Child], replies: Mapping[str, StageReply], identity: Identity) -> Observation:
     """Returns the tuner's input. Stages that are not ready or do not respond count as a disruption."""
-    unavailable = [f"{member.name} is not ready" for member in members if not member.is_ready]
+    unavailable = [f"{child.name} is not ready" for child in children if not child.is_ready]
     unavailable += [reply.problem for reply in replies.values() if reply.problem]
-    gateways = [replies[member.name] for member in members if member.stage is Stage.GATEWAY]
+    gateways = [replies[child.name] for child in children if child.stage is Stage.GATEWAY]
     replicas = [
         ReplicaStats(
-            name=member.name,
-            stage=member.stage,
-            ready=member.is_ready,
-            restarts=member.restarts,
-            settings=reported.settings if (reported := replies[member.name].reported) else None,
+            name=child.name,
+            stage=child.stage,
+            ready=child.is_ready,
+            restarts=child.restarts,
+            settings=reported.settings if (reported := replies[child.name].reported) else None,
         )
-        for member in members
-        if member.stage is not Stage.GATEWAY
+        for child in children
+        if child.stage is not Stage.GATEWAY
     ]
     return Observation(
         snapshots=tuple(reply.snapshot for reply in replies.values() if reply.snapshot is not None),
@@ -186,27 +186,27 @@ def _settings(desired: Assignment, stage: Stage) -> tuple[dict[str, Any], dict[s
     return live_settings(desired.base, stage), live_settings(desired.candidate, stage) if desired.candidate else {}
 
 
-async def _query(http: httpx.AsyncClient, member: Member) -> StageReply:
+async def _query(http: httpx.AsyncClient, child: Child) -> StageReply:
     snapshot = reported = None
     problem = ""
-    if not member.is_ready:
+    if not child.is_ready:
         return StageReply()
     try:
-        text = (await http.get(f"{member.admin_url}/metrics")).raise_for_status().text
-        snapshot = parse_metrics(member.name, member.stage.value, datetime.now(UTC), text)
+        text = (await http.get(f"{child.admin_url}/metrics")).raise_for_status().text
+        snapshot = parse_metrics(child.name, child.stage.value, datetime.now(UTC), text)
     except (httpx.HTTPError, ValueError) as error:
-        problem = f"{member.name} reports no metrics: {str(error) or type(error).__name__}"
+        problem = f"{child.name} reports no metrics: {str(error) or type(error).__name__}"
     try:
-        content = (await http.get(member.settings_url or "")).raise_for_status().content
+        content = (await http.get(child.settings_url or "")).raise_for_status().content
         reported = msgspec.json.decode(content, type=ReportedSettings)
     except (httpx.HTTPError, msgspec.MsgspecError) as error:
-        problem = f"{member.name} reports no settings: {str(error) or type(error).__name__}"
+        problem = f"{child.name} reports no settings: {str(error) or type(error).__name__}"
     return StageReply(snapshot, reported, problem)
 
 
 async def _put_settings(
     http: httpx.AsyncClient,
-    member: Member,
+    child: Child,
     reported: ReportedSettings,
     base: Mapping[str, Any],
     temporary: Mapping[str, Any],
@@ -221,14 +221,14 @@ async def _put_settings(
         if is_changed or (not temporary and reported.seconds is not None):
             generation += 1
             bodies.append({"generation": generation, "settings": base})
-            member.save_settings(bodies[0])
+            child.save_settings(bodies[0])
         if temporary:
             seconds = OVERRIDE_TTL_SECONDS
             bodies.append({"generation": generation, "settings": temporary, "seconds": seconds})
         for body in bodies:
-            answer = await http.put(member.settings_url or "", json=body)
+            answer = await http.put(child.settings_url or "", json=body)
             if answer.is_error:
                 raise httpx.HTTPError(f"{answer.status_code}: {answer.text[:200].strip()}")
     except (httpx.HTTPError, OSError) as error:
-        return f"{member.name} did not apply its settings: {str(error) or type(error).__name__}"
+        return f"{child.name} did not apply its settings: {str(error) or type(error).__name__}"
     return ""

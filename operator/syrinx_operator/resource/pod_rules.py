@@ -39,6 +39,7 @@ _RESERVED_REDIS_ENV = frozenset({"REDISCLI_AUTH", "SELF", "HOSTS"})
 RESERVED_PATHS = ("/etc/syrinx", "/models", "/tmp")
 """Directories on which Syrinx mounts its own volumes."""
 RESERVED_VOLUME_PREFIX = "syrinx-"
+_PRIVATE_PORTS = (pods.ADMIN_PORT, SETTINGS_PORT, pods.CODEC_ADMIN_PORT, pods.CODEC_SETTINGS_PORT)
 RESERVED_LABEL_PREFIXES = ("syrinx.dev/", "app.kubernetes.io/")
 
 
@@ -67,8 +68,8 @@ def pod_template(container: str, *own_ports: int) -> Rule:
             yield from problems(
                 value.pod_template,
                 (container, "sentinel") if container == "redis" else (container,),
-                ports={pods.ADMIN_PORT, SETTINGS_PORT, getattr(value, "port", 0), *own_ports},
-                port_names=("http", "admin", "settings", "redis", "sentinel"),
+                ports={*_PRIVATE_PORTS, getattr(value, "port", 0), *own_ports},
+                port_names=("http", "admin", "settings", "codec-admin", "codec-settings", "redis", "sentinel"),
                 env=RESERVED_ENV | _RESERVED_REDIS_ENV,
                 directories=RESERVED_PATHS if container != "redis" else ("/data", *RESERVED_PATHS),
                 key_prefixes=RESERVED_LABEL_PREFIXES,

@@ -14,6 +14,9 @@ KUBERNETES: Final = Meta(extra={"kubernetes": True})
 """Marks fields that `syrinx up` ignores."""
 ADMIN_PORT: Final = 9090
 """Port of health and metrics in every stage pod."""
+CODEC_ADMIN_PORT: Final = 9092
+CODEC_SETTINGS_PORT: Final = 9093
+"""Those of a codec in a talker's pod."""
 
 Line = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]+$")]
 """One line of text without control characters."""

@@ -63,10 +63,10 @@ class ResolvedCodec(Struct, frozen=True, kw_only=True):
     """The codecs."""
 
     spec: CodecSpec
-    """The fields of the process are the talker's if it is colocated."""
+    """The fields of the pod are the talker's if it is colocated."""
     device: Device
     max_resident: int
-    """Number of requests with state; in one process with a talker, at least the talker's."""
+    """Number of requests with state."""
     settings: CodecSettings
     """The initial live settings."""
 
@@ -79,7 +79,7 @@ class ResolvedPipeline(Struct, frozen=True, kw_only=True):
     talker: ResolvedTalker
     codec: ResolvedCodec
     workloads: tuple[Stage, ...]
-    """The stages with processes of their own: a colocated codec runs in the talker's."""
+    """The stages with pods of their own: a colocated codec runs in the talker's."""
     redis: RedisForm | None
     """None if the pipeline uses another Redis."""
     progress_deadline: int
@@ -110,8 +110,8 @@ class ResolvedPipeline(Struct, frozen=True, kw_only=True):
             case Stage.CODEC:
                 return self.codec
 
-    def in_process(self, stage: Stage) -> tuple[Stage, ...]:
-        """Returns the stages in the processes of a workload, its own first."""
+    def in_pod(self, stage: Stage) -> tuple[Stage, ...]:
+        """Returns the stages in the pods of a workload, its own first."""
         return (stage, Stage.CODEC) if stage is Stage.TALKER and Stage.CODEC not in self.workloads else (stage,)
 
 
@@ -136,8 +136,8 @@ _DEFAULTS = {
 def resolve(pipeline: TTSPipeline) -> ResolvedPipeline:
     """Returns a valid pipeline, resolved."""
     spec, is_colocated = pipeline.spec, pipeline.spec.topology == "Colocated"
-    talker = _talker(spec, is_colocated)
-    codec = _codec(spec, talker if is_colocated else None)
+    talker = _talker(spec)
+    codec = _codec(spec, spec.talker if is_colocated else None)
     started = max(talker.spec.startup_seconds, codec.spec.startup_seconds)
     form = RedisForm.SINGLE if spec.connector.replicas == 1 else RedisForm.REPLICATED
     return ResolvedPipeline(
@@ -159,26 +159,25 @@ def _gateway_settings(spec: PipelineSpec) -> GatewaySettings:
     )
 
 
-def _talker(spec: PipelineSpec, is_colocated: bool) -> ResolvedTalker:
+def _talker(spec: PipelineSpec) -> ResolvedTalker:
     talker, device = spec.talker, _device_of(spec.talker)
-    defaults, shared = _DEFAULTS[device], spec.codec.max_resident if is_colocated else None
-    limit = min(defaults.max_resident, shared or defaults.max_resident)
-    resident = talker.max_resident or max(limit, talker.max_num_seqs or 0)
+    defaults = _DEFAULTS[device]
+    resident = talker.max_resident or max(defaults.max_resident, talker.max_num_seqs or 0)
     rows = talker.max_num_seqs or _rows(defaults.talker_rows, resident, spec.tuning.bounds.talker_max_num_seqs)
     settings = TalkerSettings(max_num_seqs=rows, lead_limit_seconds=talker.lead_limit_seconds)
     return ResolvedTalker(spec=talker, device=device, max_resident=resident, settings=settings)
 
 
-def _codec(spec: PipelineSpec, beside: ResolvedTalker | None) -> ResolvedCodec:
-    """`beside`: the talker in the same process."""
+def _codec(spec: PipelineSpec, beside: TalkerSpec | None) -> ResolvedCodec:
+    """`beside`: the talker in the same pod."""
     codec, bounds = spec.codec, spec.tuning.bounds
     if beside is not None:
-        of_process = (field.name for field in structs.fields(StageSpec))
-        codec = structs.replace(codec, **{name: getattr(beside.spec, name) for name in of_process})
+        of_pod = (field.name for field in structs.fields(StageSpec))
+        codec = structs.replace(codec, **{name: getattr(beside, name) for name in of_pod})
     device = _device_of(codec)
     defaults = _DEFAULTS[device]
     needed = [codec.max_num_seqs or 0, *(shape.rows for shape in codec.capture_pairs or ())]
-    resident = codec.max_resident or max(defaults.max_resident, *needed, beside.max_resident if beside else 0)
+    resident = codec.max_resident or max(defaults.max_resident, *needed)
     rows = codec.max_num_seqs or _rows(defaults.codec_rows, resident, bounds.codec_max_num_seqs)
     ramp = codec.chunk_ramp or defaults.chunk_ramp
     if codec.capture_pairs is not None:

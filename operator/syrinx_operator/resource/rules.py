@@ -57,7 +57,7 @@ _LINK_LOCAL: Final = r"^https?://(169[.]254[.]|\[[Ff][Ee]80:|\[[Ff][Dd]00:[Ee][C
 PASSWORD_IN_URL: Final = "^[^/]*//[^/?#]*:[^/?#]*@"
 
 PROCESS_FIELDS: Final = tuple((field.name, field.encode_name) for field in structs.fields(spec.StageSpec))
-"""Fields that configure a stage's process, in Python and in a resource. A colocated codec uses the talker's."""
+"""Fields that configure a stage's pod, in Python and in a resource. A colocated codec uses the talker's."""
 
 GPU: Final = "nvidia.com/gpu"
 """Resource name of GPUs."""
@@ -117,7 +117,7 @@ def _colocated_codec_has_default(name: str, field: str) -> Rule:
         cel = f"{_has_quantities(cel_of(f'{path}.requests'), default.requests)} && ({is_empty(f'{path}.limits').cel})"
     else:
         cel = is_empty(path).cel if default in ((), {}) else equals(path, default).cel
-    message = f"with topology Colocated the codec runs in the talker's process: set talker.{field} instead"
+    message = f"with topology Colocated the codec runs in the talker's pod: set talker.{field} instead"
     is_default = Condition(cel, lambda value: bool(read(value, path) == default))
     return Rule(path, _SEPARATE | is_default, message, reason=FORBIDDEN)
 
@@ -221,21 +221,6 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
             "must be 0 or at least the number of codec.capturePairs, the starting point of tuning",
         ),
         *(_colocated_codec_has_default(name, field) for name, field in PROCESS_FIELDS),
-        Rule(
-            "codec.maxResident",
-            _SEPARATE
-            | ~has("talker.maxResident")
-            | ~has("codec.maxResident")
-            | at_most("talker.maxResident", "codec.maxResident"),
-            "with topology Colocated it must be at least talker.maxResident",
-            detail="{self.codec.max_resident} is less than talker.maxResident, {self.talker.max_resident}: with "
-            "topology Colocated the codec serves all requests of its talker",
-        ),
-        Rule(
-            "talker.engine",
-            _SEPARATE | equals("talker.engine", "torch"),
-            "vLLM needs its own process: use engine torch or topology Separate",
-        ),
         *(rule for stage in ("talker", "codec") for rule in _enough_for_cells(stage)),
         *(_keda_needs_prometheus(stage) for stage in ("gateway", "talker", "codec")),
         *(rule for stage in ("talker", "codec") for rule in _syrinx_scales(stage)),

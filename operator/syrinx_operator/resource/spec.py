@@ -228,8 +228,8 @@ class PipelineSpec(Object, frozen=True, kw_only=True):
     gateway: GatewaySpec = GatewaySpec()
     """The public HTTP API."""
     topology: Literal["Separate", "Colocated"] = "Separate"
-    """Separate: talkers and codecs are separate processes with their own replicas. Colocated: each talker process also
-    runs a codec, which serves the talker's requests. The fields of the process are then set in `talker`."""
+    """Separate: talkers and codecs have pods of their own. Colocated: each talker's pod also runs a codec, and both
+    share its GPU; the fields of the pod are set in `talker`."""
     talker: TalkerSpec = TalkerSpec()
     """The stage that generates code frames from text."""
     codec: CodecSpec = CodecSpec()

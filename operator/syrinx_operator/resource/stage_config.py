@@ -26,19 +26,6 @@ class StageProcess(Struct, frozen=True):
 
     stage: Stage
     config: StageConfig
-    codec: StageConfig | None = None
-    """Configuration of the codec in a colocated talker's process."""
-
-    @property
-    def stages(self) -> tuple[tuple[Stage, StageConfig], ...]:
-        """The stages of the process with their configurations."""
-        own = (self.stage, self.config)
-        return (own,) if self.codec is None else (own, (Stage.CODEC, self.codec))
-
-    @property
-    def module(self) -> str:
-        """The module in `syrinx_stages` to run."""
-        return self.stage.value if self.codec is None else "colocated"
 
 
 class LocalError(Exception):
@@ -47,6 +34,8 @@ class LocalError(Exception):
 
 def plan_local(pipeline: ResolvedPipeline, version: str) -> list[StageProcess]:
     """Returns the processes of a local pipeline: talkers first, the gateway last. `version` is that of Syrinx.
+
+    The topology makes no difference: all processes are on one machine.
 
     Raises `LocalError` for a model or GPUs that are available only on Kubernetes.
     """
@@ -92,8 +81,6 @@ def plan_local(pipeline: ResolvedPipeline, version: str) -> list[StageProcess]:
     public["shares_port"] = spec.gateway.replicas > 1
     configs = replicas(Stage.GATEWAY, spec.gateway.replicas, **public)
     gateways = [StageProcess(Stage.GATEWAY, config) for config in configs]
-    if Stage.CODEC not in pipeline.workloads:
-        return [StageProcess(Stage.TALKER, *both) for both in zip(talkers, codecs, strict=True)] + gateways
     workers = [StageProcess(Stage.TALKER, config) for config in talkers]
     return workers + [StageProcess(Stage.CODEC, config) for config in codecs] + gateways
 
@@ -167,12 +154,11 @@ def _local_access(gateway: GatewaySpec) -> dict[str, object]:
 
 
 def model_generation(spec: PipelineSpec, version: str) -> str:
-    """Returns a hash of the model's weights and the topology. Only stages with the same hash exchange data.
+    """Returns a hash of the model's weights. Only stages with the same hash exchange data.
 
     The bundled voice is part of Syrinx, so `version` identifies its weights.
     """
     identity = f"bundled {version}" if spec.model.path is None else f"path {spec.model.path}"
-    identity += "" if spec.topology == "Separate" else f", {spec.topology}"
     return hashlib.sha256(identity.encode()).hexdigest()[:10]
 
 

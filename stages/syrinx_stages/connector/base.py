@@ -1,7 +1,7 @@
 """The connector: the interface through which stages exchange requests and streams.
 
-`RedisConnector` implements it; a colocated talker and codec wrap it to pass codes in memory. A claim is a lease: its
-owner refreshes it, and a claim that was not refreshed for `LEASE_SECONDS` may be taken over by another replica.
+`RedisConnector` implements it. A claim is a lease: its owner refreshes it, and a claim that was not refreshed for
+`LEASE_SECONDS` may be taken over by another replica.
 
 The streams of a request exist from `submit` until `release`, or until nobody has written to them for
 `STREAM_TTL_SECONDS`. Later writes do not recreate them. Every key expires when it is no longer used.
@@ -291,9 +291,6 @@ class Consumer(Protocol):
 
 class StageConnector(Protocol):
     """What talkers and codecs use to exchange entries."""
-
-    def deliver_locally(self, appends: Sequence[Append]) -> None:
-        """Delivers entries to readers in this process, ahead of the `append` that writes them. A no-op elsewhere."""
 
     def append(self, appends: Sequence[Append]) -> Awaitable[Sequence[Refusal | None]]:
         """Writes entries in one round trip. Returns one outcome per entry, in order; None means written.

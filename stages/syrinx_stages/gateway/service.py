@@ -82,7 +82,6 @@ class GatewayService:
         self.live = LiveSettings[GatewaySettings](config.gateway, config.settings_generation)
         self._tasks = Tasks()
         self.failed = self._tasks.failed
-        self.admin_targets = (self,)
         self.created = int(time.time())
         self.checkpoint = IMPLEMENTATION.describe(config.model)
         shared = tuple(each.name for each in config.shared_voices)

@@ -1,27 +1,26 @@
-"""The process of one or two stages, from its configuration to its exit status."""
+"""The process of a stage, from its configuration to its exit status."""
 
 import asyncio
 import contextlib
 import gc
 import importlib
-import itertools
 import json
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import msgspec
 from prometheus_client import CollectorRegistry, ProcessCollector
 from starlette.types import ASGIApp
 
-from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract import logs
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.api import SPEECH_STREAM_PATH
 from syrinx_stages.contract.settings import TOKEN_VARIABLE, TRACK_VARIABLE, StageConfig, resolved_config_line
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.model.config import CheckpointError
 from syrinx_stages.runtime.errors import SettingsError, StartError
 from syrinx_stages.runtime.http.admin import Service, create_admin
@@ -39,29 +38,28 @@ SWITCH_SECONDS = 0.0005
 """How long the engine's thread may hold the GIL. Python's default of 5 ms would add to the TTFA."""
 
 Build = Callable[..., tuple[Service, ASGIApp | None]]
-"""Builds a process's service, and its public application if it has one, from the configuration and the connector or
-connectors of each stage and the metrics. Raises `StartError`."""
+"""Builds a stage's service, and its public application if it has one, from its configuration, its connector or
+connectors, and the metrics. Raises `StartError`."""
 
 
-def run(name: str, build: str, stages: Sequence[str] = (), *, all_cells: bool = False) -> NoReturn:
-    """Runs a process until SIGTERM or SIGINT: `python -m syrinx_stages.NAME CONFIG.json`, one file for each stage.
+def run(stage: Stage, build: str, *, all_cells: bool = False) -> NoReturn:
+    """Runs a stage until SIGTERM or SIGINT: `python -m syrinx_stages.STAGE CONFIG.json`.
 
     build: `MODULE:FUNCTION` of a `Build`. It is imported after the configuration was read, because it may import torch.
-    stages: The stages of the process, if it is not the one called `name`.
-    all_cells: Whether a stage is built with a list of connectors, one for each cell, instead of one to its own cell.
+    all_cells: Whether it is built with a list of connectors, one for each cell, instead of one to its own cell.
     """
     try:
         logs.configure(os.environ)
     except ValueError as error:
-        sys.exit(f"syrinx {name}: {error}")
+        sys.exit(f"syrinx {stage}: {error}")
     sys.setswitchinterval(SWITCH_SECONDS)
     status = 1
     try:
-        status = asyncio.run(_serve(name, _load(name, stages or (name,)), build, all_cells))
+        status = asyncio.run(_serve(stage, _load(stage), build, all_cells))
     except (StartError, SettingsError, CheckpointError) as error:
-        log.critical("syrinx %s: %s", name, error)
+        log.critical("syrinx %s: %s", stage, error)
     except Exception:
-        log.exception("the %s failed", name)
+        log.exception("the %s failed", stage)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -69,12 +67,10 @@ def run(name: str, build: str, stages: Sequence[str] = (), *, all_cells: bool = 
     os._exit(status)
 
 
-def _load(name: str, stages: Sequence[str]) -> dict[str, StageConfig]:
-    paths = sys.argv[1:]
-    if len(paths) != len(stages):
-        files = "CONFIG.json" if len(stages) == 1 else " ".join(f"{stage.upper()}.json" for stage in stages)
-        raise StartError(f"usage: python -m syrinx_stages.{name} {files}")
-    return {stage: load_start_config(stage, path, os.environ) for stage, path in zip(stages, paths, strict=True)}
+def _load(stage: Stage) -> StageConfig:
+    if len(sys.argv) != 2:
+        raise StartError(f"usage: python -m syrinx_stages.{stage} CONFIG.json")
+    return load_start_config(stage, sys.argv[1], os.environ)
 
 
 def log_config(stage: str, config: StageConfig) -> None:
@@ -86,72 +82,54 @@ def log_config(stage: str, config: StageConfig) -> None:
     log.info("configuration: %s", resolved_config_line(stage, replica, values))
 
 
-async def _serve(name: str, configs: Mapping[str, StageConfig], build: str, all_cells: bool) -> int:
-    first = next(iter(configs.values()))
-    tracer = open_tracer(name, first.pipeline, first.replica, os.environ)
+async def _serve(stage: Stage, config: StageConfig, build: str, all_cells: bool) -> int:
+    tracer = open_tracer(stage, config.pipeline, config.replica, os.environ)
     module, _, function = build.partition(":")
     build_service: Build = getattr(importlib.import_module(module), function)
     metrics = Metrics(CollectorRegistry(), tracer)
-    for metric in (metric for stage in configs for metric in m.BY_STAGE[stage]):
+    for metric in m.BY_STAGE[stage]:
         metrics[metric]
-    connectors: dict[str, list[RedisConnector]] = {}
-    for stage, config in configs.items():
-        on_error = metrics[m.REDIS_ERRORS].labels(stage).inc
-        if all_cells:
-            connectors[stage] = connect_cells(config, os.environ, on_error)
-        else:
-            # The first one is closed last, and has the connections of both stages.
-            beside = next((first for first, *_ in connectors.values()), None)
-            connectors[stage] = [connect_redis(config, os.environ, on_error, beside)]
+    on_error = metrics[m.REDIS_ERRORS].labels(stage).inc
+    connect = connect_cells if all_cells else connect_redis
+    connected: Any = connect(config, os.environ, on_error)
     async with contextlib.AsyncExitStack() as cleanup:
         if tracer is not None:
             cleanup.push_async_callback(tracer.close)
-        for connector in itertools.chain(*connectors.values()):
+        for connector in connected if all_cells else [connected]:
             cleanup.push_async_callback(connector.close)
-        connected = {stage: found if all_cells else found[0] for stage, found in connectors.items()}
-        inputs = (value for stage in configs for value in (configs[stage], connected[stage]))
-        service, public = build_service(*inputs, metrics)
-        for stage, config in configs.items():
-            log_config(stage, config)
+        service, public = build_service(config, connected, metrics)
+        log_config(stage, config)
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
-        def listen(app: ASGIApp, config: StageConfig, port: int, connections: int, **options: Any) -> HttpServer:
+        def listen(app: ASGIApp, port: int, connections: int, **options: Any) -> HttpServer:
             server = HttpServer(app, config.host, port, connections, **options)
             cleanup.push_async_callback(server.close)
             return server
 
-        first = next(iter(configs.values()))
-        labels = series_labels(first.pipeline, os.environ.get(TRACK_VARIABLE, ""))
-        admin = create_admin(service.admin_targets, Exposition(metrics, labels, [ProcessCollector(registry=None)]))
-        admin_url = listen(admin, first, first.admin_port, MAX_ADMIN_CONNECTIONS).url
-        settings_url = ""
+        labels = series_labels(config.pipeline, os.environ.get(TRACK_VARIABLE, ""))
+        admin = create_admin(service.ready, Exposition(metrics, labels, [ProcessCollector(registry=None)]))
+        admin_url = listen(admin, config.admin_port, MAX_ADMIN_CONNECTIONS).url
+        announced = {"stage": stage, "replica": config.replica, "url": admin_url, "admin_url": admin_url}
         if token := os.environ.get(TOKEN_VARIABLE):
-            settings = create_settings_api(dict(zip(configs, service.admin_targets, strict=True)), token)
-            settings_url = f"{listen(settings, first, first.settings_port, MAX_ADMIN_CONNECTIONS).url}/settings"
+            server = listen(create_settings_api(stage, service, token), config.settings_port, MAX_ADMIN_CONNECTIONS)
+            announced["settings_url"] = f"{server.url}/settings/{stage}"
         else:
             log.info("settings can neither be read nor changed: %s is not set", TOKEN_VARIABLE)
-        public_servers, lines = [], []
-        for stage, config in configs.items():
-            urls = {"url": admin_url, "admin_url": admin_url}
-            if public is not None:
-                options: dict[str, Any] = {
-                    "certificate": _certificate(config, metrics),
-                    "trusted_proxies": config.trusted_proxies,
-                    "shares_port": config.shares_port,
-                    "websocket_path": SPEECH_STREAM_PATH,
-                }
-                public_servers.append(listen(public, config, config.port, max_public_connections(), **options))
-                urls["url"] = public_servers[-1].url
-            if settings_url:
-                urls["settings_url"] = f"{settings_url}/{stage}"
-            lines.append({"stage": stage, "replica": config.replica, **urls})
-        for line in lines:
-            print(json.dumps(line), flush=True)
+        public_servers = []
+        if public is not None:
+            options: dict[str, Any] = {
+                "certificate": _certificate(config, metrics),
+                "trusted_proxies": config.trusted_proxies,
+                "shares_port": config.shares_port,
+                "websocket_path": SPEECH_STREAM_PATH,
+            }
+            public_servers.append(listen(public, config.port, max_public_connections(), **options))
+            announced["url"] = public_servers[-1].url
+        print(json.dumps(announced), flush=True)
         cleanup.push_async_callback(service.close)
-        drain_seconds = max(config.drain_seconds for config in configs.values())
-        return await run_service(service, stop, drain_seconds, public_servers)
+        return await run_service(service, stop, config.drain_seconds, public_servers)
 
 
 def _certificate(config: StageConfig, metrics: Metrics) -> Certificate | None:

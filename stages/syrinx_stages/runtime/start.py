@@ -60,20 +60,14 @@ def _without_unknown(path: str, own: StageSettings, update: SettingsUpdate) -> S
 
 
 def connect_redis(
-    config: StageConfig,
-    environment: Mapping[str, str],
-    on_error: Callable[[], object] = lambda: None,
-    beside: RedisConnector | None = None,
+    config: StageConfig, environment: Mapping[str, str], on_error: Callable[[], object] = lambda: None
 ) -> RedisConnector:
-    """Returns the connector to the cell of a talker or codec, as `connect_cells`. Raises `StartError`.
-
-    beside: the connector of the other stage of this process.
-    """
+    """Returns the connector to the cell of a talker or codec, as `connect_cells`. Raises `StartError`."""
     try:
         cell = cell_of(config.replica, config.cells)
     except ValueError as error:
         raise StartError(f"replica: {error}") from None
-    return _connect(config, environment, cell, on_error, beside)
+    return _connect(config, environment, cell, on_error)
 
 
 def connect_cells(
@@ -87,11 +81,7 @@ def connect_cells(
 
 
 def _connect(
-    config: StageConfig,
-    environment: Mapping[str, str],
-    cell: int,
-    on_error: Callable[[], object],
-    beside: RedisConnector | None = None,
+    config: StageConfig, environment: Mapping[str, str], cell: int, on_error: Callable[[], object]
 ) -> RedisConnector:
     try:
         namespace = environment.get(NAMESPACE_VARIABLE, "")
@@ -109,7 +99,7 @@ def _connect(
         raise StartError("REDIS_CA_FILE is set, but REDIS_URL is not a rediss:// address: nothing would be checked")
     try:
         options: dict[str, Any] = {"password": password, "ca_file": ca_file, "name": config.replica}
-        return RedisConnector(url, keys, **options, on_error=on_error, beside=beside)
+        return RedisConnector(url, keys, **options, on_error=on_error)
     except ssl.SSLError:
         raise StartError(f"REDIS_CA_FILE: {ca_file} holds no certificate in PEM format") from None
     except OSError as error:

@@ -4,6 +4,7 @@ from syrinx_stages.runtime.signals import exit_on_signals
 
 if __name__ == "__main__":
     exit_on_signals()
+    from syrinx_stages.contract.stages import Stage
     from syrinx_stages.runtime.process import run
 
-    run("talker", "syrinx_stages.assembly:build_talker")
+    run(Stage.TALKER, "syrinx_stages.assembly:build_talker")

@@ -47,6 +47,8 @@ def file(report: Report) -> None:
 def interrupt(report: Report) -> None:
     with report.case("Ctrl-C") as case:
         case.whole = False
+        # Of a shell's job in the background it would be ignored, also by curl.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         # Too long to be sent before the signal: the gateway does not get further ahead than eight seconds.
         with subprocess.Popen([*curl(f"{TEXT} {TEXT} {TEXT}"), "--output", str(OUT / "part")]) as sending:
             while not (OUT / "part").is_file() or (OUT / "part").stat().st_size < 50_000:

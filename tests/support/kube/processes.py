@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from syrinx_operator.local import die_with_parent
 from syrinx_stages.connector.server import find_redis_server
+from syrinx_stages.processes import die_with_parent
 
 
 def make_programs(directory: Path) -> Path:

@@ -61,7 +61,7 @@ def _halves(
 
 
 _PROMETHEUS, _REDIS, _S3 = ".venv/.prometheus", ".venv/.redis", ".venv/.s3-server"
-_CHROMIUM, _VALKEY = ".venv/.browses", ".venv/.valkey"
+_CHROMIUM, _FFMPEG, _VALKEY = ".venv/.browses", ".venv/.ffmpeg", ".venv/.valkey"
 _ON_VLLM = {"environment": {"OMP_NUM_THREADS": "1"}, "venv": VLLM, "needs": (f"{VLLM}/.runs",)}
 _BENCHMARKS = ("pipeline/test_gpu_service.py", "pipeline/test_gpu_host.py", "engines/test_gpu_worth.py")
 
@@ -87,7 +87,7 @@ SUITES = {
         Suite("compile", Ring.NIGHT, ("tests/compile",), workers=2),
         Suite("vllm", Ring.NIGHT, ("tests/talker_vllm",), **_ON_VLLM),
         Suite("page", Ring.NIGHT, ("tests/page",), needs=(_CHROMIUM,)),
-        Suite("clients", Ring.NIGHT, ("tests/clients",), options=("-v",)),
+        Suite("clients", Ring.NIGHT, ("tests/clients",), needs=(_CHROMIUM, _FFMPEG), options=("-v",)),
         Suite("voice", Ring.NIGHT, ("tests/voice",), options=("-s",)),
         Suite("tuning", Ring.NIGHT, ("tests/tuning",), options=("-v", "-s")),
         Suite(

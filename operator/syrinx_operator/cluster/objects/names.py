@@ -1,10 +1,12 @@
 """Names, labels, ports and paths of a pipeline's objects. They never change during a pipeline's lifetime."""
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from syrinx_operator.cluster.objects.state import REDIS, Component, ObjectKey, Owner
+from syrinx_operator.cluster.objects.state import REDIS, Component, ObjectKey, Owner, Replica
+from syrinx_operator.resource.pods import ADMIN_PORT, CODEC_ADMIN_PORT, CODEC_SETTINGS_PORT
 from syrinx_operator.resource.resolve import RedisForm
 from syrinx_operator.resource.spec import API_VERSION, KIND
+from syrinx_stages.contract.settings import SETTINGS_PORT
 from syrinx_stages.contract.stages import Stage
 
 FIELD_MANAGER: Final = "syrinx-operator"
@@ -20,10 +22,6 @@ PIPELINE_LABEL: Final = "syrinx.dev/pipeline"
 COMPONENT_LABEL: Final = "syrinx.dev/component"
 TEMPLATE_LABEL: Final = "syrinx.dev/template"
 """On pods: hash of their template."""
-CONFIG_ANNOTATION: Final = "syrinx.dev/config"
-"""On pods: the stage's start configuration, mounted as a file."""
-CODEC_CONFIG_ANNOTATION: Final = "syrinx.dev/codec-config"
-"""On talker pods with a colocated codec: the codec's start configuration."""
 PASSWORD_ANNOTATION: Final = "syrinx.dev/password-secret"
 """On pods: UID of the managed Redis's Secret, so that a new password restarts them."""
 TOKEN_ANNOTATION: Final = "syrinx.dev/token-secret"
@@ -36,8 +34,6 @@ APPLIED_ANNOTATION: Final = "syrinx.dev/applied"
 """On every applied object: hash of its manifest."""
 
 HTTP_PORT_NAME: Final = "http"
-ADMIN_PORT_NAME: Final = "admin"
-SETTINGS_PORT_NAME: Final = "settings"
 REDIS_PORT_NAME: Final = "redis"
 REDIS_PORT: Final = 6379
 SENTINEL_PORT_NAME: Final = "sentinel"
@@ -48,13 +44,58 @@ PRIMARY: Final = "primary"
 """The name of the primary at the sentinels."""
 
 START_DIRECTORY: Final = "/etc/syrinx/start"
-START_FILE: Final = f"{START_DIRECTORY}/config.json"
-SETTINGS_DIRECTORY: Final = "/etc/syrinx/settings"
 SETTINGS_KEY: Final = "settings.json"
-SETTINGS_FILE: Final = f"{SETTINGS_DIRECTORY}/{SETTINGS_KEY}"
-CODEC_START_FILE: Final = f"{START_DIRECTORY}/codec.json"
-CODEC_SETTINGS_DIRECTORY: Final = "/etc/syrinx/codec-settings"
-CODEC_SETTINGS_FILE: Final = f"{CODEC_SETTINGS_DIRECTORY}/{SETTINGS_KEY}"
+
+
+class Place(NamedTuple):
+    """What a process has of its own in a pod of a stage."""
+
+    annotation: str
+    """On the pod: the process's start configuration, mounted as a file."""
+    start_file: str
+    settings_volume: str
+    settings_directory: str
+    admin_name: str
+    """Name of the port of health and metrics."""
+    admin_port: int
+    settings_name: str
+    settings_port: int
+
+    @property
+    def settings_file(self) -> str:
+        """The live settings with which the process starts."""
+        return f"{self.settings_directory}/{SETTINGS_KEY}"
+
+
+OWN: Final = Place(
+    annotation="syrinx.dev/config",
+    start_file=f"{START_DIRECTORY}/config.json",
+    settings_volume="syrinx-settings",
+    settings_directory="/etc/syrinx/settings",
+    admin_name="admin",
+    admin_port=ADMIN_PORT,
+    settings_name="settings",
+    settings_port=SETTINGS_PORT,
+)
+"""The place of the pod's own stage."""
+COLOCATED: Final = Place(
+    annotation="syrinx.dev/codec-config",
+    start_file=f"{START_DIRECTORY}/codec.json",
+    settings_volume="syrinx-codec-settings",
+    settings_directory="/etc/syrinx/codec-settings",
+    admin_name="codec-admin",
+    admin_port=CODEC_ADMIN_PORT,
+    settings_name="codec-settings",
+    settings_port=CODEC_SETTINGS_PORT,
+)
+"""The place of a codec in a talker's pod."""
+
+
+def place(replica: Replica) -> Place:
+    """Returns the place of a replica in its pod."""
+    return COLOCATED if replica.colocated else OWN
+
+
 REDIS_DIRECTORY: Final = "/etc/syrinx/redis"
 """Holds CA certificates in a stage, and the ACL file in the managed Redis."""
 CA_FILE: Final = f"{REDIS_DIRECTORY}/ca.pem"

@@ -115,7 +115,7 @@ def plan(
         *network.network_policies(owner, pipeline, config),
         *(workloads.disruption_budget(owner, stage) for stage in own_workload if counts[stage].count > 1),
         *redis_cells.disruption_budgets(owner, spec),
-        *network.pod_monitors(owner, spec),
+        *network.pod_monitors(owner, pipeline),
         *autoscaling.autoscalers(owner, pipeline, observed),
     ]
     manifests = optional.without_unserved(manifests, observed.served_kinds)
@@ -172,7 +172,7 @@ def _rollout(
         release,
         desired.count,
         observed,
-        {each: live[each].generation for each in pipeline.in_process(stage)},
+        {each: live[each].generation for each in pipeline.in_pod(stage)},
         surge=spec.update_strategy == "Surge",
         fixed=desired.is_autoscaled,
     )

@@ -7,10 +7,9 @@ from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.kinds import POD_MONITOR
 from syrinx_operator.cluster.objects.state import STAGES, Component, Manifest, OperatorConfig, Owner
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
-from syrinx_operator.resource.pods import ADMIN_PORT, Peer
+from syrinx_operator.cluster.plan.pods import places
+from syrinx_operator.resource.pods import Peer
 from syrinx_operator.resource.resolve import RedisForm, ResolvedPipeline
-from syrinx_operator.resource.spec import PipelineSpec
-from syrinx_stages.contract.settings import SETTINGS_PORT
 from syrinx_stages.contract.stages import Stage
 
 
@@ -25,7 +24,8 @@ def services(owner: Owner, pipeline: ResolvedPipeline) -> list[Manifest]:
     # Pods that are not ready need a DNS name too, for debugging.
     headless: dict[str, Any] = {"type": "ClusterIP", "clusterIP": "None", "publishNotReadyAddresses": True}
     for stage in pipeline.workloads[1:]:
-        found.append(_service(owner, stage, [_port(names.ADMIN_PORT_NAME, ADMIN_PORT)], **headless))
+        ports = [_port(place.admin_name, place.admin_port) for place in places(pipeline, stage).values()]
+        found.append(_service(owner, stage, ports, **headless))
     redis = _port(names.REDIS_PORT_NAME, names.REDIS_PORT)
     sentinel = _port(names.SENTINEL_PORT_NAME, names.SENTINEL_PORT)
     for cell in range(spec.connector.cells):
@@ -59,8 +59,10 @@ def network_policies(owner: Owner, pipeline: ResolvedPipeline, config: OperatorC
     policies = []
     for stage in pipeline.workloads:
         public = [_rule(spec.gateway.port)] if stage is Stage.GATEWAY else []
-        private = [_rule(ADMIN_PORT, admin_peers), _rule(SETTINGS_PORT, settings_peers)]
-        policies.append(_policy(owner, stage, public + private))
+        private = places(pipeline, stage).values()
+        admin = [_rule(place.admin_port, admin_peers) for place in private]
+        settings = [_rule(place.settings_port, settings_peers) for place in private]
+        policies.append(_policy(owner, stage, public + admin + settings))
     stages = {"podSelector": _stage_pods(owner)}
     for cell in range(spec.connector.cells):
         match pipeline.redis:
@@ -79,13 +81,12 @@ def closed_policy(owner: Owner, purpose: str) -> Manifest:
     return _policy(owner, purpose, [])
 
 
-def pod_monitors(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
+def pod_monitors(owner: Owner, pipeline: ResolvedPipeline) -> list[Manifest]:
     """Returns the PodMonitor of all stages, if the spec requests one."""
-    requested = spec.monitoring.pod_monitor
+    requested = pipeline.spec.monitoring.pod_monitor
     if requested is None:
         return []
     endpoint = {
-        "port": names.ADMIN_PORT_NAME,
         "path": "/metrics",
         "interval": f"{requested.interval_seconds}s",
         # The series have the label `pipeline`; `up` gets it from the pod.
@@ -95,7 +96,10 @@ def pod_monitors(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
             {"sourceLabels": ["__meta_kubernetes_pod_label_syrinx_dev_pipeline"], "targetLabel": "pipeline"},
         ],
     }
-    body = {"selector": _stage_pods(owner), "podMetricsEndpoints": [endpoint]}
+    ports = dict.fromkeys(
+        place.admin_name for stage in pipeline.workloads for place in places(pipeline, stage).values()
+    )
+    body = {"selector": _stage_pods(owner), "podMetricsEndpoints": [{"port": port, **endpoint} for port in ports]}
     monitor = manifest(owner, POD_MONITOR.api_version, POD_MONITOR.kind, "monitoring", spec=body)
     monitor["metadata"]["name"] = owner.name
     # User labels, by which a Prometheus selects monitors; they never override the operator's.

@@ -26,7 +26,7 @@ from syrinx_operator.resource.pods import (
 from syrinx_operator.resource.resolve import RedisForm, ResolvedGateway, ResolvedPipeline
 from syrinx_operator.resource.spec import PipelineSpec, StageSpec
 from syrinx_operator.resource.stage_config import tracing_environment
-from syrinx_stages.contract.settings import DEFAULT_RESIDENT, NAMESPACE_VARIABLE, SETTINGS_PORT, TOKEN_VARIABLE
+from syrinx_stages.contract.settings import DEFAULT_RESIDENT, NAMESPACE_VARIABLE, TOKEN_VARIABLE
 from syrinx_stages.contract.stages import Stage
 
 USER = 65_532
@@ -38,7 +38,6 @@ ENDPOINT_SECONDS = 5
 GATEWAY_STARTUP_SECONDS = 300
 """Seconds until a gateway must be alive; it becomes ready only once talkers and codecs are."""
 _STARTUP_PERIOD = 5
-_CONFIG_ANNOTATIONS = (names.CONFIG_ANNOTATION, names.CODEC_CONFIG_ANNOTATION)
 _SCRAPE_ANNOTATIONS = {
     "prometheus.io/scrape": "true",
     "prometheus.io/port": str(ADMIN_PORT),
@@ -79,7 +78,7 @@ def stage_inputs(pipeline: ResolvedPipeline, stage: Stage, context: RenderContex
         model["cache"] = {"claim": spec.model.cache.claim}
     return {
         "stage": _stage_inputs(pipeline, stage),
-        **({Stage.CODEC.value: pipeline.codec.max_resident} if len(pipeline.in_process(stage)) > 1 else {}),
+        **({Stage.CODEC.value: pipeline.codec.max_resident} if len(pipeline.in_pod(stage)) > 1 else {}),
         "running": [context.image, context.generation, context.password_uid],
         "model": model,
         "connector": {} if spec.connector.managed else non_defaults(spec.connector),
@@ -115,13 +114,17 @@ def pull_inputs(spec: PipelineSpec) -> dict[str, Any]:
 def stage_template(pipeline: ResolvedPipeline, stage: Stage, context: RenderContext) -> Manifest:
     """Returns the pod template of a stage."""
     spec = pipeline.spec
-    part, processes = pipeline.stage(stage).spec, pipeline.in_process(stage)
+    part, processes = pipeline.stage(stage).spec, places(pipeline, stage)
     mounted = volumes(pipeline, stage, part.extra_volumes)
-    # Stages in one pod run in one process.
-    module, *files = ("colocated", names.CODEC_START_FILE) if len(processes) > 1 else (stage.value,)
+    module = "colocated" if len(processes) > 1 else stage.value
     public = [(names.HTTP_PORT_NAME, spec.gateway.port)] if stage is Stage.GATEWAY else []
-    private = [(names.ADMIN_PORT_NAME, ADMIN_PORT), (names.SETTINGS_PORT_NAME, SETTINGS_PORT)]
-    command = ["python", "-m", f"syrinx_stages.{module}", names.START_FILE, *files]
+    private = [
+        own
+        for place in processes.values()
+        for own in ((place.admin_name, place.admin_port), (place.settings_name, place.settings_port))
+    ]
+    files = [place.start_file for place in processes.values()]
+    command = ["python", "-m", f"syrinx_stages.{module}", *files]
     own = container(
         spec,
         stage.value,
@@ -134,7 +137,7 @@ def stage_template(pipeline: ResolvedPipeline, stage: Stage, context: RenderCont
     pod = {
         **pod_base(pipeline, stage, USER),
         "terminationGracePeriodSeconds": part.drain_seconds + GRACE_SECONDS,
-        "containers": [{**own, **_probes(part)}],
+        "containers": [{**own, **_probes(part, *processes.values())}],
         "volumes": [volume for volume, _ in mounted],
         **_placement(pipeline.name, stage, part),
     }
@@ -145,6 +148,11 @@ def stage_template(pipeline: ResolvedPipeline, stage: Stage, context: RenderCont
     if spec.model.is_downloaded:
         pod["initContainers"] = [_fetch_container(pipeline, each, context) for each in processes]
     return with_patch({"metadata": _metadata(pipeline, stage, context), "spec": pod}, part.pod_template)
+
+
+def places(pipeline: ResolvedPipeline, stage: Stage) -> dict[Stage, names.Place]:
+    """Returns the stages that run in the pods of a stage, its own first, and their places."""
+    return dict(zip(pipeline.in_pod(stage), (names.OWN, names.COLOCATED), strict=False))
 
 
 def pod_base(pipeline: ResolvedPipeline, component: Component, user: int) -> Manifest:
@@ -219,8 +227,8 @@ def secret_annotations(context: RenderContext) -> dict[str, Any]:
 def _metadata(pipeline: ResolvedPipeline, stage: Stage, context: RenderContext) -> Manifest:
     part = pipeline.stage(stage).spec
     configs = {
-        annotation: records.start_config(pipeline, each, context.generation)
-        for annotation, each in zip(_CONFIG_ANNOTATIONS, pipeline.in_process(stage), strict=False)
+        place.annotation: records.start_config(pipeline, each, context.generation)
+        for each, place in places(pipeline, stage).items()
     }
     annotations = {
         **(_SCRAPE_ANNOTATIONS if pipeline.spec.monitoring.scrape_annotations else {}),
@@ -288,18 +296,22 @@ def port(name: str, port: int) -> Manifest:
     return {"name": name, "containerPort": port, "protocol": "TCP"}
 
 
-def _probes(part: PodFields) -> Manifest:
-    """Returns the probes. A gateway, which waits for the other stages, has started once it is alive, not ready."""
+def _probes(part: PodFields, own: names.Place, *beside: names.Place) -> Manifest:
+    """Returns the probes. A gateway, which waits for the other stages, has started once it is alive, not ready.
 
-    def get(path: str) -> Manifest:
-        return {"httpGet": {"path": path, "port": names.ADMIN_PORT_NAME, "scheme": "HTTP"}}
+    A pod with two processes has started when the codec is ready, and is ready when the talker is, too: neither lives
+    without the other.
+    """
+
+    def get(path: str, place: names.Place = own) -> Manifest:
+        return {"httpGet": {"path": path, "port": place.admin_name, "scheme": "HTTP"}}
 
     if isinstance(part, StageSpec):
-        started, seconds = "/readyz", part.startup_seconds
+        started, seconds = get("/readyz", *beside), part.startup_seconds
     else:
-        started, seconds = "/healthz", GATEWAY_STARTUP_SECONDS
+        started, seconds = get("/healthz"), GATEWAY_STARTUP_SECONDS
     return {
-        "startupProbe": probe(get(started), period=_STARTUP_PERIOD, failures=math.ceil(seconds / _STARTUP_PERIOD)),
+        "startupProbe": probe(started, period=_STARTUP_PERIOD, failures=math.ceil(seconds / _STARTUP_PERIOD)),
         "readinessProbe": probe(get("/readyz"), period=5, failures=2),
         "livenessProbe": probe(get("/healthz"), period=10, failures=6),
     }
@@ -339,14 +351,12 @@ def tolerations(wanted: Sequence[Toleration]) -> list[Manifest]:
 def volumes(pipeline: ResolvedPipeline, stage: Stage, extra: Sequence[ExtraVolume]) -> list[Mounted]:
     """Returns all volumes of a stage's pod; its containers mount them read-only except /tmp and extra volumes."""
     spec = pipeline.spec
-    start = [_start_file(names.START_FILE, names.CONFIG_ANNOTATION)]
-    settings = [("syrinx-settings", stage, names.SETTINGS_DIRECTORY)]
-    for codec in pipeline.in_process(stage)[1:]:
-        start.append(_start_file(names.CODEC_START_FILE, names.CODEC_CONFIG_ANNOTATION))
-        settings.append(("syrinx-codec-settings", codec, names.CODEC_SETTINGS_DIRECTORY))
+    processes = places(pipeline, stage)
+    start = [_start_file(place.start_file, place.annotation) for place in processes.values()]
     result = [mounted("syrinx-start", {"downwardAPI": {"items": start}}, names.START_DIRECTORY)]
-    for name, each, path in settings:
-        result.append(mounted(name, {"configMap": {"name": names.workload(pipeline.name, each)}}, path))
+    for each, place in processes.items():
+        settings = {"configMap": {"name": names.workload(pipeline.name, each)}}
+        result.append(mounted(place.settings_volume, settings, place.settings_directory))
     result.append(TMP)
     if (source := models.volume_source(pipeline.name, spec)) is not None:
         result.append(mounted(MODELS, source, names.MODELS_DIRECTORY))

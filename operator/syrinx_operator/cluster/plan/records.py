@@ -28,7 +28,6 @@ from syrinx_operator.cluster.plan.objects import non_defaults, read_record, shor
 from syrinx_operator.resource import stage_config as process
 from syrinx_operator.resource.gateway import GatewaySpec
 from syrinx_operator.resource.model import ModelSpec
-from syrinx_operator.resource.pods import ADMIN_PORT
 from syrinx_operator.resource.resolve import RedisForm, ResolvedGateway, ResolvedPipeline, ResolvedTalker
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec
 from syrinx_stages.contract.checkpoints import hub_directory, s3_directory
@@ -208,13 +207,11 @@ def _generation_inputs(spec: PipelineSpec, owner: Owner, image: str) -> dict[str
             if f"{spec.model.path}/".startswith(volume.mount_path.rstrip("/") + "/")
         ]
         weights |= {"volumes": volumes} if volumes else {}
-    # Omitted for the default, so that an operator upgrade creates no new generation.
-    topology = {} if spec.topology == "Separate" else {"topology": spec.topology}
     # Streams of before stay in the Redis of before.
     redis: dict[str, int] = {} if spec.connector.replicas == 1 else {"redisReplicas": spec.connector.replicas}
     redis |= {} if spec.connector.cells == 1 else {"cells": spec.connector.cells}
     # The owner's UID, because pipelines of the same name, in two namespaces or clusters, may share a Redis.
-    return {"owner": owner.uid, "image": image, "model": weights, **topology, **redis}
+    return {"owner": owner.uid, "image": image, "model": weights, **redis}
 
 
 def _live_image(owner: Owner, observed: Observed, components: tuple[Component, ...]) -> str | None:
@@ -228,7 +225,7 @@ def start_config(pipeline: ResolvedPipeline, stage: Stage, generation: str) -> s
     """Returns a stage's start configuration as JSON, without defaults, live settings and the replica's name."""
     resolved = pipeline.stage(stage)
     part = resolved.spec
-    colocated = stage not in pipeline.workloads
+    place = names.OWN if stage in pipeline.workloads else names.COLOCATED
     own: dict[str, Any]
     if isinstance(resolved, ResolvedGateway):
         part = resolved.spec
@@ -252,9 +249,10 @@ def start_config(pipeline: ResolvedPipeline, stage: Stage, generation: str) -> s
         cells=pipeline.spec.connector.cells,
         model=model_directory(pipeline.spec.model),
         host="",
-        admin_port=ADMIN_PORT,
+        admin_port=place.admin_port,
+        settings_port=place.settings_port,
         drain_seconds=part.drain_seconds,
-        settings_file=names.CODEC_SETTINGS_FILE if colocated else names.SETTINGS_FILE,
+        settings_file=place.settings_file,
         **own,
     )
     return json.dumps(non_defaults(config), sort_keys=True)

@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from syrinx_operator.cluster.objects.names import (
     CANARY_PREFIX,
-    CODEC_CONFIG_ANNOTATION,
+    COLOCATED,
     COMPONENT_LABEL,
-    CONFIG_ANNOTATION,
+    OWN,
     PASSWORD_ANNOTATION,
     TEMPLATE_LABEL,
     canary,
@@ -180,7 +180,7 @@ def _pod_replicas(pod: Manifest, now: datetime) -> Iterator[Replica]:
     # The time at which a deleted pod must be gone at the latest.
     gone_by = parse_time(metadata.get("deletionTimestamp") or "")
     try:
-        start_config = msgspec.json.decode(annotations.get(CONFIG_ANNOTATION, "{}"), type=_StartConfig)
+        start_config = msgspec.json.decode(annotations.get(OWN.annotation, "{}"), type=_StartConfig)
     except msgspec.MsgspecError:
         start_config = _StartConfig()
     replica = Replica(
@@ -209,7 +209,7 @@ def _pod_replicas(pod: Manifest, now: datetime) -> Iterator[Replica]:
         waits_for="" if is_ready else _waits_for(status, init, own),
     )
     yield replica
-    if CODEC_CONFIG_ANNOTATION in annotations:
+    if COLOCATED.annotation in annotations:
         yield msgspec.structs.replace(replica, component=Stage.CODEC, colocated=True)
 
 

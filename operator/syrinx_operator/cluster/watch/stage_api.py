@@ -11,12 +11,12 @@ import msgspec
 from msgspec import Struct, structs
 
 from syrinx_operator.cluster.objects.kinds import POD
+from syrinx_operator.cluster.objects.names import place
 from syrinx_operator.cluster.objects.state import STAGES, Replica, Settings
 from syrinx_operator.cluster.watch.api import Api, ApiError
 from syrinx_operator.cluster.watch.telemetry import Telemetry
-from syrinx_operator.resource.pods import ADMIN_PORT
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
-from syrinx_stages.contract.settings import SETTINGS_PORT, TOKEN_HEADER, ReportedSettings
+from syrinx_stages.contract.settings import TOKEN_HEADER, ReportedSettings
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,9 @@ class StageApi:
 
     async def scrape(self, namespace: str, replica: Replica) -> str:
         """Returns a replica's metrics in the Prometheus text format. Raises StageError."""
-        return (await self._request(namespace, replica, "GET", ADMIN_PORT, "metrics")).decode(errors="replace")
+        return (await self._request(namespace, replica, "GET", place(replica).admin_port, "metrics")).decode(
+            errors="replace"
+        )
 
     async def _read(self, namespace: str, replica: Replica, token: str) -> Replica:
         if not replica.ready or replica.terminating or replica.component not in STAGES:
@@ -140,7 +142,7 @@ class StageApi:
     async def _settings(self, namespace: str, replica: Replica, token: str, method: str, body: Any = None) -> Replica:
         """Returns the replica with the settings that it reports. Raises StageError."""
         answer = await self._request(
-            namespace, replica, method, SETTINGS_PORT, f"settings/{replica.component}", body, token
+            namespace, replica, method, place(replica).settings_port, f"settings/{replica.component}", body, token
         )
         try:
             return structs.replace(replica, reported=msgspec.json.decode(answer, type=ReportedSettings))

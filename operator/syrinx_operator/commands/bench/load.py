@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 from syrinx_operator.cluster.objects.clock import monotonic
 from syrinx_operator.commands.bench.stats import Outcome, PlaybackRecorder
 from syrinx_operator.commands.client import SpeechClient, SpeechError
-from syrinx_operator.local import die_with_parent
+from syrinx_stages.processes import die_with_parent
 
 PAUSE_AFTER_ERROR = 0.5
 """Seconds that a client or listener waits after a failed request."""

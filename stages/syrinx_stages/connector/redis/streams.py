@@ -67,8 +67,7 @@ class RedisConnector:
 
     `url`, `password` and `ca_file` are those of `redis_address`. Redis lists the connections under `name`: at most two
     for commands, and one for each reader and each consumer that claims. Connects when first used. `on_error` is called
-    for each command that failed and is retried. `beside` is a connector to the same cell that is closed later: this one
-    uses its connections for commands.
+    for each command that failed and is retried.
     """
 
     def __init__(
@@ -81,18 +80,11 @@ class RedisConnector:
         name: str = "",
         lease_seconds: float = LEASE_SECONDS,
         on_error: Callable[[], object] = lambda: None,
-        beside: "RedisConnector | None" = None,
     ) -> None:
-        self._pool: CommandPool
-        self._voices_pool: CommandPool
-        if beside is not None:
-            self._pool, self._voices_pool = beside._pool, beside._voices_pool
-        else:
-            address = redis_address(url, password, ca_file)
-            self._pool = CommandPool(address.for_key(keys.prefix), on_error, name)
-            kept = address.for_key(keys.voices)
-            self._voices_pool = self._pool if kept is self._pool.address else CommandPool(kept, on_error, name)
-        self._owned_pools = {self._pool, self._voices_pool} if beside is None else set()
+        address = redis_address(url, password, ca_file)
+        self._pool = CommandPool(address.for_key(keys.prefix), on_error, name)
+        kept = address.for_key(keys.voices)
+        self._voices_pool = self._pool if kept is self._pool.address else CommandPool(kept, on_error, name)
         self._keys = keys
         self._writer = RedisWriter(self._pool, keys, self._forget)
         self._submitted: set[str] = set()
@@ -164,9 +156,6 @@ class RedisConnector:
         if found is None:
             return None
         return Ticket(request_id, found[0].decode(), gateway), decode_request(found[1])
-
-    def deliver_locally(self, appends: Sequence[Append]) -> None:
-        """Does nothing: all readers get their entries from Redis."""
 
     def append(self, appends: Sequence[Append]) -> Awaitable[Sequence[Refusal | None]]:
         return self._writer.append(appends)
@@ -328,7 +317,7 @@ class RedisConnector:
             await consumer.close()
         for reader in self._readers:
             await reader.close()
-        for pool in self._owned_pools:
+        for pool in {self._pool, self._voices_pool}:
             await pool.close()
 
     def _request_keys(self, request_id: str, kinds: Iterable[StreamKind] = StreamKind) -> list[str]:

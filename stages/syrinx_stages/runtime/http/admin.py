@@ -1,7 +1,7 @@
 """The admin server of a process: health and metrics. Read-only, for the kubelet, Prometheus and the operator."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from fastapi import FastAPI, Request, Response
@@ -12,8 +12,11 @@ from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.telemetry.exposition import Exposition
 
 
-class AdminTarget(Protocol):
-    """A stage as its admin and settings servers see it."""
+class Service(Protocol):
+    """A stage, which a process runs."""
+
+    failed: asyncio.Event
+    """Set when the service cannot continue: the process exits and is restarted."""
 
     @property
     def live(self) -> LiveSettings[Any]:
@@ -25,17 +28,6 @@ class AdminTarget(Protocol):
     def settings_changed(self) -> None:
         """Makes the stage apply the settings that are now in force."""
 
-
-class Service(Protocol):
-    """What a process runs."""
-
-    failed: asyncio.Event
-    """Set when the service cannot continue: the process exits and is restarted."""
-
-    @property
-    def admin_targets(self) -> Sequence[AdminTarget]:
-        """The stages of the service, in the order of their configurations."""
-
     async def start(self) -> None:
         """Loads the model, warms up and starts to serve."""
 
@@ -46,10 +38,10 @@ class Service(Protocol):
         """Hands over the remaining work and frees all resources."""
 
 
-def create_admin(stages: Sequence[AdminTarget], exposition: Exposition) -> FastAPI:
-    """Returns the admin application. `/healthz`: the process responds; `/readyz`: all of its stages are ready.
+def create_admin(ready: Callable[[], str | None], exposition: Exposition) -> FastAPI:
+    """Returns the admin application. `/healthz`: the process responds; `/readyz`: the stage is ready.
 
-    `/metrics` is the `exposition`.
+    `ready` returns the reason why it is not. `/metrics` is the `exposition`.
     """
     app = FastAPI(openapi_url=None)
     encoding = asyncio.Lock()
@@ -60,7 +52,7 @@ def create_admin(stages: Sequence[AdminTarget], exposition: Exposition) -> FastA
 
     @app.api_route("/readyz", methods=READ)
     async def readyz() -> Response:
-        reason = next((reason for stage in stages if (reason := stage.ready())), None)
+        reason = ready()
         return PlainTextResponse(f"{reason or 'ready'}\n", status_code=503 if reason else 200)
 
     @app.api_route("/metrics", methods=READ)

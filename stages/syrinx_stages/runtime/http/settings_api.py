@@ -1,9 +1,9 @@
-"""The settings server of a process: the live settings of its stages, for holders of the token only."""
+"""The settings server of a process: the live settings of its stage, for holders of the token only."""
 
 import asyncio
 import hmac
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -11,8 +11,9 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from syrinx_stages.contract.settings import TOKEN_HEADER
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.errors import SettingsError
-from syrinx_stages.runtime.http.admin import AdminTarget
+from syrinx_stages.runtime.http.admin import Service
 from syrinx_stages.runtime.http.server import READ
 from syrinx_stages.runtime.settings import LiveSettings, SettingsUpdate
 
@@ -27,7 +28,7 @@ BODY_SECONDS = 10.0
 class _LiveStage:
     """A stage whose temporary settings end on time, even if it is idle."""
 
-    def __init__(self, name: str, target: AdminTarget) -> None:
+    def __init__(self, name: str, target: Service) -> None:
         self._name = name
         self._target = target
         self._timer: asyncio.TimerHandle | None = None
@@ -67,10 +68,10 @@ class _LiveStage:
             self._target.settings_changed()
 
 
-def create_settings_api(targets: Mapping[str, AdminTarget], token: str) -> FastAPI:
-    """Returns the application with `/settings/STAGE` for each stage of a process. Every request needs the token."""
+def create_settings_api(stage: Stage, service: Service, token: str) -> FastAPI:
+    """Returns the application with `/settings/STAGE`. Every request needs the token."""
     app = FastAPI(openapi_url=None)
-    stages = {name: _LiveStage(name, target) for name, target in targets.items()}
+    served, path = _LiveStage(stage, service), f"/settings/{stage}"
     expected = token.encode()
 
     @app.middleware("http")
@@ -80,14 +81,12 @@ def create_settings_api(targets: Mapping[str, AdminTarget], token: str) -> FastA
             return _error(401, f"the header {TOKEN_HEADER} must hold this process's token")
         return await call_next(request)
 
-    @app.api_route("/settings/{stage}", methods=READ)
-    async def get_settings(stage: str) -> Response:
-        return JSONResponse(stages[stage].report()) if stage in stages else _unknown(stage, stages)
+    @app.api_route(path, methods=READ)
+    async def get_settings() -> Response:
+        return JSONResponse(served.report())
 
-    @app.put("/settings/{stage}")
-    async def put_settings(stage: str, request: Request) -> Response:
-        if stage not in stages:
-            return _unknown(stage, stages)
+    @app.put(path)
+    async def put_settings(request: Request) -> Response:
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await _bounded_body(request)
@@ -96,12 +95,16 @@ def create_settings_api(targets: Mapping[str, AdminTarget], token: str) -> FastA
         if body is None:
             return _error(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
         try:
-            stages[stage].apply(msgspec.json.decode(body, type=SettingsUpdate))
+            served.apply(msgspec.json.decode(body, type=SettingsUpdate))
         except msgspec.DecodeError as error:
             return _error(422, f'{error}; expected {{"settings": {{...}}, "generation": N, "seconds": S}}')
         except SettingsError as error:
             return _error(error.status, str(error))
-        return JSONResponse(stages[stage].report())
+        return JSONResponse(served.report())
+
+    @app.api_route("/settings/{other}", methods=[*READ, "PUT"])
+    async def no_settings(other: str) -> Response:
+        return _error(404, f"this process has no stage {other!r}; it serves {path}")
 
     return app
 
@@ -113,11 +116,6 @@ async def _bounded_body(request: Request) -> bytes | None:
         if len(body) > MAX_BODY_BYTES:
             return None
     return bytes(body)
-
-
-def _unknown(stage: str, stages: Mapping[str, _LiveStage]) -> Response:
-    paths = " and ".join(f"/settings/{each}" for each in stages)
-    return _error(404, f"this process has no stage {stage!r}; it serves {paths}")
 
 
 def _error(status: int, message: str) -> Response:

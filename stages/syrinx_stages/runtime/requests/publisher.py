@@ -65,7 +65,6 @@ class Publisher:
             return
         for append in appends:
             self._journal.add(append)
-        self._connector.deliver_locally(appends)
         self._waiting.extend(appends)
         if self._running and self._sent is None and appends[-1].finishes is None:
             self._send()

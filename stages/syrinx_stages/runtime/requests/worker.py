@@ -63,8 +63,6 @@ class Worker(OwnedRequests[R], Generic[R, S, E]):
         """Set when the process must exit and be restarted."""
         self._started = False
         self._unready: str | None = "loading the model"
-        self.admin_targets: tuple[Any, ...] = (self,)
-        self._peer: Worker[Any, Any, Any] | None = None
         self._storage = StorageMonitor(connector, metrics[m.REDIS_FULL].labels(self.stage).set)
         # Resolved once: label lookups are measurable in every step.
         self.rows_running = metrics[m.ROWS_RUNNING].labels(self.stage)
@@ -107,11 +105,6 @@ class Worker(OwnedRequests[R], Generic[R, S, E]):
 
     def ready(self) -> str | None:
         """Returns None if the engine is warm and the consumer group is being read, else the reason why not."""
-        if (reason := self._reason()) is not None or self._peer is None:
-            return reason
-        return f"{self._peer.stage}: {reason}" if (reason := self._peer._reason()) is not None else None
-
-    def _reason(self) -> str | None:
         not_reading = None if self.ownership.is_consuming else "not reading the request stream"
         return self._unready or self._tasks.failure or self._storage.full or not_reading
 
@@ -140,11 +133,6 @@ class Worker(OwnedRequests[R], Generic[R, S, E]):
         await asyncio.wait([empty, failed], return_when=asyncio.FIRST_COMPLETED)
         for task in (empty, failed):
             task.cancel()
-
-    def pair_with(self, other: Worker[Any, Any, Any]) -> None:
-        """Makes a failure of either worker fail both, and each ready only if both are. Call it before `start`."""
-        self.failed = self._tasks.failed = other.failed
-        self._peer, other._peer = other, self
 
     async def stop(self) -> None:
         """Stops serving and keeps the claims. Idempotent."""
