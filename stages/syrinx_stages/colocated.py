@@ -22,7 +22,7 @@ from syrinx_stages.contract.stages import WORKERS
 from syrinx_stages.processes import die_with_parent
 from syrinx_stages.processes.mps import mps_clients
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("syrinx_stages.colocated")
 
 
 async def run(files: Sequence[str], device: str) -> int:
