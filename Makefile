@@ -84,7 +84,7 @@ docs: $(VENV)/.develops ## Build the documentation into site/; a broken link is 
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 # Everything but the GPU, vLLM (make test-vllm) and a real cluster. The table lists the least covered modules first.
-COVERED = test unit-night engines-night contract-night operator-night pipeline-night training
+COVERED = test engines-night contract-night operator-night pipeline-night training
 coverage: $(VENV)/.develops ## Measure the line coverage of `make test` and of what is left of its folders, with the processes that they start; hours
 	rm -f .coverage .coverage.*
 	cd tests && ../$(VENV)/bin/coverage run --rcfile=../pyproject.toml --data-file=../.coverage -m support.ring run $(COVERED)

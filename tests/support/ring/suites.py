@@ -60,6 +60,7 @@ def _halves(
     yield Suite(f"{name}-night", Ring.NIGHT, paths, rest, workers=2, needs=(*needs, *night), **options)
 
 
+_IN_THE_RING = "(not night) and not bench"
 _PROMETHEUS, _REDIS, _S3 = ".venv/.prometheus", ".venv/.redis", ".venv/.s3-server"
 _CHROMIUM, _FFMPEG, _VALKEY = ".venv/.browses", ".venv/.ffmpeg", ".venv/.valkey"
 _ON_VLLM = {"environment": {"OMP_NUM_THREADS": "1"}, "venv": VLLM, "needs": (f"{VLLM}/.runs",)}
@@ -68,8 +69,8 @@ _BENCHMARKS = ("pipeline/test_gpu_service.py", "pipeline/test_gpu_host.py", "eng
 SUITES = {
     suite.name: suite
     for suite in (
-        *_halves("unit", "tests/unit"),
-        *_halves("runtime", "tests/runtime"),
+        Suite("unit", Ring.TEST, ("tests/unit",), _IN_THE_RING, workers=2),
+        Suite("runtime", Ring.TEST, ("tests/runtime",), _IN_THE_RING, workers=2),
         *_halves("engines", "tests/charts", "tests/engines", "tests/simulation", needs=(_PROMETHEUS,)),
         *_halves("contract", "tests/contract", needs=(_REDIS,), by_file=True),
         *_halves("operator", "tests/operator", marks=IN_PROCESS_OR_SMOKE, needs=(_PROMETHEUS,), by_file=True),
