@@ -18,6 +18,7 @@ from syrinx_stages.connector.base import StageConnector
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.contract.settings import CapturePair, StageConfig
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.normalization.reading import Reading
@@ -164,5 +165,5 @@ def build_codec(config: StageConfig, connector: StageConnector, metrics: Metrics
 
 
 if __name__ == "__main__":
-    stage = sys.argv.pop(1)
+    stage = Stage(sys.argv.pop(1))
     run(stage, f"gpu.paced:build_{stage}")

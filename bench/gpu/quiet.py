@@ -13,6 +13,7 @@ from syrinx_stages.codec.service import CodecService
 from syrinx_stages.connector.base import StageConnector
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.settings import CapturePair, StageConfig
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.process import run
 from syrinx_stages.runtime.signals import exit_on_signals
 from syrinx_stages.runtime.telemetry.metrics import Metrics
@@ -58,4 +59,4 @@ def build_codec(config: StageConfig, connector: StageConnector, metrics: Metrics
 
 if __name__ == "__main__":
     exit_on_signals()
-    run("codec", "gpu.quiet:build_codec")
+    run(Stage.CODEC, "gpu.quiet:build_codec")

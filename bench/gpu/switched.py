@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 from unittest.mock import patch
 
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.process import run
 from syrinx_stages.runtime.signals import exit_on_signals
 
@@ -129,9 +130,9 @@ def main() -> None:
     _, switch, stage, *rest = sys.argv
     sys.argv[1:] = rest
     SWITCHES[switch]()  # type: ignore[index]
-    if stage == "gateway":
-        run(stage, "syrinx_stages.gateway.http.api:build", all_cells=True)
-    run(stage, f"syrinx_stages.assembly:build_{stage}")
+    if stage == Stage.GATEWAY:
+        run(Stage.GATEWAY, "syrinx_stages.gateway.http.api:build", all_cells=True)
+    run(Stage(stage), f"syrinx_stages.assembly:build_{stage}")
 
 
 if __name__ == "__main__":

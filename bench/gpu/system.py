@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Struct
 
 from gpu.switched import Switch
-from syrinx_operator.local import mps
 from syrinx_operator.local.console import PipelineView, make_console
 from syrinx_operator.local.events import Event, describe_exit
 from syrinx_operator.local.gpus import visible_gpus
@@ -23,6 +22,7 @@ from syrinx_operator.resource.spec import API_VERSION, KIND, TTSPipeline
 from syrinx_operator.resource.stage_config import LocalError
 from syrinx_stages.contract.settings import TALKER_MEMORY
 from syrinx_stages.contract.stages import Stage
+from syrinx_stages.processes import mps
 
 DRAIN_SECONDS = 2
 RESIDENT = 1024
