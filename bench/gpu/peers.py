@@ -344,7 +344,7 @@ def main() -> int:
     shown = [re.sub("=https?://.*", "=URL", argument) for argument in sys.argv[1:]]
     run = PeersRun(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        command=publishable_command(["python", "-m", "gpu.peers", *shown]).removeprefix("syrinx "),
+        command=publishable_command("python -m gpu.peers", shown),
         revision=revision(),
         machine=describe(),
         gpu=", ".join(gpus.names()) or None,

@@ -318,7 +318,7 @@ def _name(args: argparse.Namespace, machine: Gpus) -> str:
 def main() -> int:
     """Runs the benchmark and prints its tables; returns the exit status."""
     args = parse(sys.argv[1:])
-    command = "python -m gpu.service " + publishable_command(sys.argv[1:]).removeprefix("syrinx ")
+    command = publishable_command("python -m gpu.service", sys.argv[1:])
     try:
         run = asyncio.run(measure(args, command))
     except EXPECTED as error:

@@ -136,7 +136,7 @@ def main() -> int:
     gpus = Gpus()
     run = SpeechRun(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        command=publishable_command(["python", "-m", "gpu.speech", *sys.argv[1:]]),
+        command=publishable_command("python -m gpu.speech", sys.argv[1:]),
         revision=revision(),
         machine=describe(),
         gpu=", ".join(gpus.names()) or None,

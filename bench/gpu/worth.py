@@ -241,7 +241,7 @@ def main() -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     name = gpus.short_name() if args.device == "cuda" else "cpu"
     file = args.out / f"{name}_worth.json"
-    command = "python -m gpu.worth " + publishable_command(sys.argv[1:]).removeprefix("syrinx ")
+    command = publishable_command("python -m gpu.worth", sys.argv[1:])
     wanted = args.only or list(TECHNIQUES)
     skipped: list[str] = []
     if args.part == "engines":

@@ -1,6 +1,7 @@
 """The results as a file and as a table."""
 
 import datetime
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from msgspec import Struct
 from guard.clips import FOUND_FRAMES, Clip, Speaker
 from guard.planted import Kind
 from syrinx_operator.commands.bench.report import markdown, save
-from syrinx_operator.local.machine import Machine, describe, revision
+from syrinx_operator.local.machine import Machine, describe, publishable_command, revision
 from syrinx_stages.contract.family import FAMILY
 
 COLUMNS = ("checkpoint", "planted", "clips", "found", "found by", "median s", "max s", "missed")
@@ -121,16 +122,32 @@ class Service(Struct, frozen=True):
     """Seconds of audio in a second, of each run."""
 
 
+class Made(Struct, frozen=True):
+    """How a part of the results was made."""
+
+    command: str
+    created: str
+    """UTC, ISO 8601."""
+    revision: str | None
+
+    @classmethod
+    def now(cls, module: str) -> "Made":
+        """Returns the origin of what this process has measured."""
+        created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        return cls(publishable_command(f"python -m {module}", sys.argv[1:]), created, revision())
+
+
 class Report(Texts, kw_only=True):
     """The results of a run. Others add the texts and the cost for a service."""
+
+    made: dict[str, Made]
+    """By part: segments, texts, service."""
 
     cost_at_64: float | None = None
     """Share of the throughput that the checks take."""
     service: Service | None = None
-    created: str
-    """UTC, ISO 8601."""
-    revision: str | None
     machine: Machine
+    """That of the segments."""
     planted: int
     found: int
     segments: int
@@ -147,8 +164,7 @@ def report(cases: list[Case], healthy: Sequence[Clip], cost: Cost) -> Report:
     """Returns the report of a run on this machine that ends now."""
     stops = [f"{clip.fault} at frame {len(clip.codes)}: {clip.request.text}" for clip in healthy if clip.fault]
     return Report(
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        revision=revision(),
+        made={"segments": Made.now("guard")},
         machine=describe(),
         planted=sum(case.planted for case in cases),
         found=sum(case.found for case in cases),
@@ -183,8 +199,14 @@ def _table(result: Report) -> str:
         f"{_texts(result)}"
         f"Cost: a frame of one row takes {cost.frame_ms} ms; the checks take {cost.check_us} µs "
         f"of it, {cost.share:.2%}.{_service(result)}\n\n"
-        f"{machine.cores} cores of {machine.cpu}, Python {machine.python}; {result.created}\n"
+        f"{machine.cores} cores of {machine.cpu}, Python {machine.python}.\n\n"
+        f"{markdown(('part', 'command', 'revision', 'made at'), map(_origin, result.made.items()))}\n"
     )
+
+
+def _origin(part: tuple[str, Made]) -> list[str]:
+    name, made = part
+    return [name, f"`{made.command}`", made.revision or "", made.created]
 
 
 def _texts(result: Texts) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import structs
 
 from gpu.results import ServiceRun, load
-from guard.report import RESULTS, Report, Service, write
+from guard.report import RESULTS, Made, Report, Service, write
 from syrinx_operator.commands.bench.report import load as load_report
 
 CLIENTS = 64
@@ -38,7 +38,8 @@ def main() -> None:
     )
     cost = 1 - sum(service.with_checks) / sum(service.without)
     report = load_report(arguments.results / "guard.json", Report)
-    write(structs.replace(report, cost_at_64=round(cost, 4), service=service), arguments.results)
+    made = {**report.made, "service": Made.now("guard.service")}
+    write(structs.replace(report, cost_at_64=round(cost, 4), service=service, made=made), arguments.results)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import httpx
 import numpy as np
 from msgspec import Struct, field, structs
 
-from guard.report import RESULTS, Report, Texts, write
+from guard.report import RESULTS, Made, Report, Texts, write
 from support.local_pipeline import local_pipeline
 from syrinx_operator.commands.bench.report import load
 from syrinx_operator.resource.spec import default_pipeline
@@ -205,7 +205,9 @@ def main() -> None:
     parser.add_argument("--url", help="of a running service (default: a pipeline on this machine's CPU)")
     arguments = parser.parse_args()
     before = load(arguments.results / "guard.json", Report)
-    write(structs.replace(before, **structs.asdict(asyncio.run(run(arguments)))), arguments.results)
+    found = structs.asdict(asyncio.run(run(arguments)))
+    made = {**before.made, "texts": Made.now("guard.texts")}
+    write(structs.replace(before, **found, made=made), arguments.results)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -11,8 +12,8 @@ from support.cluster_status import condition, message
 from support.fake_api import FakeApi, forbidden, pipeline_object, unavailable
 from syrinx_operator.cluster.config import options
 from syrinx_operator.cluster.objects.kinds import PIPELINE
-from syrinx_operator.cluster.reconcile import reconciler
 from syrinx_operator.cluster.reconcile.reconciler import Reconciler
+from syrinx_operator.cluster.reconcile.secrets import UNREADY_SECONDS
 from syrinx_operator.cluster.watch.api import ApiError
 from syrinx_operator.cluster.watch.cache import Cache
 from syrinx_operator.cluster.watch.lease import Leases
@@ -294,10 +295,10 @@ async def test_a_deleted_token_is_replaced_and_the_stages_restart():
     assert world.api.objects["StatefulSet", "demo-talker"]["spec"]["template"] != before["spec"]["template"]
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("is_ready", [False, True])
-async def test_a_deleted_secret_is_noticed_early_only_while_the_pipeline_is_not_ready(monkeypatch, is_ready):
+async def test_a_deleted_secret_is_noticed_early_only_while_the_pipeline_is_not_ready(is_ready):
     """A pod that waits for it makes the pipeline unready."""
-    monkeypatch.setattr(reconciler, "UNREADY_SECONDS", 0.0)
     world = World(secret_seconds=300.0)
     for _ in range(2):
         await world.reconcile()
@@ -306,6 +307,7 @@ async def test_a_deleted_secret_is_noticed_early_only_while_the_pipeline_is_not_
         [ready] = [each for each in world.pipeline["status"]["conditions"] if each["type"] == "Ready"]
         ready["status"] = "True"
         world.api.add(world.pipeline)
+    await asyncio.sleep(UNREADY_SECONDS)
     await world.reconcile()
     assert (("Secret", "demo-stages") in world.api.objects) is not is_ready
 

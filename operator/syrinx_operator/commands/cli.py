@@ -137,7 +137,7 @@ def _overload(options: argparse.Namespace, given: list[str]) -> int:
     async def measure() -> overload.OverloadReport:
         async with _gateway(options.url, options.file, reuse=False) as (url, _):
             limits = {"seconds": options.duration, "seed": options.seed}
-            return await overload.measure(url, publishable_command(given), **limits, done=console.print)
+            return await overload.measure(url, publishable_command("syrinx", given), **limits, done=console.print)
 
     report = asyncio.run(measure())
     print(overload.describe_report(report))
@@ -166,7 +166,7 @@ def _bench(options: argparse.Namespace, given: list[str]) -> int:
             return await bench(
                 url,
                 pipeline,
-                publishable_command(given),
+                publishable_command("syrinx", given),
                 concurrency=options.concurrency or (() if options.rate else (1, 2, 4, 8)),
                 rates=options.rate or (),
                 limit=Limit(requests=options.requests, seconds=None if options.requests else options.duration),

@@ -70,9 +70,9 @@ def revision() -> str | None:
     return commit + ("+changes" if changed else "")
 
 
-def publishable_command(arguments: Sequence[str]) -> str:
-    """Returns the command line without absolute paths and hosts."""
-    return " ".join(["syrinx", *(_publishable(argument) for argument in arguments)])
+def publishable_command(program: str, arguments: Sequence[str]) -> str:
+    """Returns the command line of a program without absolute paths and hosts."""
+    return " ".join([program, *(_publishable(argument) for argument in arguments)])
 
 
 def publishable_pipeline(pipeline: TTSPipeline) -> TTSPipeline:
