@@ -41,7 +41,7 @@ _STAGES = {
     "families": {"contract", "runtime", "model", "talker", "codec", "talker_vllm"},
     "assembly": {"contract", "connector", "runtime", "families", "kernels", "talker", "codec"},
     "processes": set(),
-    "colocated": {"contract", "processes"},
+    "colocated": {"contract", "processes", "runtime"},
     "gateway": {"contract", "connector", "runtime", "families", "model", "normalization"},
 }
 

@@ -1,4 +1,4 @@
-"""`python -m syrinx_stages.colocated TALKER.json CODEC.json`: the two stages of a pod, which share its GPU.
+"""The two stages of a pod, which share its GPU.
 
 Each is a process with ports of its own. If one ends, the other is killed and the container restarts both: on a GPU that
 they share through CUDA's multi-process service, an error in one ends the other anyway.
@@ -22,7 +22,7 @@ from syrinx_stages.contract.stages import WORKERS
 from syrinx_stages.processes import die_with_parent
 from syrinx_stages.processes.mps import mps_clients
 
-log = logging.getLogger("syrinx_stages.colocated")
+log = logging.getLogger(__name__)
 
 
 async def run(files: Sequence[str], device: str) -> int:
@@ -59,10 +59,13 @@ def _note(kind: Literal["notice", "warning"], text: str) -> None:
     log.log(logging.WARNING if kind == "warning" else logging.INFO, "%s", text)
 
 
-if __name__ == "__main__":
+def main() -> int:
+    """Runs the stages whose configuration files are the arguments. Returns the exit status."""
     try:
         logs.configure(os.environ)
-    except ValueError as error:
-        sys.exit(f"syrinx colocated: {error}")
-    talker = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=StageConfig)
-    sys.exit(asyncio.run(run(sys.argv[1:], talker.device)))
+        talker, codec = sys.argv[1:]
+        device = msgspec.json.decode(Path(talker).read_bytes(), type=StageConfig).device
+    except (ValueError, OSError, msgspec.DecodeError) as error:
+        print(f"syrinx colocated TALKER.json CODEC.json: {error}", file=sys.stderr)
+        return 1
+    return asyncio.run(run((talker, codec), device))

@@ -1,0 +1,1 @@
+"""A pod that runs a talker and a codec."""
