@@ -38,8 +38,12 @@ class Pod:
             env={**os.environ, **ENVIRONMENT, **own},
             stdout=subprocess.PIPE,
         )
+        self.urls: dict[str, str] = {}
+
+    def start(self) -> None:
+        """Waits until both stages are ready."""
         assert self.parent.stdout is not None
-        lines = [json.loads(self.parent.stdout.readline()) for _ in files]
+        lines = [json.loads(self.parent.stdout.readline()) for _ in WORKERS]
         self.urls = {line["stage"]: line["admin_url"] for line in lines}
         for url in self.urls.values():
             until_blocking(lambda url=url: HTTP.get(f"{url}/readyz").status_code == 200, "it is ready")
@@ -63,9 +67,13 @@ def redis() -> Iterator[RedisServer]:
 @pytest.fixture
 def pod(tmp_path: Path, redis: RedisServer) -> Iterator[Pod]:
     running = Pod(tmp_path, redis)
-    yield running
-    running.parent.kill()
-    running.parent.wait()
+    try:
+        running.start()
+        yield running
+    finally:
+        running.parent.kill()
+        running.parent.wait()
+        running.parent.stdout.close()
 
 
 async def test_both_stages_serve_and_end_on_sigterm(pod: Pod, redis: RedisServer) -> None:

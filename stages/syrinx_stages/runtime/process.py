@@ -127,7 +127,9 @@ async def _serve(stage: Stage, config: StageConfig, build: str, all_cells: bool)
             }
             public_servers.append(listen(public, config.port, max_public_connections(), **options))
             announced["url"] = public_servers[-1].url
-        print(json.dumps(announced), flush=True)
+        # One write, because both processes of a pod may share their output.
+        sys.stdout.write(f"{json.dumps(announced)}\n")
+        sys.stdout.flush()
         cleanup.push_async_callback(service.close)
         return await run_service(service, stop, config.drain_seconds, public_servers)
 
