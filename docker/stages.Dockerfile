@@ -30,7 +30,7 @@ RUN mkdir operator stages \
 COPY stages stages
 RUN pip install --no-build-isolation --no-deps --force-reinstall . \
     && pip uninstall --yes pip \
-    && python -c "import syrinx_stages.gateway.service, syrinx_stages.talker.service, syrinx_stages.codec.service, syrinx_stages.runtime.otel, syrinx_stages.fetch"
+    && python -c "import syrinx_stages.gateway.service, syrinx_stages.talker.service, syrinx_stages.codec.service, syrinx_stages.runtime.telemetry.otel, syrinx_stages.fetch"
 
 FROM ${PYTHON_IMAGE}
 ARG VERSION=0.1.0

@@ -1,6 +1,7 @@
 """Imports follow one direction: a package imports only packages below it, and no two modules import each other."""
 
 import ast
+import re
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -157,3 +158,13 @@ def test_a_source_tree_imports_no_dependency_of_another(tree):
 def test_the_optional_vllm_engine_is_imported_by_the_family_alone():
     users = {module for module in modules() for name in internal(module) if room(name) == "syrinx_stages.talker_vllm"}
     assert {room(module) for module in users} == {"syrinx_stages.talker_vllm", "syrinx_stages.families"}
+
+
+INSTALLATION = ("docker", "charts", "deploy", "Makefile", "pyproject.toml")
+"""What names modules besides Python: images, manifests, and commands."""
+
+
+def test_every_module_that_the_installation_names_exists():
+    files = [file for name in INSTALLATION for file in ((ROOT / name), *(ROOT / name).rglob("*")) if file.is_file()]
+    named = {name for file in files for name in re.findall(r"\bsyrinx_(?:operator|stages)(?:\.\w+)+", file.read_text())}
+    assert len(named) > 10 and {name for name in named if name not in modules()} == set()
