@@ -112,3 +112,26 @@ def new_talker(demo, before):
     conditions = demo.pods("talker").get(name, {}).get("status", {}).get("conditions", [])
     is_ready = any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
     return is_ready and demo.uids("talker")[name] != before[name]
+
+
+KILL_CODEC = (
+    "for each in /proc/[0-9]*/cmdline; do "
+    "grep -qa 'syrinx_stages[.]codec' $each && kill -9 $(basename $(dirname $each)); done; true"
+)
+
+
+def test_a_pod_with_both_stages_takes_settings_of_each_and_restarts_as_one(installed):
+    with running(installed, "colocated", topology="Colocated", talker={"replicas": 1}, codec=None) as demo:
+        [pod] = demo.pods("talker")
+        assert demo.pods("codec") == {} and speech.is_speech(speech.speak(demo.cluster, demo.name))
+        demo.edit({"codec": {"chunkRamp": [3, 6]}, "talker": {"maxNumSeqs": 3}})
+        demo.wait("to have the codec's ramp", lambda: demo.confirmed("codec", chunkRamp=[3, 6]))
+        demo.wait("to have the talker's rows", lambda: demo.confirmed("talker", maxNumSeqs=3))
+        demo.cluster.execute(pod, "talker", KILL_CODEC)
+
+        def restarted():
+            [status] = demo.pods("talker")[pod]["status"]["containerStatuses"]
+            return status["restartCount"] == 1 and status["ready"]
+
+        demo.wait("to have restarted its pod", restarted)
+        assert speech.is_speech(speech.speak(demo.cluster, demo.name))
