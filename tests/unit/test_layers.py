@@ -165,6 +165,7 @@ INSTALLATION = ("docker", "charts", "deploy", "Makefile", "pyproject.toml")
 
 
 def test_every_module_that_the_installation_names_exists():
-    files = [file for name in INSTALLATION for file in ((ROOT / name), *(ROOT / name).rglob("*")) if file.is_file()]
+    paths = [path for name in INSTALLATION for path in (ROOT / name, *(ROOT / name).rglob("*"))]
+    files = [path for path in paths if path.is_file() and path.suffix != ".pyc"]
     named = {name for file in files for name in re.findall(r"\bsyrinx_(?:operator|stages)(?:\.\w+)+", file.read_text())}
     assert len(named) > 10 and {name for name in named if name not in modules()} == set()
