@@ -23,7 +23,7 @@ RETRY_SECONDS = 30.0
 """A client retries a refused request for this long."""
 PAUSE_SECONDS = 0.3
 """Between two requests of a client, and before a refused one is sent again."""
-REFUSALS = ("queue_full", "redis_full", "unavailable")
+REFUSALS = ("queue_full", "redis_full", "stage_unavailable", "unavailable")
 """Codes of a 503 for a request that was not admitted."""
 VOICES = ("us", "us_f", "us_m", "gb")
 

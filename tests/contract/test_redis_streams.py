@@ -228,6 +228,25 @@ async def test_an_unreachable_redis_is_an_error_not_a_hang(world_of, until):
     await world.raw.aclose()
 
 
+async def test_a_redis_that_refuses_writes_says_so_once(world_of, until, caplog):
+    """As after a fail-over until a replica follows the new primary: seconds with four attempts each."""
+    with RedisServer() as server:
+        world = world_of(server.url_with_password)
+        await world.raw.config_set("min-replicas-to-write", 1)
+        connector = world.connector()
+        reading = asyncio.create_task(connector.reader().read())
+
+        async def was_refused_often():
+            return world.errors > 5
+
+        await until(was_refused_often)
+        (warning,) = [record.message for record in caplog.records if "inbox" in record.name]
+        assert "does not serve now" in warning and "NOREPLICAS" in warning
+        await connector.close()
+        assert list(await reading) == []
+        await world.raw.aclose()
+
+
 async def test_messages_show_no_secrets(private_world):
     server = private_world.server
     wrong = RedisConnector(f"redis://:not-the-secret@127.0.0.1:{server.port}/0", Keys("p", "g"))

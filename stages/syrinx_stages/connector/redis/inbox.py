@@ -82,6 +82,8 @@ class InboxTail:
         self._connection: Connection | None = None
         self._lost: asyncio.Future[None]
         self._pauses = backoff()
+        self._failure = ""
+        """Why the inbox cannot be read; empty if it can. Logged once, not four times a second."""
         self._last_read = self._touched_at = 0.0
         """Start time of the last read that got a reply, and when the life of the inbox was last extended."""
         self._after: dict[bytes, bytes] = {inbox.encode(): b"", shared.encode(): b""}
@@ -104,7 +106,10 @@ class InboxTail:
                 await self._lost
             except (ReplyError, *LOST) as error:
                 self._pool.on_error()
-                log.warning("%s", self._pool.failure(error))
+                failure = str(self._pool.failure(error))
+                if failure != self._failure:
+                    log.warning("%s", failure)
+                self._failure = failure
                 await asyncio.sleep(next(self._pauses))
             finally:
                 if self._connection is not None:
@@ -121,6 +126,7 @@ class InboxTail:
             elif _time(newest) < _time(after):
                 # The stream was recreated, perhaps by a server whose clock is behind: new IDs may be below `after`.
                 self._after[key] = b"0-0"
+        self._failure = ""
         self._on_start()
 
     def _read(self) -> None:

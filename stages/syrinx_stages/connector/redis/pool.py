@@ -132,6 +132,8 @@ class CommandPool:
             if not self.address.redirects:
                 return Rejected(f"{self.address.name} is a node of a Redis Cluster: use redis+cluster://HOST:PORT")
             return ConnectorError(f"{self.address.name} does not serve the slot of this pipeline now: {error}")
+        if isinstance(error, Unavailable):
+            return ConnectorError(f"{self.address.name} does not serve now: {error}")
         if isinstance(error, LOST):
             return ConnectorError(f"{self.address.name} cannot be reached: {str(error) or type(error).__name__}")
         if isinstance(error, OutOfMemory):
