@@ -8,18 +8,20 @@ from math import log2
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simulator.layout import Array
 from simulator.scenario import Scenario
 from simulator.twins import Twins
-from simulator.world import World, clock
+from simulator.world import World
 from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.tuner.counters import CounterHistory
 from syrinx_operator.tuner.decide import Assignment
 from syrinx_operator.tuner.evidence import Evidence, ttfa_quantile
 from syrinx_operator.tuner.policy import Policy
 
 WINDOW_SECONDS = 300.0
 """Time between two decisions."""
+SCRAPE_SECONDS = 15.0
 WASH_OUT_SECONDS = 30.0
 """Time after a change whose requests are not counted."""
 MORNING_WINDOWS = 12
@@ -39,6 +41,7 @@ class Seen(NamedTuple):
     """Whether the p95 of the TTFA of any task type is above its objective."""
 
 
+Array = NDArray[np.float64]
 Strategy = Generator[Setting, Seen, None]
 """Yields the setting of the next window, and receives what was seen of it."""
 Baseline = Callable[[Policy, random.Random], Strategy]
@@ -53,16 +56,22 @@ class Run(NamedTuple):
 
 
 def run(scenario: Scenario, rules: Policy, baseline: Baseline) -> Run:
-    """Runs a baseline on a simulated pipeline for the length of the scenario."""
-    world = World(scenario)
-    twins = Twins(world)
-    strategy = baseline(rules, random.Random(scenario.seed))
-    setting = next(strategy)
-    while world.now < scenario.seconds:
+    """Runs a baseline on the services of a scenario."""
+    world, history = World(scenario), CounterHistory()
+    twins, strategy = Twins(world), baseline(rules, random.Random(scenario.seed))
+    setting, begun = next(strategy), 0.0
+
+    def direct(world: World) -> float:
+        nonlocal setting, begun
+        history.observe(world.observe())
+        if world.now >= begun + WINDOW_SECONDS:
+            since = world.clock(begun + WASH_OUT_SECONDS)
+            setting = strategy.send(_seen(rules, history.evidence(rules, since, world.clock())))
+            begun = world.now
         twins.apply(Assignment(base=setting))
-        begin = world.now
-        world.run(min(scenario.seconds, begin + WINDOW_SECONDS))
-        setting = strategy.send(_seen(rules, world.evidence(clock(begin + WASH_OUT_SECONDS), clock(world.now))))
+        return SCRAPE_SECONDS
+
+    world.run(direct)
     return Run(world, twins.hurt())
 
 
@@ -119,7 +128,7 @@ def hill_climb(rules: Policy, randoms: random.Random) -> Strategy:
     exhausted = False
     while True:
         if not untried and not exhausted:
-            untried = list(_neighbors(rules, setting))
+            untried = list(neighbors(rules, setting))
             randoms.shuffle(untried)
         if score >= _ENOUGH or exhausted:
             score = (yield setting).well
@@ -134,7 +143,7 @@ def hill_climb(rules: Policy, randoms: random.Random) -> Strategy:
             exhausted, settled = True, score
 
 
-def _neighbors(rules: Policy, setting: Setting) -> Iterator[Setting]:
+def neighbors(rules: Policy, setting: Setting) -> Iterator[Setting]:
     """Yields the settings that are one step of one knob away."""
     ladders = {**rules.rows, Knob.RAMP: rules.ramps}
     for knob, ladder in ladders.items():

@@ -1,57 +1,79 @@
-"""Engine costs by machine. `calibrate` fits them and compares the simulation with measurements."""
+"""How long the engines of a machine take. Types, and machines that were measured."""
 
-from simulator.scenario import Costs, Decoder, line
+from itertools import pairwise
+from typing import NamedTuple
 
+from msgspec import Struct
 
-def fitted_cpu(step: float, per_row: float, codec: float, hop: float, interference: float) -> Costs:
-    """The bundled voice on CPU cores; decoder and prefill are the engines' own times (`engines`), as `codec` times."""
-    calls = Decoder(codec * 0.0079, codec * 0.0006, codec * 0.0026)
-    return Costs(
-        step=line(step, per_row),
-        eager=calls,
-        captured=calls,
-        prefill={"CustomVoice": 0.0061, "VoiceDesign": 0.0061, "Base": 0.012},
-        prepare={"Base": 0.15},
-        reference_frames={"Base": 60},
-        hop=hop,
-        interference=interference,
-    )
+Curve = tuple[tuple[int, float], ...]
+"""Seconds of a talker step by rows: measured points with linear inter- and extrapolation."""
 
 
-def fitted_gpu(
-    step: float, per_row: float, prefill: float, call: float, per_frame: float, crowding: float, eager: float
-) -> Costs:
-    """Returns the costs of a service that decodes 72 frames of left context again in each call, with one GPU for both.
+class Calls(NamedTuple):
+    """Seconds of a codec call: `base + per_row * rows + per_frame * rows * frames`."""
 
-    What a reference costs is part of `prefill`: the talker computes it.
-    """
-    return Costs(
-        step=line(step, per_row),
-        eager=Decoder(eager, 0.0, per_frame),
-        captured=Decoder(call, 0.0, per_frame),
-        prefill={"CustomVoice": prefill, "VoiceDesign": prefill, "Base": prefill},
-        context_frames=72,
-        crowding=crowding,
-    )
+    base: float
+    per_row: float
+    per_frame: float
+
+    def at(self, rows: int, frames: int) -> float:
+        """Returns the seconds of a call."""
+        return self.base + rows * (self.per_row + frames * self.per_frame)
 
 
-CPU2 = fitted_cpu(0.0127, 0.000801, 1.03, 0.0107, 1.03)
-"""Two cores with the bundled voice."""
-H200_PROTOTYPE = Costs(
-    step=((1, 0.0067), (32, 0.00706), (64, 0.0075)),
-    eager=Decoder(0.00198, 0.00015, 0.0000465),
-    captured=Decoder(0.00198, 0.00015, 0.0000465),
-    prefill={"CustomVoice": 0.01, "VoiceDesign": 0.01, "Base": 0.015},
-    prepare={"Base": 0.02},
-    reference_frames={"Base": 60},
+class Costs(Struct, frozen=True, kw_only=True):
+    """Engine times of one kind of machine, in seconds."""
+
+    is_gpu: bool = False
+    """Whether work is queued on a device, and requests are prefilled together. A CPU does one thing at a time."""
+    step: Curve
+    eager: Calls
+    """A codec call at its own shape."""
+    captured: Calls
+    """A codec call at a captured shape."""
+    prefill: float
+    prepare: float = 0.0
+    """Encoding of a reference, beside the steps, one request at a time."""
+    reference_frames: int = 0
+    """Frames of a reference. The codec decodes them first."""
+    noise: float = 0.1
+    """Standard deviation of the log time."""
+    interference: float = 1.0
+    """Slowdown while the other stage computes. Talker and codec with the same index share a device."""
+    capture: float = 0.3
+    """Time to capture a shape."""
+    capture_bytes: int = 2 << 20
+    """Memory of a captured shape for each row and frame."""
+
+    def step_seconds(self, rows: int) -> float:
+        """Returns the seconds of a talker step."""
+        pairs = list(pairwise(self.step)) or [(self.step[0], (self.step[0][0] + 1, self.step[0][1]))]
+        (x0, y0), (x1, y1) = next((pair for pair in pairs if rows <= pair[1][0]), pairs[-1])
+        return y0 + (y1 - y0) * (rows - x0) / (x1 - x0)
+
+
+def line(base: float, per_row: float) -> Curve:
+    """Returns the curve `base + per_row * rows` seconds."""
+    return ((0, base), (1024, base + 1024 * per_row))
+
+
+CPU2 = Costs(
+    step=line(0.0131, 0.00083),
+    eager=Calls(0.0084, 0.0006, 0.0028),
+    captured=Calls(0.0084, 0.0006, 0.0028),
+    prefill=0.0061,
+    prepare=0.15,
+    reference_frames=60,
 )
-"""One H200, 1.7B. Measured of a prototype: 6.7, 7.06 and 7.5 ms a step of 1, 32 and 64 rows; 2.07, 2.35 and 3.27 ms for
-1, 4 and 25 frames of one row, 9.9 ms for 4 frames of 32 rows. Prefill and reference are assumed."""
-H100_CUSTOMVOICE = fitted_gpu(0.0104, 0.00177, 0.0755, 0.00289, 1.36e-05, 0.126, 0.0151)
-"""One H100, 1.7B, preset voices (vllm-omni #3322, profile)."""
-H100_BASE = fitted_gpu(0.0119, 3.25e-05, 0.213, 0.0312, 0.000514, 0.225, 0.0394)
-"""One H100, 1.7B, voice clones (vllm-omni #3322, after #3306)."""
-H20_CUSTOMVOICE = fitted_gpu(0.00821, 0.00177, 0.0712, 0.00282, 1.55e-05, 0.172, 0.00936)
-"""One H20, 1.7B, preset voices (vllm-omni #3322)."""
-H20_BASE = fitted_gpu(0.0366, 0.000986, 0.358, 0.0636, 0.00028, 0.0995, 0.0483)
-"""One H20, 1.7B, voice clones (vllm-omni #3322)."""
+"""The bundled voice, as its engines were timed on one of two cores."""
+GPU = Costs(
+    is_gpu=True,
+    step=((1, 0.00235), (32, 0.0031), (64, 0.0034), (128, 0.0048)),
+    eager=Calls(0.005, 0.00001, 0.00001),
+    captured=Calls(0.00045, 0.000015, 0.00001),
+    prefill=0.0012,
+    prepare=0.02,
+    reference_frames=75,
+    interference=1.5,
+)
+"""About one H200 with the 1.7B shape, `bench/results/h200.md`."""

@@ -1,85 +1,150 @@
-"""Measures the engines of this machine: the bundled voice on one core, by rows and frames.
+"""Engines that take as long as those of a machine, in simulated time. Their frames and audio are constant."""
 
-It reports CPU time of the engine's thread (median of several runs), which other load does not affect as it does wall
-time. `calibrate` fits the factor to the wall time of a pipeline.
-"""
+from __future__ import annotations
 
-import itertools
-import json
-import statistics
-import time
-from collections.abc import Callable
-from pathlib import Path
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
+from simulator.costs import Costs
+from support.simulation.engines import Prepared
+from support.simulation.loop import SimulatedLoop
+from syrinx_stages.codec.engine import CaptureCost
+from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.messages import End, EndReason, Reference, SpeechRequest
+from syrinx_stages.contract.settings import CapturePair
+from syrinx_stages.contract.stages import Stage
+from syrinx_stages.runtime.requests.engine import Limits
 
-from syrinx_stages.codec.eager_engine import EagerCodecEngine
-from syrinx_stages.contract.messages import SpeechRequest, TaskType
-from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.talker.eager_engine import EagerTalkerEngine
-
-ROWS = (1, 2, 4, 8, 16)
-FRAMES = (1, 2, 4, 8, 12, 25)
-TEXT = "The harbour lay quiet under a thin layer of morning fog."
-VOICE = "us"
-REPEATS = 15
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    times = []
-    for _ in range(REPEATS):
-        started = time.thread_time()
-        work()
-        times.append(time.thread_time() - started)
-    return statistics.median(times)
+FRAME = bytes(2 * FAMILY.code_groups)
+AUDIBLE = b"\xe8\x03" * FAMILY.samples_per_frame
 
 
-def talker(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Measures prefill of a sentence, and steps by rows."""
-    engine = EagerTalkerEngine(checkpoint)
-    engine.warm_up()
-    names = itertools.count()
+class Device:
+    """What a talker and a codec compute on: each its own work in turn, and slower while the other one computes."""
 
-    def admit() -> str:
-        request = SpeechRequest(
-            id=f"{next(names)}", accepted_at=0.0, text=TEXT, task_type=TaskType.CUSTOM_VOICE, voice=VOICE
-        )
-        engine.admit([engine.prepare(request, b"", None)])
-        return request.id
+    def __init__(self, loop: SimulatedLoop, costs: Costs, seed: str) -> None:
+        self.loop, self.costs = loop, costs
+        self._randoms = random.Random(seed)
+        self._free_at = dict.fromkeys(Stage, 0.0)
 
-    prefill = _seconds(lambda: engine.release(admit()))
-    steps = {}
-    for rows in ROWS:
-        ids = [admit() for _ in range(rows)]
-        steps[rows] = _seconds(lambda ids=ids: engine.launch(ids))  # type: ignore[misc]
-        for each in ids:
-            engine.release(each)
-    return {"prefill": prefill, "step": steps}
+    def queue(self, stage: Stage, seconds: float) -> float:
+        """Queues work of about this duration; returns when it is done."""
+        begin = max(self.loop.time(), self._free_at[stage])
+        is_shared = any(free_at > begin for other, free_at in self._free_at.items() if other is not stage)
+        noise = math.exp(self._randoms.gauss(0, self.costs.noise) - self.costs.noise**2 / 2)
+        done_at: float = begin + seconds * noise * (self.costs.interference if is_shared else 1.0)
+        self._free_at[stage] = done_at
+        return done_at
 
-
-def codec(checkpoint: Checkpoint) -> list[dict[str, Any]]:
-    """Measures decoder calls by rows and frames."""
-    engine = EagerCodecEngine(checkpoint.load_codec_decoder(), max(ROWS))
-    engine.warm_up()
-    frame = b"\1\0" * 16
-    calls = []
-    for rows, frames in itertools.product(ROWS, FRAMES):
-        ids = [str(row) for row in range(rows)]
-        for each in ids:
-            engine.open(each)
-        codes = [[frame] * frames for _ in ids]
-        decode = lambda ids=ids, codes=codes, shape=(rows, frames): engine.launch(ids, codes, shape)  # noqa: E731
-        calls.append({"rows": rows, "frames": frames, "seconds": _seconds(decode)})
-        for each in ids:
-            engine.release(each)
-    return calls
+    def wait(self, until: float) -> None:
+        """Lets time pass until then."""
+        self.loop.spend(max(0.0, until - self.loop.time()))
 
 
-def main(path: Path) -> None:
-    """Measures, and writes JSON."""
-    torch.set_num_threads(1)
-    checkpoint = Checkpoint("bundled", torch.device("cpu"))
-    measured = {"talker": talker(checkpoint), "codec": codec(checkpoint)}
-    path.write_text(json.dumps(measured, indent=1) + "\n")
-    print(json.dumps(measured))
+class _Engine:
+    isolates_rows = True
+    limits = Limits()
+    stage: Stage
+
+    def __init__(self, device: Device) -> None:
+        self._device, self._costs = device, device.costs
+        self.depth = 2 if device.costs.is_gpu else 1
+
+    def warm_up(self) -> None:
+        """Takes no time: the scenario begins with processes that are ready."""
+
+    def _queue(self, seconds: float) -> float:
+        done_at = self._device.queue(self.stage, seconds)
+        if not self._costs.is_gpu:
+            self._device.wait(done_at)
+        return done_at
+
+
+class TimedTalkerEngine(_Engine):
+    """A `TalkerEngine` in which every request has `max_frames` frames."""
+
+    stage = Stage.TALKER
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        is_gpu = device.costs.is_gpu
+        # As the engines on a GPU and on a CPU say.
+        self.ahead_frames, self.prompt_rows, self.prefill_rows = (math.inf, 16.0, 32) if is_gpu else (16.0, math.inf, 1)
+        self._left: dict[str, int] = {}
+
+    def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
+        """Encodes a reference."""
+        frames = [FRAME] * (len(codes) // len(FRAME))
+        if reference is None:
+            return Prepared(request, frames)
+        self._device.loop.spend(self._costs.prepare)
+        return Prepared(request, frames, Reference(FRAME * self._costs.reference_frames))
+
+    def admit(self, prepared: Sequence[Prepared]) -> None:
+        """Prefills requests; those on a GPU together."""
+        self._queue(self._costs.prefill)
+        for each in prepared:
+            self._left[each.request.id] = each.request.max_frames - each.frames
+
+    def launch(self, ids: Sequence[str]) -> tuple[float, Mapping[str, bytes | End]]:
+        """Starts a step."""
+        results = {request_id: self._next(request_id) for request_id in ids}
+        return self._queue(self._costs.step_seconds(len(ids))), results
+
+    def _next(self, request_id: str) -> bytes | End:
+        self._left[request_id] -= 1
+        return FRAME if self._left[request_id] >= 0 else End(EndReason.LENGTH)
+
+    def read(self, step: tuple[float, Mapping[str, bytes | End]]) -> Mapping[str, bytes | End]:
+        """Waits for a step."""
+        done_at, results = step
+        self._device.wait(done_at)
+        return results
+
+    def release(self, request_id: str) -> None:
+        """Forgets a request."""
+        self._left.pop(request_id, None)
+
+
+class TimedCodecEngine(_Engine):
+    """A `CodecEngine`. A call is known by when it is done, and the frames of each row."""
+
+    stage = Stage.CODEC
+    prefill = None
+    codebook_size = 2048
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        self.overhead_frames = 36 if device.costs.is_gpu else 0
+        self.captured: set[CapturePair] = set()
+        self.capture_costs: dict[CapturePair, CaptureCost] = {}
+
+    def capture(self, shape: CapturePair) -> None:
+        """Captures a shape."""
+        seconds = self._costs.capture
+        self._device.loop.spend(seconds)
+        self.captured.add(shape)
+        self.capture_costs[shape] = CaptureCost(seconds, self._costs.capture_bytes * math.prod(shape))
+
+    def free_shapes(self, shapes: Iterable[CapturePair]) -> None:
+        """Frees captured shapes."""
+        self.captured.difference_update(shapes)
+
+    def open(self, request_id: str) -> None:
+        """Needs no state."""
+
+    def launch(self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair) -> tuple[float, Any]:
+        """Starts a call."""
+        calls = self._costs.captured if shape in self.captured else self._costs.eager
+        return self._queue(calls.at(*shape)), [len(frames) for frames in codes]
+
+    def read(self, call: tuple[float, Sequence[int]]) -> Sequence[bytes]:
+        """Waits for a call."""
+        done_at, frames = call
+        self._device.wait(done_at)
+        return [AUDIBLE * count for count in frames]
+
+    def release(self, request_id: str) -> None:
+        """Needs no state."""

@@ -2,18 +2,21 @@
 
 import math
 import random
-from itertools import pairwise
 from typing import get_args
 
-from simulator.scenario import TASK_TYPES, Costs, Decoder, Load, Scenario
+from msgspec.structs import replace
+
+from simulator.costs import Calls, Costs
+from simulator.scenario import Phase, Scenario
 from syrinx_operator.resource.knobs import RAMP_LADDER, Setting
 from syrinx_operator.resource.tuning import TtfaMs
 from syrinx_operator.tuner.policy import Objective
+from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.messages import TaskType
 
-HOURS = (1.0, 6.0)
-"""Shortest and longest day: the more requests a second, the shorter."""
-_REQUESTS = 120_000
-"""Requests of a day that is neither."""
+DAY_SECONDS = 3600.0
+_MAX_STREAMS = 60.0
+"""At once, on average: a simulation of more takes too long. Other workloads are drawn again."""
 _START_ROWS = (1, 2, 4, 8, 8, 16, 32, 64)
 _LENGTH = 4.2
 
@@ -21,45 +24,50 @@ _LENGTH = 4.2
 def draw(seed: int) -> Scenario:
     """Returns a workload of one simulated day."""
     randoms = random.Random(f"workload {seed}")
+    while True:
+        scenario = _drawn(seed, randoms)
+        if max(phase.rate * phase.audio_seconds for phase in scenario.phases) <= _MAX_STREAMS:
+            return scenario
+
+
+def _drawn(seed: int, randoms: random.Random) -> Scenario:
     costs = draw_costs(randoms)
+    task_type = randoms.choice((TaskType.CUSTOM_VOICE, TaskType.CUSTOM_VOICE, TaskType.BASE))
+    if task_type is not TaskType.BASE:
+        costs = replace(costs, prepare=0.0, reference_frames=0)
     resident = randoms.choice((16, 32, 64))
-    replicas = randoms.choice((1, 1, 1, 2, 3, 4, 8))
+    replicas = randoms.choice((1, 1, 1, 2, 3))
     initial = Setting(
         talker_max_num_seqs=min(randoms.choice(_START_ROWS), resident),
         codec_max_num_seqs=min(randoms.choice(_START_ROWS), resident),
         chunk_ramp=randoms.choice(RAMP_LADDER),
     )
-    mix = draw_mix(randoms)
-    total = replicas * capacity(costs, mix, resident)
-    day = 3600 * min(max(_REQUESTS / (0.7 * total) / 3600, HOURS[0]), HOURS[1])
-    if randoms.random() < 0.5:
-        load: Load = ((day, _rates(mix, total * randoms.uniform(0.3, 0.95))),)
-    else:
-        other = draw_mix(randoms) if randoms.random() < 0.5 else mix
-        morning, noon = randoms.uniform(0.3, 0.6), randoms.uniform(0.6, 0.95)
-        halves = [(mix, morning), (other, noon)]
-        if randoms.random() < 0.5:
-            halves.reverse()
-        load = tuple(
-            (day / 2 * (half + 1), _rates(each, replicas * capacity(costs, each, resident) * level))
-            for half, (each, level) in enumerate(halves)
-        )
     return Scenario(
         name=f"fresh {seed}",
         seed=seed,
-        seconds=day,
-        load=load,
-        burst=randoms.choice((1.0, 1.0, 2.0, 3.0)),
-        audio_seconds=_LENGTH,
-        objectives={name: Objective(draw_objective(costs, name, randoms), 0.95) for name in TASK_TYPES},
+        task_type=task_type,
+        phases=_phases(costs, replicas, resident, randoms),
+        objective=Objective(draw_objective(costs, randoms), 0.95),
         initial=initial,
         talkers=replicas,
         codecs=replicas,
         costs=costs,
-        talker_resident=resident,
-        codec_resident=resident,
-        max_queue_seconds=2.0,
+        resident=resident,
     )
+
+
+def _phases(costs: Costs, replicas: int, resident: int, randoms: random.Random) -> tuple[Phase, ...]:
+    burst = randoms.choice((1.0, 1.0, 2.0, 3.0))
+
+    def phase(until: float, level: float, length: float, burst: float) -> Phase:
+        return Phase(until, level * replicas * capacity(costs, length, resident), length, burst)
+
+    if randoms.random() < 0.5:
+        return (phase(DAY_SECONDS, randoms.uniform(0.3, 0.95), _LENGTH, burst),)
+    halves = [randoms.uniform(0.3, 0.6), randoms.uniform(0.6, 0.95)]
+    randoms.shuffle(halves)
+    other = (randoms.choice((1.0, 1.0, 2.0, 0.5)) * _LENGTH, randoms.choice((burst, burst, 1.0, 4.0)))
+    return phase(DAY_SECONDS / 2, halves[0], _LENGTH, burst), phase(DAY_SECONDS, halves[1], *other)
 
 
 def draw_costs(randoms: random.Random) -> Costs:
@@ -69,59 +77,37 @@ def draw_costs(randoms: random.Random) -> Costs:
     knee = randoms.choice((8, 16, 32, 64))
     steep = per_row * randoms.choice((1.0, 1.0, 3.0, 6.0))
     call = step * math.exp(randoms.uniform(math.log(0.15), math.log(1.0)))
-    decoder = Decoder(
+    calls = Calls(
         call, call * randoms.uniform(0.0, 0.15), call * math.exp(randoms.uniform(math.log(0.01), math.log(0.4)))
     )
-    prefill = step * randoms.uniform(0.5, 3.0)
     return Costs(
+        is_gpu=randoms.random() < 0.5,
         step=(
             (1, step + per_row),
             (knee, step + knee * per_row),
             (1024, step + knee * per_row + (1024 - knee) * steep),
         ),
-        eager=decoder,
-        captured=decoder,
-        prefill={"CustomVoice": prefill, "VoiceDesign": prefill, "Base": prefill * randoms.uniform(1.0, 2.5)},
-        prepare={"Base": randoms.uniform(0.0, 0.15)},
-        reference_frames={"Base": randoms.choice((0, 40, 75))},
-        hop=randoms.choice((0.001, 0.003, 0.01)),
+        eager=calls,
+        captured=calls,
+        prefill=step * randoms.uniform(0.5, 3.0),
+        prepare=randoms.uniform(0.0, 0.15),
+        reference_frames=randoms.choice((1, 40, 75)),
         noise=randoms.uniform(0.05, 0.2),
         interference=randoms.choice((1.0, 1.0, 1.15, 1.4)),
     )
 
 
-def draw_mix(randoms: random.Random) -> dict[str, float]:
-    """Returns the shares of task types."""
-    weights = [randoms.choice((0.0, 0.0, 1.0, 1.0, 3.0)) for _ in TASK_TYPES]
-    if not any(weights):
-        weights[0] = 1.0
-    return {name: weight / sum(weights) for name, weight in zip(TASK_TYPES, weights, strict=True) if weight}
-
-
-def _rates(mix: dict[str, float], rate: float) -> dict[str, float]:
-    return {name: share * rate for name, share in mix.items()}
-
-
-def capacity(costs: Costs, mix: dict[str, float], resident: int) -> float:
+def capacity(costs: Costs, length: float, resident: int) -> float:
     """Returns the requests per second that a talker and a codec on one device serve with large batches."""
-    frames = _LENGTH / 0.08
+    frames = length / FAMILY.frame_seconds
     rows = min(16, resident)
-    points = costs.step
-    step = next(y0 + (y1 - y0) * (rows - x0) / (x1 - x0) for (x0, y0), (x1, y1) in pairwise(points) if rows <= x1)
-    prefill = sum(share * costs.prefill[name] for name, share in mix.items())
-    reference = sum(share * costs.reference_frames.get(name, 0) for name, share in mix.items())
-    talker = frames * step / rows + prefill
-    call = costs.eager
-    codec = (frames + reference) / 8 * (call.base / 4 + call.per_row + 8 * call.per_frame)
+    talker = frames * costs.step_seconds(rows) / rows + costs.prefill
+    codec = (frames + costs.reference_frames) / 8 * costs.eager.at(4, 8) / 4
     return 1 / (max(talker, codec) * costs.interference)
 
 
-def draw_objective(costs: Costs, task_type: str, randoms: random.Random) -> float:
+def draw_objective(costs: Costs, randoms: random.Random) -> float:
     """Returns a bound that an idle machine meets with room."""
-    idle = 3 * costs.hop + 3 * costs.step[0][1] + costs.prefill[task_type] + costs.prepare.get(task_type, 0.0)
-    idle += (
-        costs.eager.base
-        + (2 + costs.reference_frames.get(task_type, 0) * (task_type == "Base")) * costs.eager.per_frame
-    )
+    idle = 0.005 + 3 * costs.step[0][1] + costs.prefill + costs.prepare + costs.eager.at(1, 2 + costs.reference_frames)
     wanted = idle * randoms.uniform(2.0, 5.0)
     return next((ms / 1000 for ms in get_args(TtfaMs) if ms / 1000 >= wanted), 10.0)

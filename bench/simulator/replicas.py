@@ -6,62 +6,64 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from simulator import fresh
-from simulator.auto import policy
+from simulator.auto import AtOnce, policy
+from simulator.costs import Calls
 from simulator.rows import TUNER, Row, baselines_of, measured
-from simulator.scenario import TASK_TYPES, Load, Scenario
-from simulator.world import World, clock, good
-from simulator.world import run_fixed as simulate
+from simulator.scenario import Phase, Scenario
+from simulator.world import World, well
 from syrinx_operator.resource.knobs import RAMP_LADDER, Setting
 from syrinx_operator.resource.tuning_status import RATE_BINS, Replicas, State
-from syrinx_operator.tuner.builder import Event
-from syrinx_operator.tuner.capacity import capacity
-from syrinx_operator.tuner.decide import decide
-from syrinx_operator.tuner.plan import Answer, Forecast, Question
 from syrinx_operator.tuner.policy import Objective, Policy, Scale
 from syrinx_operator.tuner.replicas import BIN_SECONDS, LOOK_SECONDS
+from syrinx_operator.tuner.runner import Tuner
 from syrinx_stages.contract.stages import WORKERS, Stage
 
-Counts = Mapping[Stage, int]
+Counts = dict[Stage, int]
 
-HOURS = 6.0
+HOURS = 1.5
 TARGET = 0.99
-MAX_REPLICAS = 12
-SPAN_SECONDS = 600.0
-"""Length of the spans of which the least number of replicas is found."""
-_SEGMENT = 120.0
+MAX_REPLICAS = 6
+SPAN_SECONDS = 300.0
+"""Length of the spans of which the least number of replicas is known."""
+_SEGMENT = 60.0
 """The rate of requests changes so often."""
 _DAY = 24 * 3600.0
-_LATE = 20.0
-"""Seconds after a span within which its requests' outcomes become known."""
 _HPA_SECONDS, _HPA_TOLERANCE, _HPA_STABLE = 15.0, 0.1, 300.0
 """Of a HorizontalPodAutoscaler by default: period, tolerance, and stabilization before replicas are removed."""
 _STEP_SECONDS = (0.03, 0.055)
-"""Of a talker with one row: slow, so that a day is simulated in seconds."""
-_TRIED, _TRIED_SECONDS, _STEP, _MAX_RATE = 4, 900.0, 1.2, 100.0
-_PEAK = (0.6, 1.6)
-"""Peak of the day without flash crowds, as a ratio of what `_TRIED` replicas of each stage serve."""
+"""Of a talker with one row: slow, so that few requests need several replicas."""
+_TRIED, _TRIED_SECONDS, _STEP, _MAX_RATE = 2, 180.0, 1.2, 12.0
+_PEAK = (0.3, 0.7)
+"""Peak of the day without flash crowds, as a ratio of what `MAX_REPLICAS` serve."""
 
 
 class Day(Struct, frozen=True, kw_only=True):
     """A drawn workload: some hours of a day."""
 
     scenario: Scenario
-    """With as many replicas as there may be."""
-    colocated: bool
+    """With the least replicas of its begin."""
+    served: Mapping[Stage, float]
+    """Requests per second that a replica of a stage serves well, as measured."""
     start_seconds: float
     """Time until a new replica is ready."""
-    yesterday: tuple[float, ...] = ()
+    yesterday: tuple[float, ...]
     """Requests per second of the day before, by ten minutes of the day."""
-    flashes: int = 0
+    flashes: int
     """Flash crowds within these hours."""
+
+    def least(self) -> list[Counts]:
+        """Returns the numbers of a perfect forecast for each span, with replicas that come and go at once."""
+        phases, spans = self.scenario.phases, int(HOURS * 3600 / SPAN_SECONDS)
+        each = len(phases) // spans
+        peaks = [max(phase.rate for phase in phases[at * each : (at + 1) * each]) for at in range(spans)]
+        return [{stage: _needed(peak / self.served[stage]) for stage in WORKERS} for peak in peaks]
 
 
 class _Flash(NamedTuple):
@@ -81,91 +83,68 @@ def draw(workload: int, seed: int) -> Day:
     for attempt in itertools.count():
         randoms = random.Random(f"replicas {workload} {attempt}")
         kind = _kind(randoms)
-        if most := _served(kind):
+        if all((served := {stage: served_by_one(kind, stage) for stage in WORKERS}).values()):
             break
-    scenario = kind.scenario
-    peak, depth = randoms.uniform(*_PEAK) * most, randoms.uniform(0.3, 0.7)
+    peak, depth = randoms.uniform(*_PEAK) * MAX_REPLICAS * min(served.values()), randoms.uniform(0.3, 0.7)
+    start_seconds = randoms.uniform(20.0, 120.0)
     days = random.Random(f"replicas {workload} {seed}")
     begin = days.uniform(0.0, _DAY - HOURS * 3600)
     today, flashes = _rates(days, peak, depth, begin)
     before, _ = _rates(days, peak * days.uniform(0.8, 1.1), depth, begin)
-    counts = np.random.default_rng(days.getrandbits(32))
     # The simulation starts at midnight, the day does not.
-    yesterday = tuple(
-        float(counts.poisson(before((begin + (each + 0.5) * BIN_SECONDS) % _DAY) * BIN_SECONDS)) / BIN_SECONDS
-        for each in range(RATE_BINS)
-    )
-    ((_, mix),) = scenario.load
-    load: Load = tuple(
-        (float(end), {name: share * today(begin + end - _SEGMENT / 2) for name, share in mix.items()})
-        for end in np.arange(_SEGMENT, HOURS * 3600 + 1, _SEGMENT)
-    )
-    return replace(
-        kind,
-        scenario=replace(
-            scenario,
-            seed=1000 * workload + seed,
-            seconds=HOURS * 3600,
-            load=load,
-            talkers=MAX_REPLICAS,
-            codecs=MAX_REPLICAS,
-        ),
-        yesterday=yesterday,
-        flashes=flashes,
-    )
+    yesterday = tuple(before((begin + (each + 0.5) * BIN_SECONDS) % _DAY) for each in range(RATE_BINS))
+    ends = (_SEGMENT * (at + 1) for at in range(int(HOURS * 3600 / _SEGMENT)))
+    phases = tuple(kind.phases[0]._replace(until=end, rate=today(begin + end - _SEGMENT / 2)) for end in ends)
+    scenario = replace(kind, seed=1000 * workload + seed, phases=phases)
+    day = Day(scenario=scenario, served=served, start_seconds=start_seconds, yesterday=yesterday, flashes=flashes)
+    first = day.least()[0]
+    return replace(day, scenario=replace(scenario, talkers=first[Stage.TALKER], codecs=first[Stage.CODEC]))
 
 
-def _kind(randoms: random.Random) -> Day:
-    """Returns a machine, its settings and objectives, and one request per second of a mix of task types."""
+def _kind(randoms: random.Random) -> Scenario:
+    """Returns a machine, its settings and its objective."""
     machine = fresh.draw_costs(randoms)
     speed = randoms.uniform(*_STEP_SECONDS) / machine.step[0][1]
-    colocated = randoms.random() < 0.3
+    calls = Calls(*(each * speed for each in machine.eager))
     costs = replace(
         machine,
         step=tuple((rows, seconds * speed) for rows, seconds in machine.step),
-        eager=type(machine.eager)(*(each * speed for each in machine.eager)),
-        captured=type(machine.eager)(*(each * speed for each in machine.captured)),
+        eager=calls,
+        captured=calls,
+        prefill=machine.prefill * speed,
+        prepare=0.0,
+        reference_frames=0,
         # Other stages are on other devices.
-        interference=machine.interference if colocated else 1.0,
+        interference=1.0,
     )
-    mix = fresh.draw_mix(randoms)
     rows = randoms.choice((4, 8, 16))
-    setting = Setting(talker_max_num_seqs=rows, codec_max_num_seqs=rows, chunk_ramp=randoms.choice(RAMP_LADDER))
-    objectives: dict[str, Objective] = {
-        name: Objective(fresh.draw_objective(costs, name, randoms), TARGET) for name in TASK_TYPES
-    }
-    return Day(
-        scenario=Scenario(
-            name="replicas",
-            seconds=_TRIED_SECONDS,
-            load=((_TRIED_SECONDS, mix),),
-            burst=randoms.choice((1.0, 1.0, 2.0)),
-            objectives=objectives,
-            initial=setting,
-            talkers=_TRIED,
-            codecs=_TRIED,
-            costs=costs,
-            max_queue_seconds=2.0,
-            scrape_seconds=LOOK_SECONDS,
-        ),
-        colocated=colocated,
-        start_seconds=randoms.uniform(30.0, 240.0),
+    return Scenario(
+        name="replicas",
+        phases=(Phase(_TRIED_SECONDS, 1.0, burst=randoms.choice((1.0, 1.0, 2.0))),),
+        objective=Objective(fresh.draw_objective(costs, randoms), TARGET),
+        initial=Setting(talker_max_num_seqs=rows, codec_max_num_seqs=rows, chunk_ramp=randoms.choice(RAMP_LADDER)),
+        costs=costs,
     )
 
 
-def _served(kind: Day) -> float:
-    """Returns about how many requests per second `_TRIED` replicas serve well; 0 if fewer than one."""
+def served_by_one(kind: Scenario, stage: Stage) -> float:
+    """Returns how many requests per second one of `_TRIED` replicas serves well; 0 if it is next to none.
 
-    def serves(rate: float) -> bool:
-        ((_, mix),) = kind.scenario.load
-        load = ((_TRIED_SECONDS, {name: share * rate for name, share in mix.items()}),)
-        scenario = replace(kind.scenario, load=load)
-        return bool(good(simulate(scenario, scenario.initial), scenario).mean() >= TARGET)
-
-    rate = 1.0
-    while serves(rate) and rate < _MAX_RATE:
+    There are replicas of the other stage in plenty.
+    """
+    counts = {other: _TRIED * (1 if other is stage else 3) for other in WORKERS}
+    rate = 0.5
+    while rate < _MAX_RATE:
+        phases = (kind.phases[0]._replace(rate=rate * _STEP),)
+        tried = replace(kind, phases=phases, talkers=counts[Stage.TALKER], codecs=counts[Stage.CODEC])
+        if well(World(tried).run()) < TARGET:
+            break
         rate *= _STEP
-    return rate / _STEP if rate > 1.0 else 0.0
+    return rate / _TRIED if rate > 0.5 else 0.0
+
+
+def _needed(replicas: float) -> int:
+    return min(max(math.ceil(replicas), 1), MAX_REPLICAS)
 
 
 def _rates(randoms: random.Random, peak: float, depth: float, begin: float) -> tuple[Callable[[float], float], int]:
@@ -178,7 +157,7 @@ def _rates(randoms: random.Random, peak: float, depth: float, begin: float) -> t
     flashes = []
     for _ in range(randoms.choice((0, 1, 1, 2))):
         starts = begin + randoms.uniform(0.0, HOURS * 3600)
-        length, factor = randoms.uniform(600.0, 2400.0), randoms.uniform(1.4, 2.5)
+        length, factor = randoms.uniform(300.0, 1200.0), randoms.uniform(1.4, 2.5)
         flashes.append(_Flash(starts, randoms.uniform(60.0, 300.0), starts + length, factor))
 
     def rate(time: float) -> float:
@@ -190,148 +169,76 @@ def _rates(randoms: random.Random, peak: float, depth: float, begin: float) -> t
     return rate, len(flashes)
 
 
-# The least --------------------------------------------------------------------------------------------------------
-
-
-class Least(NamedTuple):
-    """The least numbers of replicas in hindsight, by span."""
-
-    counts: list[Counts]
-    seconds: float
-    """Replica-seconds."""
-    missed: float
-    """Ratio of requests served badly."""
-
-
-def least(day: Day) -> Least:
-    """Returns the least numbers that serve the target of each span's requests well.
-
-    Replicas come and go at once. Each span begins with what the least of the spans before left.
-    """
-    world = World(day.scenario)
-    found: list[Counts] = []
-    start = dict.fromkeys(WORKERS, 3)
-    bad = 0
-    for end in np.arange(SPAN_SECONDS, day.scenario.seconds + 1, SPAN_SECONDS):
-        tried: dict[tuple[int, ...], tuple[World, float, int]] = {}
-
-        def serves(counts: tuple[int, ...], world: World = world, end: float = end, tried: Any = tried) -> bool:
-            if not all(1 <= each <= MAX_REPLICAS for each in counts):
-                return False
-            if counts not in tried:
-                tried[counts] = _span(world, dict(zip(WORKERS, counts, strict=True)), float(end))
-            return bool(tried[counts][1] >= TARGET)
-
-        best = _search(serves, tuple(start.values()), colocated=day.colocated)
-        serves(best)
-        world, _, lost = tried[best]
-        bad += lost
-        start = dict(zip(WORKERS, best, strict=True))
-        found.append(start)
-    seconds = SPAN_SECONDS * sum(sum(each.values()) for each in found)
-    return Least(found, seconds, bad / len(world.outcomes()))
-
-
-def _span(world: World, counts: Counts, end: float) -> tuple[World, float, int]:
-    """Returns the world at the end, the ratio of requests served well until then, and the number of others."""
-    world, begin = world.copy(), world.now
-    world.scale(counts, 0.0)
-    world.run(end)
-    later = world.copy()
-    later.run(min(end + _LATE, world.scenario.seconds))
-    outcomes = later.outcomes()
-    well = good(outcomes, world.scenario)[(outcomes.accepted >= begin) & (outcomes.accepted < end)]
-    return world, float(well.mean()) if len(well) else 1.0, int((~well).sum())
-
-
-def _search(serves: Callable[[tuple[int, ...]], bool], start: tuple[int, ...], *, colocated: bool) -> tuple[int, ...]:
-    """Returns numbers that serve, of which none can be less: near those of the span before, by cost."""
-    moves = [(1, 1)] if colocated else [(1, 0), (0, 1)]
-    for steps in range(MAX_REPLICAS):
-        near = {
-            tuple(a + sum(m[i] for m in chosen) for i, a in enumerate(start))
-            for chosen in itertools.combinations_with_replacement(moves, steps)
-        }
-        if serving := [each for each in sorted(near) if serves(each)]:
-            found = serving[0]
-            break
-    else:
-        return tuple(MAX_REPLICAS for _ in start)
-    while smaller := [less for m in moves if serves(less := tuple(a - b for a, b in zip(found, m, strict=True)))]:
-        found = smaller[0]
-    return found
-
-
 # Methods ----------------------------------------------------------------------------------------------------------
 
 
-def run_tuner(day: Day, start: Counts) -> tuple[World, list[tuple[float, Event]]]:
+def run_tuner(day: Day) -> World:
     """Runs the tuner, with the settings left as they are."""
-    rules, world = rules_of(day), World(day.scenario)
-    world.scale(start, 0.0)
-    replicas = Replicas(
-        rates=tuple(day.yesterday),
-        last_bin=int(clock(0.0).timestamp()) // BIN_SECONDS - 1,
-        ready_time=clock(0.0),
-        judged_time=clock(0.0),
-    )
-    state, events, running = State(replicas=replicas), [], start
-    while world.now < day.scenario.seconds:
-        decision = decide(rules, state, world.evidence, _keep, capacity, clock(world.now))
+    tuner, rules = Tuner(audit=lambda _: None, pool=AtOnce), rules_of(day.scenario)
+    world, state = World(day.scenario), State()
+
+    def direct(world: World) -> float:
+        nonlocal state
+        now = world.clock()
+        if state.replicas is None:
+            last_bin = int(now.timestamp()) // BIN_SECONDS - 1
+            known = Replicas(rates=day.yesterday, last_bin=last_bin, ready_time=now, judged_time=now)
+            state = replace(state, replicas=known)
+        decision = tuner.step("replicas", rules, state, world.observe(), now)
         state = decision.state
-        events += [(world.now, event) for event in decision.events]
-        counts = {stage: part.count for stage, part in (state.replicas.stages if state.replicas else {}).items()}
-        if counts and counts != running:
+        assert state.replicas is not None
+        if counts := {stage: part.count for stage, part in state.replicas.stages.items()}:
             world.scale(counts, day.start_seconds)
-            running = counts
-        world.run(min(day.scenario.seconds, world.now + max(decision.requeue_after, 1.0)))
-    return world, events
+        return min(max(decision.requeue_after, 1.0), LOOK_SECONDS)
+
+    return world.run(direct)
 
 
-def rules_of(day: Day) -> Policy:
+def rules_of(scenario: Scenario) -> Policy:
     """Returns a policy that decides only the number of replicas."""
     scale = Scale(mode="Auto", minimum=1, maximum=MAX_REPLICAS)
-    return replace(
-        policy(day.scenario), mode="Recommend", scales=dict.fromkeys(WORKERS, scale), colocated=day.colocated
-    )
+    return replace(policy(scenario), mode="Recommend", scales=dict.fromkeys(WORKERS, scale))
 
 
-def _keep(question: Question) -> Answer:
-    """Answers that no setting is better."""
-    same = Forecast(question.current, 1.0, 0.0, 1.0)
-    return Answer(current=same, best=same, error=0.0)
+def run_fixed(day: Day) -> World:
+    """Runs the largest of the least numbers all the time."""
+    peak = {stage: max(each[stage] for each in day.least()) for stage in WORKERS}
+    return World(replace(day.scenario, talkers=peak[Stage.TALKER], codecs=peak[Stage.CODEC])).run()
 
 
-def run_fixed(day: Day, counts: Counts) -> World:
-    """Runs a constant number of replicas."""
-    world = World(day.scenario)
-    world.scale(counts, 0.0)
-    world.run(day.scenario.seconds)
-    return world
+def run_least(day: Day) -> World:
+    """Runs the least numbers of each span."""
+    least = day.least()
+
+    def direct(world: World) -> float:
+        world.scale(least[min(int(world.now / SPAN_SECONDS), len(least) - 1)], 0.0)
+        return SPAN_SECONDS
+
+    return World(day.scenario).run(direct)
 
 
-def run_hpa(day: Day, start: Counts) -> World:
+def run_hpa(day: Day) -> World:
     """Runs a HorizontalPodAutoscaler on live streams for each replica: the rows of a step or call."""
-    world, setting = World(day.scenario), day.scenario.initial
+    setting = day.scenario.initial
     rows = {Stage.TALKER: setting.talker_max_num_seqs, Stage.CODEC: setting.codec_max_num_seqs}
-    world.scale(start, 0.0)
-    running, wanted = dict(start), list[dict[Stage, int]]()
-    while world.now < day.scenario.seconds:
-        world.run(world.now + _HPA_SECONDS)
-        streams = world.live_streams()
-        now = {}
+    running: Counts = {Stage.TALKER: day.scenario.talkers, Stage.CODEC: day.scenario.codecs}
+    wanted: list[Counts] = []
+
+    def direct(world: World) -> float:
+        nonlocal running, wanted
+        streams, now = world.live_streams(), Counts()
         for stage in WORKERS:
-            ratio = streams / (rows[stage] * running[stage])
-            count = running[stage] if abs(ratio - 1) <= _HPA_TOLERANCE else math.ceil(streams / rows[stage])
-            now[stage] = min(max(count, 1), MAX_REPLICAS)
-        if day.colocated:
-            now = dict.fromkeys(now, max(now.values()))
+            needed = streams / rows[stage]
+            is_near = abs(needed / running[stage] - 1) <= _HPA_TOLERANCE
+            now[stage] = running[stage] if is_near else _needed(needed)
         wanted = [*wanted, now][-int(_HPA_STABLE / _HPA_SECONDS) :]
-        counts = {stage: max(now[stage], min(running[stage], max(each[stage] for each in wanted))) for stage in WORKERS}
-        if counts != running:
-            world.scale(counts, day.start_seconds)
-            running = counts
-    return world
+        running = {
+            stage: max(now[stage], min(running[stage], max(each[stage] for each in wanted))) for stage in WORKERS
+        }
+        world.scale(running, day.start_seconds)
+        return _HPA_SECONDS
+
+    return World(day.scenario).run(direct)
 
 
 # All of them ------------------------------------------------------------------------------------------------------
@@ -349,7 +256,6 @@ class Score(Struct, frozen=True, kw_only=True):
 class DayRow(Row[Score], frozen=True, kw_only=True):
     """One workload on one of its days."""
 
-    colocated: bool
     start_seconds: float
     flashes: int
     fewest: int
@@ -382,25 +288,22 @@ class ReplicasReport(Summary, frozen=True, kw_only=True):
 def measure(workload: int, seed: int) -> DayRow:
     """Runs all methods on the same requests."""
     day = draw(workload, seed)
-    best = least(day)
-    start = best.counts[0]
-    peak = {stage: max(each[stage] for each in best.counts) for stage in WORKERS}
-    worlds = {TUNER: run_tuner(day, start)[0], "fixed at the peak": run_fixed(day, peak), "HPA": run_hpa(day, start)}
-    totals = [sum(each.values()) for each in best.counts]
+    best = run_least(day)
+    worlds = {TUNER: run_tuner(day), "fixed at the peak": run_fixed(day), "HPA": run_hpa(day)}
+    totals = [sum(each.values()) for each in day.least()]
     return DayRow(
         workload=workload,
         seed=seed,
-        requests=len(worlds[TUNER].outcomes()),
-        colocated=day.colocated,
+        requests=len(best.outcomes),
         start_seconds=round(day.start_seconds),
         flashes=day.flashes,
         fewest=min(totals),
         most=max(totals),
-        least_missed=round(float(best.missed), 4),
+        least_missed=round(1 - well(best), 4),
         scores={
             name: Score(
-                cost_over_least=round(float(world.replica_seconds) / best.seconds - 1, 4),
-                missed=round(1 - float(good(world.outcomes(), day.scenario).mean()), 4),
+                cost_over_least=round(world.replica_seconds / (SPAN_SECONDS * sum(totals)) - 1, 4),
+                missed=round(1 - well(world), 4),
             )
             for name, world in worlds.items()
         },
@@ -417,7 +320,7 @@ def reports(workloads: int, seeds: int, first_seed: int, jobs: int) -> Iterator[
             rows = sorted([*rows, row], key=lambda each: (each.workload, each.seed))
             yield ReplicasReport(
                 **msgspec.structs.asdict(_summary(rows, TUNER)),
-                command=f"PYTHONPATH=bench python -m simulator replicas --workloads {workloads} --seeds {seeds} "
+                command=f"PYTHONPATH=bench:tests python -m simulator replicas --workloads {workloads} --seeds {seeds} "
                 f"--first-seed {first_seed}",
                 days=len(keys),
                 hours=HOURS,
@@ -447,8 +350,8 @@ def table(report: ReplicasReport) -> list[str]:
         "of the requests are served well. A new replica takes its time to start; one that ends finishes its requests. "
         "The tuner knows the rates of the day before, and nothing else. Settings stay.",
         "",
-        "- Cost: replica-seconds of talkers and codecs over the least. The least is found in hindsight with the same "
-        "requests: for each ten minutes the numbers of which none can be less, with replicas that come and go at once.",
+        "- Cost: replica-seconds of talkers and codecs over the least. The least is what a perfect forecast runs: for "
+        "each five minutes the largest rate over what a replica was measured to serve, and replicas come at once.",
         "- Missed: ratio of requests served badly.",
         "- Fixed at the peak: the largest of the least numbers all the time, which nobody knows before. HPA: live "
         "streams for each replica, as many as rows in a step.",

@@ -13,11 +13,13 @@ import msgspec
 from msgspec import Struct
 
 import simulator
+import support.simulation
 import syrinx_operator
-from simulator.cases import RESULTS
+import syrinx_stages
 
 TUNER = "tuner"
 """The method that is compared with baselines."""
+RESULTS = Path(__file__).parents[1] / "results"
 _FILE = RESULTS / "rows.jsonl"
 """Not part of the repository: the results contain the rows."""
 
@@ -78,6 +80,6 @@ def measured(
 
 def _revision() -> str:
     """Returns a hash of the code that is measured, and of the code that measures."""
-    folders = [Path(package.__path__[0]) for package in (simulator, syrinx_operator)]
+    folders = [Path(package.__path__[0]) for package in (simulator, support.simulation, syrinx_operator, syrinx_stages)]
     files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]

@@ -69,6 +69,10 @@ class Scripted:
         """The setting that all replicas run."""
         return self._candidate or self._base
 
+    def clock(self) -> datetime:
+        """Returns the time now."""
+        return clock(self.now)
+
     def apply(self, assignment: Assignment) -> None:
         """Applies an assignment at once. Overrides end when they expire without renewal."""
         self._base, self._candidate, self._label = assignment.base, assignment.candidate, assignment.label

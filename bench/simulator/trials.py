@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Executor
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -13,14 +13,15 @@ from msgspec.structs import replace
 from simulator.auto import policy
 from simulator.fresh import draw
 from simulator.rows import measured
-from simulator.scenario import Scenario
+from simulator.scenario import Phase, Scenario
 from simulator.scripted import Scripted
-from simulator.world import World, clock, good
+from simulator.world import Ended, World, well
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_operator.resource.tuning_status import State, Trial
 from syrinx_operator.tuner.builder import DecisionBuilder
+from syrinx_operator.tuner.counters import CounterHistory
 from syrinx_operator.tuner.decide import Assignment, assignment, decide
 from syrinx_operator.tuner.evidence import Evidence
 from syrinx_operator.tuner.policy import Policy, policy_of
@@ -28,8 +29,11 @@ from syrinx_operator.tuner.trial import start_trial
 
 _WARM_UP = 300.0
 """Seconds before a trial, which show what is usual."""
-_MAX_RATE = 30.0
-"""Requests per second of an A/A run, which takes up to an hour. A machine that needs more is drawn again."""
+_LONGEST = 7200.0
+"""Seconds of an A/A run. Its trial ends before."""
+_MAX_RATE = 8.0
+"""Requests per second of an A/A run. A machine that needs more is drawn again."""
+_SCRAPE_SECONDS = 15.0
 _BADLY = (0.02, 0.6)
 """Range of the ratio of bad requests in the A/A runs."""
 _USUAL_GAIN, _RARE_HARM, _RARE = 0.05, 0.6, 0.1
@@ -48,13 +52,11 @@ class Errors(Struct, frozen=True, kw_only=True):
 class Pipeline(Protocol):
     """What a trial needs of a pipeline."""
 
-    now: float
-
     def apply(self, assignment: Assignment) -> None:
         """Applies an assignment."""
 
-    def run(self, until: float) -> None:
-        """Serves requests up to `until` seconds."""
+    def clock(self) -> datetime:
+        """Returns the time now."""
 
     def evidence(self, since: datetime, until: datetime) -> Evidence:
         """Returns the evidence of a window."""
@@ -81,11 +83,49 @@ def skewed(pool: Executor, first_seed: int, runs: int) -> Errors:
 
 
 def no_op_trial(seed: int) -> str:
-    """Returns the verdict on more rows than a replica has requests."""
+    """Returns the verdict on a ramp whose last chunk, which repeats anyway, is there twice."""
     scenario = _bursty(seed)
-    twice = 2 * scenario.talker_resident
-    candidate = scenario.initial.with_value(Knob.TALKER_ROWS, twice).with_value(Knob.CODEC_ROWS, twice)
-    return _verdict(World(scenario), policy(scenario), candidate, _WARM_UP)
+    ramp = scenario.initial.chunk_ramp
+    candidate = scenario.initial.with_value(Knob.RAMP, (*ramp, ramp[-1]))
+    services, verdict = _Services(policy(scenario)), ""
+
+    def direct(world: World) -> float:
+        nonlocal verdict
+        services.observe(world)
+        if verdict or world.now < _WARM_UP:
+            return _SCRAPE_SECONDS
+        try:
+            return min(next(trial), _SCRAPE_SECONDS)
+        except StopIteration as end:
+            verdict = end.value
+            raise Ended from None
+
+    trial = _trial(services, services.rules, candidate)
+    World(scenario).run(direct)
+    return verdict
+
+
+class _Services:
+    """Simulated services, as the tuner observes them."""
+
+    def __init__(self, rules: Policy) -> None:
+        self.rules = rules
+        self._history = CounterHistory()
+        self._world: World
+
+    def observe(self, world: World) -> None:
+        """Reads the counters."""
+        self._world = world
+        self._history.observe(world.observe())
+
+    def apply(self, assignment: Assignment) -> None:
+        self._world.apply(assignment)
+
+    def clock(self) -> datetime:
+        return self._world.clock()
+
+    def evidence(self, since: datetime, until: datetime) -> Evidence:
+        return self._history.evidence(self.rules, since, until)
 
 
 def _bursty(seed: int) -> Scenario:
@@ -98,27 +138,16 @@ def _bursty(seed: int) -> Scenario:
 
 def _loaded(drawn: Scenario, randoms: random.Random) -> Scenario | None:
     """Returns one replica of each stage with bursty traffic; None if that takes more requests than `_MAX_RATE`."""
-    rows = drawn.talker_resident
-    scenario = replace(
-        drawn,
-        initial=drawn.initial.with_value(Knob.TALKER_ROWS, rows).with_value(Knob.CODEC_ROWS, rows),
-        talkers=1,
-        codecs=1,
-        burst=randoms.choice((2.0, 3.0, 4.0)),
-    )
-    rates = drawn.load[0][1]
-    least, rate = 0.0, sum(rates.values()) / drawn.talkers
-    for _ in range(12):
+    burst, least, rate = randoms.choice((2.0, 3.0, 4.0)), 0.0, drawn.phases[0].rate / drawn.talkers
+    rows = drawn.initial.with_value(Knob.TALKER_ROWS, drawn.resident).with_value(Knob.CODEC_ROWS, drawn.resident)
+    for _ in range(8):
         if rate > _MAX_RATE:
             break
-        mix = {name: each * rate / sum(rates.values()) for name, each in rates.items()}
-        scenario = replace(scenario, load=((drawn.seconds, mix),))
-        world = World(scenario)
-        world.run(_WARM_UP)
-        served = good(world.outcomes(), scenario)
-        bad = 1 - float(served.mean()) if len(served) else 0.0
+        phase = Phase(_WARM_UP, rate, drawn.phases[0].audio_seconds, burst)
+        scenario = replace(drawn, initial=rows, talkers=1, codecs=1, phases=(phase,))
+        bad = 1 - well(World(scenario).run())
         if _BADLY[0] <= bad <= _BADLY[1]:
-            return scenario
+            return replace(scenario, phases=(phase._replace(until=_LONGEST),))
         least, rate = (least, (least + rate) / 2) if bad > _BADLY[1] else (rate, 1.3 * rate)
     return None
 
@@ -143,30 +172,34 @@ def skewed_trial(seed: int) -> str:
 
     world = Scripted(bad, rules.requested, rate=randoms.uniform(1.0, 10.0), seed=seed)
     # The coin depends on the time.
-    return _verdict(world, rules, candidate, _WARM_UP + seed, follow)
+    world.run(_WARM_UP + seed)
+    trial = _trial(world, rules, candidate, follow)
+    while True:
+        try:
+            world.run(world.now + next(trial))
+        except StopIteration as end:
+            return str(end.value)
 
 
-def _verdict(
-    world: Pipeline,
-    rules: Policy,
-    candidate: Setting,
-    start: float,
-    follow: Callable[[Trial], None] = lambda _: None,
-) -> str:
-    """Runs one trial from `start` seconds on and returns its verdict. `follow` is called after each evaluation."""
-    world.run(start)
-    now = clock(world.now)
-    recent = world.evidence(now - timedelta(seconds=_WARM_UP), now)
+def _trial(
+    pipeline: Pipeline, rules: Policy, candidate: Setting, follow: Callable[[Trial], None] = lambda _: None
+) -> Generator[float, None, str]:
+    """Runs one trial: yields the seconds until it goes on, and returns its verdict.
+
+    `follow` is called after each evaluation.
+    """
+    now = pipeline.clock()
+    recent = pipeline.evidence(now - timedelta(seconds=_WARM_UP), now)
     state = State(requested=rules.requested, mode=rules.mode, identity=recent.identity, measured_time=now)
-    builder = DecisionBuilder(rules, state, world.evidence, _never, _never, now, requeue_after=rules.interval)
+    builder = DecisionBuilder(rules, state, pipeline.evidence, _never, _never, now, requeue_after=rules.interval)
     start_trial(builder, candidate, "", recent)
-    state = builder.state
+    state, pause = builder.state, builder.requeue_after
     while state.trial is not None:
         follow(state.trial)
-        world.apply(assignment(rules, state))
-        world.run(world.now + builder.requeue_after)
-        decision = decide(rules, state, world.evidence, _never, _never, clock(world.now))
-        state, builder.requeue_after = decision.state, decision.requeue_after
+        pipeline.apply(assignment(rules, state))
+        yield pause
+        decision = decide(rules, state, pipeline.evidence, _never, _never, pipeline.clock())
+        state, pause = decision.state, decision.requeue_after
     return state.history[-1].verdict
 
 

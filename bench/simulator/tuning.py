@@ -1,11 +1,11 @@
 """Measures the tuner and writes bench/results/tuning.{json,md,png}: fresh workloads, baselines, errors of trials."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,20 +14,19 @@ from msgspec.structs import replace
 
 from simulator import baselines, replicas, trials
 from simulator.auto import policy, tune
-from simulator.cases import RESULTS
-from simulator.fresh import draw
-from simulator.layout import Array
+from simulator.fresh import DAY_SECONDS, draw
 from simulator.replicas import ReplicasReport
-from simulator.rows import TUNER, Row, baselines_of, measured
+from simulator.rows import RESULTS, TUNER, Row, baselines_of, measured
 from simulator.scenario import Scenario
 from simulator.trials import Errors
-from simulator.world import fixed, good, run_fixed
+from simulator.world import World, run_fixed, well
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.tuner.policy import Policy
 
 UNTOUCHED = "untouched"
-_ROUNDS = ((120.0, 30), (600.0, 8), (3600.0, 3))
-"""(simulated seconds of each load, settings kept) of each elimination round. The first round has all settings."""
+_ROUNDS = ((60.0, 8), (300.0, 2))
+"""(simulated seconds of each phase, settings kept) of each elimination round. The first one has every other number of
+rows, and the next one the neighbors of the best."""
 _BACK = 0.95
 """Ratio of the best setting's well-served requests from which a service is back after a shift."""
 _BACK_SECONDS = 600.0
@@ -82,8 +81,6 @@ class Fresh(Summary, frozen=True, kw_only=True):
     """The tuner, with all rows."""
 
     first_seed: int
-    hours: tuple[float, float]
-    """Length of the shortest and the longest day."""
     rows: tuple[FreshRow, ...]
 
 
@@ -110,66 +107,75 @@ def measure(workload: int, seed: int) -> FreshRow:
     rules = policy(scenario)
     best = best_fixed(scenario, rules)
     reference, untouched = (run_fixed(scenario, each) for each in (best, scenario.initial))
-    best_well, untouched_well = (float(good(each, scenario).mean()) for each in (reference, untouched))
-    judge = _judge(scenario, rules, best_well, untouched_well)
+    judge = _judge(scenario, rules, well(reference), well(untouched))
     day = tune(scenario, rules)
-    scores = {TUNER: judge(day.world.outcomes(), day.hurt), UNTOUCHED: judge(untouched, 0.0)}
+    scores = {TUNER: judge(day.world, day.hurt), UNTOUCHED: judge(untouched, 0.0)}
     for name, baseline in baselines.BASELINES.items():
         run = baselines.run(scenario, rules, baseline)
-        scores[name] = judge(run.world.outcomes(), run.hurt)
+        scores[name] = judge(run.world, run.hurt)
     return FreshRow(
         workload=workload,
         seed=seed,
-        requests=len(reference),
+        requests=len(reference.outcomes),
         replicas=scenario.talkers,
-        shift=len(scenario.load) > 1,
+        shift=len(scenario.phases) > 1,
         start=scenario.initial,
         best=best,
-        best_well=round(best_well, 4),
+        best_well=round(well(reference), 4),
         scores=scores,
     )
 
 
 def best_fixed(scenario: Scenario, rules: Policy) -> Setting:
     """Returns the setting that serves most requests of the scenario well, by successive elimination."""
-    settings = [
+    ladders = rules.rows[Knob.TALKER_ROWS], rules.rows[Knob.CODEC_ROWS], rules.ramps
+    grid = [
         replace(scenario.initial, talker_max_num_seqs=talker, codec_max_num_seqs=codec, chunk_ramp=ramp)
-        for talker, codec, ramp in itertools.product(
-            rules.rows[Knob.TALKER_ROWS], rules.rows[Knob.CODEC_ROWS], rules.ramps
-        )
+        for talker, codec, ramp in itertools.product(ladders[0][::-2], ladders[1][::-2], ladders[2])
     ]
     for seconds, kept in _ROUNDS:
-        parts = [replace(scenario, seconds=seconds, load=((scenario.seconds, rates),)) for _, rates in scenario.load]
-        settings.sort(key=lambda setting: -sum(fixed(part, setting) for part in parts))
-        settings = settings[:kept]
-    return max(settings, key=lambda setting: fixed(scenario, setting))
+        part = _shortened(scenario, seconds)
+        served = {setting: well(run_fixed(part, setting)) for setting in grid}
+        best = sorted(grid, key=lambda setting, served=served: -served[setting])[:kept]  # type: ignore[misc]
+        grid = list(dict.fromkeys(each for setting in best for each in (setting, *_neighbors(rules, setting))))
+    return max(best, key=lambda setting: well(run_fixed(_shortened(scenario, 900.0), setting)))
 
 
-def _judge(scenario: Scenario, rules: Policy, best: float, untouched: float) -> Callable[[Any, float], Score]:
-    """Returns the function that scores a day's outcomes."""
+def _neighbors(rules: Policy, setting: Setting) -> Sequence[Setting]:
+    return [each for each in baselines.neighbors(rules, setting) if each.chunk_ramp == setting.chunk_ramp]
+
+
+def _shortened(scenario: Scenario, seconds: float) -> Scenario:
+    """Returns the scenario with phases of this length."""
+    phases = (phase._replace(until=seconds * (at + 1)) for at, phase in enumerate(scenario.phases))
+    return replace(scenario, phases=tuple(phases))
+
+
+def _judge(scenario: Scenario, rules: Policy, best: float, untouched: float) -> Callable[[World, float], Score]:
+    """Returns the function that scores a day."""
     after = None
-    if len(scenario.load) > 1:
-        later = best_fixed(replace(scenario, load=scenario.load[1:]), rules)
+    if len(scenario.phases) > 1:
+        later = best_fixed(replace(scenario, phases=scenario.phases[1:]), rules)
         after = run_fixed(scenario, later)
 
-    def judge(outcomes: Any, hurt: float) -> Score:
-        well = float(good(outcomes, scenario).mean())
+    def judge(world: World, hurt: float) -> Score:
+        served = well(world)
         return Score(
-            well=round(well, 4),
-            regret=round(max(0.0, 1 - well / best), 4) if best else 0.0,
+            well=round(served, 4),
+            regret=round(max(0.0, 1 - served / best), 4) if best else 0.0,
             hurt=round(hurt, 5),
-            worse_than_untouched=round(max(0.0, untouched - well), 4),
-            back_minutes=None if after is None else _back_minutes(scenario, outcomes, after),
+            worse_than_untouched=round(max(0.0, untouched - served), 4),
+            back_minutes=None if after is None else _back_minutes(world, after),
         )
 
     return judge
 
 
-def _back_minutes(scenario: Scenario, outcomes: Any, best: Any) -> float:
+def _back_minutes(world: World, best: World) -> float:
     """Returns the minutes after the shift until a service is as good as under the best setting for the new load."""
-    shift = scenario.load[0][0]
-    edges = np.arange(shift, scenario.seconds + 1, 60.0)
-    served, possible = (_cumulative(each.accepted, good(each, scenario), edges) for each in (outcomes, best))
+    shift, end = world.scenario.phases[0].until, world.scenario.seconds
+    edges = np.arange(shift, end + 1, 60.0)
+    served, possible = (_cumulative(each, edges) for each in (world, best))
     span = int(_BACK_SECONDS / 60)
     for minute in range(len(edges) - span):
         ten = served[minute + span] - served[minute], possible[minute + span] - possible[minute]
@@ -179,9 +185,11 @@ def _back_minutes(scenario: Scenario, outcomes: Any, best: Any) -> float:
     return float(len(edges) - 1)
 
 
-def _cumulative(times: Array, well: Array, edges: Array) -> Array:
+def _cumulative(world: World, edges: Iterable[float]) -> Sequence[int]:
     """Returns the numbers of well-served requests before each edge."""
-    return np.concatenate([[0], np.cumsum(well)])[np.searchsorted(times, edges)]
+    limit = world.scenario.objective.seconds
+    times = sorted(outcome.at for outcome in world.outcomes if outcome.is_well(limit))
+    return [bisect_left(times, edge) for edge in edges]
 
 
 # All of them ------------------------------------------------------------------------------------------------------
@@ -221,14 +229,12 @@ def main(workloads: int, seeds: int, first_seed: int, runs: int, jobs: int) -> N
         aa = trials.no_op(pool, first_seed, runs)
         skewed = trials.skewed(pool, first_seed, 10 * runs)
     tuned = summary(rows, TUNER)
-    hours = [draw(row.workload).seconds / 3600 for row in rows]
     report = Report(
-        command=f"PYTHONPATH=bench python -m simulator tuning --seeds {seeds} --workloads {workloads} "
+        command=f"PYTHONPATH=bench:tests python -m simulator tuning --seeds {seeds} --workloads {workloads} "
         f"--first-seed {first_seed} --runs {runs}",
         fresh=Fresh(
             **msgspec.structs.asdict(tuned),
             first_seed=first_seed,
-            hours=(round(min(hours), 1), round(max(hours), 1)),
             rows=tuple(rows),
         ),
         baselines=baselines_of(rows, partial(summary, rows)),
@@ -267,13 +273,13 @@ def write_table(source: Path, target: Path) -> None:
         "# How good the tuner is",
         "",
         f"Measured by `{report.command}`: {fresh.workloads} workloads that a generator drew, from a bad or a good "
-        f"start, each for a simulated day of {fresh.hours[0]:g} to {fresh.hours[1]:g} hours and with {fresh.seeds} "
-        "seeds of its requests. A request is served well if it meets the TTFA objective and never underruns.",
+        f"start, each for {DAY_SECONDS / 60:g} minutes of the real services in simulated time and with {fresh.seeds} "
+        "seeds of its requests. A request is served well if it meets the TTFA objective and has no gap.",
         "",
         "- Regret: what the whole day misses to the best fixed setting in hindsight, which elimination finds with the "
         "same requests, as a ratio of what that serves well.",
         "- Hurt: ratio of all requests that changes and trials made bad, against a copy of the pipeline that keeps the "
-        "setting then in force; net for each change, until the next one and for an hour at most.",
+        "setting then in force; net for each change, until the next one and for ten minutes at most.",
         "- Back: minutes after a shift of the load at midday until within 5 % of the best setting for the new load.",
         "- The baselines see the same counters and set all knobs each five minutes.",
         "",

@@ -1,82 +1,100 @@
 """Charges each change of settings with the requests that it made bad.
 
-A twin is a copy of the simulated pipeline from before a change that keeps the setting then in force, the incumbent. It
-has the same requests and the same queues. Near capacity a queue is chaotic, so two equal settings differ in individual
-requests: only the net difference over a change counts, and at least 0.
+A twin is a copy of the whole simulation from before a change that keeps the setting then in force, the incumbent: a
+child process, which has the same requests and the same queues. Near capacity a queue is chaotic, so two equal settings
+differ in individual requests: only the net difference over a change counts, and at least 0.
 """
 
+import asyncio
+import os
+import tempfile
+from pathlib import Path
 from typing import NamedTuple
 
-from simulator.world import World, good
-from syrinx_operator.resource.knobs import Setting
+import msgspec
+
+from simulator.world import Diverted, Outcome, World
 from syrinx_operator.tuner.decide import Assignment
 
-CHARGED_SECONDS = 3600.0
+CHARGED_SECONDS = 600.0
 """A change is compared with its incumbent until the next change, and for this time at most."""
 _AFTER = 30.0
 """Seconds after a trial in which it may still affect requests."""
-_BEYOND = 60.0
+_BEYOND = 30.0
 """Seconds after which the outcome of a request is known."""
 
 
-class _Charge(NamedTuple):
+class BecomesTwin(Diverted):
+    """This process is a twin from now on."""
+
+    def __init__(self, incumbent: Assignment, until: float, file: Path) -> None:
+        super().__init__()
+        self._incumbent, self._until, self._file = incumbent, until, file
+
+    async def live(self, world: World) -> None:
+        """Keeps the incumbent, writes the outcomes of the requests, and ends the process."""
+        begin = world.now
+        while world.now < self._until:
+            world.apply(self._incumbent)
+            await asyncio.sleep(min(60.0, self._until - world.now))
+        await asyncio.sleep(_BEYOND)
+        outcomes = [each for each in world.outcomes if begin <= each.at < self._until]
+        self._file.write_bytes(msgspec.msgpack.encode(outcomes))
+        os._exit(0)
+
+
+class _Twin(NamedTuple):
+    process: int
+    file: Path
     begin: float
     end: float
-    well: int
-    """Requests that the twin served well."""
+    """Of what is compared."""
 
 
 class Twins:
-    """Applies assignments to a pipeline, beside its twins."""
+    """Applies assignments to a simulation, beside its twins."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._incumbent = world.scenario.initial
-        self._twin: World | None = None
-        self._kept = self._incumbent
-        """The setting of the twin."""
-        self._begin = self._end = 0.0
-        self._charges: list[_Charge] = []
+        self._twins: list[_Twin] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="twins-")
+        self._in_trial_until = 0.0
 
     def apply(self, assignment: Assignment) -> None:
-        """Applies an assignment. A changed base setting or a trial starts a twin, unless it has one."""
+        """Applies an assignment. A changed base setting, and the begin of a trial, start a twin."""
         now = self._world.now
+        is_trial = assignment.candidate is not None or bool(assignment.label)
         if assignment.base != self._incumbent:
-            self._close()
-            self._open(self._incumbent, now + CHARGED_SECONDS)
+            self._open(now + CHARGED_SECONDS)
             self._incumbent = assignment.base
-        elif assignment.candidate is not None or assignment.label:
-            if self._twin is None or self._kept != self._incumbent or now >= self._end:
-                self._close()
-                self._open(self._incumbent, now)
-            self._end = now + _AFTER
-        elif now >= self._end:
-            self._close()
+        elif is_trial and now > self._in_trial_until:
+            self._open(now + CHARGED_SECONDS)
+        if is_trial:
+            self._in_trial_until = now + _AFTER
         self._world.apply(assignment)
 
     def hurt(self) -> float:
-        """Returns the ratio of all requests so far that changes made bad."""
-        self._close()
-        outcomes = self._world.outcomes()
-        well = good(outcomes, self._world.scenario)
-        lost = sum(
-            max(0, each.well - int(well[(outcomes.accepted >= each.begin) & (outcomes.accepted < each.end)].sum()))
-            for each in self._charges
-        )
-        return lost / len(well) if len(well) else 0.0
+        """Returns the ratio of all requests that changes made bad. Waits for the twins."""
+        limit, lost = self._world.scenario.objective.seconds, 0
+        for twin in self._twins:
+            os.waitpid(twin.process, 0)
+            kept = msgspec.msgpack.decode(twin.file.read_bytes(), type=list[Outcome])
+            lost += max(0, _well(kept, twin, limit) - _well(self._world.outcomes, twin, limit))
+        self._folder.cleanup()
+        return lost / max(len(self._world.outcomes), 1)
 
-    def _open(self, incumbent: Setting, end: float) -> None:
-        self._twin = self._world.copy()
-        self._twin.apply(Assignment(base=incumbent))
-        self._kept, self._begin, self._end = incumbent, self._world.now, end
+    def _open(self, end: float) -> None:
+        now, end = self._world.now, min(end, self._world.scenario.seconds)
+        if self._twins and self._twins[-1].end > now:
+            self._twins[-1] = self._twins[-1]._replace(end=now)
+        file = Path(self._folder.name) / f"{len(self._twins)}"
+        if (process := os.fork()) == 0:
+            # asyncio notices the new process, and asks which loop runs in it.
+            asyncio._set_running_loop(self._world.loop)
+            raise BecomesTwin(Assignment(base=self._incumbent), end, file)
+        self._twins.append(_Twin(process, file, now, end))
 
-    def _close(self) -> None:
-        if self._twin is None:
-            return
-        end = min(self._end, self._world.now)
-        self._twin.run(min(end + _BEYOND, self._world.scenario.seconds))
-        outcomes = self._twin.outcomes()
-        during = (outcomes.accepted >= self._begin) & (outcomes.accepted < end)
-        well = int(good(outcomes, self._world.scenario)[during].sum())
-        self._charges.append(_Charge(self._begin, end, well))
-        self._twin = None
+
+def _well(outcomes: list[Outcome], twin: _Twin, limit: float) -> int:
+    return sum(outcome.is_well(limit) for outcome in outcomes if twin.begin <= outcome.at < twin.end)

@@ -1,401 +1,452 @@
-"""A simulated pipeline with the interface of a real one: settings in, evidence out."""
+"""The real gateways, talkers and codecs of a scenario in simulated time, with engines that take a machine's times.
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
-from copy import copy
+What the tuner sees is what it sees of any pipeline: the text of `/metrics`. How requests were served is what their
+clients heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import io
+import itertools
+import json
+import math
+import os
+import random
+import wave
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import accumulate, compress
-from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple
+from typing import Any
+from unittest import mock
 
 import msgspec
-import numpy as np
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry
 
-from simulator import kernel, layout
-from simulator.layout import Array
-from simulator.scenario import TASK_TYPES, Scenario
-from syrinx_operator.resource.knobs import Setting, live_settings
+from simulator.engines import Device, TimedCodecEngine, TimedTalkerEngine
+from simulator.scenario import Request, Scenario
+from support.memory_redis import MemoryRedis
+from support.simulation import processes
+from support.simulation.clients import Client, Wish
+from support.simulation.environment import environment
+from support.simulation.loop import START, Process
+from support.simulation.network import Network, NetworkLoop
+from support.simulation.processes import Cluster, Gateway, Replica
+from syrinx_operator.resource.knobs import Identity, Setting, live_settings
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
-from syrinx_operator.tuner.counters import STALE_SECONDS
+from syrinx_operator.tuner.counters import Observation
 from syrinx_operator.tuner.decide import Assignment
-from syrinx_operator.tuner.evidence import (
-    CallStats,
-    CaptureCost,
-    Evidence,
-    Outcomes,
-    ReplicaStats,
-    StepStats,
-    StreamStats,
-    burstiness,
-)
-from syrinx_stages.contract.metrics import ROW_BUCKETS, TTFA_BUCKETS
-from syrinx_stages.contract.settings import MAX_ROWS
+from syrinx_operator.tuner.evidence import ReplicaStats
+from syrinx_operator.tuner.snapshot import Snapshot, parse_metrics
+from syrinx_stages.codec.service import CodecService
+from syrinx_stages.connector.redis.streams import RedisConnector
+from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.messages import TaskType
+from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, StageConfig, TalkerSettings
 from syrinx_stages.contract.stages import WORKERS, Stage
+from syrinx_stages.families import IMPLEMENTATION
+from syrinx_stages.normalization.reading import Reading
+from syrinx_stages.runtime.settings import LiveSettings, SettingsUpdate
+from syrinx_stages.runtime.telemetry.exposition import Exposition
+from syrinx_stages.runtime.telemetry.metrics import Metrics
+from syrinx_stages.talker.service import TalkerService
 
-EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-"""Start time of every simulation."""
-_LONGEST = 120.0
-"""Seconds within which the outcome of a request is known."""
-_EDGES = (*TTFA_BUCKETS, float("inf"))
-_ROW_EDGES = (*ROW_BUCKETS, MAX_ROWS)
+AUDIBLE_GAP = 0.001
+"""Seconds without audio that a listener hears."""
+AFTER_SECONDS = 30.0
+"""Time after the last request in which it may still end."""
+_BYTES_PER_SECOND = 2 * FAMILY.sample_rate
+_IDENTITY = Identity(model="simulated", image="simulated", device="simulated")
 
 
-def clock(seconds: float) -> datetime:
-    """Returns the time at a number of seconds after the start of the simulation."""
-    return EPOCH + timedelta(seconds=seconds)
-
-
-class _Scrape(NamedTuple):
-    """Copies of the counters at one time."""
+class Outcome(msgspec.Struct):
+    """How a request was served. Times are seconds of the scenario."""
 
     at: float
-    pipeline: Array
-    replicas: Array
-    calls: Array
+    ttfa: float = math.inf
+    """Seconds until the first audio; infinite without any."""
+    gaps: int = 0
+    """Times that playback ran out of audio."""
+    refused: bool = False
+    complete: bool = False
+
+    def is_well(self, limit: float) -> bool:
+        """Returns whether the request was heard in time, to its end, and without a gap."""
+        return self.complete and self.ttfa <= limit and not self.gaps
+
+
+@dataclass
+class _Spoken(Wish):  # type: ignore[misc]
+    content: bytes = b""
+
+    def body(self) -> bytes:
+        return self.content
+
+
+@dataclass
+class _Listener(Client):  # type: ignore[misc]
+    """A client that plays what it gets."""
+
+    world: World = field(kw_only=True)
+    outcome: Outcome = field(kw_only=True)
+    plays_until: float = 0.0
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        outcome, now = self.outcome, self.world.now
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            outcome.refused = self.status == 503
+            return
+        if (data := message.get("body", b"")) and self.status == 200:
+            if outcome.ttfa == math.inf:
+                outcome.ttfa, self.plays_until = now - outcome.at, now
+            elif now > self.plays_until + AUDIBLE_GAP:
+                outcome.gaps, self.plays_until = outcome.gaps + 1, now
+            self.plays_until += len(data) / _BYTES_PER_SECOND
+        outcome.complete = self.complete = self.status == 200 and not message.get("more_body", False)
+
+
+class _Counted(Replica):  # type: ignore[misc]
+    """A replica with real metrics, which a new process starts from zero."""
+
+    config: StageConfig
+    exposition: Exposition
+    restarts_seen = -1
+
+    def metrics(self) -> Metrics:
+        metrics = Metrics(CollectorRegistry())
+        self.exposition = Exposition(metrics)
+        self.restarts_seen += 1
+        return metrics
+
+    def put(self, stage: Stage, base: Mapping[str, Any], temporary: Mapping[str, Any]) -> None:
+        """Applies settings, as the operator does. A process that starts later begins with the base."""
+        known = msgspec.to_builtins(self.config)
+        config = msgspec.convert(known | {stage.value: known[stage] | base}, StageConfig)
+        is_changed, self.config = config != self.config, config
+        if self.service is None or not self.process.alive:
+            return
+        live = self.service.live
+        with self.cluster.loop.within(self.process):
+            if is_changed or (not temporary and live.seconds_left is not None):
+                live.apply(SettingsUpdate(dict(base)))
+            if temporary:
+                live.apply(SettingsUpdate(dict(temporary), seconds=OVERRIDE_TTL_SECONDS))
+            self.service.settings_changed()
+
+
+class _Gateway(_Counted, Gateway):  # type: ignore[misc]
+    """A gateway."""
+
+
+class _Worker(_Counted):
+    """A talker or a codec on a device."""
+
+    def __init__(self, world: World, name: str, config: StageConfig, device: Device) -> None:
+        super().__init__(world.cluster, name, config)
+        self._world, self._device = world, device
+        self.came_at = world.now
+        """Seconds of the scenario."""
+        self.left_at: float | None = None
+
+    async def end_responses(self) -> None:
+        """A worker sends none."""
+
+    def leave(self) -> None:
+        """Finishes its requests, and ends for good."""
+        self.restarts = False
+        if self.process.alive and self.service is not None:
+            self.terminate()
+        else:
+            self.left_at = self._world.now
+
+    def _on_end(self, process: Process) -> None:
+        super()._on_end(process)
+        if not self.restarts:
+            self.left_at = self._world.now
+
+    def _live(self, settings: Any) -> LiveSettings[Any]:
+        return LiveSettings(settings, self.config.settings_generation, self.config.max_resident, self.cluster.loop.time)
+
+
+class _Talker(_Worker):
+    stage = Stage.TALKER
+
+    def build(self, connector: RedisConnector, metrics: Metrics) -> TalkerService:
+        config, engine = self.config, TimedTalkerEngine(self._device)
+        live = self._live(config.talker)
+        loaded: Any = engine, Reading()
+        return TalkerService(connector, lambda: loaded, self.name, config.max_resident, live, metrics)
+
+
+class _Codec(_Worker):
+    stage = Stage.CODEC
+
+    def build(self, connector: RedisConnector, metrics: Metrics) -> CodecService:
+        config, engine = self.config, TimedCodecEngine(self._device)
+        return CodecService(
+            connector, lambda: engine, self.name, config.max_resident, self._live(config.codec), metrics
+        )
+
+
+class Ended(Exception):
+    """Raised by a director: the run is over."""
+
+
+class Diverted(Exception):
+    """Raised by a director: the run goes on without it, as the exception says."""
+
+    async def live(self, world: World) -> None:
+        """Directs the rest of the run."""
+        raise NotImplementedError
+
+
+Director = Callable[["World"], float]
+"""Called while a scenario runs; returns the seconds until the next call."""
 
 
 class World:
-    """One simulated pipeline. Time advances only in `run`."""
+    """One run of a scenario."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.now = 0.0
-        self._memory = layout.make(scenario)
-        self._state = kernel.bind(self._memory)
-        self._scrapes: list[_Scrape] = []
+        self.outcomes: list[Outcome] = []
+        """Of the requests that have been sent, in order of time."""
+        self._exchanges: set[asyncio.Future[None]] = set()
+        """The requests in progress."""
+        self._begun_at = 0.0
+        chance = random.Random(f"network {scenario.seed}")
+        self.loop = NetworkLoop()
+        self._redis = MemoryRedis(lambda: START + self.loop.time(), self._call_later, lambda *_: None)
+        self._redis.replicas = 1
+        self.loop.network = Network(self.loop, self._redis, chance)
+        self.cluster = Cluster(self.loop, self.loop.network, chance, [])
+        self._devices: dict[int, Device] = {}
+        self._config = _config(scenario)
+        self.gateways = [_Gateway(self.cluster, "gateway-0", self._config)]
         counts = {Stage.TALKER: scenario.talkers, Stage.CODEC: scenario.codecs}
-        self._names = {f"{stage}-{index}": stage for stage in WORKERS for index in range(counts[stage])}
-        """Names and stages of the replicas, in the order of `Memory.replicas`."""
-        self._serving = [True] * len(self._names)
-        """Whether each replica claims requests. One that does not is being drained, starting, or not there."""
-        self._starting: dict[int, float] = {}
-        """Replicas that start, and when they are ready."""
-        self.replica_seconds = 0.0
-        """Seconds of replicas that start, serve or drain."""
-        self._base = scenario.initial
-        self._candidate: Setting | None = None
-        self._labels: list[tuple[float, str]] = [(0.0, "")]
-        """Times from which requests had a label."""
-        self._overrides_end = float("inf")
-        self._restarts: list[tuple[float, str]] = []
-        """Times and names of the replicas that will restart."""
-        for failure in scenario.failures:
-            name = f"{failure.stage}-{failure.replica}"
-            k = list(self._names).index(name)
-            kernel.push(self._state, failure.at, kernel.DIES, k, 0)
-            kernel.push(self._state, failure.at + failure.down, kernel.RETURNS, k, 0)
-            self._restarts.append((failure.at + failure.down, name))
-        self._configure()
-        for task, task_type in enumerate(TASK_TYPES):
-            for listener in range(scenario.listeners.get(task_type, 0)):
-                kernel.push(self._state, 0.0, kernel.ASK, listener, task)
-        for k in range(len(self._names)):
-            kernel.poll(self._state, k, 0.0)
-        self._scrape()
+        self._hired: list[_Worker] = []
+        """All talkers and codecs that there ever were."""
+        self._numbers = {stage: itertools.count() for stage in WORKERS}
+        self.workers = {
+            stage: [self._worker(stage, next(self._numbers[stage])) for _ in range(counts[stage])] for stage in WORKERS
+        }
+        self._is_diverted = False
 
-    def run(self, until: float) -> None:
-        """Simulates up to `until` seconds."""
-        while self.now < until:
-            step = self.scenario.scrape_seconds
-            scrape = (int(self.now / step + 1e-9) + 1) * step
-            restart = min((at for at, _ in self._restarts if at > self.now), default=float("inf"))
-            stop = min(until, scrape, self._overrides_end, restart, *self._starting.values())
-            while not kernel.advance(self._state, stop):
-                self._memory = layout.grow(self._memory, self.scenario)
-                self._state = kernel.bind(self._memory)
-            self.replica_seconds += (stop - self.now) * self._existing()
-            self.now = stop
-            self._begin_to_serve()
-            if stop >= self._overrides_end:
-                self._override(None, "")
-            if stop == restart:
-                self._configure()
-            if stop >= scrape and not any(begin <= stop < end for begin, end in self.scenario.outages):
-                self._scrape()
+    # Time -----------------------------------------------------------------------------------------------------
 
-    def copy(self) -> "World":
-        """Returns a pipeline in the same state, with the same requests to come."""
-        twin = copy(self)
-        twin._memory = layout.Memory(*(array.copy() for array in self._memory))
-        twin._state = kernel.bind(twin._memory)
-        twin._scrapes, twin._labels = list(self._scrapes), list(self._labels)
-        twin._serving, twin._starting = list(self._serving), dict(self._starting)
-        return twin
+    @property
+    def now(self) -> float:
+        """Seconds since the scenario began."""
+        return float(self.loop.time()) - self._begun_at
+
+    def clock(self, seconds: float | None = None) -> datetime:
+        """Returns the date and time at a time of the scenario, now by default."""
+        at = self.now if seconds is None else seconds
+        return datetime.fromtimestamp(START + self._begun_at, UTC) + timedelta(seconds=at)
+
+    def _call_later(self, seconds: float, callback: Any) -> Any:
+        return self.loop.call_outside(self.loop.time() + seconds, callback)
+
+    def run(self, director: Director = lambda _: 60.0) -> World:
+        """Runs the scenario to its end, once. Raises RuntimeError if a service fails."""
+        chance = random.Random(f"environment {self.scenario.seed}")
+        with environment(chance, verbose=False), _task_type(self.scenario.task_type):
+            process = os.getpid()
+            try:
+                self.loop.run(self._run(director))
+            finally:
+                if os.getpid() != process:
+                    os._exit(1)  # A twin that failed must not go on as its parent would.
+        return self
+
+    async def _run(self, director: Director) -> None:
+        everyone = [*self.gateways, *self._all_workers()]
+        for replica in everyone:
+            replica.start()
+        while not all(replica.serves for replica in everyone):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        self._begun_at = self.loop.time()
+        for failure in self.scenario.failures:
+            self._call_later(failure.at, lambda failure=failure: self._fail(failure))
+        serving, directing = (asyncio.ensure_future(each) for each in (self._serve(), self._direct(director)))
+        await asyncio.wait([serving, directing], return_when=asyncio.FIRST_COMPLETED)
+        if self._is_diverted or directing.done():
+            await directing
+        directing.cancel()
+        if problems := [*self.cluster.failures, *self.loop.errors]:
+            raise RuntimeError(f"{self.scenario.name}: {problems[0]}")
+
+    async def _serve(self) -> None:
+        """Sends the requests, and waits until the last ones have ended."""
+        exchanges = self._exchanges
+        for number, request in enumerate(self.scenario.requests()):
+            await asyncio.sleep(max(0.0, request.at - self.now))
+            exchange = asyncio.ensure_future(self._listener(number, request).run(self.gateways))
+            exchanges.add(exchange)
+            exchange.add_done_callback(exchanges.discard)
+        await asyncio.sleep(max(0.0, self.scenario.seconds - self.now))
+        if exchanges:
+            await asyncio.wait(exchanges, timeout=AFTER_SECONDS)
+
+    async def _direct(self, director: Director) -> None:
+        while True:
+            try:
+                pause = director(self)
+            except Ended:
+                return
+            except Diverted as diverted:
+                self._is_diverted = True
+                await diverted.live(self)
+                return
+            await asyncio.sleep(pause)
+
+    def _listener(self, number: int, request: Request) -> _Listener:
+        self.outcomes.append(outcome := Outcome(request.at))
+        wish = _Spoken(number, 0.0, request.frames, content=_body(self.scenario.task_type, number, request.frames))
+        return _Listener(wish, world=self, outcome=outcome)
+
+    # Replicas -------------------------------------------------------------------------------------------------
+
+    def _worker(self, stage: Stage, number: int) -> _Worker:
+        scenario = self.scenario
+        if number not in self._devices:
+            self._devices[number] = Device(self.loop, scenario.costs, f"device {scenario.seed} {number}")
+        kind = _Talker if stage is Stage.TALKER else _Codec
+        worker = kind(self, f"{stage}-{number}", self._config, self._devices[number])
+        self._hired.append(worker)
+        return worker
 
     def scale(self, counts: Mapping[Stage, int], start_seconds: float) -> None:
-        """Sets the number of replicas of each stage, at most those of the scenario.
+        """Sets the number of replicas of each stage.
 
-        New ones serve after `start_seconds`. Those that are too many finish their requests and end.
+        New ones start after `start_seconds`. Those that are too many finish their requests and end.
         """
-        for k, name in enumerate(self._names):
-            is_wanted = int(name.rpartition("-")[2]) < counts[self._names[name]]
-            if not is_wanted:
-                self._serving[k] = False
-                self._starting.pop(k, None)
-            elif not self._serving[k]:
-                self._starting.setdefault(k, self.now + start_seconds)
-        self._begin_to_serve()
-        self._configure()
+        for stage, count in counts.items():
+            workers = self.workers[stage]
+            while len(workers) < count:
+                worker = self._worker(stage, next(self._numbers[stage]))
+                workers.append(worker)
+                self._call_later(start_seconds, worker.start)
+            for worker in workers[count:]:
+                worker.leave()
+            del workers[count:]
 
     def live_streams(self) -> int:
         """Returns the number of requests that wait or are served."""
-        requests = self._requests()
-        return int((np.isnan(requests["finished"]) & ~requests["refused"]).sum())
-
-    def _begin_to_serve(self) -> None:
-        for k in [k for k, at in self._starting.items() if at <= self.now]:
-            del self._starting[k]
-            self._serving[k] = True
-            self._configure()
-            kernel.poll(self._state, k, self.now)
-
-    def _existing(self) -> int:
-        """Returns the number of replicas that start, serve or drain."""
-        held = self._memory.replicas["held"]
-        return sum(serves or k in self._starting or held[k] > 0 for k, serves in enumerate(self._serving))
-
-    def _present(self) -> list[int]:
-        """Returns the replicas that serve or start."""
-        return [k for k, serves in enumerate(self._serving) if serves or k in self._starting]
+        return len(self._exchanges)
 
     @property
-    def events(self) -> int:
-        """Number of past and scheduled events."""
-        return int(self._memory.pipeline["events"][0])
+    def replica_seconds(self) -> float:
+        """Seconds of talkers and codecs that start, serve or drain."""
+        return sum((self.now if worker.left_at is None else worker.left_at) - worker.came_at for worker in self._hired)
 
-    def outcomes(self) -> Any:
-        """Returns all requests so far as a record array with the fields of `layout.REQUEST`.
+    def _all_workers(self) -> list[_Worker]:
+        return [worker for stage in WORKERS for worker in self.workers[stage]]
 
-        `accepted`, `finished` and `ttfa` are in seconds, nan if it has not happened. `task` is an index of
-        `TASK_TYPES`; `candidate` is whether the talker or the codec ran an override at first audio.
-        """
-        return self._requests().copy().view(np.recarray)
+    def _fail(self, failure: Any) -> None:
+        self.workers[failure.stage][failure.replica].crash(noticed=True, restart_after=failure.down)
 
-    def _requests(self) -> Array:
-        return self._memory.requests[: int(self._memory.pipeline["requests"][0])]
-
-    # Settings -----------------------------------------------------------------------------------------------
+    # The operator's view --------------------------------------------------------------------------------------
 
     def apply(self, assignment: Assignment) -> None:
-        """Applies an assignment from the next step on. Overrides end when they expire without renewal."""
-        self._base = assignment.base
-        self._override(assignment.candidate, assignment.label)
+        """Applies an assignment. Candidates and labels end when they expire without renewal."""
+        known = msgspec.to_builtins(self._config)
+        base = {stage.value: known[stage] | live_settings(assignment.base, stage) for stage in WORKERS}
+        self._config = msgspec.convert(known | base, StageConfig)
+        for worker in self._all_workers():
+            stage, candidate = Stage(worker.stage), assignment.candidate
+            temporary = live_settings(candidate, stage) if candidate is not None else {}
+            worker.put(stage, live_settings(assignment.base, stage), temporary)
+        for gateway in self.gateways:
+            gateway.put(Stage.GATEWAY, {}, {"arm": assignment.label} if assignment.label else {})
 
-    def _override(self, candidate: Setting | None, label: str) -> None:
-        self._candidate = candidate
-        if label != self._labels[-1][1]:
-            self._labels.append((self.now, label))
-        self._overrides_end = self.now + OVERRIDE_TTL_SECONDS if candidate is not None or label else float("inf")
-        self._configure()
-
-    def _configure(self) -> None:
-        scenario = self.scenario
-        for replica, stage, serves in zip(self._memory.replicas, self._names.values(), self._serving, strict=True):
-            setting = self._candidate or self._base
-            replica["limited"] = self._candidate is not None and replica["up"]
-            if stage is Stage.TALKER:
-                rows, resident = setting.talker_max_num_seqs, scenario.talker_resident
-                by_rows = scenario.admission != "resident"
-            else:
-                rows, resident = setting.codec_max_num_seqs, scenario.codec_resident
-                by_rows = scenario.admission == "rows"
-                replica["chunks"], replica["max_chunk"] = len(setting.chunk_ramp), max(setting.chunk_ramp)
-                replica["ramp"][: len(setting.chunk_ramp)] = setting.chunk_ramp
-                replica["pairs"] = len(setting.capture_pairs)
-                for at, shape in enumerate(setting.capture_pairs):
-                    replica["shapes"][at] = shape.rows, shape.frames
-            replica["rows"] = min(rows, resident)
-            replica["capacity"] = (replica["rows"] if by_rows else resident) if serves else 0
-
-    # Evidence -----------------------------------------------------------------------------------------------
-
-    def _scrape(self) -> None:
-        m = self._memory
-        calls = m.calls[: m.pipeline[0]["columns"]].copy()
-        self._scrapes.append(_Scrape(self.now, m.pipeline[0].copy(), m.replicas.copy(), calls))
-        if self._scrapes[0].at < self.now - 2 * self.scenario.history_seconds:
-            begin = self.now - self.scenario.history_seconds
-            del self._scrapes[: bisect_left(self._scrapes, begin, key=attrgetter("at"))]
-
-    def evidence(self, since: datetime, until: datetime) -> Evidence:
-        """Returns the evidence that the tuner's counter history would have of a window."""
-        begin, end = (since - EPOCH).total_seconds(), min((until - EPOCH).total_seconds(), self.now)
-        known = self._scrapes[: bisect_right(self._scrapes, end, key=attrgetter("at"))]
-        stale = not known or known[-1].at < end - STALE_SECONDS
-        present = self._present()
-        down = list(compress(self._names, ~self._memory.replicas["up"]))
-        down += [list(self._names)[k] for k in self._starting]
-        found = Evidence(
-            since=since,
-            until=since,
-            identity=self.scenario.identity,
-            problem=f"the counters are older than {STALE_SECONDS:g} seconds" if stale else "",
-            replicas=tuple(self._replica(k) for k in present),
-            disruption=f"{down[0]} is not ready" if down else "",
-        )
-        seen = known[bisect_left(known, begin, key=attrgetter("at")) :]
-        if stale or len(seen) < 2:
-            return found
-        first, last = seen[0], seen[-1]
-        return msgspec.structs.replace(
-            found,
-            since=clock(first.at),
-            until=clock(last.at),
-            streams=self._streams(first.at, last.at),
-            outcomes=self._outcomes(first.at, last.at),
-            burst=burstiness(self._arrivals([scrape.at for scrape in seen])),
-            replicas=tuple(
-                msgspec.structs.replace(replica, **self._counts(k, first, last))
-                for k, replica in zip(present, found.replicas, strict=True)
-            ),
+    def observe(self) -> Observation:
+        """Returns what an operator observes now."""
+        everyone: list[_Counted] = [*self.gateways, *self._all_workers()]
+        missing = [f"{each.name} is not ready" for each in everyone if not each.serves]
+        return Observation(
+            snapshots=tuple(self._snapshot(each) for each in everyone if each.serves),
+            replicas=tuple(_stats(worker) for worker in self._all_workers()),
+            identity=_IDENTITY,
+            disruption="; ".join(missing),
         )
 
-    def _streams(self, begin: float, end: float) -> dict[str, StreamStats]:
-        entries = _between(self._memory.log[: self._memory.pipeline[0]["logged"]], "at", begin, end)
-        requests = self._memory.requests[entries["request"]]
-        edge = np.where(entries["underrun"], len(_EDGES), np.searchsorted(TTFA_BUCKETS, requests["ttfa"]))
-        width = len(_EDGES) + 1
-        counts = np.bincount(requests["task"] * width + edge, minlength=len(TASK_TYPES) * width).reshape(-1, width)
-        limits = _objectives(self.scenario)
-        return {
-            name: StreamStats(
-                requests=sum(row),
-                within_objective=sum(count for count, limit in zip(row, _EDGES, strict=True) if limit <= most),
-                underruns=underruns,
-                ttfa_histogram=dict(zip(_EDGES, accumulate(row), strict=True)),
-            )
-            for name, most, (*row, underruns) in zip(TASK_TYPES, limits, counts.tolist(), strict=True)
-            if sum(row) or underruns
-        }
-
-    def _arrivals(self, times: Sequence[float]) -> list[int]:
-        """Returns the numbers of requests between times."""
-        ends = np.searchsorted(self._requests()["accepted"], times, side="right")
-        return [int(count) for count in np.diff(ends)]
-
-    def _outcomes(self, begin: float, end: float) -> dict[tuple[str, str], Outcomes]:
-        """Returns what becomes known in (begin, end], as a gateway counts it."""
-        window = _between(self._requests(), "accepted", begin - _LONGEST, end)
-        accepted, task = window["accepted"], window["task"]
-        starts = np.array([at for at, _ in self._labels])
-        label = np.searchsorted(starts, accepted, side="right") - 1
-        deadline = accepted + _objectives(self.scenario)[task]
-        late = np.where(window["refused"] | (accepted + window["ttfa"] <= deadline), np.inf, deadline)
-        stalls = np.full(len(window), np.inf)
-        entries = _between(self._memory.log[: self._memory.pipeline[0]["logged"]], "at", begin - _LONGEST, end)
-        entries = entries[entries["underrun"]]
-        first = len(self._requests()[: bisect_right(self._requests(), begin - _LONGEST, key=itemgetter("accepted"))])
-        inside = entries["request"] >= first
-        stalls[entries["request"][inside] - first] = entries["at"][inside]
-        bad = np.minimum(late, stalls)
-        kinds = {
-            "accepted": accepted,
-            "refused": np.where(window["refused"], accepted, np.inf),
-            "late": np.where(late <= stalls, late, np.inf),
-            "interrupted": np.where(stalls < late, stalls, np.inf),
-            "well": np.where(np.isinf(bad) & ~window["refused"], window["finished"], np.inf),
-        }
-        counts: dict[tuple[str, str], dict[str, int]] = {}
-        for kind, at in kinds.items():
-            known = (at > begin) & (at <= end)
-            for t, n, count in _counted(task[known], label[known]):
-                each = counts.setdefault((TASK_TYPES[t], self._labels[n][1]), {})
-                each[kind] = each.get(kind, 0) + count
-        return {key: Outcomes(**each) for key, each in counts.items()}
-
-    def _replica(self, k: int) -> ReplicaStats:
-        name, stage = list(self._names.items())[k]
-        replica, setting, costs = self._memory.replicas[k], self._candidate or self._base, self.scenario.costs
-        up = bool(replica["up"]) and self._serving[k]
-        return ReplicaStats(
-            name=name,
-            stage=stage,
-            ready=up,
-            restarts=int(replica["restarts"]),
-            settings=live_settings(setting, stage) if up else None,
-            captures=tuple(
-                CaptureCost(each.rows, each.frames, costs.capture, costs.capture_bytes * each.rows * each.frames)
-                for each in setting.capture_pairs
-                if stage is Stage.CODEC and up
-            ),
-        )
-
-    def _counts(self, k: int, first: _Scrape, last: _Scrape) -> dict[str, Any]:
-        """Returns the counts of a replica between two scrapes, as fields of `ReplicaStats`."""
-        before, after = first.replicas[k], last.replicas[k]
-        steps = zip(_ROW_EDGES, before["steps"].tolist(), after["steps"].tolist(), strict=True)
-        requests = self._requests()
-        window = _between(requests, "accepted", first.at, last.at)
-        asked = np.bincount(window["task"][~window["refused"]], minlength=len(TASK_TYPES))
-        talkers = sum(k < self.scenario.talkers for k in self._present())
-        prepares = {
-            name: StepStats(count // talkers, count // talkers * self.scenario.costs.prepare.get(name, 0.0))
-            for name, count in zip(TASK_TYPES, asked.tolist(), strict=True)
-            if count
-        }
-        return {
-            "prepares": prepares,
-            "prefills": StepStats(
-                int(after["prefills"] - before["prefills"]), float(after["prefill_seconds"] - before["prefill_seconds"])
-            ),
-            "frames": int(after["frames"] - before["frames"]),
-            "steps": {
-                rows: StepStats(count - known, seconds - spent)
-                for rows, (known, spent), (count, seconds) in steps
-                if count > known
-            },
-            "calls": self._calls(k - self.scenario.talkers, first, last) if k >= self.scenario.talkers else (),
-        }
-
-    def _calls(self, c: int, first: _Scrape, last: _Scrape) -> tuple[CallStats, ...]:
-        before = first.calls[:, c].tolist()
-        before += [(0, 0, 0, 0, 0.0)] * (len(last.calls) - len(before))
-        return tuple(
-            CallStats(rows, frames, layout.RESULTS[result], count - known, seconds - spent)
-            for (*_, known, spent), (rows, frames, result, count, seconds) in zip(
-                before, last.calls[:, c].tolist(), strict=True
-            )
-            if count > known
-        )
+    def _snapshot(self, replica: _Counted) -> Snapshot:
+        text = "".join(replica.exposition._lines(is_open=False))
+        return parse_metrics(replica.name, str(replica.stage), self.clock(), text)
 
 
-def _counted(one: Array, two: Array) -> list[tuple[int, int, int]]:
-    """Returns the pairs of values and their numbers."""
-    width = int(two.max(initial=0)) + 1
-    counts = np.bincount(one.astype(np.int64) * width + two)
-    return [(int(each) // width, int(each) % width, int(counts[each])) for each in np.flatnonzero(counts)]
+def _stats(worker: _Worker) -> ReplicaStats:
+    settings = msgspec.to_builtins(worker.service.live.current) if worker.serves else None
+    return ReplicaStats(
+        name=worker.name,
+        stage=Stage(worker.stage),
+        ready=worker.serves,
+        restarts=worker.restarts_seen,
+        settings=settings,
+    )
 
 
-def _between(records: Array, field: str, begin: float, end: float) -> Array:
-    """Returns the records of (begin, end], which are sorted by a field."""
-    first, last = (bisect_right(records, at, key=itemgetter(field)) for at in (begin, end))
-    window: Array = records[first:last]
-    return window
+def _config(scenario: Scenario) -> StageConfig:
+    """Returns the configuration of a process."""
+    setting = scenario.initial
+    return StageConfig(
+        pipeline=processes.KEYS.pipeline,
+        generation=processes.KEYS.generation,
+        model="bundled",
+        max_resident=scenario.resident,
+        talker=TalkerSettings(max_num_seqs=min(setting.talker_max_num_seqs, scenario.resident)),
+        codec=msgspec.convert(live_settings(setting, Stage.CODEC), CodecSettings),
+        gateway=GatewaySettings(
+            max_queue_seconds=scenario.max_queue_seconds,
+            ttfa_seconds={scenario.task_type: scenario.objective.seconds},
+        ),
+    )
 
 
-def _objectives(scenario: Scenario) -> Array:
-    found = (scenario.objectives.get(name) for name in TASK_TYPES)
-    return np.array([np.inf if each is None else each.seconds for each in found])
+def _body(task_type: TaskType, number: int, frames: int) -> bytes:
+    """Returns a request whose audio has so many frames."""
+    fields: dict[str, Any] = {
+        **{"input": "Hello.", "response_format": "pcm", "stream": True, "seed": number},
+        **{"max_new_tokens": frames, "runaway_guard": False},
+    }
+    if task_type is TaskType.BASE:
+        fields |= {"ref_audio": _reference(), "ref_text": "Hello."}
+    return json.dumps(fields).encode()
 
 
-def good(outcomes: Any, scenario: Scenario) -> Array:
-    """Returns which requests met their objective without an underrun."""
-    met: Array = (outcomes.ttfa <= _objectives(scenario)[outcomes.task]) & ~outcomes.underrun
-    return met
+def _reference() -> str:
+    """Returns a second of audio as a data URL: how long encoding it takes is the machine's."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as audio:
+        audio.setparams((1, 2, FAMILY.sample_rate, 0, "NONE", ""))
+        audio.writeframes(random.Random(0).randbytes(_BYTES_PER_SECOND))
+    return "data:audio/wav;base64," + base64.b64encode(file.getvalue()).decode()
 
 
-def goodput(outcomes: Any, scenario: Scenario) -> float:
-    """Returns good requests per second."""
-    return float(good(outcomes, scenario).sum()) / scenario.seconds
+@contextlib.contextmanager
+def _task_type(task_type: TaskType) -> Iterator[None]:
+    """Lets gateways have a checkpoint of this task type."""
+    known = IMPLEMENTATION.describe("bundled")
+    if task_type is not known.task_type:
+        known = replace(known, task_type=task_type, voices=(), embedding_size=1024)
+    with mock.patch.object(IMPLEMENTATION, "describe", lambda _: known):
+        yield
 
 
-def run_fixed(scenario: Scenario, setting: Setting) -> Any:
-    """Returns the outcomes under a fixed setting."""
-    world = World(msgspec.structs.replace(scenario, initial=setting, scrape_seconds=scenario.seconds))
-    world.run(scenario.seconds)
-    return world.outcomes()
+def well(world: World) -> float:
+    """Returns the ratio of requests that were served well."""
+    limit = world.scenario.objective.seconds
+    return sum(outcome.is_well(limit) for outcome in world.outcomes) / max(len(world.outcomes), 1)
 
 
-def fixed(scenario: Scenario, setting: Setting) -> float:
-    """Returns the goodput under a fixed setting."""
-    return goodput(run_fixed(scenario, setting), scenario)
+def run_fixed(scenario: Scenario, setting: Setting) -> World:
+    """Returns a run with a setting that stays."""
+    return World(replace(scenario, initial=setting)).run()
+
+
+__all__: Sequence[str] = ("Director", "Outcome", "World", "run_fixed", "well")

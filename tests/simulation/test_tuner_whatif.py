@@ -1,4 +1,4 @@
-"""The model of the pipeline obeys the laws of any queue. `tests/simulation` compares it with the simulator."""
+"""The model of the pipeline obeys the laws of any queue. `test_simulated_tuning` compares it with the services."""
 
 from itertools import pairwise
 

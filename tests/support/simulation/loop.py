@@ -125,7 +125,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._lanes: dict[Any, deque[Callable[[], None]]] = {}
         """Calls that wait for each executor; a missing key is an idle executor."""
         self._tasks: list[_Task] = []
-        """All tasks. They are kept, so that no garbage collection runs the rest of a crashed process."""
+        """Those that are not done are kept, so that no garbage collection runs the rest of a crashed process."""
         self._context = copy_context()
         """That of callbacks that come without one: a copy for each takes 4 % of a run."""
         self._closed = False
@@ -195,6 +195,12 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                 if self._now < checked + 1:
                     raise Spinning(f"the program waits for nothing at {self._now:.3f} s")
                 checked = self._now
+                self._forget_done()
+
+    def _forget_done(self) -> None:
+        self._tasks = [task for task in self._tasks if not task.done()]
+        for process in {task.process for task in self._tasks} - {None}:
+            process.tasks[:] = [task for task in process.tasks if not task.done()]
 
     @contextlib.contextmanager
     def _installed(self) -> Iterator[None]:

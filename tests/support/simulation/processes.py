@@ -82,6 +82,10 @@ class Replica(ABC):
     def build(self, connector: RedisConnector, metrics: Metrics) -> Any:
         """Creates the service."""
 
+    def metrics(self) -> Metrics:
+        """Returns the metrics of a new process."""
+        return cast(Metrics, _NoMetrics())
+
     def start(self) -> None:
         """Starts a new process, unless the run is over."""
         if not self.restarts:
@@ -94,9 +98,8 @@ class Replica(ABC):
 
     async def _run(self, process: Process, stop: asyncio.Event) -> None:
         """The life of one process, as in `runtime.process`."""
-        metrics = cast(Metrics, _NoMetrics())
         connector = RedisConnector(URL, KEYS)
-        service = self.service = self.build(connector, metrics)
+        service = self.service = self.build(connector, self.metrics())
         try:
             await run_service(service, stop, self.config.drain_seconds)
         except Exception as error:
