@@ -15,6 +15,7 @@ RUN mkdir operator stages \
     && pip install --no-build-isolation ".[operator]"
 COPY stages/syrinx_stages/__init__.py stages/syrinx_stages/__init__.py
 COPY stages/syrinx_stages/contract stages/syrinx_stages/contract
+COPY stages/syrinx_stages/scheduling stages/syrinx_stages/scheduling
 COPY operator operator
 RUN pip install --no-build-isolation --no-deps --force-reinstall . \
     && pip uninstall --yes setuptools pip \

@@ -3,7 +3,6 @@
 The engines sleep for about the times of an H200, and return zeros (codes) and noise (audio).
 """
 
-import math
 import random
 import sys
 import time
@@ -27,6 +26,7 @@ from syrinx_stages.runtime.process import run
 from syrinx_stages.runtime.requests.engine import Limits
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.telemetry.metrics import Metrics
+from syrinx_stages.scheduling.traits import GPU
 from syrinx_stages.talker.inputs import Prompt
 from syrinx_stages.talker.prompt import Prepared
 from syrinx_stages.talker.service import TalkerService
@@ -71,9 +71,9 @@ class _Talker(_Device):
     """A `TalkerEngine` in which every request has `max_frames` frames. A step is known when its codes are available."""
 
     depth = 2
-    ahead_frames = math.inf
-    prompt_rows = 16.0
-    prefill_rows = 32
+    ahead_frames = GPU.ahead_frames
+    prompt_rows = GPU.prompt_rows
+    prefill_rows = GPU.prefill_rows
 
     def __init__(self) -> None:
         super().__init__()

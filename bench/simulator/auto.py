@@ -18,6 +18,7 @@ from syrinx_operator.tuner.decide import assignment
 from syrinx_operator.tuner.policy import Policy, policy_of
 from syrinx_operator.tuner.runner import Tuner
 from syrinx_stages.contract.stages import Stage
+from syrinx_stages.scheduling.traits import CPU, GPU
 
 
 class Notice(NamedTuple):
@@ -77,6 +78,7 @@ def policy(scenario: Scenario) -> Policy:
         rows=rows,
         residents=dict.fromkeys((Stage.TALKER, Stage.CODEC), scenario.resident),
         max_queue_seconds=scenario.max_queue_seconds,
+        traits=GPU if scenario.costs.is_gpu else CPU,
     )
 
 

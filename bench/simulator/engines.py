@@ -16,6 +16,7 @@ from syrinx_stages.contract.messages import End, EndReason, Reference, SpeechReq
 from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.requests.engine import Limits
+from syrinx_stages.scheduling.traits import CPU, GPU
 
 FRAME = bytes(2 * FAMILY.code_groups)
 AUDIBLE = b"\xe8\x03" * FAMILY.samples_per_frame
@@ -50,7 +51,8 @@ class _Engine:
 
     def __init__(self, device: Device) -> None:
         self._device, self._costs = device, device.costs
-        self.depth = 2 if device.costs.is_gpu else 1
+        self.traits = GPU if device.costs.is_gpu else CPU
+        self.depth = self.traits.depth
 
     def warm_up(self) -> None:
         """Takes no time: the scenario begins with processes that are ready."""
@@ -69,9 +71,9 @@ class TimedTalkerEngine(_Engine):
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
-        is_gpu = device.costs.is_gpu
-        # As the engines on a GPU and on a CPU say.
-        self.ahead_frames, self.prompt_rows, self.prefill_rows = (math.inf, 16.0, 32) if is_gpu else (16.0, math.inf, 1)
+        traits = self.traits
+        self.ahead_frames, self.prompt_rows = traits.ahead_frames, traits.prompt_rows
+        self.prefill_rows = traits.prefill_rows
         self._left: dict[str, int] = {}
 
     def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
@@ -117,7 +119,7 @@ class TimedCodecEngine(_Engine):
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
-        self.overhead_frames = 36 if device.costs.is_gpu else 0
+        self.overhead_frames = self.traits.overhead_frames
         self.captured: set[CapturePair] = set()
         self.capture_costs: dict[CapturePair, CaptureCost] = {}
 

@@ -23,8 +23,8 @@ from syrinx_stages.runtime.process import run_service
 from syrinx_stages.runtime.requests.in_flight import CompletedStep
 from syrinx_stages.runtime.requests.worker import Worker
 from syrinx_stages.runtime.settings import SettingsUpdate
+from syrinx_stages.scheduling.admission import COLD_REQUESTS
 from syrinx_stages.talker.cuda import prefill
-from syrinx_stages.talker.service import COLD_REQUESTS
 
 SHORT_LEASE = 0.2
 LONG_TEXT = "The old teacher carried seven green apples before breakfast."

@@ -14,7 +14,6 @@ from support.waiting import DEADLINE, until
 from support.writing import Owner, codes_entry, stop_after
 from syrinx_stages.codec.service import CodecService
 from syrinx_stages.connector.base import Capacity, Claim, StreamEntry
-from syrinx_stages.contract.admission import MAX_UNSTARTED
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.frames import unpack_checksums
 from syrinx_stages.contract.keys import END_SEQUENCE, REFERENCE_POSITION, Position, StreamKind
@@ -24,6 +23,7 @@ from syrinx_stages.contract.silence import AUDIBLE_PEAK, LeadingSilenceTrimmer
 from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.requests.worker import Worker
 from syrinx_stages.runtime.settings import SettingsUpdate
+from syrinx_stages.scheduling.admission import MAX_UNSTARTED
 from syrinx_stages.talker import holding
 from syrinx_stages.talker.speech import BEGINNING
 

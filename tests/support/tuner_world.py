@@ -15,6 +15,7 @@ from syrinx_operator.tuner.evidence import Outcomes
 from syrinx_operator.tuner.plan import Answer, Forecast, Question
 from syrinx_operator.tuner.policy import Objective, Policy, policy_of
 from syrinx_operator.tuner.whatif import Plant
+from syrinx_stages.scheduling.traits import CPU
 
 __all__ = ["BASE", "BETTER", "START", "TASK_TYPE", "World", "auto", "better", "clock", "machine", "plant", "served"]
 
@@ -45,7 +46,11 @@ def machine(step=0.012, row=0.001, call=0.006, frame=0.0004, prefill=0.02) -> Me
 
 def plant(resident: int = 32, **fields) -> Plant:
     """Returns a talker and a codec."""
-    given = {"talkers": 1, "codecs": 1, "patience": 2.0, "limits": {"CustomVoice": 0.3, "Base": 0.3}, **fields}
+    given = {
+        **{"talkers": 1, "codecs": 1, "patience": 2.0, "limits": {"CustomVoice": 0.3, "Base": 0.3}},
+        **{"lead_limit": 8.0, "traits": CPU},
+        **fields,
+    }
     return Plant(**{"talker_resident": resident, "codec_resident": resident, **given})
 
 

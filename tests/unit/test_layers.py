@@ -20,7 +20,7 @@ SOURCES = {
 }
 _OPERATOR = {
     "resource": {"contract"},
-    "tuner": {"resource", "contract"},
+    "tuner": {"resource", "contract", "scheduling"},
     "cluster": {"resource", "tuner", "contract"},
     "local": {"resource", "tuner", "contract", "connector", "processes"},
     "commands": {"resource", "tuner", "cluster", "local", "contract", "connector", "processes"},

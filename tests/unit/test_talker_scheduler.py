@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from syrinx_stages.contract.admission import LATE_MARGIN_SECONDS, late_margin
 from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.scheduling.admission import LATE_MARGIN_SECONDS, late_margin
 from syrinx_stages.scheduling.speed import HEADROOM
 from syrinx_stages.scheduling.talker import AHEAD_SECONDS, LISTENER_TIMEOUT, TEXT_TIMEOUT, Row, schedule
 

@@ -1,14 +1,12 @@
 """Captured shapes: what is proposed, within the budget, and only with a gain."""
 
-import random
-
 import pytest
 from msgspec.structs import replace
 
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.tuning import CaptureBounds
 from syrinx_operator.resource.tuning_status import CallPoint
-from syrinx_operator.tuner.captures import MAX_NEW, MIN_SAVED, call_times, padded, plan_captures
+from syrinx_operator.tuner.captures import MAX_NEW, MIN_SAVED, call_times, plan_captures
 from syrinx_operator.tuner.evidence import CaptureCost
 from syrinx_stages.scheduling.codec import cheapest_shape
 
@@ -37,15 +35,6 @@ def measured(counts, current=(), captured=CAPTURED):
 def planned(counts, current=(), budget=PLENTY, costs=WARM_UP, max_rows=64, **fields):
     found = plan_captures(measured(counts, current, **fields), counts, costs, shapes(*current), budget, max_rows)
     return None if found is None else [(each.rows, each.frames) for each in found.shapes]
-
-
-def test_padding_matches_the_codec():
-    randoms = random.Random(1)
-    for _ in range(300):
-        captured = [(randoms.randint(1, 6), randoms.randint(1, 6)) for _ in range(randoms.randint(0, 6))]
-        wanted = randoms.randint(1, 6), randoms.randint(1, 6)
-        ordered = sorted(captured, key=lambda shape: (shape[0] * shape[1], shape))
-        assert padded(ordered, wanted) == cheapest_shape(captured, *wanted)
 
 
 def test_call_times_are_of_the_computed_shape():

@@ -14,6 +14,7 @@ from syrinx_operator.resource.tuning import CaptureBounds
 from syrinx_operator.resource.tuning_status import CallPoint
 from syrinx_operator.tuner.curves import CallCost, call_cost
 from syrinx_operator.tuner.evidence import CaptureCost
+from syrinx_stages.scheduling.codec import cheapest_shape
 
 MIN_SAVED = 0.03
 """Ratio of the decoder time that a change must save, and each shape a third of it."""
@@ -38,22 +39,18 @@ class CallTimes:
 
     def __init__(self, costs: Costs, shapes: Iterable[Shape]) -> None:
         self._eager, self._captured = costs[0] or costs[1], costs[1]
-        self._shapes = sorted(shapes, key=lambda shape: (shape[0] * shape[1], shape)) if self._captured else ()
+        self.shapes: tuple[Shape, ...] = tuple(shapes) if self._captured else ()
+        """Those that calls are padded to; none while the cost of a captured call is not known."""
         self._known: dict[Shape, float] = {}
 
     def at(self, rows: int, frames: int) -> float:
         """Returns the seconds of a call."""
         if (rows, frames) not in self._known:
-            shape = padded(self._shapes, (rows, frames))
+            shape = cheapest_shape(self.shapes, rows, frames)
             cost = self._captured if shape else self._eager
             assert cost is not None, "calls were measured"
             self._known[rows, frames] = cost.at(*(shape or (rows, frames)))
         return self._known[rows, frames]
-
-
-def padded(shapes: Sequence[Shape], wanted: Shape) -> Shape | None:
-    """Returns the first of the shapes, in order of work, that holds a call; None if there is none."""
-    return next((shape for shape in shapes if shape[0] >= wanted[0] and shape[1] >= wanted[1]), None)
 
 
 @lru_cache(maxsize=16)

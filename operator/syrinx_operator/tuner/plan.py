@@ -13,7 +13,7 @@ from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.tuning_status import Measured, State, Tried
 from syrinx_operator.tuner.evidence import Evidence, alike, ttfa_quantile
 from syrinx_operator.tuner.policy import Policy
-from syrinx_operator.tuner.whatif import QUICK, Load, Model, Plant, Score
+from syrinx_operator.tuner.whatif import QUICK, Load, Model, Plant, Score, plant_of
 from syrinx_stages.contract.stages import Stage
 
 _ROUNDS = ((120, 12), (400, 4), (800, 1))
@@ -64,14 +64,11 @@ def question_of(policy: Policy, state: State, recent: Evidence, current: Setting
         load=Load(
             rates=recent.rates, frames=max(frames / max(1, seen.accepted - seen.refused), 1.0), burst=recent.burst
         ),
-        plant=Plant(
-            talkers=len(talkers),
-            codecs=len(codecs),
-            talker_resident=policy.residents[Stage.TALKER],
-            codec_resident=policy.residents[Stage.CODEC],
-            patience=policy.max_queue_seconds,
-            limits={name: objective.seconds for name, objective in policy.objectives.items()},
-            reference={"Base": min(max(reference, 0) / clones, _MAX_REFERENCE)} if clones else {},
+        plant=plant_of(
+            policy,
+            len(talkers),
+            len(codecs),
+            {"Base": min(max(reference, 0) / clones, _MAX_REFERENCE)} if clones else {},
         ),
         measured=state.measured,
         current=current,

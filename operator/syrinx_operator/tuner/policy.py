@@ -9,6 +9,7 @@ from syrinx_operator.resource.knobs import RAMP_LADDER, ROWS_LADDER, Knob, Mode,
 from syrinx_operator.resource.resolve import ResolvedPipeline
 from syrinx_operator.resource.tuning import CaptureBounds, RowBounds
 from syrinx_stages.contract.stages import Stage
+from syrinx_stages.scheduling.traits import CPU, GPU, Traits
 
 
 class Objective(Struct, frozen=True):
@@ -49,6 +50,10 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Most requests of a replica at the same time."""
     max_queue_seconds: float
     """How long a request may wait for a talker."""
+    lead_limit: float
+    """Seconds of codes ahead of playback at which a stream yields its row."""
+    traits: Traits
+    """How the engines want to be called."""
     scales: Mapping[Stage, Scale] = {}
     """Stages whose number of replicas is decided."""
     colocated: bool = False
@@ -77,6 +82,8 @@ def policy_of(pipeline: ResolvedPipeline) -> Policy:
         budget=bounds.capture_pairs,
         residents={Stage.TALKER: talker.max_resident, Stage.CODEC: codec.max_resident},
         max_queue_seconds=spec.gateway.max_queue_seconds,
+        lead_limit=talker.settings.lead_limit_seconds,
+        traits=CPU if talker.device == "cpu" else GPU,
         scales=_scales(pipeline),
         colocated=Stage.CODEC not in pipeline.workloads,
     )

@@ -5,6 +5,7 @@ The operator and `syrinx up` share it. It keeps only counters, which build up ag
 
 import logging
 import math
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -44,9 +45,13 @@ A = TypeVar("A")
 
 def own_process() -> Executor:
     """Returns a pool of one process, which ends with its work."""
-    # Ctrl-C is for the process that waits.
-    ignored = (signal.SIGINT, signal.SIG_IGN)
-    return ProcessPoolExecutor(1, get_context("spawn"), initializer=signal.signal, initargs=ignored)
+    return ProcessPoolExecutor(1, get_context("spawn"), initializer=_stay_behind)
+
+
+def _stay_behind() -> None:
+    """Leaves Ctrl-C to the process that waits, and the processor to those that serve."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(19)
 
 
 class Planner(Generic[P, A]):

@@ -12,6 +12,7 @@ from syrinx_stages.model.codec_decoder import CodecDecoder
 from syrinx_stages.model.codec_state import DecoderState
 from syrinx_stages.model.layers import pack_weights
 from syrinx_stages.runtime.requests.engine import Limits
+from syrinx_stages.scheduling.traits import CPU
 
 MAX_FRAMES = 64
 """Frames of all rows that are decoded at once. More are not quicker on a CPU, and each takes 2 MB of activations."""
@@ -23,9 +24,9 @@ class EagerCodecEngine:
     Captures are free, and change nothing.
     """
 
-    depth = 1
+    depth = CPU.depth
     isolates_rows = True
-    overhead_frames = 0
+    overhead_frames = CPU.overhead_frames
     limits = Limits()
 
     def __init__(self, decoder: CodecDecoder, max_resident: int) -> None:

@@ -1,17 +1,10 @@
-"""When a talker claims requests. The operator's model of a pipeline claims them by the same rule."""
+"""When the queue refuses a request: numbers of the script that queues it, and of the operator's model of a pipeline."""
 
-MAX_UNSTARTED = 4
-"""Claimed requests of which no frame is being generated yet, while references are encoded: enough to keep the engine
-busy. Others wait for whichever replica is free. Without a reference, at most one is ready beyond those of the next
-prefill."""
-
-LATE_MARGIN_SECONDS = 0.25
-"""A stream with less lead than this is late: codec and network need time, too."""
-
-LATE_MARGIN_STEPS = 15
-"""Upper bound of the same margin in steps: with short steps, a stream recovers before the lack is audible."""
-
-
-def late_margin(step_seconds: float) -> float:
-    """Returns the lead in seconds below which a stream is late, for steps of this duration."""
-    return min(LATE_MARGIN_SECONDS, LATE_MARGIN_STEPS * step_seconds)
+BURST_SHARE = 2
+"""A request is admitted if its expected wait is within this part of `max_queue_seconds`: requests are longer or shorter
+than expected, and few that are admitted shall be refused later."""
+STANDING_SHARE = 9
+"""The same in an overload for all but the first in the queue: a longer one would only delay those who are admitted, and
+not serve more."""
+ARRIVALS_SECONDS = 3
+"""Time constant of the rate at which requests arrive. In an overload more of them arrive than are served."""

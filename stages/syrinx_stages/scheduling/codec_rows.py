@@ -23,6 +23,7 @@ STARVED_SECONDS = 2.0
 _COLUMNS = np.dtype(
     [
         ("underrun_at", "f8"),
+        ("partial_until", "f8"),
         ("stalled_at", "f8"),
         ("pending", "i4"),
         ("chunk", "i4"),
@@ -149,7 +150,10 @@ class Rows(dict[str, R], Generic[R]):
         longest = complete_frames(row, chunk, self.ramp, max(self.ramp)) if company else 0
         whole = row.whole_chunk(self.ramp) if row.pending else 0
         started = row.first_audio_at is not None
-        numbers = row.underrun_at(), row.stalled_at(), row.pending, chunk, whole, longest
+        underrun_at = row.underrun_at()
+        is_partial = row.live and started and row.pending > 0 and not whole
+        partial_until = underrun_at if is_partial else math.inf
+        numbers = underrun_at, partial_until, row.stalled_at(), row.pending, chunk, whole, longest
         self._columns[self._slots[row.id]] = (*numbers, row.live, started, needs_calls, company)
 
     def _at(self, chosen: NDArray[np.bool_]) -> list[R]:
@@ -166,11 +170,10 @@ class Rows(dict[str, R], Generic[R]):
         `frame_margin` for each of its frames, before it underruns.
         """
         rows = self._all
-        partial = rows["live"] & rows["started"] & (rows["pending"] > 0) & (rows["whole"] == 0)
-        urgent_at = np.where(partial, rows["underrun_at"] - margin - frame_margin * rows["pending"], math.inf)
-        at = np.minimum(urgent_at, rows["stalled_at"])
-        chosen = (rows["whole"] > 0) | (at <= now)
-        due = list(zip(self._at(chosen), rows["whole"][chosen].tolist(), strict=True))
+        whole = rows["whole"]
+        at = np.minimum(rows["partial_until"] - margin - frame_margin * rows["pending"], rows["stalled_at"])
+        chosen = (whole > 0) | (at <= now)
+        due = list(zip(self._at(chosen), whole[chosen].tolist(), strict=True))
         return due, float(at[at > now].min(initial=math.inf))
 
     def without_codes_to_come(self) -> list[R]:

@@ -4,7 +4,6 @@ A step samples code 0 of each row, runs the code predictor and returns the frame
 of the row's next step, so a frame is returned as early as possible.
 """
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,6 +19,7 @@ from syrinx_stages.model.sampling import FrameSampler
 from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.model.talker import KVCache
 from syrinx_stages.runtime.requests.engine import Limits
+from syrinx_stages.scheduling.traits import CPU
 from syrinx_stages.talker.engine import frame_results
 from syrinx_stages.talker.inputs import EmbeddedPrompt, Prompt, embed, embed_tokens
 from syrinx_stages.talker.prompt import Prepared, Prompter
@@ -46,11 +46,11 @@ class _Row(Struct):
 class EagerTalkerEngine:
     """A `TalkerEngine` that computes a step in `launch`."""
 
-    depth = 1
+    depth = CPU.depth
     isolates_rows = True
-    ahead_frames = 16.0
-    prompt_rows = math.inf
-    prefill_rows = 1
+    ahead_frames = CPU.ahead_frames
+    prompt_rows = CPU.prompt_rows
+    prefill_rows = CPU.prefill_rows
     limits = Limits()
 
     def __init__(self, checkpoint: Checkpoint) -> None:

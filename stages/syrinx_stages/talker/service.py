@@ -11,7 +11,6 @@ from msgspec import Struct, structs
 
 from syrinx_stages.connector.base import Append, Claim, ConnectorError, StageConnector, StreamEntry
 from syrinx_stages.contract import metrics as m
-from syrinx_stages.contract.admission import MAX_UNSTARTED, late_margin
 from syrinx_stages.contract.frames import checksum
 from syrinx_stages.contract.keys import REFERENCE_POSITION, STREAM_START, Position, StreamKind
 from syrinx_stages.contract.messages import (
@@ -31,6 +30,7 @@ from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.runtime.requests.in_flight import CompletedStep
 from syrinx_stages.runtime.requests.worker import Worker
 from syrinx_stages.runtime.serial_thread import SerialThread
+from syrinx_stages.scheduling.admission import late_margin, spare_requests, unstarted_room
 from syrinx_stages.scheduling.talker import (
     LISTENER_TIMEOUT,
     TEXT_TIMEOUT,
@@ -48,9 +48,6 @@ from syrinx_stages.talker.text import RowText
 
 log = logging.getLogger(__name__)
 
-
-COLD_REQUESTS = 2
-"""Requests that are served at the same time until the speed of the engine is known."""
 
 CODEC_DELAY_SECONDS = 0.15
 """Time from a request's first codes until the codecs' capacity reports count it."""
@@ -290,8 +287,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         claims = zip(self.ownership.claims.values(), started, strict=True)
         unstarted = [claim for claim, has_frames in claims if not has_frames]
         ready = sum(not claim.request.encodes_reference for claim in unstarted)
-        prefill_rows = self.engine.prefill_rows
-        room = min(max(MAX_UNSTARTED, prefill_rows) - len(unstarted), prefill_rows + 1 - ready)
+        room = unstarted_room(len(unstarted), ready, self.engine.prefill_rows)
         return min(room, super().admissible()) if room > 0 else 0
 
     def spare_requests(self) -> float:
@@ -299,12 +295,10 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         (seen, count, made_at), now = self._scheduled, monotonic()
         if count != len(self.rows) or now - made_at > SCHEDULE_SECONDS:
             seen = self._schedule(now, 0)
-        spare = self.speed.spare_requests(seen.demands)
-        if math.isinf(self.speed.capacity):
-            spare = min(spare, max(COLD_REQUESTS - len(self.ownership.claims), 0))
         late_before = now + late_margin(self._step_seconds)
-        late = any(self.rows[key].plays_until() < late_before for key in seen.late if key in self.rows)
-        return min(spare, self._codecs_room(), 0.0 if late and self.speed.real_time else math.inf)
+        is_late = any(self.rows[key].plays_until() < late_before for key in seen.late if key in self.rows)
+        spare = spare_requests(self.speed, seen.demands, len(self.ownership.claims), is_late)
+        return min(spare, self._codecs_room())
 
     def _schedule(self, now: float, max_num_seqs: int) -> Schedule:
         lead_limit, margin = self.live.current.lead_limit_seconds, late_margin(self._step_seconds)

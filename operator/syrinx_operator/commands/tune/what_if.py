@@ -13,10 +13,10 @@ from syrinx_operator.tuner.builder import format_value
 from syrinx_operator.tuner.captures import call_times
 from syrinx_operator.tuner.curves import learned_frames, step_seconds
 from syrinx_operator.tuner.plan import Answer, Question, plan
+from syrinx_operator.tuner.playing import FRAME_SECONDS
 from syrinx_operator.tuner.policy import Policy, policy_of
-from syrinx_operator.tuner.whatif import FRAME_SECONDS, Load, Plant
+from syrinx_operator.tuner.whatif import Load, plant_of
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.stages import Stage
 
 MAX_REPLICAS = 1024
 
@@ -132,14 +132,11 @@ def question_of(view: View, asked: WhatIf) -> Question:
         raise TuneError("--what-if: codecs: with topology Colocated there is one in each talker")
     return Question(
         load=Load(rates=rates, frames=asked.frames or mean_frames(measured), burst=asked.burst),
-        plant=Plant(
-            talkers=talkers,
-            codecs=talkers if is_colocated else asked.codecs or view.codecs,
-            talker_resident=policy.residents[Stage.TALKER],
-            codec_resident=policy.residents[Stage.CODEC],
-            patience=policy.max_queue_seconds,
-            limits={name: objective.seconds for name, objective in policy.objectives.items()},
-            reference={"Base": asked.reference} if "Base" in rates else {},
+        plant=plant_of(
+            policy,
+            talkers,
+            talkers if is_colocated else asked.codecs or view.codecs,
+            {"Base": asked.reference} if "Base" in rates else {},
         ),
         measured=measured,
         current=view.in_force,

@@ -31,6 +31,7 @@ from syrinx_stages.kernels.recorder import GraphRecorder, Work
 from syrinx_stages.model.codec_decoder import CodecDecoder
 from syrinx_stages.runtime.gpu_memory import free_share, refuse_out_of_memory
 from syrinx_stages.runtime.requests.engine import Limits
+from syrinx_stages.scheduling.traits import GPU
 
 MAX_FRAMES = 64
 """Maximum frames of one row in a call, as in the settings."""
@@ -66,10 +67,10 @@ class CudaCodecEngine:
     keep the workspace whose addresses they contain.
     """
 
-    depth = 2
+    depth = GPU.depth
     isolates_rows = False
     prefill = None
-    overhead_frames = 36
+    overhead_frames = GPU.overhead_frames
     """On an H200 a call takes 0.45 ms, plus 0.0125 ms per frame."""
 
     def __init__(

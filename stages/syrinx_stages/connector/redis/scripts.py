@@ -8,6 +8,8 @@ The first field of an entry, `d`, is its message; a request also has `c`, its cl
 import hashlib
 from pathlib import Path
 
+from syrinx_stages.contract.admission import ARRIVALS_SECONDS, BURST_SHARE, STANDING_SHARE
+
 INBOX_RETENTION_SECONDS = 5
 """How long inboxes keep entries. A reader that was away for longer reads the request streams themselves."""
 INBOX_TTL_SECONDS = 60
@@ -18,14 +20,6 @@ CAPACITY_SECONDS = 2
 """A replica that has not reported its capacity for this long no longer counts."""
 REPEAT_MS = 600
 """An equal report of a replica is not stored again within this time."""
-BURST_SHARE = 2
-"""A request is admitted if its expected wait is within this part of `max_queue_seconds`: requests are longer or shorter
-than expected, and few that are admitted shall be refused later."""
-STANDING_SHARE = 9
-"""The same in an overload for all but the first in the queue: a longer one would only delay those who are admitted, and
-not serve more."""
-ARRIVALS_SECONDS = 3
-"""Time constant of the rate at which requests arrive. In an overload more of them arrive than are served."""
 FAIRNESS_REQUESTS = 128
 """Number of requests over which the shares of clients are counted."""
 TURN_SECONDS = 10

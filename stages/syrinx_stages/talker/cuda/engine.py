@@ -6,7 +6,6 @@ the second feeds them to the talker, and gives the host time to enqueue the next
 """
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -23,6 +22,7 @@ from syrinx_stages.model.config import TalkerConfig
 from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.runtime.gpu_memory import refuse_out_of_memory
 from syrinx_stages.runtime.requests.engine import Limits
+from syrinx_stages.scheduling.traits import GPU
 from syrinx_stages.talker.cuda.allocation import PAGE_SIZE, Allocation, Allocator
 from syrinx_stages.talker.cuda.frame import INPUT_COLUMNS
 from syrinx_stages.talker.cuda.model_runner import MAX_PAGES, RESIDENT_SECONDS, ModelRunner, NewRequest
@@ -71,12 +71,12 @@ class Step(Struct):
 class CudaTalkerEngine:
     """A `TalkerEngine` on a CUDA device. `prepare` may run on any thread."""
 
-    depth = 2
+    depth = GPU.depth
     isolates_rows = False
-    ahead_frames = math.inf
-    prompt_rows = 16.0
+    ahead_frames = GPU.ahead_frames
+    prompt_rows = GPU.prompt_rows
     # A burst needs few admissions; a graph holds fewer prompts, and `burst_size` limits their positions.
-    prefill_rows = 32
+    prefill_rows = GPU.prefill_rows
 
     def __init__(self, checkpoint: Checkpoint, max_resident: int, memory_fraction: float = 1.0) -> None:
         """Computes in the dtype of `checkpoint`, with at most a fraction of the device's memory.
