@@ -103,7 +103,7 @@ def test_both_images_pin_the_same_versions():
 
 
 def test_the_operator_image_has_no_data_plane():
-    assert not {"torch", "numpy", "redis", "fastapi"} & pinned("operator").keys()
+    assert not {"torch", "redis", "fastapi"} & pinned("operator").keys()
     assert not [each for each in arguments("operator", "COPY") if each.split()[0] == "stages"]
 
 
