@@ -12,7 +12,6 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from gpu.switched import Switch
 from syrinx_operator.local.console import PipelineView, make_console
 from syrinx_operator.local.events import Event, describe_exit
 from syrinx_operator.local.gpus import visible_gpus
@@ -51,8 +50,6 @@ class Setup(Struct, frozen=True, kw_only=True):
     variant: Variant = "separate"
     quiet: bool = False
     """Whether the codec silences each utterance's first frame, see `gpu.quiet`."""
-    switched_off: Switch | None = None
-    """The technique that all stages do without, see `gpu.switched`."""
     gpus: int = 1
     """Number of GPUs that talkers and codecs use; with simulated engines, of talkers and of codecs."""
     cells: int = 1
@@ -193,6 +190,4 @@ def _commands(setup: Setup) -> dict[Stage, Sequence[str]]:
     module = (sys.executable, "-m")
     if setup.variant == "paced":
         return {stage: (*module, "gpu.paced", stage) for stage in (Stage.TALKER, Stage.CODEC)}
-    if setup.switched_off:
-        return {stage: (*module, "gpu.switched", setup.switched_off, stage) for stage in Stage}
     return {Stage.CODEC: (*module, "gpu.quiet")} if setup.quiet else {}

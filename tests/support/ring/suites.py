@@ -64,7 +64,7 @@ _IN_THE_RING = "(not night) and not bench"
 _PROMETHEUS, _REDIS, _S3 = ".venv/.prometheus", ".venv/.redis", ".venv/.s3-server"
 _CHROMIUM, _FFMPEG, _VALKEY = ".venv/.browses", ".venv/.ffmpeg", ".venv/.valkey"
 _ON_VLLM = {"environment": {"OMP_NUM_THREADS": "1"}, "venv": VLLM, "needs": (f"{VLLM}/.runs",)}
-_BENCHMARKS = ("pipeline/test_gpu_service.py", "pipeline/test_gpu_host.py", "engines/test_gpu_worth.py")
+_BENCHMARKS = ("pipeline/test_gpu_service.py", "pipeline/test_gpu_host.py")
 
 SUITES = {
     suite.name: suite
