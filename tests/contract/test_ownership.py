@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 
 import pytest
+from msgspec import structs
 from prometheus_client import Counter
 
 from support.tls import front
@@ -91,6 +92,32 @@ async def test_claims_more_at_once_while_requests_wait(world, until):
     async with running(owner.claim_loop()):
         await until(all_claimed)
     assert sizes == [1, 2, 4, 2]
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("again", [True, False])
+async def test_only_the_claim_that_was_checked_is_lost(world, again):
+    """While the reply is under way the request may have been dropped, and claimed again."""
+    connector, lost = world.connector(), []
+    consumer, other = connector.consumer(Stage.TALKER, "a"), world.replica(Stage.TALKER, "b")
+    owner = owner_of(consumer, 1, lost=lost.append)
+    await world.submit(connector, "r")
+    async with running(owner.claim_loop()):
+        await asyncio.sleep(1)
+    await world.age(Stage.TALKER, "a", 60)
+    assert await other.take_over(1)
+    refresh = consumer.refresh
+
+    async def refresh_late(entry_ids):
+        found = await refresh(entry_ids)
+        if again:
+            owner.claims["r"] = structs.replace(owner.claims["r"])
+        return found
+
+    consumer.refresh = refresh_late
+    async with running(owner.lease_loop()):
+        await asyncio.sleep(0.1)
+    assert (list(owner.claims), lost) == ((["r"], []) if again else ([], ["r"]))
 
 
 @pytest.mark.virtual
