@@ -121,6 +121,26 @@ async def test_only_the_claim_that_was_checked_is_lost(world, again):
 
 
 @pytest.mark.virtual
+async def test_a_replica_that_leaves_hands_over_and_one_that_dies_is_replaced_as_a_whole(world):
+    """What is handed over waits for no lease. A dead replica's requests are taken over as far as there are rows."""
+    connector = world.connector()
+    owners = {name: owner_of(connector.consumer(Stage.TALKER, name), 3, admissible=3) for name in "abc"}
+    for number in range(3):
+        await world.submit(connector, f"r{number}")
+    async with running(owners["a"].claim_loop()):
+        await asyncio.sleep(1)
+    assert len(owners["a"].claims) == 3
+    await owners["a"].close(hand_over=True)
+    async with running(owners["b"].lease_loop()):
+        await asyncio.sleep(0.01)
+    assert len(owners["b"].claims) == 3
+    await world.age(Stage.TALKER, "b", 60)
+    async with running(owners["c"].lease_loop()):
+        await asyncio.sleep(0.01)
+    assert len(owners["c"].claims) == 3
+
+
+@pytest.mark.virtual
 async def test_the_room_of_a_request_that_ended_is_reported_at_once(world):
     """Its client may send the next one at once, which must not be refused because of the last report."""
     connector = world.connector()
