@@ -6,6 +6,7 @@ import threading
 from itertools import accumulate, pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -13,7 +14,7 @@ from support.stages import Pipeline, pipeline, receive, request, submit, synthes
 from support.waiting import DEADLINE, until
 from support.writing import Owner, codes_entry, stop_after
 from syrinx_stages.codec.service import CodecService
-from syrinx_stages.connector.base import Capacity, Claim, StreamEntry
+from syrinx_stages.connector.base import Capacity, Claim, Fence, Gone, StreamEntry
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.frames import unpack_checksums
 from syrinx_stages.contract.keys import END_SEQUENCE, REFERENCE_POSITION, Position, StreamKind
@@ -178,6 +179,20 @@ UNDECODABLE = {
     "of a reference": (REFERENCE_POSITION, Reference(np.full(16, 999, "<i2").tobytes())),
     "wrong checksum": (Position(1), Codes(np.ones(16, "<i2").tobytes(), segment=BEGINNING, checksum=1)),
 }
+
+
+async def test_a_late_refusal_concerns_only_the_claim_that_wrote_the_entry() -> None:
+    """The request may have been claimed again meanwhile."""
+    async with pipeline() as stages:
+        await submit(stages.connector(), request("a", " ".join(NEIGHBOURS)))
+        talker = stages.worker("talker")
+        await until(lambda: "a" in talker.rows, "the request has a row")
+        claim = talker.ownership.claims["a"]
+        entry = talker.output("a", Position(1), Codes(b""))
+        talker._refused(msgspec.structs.replace(entry, fence=Fence(Stage.TALKER, "0:earlier")), Gone())
+        assert talker.ownership.claims["a"] is claim
+        talker._refused(entry, Gone())
+        assert "a" not in talker.ownership.claims
 
 
 async def test_undecodable_codes_end_only_their_stream() -> None:
