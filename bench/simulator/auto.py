@@ -1,15 +1,14 @@
 """Runs the tuner on simulated services, as the operator and `syrinx up` run it."""
 
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from simulator.scenario import Scenario
 from simulator.twins import Twins
 from simulator.world import World
-from syrinx_operator.resource.knobs import ROWS_LADDER, Knob, Setting
+from support.inline import Inline
+from syrinx_operator.resource.knobs import ROWS_LADDER, Knob
 from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_operator.resource.tuning_status import State
@@ -37,28 +36,6 @@ class Tuned(NamedTuple):
     hurt: float
     """Ratio of all requests that changes and trials made bad."""
 
-    @property
-    def chosen(self) -> Setting:
-        """The setting in force at the end."""
-        return self.state.chosen or self.world.scenario.initial
-
-    def finished(self) -> list[Notice]:
-        """Returns the events of trials that ended with a verdict."""
-        return [each for each in self.events if each.event.reason in ("Promoted", "RolledBack", "Inconclusive")]
-
-
-class AtOnce(Executor):
-    """Computes in no simulated time."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Returns a future that is done."""
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
 
 def policy(scenario: Scenario) -> Policy:
     """Returns an Auto policy within the replicas' capacity."""
@@ -85,7 +62,7 @@ def policy(scenario: Scenario) -> Policy:
 def tune(scenario: Scenario, rules: Policy, state: State | None = None) -> Tuned:
     """Runs the tuner on the services of a scenario."""
     events: list[Notice] = []
-    tuner = Tuner(audit=lambda _: None, pool=AtOnce)
+    tuner = Tuner(audit=lambda _: None, pool=Inline)
     known, world = state or State(), World(scenario)
     twins = Twins(world)
 

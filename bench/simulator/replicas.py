@@ -13,11 +13,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from simulator import fresh
-from simulator.auto import AtOnce, policy
+from simulator.auto import policy
 from simulator.costs import Calls
 from simulator.rows import TUNER, Row, baselines_of, measured
 from simulator.scenario import Phase, Scenario
 from simulator.world import World, well
+from support.inline import Inline
 from syrinx_operator.resource.knobs import RAMP_LADDER, Setting
 from syrinx_operator.resource.tuning_status import RATE_BINS, Replicas, State
 from syrinx_operator.tuner.policy import Objective, Policy, Scale
@@ -174,7 +175,7 @@ def _rates(randoms: random.Random, peak: float, depth: float, begin: float) -> t
 
 def run_tuner(day: Day) -> World:
     """Runs the tuner, with the settings left as they are."""
-    tuner, rules = Tuner(audit=lambda _: None, pool=AtOnce), rules_of(day.scenario)
+    tuner, rules = Tuner(audit=lambda _: None, pool=Inline), rules_of(day.scenario)
     world, state = World(day.scenario), State()
 
     def direct(world: World) -> float:

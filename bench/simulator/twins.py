@@ -8,6 +8,7 @@ differ in individual requests: only the net difference over a change counts, and
 import asyncio
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,23 +25,16 @@ _BEYOND = 30.0
 """Seconds after which the outcome of a request is known."""
 
 
-class BecomesTwin(Diverted):
-    """This process is a twin from now on."""
-
-    def __init__(self, incumbent: Assignment, until: float, file: Path) -> None:
-        super().__init__()
-        self._incumbent, self._until, self._file = incumbent, until, file
-
-    async def live(self, world: World) -> None:
-        """Keeps the incumbent, writes the outcomes of the requests, and ends the process."""
-        begin = world.now
-        while world.now < self._until:
-            world.apply(self._incumbent)
-            await asyncio.sleep(min(60.0, self._until - world.now))
-        await asyncio.sleep(_BEYOND)
-        outcomes = [each for each in world.outcomes if begin <= each.at < self._until]
-        self._file.write_bytes(msgspec.msgpack.encode(outcomes))
-        os._exit(0)
+async def _live(incumbent: Assignment, until: float, file: Path, world: World) -> None:
+    """Keeps the incumbent, writes the outcomes of the requests, and ends this process, the twin."""
+    begin = world.now
+    while world.now < until:
+        world.apply(incumbent)
+        await asyncio.sleep(min(60.0, until - world.now))
+    await asyncio.sleep(_BEYOND)
+    outcomes = [each for each in world.outcomes if begin <= each.at < until]
+    file.write_bytes(msgspec.msgpack.encode(outcomes))  # noqa: ASYNC240
+    os._exit(0)
 
 
 class _Twin(NamedTuple):
@@ -92,7 +86,7 @@ class Twins:
         if (process := os.fork()) == 0:
             # asyncio notices the new process, and asks which loop runs in it.
             asyncio._set_running_loop(self._world.loop)
-            raise BecomesTwin(Assignment(base=self._incumbent), end, file)
+            raise Diverted(partial(_live, Assignment(base=self._incumbent), end, file))
         self._twins.append(_Twin(process, file, now, end))
 
 

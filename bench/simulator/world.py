@@ -16,7 +16,7 @@ import math
 import os
 import random
 import wave
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -197,11 +197,11 @@ class Ended(Exception):
 
 
 class Diverted(Exception):
-    """Raised by a director: the run goes on without it, as the exception says."""
+    """Raised by a director: `live` directs the rest of the run."""
 
-    async def live(self, world: World) -> None:
-        """Directs the rest of the run."""
-        raise NotImplementedError
+    def __init__(self, live: Callable[[World], Awaitable[None]]) -> None:
+        super().__init__()
+        self.live = live
 
 
 Director = Callable[["World"], float]
@@ -376,8 +376,8 @@ class World:
         )
 
     def _snapshot(self, replica: _Counted) -> Snapshot:
-        text = "".join(replica.exposition._lines(is_open=False))
-        return parse_metrics(replica.name, str(replica.stage), self.clock(), text)
+        text, _ = replica.exposition.encode("")
+        return parse_metrics(replica.name, str(replica.stage), self.clock(), text.decode())
 
 
 def _stats(worker: _Worker) -> ReplicaStats:

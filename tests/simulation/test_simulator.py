@@ -157,6 +157,5 @@ def test_a_harmful_change_is_charged_and_an_empty_one_is_not():
     kept = Assignment(base=GOOD)
     assert hurt(kept, kept) == 0.0
     assert hurt(replace(kept, label="a"), kept) == 0.0
-    assert hurt(Assignment(base=START), kept) > 0.15
-    # A trial that is not renewed ends after its time.
-    assert 0.05 < hurt(replace(kept, candidate=START, label="a"), kept) < hurt(Assignment(base=START), kept)
+    in_force, tried = hurt(Assignment(base=START), kept), hurt(replace(kept, candidate=START, label="a"), kept)
+    assert in_force > 0.15 and tried == pytest.approx(in_force, abs=0.02)

@@ -8,7 +8,6 @@ import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -17,6 +16,7 @@ import kopf
 import msgspec
 from kubernetes.aio import client
 
+from support.inline import Inline
 from support.kube import KubeCluster
 from support.virtual import Program, now
 from syrinx_operator.cluster.config import options
@@ -203,18 +203,6 @@ class OperatorInLoop(RunningOperator):
         found.host = self.cluster.url
         found.api_key = {"BearerToken": "Bearer operator"}
         return found
-
-
-class Inline(Executor):
-    """Computes where it is asked: the virtual clock stands still meanwhile."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
-        return future
 
 
 @contextlib.contextmanager
