@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from simulator.world import Diverted, Outcome, World
+from simulator.listeners import Outcome
+from simulator.world import Diverted, World
 from syrinx_operator.tuner.decide import Assignment
 
 CHARGED_SECONDS = 600.0

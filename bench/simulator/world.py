@@ -7,189 +7,40 @@ clients heard.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import io
 import itertools
-import json
-import math
 import os
 import random
-import wave
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest import mock
 
 import msgspec
 from msgspec.structs import replace
-from prometheus_client import CollectorRegistry
 
-from simulator.engines import Device, TimedCodecEngine, TimedTalkerEngine
-from simulator.scenario import Request, Scenario
+from simulator.engines import Device
+from simulator.listeners import Listener, Outcome, Spoken, body_of
+from simulator.scenario import Failure, Request, Scenario
+from simulator.services import Counted, CountedGateway, TimedCodec, TimedTalker, Worker, config_of
 from support.memory_redis import MemoryRedis
-from support.simulation import processes
-from support.simulation.clients import Client, Wish
 from support.simulation.environment import environment
-from support.simulation.loop import START, Process
+from support.simulation.loop import START
 from support.simulation.network import Network, NetworkLoop
-from support.simulation.processes import Cluster, Gateway, Replica
+from support.simulation.processes import Cluster
 from syrinx_operator.resource.knobs import Identity, Setting, live_settings
-from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
 from syrinx_operator.tuner.counters import Observation
 from syrinx_operator.tuner.decide import Assignment
 from syrinx_operator.tuner.evidence import ReplicaStats
 from syrinx_operator.tuner.snapshot import Snapshot, parse_metrics
-from syrinx_stages.codec.service import CodecService
-from syrinx_stages.connector.redis.streams import RedisConnector
-from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import TaskType
-from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, StageConfig, TalkerSettings
+from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.contract.stages import WORKERS, Stage
 from syrinx_stages.families import IMPLEMENTATION
-from syrinx_stages.normalization.reading import Reading
-from syrinx_stages.runtime.settings import LiveSettings, SettingsUpdate
-from syrinx_stages.runtime.telemetry.exposition import Exposition
-from syrinx_stages.runtime.telemetry.metrics import Metrics
-from syrinx_stages.talker.service import TalkerService
 
-AUDIBLE_GAP = 0.001
-"""Seconds without audio that a listener hears."""
 AFTER_SECONDS = 30.0
 """Time after the last request in which it may still end."""
-_BYTES_PER_SECOND = 2 * FAMILY.sample_rate
 _IDENTITY = Identity(model="simulated", image="simulated", device="simulated")
-
-
-class Outcome(msgspec.Struct):
-    """How a request was served. Times are seconds of the scenario."""
-
-    at: float
-    ttfa: float = math.inf
-    """Seconds until the first audio; infinite without any."""
-    gaps: int = 0
-    """Times that playback ran out of audio."""
-    refused: bool = False
-    complete: bool = False
-
-    def is_well(self, limit: float) -> bool:
-        """Returns whether the request was heard in time, to its end, and without a gap."""
-        return self.complete and self.ttfa <= limit and not self.gaps
-
-
-@dataclass
-class _Spoken(Wish):  # type: ignore[misc]
-    content: bytes = b""
-
-    def body(self) -> bytes:
-        return self.content
-
-
-@dataclass
-class _Listener(Client):  # type: ignore[misc]
-    """A client that plays what it gets."""
-
-    world: World = field(kw_only=True)
-    outcome: Outcome = field(kw_only=True)
-    plays_until: float = 0.0
-
-    async def _send(self, message: dict[str, Any]) -> None:
-        outcome, now = self.outcome, self.world.now
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            outcome.refused = self.status == 503
-            return
-        if (data := message.get("body", b"")) and self.status == 200:
-            if outcome.ttfa == math.inf:
-                outcome.ttfa, self.plays_until = now - outcome.at, now
-            elif now > self.plays_until + AUDIBLE_GAP:
-                outcome.gaps, self.plays_until = outcome.gaps + 1, now
-            self.plays_until += len(data) / _BYTES_PER_SECOND
-        outcome.complete = self.complete = self.status == 200 and not message.get("more_body", False)
-
-
-class _Counted(Replica):  # type: ignore[misc]
-    """A replica with real metrics, which a new process starts from zero."""
-
-    config: StageConfig
-    exposition: Exposition
-    restarts_seen = -1
-
-    def metrics(self) -> Metrics:
-        metrics = Metrics(CollectorRegistry())
-        self.exposition = Exposition(metrics)
-        self.restarts_seen += 1
-        return metrics
-
-    def put(self, stage: Stage, base: Mapping[str, Any], temporary: Mapping[str, Any]) -> None:
-        """Applies settings, as the operator does. A process that starts later begins with the base."""
-        known = msgspec.to_builtins(self.config)
-        config = msgspec.convert(known | {stage.value: known[stage] | base}, StageConfig)
-        is_changed, self.config = config != self.config, config
-        if self.service is None or not self.process.alive:
-            return
-        live = self.service.live
-        with self.cluster.loop.within(self.process):
-            if is_changed or (not temporary and live.seconds_left is not None):
-                live.apply(SettingsUpdate(dict(base)))
-            if temporary:
-                live.apply(SettingsUpdate(dict(temporary), seconds=OVERRIDE_TTL_SECONDS))
-            self.service.settings_changed()
-
-
-class _Gateway(_Counted, Gateway):  # type: ignore[misc]
-    """A gateway."""
-
-
-class _Worker(_Counted):
-    """A talker or a codec on a device."""
-
-    def __init__(self, world: World, name: str, config: StageConfig, device: Device) -> None:
-        super().__init__(world.cluster, name, config)
-        self._world, self._device = world, device
-        self.came_at = world.now
-        """Seconds of the scenario."""
-        self.left_at: float | None = None
-
-    async def end_responses(self) -> None:
-        """A worker sends none."""
-
-    def leave(self) -> None:
-        """Finishes its requests, and ends for good."""
-        self.restarts = False
-        if self.process.alive and self.service is not None:
-            self.terminate()
-        else:
-            self.left_at = self._world.now
-
-    def _on_end(self, process: Process) -> None:
-        super()._on_end(process)
-        if not self.restarts:
-            self.left_at = self._world.now
-
-    def _live(self, settings: Any) -> LiveSettings[Any]:
-        return LiveSettings(settings, self.config.settings_generation, self.config.max_resident, self.cluster.loop.time)
-
-
-class _Talker(_Worker):
-    stage = Stage.TALKER
-
-    def build(self, connector: RedisConnector, metrics: Metrics) -> TalkerService:
-        config, engine = self.config, TimedTalkerEngine(self._device)
-        live = self._live(config.talker)
-        loaded: Any = engine, Reading()
-        return TalkerService(connector, lambda: loaded, self.name, config.max_resident, live, metrics)
-
-
-class _Codec(_Worker):
-    stage = Stage.CODEC
-
-    def build(self, connector: RedisConnector, metrics: Metrics) -> CodecService:
-        config, engine = self.config, TimedCodecEngine(self._device)
-        return CodecService(
-            connector, lambda: engine, self.name, config.max_resident, self._live(config.codec), metrics
-        )
 
 
 class Ended(Exception):
@@ -225,10 +76,10 @@ class World:
         self.loop.network = Network(self.loop, self._redis, chance)
         self.cluster = Cluster(self.loop, self.loop.network, chance, [])
         self._devices: dict[int, Device] = {}
-        self._config = _config(scenario)
-        self.gateways = [_Gateway(self.cluster, "gateway-0", self._config)]
+        self._config = config_of(scenario)
+        self.gateways = [CountedGateway(self.cluster, "gateway-0", self._config)]
         counts = {Stage.TALKER: scenario.talkers, Stage.CODEC: scenario.codecs}
-        self._hired: list[_Worker] = []
+        self._hired: list[Worker] = []
         """All talkers and codecs that there ever were."""
         self._numbers = {stage: itertools.count() for stage in WORKERS}
         self.workers = {
@@ -304,19 +155,20 @@ class World:
                 return
             await asyncio.sleep(pause)
 
-    def _listener(self, number: int, request: Request) -> _Listener:
+    def _listener(self, number: int, request: Request) -> Listener:
         self.outcomes.append(outcome := Outcome(request.at))
-        wish = _Spoken(number, 0.0, request.frames, content=_body(self.scenario.task_type, number, request.frames))
-        return _Listener(wish, world=self, outcome=outcome)
+        body = body_of(self.scenario.task_type, number, request.frames)
+        wish = Spoken(number, 0.0, request.frames, content=body)
+        return Listener(wish, clock=lambda: self.now, outcome=outcome)
 
     # Replicas -------------------------------------------------------------------------------------------------
 
-    def _worker(self, stage: Stage, number: int) -> _Worker:
+    def _worker(self, stage: Stage, number: int) -> Worker:
         scenario = self.scenario
         if number not in self._devices:
             self._devices[number] = Device(self.loop, scenario.costs, f"device {scenario.seed} {number}")
-        kind = _Talker if stage is Stage.TALKER else _Codec
-        worker = kind(self, f"{stage}-{number}", self._config, self._devices[number])
+        kind = TimedTalker if stage is Stage.TALKER else TimedCodec
+        worker = kind(self.cluster, f"{stage}-{number}", self._config, self._devices[number], lambda: self.now)
         self._hired.append(worker)
         return worker
 
@@ -344,10 +196,10 @@ class World:
         """Seconds of talkers and codecs that start, serve or drain."""
         return sum((self.now if worker.left_at is None else worker.left_at) - worker.came_at for worker in self._hired)
 
-    def _all_workers(self) -> list[_Worker]:
+    def _all_workers(self) -> list[Worker]:
         return [worker for stage in WORKERS for worker in self.workers[stage]]
 
-    def _fail(self, failure: Any) -> None:
+    def _fail(self, failure: Failure) -> None:
         self.workers[failure.stage][failure.replica].crash(noticed=True, restart_after=failure.down)
 
     # The operator's view --------------------------------------------------------------------------------------
@@ -366,7 +218,7 @@ class World:
 
     def observe(self) -> Observation:
         """Returns what an operator observes now."""
-        everyone: list[_Counted] = [*self.gateways, *self._all_workers()]
+        everyone: list[Counted] = [*self.gateways, *self._all_workers()]
         missing = [f"{each.name} is not ready" for each in everyone if not each.serves]
         return Observation(
             snapshots=tuple(self._snapshot(each) for each in everyone if each.serves),
@@ -375,12 +227,12 @@ class World:
             disruption="; ".join(missing),
         )
 
-    def _snapshot(self, replica: _Counted) -> Snapshot:
+    def _snapshot(self, replica: Counted) -> Snapshot:
         text, _ = replica.exposition.encode("")
         return parse_metrics(replica.name, str(replica.stage), self.clock(), text.decode())
 
 
-def _stats(worker: _Worker) -> ReplicaStats:
+def _stats(worker: Worker) -> ReplicaStats:
     settings = msgspec.to_builtins(worker.service.live.current) if worker.serves else None
     return ReplicaStats(
         name=worker.name,
@@ -389,43 +241,6 @@ def _stats(worker: _Worker) -> ReplicaStats:
         restarts=worker.restarts_seen,
         settings=settings,
     )
-
-
-def _config(scenario: Scenario) -> StageConfig:
-    """Returns the configuration of a process."""
-    setting = scenario.initial
-    return StageConfig(
-        pipeline=processes.KEYS.pipeline,
-        generation=processes.KEYS.generation,
-        model="bundled",
-        max_resident=scenario.resident,
-        talker=TalkerSettings(max_num_seqs=min(setting.talker_max_num_seqs, scenario.resident)),
-        codec=msgspec.convert(live_settings(setting, Stage.CODEC), CodecSettings),
-        gateway=GatewaySettings(
-            max_queue_seconds=scenario.max_queue_seconds,
-            ttfa_seconds={scenario.task_type: scenario.objective.seconds},
-        ),
-    )
-
-
-def _body(task_type: TaskType, number: int, frames: int) -> bytes:
-    """Returns a request whose audio has so many frames."""
-    fields: dict[str, Any] = {
-        **{"input": "Hello.", "response_format": "pcm", "stream": True, "seed": number},
-        **{"max_new_tokens": frames, "runaway_guard": False},
-    }
-    if task_type is TaskType.BASE:
-        fields |= {"ref_audio": _reference(), "ref_text": "Hello."}
-    return json.dumps(fields).encode()
-
-
-def _reference() -> str:
-    """Returns a second of audio as a data URL: how long encoding it takes is the machine's."""
-    file = io.BytesIO()
-    with wave.open(file, "wb") as audio:
-        audio.setparams((1, 2, FAMILY.sample_rate, 0, "NONE", ""))
-        audio.writeframes(random.Random(0).randbytes(_BYTES_PER_SECOND))
-    return "data:audio/wav;base64," + base64.b64encode(file.getvalue()).decode()
 
 
 @contextlib.contextmanager
@@ -447,6 +262,3 @@ def well(world: World) -> float:
 def run_fixed(scenario: Scenario, setting: Setting) -> World:
     """Returns a run with a setting that stays."""
     return World(replace(scenario, initial=setting)).run()
-
-
-__all__: Sequence[str] = ("Director", "Outcome", "World", "run_fixed", "well")

@@ -11,9 +11,10 @@ from simulator import baselines, trials
 from simulator.auto import policy, tune
 from simulator.costs import GPU
 from simulator.fresh import draw
+from simulator.listeners import Outcome
 from simulator.rows import measured
 from simulator.scenario import Phase, Scenario
-from simulator.world import Outcome, World, run_fixed, well
+from simulator.world import World, run_fixed, well
 from support.simulated import START, service
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.tuning_status import Measured, State

@@ -133,6 +133,14 @@ def test_references_are_prepared_one_after_the_other_beside_the_steps():
     assert short.well - long.well > 0.3, "they are prepared for four fifths of the time, and wait for each other"
 
 
+def test_long_requests_on_a_slow_machine_are_not_refused_while_it_is_idle():
+    """It finishes one in a minute. That is no wait for a request that comes when it has nothing to do."""
+    load = Load(rates={"CustomVoice": 0.01}, frames=500.0)
+    setting = replace(SETTING, talker_max_num_seqs=1)
+    slow = machine(step=0.06, row=0.0)
+    assert outcome(setting, load=load, plant=replace(PLANT, patience=2.0), measured=slow).well > 0.5
+
+
 def test_in_an_overload_streams_that_were_claimed_are_not_interrupted():
     """As many rows as may be resident are slower than playback, so a talker must claim fewer."""
     impatient = replace(PLANT, patience=0.5, limits={}, reference={})

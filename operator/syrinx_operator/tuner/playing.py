@@ -62,6 +62,10 @@ class Queue:
         following = self._following
         return self.requests[following].accepted if following < len(self.requests) else math.inf
 
+    def is_due(self, now: float) -> bool:
+        """Returns whether a request waits or has come."""
+        return bool(self._waiting) or self.next_at <= now
+
     def has_any(self, now: float) -> bool:
         """Queues or refuses the requests that have come. Returns whether one waits."""
         while self.next_at <= now:
@@ -109,7 +113,7 @@ class _Talker:
 
     def turn(self, now: float, queue: Queue, frames: Sequence[list[float]]) -> float:
         """Claims, prefills and makes a step. Returns when the talker has its next turn; inf: never."""
-        if queue.has_any(now):
+        if queue.is_due(now):
             self._claim(now, queue)
         admitted = 0
         while self._claimed and self._claimed[0][0] <= now and admitted < self._traits.prefill_rows:
@@ -142,9 +146,9 @@ class _Talker:
         spare = spare_requests(self.speed, seen.demands, claimed, bool(seen.late))
         self.spare = min(self._resident - claimed, spare)
         room = unstarted_room(len(self._claimed), len(self._claimed), self._traits.prefill_rows)
-        for _ in range(math.floor(min(room, self.spare))):
-            if not queue.has_any(now):
-                break
+        left = math.floor(min(room, self.spare))
+        while queue.has_any(now) and left > 0:
+            left -= 1
             request = queue.take()
             begin = max(now, self._claimed[-1][0]) if self._claimed else now
             self._claimed.append((begin + self._times.prepare.get(queue.requests[request].task_type, 0.0), request))
@@ -176,7 +180,7 @@ def play_talkers(
     patience: float,
     lead_limit: float,
 ) -> Talked:
-    """Serves requests by talkers. Whoever ends its step first claims first."""
+    """Serves requests by talkers. The one whose step ends first claims first."""
     everyone = [_Talker(times, traits, resident, lead_limit) for _ in range(talkers)]
     queue, frames = Queue(requests, patience, everyone), [list[float]() for _ in requests]
     turns = [(0.0, n) for n in range(talkers)]
