@@ -5,9 +5,12 @@ In virtual time: a report counts for two seconds, and how fast requests arrive d
 
 import asyncio
 import contextlib
+import random
+from types import SimpleNamespace
 
 import pytest
 
+from syrinx_operator.tuner.playing import Queue, Request
 from syrinx_stages.connector.base import Capacity, QueueFull
 from syrinx_stages.connector.redis.scripts import TURN_SECONDS
 from syrinx_stages.contract.keys import StreamKind
@@ -232,3 +235,39 @@ async def test_a_turn_that_is_not_used_expires(world):
         await gateway.submit(of(world, "greedy", 1), ADMISSION)
     await asyncio.sleep(TURN_SECONDS)
     await gateway.submit(of(world, "greedy", 1), ADMISSION)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_the_tuners_model_admits_what_redis_admits(world, seed):
+    """A talker has some room and claims at its rate; more or fewer requests than that come, alone or in bursts."""
+    draw = random.Random(seed)
+    rate, free = 10 ** draw.uniform(-0.5, 1), draw.uniform(-1, 3)
+    interval, at, requests = draw.choice((0.3, 1.0, 3.0)) / rate, 0.0, []
+    while len(requests) < 80:
+        at += draw.expovariate(1 / interval)
+        requests += [Request(at, "Base", 50)] * draw.choice((1, 1, 1, 4))
+    model_talker = SimpleNamespace(speed=SimpleNamespace(requests_per_second=rate), spare=free)
+    model = Queue(requests, ADMISSION.max_queue_seconds, [model_talker])
+    gateway, talker = world.connector(), world.replica(Stage.TALKER, "t")
+    await serve_one(world, gateway)
+    await asyncio.sleep(20)
+    start, claim_at, waiting, real, modelled = asyncio.get_running_loop().time(), 0.0, [], [], []
+
+    async def go_on_until(at):
+        await asyncio.sleep(start + at - asyncio.get_running_loop().time())
+        while waiting and waiting[0][0] < at - ADMISSION.max_queue_seconds:
+            assert await gateway.withdraw(waiting.pop(0)[1])
+
+    for number, request in enumerate(requests):
+        while claim_at < request.accepted:
+            await go_on_until(claim_at)
+            real += waiting[:1] and [claim.request.id for claim in await talker.claim(1)]
+            modelled += [f"r{model.take()}"] if model.has_any(claim_at) else []
+            del waiting[:1]
+            claim_at += 1 / rate
+        await go_on_until(request.accepted)
+        await talker.report(Capacity(free=free, requests_per_second=rate))
+        with contextlib.suppress(QueueFull):
+            ticket = await gateway.submit(world.request(f"r{number}"), ADMISSION)
+            waiting.append((request.accepted, ticket))
+    assert real == modelled

@@ -69,15 +69,20 @@ class Queue:
     def has_any(self, now: float) -> bool:
         """Queues or refuses the requests that have come. Returns whether one waits."""
         while self.next_at <= now:
+            self._withdraw(self.next_at)
             self._submit(self._following)
             self._following += 1
-        while self._waiting and self.requests[self._waiting[0]].accepted < now - self._patience:
-            self._waiting.popleft()
+        self._withdraw(now)
         return bool(self._waiting)
 
     def take(self) -> int:
         """Removes the oldest request and returns its number."""
         return self._waiting.popleft()
+
+    def _withdraw(self, now: float) -> None:
+        """Removes the requests that have waited for too long."""
+        while self._waiting and self.requests[self._waiting[0]].accepted < now - self._patience:
+            self._waiting.popleft()
 
     def _submit(self, request: int) -> None:
         now, ahead = self.requests[request].accepted, len(self._waiting)
@@ -87,7 +92,8 @@ class Queue:
         oldest = now - self.requests[self._waiting[0]].accepted if ahead else 0.0
         rate = sum(each.speed.requests_per_second for each in self._talkers) or math.inf
         free = sum(each.spare for each in self._talkers)
-        wait = max(0.0, (ahead + 1 - free) / rate) if free <= ahead else 0.0
+        is_busy = sum(max(math.floor(each.spare), 0) for each in self._talkers) <= ahead
+        wait = max(0.0, (ahead + 1 - free) / rate) if is_busy else 0.0
         is_crowded = arrivals > rate or oldest > self._patience / STANDING_SHARE
         share = (STANDING_SHARE if is_crowded else BURST_SHARE) if ahead else (BURST_SHARE if is_crowded else 1)
         if wait <= self._patience / share:
