@@ -3,7 +3,7 @@
 --       entries, which are grouped by their readers; for each group: readers, the inbox entry that has its entries, then
 --       those that are too large for it; for each checked entry: id, entry, kind, group and token of its writer, id of the
 --       writer's previous entry; for each claim to finish: number of its checked entry, group, claim id
--- Returns 1 if this batch is recorded as the writer's last one, else 0; the readers of each checked entry that was written
+-- Returns 1 if this batch counts as the writer's last one, else 0; the readers of each checked entry that was written
 -- now, else 0; then for each entry: 0 written, now or earlier; 1 gone; 2 superseded; 3 to be checked; or the stream's last
 -- id, if the stream lacks the writer's previous entry.
 -- A writer's direct entries follow entries that were checked, and no request has changed its owner since, nor have their
@@ -89,9 +89,8 @@ if not failure then
     if outcomes[checked + ARGV[i]] == 0 then finish(KEYS[1], ARGV[i + 1], ARGV[i + 2]) end
   end
   if recorded then
-    -- It is the first write if no entry was written, and refused if the memory is full.
+    -- It is the first write if no entry was written, and refused if the memory is full: then the next batch is checked.
     local reply = redis.pcall('HSET', KEYS[2], writer, batch)
-    if type(reply) == 'table' then outcomes[1] = 0 end
     -- An entry of this batch may have deleted the key: it has restored a lost claim.
     if last_batch == '' or reply == 1 then redis.call('EXPIRE', KEYS[2], QUEUE_TTL_SECONDS) end
   end
