@@ -90,6 +90,18 @@ async def test_an_expired_lease_is_taken_over_for_good(world):
     assert list(await other.refresh([claim.entry_id])) == []
 
 
+async def test_a_takeover_that_a_fail_over_lost_is_not_repeated(world):
+    """Redis shows the claim of the former owner again, whose lease has expired."""
+    gateway, owner, other = world.connector(), world.replica(TALKERS, "a"), world.replica(TALKERS, "b")
+    _, claim = await world.submit_claimed(gateway, owner)
+    await world.age(TALKERS, "a", 61)
+    await other.take_over(9)
+    await world.raw.xclaim(world.keys.requests, TALKERS, "a", 0, [claim.entry_id], justid=True)
+    await world.age(TALKERS, "a", 61)
+    assert list(await other.take_over(9)) == []
+    assert list(await other.refresh([claim.entry_id])) == [], "it goes on"
+
+
 async def test_a_process_takes_over_once_it_has_been_connected_for_the_time_of_a_lease(world):
     """Until then it does not know whether owners could reach Redis to renew their leases."""
     gateway, owner, started = world.connector(), world.replica(TALKERS, "a"), world.connector(settled=False)

@@ -74,7 +74,7 @@ async def test_requests_wait_for_no_redis_that_does_not_answer(cells: CellPipeli
         process.send_signal(signal.SIGSTOP)
         try:
             assert {seed: await served.say(TEXT, seed) for seed in audio} == audio
-            assert not served.service.cells[1].is_serving
+            await until(lambda: not served.service.cells[1].is_serving, "its gateway misses it")
         finally:
             process.send_signal(signal.SIGCONT)
         await until(lambda: served.service.cells[1].is_serving, "the cell is back")
