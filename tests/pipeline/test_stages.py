@@ -188,7 +188,7 @@ async def test_a_late_refusal_concerns_only_the_claim_that_wrote_the_entry() -> 
         talker = stages.worker("talker")
         await until(lambda: "a" in talker.rows, "the request has a row")
         claim = talker.ownership.claims["a"]
-        entry = talker.output("a", Position(1), Codes(b""))
+        entry = talker.output(claim, Position(1), Codes(b""))
         talker._refused(msgspec.structs.replace(entry, fence=Fence(Stage.TALKER, "0:earlier")), Gone())
         assert talker.ownership.claims["a"] is claim
         talker._refused(entry, Gone())

@@ -51,6 +51,7 @@ class _Upcoming(Struct, frozen=True):
 class Stream(Row, kw_only=True):
     """A row with the state that the scheduler does not need."""
 
+    claim: Claim
     codes: list[bytes]
     checksums: list[int]
     """Of all frames up to each one of `codes`; 0 in the reference."""
@@ -116,7 +117,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
 
     stage = "codec"
     group = Stage.CODEC
-    input_kind = StreamKind.CODES
+    input_kinds = (StreamKind.CODES,)
     output_kind = StreamKind.AUDIO
     first_phase = "wait"
     rows: Rows[Stream]
@@ -151,6 +152,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         request, now = claim.request, monotonic()
         self.rows[request.id] = Stream(
             id=request.id,
+            claim=claim,
             accepted_at=now - max(0.0, time.time() - request.accepted_at),
             live=request.live,
             decoded=published,
@@ -164,7 +166,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             restarts=restarts,
         )
         self.engine_thread.queue(lambda: self.engine.open(request.id))
-        self.reader.subscribe(request.id, self.input_kind, STREAM_START)
+        self.reader.subscribe(request.id, StreamKind.CODES, STREAM_START)
 
     def _restart(self, row: Stream) -> None:
         """Decodes a request's codes again: Redis has lost those of this row, and a talker has generated other ones.
@@ -173,18 +175,20 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         """
         if row.restarts == MAX_RESTARTS:
             end = End(EndReason.ERROR, "the talker's checksums do not match its codes")
-            self.end(row.id, row.published, end, _UPSTREAM)
+            self.end(row.claim, row.published, end, _UPSTREAM)
             return
         log.warning("request %s: its codes were generated again differently", row.id, extra=self.log_fields(row.id))
-        del self.rows[row.id]
-        self.release_state(row.id)
+        self.drop_row(row.id)
         # The next events may still be of the former subscription.
-        claim = self.ownership.claims[row.id]
-        asyncio.get_running_loop().call_soon(self._reopen, claim, row.restarts + 1)
+        asyncio.get_running_loop().call_soon(self._reopen, row.claim, row.restarts + 1)
 
     def _reopen(self, claim: Claim, restarts: int) -> None:
         if self.owns(claim):
             self._open(claim, self.journal.last_position(claim).frames, restarts)
+
+    def release(self, row: Stream) -> None:
+        """Frees the decoder's state before the next step."""
+        self.engine_thread.queue(lambda: self.engine.release(row.id))
 
     def spare_requests(self) -> float:
         """Returns how many further requests could be decoded in time: none while a live stream is late."""
@@ -300,7 +304,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
     def _refuse(self, row: Stream, message: str) -> None:
         log.error("request %s: invalid codes entry: %s", row.id, message, extra=self.log_fields(row.id))
         end = End(EndReason.ERROR, f"the talker sent codes the codec cannot decode: {message}")
-        self.end(row.id, row.published, end, _UPSTREAM)
+        self.end(row.claim, row.published, end, _UPSTREAM)
 
     def _begin_next(self, row: Stream) -> None:
         """Begins a row's next segment once all codes of the one before are taken."""
@@ -351,7 +355,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         self._between.clear()
         for row in [row for row in self.rows.without_codes_to_come() if not row.in_flight]:
             assert row.end is not None
-            self.end(row.id, row.published, row.end, _UPSTREAM if row.end.reason is EndReason.ERROR else "")
+            self.end(row.claim, row.published, row.end, _UPSTREAM if row.end.reason is EndReason.ERROR else "")
         settings = self.live.current
         usable = self._shapes.usable(settings.capture_pairs)
         overhead, cost = self.engine.overhead_frames, self.speed.seconds_per_frame
@@ -411,7 +415,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             if self.rows.get(row.id) is not row:
                 continue
             if pcm is None:
-                self.end(row.id, row.published, End(EndReason.ERROR, "the codec failed to decode this request"))
+                self.end(row.claim, row.published, End(EndReason.ERROR, "the codec failed to decode this request"))
                 continue
             if item.position is None:
                 continue
@@ -429,7 +433,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
                 self.traces.begin(row.id, "first_call", completed.seconds, after="wait")
                 self.traces.begin(row.id, "decode", after="first_call")
             audio = Audio(pcm, talker, codec, pack_checksums(item.checksums), item.segment)
-            appends.append(self.output(row.id, item.position, audio))
+            appends.append(self.output(row.claim, item.position, audio))
         self.publisher.put(appends)
         self.ownership.recheck_admission()
         if completed.context.call.prefill:

@@ -13,6 +13,11 @@ class RequestError(Exception):
         self.retry_after = retry_after
 
 
+def stage_failed(stage: str) -> RequestError:
+    """Returns the error of a request that a stage itself fails with: its log has the cause."""
+    return RequestError(f"the {stage} failed to process this request")
+
+
 class SettingsError(ValueError):
     """The settings are invalid for this process; the message names the field. `status` is the HTTP status."""
 

@@ -26,7 +26,7 @@ from syrinx_stages.contract.stages import Stage
 from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.normalization.reading import Reading
 from syrinx_stages.runtime.clock import monotonic
-from syrinx_stages.runtime.errors import RequestError
+from syrinx_stages.runtime.errors import RequestError, stage_failed
 from syrinx_stages.runtime.requests.in_flight import CompletedStep
 from syrinx_stages.runtime.requests.worker import Worker
 from syrinx_stages.runtime.serial_thread import SerialThread
@@ -43,7 +43,7 @@ from syrinx_stages.talker.engine import EngineFull, TalkerEngine
 from syrinx_stages.talker.holding import Holding
 from syrinx_stages.talker.prompt import Prepared
 from syrinx_stages.talker.speech import BEGINNING, Fault, Speech, Take
-from syrinx_stages.talker.streams import Stream, Waiting, Written, new_row, written_of
+from syrinx_stages.talker.streams import Opening, Stream, Written, new_row, written_of
 from syrinx_stages.talker.text import RowText
 
 log = logging.getLogger(__name__)
@@ -57,9 +57,6 @@ SCHEDULE_SECONDS = 0.02
 
 Loaded = tuple[TalkerEngine, Reading]
 """An engine, and how its checkpoint reads texts."""
-_FAILED = "the talker failed to process this request"
-
-
 _Stepped = tuple[Stream, Take]
 _Completed = CompletedStep[Sequence[_Stepped], Mapping[str, bytes | End]]
 
@@ -67,9 +64,9 @@ _Completed = CompletedStep[Sequence[_Stepped], Mapping[str, bytes | End]]
 class _Launched(Struct, frozen=True):
     """What became of the prefills of one iteration."""
 
-    failed: Sequence[Waiting]
-    rejected: Sequence[Waiting]
-    """Requests for which the engine has no memory now."""
+    failed: Sequence[tuple[Opening, Exception]]
+    rejected: Sequence[Opening]
+    """Takes for which the engine has no memory now."""
     started: float
     prefilled: float
     """When the prefills began and ended, in monotonic seconds."""
@@ -90,7 +87,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
 
     stage = "talker"
     group = Stage.TALKER
-    input_kind = StreamKind.PLAYBACK
+    input_kinds = (StreamKind.PLAYBACK, StreamKind.TEXT)
     output_kind = StreamKind.CODES
     first_phase = "prepare"
 
@@ -104,12 +101,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         super().__init__(connector, engine, *arguments)
 
     def set_up(self) -> None:
-        self._waiting: dict[str, Waiting] = {}
-        self._unattributed: set[str] = set()
-        """Requests whose next entry names this replica."""
         self._prepare_thread = SerialThread("talker-prepare")
-        self._takes: dict[str, str] = {}
-        """By request: the take that the engine has."""
         self._holding = Holding(self.rows)
         self._engine_full = False
         """The engine rejected a request, and no row has been evicted since."""
@@ -148,22 +140,26 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
                 return
             written = written_of(entries, written)
             self.journal.restore(claim, entries)
-            delivered = await self.connector.last_position(request.id, self.input_kind)
+            delivered = await self.connector.last_position(request.id, StreamKind.PLAYBACK)
         reference = await self.connector.reference(request.id) if request.has_reference else None
         text = await self._read_text(request, len(written.frames)) if request.streams_text else None
         bounds = functools.partial(self._reading.bounds, request)
         pieces = self._reading.segments(request, written.position.start)
         speech = Speech(request, pieces, bounds, written.position)
-        row = new_row(request, speech, text, reference, written, delivered or STREAM_START)
+        row = new_row(claim, speech, text, reference, written, delivered or STREAM_START)
         prepared = await self._prepare_thread.run(self._prepare, row, written.frames)
         if not self.owns(claim):
             return
         if prepared is None:
             self._end(row, speech.end())
             return
+        row.prompt = prepared
+        self.rows[row.id] = row
+        self.reader.subscribe(row.id, StreamKind.PLAYBACK, delivered or STREAM_START)
+        if text is not None:
+            self.reader.subscribe(row.id, StreamKind.TEXT, text.position)
         if prepared.reference is not None and not written.has_reference:
-            self.publisher.put([self.output(request.id, REFERENCE_POSITION, prepared.reference)])
-        self._waiting[request.id] = Waiting(claim, row, prepared, delivered or STREAM_START)
+            self.publisher.put([self.output(claim, REFERENCE_POSITION, prepared.reference)])
         self.traces.begin(request.id, "prefill")
         self.wake.set()
 
@@ -206,36 +202,26 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             rows = row.text.rows
             row.take.bound(structs.replace(found, most=max(found.most, rows + found.expected)), rows)
 
-    async def _go_on(self, claim: Claim, row: Stream) -> None:
+    async def _go_on(self, row: Stream) -> None:
         """Prepares the next take of a row and queues it for prefill, or ends the request."""
         try:
-            prepared = await self._prepare_thread.run(self._prepare, row)
-        except RequestError as error:
-            self.fail(claim, str(error), error.param)
-            return
-        except Exception:
-            log.exception("request %s could not go on", row.id, extra=self.log_fields(row.id))
-            self.fail(claim, _FAILED)
+            row.prompt = await self._prepare_thread.run(self._prepare, row)
+        except Exception as error:
+            self.fail(row.claim, error)
             return
         if self.rows.get(row.id) is not row:
             return
-        if prepared is None:
+        if row.prompt is None:
             self._end(row, row.speech.end())
             return
-        self._waiting[row.id] = Waiting(claim, row, prepared, None)
         self.wake.set()
 
-    def evict(self, request_id: str) -> None:
-        self._waiting.pop(request_id, None)
-        self._unattributed.discard(request_id)
-        self._engine_full = False
-        self.reader.unsubscribe(request_id, StreamKind.TEXT)
-        super().evict(request_id)
-
-    def release_state(self, request_id: str) -> None:
-        """Frees a request's state in the engine before the next step."""
-        if (take := self._takes.pop(request_id, None)) is not None:
-            super().release_state(take)
+    def release(self, row: Stream) -> None:
+        """Frees the state of the take that the engine has, before the next step."""
+        if take := row.resident:
+            row.resident = ""
+            self._engine_full = False
+            self.engine_thread.queue(lambda: self.engine.release(take))
 
     def on_entry(self, event: StreamEntry) -> None:
         """Records the client's playback progress, or text that has arrived."""
@@ -260,11 +246,11 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             row.text.add(event)
         except ConnectorError as error:
             log.warning("request %s is claimed again: %s", row.id, error, extra=self.log_fields(row.id))
-            self.claim_again(self.ownership.claims[row.id])
+            self.claim_again(row.claim)
             return
         if isinstance(event.entry, End):
-            self.fail(self.ownership.claims[row.id], event.entry.message)
-        if row.id in self._takes:
+            self.fail(row.claim, RequestError(event.entry.message))
+        if row.resident or row.prompt is not None:
             self._bound(row)
         self.wake.set()
 
@@ -272,7 +258,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         """Returns the text that has arrived for resident rows. Their next frames are due with it."""
         found = []
         for row in self.rows.values():
-            if row.text is None or row.id not in self._takes or (new := row.text.take()) is None:
+            if row.text is None or not row.resident or (new := row.text.take()) is None:
                 continue
             row.add_text(row.text.given_frames, now)
             found.append(_Extension(row.id, *new))
@@ -282,8 +268,8 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         """Returns how many further requests to claim now. Streams in progress come first: none while one is late."""
         if self._engine_full:
             return 0
-        rows = self.rows
-        started = (row is not None and row.frames for row in map(rows.get, self.ownership.claims))
+        rows = map(self.rows.get, self.ownership.claims)
+        started = (row is not None and row.frames and not row.is_new for row in rows)
         claims = zip(self.ownership.claims.values(), started, strict=True)
         unstarted = [claim for claim, has_frames in claims if not has_frames]
         ready = sum(not claim.request.encodes_reference for claim in unstarted)
@@ -302,7 +288,8 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
 
     def _schedule(self, now: float, max_num_seqs: int) -> Schedule:
         lead_limit, margin = self.live.current.lead_limit_seconds, late_margin(self._step_seconds)
-        found = schedule(self.rows.values(), now, max_num_seqs, lead_limit, self.engine.ahead_frames, margin)
+        rows = (row for row in self.rows.values() if not row.is_new)
+        found = schedule(rows, now, max_num_seqs, lead_limit, self.engine.ahead_frames, margin)
         self._scheduled = found, len(self.rows), now
         return found
 
@@ -312,7 +299,8 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         unseen = 0
         for request_id, claim in self.ownership.claims.items():
             row = rows.get(request_id)
-            is_seen = row is not None and row.first_frame_at is not None and row.first_frame_at < since
+            first_frame_at = None if row is None or row.is_new else row.first_frame_at
+            is_seen = first_frame_at is not None and first_frame_at < since
             unseen += not (is_seen or claim.redelivered)
         return self.ownership.codecs_free - unseen
 
@@ -324,7 +312,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         now = monotonic()
         if self._holding.check_at <= now:
             self._publish_due((), now)
-        admitted = self._next_prefills(now)
+        admitted = self._next_prefills()
         extensions = self._extensions(now)
         found = self._schedule(now, self.live.max_num_seqs)
         for request_id in found.abandoned:
@@ -348,11 +336,10 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         if self._unpublished and not (depth > 1 and self.steps):
             self._publish(self._unpublished)
             self._unpublished = None
-        for waiting in launched.failed:
-            self.rows.pop(waiting.id, None)
-            self.fail(waiting.claim, _FAILED)
-        for waiting in launched.rejected:
-            self._requeue(waiting)
+        for (row, _), error in launched.failed:
+            self.fail(row.claim, error)
+        for opening in launched.rejected:
+            self._requeue(opening)
         for request_id in launched.without_text:
             log.warning("the text of request %s has no place in the engine: a later owner continues it", request_id)
             self.evict(request_id)
@@ -364,57 +351,39 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         message = missing or f"the client has not read for {LISTENER_TIMEOUT:.0f} s"
         self._end(row, End(EndReason.CANCELLED, message))
 
-    def _count_prefill(self, admitted: Sequence[Waiting], launched: _Launched) -> None:
+    def _count_prefill(self, admitted: Sequence[Opening], launched: _Launched) -> None:
         if not admitted:
             return
-        rejected = {waiting.id for waiting in launched.rejected}
-        for waiting in admitted:
-            # Requests that were evicted in the meantime have no row any more.
-            if waiting.delivered is not None and waiting.id in self.rows and waiting.id not in rejected:
-                self.traces.begin(waiting.id, "first_frame")
+        rejected = {row.id for row, _ in launched.rejected}
+        for row, _ in admitted:
+            if row.id not in rejected:
+                self.traces.begin(row.id, "first_frame", after="prefill")
         self._prefill_seconds.observe(launched.prefilled - launched.started)
         self.exclude(launched.started, launched.prefilled)
 
-    def _next_prefills(self, now: float) -> list[Waiting]:
-        """Creates rows for the oldest waiting requests: so few that their prefill does not stall the other streams."""
+    def _next_prefills(self) -> list[Opening]:
+        """Takes the oldest takes that wait for prefill: so few that it does not stall the other streams."""
         if self._engine_full:
             return []
-        waiting = sorted(self._waiting.values(), key=lambda item: item.claim.request.accepted_at)
+        waiting = [Opening(row, row.prompt) for row in self.rows.values() if row.prompt is not None]
+        waiting.sort(key=lambda opening: opening.row.claim.request.accepted_at)
         waiting = waiting[: self.engine.prefill_rows]
-        chosen = waiting[: burst_size([item.prepared.positions for item in waiting])]
-        for item in chosen:
-            del self._waiting[item.id]
-            self._takes[item.id] = item.row.take.id
-            item.row.is_opening = False
-            if item.delivered is not None:
-                self._add_row(item.row, item.delivered)
+        chosen = waiting[: burst_size([prompt.positions for _, prompt in waiting])]
+        for row, _ in chosen:
+            row.prompt, row.resident = None, row.take.id
+            row.is_new = row.is_opening = False
         return chosen
 
-    def _add_row(self, row: Stream, delivered: Position) -> None:
-        self._unattributed.add(row.id)
-        self.rows[row.id] = row
-        self.reader.subscribe(row.id, self.input_kind, delivered)
-        if row.text is not None:
-            self.reader.subscribe(row.id, StreamKind.TEXT, row.text.position)
-
-    def _requeue(self, waiting: Waiting) -> None:
+    def _requeue(self, opening: Opening) -> None:
         """Queues a rejected take again until a row is evicted, or fails it if no other request holds memory."""
-        row = waiting.row
+        row = opening.row
         if self.rows.get(row.id) is not row:
             return
-        del self._takes[row.id]
-        row.in_flight = 0
-        if not (self._takes or self.engine_thread.has_queued):
-            self.rows.pop(row.id)
-            self.fail(waiting.claim, "the request is too long for the talker's memory", "input")
+        row.resident, row.in_flight = "", 0
+        if not (self.engine_thread.has_queued or any(each.resident for each in self.rows.values())):
+            self.fail(row.claim, RequestError("the request is too long for the talker's memory", "input"))
             return
-        if waiting.delivered is None:
-            row.is_opening = True
-        else:
-            del self.rows[row.id]
-            self.reader.unsubscribe(row.id, self.input_kind)
-            self.reader.unsubscribe(row.id, StreamKind.TEXT)
-        self._waiting[row.id] = waiting
+        row.prompt, row.is_opening = opening.prompt, True
         # Queued calls release evicted rows. Then an immediate retry may succeed.
         self._engine_full = not self.engine_thread.has_queued
 
@@ -435,7 +404,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             if isinstance(result, bytes):
                 frames += 1
                 row.first_frame_at = now if row.first_frame_at is None else row.first_frame_at
-                self._release(row, take.add(result))
+                self._add(row, take.add(result))
                 if row.held:
                     releasing.append(row)
                 if take.fault is not None:
@@ -454,9 +423,9 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         self.count_step(len(completed.context), frames, completed.seconds)
 
     def _is_open(self, row: Stream, take: Take) -> bool:
-        return self.rows.get(row.id) is row and self._takes.get(row.id) == take.id and row.speech.take is take
+        return self.rows.get(row.id) is row and row.resident == take.id and row.speech.take is take
 
-    def _release(self, row: Stream, frames: Sequence[bytes]) -> None:
+    def _add(self, row: Stream, frames: Sequence[bytes]) -> None:
         """Adds frames to those that may be published."""
         row.held += frames
         row.produced += len(frames)
@@ -471,12 +440,12 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         if closed is not None:
             if closed.whole is not None:
                 row.segment = closed.whole
-            self._release(row, closed.frames)
+            self._add(row, closed.frames)
             if row.held:
                 self.publisher.put([self._entry(row)])
         row.is_opening, row.in_flight, row.withheld = True, 0, 0
-        self.release_state(row.id)
-        self._tasks.spawn(self._go_on(self.ownership.claims[row.id], row))
+        self.release(row)
+        self._tasks.spawn(self._go_on(row))
 
     def _report_fault(self, row: Stream, take: Take, is_retried: bool) -> None:
         assert take.fault is not None
@@ -493,8 +462,8 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
     def _entry(self, row: Stream) -> Append:
         """Returns an entry of the frames that a row holds."""
         talker = ""
-        if row.id in self._unattributed:
-            self._unattributed.remove(row.id)
+        if row.names_talker:
+            row.names_talker = False
             self.traces.begin(row.id, "generate")
             talker = self.replica
         codes, segment = b"".join(row.held), row.segment
@@ -505,13 +474,13 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         row.checksum = checksum(codes, row.checksum)
         waits_for_text = row.produced >= row.text_frames
         entry = Codes(codes, talker, segment, row.checksum, waits_for_text)
-        return self.output(row.id, Position(row.produced), entry)
+        return self.output(row.claim, Position(row.produced), entry)
 
     def _end(self, row: Stream, end: End) -> None:
         """Ends a request after the frames that its row holds."""
         if row.held:
             self.publisher.put([self._entry(row)])
-        self.end(row.id, row.produced, structs.replace(end, checksum=row.checksum))
+        self.end(row.claim, row.produced, structs.replace(end, checksum=row.checksum))
 
     def _evict_if_starved(self, present: Sequence[_Stepped], results: Mapping[str, bytes | End]) -> None:
         """Evicts the row with the latest deadline if no row had memory for a frame. A later owner continues it."""
@@ -528,16 +497,16 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
     # On the engine's thread ------------------------------------------------------------------------------------
 
     def _launch_and_read(
-        self, admitted: Sequence[Waiting], extensions: Sequence[_Extension], stepped: Sequence[_Stepped], depth: int
+        self, admitted: Sequence[Opening], extensions: Sequence[_Extension], stepped: Sequence[_Stepped], depth: int
     ) -> tuple[_Launched, _Completed | None]:
         """Prefills requests, passes on text, launches a step, and reads the oldest one if `depth` are in flight."""
         started = time.monotonic()
-        failed: list[Waiting] = []
-        rejected: list[Waiting] = []
+        failed: list[tuple[Opening, Exception]] = []
+        rejected: list[Opening] = []
         self._prefill(admitted, failed, rejected)
         prefilled = time.monotonic()
         without_text = [each.request_id for each in extensions if not self._extend(each)]
-        without_state = {*(waiting.id for waiting in failed + rejected), *without_text}
+        without_state = {*(row.id for (row, _), _ in failed), *(row.id for row, _ in rejected), *without_text}
         due = [(row, take) for row, take in stepped if row.id not in without_state]
         if due:
             self.steps.launch(due, lambda: self._launch([take.id for _, take in due]))
@@ -555,25 +524,25 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             return False
         return True
 
-    def _prefill(self, admitted: Sequence[Waiting], failed: list[Waiting], rejected: list[Waiting]) -> None:
+    def _prefill(
+        self, admitted: Sequence[Opening], failed: list[tuple[Opening, Exception]], rejected: list[Opening]
+    ) -> None:
         """Prefills requests as a batch or, if that fails, one by one."""
         if not admitted:
             return
         try:
-            self.engine.admit([waiting.prepared for waiting in admitted])
+            self.engine.admit([prompt for _, prompt in admitted])
         except Exception as error:
             full = isinstance(error, EngineFull)
             if not (full or self.engine.isolates_rows):
                 raise
             if len(admitted) > 1:
-                for waiting in admitted:
-                    self._prefill([waiting], failed, rejected)
+                for opening in admitted:
+                    self._prefill([opening], failed, rejected)
             elif full:
                 rejected += admitted
             else:
-                request_id = admitted[0].id
-                log.exception("prefill of request %s failed", request_id, extra=self.log_fields(request_id))
-                failed += admitted
+                failed.append((admitted[0], error))
 
     def _launch(self, ids: Sequence[str]) -> Callable[[], Mapping[str, bytes | End]]:
         return self.launch_step(
@@ -587,7 +556,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             return self.engine.read(self.engine.launch([request_id]))
         except Exception:
             log.exception("request %s failed in the engine", request_id, extra=self.log_fields(request_id))
-            return {request_id: End(EndReason.ERROR, _FAILED)}
+            return {request_id: End(EndReason.ERROR, str(stage_failed(self.stage)))}
 
 
 def _read_text(tokens: StreamedText, beginning: str, events: Sequence[StreamEntry]) -> RowText:

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -10,7 +11,7 @@ from syrinx_stages.connector.base import Claim, StreamEntry
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.frames import split_frames
 from syrinx_stages.contract.keys import Position
-from syrinx_stages.contract.messages import Codes, Reference, Segment, SpeechRequest
+from syrinx_stages.contract.messages import Codes, Reference, Segment
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.talker.holding import Holder
 from syrinx_stages.talker.prompt import Prepared
@@ -24,6 +25,7 @@ _FRAME_BYTES = 2 * FAMILY.code_groups
 class Stream(Holder, kw_only=True):
     """A row with the state that the scheduler does not need."""
 
+    claim: Claim
     speech: Speech
     text: RowText | None
     """None if the text was complete from the start."""
@@ -31,8 +33,16 @@ class Stream(Holder, kw_only=True):
     """The voice to clone, as engines take it."""
     checksum: int
     """Of the frames that are published."""
-    segment: Segment | None
+    segment: Segment | None = None
     """The segment of the open take, until its first entry names it."""
+    prompt: Prepared | None = None
+    """Of the open take, while it waits for prefill."""
+    resident: str = ""
+    """The id of the take that the engine has."""
+    is_new: bool = True
+    """The engine has not had it yet."""
+    names_talker: bool = True
+    """Its next entry names this replica."""
 
     @property
     def take(self) -> Take:
@@ -41,19 +51,11 @@ class Stream(Holder, kw_only=True):
         return self.speech.take
 
 
-class Waiting(Struct, frozen=True):
-    """A segment that waits for prefill: the first one of a claim, or another one of a row."""
+class Opening(NamedTuple):
+    """A take that is prefilled."""
 
-    claim: Claim
     row: Stream
-    prepared: Prepared
-    delivered: Position | None
-    """Last reported delivery to the client when the request was claimed. None: the row has its place."""
-
-    @property
-    def id(self) -> str:
-        """The request's id."""
-        return self.row.id
+    prompt: Prepared
 
 
 class Written(Struct, frozen=True):
@@ -89,7 +91,7 @@ def written_of(entries: Sequence[StreamEntry], beginning: Written) -> Written:
 
 
 def new_row(
-    request: SpeechRequest,
+    claim: Claim,
     speech: Speech,
     text: RowText | None,
     reference: bytes | None,
@@ -98,11 +100,13 @@ def new_row(
 ) -> Stream:
     """Returns the row of a request with what previous owners have written, and what its client has got."""
     # The segments before those of a request that was queued again were heard.
+    request = claim.request
     now, frames = monotonic(), max(delivered.frames, 0 if request.resumes is None else request.resumes.frames)
     # After a takeover, assume that everything delivered has been played, so that the lead is not overestimated.
     playback_start = now - frames * FAMILY.frame_seconds
     return Stream(
         id=request.id,
+        claim=claim,
         accepted_at=now - max(0.0, time.time() - request.accepted_at),
         live=request.live,
         produced=written.total,
@@ -115,7 +119,6 @@ def new_row(
         text=text,
         reference=reference,
         checksum=written.checksum,
-        segment=None,
         text_frames=math.inf if text is None else text.given_frames,
         last_text_at=now,
     )

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from syrinx_stages.connector.base import (
     MAX_DELIVERIES,
@@ -26,7 +26,7 @@ from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason, Entry
 from syrinx_stages.contract.stages import Stage
-from syrinx_stages.runtime.errors import RequestError
+from syrinx_stages.runtime.errors import RequestError, stage_failed
 from syrinx_stages.runtime.requests.journal import Journal
 from syrinx_stages.runtime.requests.ownership import Ownership
 from syrinx_stages.runtime.requests.publisher import Publisher
@@ -40,7 +40,16 @@ log = logging.getLogger(__name__)
 GAVE_UP_RETRY_SECONDS = 5.0
 """A client may send a request again after this long if the replicas that served it have failed."""
 
-R = TypeVar("R")
+
+class Row(Protocol):
+    """The state of a claimed request in a stage."""
+
+    @property
+    def claim(self) -> Claim:
+        """The claim that it serves."""
+
+
+R = TypeVar("R", bound=Row)
 
 
 class _Ending(Append, frozen=True):
@@ -50,12 +59,12 @@ class _Ending(Append, frozen=True):
 
 
 class OwnedRequests(ABC, Generic[R]):
-    """The requests of one replica of a stage. `R` is the row type: the scheduling state of one request."""
+    """The requests of one replica of a stage. An admitted one has a row of type `R`."""
 
     stage: str
     group: Stage
-    input_kind: StreamKind
-    """The stream of each owned request that this stage reads."""
+    input_kinds: tuple[StreamKind, ...]
+    """The streams of each owned request that this stage reads."""
     output_kind: StreamKind
     """The stream that it writes."""
     first_phase: str
@@ -68,6 +77,7 @@ class OwnedRequests(ABC, Generic[R]):
         self.speed = EngineSpeed()
         self.traces = RequestTraces(metrics.tracer, self.stage, replica)
         self.rows: dict[str, R] = {}
+        """By request."""
         self.wake = asyncio.Event()
         """Set when something changed that affects the schedule."""
         self._tasks = Tasks()
@@ -100,8 +110,8 @@ class OwnedRequests(ABC, Generic[R]):
         """Handles an entry of the input stream of an owned request."""
 
     @abstractmethod
-    def release_state(self, request_id: str) -> None:
-        """Frees a request's state in the engine before the next step."""
+    def release(self, row: R) -> None:
+        """Frees a row's state in the engine before the next step."""
 
     @abstractmethod
     def spare_requests(self) -> float:
@@ -149,55 +159,60 @@ class OwnedRequests(ABC, Generic[R]):
                 message = f"gave up: {MAX_DELIVERIES} {self.stage} replicas failed while they served it"
                 raise RequestError(message, retry_after=GAVE_UP_RETRY_SECONDS)
             await self.admit(claim)
-        except RequestError as error:
-            self.fail(claim, str(error), error.param, error.retry_after)
         except ConnectorError as error:
             # The lease expires, and a replica that reaches Redis takes the request over.
             fields = self.log_fields(request_id)
             log.warning("request %s is left to other replicas: %s", request_id, error, extra=fields)
             self.evict(request_id)
-        except Exception:
-            log.exception("request %s could not be admitted", request_id, extra=self.log_fields(request_id))
-            self.fail(claim, f"the {self.stage} failed to process this request")
+        except Exception as error:
+            self.fail(claim, error)
 
-    def fail(self, claim: Claim, message: str, param: str = "", retry_after: float = 0.0) -> None:
-        """Ends an owned request with an error after the entries that were put."""
-        if self.owns(claim):
-            frames = self.journal.last_position(claim).frames
-            self.end(claim.request.id, frames, End(EndReason.ERROR, message, param, retry_after))
+    def fail(self, claim: Claim, error: Exception) -> None:
+        """Ends an owned request with an error after the entries that were put, unless they end it."""
+        position = self.journal.last_position(claim)
+        if not self.owns(claim) or position.sequence == END_SEQUENCE:
+            return
+        if not isinstance(error, RequestError):
+            request_id = claim.request.id
+            log.error("request %s failed", request_id, exc_info=error, extra=self.log_fields(request_id))
+            error = stage_failed(self.stage)
+        self.end(claim, position.frames, End(EndReason.ERROR, str(error), error.param, error.retry_after))
 
-    def end(self, request_id: str, frames: int, end: End, reason: str = "") -> None:
-        """Writes the end of a request at `frames` and finishes the claim in the same transaction.
+    def end(self, claim: Claim, frames: int, end: End, reason: str = "") -> None:
+        """Writes the end of an owned request at `frames` and finishes the claim in the same transaction.
 
         `reason` is the label under which it is counted. By default an error of the request is counted as `invalid`, and
         any other end under its own reason.
         """
-        reason = reason or ("invalid" if end.param else end.reason)
-        claim = self.ownership.claims.get(request_id)
-        self.rows.pop(request_id, None)
+        self.drop_row(claim.request.id)
         if end.is_complete:
             self.speed.add_request(frames)
-        if claim is not None:
-            at, after = Position(frames, END_SEQUENCE), self.journal.last_position(claim)
-            ending = _Ending(request_id, self.output_kind, at, end, claim.fence, after, claim.entry_id, reason)
-            self.publisher.put([ending])
+        at, after = Position(frames, END_SEQUENCE), self.journal.last_position(claim)
+        reason = reason or ("invalid" if end.param else end.reason)
+        ending = (claim.request.id, self.output_kind, at, end, claim.fence, after, claim.entry_id, reason)
+        self.publisher.put([_Ending(*ending)])
 
-    def output(self, request_id: str, position: Position, entry: Entry) -> Append:
+    def output(self, claim: Claim, position: Position, entry: Entry) -> Append:
         """Returns the next entry of the output stream of an owned request. Put it before another one is created."""
-        claim = self.ownership.claims[request_id]
         after = self.journal.last_position(claim)
-        return Append(request_id, self.output_kind, position, entry, claim.fence, after)
+        return Append(claim.request.id, self.output_kind, position, entry, claim.fence, after)
 
     def evict(self, request_id: str) -> None:
-        """Removes a request; its engine state is freed before the next step."""
+        """Removes a request, and all that this replica has of it."""
         self.traces.dropped(request_id)
         self.ownership.forget(request_id)
         self.journal.forget(request_id)
-        self.rows.pop(request_id, None)
-        self.reader.unsubscribe(request_id, self.input_kind)
-        self.release_state(request_id)
+        for kind in self.input_kinds:
+            self.reader.unsubscribe(request_id, kind)
+        self.drop_row(request_id)
         self._count_rows()
         self.wake.set()
+
+    def drop_row(self, request_id: str) -> None:
+        """Removes the row of a request, if it has one."""
+        row = self.rows.pop(request_id, None)
+        if row is not None:
+            self.release(row)
 
     def _lost(self, request_id: str) -> None:
         self._rows_lost.inc()

@@ -20,7 +20,7 @@ from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.requests.engine import Engine, Limits
 from syrinx_stages.runtime.requests.in_flight import InFlightSteps
-from syrinx_stages.runtime.requests.owned import OwnedRequests
+from syrinx_stages.runtime.requests.owned import OwnedRequests, Row
 from syrinx_stages.runtime.serial_thread import SerialThread
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.storage import StorageMonitor
@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 S = TypeVar("S", TalkerSettings, CodecSettings)
-R = TypeVar("R")
+R = TypeVar("R", bound=Row)
 E = TypeVar("E", bound=Engine)
 
 
 class Worker(OwnedRequests[R], Generic[R, S, E]):
-    """One replica of a stage. `R` is the row type: the scheduling state of one request.
+    """One replica of a stage.
 
     `load` creates the engine; `start` calls it on the engine's thread.
     """
@@ -171,10 +171,6 @@ class Worker(OwnedRequests[R], Generic[R, S, E]):
             except TimeoutError:
                 pass
             self.begin_period()
-
-    def release_state(self, request_id: str) -> None:
-        """Frees a request's state in the engine before the next step."""
-        self.engine_thread.queue(lambda: self.engine.release(request_id))
 
     def launch_step(self, rows: int, launch: Callable[[], Any], run_separately: Callable[[], T]) -> Callable[[], T]:
         """Launches a step of `rows` rows on the engine's thread and returns the function that reads its results.
