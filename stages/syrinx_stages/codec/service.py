@@ -458,11 +458,16 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         return self.steps.read_oldest(batch is not None, self.engine.depth)
 
     def _launch(self, batch: _Batch) -> Callable[[], Sequence[bytes | None]]:
-        return self.launch_step(
-            len(batch.rows),
-            lambda: self._launch_rows(batch.rows, batch.call.shape, batch.call.prefill),
-            lambda: [self._run_separately(item, batch.call.prefill) for item in batch.rows],
-        )
+        """Launches a call and returns what reads its audio. In an engine that isolates rows, a bad one fails alone."""
+        try:
+            call = self._launch_rows(batch.rows, batch.call.shape, batch.call.prefill)
+        except Exception:
+            if not self.engine.isolates_rows:
+                raise
+            log.exception("a call of %d rows failed in the codec", len(batch.rows))
+            alone = [self._run_separately(item, batch.call.prefill) for item in batch.rows]
+            return lambda: alone
+        return lambda: self.engine.read(call)
 
     def _launch_rows(self, rows: Sequence[_RowCodes], shape: CapturePair, prefill: bool) -> Any:
         if prefill and self.engine.prefill:

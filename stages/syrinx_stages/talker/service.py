@@ -4,10 +4,10 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from syrinx_stages.connector.base import Append, Claim, ConnectorError, StageConnector, StreamEntry
 from syrinx_stages.contract import metrics as m
@@ -26,8 +26,7 @@ from syrinx_stages.contract.stages import Stage
 from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.normalization.reading import Reading
 from syrinx_stages.runtime.clock import monotonic
-from syrinx_stages.runtime.errors import RequestError, stage_failed
-from syrinx_stages.runtime.requests.in_flight import CompletedStep
+from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.runtime.requests.worker import Worker
 from syrinx_stages.runtime.serial_thread import SerialThread
 from syrinx_stages.scheduling.admission import late_margin, spare_requests, unstarted_room
@@ -39,12 +38,13 @@ from syrinx_stages.scheduling.talker import (
     schedule,
 )
 from syrinx_stages.talker.cuda.prefill import burst_size
-from syrinx_stages.talker.engine import EngineFull, TalkerEngine
+from syrinx_stages.talker.engine import TalkerEngine
 from syrinx_stages.talker.holding import Holding
 from syrinx_stages.talker.prompt import Prepared
 from syrinx_stages.talker.speech import BEGINNING, Fault, Speech, Take
 from syrinx_stages.talker.streams import Opening, Stream, Written, new_row, written_of
 from syrinx_stages.talker.text import RowText
+from syrinx_stages.talker.turn import Completed, Done, Extension, Results, Stepped, Turn, take_turn
 
 log = logging.getLogger(__name__)
 
@@ -57,29 +57,6 @@ SCHEDULE_SECONDS = 0.02
 
 Loaded = tuple[TalkerEngine, Reading]
 """An engine, and how its checkpoint reads texts."""
-_Stepped = tuple[Stream, Take]
-_Completed = CompletedStep[Sequence[_Stepped], Mapping[str, bytes | End]]
-
-
-class _Launched(Struct, frozen=True):
-    """What became of the prefills of one iteration."""
-
-    failed: Sequence[tuple[Opening, Exception]]
-    rejected: Sequence[Opening]
-    """Takes for which the engine has no memory now."""
-    started: float
-    prefilled: float
-    """When the prefills began and ended, in monotonic seconds."""
-    without_text: Sequence[str]
-    """Rows for whose further text the engine has no memory."""
-
-
-class _Extension(Struct, frozen=True):
-    """Further text of a resident request."""
-
-    request_id: str
-    tokens: Sequence[int]
-    ended: bool
 
 
 class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
@@ -108,7 +85,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         self._empty_steps = 0
         self._step_seconds = math.inf
         self._prefill_seconds = self.metrics[m.PREFILL_SECONDS].labels(self.stage)
-        self._unpublished: _Completed | None = None
+        self._unpublished: Completed | None = None
         """The last step, whose results are to be published."""
         self._scheduled: tuple[Schedule, int, float] = schedule((), 0.0, 0, 0.0), 0, -math.inf
         """The last schedule, the number of its rows, and when it was made."""
@@ -254,14 +231,14 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             self._bound(row)
         self.wake.set()
 
-    def _extensions(self, now: float) -> list[_Extension]:
+    def _extensions(self, now: float) -> list[Extension]:
         """Returns the text that has arrived for resident rows. Their next frames are due with it."""
         found = []
         for row in self.rows.values():
             if row.text is None or not row.resident or (new := row.text.take()) is None:
                 continue
             row.add_text(row.text.given_frames, now)
-            found.append(_Extension(row.id, *new))
+            found.append(Extension(row, *new))
         return found
 
     def admissible(self) -> int:
@@ -327,22 +304,23 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         stepped = [(row, row.take) for row in rows]
         for row in rows:
             row.in_flight += 1
-        job = self.engine_thread.start(self._launch_and_read, admitted, extensions, stepped, depth)
+        job = self.engine_thread.start(take_turn, self.engine, self.steps, Turn(admitted, extensions, stepped, depth))
         if self._unpublished:
             self._publish(self._unpublished)
-        launched, self._unpublished = await job
-        self._count_prefill(admitted, launched)
+        done = await job
+        self._unpublished = done.step
+        self._count_prefill(admitted, done)
         # The frames of many rows are published while the engine's thread launches the next step.
         if self._unpublished and not (depth > 1 and self.steps):
             self._publish(self._unpublished)
             self._unpublished = None
-        for (row, _), error in launched.failed:
+        for row, error in done.failed:
             self.fail(row.claim, error)
-        for opening in launched.rejected:
+        for opening in done.rejected:
             self._requeue(opening)
-        for request_id in launched.without_text:
-            log.warning("the text of request %s has no place in the engine: a later owner continues it", request_id)
-            self.evict(request_id)
+        for row in done.without_text:
+            log.warning("the text of request %s has no place in the engine: a later owner continues it", row.id)
+            self.evict(row.id)
         self.ownership.recheck_admission()
         return 0.0
 
@@ -351,15 +329,15 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         message = missing or f"the client has not read for {LISTENER_TIMEOUT:.0f} s"
         self._end(row, End(EndReason.CANCELLED, message))
 
-    def _count_prefill(self, admitted: Sequence[Opening], launched: _Launched) -> None:
+    def _count_prefill(self, admitted: Sequence[Opening], done: Done) -> None:
         if not admitted:
             return
-        rejected = {row.id for row, _ in launched.rejected}
+        rejected = {row.id for row, _ in done.rejected}
         for row, _ in admitted:
             if row.id not in rejected:
                 self.traces.begin(row.id, "first_frame", after="prefill")
-        self._prefill_seconds.observe(launched.prefilled - launched.started)
-        self.exclude(launched.started, launched.prefilled)
+        self._prefill_seconds.observe(done.prefilled - done.started)
+        self.exclude(done.started, done.prefilled)
 
     def _next_prefills(self) -> list[Opening]:
         """Takes the oldest takes that wait for prefill: so few that it does not stall the other streams."""
@@ -387,7 +365,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         # Queued calls release evicted rows. Then an immediate retry may succeed.
         self._engine_full = not self.engine_thread.has_queued
 
-    def _publish(self, completed: _Completed) -> None:
+    def _publish(self, completed: Completed) -> None:
         """Publishes a step's results. Ignores takes that were closed, and rows that were evicted, in the meantime."""
         now = monotonic()
         results = completed.result
@@ -482,7 +460,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             self.publisher.put([self._entry(row)])
         self.end(row.claim, row.produced, structs.replace(end, checksum=row.checksum))
 
-    def _evict_if_starved(self, present: Sequence[_Stepped], results: Mapping[str, bytes | End]) -> None:
+    def _evict_if_starved(self, present: Sequence[Stepped], results: Results) -> None:
         """Evicts the row with the latest deadline if no row had memory for a frame. A later owner continues it."""
         if any(take.id in results for _, take in present):
             self._empty_steps = 0
@@ -493,70 +471,6 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
                 self.evict(max((row for row, _ in present), key=Row.underrun_at).id)
                 # Steps that are already in flight do not benefit from it.
                 self._empty_steps = -self.engine.depth
-
-    # On the engine's thread ------------------------------------------------------------------------------------
-
-    def _launch_and_read(
-        self, admitted: Sequence[Opening], extensions: Sequence[_Extension], stepped: Sequence[_Stepped], depth: int
-    ) -> tuple[_Launched, _Completed | None]:
-        """Prefills requests, passes on text, launches a step, and reads the oldest one if `depth` are in flight."""
-        started = time.monotonic()
-        failed: list[tuple[Opening, Exception]] = []
-        rejected: list[Opening] = []
-        self._prefill(admitted, failed, rejected)
-        prefilled = time.monotonic()
-        without_text = [each.request_id for each in extensions if not self._extend(each)]
-        without_state = {*(row.id for (row, _), _ in failed), *(row.id for row, _ in rejected), *without_text}
-        due = [(row, take) for row, take in stepped if row.id not in without_state]
-        if due:
-            self.steps.launch(due, lambda: self._launch([take.id for _, take in due]))
-        return _Launched(failed, rejected, started, prefilled, without_text), self.steps.read_oldest(bool(due), depth)
-
-    def _extend(self, extension: _Extension) -> bool:
-        """Passes text on to the engine. Returns False if it failed with this row only."""
-        try:
-            self.engine.extend(extension.request_id, extension.tokens, extension.ended)
-        except Exception:
-            if not self.engine.isolates_rows:
-                raise
-            request_id = extension.request_id
-            log.exception("the text of request %s failed in the engine", request_id, extra=self.log_fields(request_id))
-            return False
-        return True
-
-    def _prefill(
-        self, admitted: Sequence[Opening], failed: list[tuple[Opening, Exception]], rejected: list[Opening]
-    ) -> None:
-        """Prefills requests as a batch or, if that fails, one by one."""
-        if not admitted:
-            return
-        try:
-            self.engine.admit([prompt for _, prompt in admitted])
-        except Exception as error:
-            full = isinstance(error, EngineFull)
-            if not (full or self.engine.isolates_rows):
-                raise
-            if len(admitted) > 1:
-                for opening in admitted:
-                    self._prefill([opening], failed, rejected)
-            elif full:
-                rejected += admitted
-            else:
-                failed.append((admitted[0], error))
-
-    def _launch(self, ids: Sequence[str]) -> Callable[[], Mapping[str, bytes | End]]:
-        return self.launch_step(
-            len(ids),
-            lambda: self.engine.launch(ids),
-            lambda: {key: result for request_id in ids for key, result in self._step_alone(request_id).items()},
-        )
-
-    def _step_alone(self, request_id: str) -> Mapping[str, bytes | End]:
-        try:
-            return self.engine.read(self.engine.launch([request_id]))
-        except Exception:
-            log.exception("request %s failed in the engine", request_id, extra=self.log_fields(request_id))
-            return {request_id: End(EndReason.ERROR, str(stage_failed(self.stage)))}
 
 
 def _read_text(tokens: StreamedText, beginning: str, events: Sequence[StreamEntry]) -> RowText:

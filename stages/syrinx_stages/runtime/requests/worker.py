@@ -172,22 +172,6 @@ class Worker(OwnedRequests[R], Generic[R, S, E]):
                 pass
             self.begin_period()
 
-    def launch_step(self, rows: int, launch: Callable[[], Any], run_separately: Callable[[], T]) -> Callable[[], T]:
-        """Launches a step of `rows` rows on the engine's thread and returns the function that reads its results.
-
-        If the engine isolates rows and `launch` fails, returns the results of `run_separately`, which runs each row in
-        a step of its own, so that one bad request cannot fail the others.
-        """
-        try:
-            step = launch()
-        except Exception:
-            if not self.engine.isolates_rows:
-                raise
-            log.exception("a step of %d rows failed in the %s", rows, self.stage)
-            results = run_separately()
-            return lambda: results
-        return lambda: self.engine.read(step)
-
     def begin_period(self) -> None:
         """Begins the period of the next step."""
         self._period_start = time.monotonic()
