@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from syrinx_stages.model.codec_decoder import CodecDecoder
-from syrinx_stages.model.codec_layers import (
+from syrinx_stages.model.codec.decoder import CodecDecoder
+from syrinx_stages.model.codec.layers import (
     CausalConv,
     CausalTransposedConv,
     ConvNeXtBlock,
@@ -19,7 +19,7 @@ from syrinx_stages.model.codec_layers import (
     ResidualUnit,
     SnakeBeta,
 )
-from syrinx_stages.model.codec_transformer import Layer, PreTransformer, rotate
+from syrinx_stages.model.codec.transformer import Layer, PreTransformer, rotate
 
 _BRANCH_SCALE = 0.01
 """Initial scale of the residual branches of the transformer and of the ConvNeXt blocks."""

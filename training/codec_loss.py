@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.model.codec_decoder import CodecDecoder
+from syrinx_stages.model.codec.decoder import CodecDecoder
 
 from . import codec_forward
 from .codec_model import CodebookUpdater, Codec, quantize

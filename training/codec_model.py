@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.model.codec_decoder import Codebook, CodecDecoder, Quantizer, ResidualQuantizer
+from syrinx_stages.model.codec.decoder import Codebook, CodecDecoder, Quantizer, ResidualQuantizer
 
 from . import codec_forward
 from .checkpoint import decoder_config

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from safetensors.torch import save
 from torch import Tensor, float16, nn, no_grad
 
-from syrinx_stages.model.codec_decoder import CodecDecoder, Quantizer
+from syrinx_stages.model.codec.decoder import CodecDecoder, Quantizer
 from syrinx_stages.model.layers import checkpoint_tensors
 from syrinx_stages.model.speaker_encoder import SpeakerEncoder
 from syrinx_stages.model.talker import Talker

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from msgspec.structs import replace
 from torch import Tensor, nn
 
-from syrinx_stages.model.codec_decoder import Quantizer
+from syrinx_stages.model.codec.decoder import Quantizer
 
 from .checkpoint import decoder_config
 from .codec_loss import Audio, crop_indices

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from syrinx_operator.commands.bench.load import corpus
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.model.codec_decoder import CodecDecoder
+from syrinx_stages.model.codec.decoder import CodecDecoder
 from syrinx_stages.model.config import ModelType, TalkerConfig, read_model_config, read_speech_tokenizer_config
 from syrinx_stages.model.layers import checkpoint_tensors
 from syrinx_stages.model.speaker_encoder import SpeakerEncoder

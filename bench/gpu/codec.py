@@ -28,7 +28,7 @@ from syrinx_stages.codec.cuda.forward import ForwardPass, Launch
 from syrinx_stages.kernels import codec_conv
 from syrinx_stages.kernels.recorder import GraphRecorder
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.model.codec_decoder import CodecDecoder
+from syrinx_stages.model.codec.decoder import CodecDecoder
 from syrinx_stages.model.config import SpeechTokenizerConfig
 from syrinx_stages.model.layers import checkpoint_tensors
 

@@ -11,7 +11,7 @@ from support.inline import Inline
 from syrinx_operator.resource.knobs import ROWS_LADDER, Knob
 from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import default_pipeline
-from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.resource.state.tuning_status import State
 from syrinx_operator.tuner.builder import Event
 from syrinx_operator.tuner.decide import assignment
 from syrinx_operator.tuner.policy import Policy, policy_of

@@ -14,9 +14,9 @@ from simulator.scenario import Scenario
 from simulator.twins import Twins
 from simulator.world import World
 from syrinx_operator.resource.knobs import Knob, Setting
-from syrinx_operator.tuner.counters import CounterHistory
 from syrinx_operator.tuner.decide import Assignment
-from syrinx_operator.tuner.evidence import Evidence, ttfa_quantile
+from syrinx_operator.tuner.observed.counters import CounterHistory
+from syrinx_operator.tuner.observed.evidence import Evidence, ttfa_quantile
 from syrinx_operator.tuner.policy import Policy
 
 WINDOW_SECONDS = 300.0

@@ -12,7 +12,7 @@ import numpy as np
 from syrinx_operator.resource.knobs import Identity, Setting, live_settings
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
 from syrinx_operator.tuner.decide import Assignment
-from syrinx_operator.tuner.evidence import (
+from syrinx_operator.tuner.observed.evidence import (
     CallStats,
     CaptureCost,
     Evidence,

@@ -19,11 +19,11 @@ from simulator.world import Ended, World, well
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import default_pipeline
-from syrinx_operator.resource.tuning_status import State, Trial
+from syrinx_operator.resource.state.tuning_status import State, Trial
 from syrinx_operator.tuner.builder import DecisionBuilder
-from syrinx_operator.tuner.counters import CounterHistory
 from syrinx_operator.tuner.decide import Assignment, assignment, decide
-from syrinx_operator.tuner.evidence import Evidence
+from syrinx_operator.tuner.observed.counters import CounterHistory
+from syrinx_operator.tuner.observed.evidence import Evidence
 from syrinx_operator.tuner.policy import Policy, policy_of
 from syrinx_operator.tuner.trial import start_trial
 

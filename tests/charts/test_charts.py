@@ -9,7 +9,7 @@ from support.charts import CHARTS, MONITORING, ROOT, is_hook, objects, of_kind, 
 from support.rbac import PROXY_RBAC_RULES, RBAC_RULES
 from syrinx_operator import __version__
 from syrinx_operator.cluster.config import options
-from syrinx_operator.resource.check import load_one
+from syrinx_operator.resource.checks.check import load_one
 from syrinx_operator.resource.spec import default_pipeline
 
 OLDEST = "1.28.0"

@@ -21,7 +21,7 @@ from cluster.installation import Installation
 from cluster.load import Load, measure
 from cluster.pipeline import ANYWHERE, Pipeline, running
 from syrinx_operator.resource.knobs import Knob, Setting, live_settings
-from syrinx_operator.resource.tuning_status import Guard, State, Trial
+from syrinx_operator.resource.state.tuning_status import Guard, State, Trial
 from syrinx_operator.tuner.trial import runs_candidate
 from syrinx_stages.contract.stages import WORKERS
 

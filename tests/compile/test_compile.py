@@ -15,7 +15,7 @@ from syrinx_stages.kernels.gpu import Gpu
 from syrinx_stages.kernels.launch import INTERPRETED
 from syrinx_stages.kernels.recorder import GraphRecorder
 from syrinx_stages.kernels.slots import SlotTable, embed_inputs, next_first_codes, select_rows, store_frames
-from syrinx_stages.model.codec_decoder import CodecDecoder
+from syrinx_stages.model.codec.decoder import CodecDecoder
 from syrinx_stages.model.config import CODE_GROUPS, ModelConfig, SpeechTokenizerConfig, TalkerConfig
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.talker.cuda.allocation import PAGE_SIZE

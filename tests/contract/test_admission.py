@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from syrinx_operator.tuner.playing import Queue, Request
+from syrinx_operator.tuner.model.playing import Queue, Request
 from syrinx_stages.connector.base import Capacity, QueueFull
 from syrinx_stages.connector.redis.scripts import TURN_SECONDS
 from syrinx_stages.contract.keys import StreamKind

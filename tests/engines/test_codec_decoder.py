@@ -6,7 +6,7 @@ from torch import Tensor
 
 from support import official_codec
 from support.official_codec import VOICE, decode, load_decoder, relative_error
-from syrinx_stages.model.codec_decoder import CodecDecoder
+from syrinx_stages.model.codec.decoder import CodecDecoder
 
 FRAME = 1920
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from support import official_codec
 from support.official_codec import OFFICIAL
-from syrinx_stages.model.codec_encoder import CodecEncoder, load_codec_encoder
+from syrinx_stages.model.codec.encoder import CodecEncoder, load_codec_encoder
 from syrinx_stages.model.config import CheckpointError, SpeechTokenizerConfig, read_speech_tokenizer_config
 
 TOKENIZER = OFFICIAL / "speech_tokenizer"

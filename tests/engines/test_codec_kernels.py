@@ -17,7 +17,7 @@ from syrinx_stages.codec.cuda.tiles import Tile
 from syrinx_stages.codec.cuda.weights import CodecWeights, Conv
 from syrinx_stages.kernels.gpu import Gpu
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.model.codec_decoder import CodecDecoder
+from syrinx_stages.model.codec.decoder import CodecDecoder
 
 CPU = torch.device("cpu")
 TOLERANCE = 2e-4

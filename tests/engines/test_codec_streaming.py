@@ -10,8 +10,8 @@ from torch import Tensor
 
 from support.official_codec import VOICE, decode, load_decoder
 from support.small_codec import CONFIG, random_decoder
-from syrinx_stages.model.codec_decoder import CodecDecoder
-from syrinx_stages.model.codec_state import DecoderState
+from syrinx_stages.model.codec.decoder import CodecDecoder
+from syrinx_stages.model.codec.state import DecoderState
 
 FRAME = 1920
 STREAMS, FRAMES = 3, 28

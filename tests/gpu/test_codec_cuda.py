@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from support.codec_lifetimes import Lifetimes
 from support.small_codec import CONFIG, Reference, random_decoder, random_frames, samples
-from syrinx_stages.model.codec_decoder import CodecDecoder
+from syrinx_stages.model.codec.decoder import CodecDecoder
 
 pytestmark = [
     pytest.mark.gpu,

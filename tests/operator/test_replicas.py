@@ -10,7 +10,7 @@ from support.operator import Harness
 from support.tuning import scaled
 from support.virtual import now
 from syrinx_operator.resource.knobs import Setting
-from syrinx_operator.resource.tuning_status import CallPoint, Measured, Replicas, State, StepPoint
+from syrinx_operator.resource.state.tuning_status import CallPoint, Measured, Replicas, State, StepPoint
 from syrinx_stages.contract.settings import DEFAULT_RAMP
 
 pytestmark = pytest.mark.virtual

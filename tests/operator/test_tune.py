@@ -14,7 +14,7 @@ from support.operator import CRD, Harness
 from syrinx_operator.resource.knobs import Knob, setting_of
 from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import default_pipeline
-from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.resource.state.tuning_status import State
 
 Run = Callable[..., Awaitable[tuple[int, str]]]
 RIGHTS = [

@@ -13,7 +13,7 @@ from support.operator import Harness
 from support.tuning import trial
 from support.virtual import now
 from syrinx_operator.resource.knobs import Knob, Setting
-from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.resource.state.tuning_status import State
 from syrinx_stages.contract.settings import DEFAULT_RAMP
 
 pytestmark = pytest.mark.virtual

@@ -19,7 +19,7 @@ from support.waiting import DEADLINE, until
 from syrinx_operator.local.events import Event
 from syrinx_operator.local.pipeline import LocalPipeline, stage_environment
 from syrinx_operator.local.running import claim, find_running
-from syrinx_operator.resource.connector import ConnectorSpec
+from syrinx_operator.resource.fields.connector import ConnectorSpec
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, default_pipeline
 from syrinx_operator.resource.stage_config import LocalError
 from syrinx_stages.contract.stages import Stage

@@ -19,7 +19,7 @@ from support.cluster_plan import owner_of, pipeline, planned, pod_template
 from support.stages import pipeline as running_pipeline
 from support.stages import receive, request, submit, synthesize
 from support.waiting import DEADLINE
-from syrinx_operator.cluster.plan.redis import password_secret
+from syrinx_operator.cluster.plan.connector.redis import password_secret
 from syrinx_operator.resource.resolve import RedisForm
 from syrinx_stages.connector.redis import scripts as redis_scripts
 from syrinx_stages.connector.server import find_redis_server

@@ -17,11 +17,11 @@ from simulator.scenario import Phase, Scenario
 from simulator.world import World, run_fixed, well
 from support.simulated import START, service
 from syrinx_operator.resource.knobs import Knob, Setting
-from syrinx_operator.resource.tuning_status import Measured, State
-from syrinx_operator.tuner.counters import CounterHistory
-from syrinx_operator.tuner.curves import learned
-from syrinx_operator.tuner.plan import Question, plan, question_of
-from syrinx_operator.tuner.whatif import Model
+from syrinx_operator.resource.state.tuning_status import Measured, State
+from syrinx_operator.tuner.model.curves import learned
+from syrinx_operator.tuner.model.plan import Question, plan, question_of
+from syrinx_operator.tuner.model.whatif import Model
+from syrinx_operator.tuner.observed.counters import CounterHistory
 
 
 def well_after(world: World, at: float) -> float:

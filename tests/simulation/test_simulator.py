@@ -13,8 +13,8 @@ from simulator.twins import Twins
 from simulator.world import World, run_fixed, well
 from support.simulated import GOOD, START, service
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
-from syrinx_operator.tuner.counters import CounterHistory
 from syrinx_operator.tuner.decide import Assignment
+from syrinx_operator.tuner.observed.counters import CounterHistory
 from syrinx_stages.contract.messages import TaskType
 from syrinx_stages.contract.stages import Stage
 

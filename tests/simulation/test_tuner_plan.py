@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from support.tuner_world import machine, plant
 from syrinx_operator.resource.knobs import RAMP_LADDER, Knob, Setting
-from syrinx_operator.resource.tuning_status import Tried
-from syrinx_operator.tuner.plan import Question, calibrated, plan
-from syrinx_operator.tuner.whatif import Load, Model
+from syrinx_operator.resource.state.tuning_status import Tried
+from syrinx_operator.tuner.model.plan import Question, calibrated, plan
+from syrinx_operator.tuner.model.whatif import Load, Model
 
 ROWS, RAMPS = (1, 4, 16), RAMP_LADDER[:3]
 REQUESTS = 800

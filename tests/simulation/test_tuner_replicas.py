@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from simulator.scripted import START
 from support.tuner_world import BASE, BETTER, World, auto, machine, plant
-from syrinx_operator.resource.tuning_status import (
+from syrinx_operator.resource.state.tuning_status import (
     RATE_BINS,
     USUAL,
     Capacity,
@@ -16,10 +16,10 @@ from syrinx_operator.resource.tuning_status import (
     Replicas,
 )
 from syrinx_operator.tuner import replicas
-from syrinx_operator.tuner.capacity import capacity
-from syrinx_operator.tuner.plan import Question
+from syrinx_operator.tuner.model.capacity import capacity
+from syrinx_operator.tuner.model.plan import Question
+from syrinx_operator.tuner.model.whatif import Load
 from syrinx_operator.tuner.policy import Scale
-from syrinx_operator.tuner.whatif import Load
 from syrinx_stages.contract.stages import WORKERS, Stage
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -114,7 +114,7 @@ def test_nothing_is_needed_of_a_stage_that_cannot_serve():
 
 @pytest.mark.night
 def test_the_model_knows_what_needs_more_replicas(monkeypatch):
-    monkeypatch.setattr("syrinx_operator.tuner.capacity._REQUESTS", 400)
+    monkeypatch.setattr("syrinx_operator.tuner.model.capacity._REQUESTS", 400)
 
     def curves(target=0.95, slowdown=1.0, resident=64, burst=1.0):
         asked = Question(

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from support.tuner_world import machine, plant
 from syrinx_operator.resource.knobs import RAMP_LADDER, Setting
-from syrinx_operator.resource.tuning_status import PreparePoint
-from syrinx_operator.tuner.whatif import Load, Model, draw
+from syrinx_operator.resource.state.tuning_status import PreparePoint
+from syrinx_operator.tuner.model.whatif import Load, Model, draw
 
 LOAD = Load(rates={"CustomVoice": 3.0, "Base": 1.0}, frames=50.0)
 PLANT = plant(patience=5.0, limits={"CustomVoice": 0.3, "Base": 0.5}, reference={"Base": 40.0})

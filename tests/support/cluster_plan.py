@@ -10,10 +10,10 @@ import yaml
 from syrinx_operator.cluster.objects.kinds import OPTIONAL
 from syrinx_operator.cluster.objects.state import ObjectKey, Observed, OperatorConfig, Owner, Replica, component_of
 from syrinx_operator.cluster.plan import plan
-from syrinx_operator.resource.canary_status import CanaryStatus
+from syrinx_operator.resource.checks.rules import cluster_violations, violations
 from syrinx_operator.resource.resolve import resolve
-from syrinx_operator.resource.rules import cluster_violations, violations
 from syrinx_operator.resource.spec import TTSPipeline
+from syrinx_operator.resource.state.canary_status import CanaryStatus
 from syrinx_stages.contract.stages import Stage
 
 GOLDEN = Path(__file__).parents[1] / "unit" / "golden"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from support.small_codec import Reference, random_frames, samples
-from syrinx_stages.model.codec_decoder import CodecDecoder
+from syrinx_stages.model.codec.decoder import CodecDecoder
 
 if TYPE_CHECKING:
     # Importing the kernels decides whether they are interpreted, so the test must do it.

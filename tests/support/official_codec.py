@@ -9,7 +9,7 @@ from torch import Tensor
 
 import syrinx_stages
 from syrinx_stages.model.checkpoint import load_module
-from syrinx_stages.model.codec_decoder import CodecDecoder
+from syrinx_stages.model.codec.decoder import CodecDecoder
 from syrinx_stages.model.config import read_speech_tokenizer_config
 
 OFFICIAL = Path(__file__).parents[1] / "fixtures" / "official" / "codec"

@@ -21,7 +21,7 @@ from support.kube import KubeCluster
 from support.virtual import Program, now
 from syrinx_operator.cluster.config import options
 from syrinx_operator.cluster.operator import Operator
-from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.resource.state.tuning_status import State
 from syrinx_operator.tuner.runner import Tuner
 from syrinx_stages.runtime.clock import monotonic
 

@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 
 from support.cluster_plan import owner_of, pipeline, planned, pod_template
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.plan.replicated_redis import password_secret
+from syrinx_operator.cluster.plan.connector.replicated_redis import password_secret
 from syrinx_operator.resource.resolve import RedisForm
 from syrinx_stages.connector.server import find_redis_server
 from syrinx_stages.contract.stages import Stage

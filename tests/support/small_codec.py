@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from syrinx_stages.model.codec_decoder import CodecDecoder
-from syrinx_stages.model.codec_state import DecoderState
+from syrinx_stages.model.codec.decoder import CodecDecoder
+from syrinx_stages.model.codec.state import DecoderState
 from syrinx_stages.model.config import DecoderConfig
 
 CODES = 32

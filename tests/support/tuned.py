@@ -19,7 +19,7 @@ from syrinx_operator.commands.client import SpeechClient, SpeechError
 from syrinx_operator.local import tuning_files
 from syrinx_operator.local.running import find_running
 from syrinx_operator.resource.spec import TTSPipeline
-from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.resource.state.tuning_status import State
 
 START_SECONDS = 120.0
 VOICE = "us"

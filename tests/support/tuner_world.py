@@ -9,12 +9,12 @@ from simulator.scripted import START, TASK_TYPE, Bad, Scripted, clock
 from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import default_pipeline
-from syrinx_operator.resource.tuning_status import CallPoint, Capacity, Measured, State, StepPoint
+from syrinx_operator.resource.state.tuning_status import CallPoint, Capacity, Measured, State, StepPoint
 from syrinx_operator.tuner.decide import Assignment, Decision, assignment, decide
-from syrinx_operator.tuner.evidence import Outcomes
-from syrinx_operator.tuner.plan import Answer, Forecast, Question
+from syrinx_operator.tuner.model.plan import Answer, Forecast, Question
+from syrinx_operator.tuner.model.whatif import Plant
+from syrinx_operator.tuner.observed.evidence import Outcomes
 from syrinx_operator.tuner.policy import Objective, Policy, policy_of
-from syrinx_operator.tuner.whatif import Plant
 from syrinx_stages.scheduling.traits import CPU
 
 __all__ = ["BASE", "BETTER", "START", "TASK_TYPE", "World", "auto", "better", "clock", "machine", "plant", "served"]

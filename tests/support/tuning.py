@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape
-from syrinx_operator.resource.tuning_status import (
+from syrinx_operator.resource.state.tuning_status import (
     Capacity,
     Curve,
     Forecast,

@@ -16,7 +16,7 @@ from torch import Tensor
 from support import training as small
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
-from syrinx_stages.model.codec_encoder import load_codec_encoder
+from syrinx_stages.model.codec.encoder import load_codec_encoder
 from syrinx_stages.model.config import ModelConfig, SpeechTokenizerConfig
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.model.tokenizer import Tokenizer

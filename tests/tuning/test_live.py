@@ -16,11 +16,11 @@ from support.tuned import VOICE, Up, load, pcm
 from syrinx_operator.commands.bench.load import Limit, Script, closed_loop, corpus, make_sender, open_loop, poisson
 from syrinx_operator.commands.bench.stats import summarize
 from syrinx_operator.commands.client import SpeechClient
-from syrinx_operator.resource.gateway import GatewaySpec
+from syrinx_operator.resource.fields.gateway import GatewaySpec
+from syrinx_operator.resource.fields.tuning import SloSpec, TtfaObjective, TuningSpec
 from syrinx_operator.resource.knobs import setting_of
 from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, TTSPipeline, default_pipeline
-from syrinx_operator.resource.tuning import SloSpec, TtfaObjective, TuningSpec
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 
 pytestmark = [pytest.mark.tuning, pytest.mark.asyncio(loop_scope="module")]

@@ -11,10 +11,10 @@ from syrinx_operator.cluster.objects.state import ObjectKey
 from syrinx_operator.cluster.plan import retained
 from syrinx_operator.cluster.plan.canary import canary_template
 from syrinx_operator.cluster.plan.records import RenderContext
-from syrinx_operator.resource.autoscaling import StageAutoscalingSpec
-from syrinx_operator.resource.connector import ConnectorSpec
+from syrinx_operator.resource.checks.rules import violations
+from syrinx_operator.resource.fields.autoscaling import StageAutoscalingSpec
+from syrinx_operator.resource.fields.connector import ConnectorSpec
 from syrinx_operator.resource.resolve import RedisForm, resolve
-from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, TTSPipeline, default_pipeline
 from syrinx_operator.resource.stage_config import plan_local
 from syrinx_stages.contract.keys import MAX_CELLS, SLOTS, Keys, cell_of, hash_slot

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from support.admission import admit
-from syrinx_operator.cluster.plan.redis import stage_user
-from syrinx_operator.resource.check import InvalidPipeline, check, load_one
+from syrinx_operator.cluster.plan.connector.redis import stage_user
+from syrinx_operator.resource.checks.check import InvalidPipeline, check, load_one
 from syrinx_operator.resource.generate import custom_resource
 from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import default_pipeline

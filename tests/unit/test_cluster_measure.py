@@ -13,8 +13,8 @@ from support.stage_metrics import Gateway, Worker
 from syrinx_operator.cluster.objects.state import Owner
 from syrinx_operator.cluster.runners import tuning
 from syrinx_operator.cluster.runners.tuning import MetricsReader, window
+from syrinx_operator.resource.fields.tuning import TuningSpec
 from syrinx_operator.resource.spec import PipelineSpec, default_pipeline
-from syrinx_operator.resource.tuning import TuningSpec
 from syrinx_operator.tuner.policy import policy_of
 
 OWNER = Owner("demo", "voices", "u-1", generation=1)

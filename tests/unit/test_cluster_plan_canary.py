@@ -17,8 +17,9 @@ from support.cluster_plan import (
     pipeline,
 )
 from syrinx_operator.cluster.objects.state import ObjectKey, Replica
-from syrinx_operator.cluster.plan import plan, pods
+from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.plan.canary import canary_route
+from syrinx_operator.cluster.plan.workload import pods
 from syrinx_operator.resource.resolve import resolve
 from syrinx_stages.contract.stages import Stage
 

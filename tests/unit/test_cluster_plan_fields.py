@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from support.cluster_plan import DOCUMENTS, document, planned, templates
+from syrinx_operator.resource.checks.rules import violations
 from syrinx_operator.resource.resolve import RedisForm
-from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import PipelineSpec, TTSPipeline
 from syrinx_stages.contract.stages import Stage
 

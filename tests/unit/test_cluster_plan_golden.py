@@ -26,7 +26,7 @@ from support.cluster_plan import (
     planned,
 )
 from syrinx_operator.cluster.objects.state import ObjectKey
-from syrinx_operator.cluster.plan.redis import password_secret
+from syrinx_operator.cluster.plan.connector.redis import password_secret
 from syrinx_operator.cluster.plan.settings_token import token_secret
 from syrinx_stages.contract.stages import Stage
 

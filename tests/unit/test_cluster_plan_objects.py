@@ -7,11 +7,11 @@ import pytest
 
 from support.cluster_plan import CONFIG, EMPTY, after, key, owner_of, pipeline, planned, pod_template
 from syrinx_operator.cluster.objects.state import ObjectKey
-from syrinx_operator.cluster.plan.models import volume_source
 from syrinx_operator.cluster.plan.network import network_policies
 from syrinx_operator.cluster.plan.objects import read_record, record
 from syrinx_operator.cluster.plan.records import model_directory
-from syrinx_operator.cluster.plan.workloads import ReplicaCount, replica_count
+from syrinx_operator.cluster.plan.workload.models import volume_source
+from syrinx_operator.cluster.plan.workload.workloads import ReplicaCount, replica_count
 from syrinx_operator.resource.resolve import RedisForm, resolve
 from syrinx_stages.contract.stages import Stage
 

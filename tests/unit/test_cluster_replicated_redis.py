@@ -11,8 +11,8 @@ from support.cluster_plan import EMPTY, after, objects, owner_of, pipeline, plan
 from support.cluster_status import Cluster, condition, message
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.state import ObjectKey
-from syrinx_operator.cluster.plan import replicated_redis
-from syrinx_operator.resource.connector import ConnectorSpec
+from syrinx_operator.cluster.plan.connector import replicated_redis
+from syrinx_operator.resource.fields.connector import ConnectorSpec
 from syrinx_operator.resource.resolve import RedisForm
 from syrinx_stages.contract.stages import Stage
 

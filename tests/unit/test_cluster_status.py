@@ -28,14 +28,14 @@ from support.cluster_status import (
 from syrinx_operator.cluster.objects.state import ObjectKey, Observed, Owner, Problem
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.report.status import failed
-from syrinx_operator.resource.autoscaling import StageAutoscalingSpec
-from syrinx_operator.resource.connector import ConnectorSpec
-from syrinx_operator.resource.gateway import GatewaySpec, HttpRouteSpec, ParentRef, RouteSpec
+from syrinx_operator.resource.fields.autoscaling import StageAutoscalingSpec
+from syrinx_operator.resource.fields.connector import ConnectorSpec
+from syrinx_operator.resource.fields.gateway import GatewaySpec, HttpRouteSpec, ParentRef, RouteSpec
+from syrinx_operator.resource.fields.tuning import SloSpec, TtfaObjective
 from syrinx_operator.resource.knobs import Knob
 from syrinx_operator.resource.spec import CaptureShape, CodecSpec, MonitoringSpec, PodMonitorSpec, TalkerSpec
-from syrinx_operator.resource.status import PipelineStatus, read
-from syrinx_operator.resource.tuning import SloSpec, TtfaObjective
-from syrinx_operator.resource.tuning_status import Curve, Guard, Soak, State, TrialRecord
+from syrinx_operator.resource.state.status import PipelineStatus, read
+from syrinx_operator.resource.state.tuning_status import Curve, Guard, Soak, State, TrialRecord
 from syrinx_stages.contract.settings import ReportedSettings
 from syrinx_stages.contract.stages import WORKERS, Stage
 

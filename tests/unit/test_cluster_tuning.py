@@ -15,11 +15,11 @@ from syrinx_operator.cluster.objects.state import STAGES, ObjectKey, Problem
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.report.scaling import permitted
 from syrinx_operator.cluster.runners import tuning
+from syrinx_operator.resource.fields.tuning import TuningSpec
 from syrinx_operator.resource.knobs import Identity, Knob, Setting, live_settings, setting_of
 from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import CaptureShape, CodecSpec
-from syrinx_operator.resource.tuning import TuningSpec
-from syrinx_operator.resource.tuning_status import (
+from syrinx_operator.resource.state.tuning_status import (
     MAX_HISTORY,
     MAX_SHAPES,
     MAX_TRIED,

@@ -12,9 +12,9 @@ from hypothesis import event, given
 from support.admission import Refused, admit, storage_schema
 from support.pipelines import resources
 from syrinx_operator.cluster.objects.state import parse_pipeline
-from syrinx_operator.resource.check import check, field_name, problems_of
+from syrinx_operator.resource.checks.check import check, field_name, problems_of
+from syrinx_operator.resource.checks.rules import cluster_violations
 from syrinx_operator.resource.generate import crd_file, custom_resource, fields_file
-from syrinx_operator.resource.rules import cluster_violations
 from syrinx_operator.resource.spec import TTSPipeline, default_pipeline
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from syrinx_operator.local.gpus import describe, is_shared, place
 from syrinx_operator.local.machine import usable_cores
 from syrinx_operator.local.mps import shared_gpu
 from syrinx_operator.local.sizing import sized_pipeline, with_gpu_replicas
-from syrinx_operator.resource.check import load_one
+from syrinx_operator.resource.checks.check import load_one
 from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, TTSPipeline, VllmSpec, default_pipeline
 from syrinx_operator.resource.stage_config import StageProcess, plan_local

@@ -4,7 +4,7 @@ import pytest
 
 from support.cluster_plan import after, pipeline, planned, pod_template
 from syrinx_operator.cluster.objects.state import InvalidSpec, parse_pipeline
-from syrinx_operator.cluster.plan.pod_template import with_patch
+from syrinx_operator.cluster.plan.workload.pod_template import with_patch
 from syrinx_operator.resource.resolve import RedisForm
 from syrinx_stages.contract.stages import Stage
 

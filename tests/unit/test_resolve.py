@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from support.resolved import resolved
-from syrinx_operator.resource.pods import Resources
+from syrinx_operator.resource.checks.rules import violations
+from syrinx_operator.resource.fields.pods import Resources
+from syrinx_operator.resource.fields.tuning import RowBounds, TuningBounds, TuningSpec
 from syrinx_operator.resource.resolve import ResolvedPipeline, capture_grid
-from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import CaptureShape, CodecSpec, TalkerSpec
-from syrinx_operator.resource.tuning import RowBounds, TuningBounds, TuningSpec
 from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
 
 GPU = Resources(limits={"nvidia.com/gpu": 1})

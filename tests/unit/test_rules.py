@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from syrinx_operator.resource.connector import ConnectorSpec
-from syrinx_operator.resource.pods import Resources, SecretKey
-from syrinx_operator.resource.rules import cluster_violations, violations
+from syrinx_operator.resource.checks.rules import cluster_violations, violations
+from syrinx_operator.resource.fields.connector import ConnectorSpec
+from syrinx_operator.resource.fields.pods import Resources, SecretKey
 from syrinx_operator.resource.spec import PipelineSpec, TalkerSpec, VllmSpec, default_pipeline
 
 

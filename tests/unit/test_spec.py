@@ -8,22 +8,22 @@ import pytest
 from support.cluster_plan import check_golden
 from syrinx_operator.local.machine import publishable_pipeline
 from syrinx_operator.local.pipeline import LocalPipeline
-from syrinx_operator.resource.check import load_one
-from syrinx_operator.resource.connector import ConnectorSpec
-from syrinx_operator.resource.gateway import (
+from syrinx_operator.resource.checks.check import load_one
+from syrinx_operator.resource.checks.rules import violations
+from syrinx_operator.resource.fields.connector import ConnectorSpec
+from syrinx_operator.resource.fields.gateway import (
     ApiKeysSpec,
     CorsSpec,
     GatewaySpec,
     ServiceSpec,
     TlsSpec,
 )
-from syrinx_operator.resource.model import S3, HuggingFace, ModelImage, ModelSpec, ModelVolume, NfsVolume
-from syrinx_operator.resource.pods import EnvVar, SecretKey
+from syrinx_operator.resource.fields.model import S3, HuggingFace, ModelImage, ModelSpec, ModelVolume, NfsVolume
+from syrinx_operator.resource.fields.pods import EnvVar, SecretKey
+from syrinx_operator.resource.fields.tuning import PrometheusSpec, SloSpec, TuningSpec
 from syrinx_operator.resource.resolve import resolve
-from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, VllmSpec, default_pipeline
 from syrinx_operator.resource.stage_config import LocalError, ignored_locally, model_generation, plan_local
-from syrinx_operator.resource.tuning import PrometheusSpec, SloSpec, TuningSpec
 from syrinx_stages.contract.settings import (
     StageConfig,
     VllmOptions,

@@ -21,7 +21,7 @@ from syrinx_operator.local.running import claim
 from syrinx_operator.local.tuning_files import TuningMemory
 from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.spec import default_pipeline
-from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.resource.state.tuning_status import State
 
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 INITIAL = Setting(talker_max_num_seqs=1, codec_max_num_seqs=1, chunk_ramp=(2, 2, 4))

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from support.tuning import scaled
 from syrinx_operator.commands.tune.view import View, changes, lines
+from syrinx_operator.resource.fields.tuning import TtfaObjective
 from syrinx_operator.resource.knobs import Knob, Setting
-from syrinx_operator.resource.status import SloStatus
-from syrinx_operator.resource.tuning import TtfaObjective
-from syrinx_operator.resource.tuning_status import (
+from syrinx_operator.resource.state.status import SloStatus
+from syrinx_operator.resource.state.tuning_status import (
     Bet,
     CallPoint,
     Forecast,

@@ -19,7 +19,7 @@ from syrinx_operator.commands.tune.what_if import (
 )
 from syrinx_operator.resource.knobs import Setting, setting_of
 from syrinx_operator.resource.spec import PipelineSpec
-from syrinx_operator.resource.tuning_status import CallPoint, Measured, State, StepPoint
+from syrinx_operator.resource.state.tuning_status import CallPoint, Measured, State, StepPoint
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "tuning" / "state.json"
 STATE = msgspec.json.decode(RECORDED.read_bytes(), type=State)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from syrinx_operator.resource.tuning_status import Bet
+from syrinx_operator.resource.state.tuning_status import Bet
 from syrinx_operator.tuner.betting import ALPHA, CERTAIN, MOST_STAKE, is_certain, updated
 
 RUNS = 2000

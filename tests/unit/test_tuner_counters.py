@@ -10,13 +10,13 @@ import pytest
 from support.resolved import resolved
 from support.stage_metrics import Gateway
 from support.stage_metrics import Worker as Pod
+from syrinx_operator.resource.fields.tuning import SloSpec, TtfaObjective
 from syrinx_operator.resource.knobs import Identity
-from syrinx_operator.resource.tuning import SloSpec, TtfaObjective
-from syrinx_operator.tuner import counters as records
-from syrinx_operator.tuner.counters import CounterHistory, Observation
-from syrinx_operator.tuner.evidence import CallStats, CaptureCost, Outcomes, ReplicaStats, StepStats, quantile
+from syrinx_operator.tuner.observed import counters as records
+from syrinx_operator.tuner.observed.counters import CounterHistory, Observation
+from syrinx_operator.tuner.observed.evidence import CallStats, CaptureCost, Outcomes, ReplicaStats, StepStats, quantile
+from syrinx_operator.tuner.observed.snapshot import parse_metrics
 from syrinx_operator.tuner.policy import policy_of
-from syrinx_operator.tuner.snapshot import parse_metrics
 from syrinx_stages.contract import metrics as contract
 from syrinx_stages.contract.stages import Stage
 from syrinx_stages.gateway.speech.outcomes import StreamOutcome

@@ -11,11 +11,11 @@ from prometheus_client import CollectorRegistry
 from support.tuning import trial
 from syrinx_operator.local import tuning_files
 from syrinx_operator.local.tuner import LocalTuner, identity_of
+from syrinx_operator.resource.fields.tuning import TuningSpec
 from syrinx_operator.resource.knobs import Knob, setting_of
 from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, default_pipeline
-from syrinx_operator.resource.tuning import TuningSpec
-from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.resource.state.tuning_status import State
 from syrinx_operator.tuner.builder import Event
 from syrinx_operator.tuner.decide import Decision
 from syrinx_stages.contract.metrics import LIVE_STREAMS, MAX_NUM_SEQS

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from support.stage_metrics import Gateway, Worker
-from syrinx_operator.tuner.snapshot import BUCKET, STARTED, WANTED_METRICS, Series, parse_metrics
+from syrinx_operator.tuner.observed.snapshot import BUCKET, STARTED, WANTED_METRICS, Series, parse_metrics
 from syrinx_stages.contract import metrics as contract
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from support.tuning import BASE, in_trial
 from syrinx_operator.resource.knobs import Knob
-from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.resource.state.tuning_status import State
 from syrinx_operator.tuner.builder import Event
 from syrinx_operator.tuner.telemetry import TunerTelemetry
 

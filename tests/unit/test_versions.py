@@ -5,7 +5,7 @@ import pytest
 
 from syrinx_operator.cluster.objects.state import InvalidSpec, parse_pipeline, unknown_fields
 from syrinx_operator.resource.spec import API_VERSION, TalkerSpec, TTSPipeline
-from syrinx_operator.resource.status import StageStatus
+from syrinx_operator.resource.state.status import StageStatus
 from syrinx_operator.resource.versions import read_known, without_unknown
 
 

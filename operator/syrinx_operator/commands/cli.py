@@ -30,7 +30,7 @@ from syrinx_operator.local.machine import memory_gib, publishable_command, usabl
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.running import find_running, state_directory
 from syrinx_operator.local.sizing import sized_pipeline, with_gpu_replicas
-from syrinx_operator.resource.check import InvalidPipeline, check, load_file, read_file
+from syrinx_operator.resource.checks.check import InvalidPipeline, check, load_file, read_file
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import LocalError
 

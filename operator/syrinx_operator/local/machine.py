@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from syrinx_operator import __version__
-from syrinx_operator.resource.gateway import CorsSpec
+from syrinx_operator.resource.fields.gateway import CorsSpec
 from syrinx_operator.resource.spec import TTSPipeline
 
 _PACKAGES = ("torch", "numpy", "hiredis", "fastapi", "uvicorn")

@@ -6,11 +6,11 @@ from pathlib import Path
 import msgspec
 
 from syrinx_operator.local.files import write_atomically
+from syrinx_operator.resource.fields.tuning import TtfaObjective
 from syrinx_operator.resource.knobs import Setting, StatusStruct
 from syrinx_operator.resource.spec import TTSPipeline
-from syrinx_operator.resource.status import SloStatus
-from syrinx_operator.resource.tuning import TtfaObjective
-from syrinx_operator.resource.tuning_status import State, Timestamp
+from syrinx_operator.resource.state.status import SloStatus
+from syrinx_operator.resource.state.tuning_status import State, Timestamp
 from syrinx_operator.resource.versions import read_known
 
 STATE_FILE = "tuning.json"

@@ -14,10 +14,10 @@ import yaml
 from msgspec import NODEFAULT, Struct, inspect
 from msgspec.structs import FieldInfo
 
-from syrinx_operator.resource.pods import PodFields, fields_of, is_kubernetes_only
-from syrinx_operator.resource.rules import rules_of
+from syrinx_operator.resource.checks.rules import rules_of
+from syrinx_operator.resource.fields.pods import PodFields, fields_of, is_kubernetes_only
 from syrinx_operator.resource.spec import Metadata, PipelineSpec, TTSPipeline
-from syrinx_operator.resource.status import PipelineStatus
+from syrinx_operator.resource.state.status import PipelineStatus
 
 Schema = dict[str, Any]
 

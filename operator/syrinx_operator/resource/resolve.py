@@ -11,9 +11,9 @@ from typing import Final, Literal
 
 from msgspec import Struct, structs
 
-from syrinx_operator.resource.gateway import GatewaySpec
+from syrinx_operator.resource.fields.gateway import GatewaySpec
+from syrinx_operator.resource.fields.tuning import RowBounds
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, StageSpec, TalkerSpec, TTSPipeline
-from syrinx_operator.resource.tuning import RowBounds
 from syrinx_stages.contract.messages import TaskType
 from syrinx_stages.contract.settings import (
     DEFAULT_RAMP,

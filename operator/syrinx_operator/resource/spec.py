@@ -8,14 +8,14 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from syrinx_operator.resource import pods
-from syrinx_operator.resource.autoscaling import StageAutoscalingSpec
-from syrinx_operator.resource.connector import ConnectorSpec
-from syrinx_operator.resource.gateway import GatewaySpec
-from syrinx_operator.resource.model import ModelSpec
-from syrinx_operator.resource.pods import KUBERNETES, Object, list_map
-from syrinx_operator.resource.rollout import RolloutSpec
-from syrinx_operator.resource.tuning import Ratio, SloSpec, TuningSpec
+from syrinx_operator.resource.fields import pods
+from syrinx_operator.resource.fields.autoscaling import StageAutoscalingSpec
+from syrinx_operator.resource.fields.connector import ConnectorSpec
+from syrinx_operator.resource.fields.gateway import GatewaySpec
+from syrinx_operator.resource.fields.model import ModelSpec
+from syrinx_operator.resource.fields.pods import KUBERNETES, Object, list_map
+from syrinx_operator.resource.fields.rollout import RolloutSpec
+from syrinx_operator.resource.fields.tuning import Ratio, SloSpec, TuningSpec
 from syrinx_stages.contract import settings
 from syrinx_stages.contract.settings import Frames, Ramp, Rows, Seconds
 

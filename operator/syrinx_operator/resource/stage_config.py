@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import Struct, structs
 
-from syrinx_operator.resource.gateway import GatewaySpec
-from syrinx_operator.resource.pods import is_kubernetes_only
+from syrinx_operator.resource.fields.gateway import GatewaySpec
+from syrinx_operator.resource.fields.pods import is_kubernetes_only
 from syrinx_operator.resource.resolve import ResolvedCodec, ResolvedPipeline, ResolvedTalker
 from syrinx_operator.resource.spec import PipelineSpec, TalkerSpec
 from syrinx_stages.contract.settings import (

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec import Struct, ValidationError, structs
 
-from syrinx_operator.resource.documents import Path
+from syrinx_operator.resource.checks.documents import Path
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ Source: I. Waudby-Smith, A. Ramdas, "Estimating means of bounded random variable
 
 import math
 
-from syrinx_operator.resource.tuning_status import Bet
+from syrinx_operator.resource.state.tuning_status import Bet
 
 ALPHA = 0.03
 """Probability that a test ever finds what is not there."""

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.resource.knobs import Knob, Setting
-from syrinx_operator.resource.tuning_status import (
+from syrinx_operator.resource.state.tuning_status import (
     MAX_HISTORY,
     MAX_TRIED,
     Capacity,
@@ -19,8 +19,8 @@ from syrinx_operator.resource.tuning_status import (
     Tried,
     Verdict,
 )
-from syrinx_operator.tuner.evidence import Evidence, alike
-from syrinx_operator.tuner.plan import Answer, Question
+from syrinx_operator.tuner.model.plan import Answer, Question
+from syrinx_operator.tuner.observed.evidence import Evidence, alike
 from syrinx_operator.tuner.policy import Policy
 
 OVERRIDE_TTL_SECONDS = 60.0

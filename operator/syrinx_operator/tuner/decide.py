@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from syrinx_operator.resource.knobs import Setting
-from syrinx_operator.resource.tuning_status import Forecast, Measured, Recommendation, State
+from syrinx_operator.resource.state.tuning_status import Forecast, Measured, Recommendation, State
 from syrinx_operator.tuner import replicas
 from syrinx_operator.tuner import trial as trials
 from syrinx_operator.tuner.builder import (
@@ -23,10 +23,10 @@ from syrinx_operator.tuner.builder import (
     format_change,
     in_force,
 )
-from syrinx_operator.tuner.captures import plan_captures
-from syrinx_operator.tuner.curves import learned
-from syrinx_operator.tuner.evidence import MIN_REQUESTS, WINDOW_SECONDS, Evidence, alike
-from syrinx_operator.tuner.plan import Answer, question_of
+from syrinx_operator.tuner.model.captures import plan_captures
+from syrinx_operator.tuner.model.curves import learned
+from syrinx_operator.tuner.model.plan import Answer, question_of
+from syrinx_operator.tuner.observed.evidence import MIN_REQUESTS, WINDOW_SECONDS, Evidence, alike
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.watch import advance_soak, put_in_force
 from syrinx_stages.contract.stages import Stage

@@ -5,9 +5,9 @@ from typing import Literal
 
 from msgspec import Struct
 
+from syrinx_operator.resource.fields.tuning import CaptureBounds, RowBounds
 from syrinx_operator.resource.knobs import RAMP_LADDER, ROWS_LADDER, Knob, Mode, Setting, setting_of
 from syrinx_operator.resource.resolve import ResolvedPipeline
-from syrinx_operator.resource.tuning import CaptureBounds, RowBounds
 from syrinx_stages.contract.stages import Stage
 from syrinx_stages.scheduling.traits import CPU, GPU, Traits
 

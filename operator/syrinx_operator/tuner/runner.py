@@ -18,13 +18,13 @@ from typing import Generic, ParamSpec, TypeVar
 import msgspec
 
 from syrinx_operator.resource.knobs import Setting
-from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.resource.state.tuning_status import State
 from syrinx_operator.tuner.builder import Event, in_force
-from syrinx_operator.tuner.capacity import capacity
-from syrinx_operator.tuner.counters import CounterHistory, Observation
 from syrinx_operator.tuner.decide import Decision, decide
-from syrinx_operator.tuner.evidence import Evidence
-from syrinx_operator.tuner.plan import plan
+from syrinx_operator.tuner.model.capacity import capacity
+from syrinx_operator.tuner.model.plan import plan
+from syrinx_operator.tuner.observed.counters import CounterHistory, Observation
+from syrinx_operator.tuner.observed.evidence import Evidence
 from syrinx_operator.tuner.policy import Policy
 from syrinx_stages.contract import logs
 

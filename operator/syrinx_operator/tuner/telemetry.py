@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from syrinx_operator.resource.knobs import Knob, Setting
-from syrinx_operator.resource.tuning_status import Phase, State, Verdict
+from syrinx_operator.resource.state.tuning_status import Phase, State, Verdict
 from syrinx_operator.tuner.builder import Event
 from syrinx_operator.tuner.replicas import able
 

@@ -13,10 +13,10 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from syrinx_operator.resource.knobs import Setting, live_settings
-from syrinx_operator.resource.tuning_status import Bet, Guard, Served, Trial, Verdict
+from syrinx_operator.resource.state.tuning_status import Bet, Guard, Served, Trial, Verdict
 from syrinx_operator.tuner.betting import CERTAIN, MOST_STAKE, is_certain, updated
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS, DecisionBuilder, format_change, in_force
-from syrinx_operator.tuner.evidence import MIN_REQUESTS, WINDOW_SECONDS, Evidence
+from syrinx_operator.tuner.observed.evidence import MIN_REQUESTS, WINDOW_SECONDS, Evidence
 from syrinx_operator.tuner.watch import CHECK_SECONDS, harm, put_in_force, served, watched
 
 LABELS = 16

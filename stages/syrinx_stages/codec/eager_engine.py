@@ -8,8 +8,8 @@ import torch
 from syrinx_stages.codec.engine import CaptureCost, Prefill
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.settings import CapturePair
-from syrinx_stages.model.codec_decoder import CodecDecoder
-from syrinx_stages.model.codec_state import DecoderState
+from syrinx_stages.model.codec.decoder import CodecDecoder
+from syrinx_stages.model.codec.state import DecoderState
 from syrinx_stages.model.layers import pack_weights
 from syrinx_stages.runtime.requests.engine import Limits
 from syrinx_stages.scheduling.traits import CPU

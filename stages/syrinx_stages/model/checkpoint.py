@@ -18,14 +18,14 @@ from msgspec import structs
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from .codec_decoder import CodecDecoder
-from .codec_encoder import CodecEncoder, load_codec_encoder
-from .config import CheckpointError, decode_file, read_model_config, read_speech_tokenizer_config
-from .describe import checkpoint_directory
-from .layers import checkpoint_tensors
-from .speaker_encoder import SpeakerEncoder
-from .talker import Talker
-from .tokenizer import Tokenizer, load_tokenizer
+from syrinx_stages.model.codec.decoder import CodecDecoder
+from syrinx_stages.model.codec.encoder import CodecEncoder, load_codec_encoder
+from syrinx_stages.model.config import CheckpointError, decode_file, read_model_config, read_speech_tokenizer_config
+from syrinx_stages.model.describe import checkpoint_directory
+from syrinx_stages.model.layers import checkpoint_tensors
+from syrinx_stages.model.speaker_encoder import SpeakerEncoder
+from syrinx_stages.model.talker import Talker
+from syrinx_stages.model.tokenizer import Tokenizer, load_tokenizer
 
 _Module = TypeVar("_Module", bound=nn.Module)
 

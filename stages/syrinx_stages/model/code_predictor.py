@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .config import CODE_GROUPS, CodePredictorConfig
-from .layers import CheckpointTensor, DecoderStack, Linear, Packed
-from .linear import pad_columns, pad_rows, padded_columns
+from syrinx_stages.model.config import CODE_GROUPS, CodePredictorConfig
+from syrinx_stages.model.layers import CheckpointTensor, DecoderStack, Linear, Packed
+from syrinx_stages.model.linear import pad_columns, pad_rows, padded_columns
 
 SampleFn = Callable[[Tensor, int], Tensor]
 """Maps (logits [rows, codebook_size], group 1 to 15) to codes [rows] int64. Called with groups 1 to 15 in turn."""

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from ..contract.family import QWEN3_TTS
+from syrinx_stages.contract.family import QWEN3_TTS
 
 CODE_GROUPS = QWEN3_TTS.code_groups
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import msgspec
 
-from ..contract.family import FAMILY
-from ..contract.messages import Sampling, TaskType
-from ..normalization.durations import Durations
-from ..normalization.reading import Reading
-from .config import ModelConfig, ModelType, read_model_config, read_speech_tokenizer_config
-from .generation import default_sampling, read_generation_config
+from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.messages import Sampling, TaskType
+from syrinx_stages.model.config import ModelConfig, ModelType, read_model_config, read_speech_tokenizer_config
+from syrinx_stages.model.generation import default_sampling, read_generation_config
+from syrinx_stages.normalization.durations import Durations
+from syrinx_stages.normalization.reading import Reading
 
 BUNDLED = "bundled"
 """The name of the checkpoint that is part of this package."""

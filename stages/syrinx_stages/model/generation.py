@@ -5,10 +5,10 @@ from typing import Annotated
 
 from msgspec import Meta, structs
 
-from ..contract.api import SamplingFields
-from ..contract.messages import Sampling
-from ..normalization.durations import Durations
-from .config import decode_file
+from syrinx_stages.contract.api import SamplingFields
+from syrinx_stages.contract.messages import Sampling
+from syrinx_stages.model.config import decode_file
+from syrinx_stages.normalization.durations import Durations
 
 
 class GenerationConfig(SamplingFields, frozen=True, kw_only=True):

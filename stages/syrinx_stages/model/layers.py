@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .config import TransformerConfig
-from .linear import HalfWeight, Weight, column_major, half_weight, linear
+from syrinx_stages.model.config import TransformerConfig
+from syrinx_stages.model.linear import HalfWeight, Weight, column_major, half_weight, linear
 
 
 class CheckpointTensor(NamedTuple):

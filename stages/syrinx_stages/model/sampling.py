@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..contract.messages import Sampling
-from .config import CODE_GROUPS, SPECIAL_IDS, TalkerConfig
-from .talker import Talker
+from syrinx_stages.contract.messages import Sampling
+from syrinx_stages.model.config import CODE_GROUPS, SPECIAL_IDS, TalkerConfig
+from syrinx_stages.model.talker import Talker
 
 _GAMMA = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)

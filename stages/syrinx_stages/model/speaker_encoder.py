@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..contract.family import FAMILY
+from syrinx_stages.contract.family import FAMILY
 
 if TYPE_CHECKING:
-    from .config import SpeakerEncoderConfig
+    from syrinx_stages.model.config import SpeakerEncoderConfig
 
 FFT = 1024
 HOP = 256

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .code_predictor import CodePredictor, SampleFn
-from .config import TalkerConfig
-from .layers import DecoderStack, Linear
-from .linear import pad_columns, pad_rows, padded_columns
+from syrinx_stages.model.code_predictor import CodePredictor, SampleFn
+from syrinx_stages.model.config import TalkerConfig
+from syrinx_stages.model.layers import DecoderStack, Linear
+from syrinx_stages.model.linear import pad_columns, pad_rows, padded_columns
 
 _FIRST_CAPACITY = 128
 """Positions of a new cache: enough for a short prompt and the first seconds of speech."""

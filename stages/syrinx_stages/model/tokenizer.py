@@ -13,7 +13,7 @@ import msgspec
 import tokenizers
 from tokenizers import Regex, models, normalizers, pre_tokenizers
 
-from .config import CheckpointError, ModelConfig, decode_file, read_file
+from syrinx_stages.model.config import CheckpointError, ModelConfig, decode_file, read_file
 
 # The pattern that Qwen's models were trained with. transformers 4.57.3 replaces it with another family's pattern when
 # `qwen-tts` loads some checkpoints from a directory, but not when it loads them by name.

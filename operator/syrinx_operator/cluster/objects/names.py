@@ -3,7 +3,7 @@
 from typing import Any, Final, NamedTuple
 
 from syrinx_operator.cluster.objects.state import REDIS, Component, ObjectKey, Owner, Replica
-from syrinx_operator.resource.pods import ADMIN_PORT, CODEC_ADMIN_PORT, CODEC_SETTINGS_PORT
+from syrinx_operator.resource.fields.pods import ADMIN_PORT, CODEC_ADMIN_PORT, CODEC_SETTINGS_PORT
 from syrinx_operator.resource.resolve import RedisForm
 from syrinx_operator.resource.spec import API_VERSION, KIND
 from syrinx_stages.contract.settings import SETTINGS_PORT

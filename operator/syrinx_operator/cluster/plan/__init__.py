@@ -17,30 +17,19 @@ from syrinx_operator.cluster.objects.state import (
     Replica,
     Settings,
 )
-from syrinx_operator.cluster.plan import (
-    autoscaling,
-    canary,
-    network,
-    optional,
-    pods,
-    records,
-    redis,
-    redis_cells,
-    replicated_redis,
-    retained,
-    route,
-    workloads,
-)
+from syrinx_operator.cluster.plan import autoscaling, canary, network, optional, records, retained, route
 from syrinx_operator.cluster.plan.canary import CanaryPlan
-from syrinx_operator.cluster.plan.download import Download, required_download
+from syrinx_operator.cluster.plan.connector import redis, redis_cells, replicated_redis
 from syrinx_operator.cluster.plan.objects import record, with_applied_hash
 from syrinx_operator.cluster.plan.records import FrozenTemplate, Release, RenderContext
 from syrinx_operator.cluster.plan.rollout import Rollout, stage_rollout
 from syrinx_operator.cluster.plan.tuning_record import tuning_record
-from syrinx_operator.cluster.plan.workloads import ReplicaCount
-from syrinx_operator.resource.canary_status import CanaryStatus
+from syrinx_operator.cluster.plan.workload import pods, workloads
+from syrinx_operator.cluster.plan.workload.download import Download, required_download
+from syrinx_operator.cluster.plan.workload.workloads import ReplicaCount
 from syrinx_operator.resource.resolve import RedisForm, ResolvedPipeline
-from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.resource.state.canary_status import CanaryStatus
+from syrinx_operator.resource.state.tuning_status import State
 from syrinx_stages.contract.stages import Stage
 
 

@@ -15,7 +15,7 @@ from syrinx_operator.cluster.objects.state import (
     is_owned,
 )
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
-from syrinx_operator.resource.autoscaling import AutoscalingSpec, ReplicaBounds, StageAutoscalingSpec
+from syrinx_operator.resource.fields.autoscaling import AutoscalingSpec, ReplicaBounds, StageAutoscalingSpec
 from syrinx_operator.resource.resolve import ResolvedGateway, ResolvedPipeline
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_stages.contract.stages import Stage

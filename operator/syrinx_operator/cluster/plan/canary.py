@@ -12,13 +12,13 @@ from msgspec import Struct, structs
 
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.state import Manifest, ObjectKey, Observed, Owner
-from syrinx_operator.cluster.plan import pods
 from syrinx_operator.cluster.plan.objects import manifest, non_defaults, short_hash
 from syrinx_operator.cluster.plan.records import Candidate, FrozenTemplate, Release, RenderContext, with_template_label
-from syrinx_operator.resource.canary_status import CanaryStatus
+from syrinx_operator.cluster.plan.workload import pods
+from syrinx_operator.resource.fields.rollout import CanarySpec
 from syrinx_operator.resource.resolve import ResolvedPipeline, resolve
-from syrinx_operator.resource.rollout import CanarySpec
 from syrinx_operator.resource.spec import PipelineSpec
+from syrinx_operator.resource.state.canary_status import CanaryStatus
 from syrinx_stages.contract.settings import TRACK_VARIABLE, CanaryRoute
 from syrinx_stages.contract.stages import Stage
 

@@ -7,8 +7,8 @@ from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.kinds import POD_MONITOR
 from syrinx_operator.cluster.objects.state import STAGES, Component, Manifest, OperatorConfig, Owner
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
-from syrinx_operator.cluster.plan.pods import places
-from syrinx_operator.resource.pods import Peer
+from syrinx_operator.cluster.plan.workload.pods import places
+from syrinx_operator.resource.fields.pods import Peer
 from syrinx_operator.resource.resolve import RedisForm, ResolvedPipeline
 from syrinx_stages.contract.stages import Stage
 

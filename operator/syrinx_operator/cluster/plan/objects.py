@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.state import Manifest, ObjectKey, Observed, Owner, is_owned
-from syrinx_operator.resource.pods import SecretKey
+from syrinx_operator.resource.fields.pods import SecretKey
 
 T = TypeVar("T")
 

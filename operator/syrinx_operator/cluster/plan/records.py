@@ -26,8 +26,8 @@ from syrinx_operator.cluster.objects.state import (
 )
 from syrinx_operator.cluster.plan.objects import non_defaults, read_record, short_hash
 from syrinx_operator.resource import stage_config as process
-from syrinx_operator.resource.gateway import GatewaySpec
-from syrinx_operator.resource.model import ModelSpec
+from syrinx_operator.resource.fields.gateway import GatewaySpec
+from syrinx_operator.resource.fields.model import ModelSpec
 from syrinx_operator.resource.resolve import RedisForm, ResolvedGateway, ResolvedPipeline, ResolvedTalker
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec
 from syrinx_stages.contract.checkpoints import hub_directory, s3_directory

@@ -6,7 +6,7 @@ from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.kinds import HTTP_ROUTE, INGRESS
 from syrinx_operator.cluster.objects.state import Manifest, ObjectKey, Observed, Owner, Problem
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
-from syrinx_operator.resource.gateway import GatewaySpec, HttpRouteSpec, IngressSpec
+from syrinx_operator.resource.fields.gateway import GatewaySpec, HttpRouteSpec, IngressSpec
 from syrinx_stages.contract.stages import Stage
 
 _NGINX: Final = "nginx.ingress.kubernetes.io"

@@ -8,7 +8,7 @@ import msgspec
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.state import Manifest, ObjectKey, Observed, Owner, is_owned
 from syrinx_operator.cluster.plan.objects import record
-from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.resource.state.tuning_status import State
 from syrinx_operator.resource.versions import read_known
 
 

@@ -51,10 +51,10 @@ from syrinx_operator.cluster.watch.lease import LeaseLost, Leases, LeaseTaken
 from syrinx_operator.cluster.watch.stage_api import DesiredSettings, StageApi
 from syrinx_operator.cluster.watch.telemetry import Telemetry
 from syrinx_operator.cluster.watch.workqueue import NamespacedName, Outcome, Result
-from syrinx_operator.resource.canary_status import CanaryStatus
 from syrinx_operator.resource.resolve import ResolvedPipeline, resolve
-from syrinx_operator.resource.status import read
-from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.resource.state.canary_status import CanaryStatus
+from syrinx_operator.resource.state.status import read
+from syrinx_operator.resource.state.tuning_status import State
 from syrinx_operator.tuner.runner import Tuner
 from syrinx_stages.contract.stages import Stage
 

@@ -15,7 +15,7 @@ from syrinx_operator.cluster.watch.api import Api
 from syrinx_operator.cluster.watch.cache import Cache
 from syrinx_operator.cluster.watch.lease import Leases
 from syrinx_operator.cluster.watch.telemetry import ConditionTelemetry
-from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.resource.state.tuning_status import State
 from syrinx_operator.tuner.builder import Event
 
 

@@ -10,7 +10,7 @@ from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.clock import monotonic
 from syrinx_operator.cluster.objects.kinds import SECRET
 from syrinx_operator.cluster.objects.state import REDIS, Blocked, Component, Manifest, Owner, Problem, is_owned
-from syrinx_operator.cluster.plan import redis, replicated_redis
+from syrinx_operator.cluster.plan.connector import redis, replicated_redis
 from syrinx_operator.cluster.plan.settings_token import SettingsToken, token_in, token_secret
 from syrinx_operator.cluster.reconcile.apply import name_conflict
 from syrinx_operator.cluster.watch.api import Api, ApiError, if_found

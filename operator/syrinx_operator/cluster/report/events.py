@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from syrinx_operator.cluster.objects.state import STAGES
 from syrinx_operator.cluster.report.progress import STALLED
-from syrinx_operator.resource.status import Condition, PipelineStatus, StageStatus, read
+from syrinx_operator.resource.state.status import Condition, PipelineStatus, StageStatus, read
 from syrinx_operator.tuner.builder import Event
 
 _EXPECTED = frozenset({"Starting", "RollingOut", "ScaledToZero", "NotVerified", "Invalid"})

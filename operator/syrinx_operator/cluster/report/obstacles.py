@@ -10,14 +10,14 @@ from msgspec import Struct
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.state import REDIS, Component, Metrics, Observed, Owner, Problem
 from syrinx_operator.cluster.plan import Plan
-from syrinx_operator.cluster.plan.download import RETRY_SECONDS
+from syrinx_operator.cluster.plan.workload.download import RETRY_SECONDS
 from syrinx_operator.cluster.report import diagnosis
 from syrinx_operator.cluster.report.diagnosis import parse_time
 from syrinx_operator.cluster.report.progress import STALLED, incomplete, is_stalled
-from syrinx_operator.resource.canary_status import CanaryStatus
 from syrinx_operator.resource.resolve import ResolvedPipeline
-from syrinx_operator.resource.status import Condition, PipelineStatus
-from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.resource.state.canary_status import CanaryStatus
+from syrinx_operator.resource.state.status import Condition, PipelineStatus
+from syrinx_operator.resource.state.tuning_status import State
 from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, TalkerSettings
 from syrinx_stages.contract.stages import Stage
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.state import Observed, Owner
 from syrinx_operator.cluster.report.obstacles import StatusInputs
-from syrinx_operator.resource.status import ConditionStatus
+from syrinx_operator.resource.state.status import ConditionStatus
 from syrinx_operator.tuner.policy import Policy, policy_of
 from syrinx_operator.tuner.replicas import summary
 from syrinx_stages.contract.stages import Stage

@@ -18,15 +18,15 @@ from syrinx_operator.cluster.report import diagnosis
 from syrinx_operator.cluster.report.progress import incomplete
 from syrinx_operator.cluster.runners.canary import COMMANDS, CanaryInputs, Comparison, compare, decide
 from syrinx_operator.cluster.runners.tuning import scrape_snapshot
-from syrinx_operator.resource.canary_status import CanaryStatus
 from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.resolve import ResolvedPipeline
-from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.resource.state.canary_status import CanaryStatus
+from syrinx_operator.resource.state.tuning_status import State
 from syrinx_operator.tuner.builder import Event
-from syrinx_operator.tuner.counters import CounterHistory, Observation
-from syrinx_operator.tuner.evidence import Evidence
+from syrinx_operator.tuner.observed.counters import CounterHistory, Observation
+from syrinx_operator.tuner.observed.evidence import Evidence
+from syrinx_operator.tuner.observed.snapshot import Snapshot
 from syrinx_operator.tuner.policy import policy_of
-from syrinx_operator.tuner.snapshot import Snapshot
 from syrinx_stages.contract.stages import Stage
 
 EVALUATION_SECONDS: Final = 5.0

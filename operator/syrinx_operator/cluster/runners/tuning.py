@@ -17,21 +17,21 @@ from syrinx_operator.cluster.report.progress import incomplete
 from syrinx_operator.cluster.report.scaling import permitted
 from syrinx_operator.cluster.watch import prometheus
 from syrinx_operator.resource import knobs
+from syrinx_operator.resource.checks.rules import cluster_violations, violations
+from syrinx_operator.resource.fields.tuning import TuningSpec
 from syrinx_operator.resource.knobs import Identity, Setting, live_settings
 from syrinx_operator.resource.resolve import ResolvedPipeline, resolve
-from syrinx_operator.resource.rules import cluster_violations, violations
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import engine_suffix
-from syrinx_operator.resource.tuning import TuningSpec
-from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.resource.state.tuning_status import State
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS, Event
-from syrinx_operator.tuner.counters import Observation
 from syrinx_operator.tuner.decide import Assignment, Decision, assignment
-from syrinx_operator.tuner.evidence import Evidence, ReplicaStats
+from syrinx_operator.tuner.observed.counters import Observation
+from syrinx_operator.tuner.observed.evidence import Evidence, ReplicaStats
+from syrinx_operator.tuner.observed.snapshot import Snapshot, parse_metrics
 from syrinx_operator.tuner.policy import Policy, policy_of
 from syrinx_operator.tuner.replicas import LOOK_SECONDS
 from syrinx_operator.tuner.runner import Tuner
-from syrinx_operator.tuner.snapshot import Snapshot, parse_metrics
 from syrinx_operator.tuner.telemetry import TunerTelemetry
 from syrinx_stages.contract.stages import WORKERS, Stage
 

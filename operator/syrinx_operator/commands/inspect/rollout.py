@@ -5,8 +5,8 @@ from typing import Any
 
 from syrinx_operator.cluster.runners.canary import COMMANDS
 from syrinx_operator.commands.inspect.cluster import ClusterError
-from syrinx_operator.resource.canary_status import CanaryStatus, Counts
-from syrinx_operator.resource.status import read
+from syrinx_operator.resource.state.canary_status import CanaryStatus, Counts
+from syrinx_operator.resource.state.status import read
 
 ACTIONS: Mapping[str, str] = {"status": "show the canary", **COMMANDS}
 

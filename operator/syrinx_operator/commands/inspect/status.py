@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from syrinx_operator.resource.status import Condition, PipelineStatus, RedisStatus, SloStatus, StageStatus, read
+from syrinx_operator.resource.state.status import Condition, PipelineStatus, RedisStatus, SloStatus, StageStatus, read
 
 _WIDTH = 10
 _HEALTHY = {"Ready": "True", "Degraded": "False", "MetricsAvailable": "True", "UnknownFields": "False"} | {

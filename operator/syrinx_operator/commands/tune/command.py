@@ -23,7 +23,7 @@ from syrinx_operator.local.console import make_console
 from syrinx_operator.local.running import RunningPipeline, find_running, state_directory
 from syrinx_operator.resource.knobs import setting_of
 from syrinx_operator.resource.resolve import ResolvedPipeline, resolve
-from syrinx_operator.resource.status import StageStatus, read
+from syrinx_operator.resource.state.status import StageStatus, read
 
 REFRESH_SECONDS = 1.0
 _Combine = Callable[[Iterable[float]], float]

@@ -8,14 +8,14 @@ from msgspec import Struct
 
 from syrinx_operator.commands.tune.view import TuneError, View
 from syrinx_operator.resource.knobs import Knob, Setting
-from syrinx_operator.resource.tuning_status import Measured
+from syrinx_operator.resource.state.tuning_status import Measured
 from syrinx_operator.tuner.builder import format_value
-from syrinx_operator.tuner.captures import call_times
-from syrinx_operator.tuner.curves import learned_frames, step_seconds
-from syrinx_operator.tuner.plan import Answer, Question, plan
-from syrinx_operator.tuner.playing import FRAME_SECONDS
+from syrinx_operator.tuner.model.captures import call_times
+from syrinx_operator.tuner.model.curves import learned_frames, step_seconds
+from syrinx_operator.tuner.model.plan import Answer, Question, plan
+from syrinx_operator.tuner.model.playing import FRAME_SECONDS
+from syrinx_operator.tuner.model.whatif import Load, plant_of
 from syrinx_operator.tuner.policy import Policy, policy_of
-from syrinx_operator.tuner.whatif import Load, plant_of
 from syrinx_stages.contract.family import FAMILY
 
 MAX_REPLICAS = 1024

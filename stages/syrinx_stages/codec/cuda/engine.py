@@ -28,7 +28,7 @@ from syrinx_stages.codec.engine import CaptureCost
 from syrinx_stages.contract.settings import MAX_ROWS, CapturePair
 from syrinx_stages.kernels.codec_frames import ROW_NEW_FRAMES, ROW_PAST_FRAMES, ROW_SLOT
 from syrinx_stages.kernels.recorder import GraphRecorder, Work
-from syrinx_stages.model.codec_decoder import CodecDecoder
+from syrinx_stages.model.codec.decoder import CodecDecoder
 from syrinx_stages.runtime.gpu_memory import free_share, refuse_out_of_memory
 from syrinx_stages.runtime.requests.engine import Limits
 from syrinx_stages.scheduling.traits import GPU

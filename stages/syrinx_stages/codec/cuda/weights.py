@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from syrinx_stages.model.codec_decoder import CodecDecoder
-from syrinx_stages.model.codec_layers import (
+from syrinx_stages.model.codec.decoder import CodecDecoder
+from syrinx_stages.model.codec.layers import (
     CausalConv,
     CausalTransposedConv,
     ConvNeXtBlock,
@@ -19,7 +19,7 @@ from syrinx_stages.model.codec_layers import (
     Linear,
     SnakeBeta,
 )
-from syrinx_stages.model.codec_transformer import Layer
+from syrinx_stages.model.codec.transformer import Layer
 
 CHANNEL_MULTIPLE = 16
 """The smallest inner size of a tensor core product; it also makes all 16-byte accesses whole."""

@@ -1,0 +1,127 @@
+"""The managed Redis with one server: its password Secret with ACL and its pod template."""
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.state import Component, Manifest, Owner
+from syrinx_operator.cluster.plan.objects import manifest, non_defaults, omit_empty, quantity, secret_ref
+from syrinx_operator.cluster.plan.records import RenderContext
+from syrinx_operator.cluster.plan.workload import pods
+from syrinx_operator.cluster.plan.workload.pod_template import with_patch
+from syrinx_operator.resource.fields.connector import ConnectorSpec
+from syrinx_operator.resource.resolve import RedisForm, ResolvedPipeline
+
+DATA = "syrinx-data"
+"""The volume with the append-only file."""
+USER = 999
+"""The user `redis` of the official Redis and Valkey images."""
+_DATA_COMMANDS = (
+    "-@all +@read +@write +@connection +eval +evalsha +time -@dangerous +info +wait"
+    " +client|id +client|setname +client|unblock"
+)
+"""ACL rules of the stages' user: data commands, no administration. INFO shows how much memory is left.
+
+Whole categories, because the Secret is created once and later versions may use more commands. Redis 6.2 accepts all of
+these rules; it does not list subcommands under categories.
+"""
+# The client is called redis-cli in Redis images and valkey-cli in Valkey images.
+_PING = f'exec "$(command -v redis-cli || command -v valkey-cli)" -p {names.REDIS_PORT} ping'
+
+
+def password_secret(owner: Owner, password: str) -> Manifest:
+    """Returns the Secret that Redis and the stages share. Deleting it creates a new password and restarts the pods."""
+    data = {names.PASSWORD_KEY: password, names.ACL_KEY: stage_user(owner.name, password)}
+    return secret(owner, RedisForm.SINGLE, data)
+
+
+def secret(owner: Owner, component: Component, data: Mapping[str, str]) -> Manifest:
+    """Returns a Secret with texts."""
+    encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
+    return manifest(owner, "v1", "Secret", component, type="Opaque", immutable=True, data=encoded)
+
+
+def stage_user(pipeline: str, password: str) -> str:
+    """Returns a line of an ACL file: a user with data commands on this pipeline's keys."""
+    return f"user default on {password_hash(password)} resetchannels ~{{{pipeline}:* {_DATA_COMMANDS}\n"
+
+
+def password_hash(password: str) -> str:
+    """Returns the ACL rule that accepts a password."""
+    return f"#{hashlib.sha256(password.encode()).hexdigest()}"
+
+
+def arguments(connector: ConnectorSpec) -> list[str]:
+    """Returns the arguments of redis-server, which replace a configuration file."""
+    limit = connector.resources.limits.get("memory")
+    return [
+        *("--port", str(names.REDIS_PORT)),
+        *("--protected-mode", "no"),
+        *("--aclfile", f"{names.REDIS_DIRECTORY}/{names.ACL_KEY}"),
+        *("--dir", "/data"),
+        *("--save", ""),
+        *("--appendonly", "no" if connector.storage is None else "yes"),
+        *("--maxmemory-policy", "noeviction"),
+        # The rest is for buffers, fragmentation and the copy made while the append-only file is rewritten.
+        *(("--maxmemory", str(int(quantity(limit)) * 3 // 4)) if limit is not None else ()),
+    ]
+
+
+def redis_inputs(pipeline: ResolvedPipeline, context: RenderContext) -> dict[str, Any]:
+    """Returns the inputs of Redis's pod template. A new model must not restart Redis, so it is not included."""
+    connector = pipeline.spec.connector
+    return {
+        "image": context.redis_image,
+        "password": context.password_uid,
+        "resources": non_defaults(connector.resources),
+        "durable": connector.storage is not None,
+        # Omitted for the default, so that an upgrade of the operator does not restart Redis.
+        **({} if connector.replicas == 1 else {"replicas": connector.replicas}),
+        **omit_empty(podTemplate=connector.pod_template),
+        **pods.pull_inputs(pipeline.spec),
+    }
+
+
+def redis_template(pipeline: ResolvedPipeline, context: RenderContext) -> Manifest:
+    """Returns the pod template of the managed Redis."""
+    connector = pipeline.spec.connector
+    claim = {"persistentVolumeClaim": {"claimName": names.workload(pipeline.name, RedisForm.SINGLE)}}
+    items = [{"key": names.ACL_KEY, "path": names.ACL_KEY}]
+    acl = {"secretName": names.workload(pipeline.name, RedisForm.SINGLE), "items": items, "defaultMode": 0o440}
+    volumes = [
+        pods.mounted(DATA, {"emptyDir": {}} if connector.storage is None else claim, "/data", read_only=False),
+        pods.mounted("syrinx-acl", {"secret": acl}, names.REDIS_DIRECTORY),
+        pods.TMP,
+    ]
+    password = {"name": "REDISCLI_AUTH", "valueFrom": secret_ref(pods.managed_password(pipeline))}
+    container = pods.container(
+        pipeline.spec,
+        RedisForm.SINGLE.value,
+        context.redis_image,
+        connector.resources,
+        # Arguments only: the image's entry point runs redis-server or valkey-server.
+        {"args": arguments(connector), "env": [password]},
+        ports=[pods.port(names.REDIS_PORT_NAME, names.REDIS_PORT)],
+        mounts=[mount for _, mount in volumes],
+    )
+    # Alive while it answers at all (LOADING too), ready once it answers PONG.
+    probes = {
+        "livenessProbe": pods.probe(run(_PING), period=10, failures=6),
+        "readinessProbe": pods.probe(run(f"{_PING} | grep -q PONG"), period=5, failures=2),
+    }
+    pod = {
+        **pods.pod_base(pipeline, RedisForm.SINGLE, USER),
+        "terminationGracePeriodSeconds": 30,
+        "containers": [{**container, **probes}],
+        "volumes": [volume for volume, _ in volumes],
+    }
+    annotations = omit_empty(**{names.PASSWORD_ANNOTATION: context.password_uid})
+    metadata = {"labels": names.labels(pipeline.name, RedisForm.SINGLE), "annotations": annotations}
+    return with_patch({"metadata": metadata, "spec": pod}, connector.pod_template)
+
+
+def run(command: str) -> Manifest:
+    """Returns the action of a probe or hook that runs a shell command."""
+    return {"exec": {"command": ["sh", "-c", command]}}

@@ -1,0 +1,199 @@
+"""The managed Redis with replicas: a primary, two replicas, and a sentinel beside each. Pure.
+
+Sentinels choose the primary. The scripts decide how a server starts, and make another one the primary before it stops.
+"""
+
+from importlib import resources
+from typing import Any
+
+from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.state import Manifest, Observed, Owner, Replica
+from syrinx_operator.cluster.plan.connector import redis
+from syrinx_operator.cluster.plan.objects import omit_empty, secret_ref
+from syrinx_operator.cluster.plan.records import RenderContext
+from syrinx_operator.cluster.plan.workload import pods
+from syrinx_operator.cluster.plan.workload.pod_template import with_patch
+from syrinx_operator.resource.fields.connector import ConnectorSpec
+from syrinx_operator.resource.fields.pods import Resources, SecretKey, Storage
+from syrinx_operator.resource.resolve import RedisForm, ResolvedPipeline
+
+_SYSTEM_COMMANDS = (
+    "-@all +ping +info +role +psync +replconf +multi +exec +subscribe +publish +slaveof +replicaof +config|rewrite"
+    " +client|setname +client|kill +script|kill"
+)
+"""ACL rules of the user of servers and sentinels: what replication and Sentinel need."""
+_SENTINEL_QUESTIONS = "-@all +ping +sentinel|master +sentinel|get-master-addr-by-name +sentinel|replicas"
+"""What everybody may ask a sentinel."""
+_SENTINEL_REQUESTS = {"cpu": "20m", "memory": "16Mi"}
+_SENTINEL_LIMITS = {"cpu": "200m", "memory": "64Mi"}
+"""Those of the same resources as the server's, for a quota that requires limits on all containers."""
+_CLIENT = '"$(command -v redis-cli || command -v valkey-cli)" --user syrinx --no-auth-warning'
+_PING = f"exec {_CLIENT} -p {names.REDIS_PORT} ping"
+_IN_SYNC = (
+    f"{_CLIENT} -p {names.REDIS_PORT} ping | grep -q PONG && "
+    f"{_CLIENT} -p {names.REDIS_PORT} info replication | grep -Eq '^(role:master|master_link_status:up)'"
+)
+_SENTINEL_PING = f"{_CLIENT} -p {names.SENTINEL_PORT} ping | grep -q PONG"
+_CAN_FAIL_OVER = (
+    f"{_CLIENT} -p {names.SENTINEL_PORT} sentinel master {names.PRIMARY} | tr '\\n' ' ' | "
+    "grep -q ' num-slaves [1-9] num-other-sentinels [1-9] '"
+)
+"""The sentinel knows a replica and another sentinel."""
+_WAIT_SECONDS = 3600
+"""How long a server may wait for the others before it is restarted, only to wait again."""
+
+
+def password_secret(owner: Owner, password: str, system_password: str) -> Manifest:
+    """Returns the Secret of servers, sentinels and stages. Deleting it restarts all of them with new passwords."""
+    system = redis.password_hash(system_password)
+    commands = f"user syrinx on {system} resetchannels &__sentinel__:hello {_SYSTEM_COMMANDS}\n"
+    data = {
+        names.PASSWORD_KEY: password,
+        names.SYSTEM_PASSWORD_KEY: system_password,
+        names.ACL_KEY: redis.stage_user(owner.name, password) + commands,
+        names.SENTINEL_ACL_KEY: f"user default on nopass resetchannels {_SENTINEL_QUESTIONS}\n"
+        f"user syrinx on {system} allchannels +@all\n",
+    }
+    return redis.secret(owner, RedisForm.REPLICATED, data)
+
+
+def claims(owner: Owner, cell: int, storage: Storage | None) -> list[Manifest]:
+    """Returns the PersistentVolumeClaims of all servers of a cell, under the names that the StatefulSet gives them.
+
+    The operator creates them instead, so that they can grow and are deleted with the pipeline.
+    """
+    found = pods.claims(owner, names.redis_cell(RedisForm.REPLICATED, cell), storage)
+    return [
+        {**claim, "metadata": {**claim["metadata"], "name": f"{redis.DATA}-{claim['metadata']['name']}-{ordinal}"}}
+        for claim in found
+        for ordinal in range(names.REDIS_SERVERS)
+    ]
+
+
+def claim_templates(owner: Owner, cell: int, storage: Storage | None, observed: Observed) -> list[Manifest]:
+    """Returns the volumeClaimTemplates of a cell's StatefulSet: those that it has, because their size is immutable."""
+    own = names.redis_cell(RedisForm.REPLICATED, cell)
+    workload = observed.objects.get(names.workload_key(owner.name, own))
+    live: list[Manifest] = workload["spec"].get("volumeClaimTemplates", []) if workload else []
+    if live and storage is not None:
+        return live
+    return [{"metadata": {"name": redis.DATA}, "spec": claim["spec"]} for claim in pods.claims(owner, own, storage)]
+
+
+def with_old_password(observed: Observed) -> tuple[Replica, ...]:
+    """Returns the pods to delete because their password differs from the Secret's.
+
+    They are replaced at once: servers with different passwords do not replicate, so one by one would never be ready.
+    """
+    return tuple(pod for pod in observed.live(RedisForm.REPLICATED) if pod.password_uid != observed.password_uid)
+
+
+def redis_template(pipeline: ResolvedPipeline, context: RenderContext) -> Manifest:
+    """Returns the pod template: a server and a sentinel. The StatefulSet adds the volume of a claim."""
+    connector = pipeline.spec.connector
+    keys = (names.ACL_KEY, names.SENTINEL_ACL_KEY)
+    secret = names.workload(pipeline.name, RedisForm.REPLICATED)
+    acl = {"secretName": secret, "items": [{"key": key, "path": key} for key in keys], "defaultMode": 0o440}
+    data, mount = pods.mounted(redis.DATA, {"emptyDir": {}}, "/data", read_only=False)
+    mounted = [pods.mounted("syrinx-acl", {"secret": acl}, names.REDIS_DIRECTORY), pods.TMP]
+    volumes = [*([data] if connector.storage is None else []), *(volume for volume, _ in mounted)]
+    mounts = [mount, *(each for _, each in mounted)]
+    pod = {
+        **pods.pod_base(pipeline, RedisForm.REPLICATED, redis.USER),
+        "terminationGracePeriodSeconds": 30,
+        "containers": [_server(pipeline, context, mounts), _sentinel(pipeline, context, mounts)],
+        "volumes": volumes,
+        "topologySpreadConstraints": pods.spread_over_nodes(pipeline.name, RedisForm.REPLICATED),
+    }
+    annotations = omit_empty(**{names.PASSWORD_ANNOTATION: context.password_uid})
+    metadata = {"labels": names.labels(pipeline.name, RedisForm.REPLICATED), "annotations": annotations}
+    return with_patch({"metadata": metadata, "spec": pod}, connector.pod_template)
+
+
+def _server(pipeline: ResolvedPipeline, context: RenderContext, mounts: list[Manifest]) -> Manifest:
+    process = _script("redis.sh", server_arguments(pipeline.spec.connector))
+    container = pods.container(
+        pipeline.spec,
+        "redis",
+        context.redis_image,
+        pipeline.spec.connector.resources,
+        process | {"env": _environment(pipeline)},
+        ports=[pods.port(names.REDIS_PORT_NAME, names.REDIS_PORT)],
+        mounts=mounts,
+    )
+    ping = redis.run(_PING)
+    return {
+        **container,
+        # A server that waits for the others has not started. Alive while it answers at all (LOADING too).
+        "startupProbe": pods.probe(ping, period=5, failures=_WAIT_SECONDS // 5),
+        "livenessProbe": pods.probe(ping, period=10, failures=6),
+        "readinessProbe": pods.probe(redis.run(_IN_SYNC), period=5, failures=2),
+        "lifecycle": {"preStop": {"exec": {"command": _script("stop.sh", [])["command"]}}},
+    }
+
+
+def _sentinel(pipeline: ResolvedPipeline, context: RenderContext, mounts: list[Manifest]) -> Manifest:
+    arguments = [
+        "/data/sentinel.conf",
+        *("--port", str(names.SENTINEL_PORT)),
+        *("--protected-mode", "no"),
+        *("--aclfile", f"{names.REDIS_DIRECTORY}/{names.SENTINEL_ACL_KEY}"),
+        *("--dir", "/data"),
+    ]
+    server = pipeline.spec.connector.resources
+    resources = Resources(
+        requests={name: amount for name, amount in _SENTINEL_REQUESTS.items() if name in server.requests},
+        limits={name: amount for name, amount in _SENTINEL_LIMITS.items() if name in server.limits},
+    )
+    container = pods.container(
+        pipeline.spec,
+        "sentinel",
+        context.redis_image,
+        resources,
+        _script("sentinel.sh", arguments) | {"env": _environment(pipeline)},
+        ports=[pods.port(names.SENTINEL_PORT_NAME, names.SENTINEL_PORT)],
+        mounts=mounts,
+    )
+    return {
+        **container,
+        "livenessProbe": pods.probe(redis.run(_SENTINEL_PING), period=10, failures=6),
+        "readinessProbe": pods.probe(redis.run(_CAN_FAIL_OVER), period=5, failures=2),
+    }
+
+
+def server_arguments(connector: ConnectorSpec) -> list[str]:
+    """Returns the arguments of the server, besides those of its start script.
+
+    A primary without a replica accepts writes (`min-replicas-to-write` 0): the stages ask the sentinels when no replica
+    acknowledges, and write again what a fail-over has lost.
+    """
+    return [
+        *redis.arguments(connector),
+        *("--repl-diskless-sync", "yes"),
+        *("--repl-diskless-sync-delay", "0"),
+        # What a replica may have missed without copying everything.
+        *("--repl-backlog-size", "16mb"),
+    ]
+
+
+def _script(name: str, arguments: list[str]) -> dict[str, Any]:
+    """Returns the command that runs a script of this package."""
+    text = resources.files(__package__).joinpath("scripts", name).read_text()
+    return {"command": ["sh", "-c", text, name], **omit_empty(args=arguments)}
+
+
+def place(pipeline: str, cell: int) -> dict[str, str]:
+    """Returns the variables by which the servers of a cell find each other."""
+    own = names.workload(pipeline, names.redis_cell(RedisForm.REPLICATED, cell))
+    # Kubernetes replaces the name.
+    return {"SELF": f"$(POD_NAME).{own}", "HOSTS": " ".join(names.redis_hosts(pipeline, cell))}
+
+
+def _environment(pipeline: ResolvedPipeline) -> list[Manifest]:
+    secret = names.workload(pipeline.name, RedisForm.REPLICATED)
+    password = SecretKey(name=secret, key=names.SYSTEM_PASSWORD_KEY)
+    return [
+        {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        *({"name": name, "value": value} for name, value in place(pipeline.name, 0).items()),
+        {"name": "REDISCLI_AUTH", "valueFrom": secret_ref(password)},
+    ]

@@ -1,0 +1,1 @@
+"""The workloads of the stages: their pods, and what these need."""

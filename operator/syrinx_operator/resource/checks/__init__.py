@@ -1,0 +1,1 @@
+"""Which resources are valid."""

@@ -1,0 +1,1 @@
+"""The fields of the resource, by part."""

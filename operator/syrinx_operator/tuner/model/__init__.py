@@ -1,0 +1,1 @@
+"""The model of a pipeline, and the choice of its settings."""

@@ -1,0 +1,1 @@
+"""The speech tokenizer: codes to audio, and audio to codes."""
