@@ -19,8 +19,7 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.model.config import SPECIAL_IDS, DecoderConfig, ModelConfig, ModelType, SpeechTokenizerConfig
 from syrinx_stages.model.describe import BUNDLED, checkpoint_directory
 from syrinx_stages.model.tokenizer import PATTERN
-
-from .config import CloningConfig, CodecConfig, TrainingConfig
+from training.config import CloningConfig, CodecConfig, TrainingConfig
 
 TOKENIZER_FILES = ("vocab.json", "merges.txt", "tokenizer_config.json")
 _ASSISTANT_COUNT = 60_000

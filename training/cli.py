@@ -30,24 +30,16 @@ from msgspec.structs import replace
 
 from syrinx_stages.model.describe import checkpoint_directory
 from syrinx_stages.model.speaker_encoder import SpeakerEncoder
-
-from . import (
-    checkpoint,
-    clone,
-    codec,
-    codec_loss,
-    codes,
-    corpus,
-    durations,
-    export,
-    reference_encoder,
-    speaker,
-    synthesis,
-    talker,
-)
-from .config import BASE, BASE_SMOKE, FULL, SMOKE, TrainingConfig
-from .corpus import Sentence
-from .speak import SHOWN, Case, Speaker, Utterance, case_utterances, cases, read, show, write
+from training import checkpoint, export, speaker
+from training.codec import loss as codec_loss
+from training.codec import reference_encoder
+from training.codec import train as codec
+from training.config import BASE, BASE_SMOKE, FULL, SMOKE, TrainingConfig
+from training.data import codes, corpus, synthesis
+from training.data.corpus import Sentence
+from training.judging import clone, durations
+from training.judging.speak import SHOWN, Case, Speaker, Utterance, case_utterances, cases, read, show, write
+from training.talker import train as talker
 
 _PRESETS = {"full": FULL, "base": BASE, "smoke": SMOKE, "base-smoke": BASE_SMOKE}
 _STEPS = (
@@ -273,9 +265,9 @@ class Steps:
 
     def score(self) -> bool:
         """Scores the generated speech."""
-        from . import score
-        from .intelligibility import Recognizer
-        from .similarity import Verifier
+        from training.judging import score
+        from training.judging.intelligibility import Recognizer
+        from training.judging.similarity import Verifier
 
         verifier = None if self.config.cloning is None else Verifier()
         recognizers = {}

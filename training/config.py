@@ -8,8 +8,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from syrinx_stages.model.describe import BUNDLED
-
-from .speakers import Timbre, draw
+from training.data.speakers import Timbre, draw
 
 
 class CorpusConfig(msgspec.Struct, frozen=True, kw_only=True):

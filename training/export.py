@@ -12,12 +12,11 @@ from syrinx_stages.model.codec.decoder import CodecDecoder, Quantizer
 from syrinx_stages.model.layers import checkpoint_tensors
 from syrinx_stages.model.speaker_encoder import SpeakerEncoder
 from syrinx_stages.model.talker import Talker
-
-from . import reference_encoder
-from .checkpoint import TOKENIZER_FILES, codec_settings, model_settings
-from .config import TrainingConfig
-from .reference_encoder import ReferenceEncoder
-from .talker_forward import share_norms
+from training.checkpoint import TOKENIZER_FILES, codec_settings, model_settings
+from training.codec import reference_encoder
+from training.codec.reference_encoder import ReferenceEncoder
+from training.config import TrainingConfig
+from training.talker.forward import share_norms
 
 MAX_BYTES = 25_000_000
 """Limit of the weights' size, because the bundled voice is part of the package."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from .config import TrainingConfig
+from training.config import TrainingConfig
 
 Log = Callable[[str], None]
 ShouldStop = Callable[[], bool]

@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.model.config import SpeakerEncoderConfig
 from syrinx_stages.model.speaker_encoder import SpeakerEncoder, mel_spectrogram
-
-from .checkpoint import speaker_encoder_settings
-from .codec_loss import Audio
-from .config import TrainingConfig
-from .run import Log, ShouldStop, TrainingRun, seeded_generator
+from training.checkpoint import speaker_encoder_settings
+from training.codec.loss import Audio
+from training.config import TrainingConfig
+from training.run import Log, ShouldStop, TrainingRun, seeded_generator
 
 _SCALE, _MARGIN = 30.0, 0.2
 _MEL_MEAN, _MEL_STD = -5.0, 3.0

@@ -26,8 +26,8 @@ from syrinx_operator.local.files import write_atomically
 from syrinx_operator.local.machine import describe, publishable_command, revision
 from syrinx_operator.resource.stage_config import LocalError
 from syrinx_stages.connector.server import RedisServerError
-from training.corpus import held_out
-from training.intelligibility import Recognizer
+from training.data.corpus import held_out
+from training.judging.intelligibility import Recognizer
 
 CONCURRENCY = (1, 32, 128)
 KILL_CONCURRENCY = 32

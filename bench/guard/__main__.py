@@ -28,8 +28,8 @@ from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.describe import describe
 from syrinx_stages.normalization.durations import Durations, bounds
 from syrinx_stages.normalization.normalize import normalize
-from training.corpus import HELD_OUT, Sentence, finish, held_out
-from training.grammar import Grammar
+from training.data.corpus import HELD_OUT, Sentence, finish, held_out
+from training.data.grammar import Grammar
 
 VOICES = ("us", "us_f", "us_m", "gb")
 DURATIONS = describe("bundled").reading.durations

@@ -26,10 +26,10 @@ from syrinx_operator.commands.bench.report import load
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_stages.contract.silence import AUDIBLE_PEAK
 from training.config import SynthesisConfig
-from training.corpus import HELD_OUT, Sentence, finish, held_out
-from training.grammar import Grammar
-from training.intelligibility import ReadingMatcher
-from training.synthesis import Samples, reading
+from training.data.corpus import HELD_OUT, Sentence, finish, held_out
+from training.data.grammar import Grammar
+from training.data.synthesis import Samples, reading
+from training.judging.intelligibility import ReadingMatcher
 
 VOICES = ("us", "us_f", "us_m", "gb")
 DECOYS = 40

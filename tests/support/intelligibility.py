@@ -14,8 +14,8 @@ import numpy as np
 
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.silence import AUDIBLE_PEAK
-from training.corpus import held_out
-from training.intelligibility import Recognizer
+from training.data.corpus import held_out
+from training.judging.intelligibility import Recognizer
 
 SENTENCES = [sentence.text for sentence in held_out("templates")]
 

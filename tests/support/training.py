@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from syrinx_stages.contract.family import FAMILY
-from training import corpus, synthesis
-from training.codec_loss import Audio
+from training.codec.loss import Audio
 from training.config import SMOKE, TrainingConfig
-from training.corpus import Sentence
-from training.synthesis import Shard
+from training.data import corpus, synthesis
+from training.data.corpus import Sentence
+from training.data.synthesis import Shard
 
 
 def tones(text: str, speaker: int) -> synthesis.Samples:

@@ -8,8 +8,10 @@ import torch
 from syrinx_stages.model.config import ModelConfig
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.model.tokenizer import Tokenizer, load_tokenizer
-from training import checkpoint, corpus, talker_forward
+from training import checkpoint
 from training.config import SMOKE, CorpusConfig
+from training.data import corpus
+from training.talker import forward as talker_forward
 
 
 @pytest.fixture(scope="session")

@@ -17,11 +17,14 @@ from safetensors.torch import load_file
 
 from support import training as small
 from support.talker_recipe import VOICE
-from training import checkpoint, codec, corpus, speak
+from training import checkpoint
 from training.cli import UNFINISHED, main
-from training.codec_loss import Audio, CodecLoss
-from training.codec_model import Codec
+from training.codec import train as codec
+from training.codec.loss import Audio, CodecLoss
+from training.codec.model import Codec
 from training.config import FULL, SMOKE
+from training.data import corpus
+from training.judging import speak
 
 SMOKE_RUN = ["--preset", "smoke", "--device", "cpu", "--workers", "1"]
 

@@ -22,25 +22,20 @@ from syrinx_stages.model.talker import Talker
 from syrinx_stages.model.tokenizer import Tokenizer
 from syrinx_stages.talker.inputs import embed
 from syrinx_stages.talker.prompt import PromptBuilder, Voice
-from training import (
-    checkpoint,
-    codec_model,
-    corpus,
-    export,
-    reference_encoder,
-    similarity,
-    speaker,
-    synthesis,
-    talker_forward,
-)
+from training import checkpoint, export, speaker
 from training.cli import main
-from training.codec_loss import Audio
+from training.codec import model as codec_model
+from training.codec import reference_encoder
+from training.codec.loss import Audio
 from training.config import BASE, BASE_SMOKE, TrainingConfig
-from training.corpus import Sentence
-from training.layout import BatchBuilder, PackedStep, Utterances
-from training.references import choose_references, join_utterances
-from training.synthesis import Shard
-from training.talker import Dataset
+from training.data import corpus, synthesis
+from training.data.corpus import Sentence
+from training.data.layout import BatchBuilder, PackedStep, Utterances
+from training.data.references import choose_references, join_utterances
+from training.data.synthesis import Shard
+from training.judging import similarity
+from training.talker import forward as talker_forward
+from training.talker.train import Dataset
 
 CPU = torch.device("cpu")
 CLONING = BASE_SMOKE.cloning

@@ -12,9 +12,10 @@ from support import training as small
 from syrinx_stages.contract.messages import TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.describe import describe
-from training import clone, corpus, speak
 from training.cli import main
 from training.config import BASE_SMOKE
+from training.data import corpus
+from training.judging import clone, speak
 
 OFFICIAL = Path(__file__).parents[1] / "fixtures" / "official" / "codec"
 

@@ -6,13 +6,13 @@ from torch import Tensor
 
 from support import training as small
 from syrinx_stages.contract.family import FAMILY
-from training import codec as codecs
-from training import codec_forward
-from training.codec_model import LOOKAHEAD, CodebookUpdater, Codec, build, quantize
+from training.codec import forward as codec_forward
+from training.codec import train as codecs
+from training.codec.model import LOOKAHEAD, CodebookUpdater, Codec, build, quantize
 from training.config import SMOKE
-from training.corpus import Sentence
+from training.data.corpus import Sentence
+from training.data.synthesis import Shard
 from training.run import seeded_generator
-from training.synthesis import Shard
 
 CPU = torch.device("cpu")
 FRAMES = 7

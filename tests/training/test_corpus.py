@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from training import corpus
 from training.config import CorpusConfig
-from training.corpus import Sentence
+from training.data import corpus
+from training.data.corpus import Sentence
 
 GENERATED = {"english": 3_000, "german": 1_000}
 CONFIG = CorpusConfig(generated=GENERATED, max_sentences_per_source=200)

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from support import training as small
 from syrinx_stages.contract.family import FAMILY
-from training import codec_loss as crops
+from training.codec import loss as crops
 from training.config import SMOKE
-from training.corpus import Sentence
+from training.data.corpus import Sentence
 from training.run import seeded_generator
 
 CPU = torch.device("cpu")

@@ -9,8 +9,8 @@ import pytest
 
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.normalization.durations import Durations, bounds
-from training.durations import beyond, fit, save, utterances
-from training.speak import Utterance
+from training.judging.durations import beyond, fit, save, utterances
+from training.judging.speak import Utterance
 
 TRUE = Durations(
     text=5.0, letter=0.7, word=0.5, pause=3.5, voices={"us": 1.0, "slow": 1.1}, shortest=1.0, longest=1.0, late=3.0

@@ -2,8 +2,8 @@
 
 import pytest
 
-from training.corpus import Sentence
-from training.normalize import NORMALIZERS
+from training.data.corpus import Sentence
+from training.data.normalize import NORMALIZERS
 
 SPOKEN = {
     "english": [

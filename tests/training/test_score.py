@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from syrinx_stages.contract.family import FAMILY
-from training import corpus, score, synthesis
 from training.config import SMOKE
-from training.corpus import Sentence
-from training.speak import Utterance
+from training.data import corpus, synthesis
+from training.data.corpus import Sentence
+from training.judging import score
+from training.judging.speak import Utterance
 
 YES = (Sentence("Yes.", "english"),)
 TIME = np.arange(10 * FAMILY.samples_per_frame) / FAMILY.sample_rate

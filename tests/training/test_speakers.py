@@ -5,10 +5,10 @@ import pytest
 from msgspec import structs
 
 from syrinx_stages.contract.family import FAMILY
-from training import synthesis
 from training.config import BASE, BASE_SMOKE, UNSEEN_VARIANTS, VARIANTS
-from training.corpus import Sentence
-from training.speakers import MAX_PITCH, MAX_SCALE, MIN_PITCH, Timbre, draw
+from training.data import synthesis
+from training.data.corpus import Sentence
+from training.data.speakers import MAX_PITCH, MAX_SCALE, MIN_PITCH, Timbre, draw
 
 SENTENCE = Sentence("The old teacher found a bag near the river.", "english")
 

@@ -6,11 +6,11 @@ import numpy as np
 from msgspec import structs
 
 from syrinx_stages.contract.family import FAMILY
-from training import corpus, synthesis
 from training.config import FULL, SMOKE
-from training.corpus import Sentence
-from training.intelligibility import Recognizer
-from training.synthesis import make_round, make_shard, read_shard, shard_path
+from training.data import corpus, synthesis
+from training.data.corpus import Sentence
+from training.data.synthesis import make_round, make_shard, read_shard, shard_path
+from training.judging.intelligibility import Recognizer
 
 SENTENCES = [
     Sentence("The old teacher found a bag.", "english"),

@@ -14,13 +14,13 @@ from syrinx_stages.model.talker import Talker
 from syrinx_stages.model.tokenizer import Tokenizer
 from syrinx_stages.talker.inputs import EmbeddedPrompt, embed
 from syrinx_stages.talker.prompt import PromptBuilder
-from training import talker_forward
 from training.config import SMOKE
-from training.corpus import Sentence
-from training.layout import IGNORED, Batch, BatchBuilder, PackedStep, Utterances, lengths, pack
+from training.data.corpus import Sentence
+from training.data.layout import IGNORED, Batch, BatchBuilder, PackedStep, Utterances, lengths, pack
+from training.data.synthesis import Shard
 from training.run import seeded_generator
-from training.synthesis import Shard
-from training.talker import Dataset
+from training.talker import forward as talker_forward
+from training.talker.train import Dataset
 
 CPU = torch.device("cpu")
 SENTENCES = [

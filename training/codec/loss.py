@@ -11,12 +11,11 @@ from torch import Tensor, nn
 
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.model.codec.decoder import CodecDecoder
-
-from . import codec_forward
-from .codec_model import CodebookUpdater, Codec, quantize
-from .config import CodecConfig, TrainingConfig
-from .run import seeded_generator
-from .synthesis import read_shard
+from training.codec import forward as codec_forward
+from training.codec.model import CodebookUpdater, Codec, quantize
+from training.config import CodecConfig, TrainingConfig
+from training.data.synthesis import read_shard
+from training.run import seeded_generator
 
 _UTTERANCE_START_SHARE = 0.15
 """Share of the steps whose crops start with an utterance: the decoder has to learn beginnings, and silence."""

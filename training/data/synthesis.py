@@ -23,11 +23,10 @@ import numpy.typing as npt
 import soxr
 
 from syrinx_stages.contract.family import FAMILY
-
-from . import corpus
-from .config import SynthesisConfig
-from .corpus import Sentence
-from .speakers import Timbre
+from training.config import SynthesisConfig
+from training.data import corpus
+from training.data.corpus import Sentence
+from training.data.speakers import Timbre
 
 Samples = npt.NDArray[np.int16]
 

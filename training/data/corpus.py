@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from .config import CorpusConfig
-from .grammar import Grammar
-from .normalize import NORMALIZERS, TEXT_DIRECTORY
+from training.config import CorpusConfig
+from training.data.grammar import Grammar
+from training.data.normalize import NORMALIZERS, TEXT_DIRECTORY
 
 MAX_WORDS = 40
 _NOT_PROSE = re.compile(

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-TEXT_DIRECTORY = Path(__file__).parent / "text"
+TEXT_DIRECTORY = Path(__file__).parents[1] / "text"
 _WORDS = json.loads((TEXT_DIRECTORY / "words.json").read_text("utf-8"))
 _EN, _DE = _WORDS["english"], _WORDS["german"]
 MONTHS: dict[str, list[str]] = {language: words["months"] for language, words in _WORDS.items()}

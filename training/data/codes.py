@@ -17,12 +17,11 @@ import numpy as np
 import torch
 
 from syrinx_stages.model.speaker_encoder import SpeakerEncoder
-
-from .codec import encode
-from .codec_model import Codec
-from .run import Log
-from .speaker import embed
-from .synthesis import Shard, read_shard, shard_path
+from training.codec.model import Codec
+from training.codec.train import encode
+from training.data.synthesis import Shard, read_shard, shard_path
+from training.run import Log
+from training.speaker import embed
 
 LoadRound = Callable[[int], Shard]
 """Returns the codes of a round, waiting for them if necessary."""

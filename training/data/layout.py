@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from syrinx_stages.model.config import CODE_GROUPS, ModelConfig
-
-from .config import TalkerTrainingConfig
+from training.config import TalkerTrainingConfig
 
 _LANGUAGE, _SPEAKER = -1, -2
 """Placeholders in the prompt for each utterance's own language and speaker id."""

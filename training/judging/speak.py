@@ -19,12 +19,11 @@ from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.engine import TalkerEngine
-
-from . import corpus, synthesis
-from .codec import encode
-from .codec_model import Codec
-from .config import SynthesisConfig
-from .corpus import Sentence
+from training.codec.model import Codec
+from training.codec.train import encode
+from training.config import SynthesisConfig
+from training.data import corpus, synthesis
+from training.data.corpus import Sentence
 
 _MAX_FRAMES = 500
 _CHUNK_FRAMES = 32

@@ -12,10 +12,9 @@ import soxr
 from pocketsphinx import Decoder
 
 from syrinx_stages.contract.family import FAMILY
-
-from .codec_loss import mel_filters
-from .corpus import Sentence
-from .synthesis import Samples
+from training.codec.loss import mel_filters
+from training.data.corpus import Sentence
+from training.data.synthesis import Samples
 
 _RECOGNIZER_RATE = 16_000
 _SILENCE = bytes(2 * FAMILY.sample_rate // 10)

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.codec.decoder import Codebook, CodecDecoder, Quantizer, ResidualQuantizer
-
-from . import codec_forward
-from .checkpoint import decoder_config
-from .config import CodecConfig
-from .run import seeded_generator
+from training.checkpoint import decoder_config
+from training.codec import forward as codec_forward
+from training.config import CodecConfig
+from training.run import seeded_generator
 
 _HOP, _WINDOW = 240, 1_024
 LOOKAHEAD = _WINDOW // 2 - _HOP

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from syrinx_stages.contract.family import FAMILY
-
-from .codec_loss import Audio, CodecLoss
-from .codec_model import Codec, build, quantize
-from .config import TrainingConfig
-from .run import Log, ShouldStop, TrainingRun
+from training.codec.loss import Audio, CodecLoss
+from training.codec.model import Codec, build, quantize
+from training.config import TrainingConfig
+from training.run import Log, ShouldStop, TrainingRun
 
 _DECODER_STATE = "decoder.pt"
 _ENCODE_BATCH = 128

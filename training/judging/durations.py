@@ -11,10 +11,9 @@ import numpy as np
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.normalization.durations import Durations, bounds, counts_of
 from syrinx_stages.normalization.normalize import normalize
-
-from .corpus import HELD_OUT, Sentence, finish, held_out
-from .grammar import Grammar
-from .speak import Utterance
+from training.data.corpus import HELD_OUT, Sentence, finish, held_out
+from training.data.grammar import Grammar
+from training.judging.speak import Utterance
 
 _ROUNDS = 10
 """Times that the fit is repeated without the clips that are far from it."""

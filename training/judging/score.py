@@ -8,13 +8,12 @@ import numpy as np
 
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer, first_audible
-
-from .config import SynthesisConfig
-from .corpus import HELD_OUT
-from .intelligibility import ReadingMatcher, Recognizer
-from .similarity import Similarity, Verifier, compare
-from .speak import Utterance, espeak_readings
-from .synthesis import Samples
+from training.config import SynthesisConfig
+from training.data.corpus import HELD_OUT
+from training.data.synthesis import Samples
+from training.judging.intelligibility import ReadingMatcher, Recognizer
+from training.judging.similarity import Similarity, Verifier, compare
+from training.judging.speak import Utterance, espeak_readings
 
 _DECODER_START = 48
 """Samples (2 ms) at the beginning that may contain a click of the decoder, which starts from an empty state."""

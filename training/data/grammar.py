@@ -4,7 +4,7 @@ import random
 import re
 from collections.abc import Callable
 
-from .normalize import MONTHS, TEXT_DIRECTORY
+from training.data.normalize import MONTHS, TEXT_DIRECTORY
 
 _LANGUAGES = {"english": ("grammar.txt", "nouns1"), "german": ("grammar_de.txt", "n")}
 """The grammar file, and the name of its nouns."""

@@ -13,16 +13,15 @@ from msgspec.structs import replace
 from syrinx_stages.model.config import ModelConfig
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.model.tokenizer import Tokenizer, load_tokenizer
-
-from . import talker_forward
-from .checkpoint import model_config
-from .codes import LoadRound
-from .config import TalkerTrainingConfig, TrainingConfig
-from .corpus import Sentence
-from .layout import Batch, BatchBuilder, PackedStep, Utterances, epoch_steps
-from .references import choose_references, join_utterances
-from .run import Log, ShouldStop, TrainingRun, seeded_generator
-from .synthesis import Shard
+from training.checkpoint import model_config
+from training.config import TalkerTrainingConfig, TrainingConfig
+from training.data.codes import LoadRound
+from training.data.corpus import Sentence
+from training.data.layout import Batch, BatchBuilder, PackedStep, Utterances, epoch_steps
+from training.data.references import choose_references, join_utterances
+from training.data.synthesis import Shard
+from training.run import Log, ShouldStop, TrainingRun, seeded_generator
+from training.talker import forward as talker_forward
 
 _VALIDATION_ROWS = 16
 

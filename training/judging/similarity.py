@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from syrinx_stages.contract.family import FAMILY
-
-from .synthesis import Samples
+from training.data.synthesis import Samples
 
 _RATE, _WINDOW, _HOP, _BANDS = 16_000, 400, 160, 40
 _PART, _STEP = 160, 77

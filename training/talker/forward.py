@@ -12,8 +12,7 @@ from torch import Tensor
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.model.layers import DecoderLayer, DecoderStack, PackedHeadNorm
 from syrinx_stages.model.talker import Talker
-
-from .layout import IGNORED, Batch
+from training.data.layout import IGNORED, Batch
 
 
 class TalkerLosses(NamedTuple):

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .config import CloningConfig
-from .layout import Utterances
+from training.config import CloningConfig
+from training.data.layout import Utterances
 
 _CHOICES = 4
 """References of each utterance, of which a step draws one."""

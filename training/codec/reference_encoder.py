@@ -14,12 +14,11 @@ from msgspec.structs import replace
 from torch import Tensor, nn
 
 from syrinx_stages.model.codec.decoder import Quantizer
-
-from .checkpoint import decoder_config
-from .codec_loss import Audio, crop_indices
-from .codec_model import Codec, quantize
-from .config import CloningConfig, CodecConfig, TrainingConfig
-from .run import Log, ShouldStop, TrainingRun, seeded_generator
+from training.checkpoint import decoder_config
+from training.codec.loss import Audio, crop_indices
+from training.codec.model import Codec, quantize
+from training.config import CloningConfig, CodecConfig, TrainingConfig
+from training.run import Log, ShouldStop, TrainingRun, seeded_generator
 
 _RATIOS = (4, 5, 6, 8)
 """Of Mimi's strides, in the encoder's order; a last stride of 2 gives the frame rate."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from . import corpus, synthesis
-from .config import SynthesisConfig
-from .corpus import Sentence
-from .speak import Case, Utterance
+from training.config import SynthesisConfig
+from training.data import corpus, synthesis
+from training.data.corpus import Sentence
+from training.judging.speak import Case, Utterance
 
 UNSEEN, CONTINUED, SEEN = "unseen", "continued", "seen"
 """Kinds of cases: the speaker embedding alone, in-context, and the speaker embedding of speakers heard in training."""

@@ -1,0 +1,1 @@
+"""What is learned: texts, their audio and its codes."""
