@@ -1,8 +1,8 @@
-"""`python -m simulator tuning | replicas`."""
+"""`python -m simulator tuning | replicas | calibration`."""
 
 import argparse
 
-from simulator import tuning
+from simulator import calibration, tuning
 
 
 def main() -> None:
@@ -17,9 +17,16 @@ def main() -> None:
         command.add_argument("--seeds", type=int, default=3, help="number of runs of each, with other requests")
         command.add_argument("--first-seed", type=int, default=1000, help="seed of the first workload")
         command.add_argument("--jobs", type=int, default=2, help="number of processes")
+    compared = commands.add_parser("calibration", help="compare what the tuner's model says with what listeners get")
+    compared.add_argument("--workloads", type=int, default=20, help="number of drawn workloads in simulated time")
+    compared.add_argument("--voices", type=int, default=4, help="number of drawn loads of the bundled voice")
+    compared.add_argument("--first-seed", type=int, default=1000, help="seed of the first of each")
+    compared.add_argument("--jobs", type=int, default=2, help="number of processes of the simulation")
     given = parser.parse_args()
     if given.command == "tuning":
         tuning.main(given.workloads, given.seeds, given.first_seed, given.runs, given.jobs)
+    elif given.command == "calibration":
+        calibration.main(given.workloads, given.first_seed, given.jobs, given.voices)
     else:
         tuning.scale(given.workloads, given.seeds, given.first_seed, given.jobs)
 

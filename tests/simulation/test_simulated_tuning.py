@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from simulator import baselines, trials
+from simulator import baselines, calibration, trials
 from simulator.auto import policy, tune
 from simulator.costs import GPU
 from simulator.fresh import draw
@@ -138,3 +138,14 @@ def test_an_interrupted_measurement_continues_where_it_stopped(tmp_path):
 @pytest.mark.night
 def test_a_change_that_changes_nothing_is_not_promoted():
     assert trials.no_op_trial(3) != "Promoted"
+
+
+def test_a_forecast_that_is_off_shows_in_the_table():
+    heard = calibration.figures(0.9, [0.1] * 19 + [0.4], 4.0)
+    cases = [
+        calibration.Case(kind="simulated", workload=seed, setting=START, is_seen=False, forecast=said, outcome=heard)
+        for seed, said in enumerate((heard, replace(heard, well=0.8, p50=0.05), replace(heard, well=0.95)))
+    ]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in calibration.text(cases).splitlines()]
+    assert ["simulated", "unseen", "3", "served well", "+5.0", "-10.0"] in rows
+    assert ["simulated", "unseen", "3", "TTFA p50", "+0 %", "-50 %"] in rows

@@ -7,6 +7,7 @@ request is one segment; codecs take turns in claiming.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -87,6 +88,10 @@ class Score(NamedTuple):
     """Engine seconds for each second of audio."""
     quick: Mapping[str, float]
     """By task type: the TTFA in seconds within which a tenth of the requests that are not refused are."""
+    served: float = 1.0
+    """Ratio of requests that are not refused."""
+    ttfas: Sequence[float] = ()
+    """The TTFA of each of those in seconds, in ascending order."""
 
 
 def plant_of(policy: Policy, talkers: int, codecs: int, reference: Mapping[str, float]) -> Plant:
@@ -190,7 +195,10 @@ class Model:
                 well += r >= self._judged and in_time and not stream.interrupted
         audio = FRAME_SECONDS * sum(map(len, frames))
         quick = {task_type: sorted(found)[int(QUICK * len(found))] for task_type, found in ttfas.items()}
-        return Score(well / (len(self._requests) - self._judged), busy / max(audio, FRAME_SECONDS), quick), most
+        accepted = sum(map(bool, frames)) / len(frames)
+        judged = len(self._requests) - self._judged
+        every = sorted(itertools.chain(*ttfas.values()))
+        return Score(well / judged, busy / max(audio, FRAME_SECONDS), quick, accepted, every), most
 
     def _stream(self, request: Request, times: Sequence[float]) -> Stream:
         return Stream(request.accepted, times, round(self._plant.reference.get(request.task_type, 0.0)))
