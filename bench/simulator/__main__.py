@@ -17,7 +17,7 @@ def main() -> None:
         command.add_argument("--seeds", type=int, default=3, help="number of runs of each, with other requests")
         command.add_argument("--first-seed", type=int, default=1000, help="seed of the first workload")
         command.add_argument("--jobs", type=int, default=2, help="number of processes")
-    compared = commands.add_parser("calibration", help="compare what the tuner's model says with what listeners get")
+    compared = commands.add_parser("calibration", help="compare forecasts of the tuner's model with outcomes")
     compared.add_argument("--workloads", type=int, default=20, help="number of drawn workloads in simulated time")
     compared.add_argument("--voices", type=int, default=4, help="number of drawn loads of the bundled voice")
     compared.add_argument("--first-seed", type=int, default=1000, help="seed of the first of each")

@@ -1,7 +1,8 @@
-"""Compares what the tuner's model says with what listeners get, and writes bench/results/calibration.{json,md}.
+"""Compares forecasts of the tuner's model with measured outcomes, and writes bench/results/calibration.{json,md}.
 
-The model learns from the counters of one setting, and says how that one and another one serve the load. In simulated
-time on drawn workloads, with the real services; and with the bundled voice on the machine, through `syrinx up`.
+The model learns from the counters of one setting, and predicts how that one and another one serve the load. In
+simulated time on drawn workloads, with the real services; and with the bundled voice on the machine, through
+`syrinx up`.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ from syrinx_operator.tuner.model.whatif import Load, Model, plant_of
 from syrinx_operator.tuner.observed.counters import CounterHistory
 from syrinx_operator.tuner.policy import policy_of
 
-SECONDS, SPOKEN_SECONDS = 150.0, 60.0
+SECONDS, VOICE_SECONDS = 150.0, 60.0
 """Of a run, simulated and with the bundled voice."""
 REQUESTS = 2000
 """That the model plays."""
@@ -54,7 +55,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     """How a load is served."""
 
     well: float
-    """Ratio of the requests heard in time and without a gap."""
+    """Ratio of the requests with audio in time and without a gap."""
     p50: float
     p95: float
     """TTFA in seconds of the requests that were served; 0 if none was."""
@@ -82,7 +83,7 @@ def figures(well: float, ttfas: Sequence[float], rate: float) -> Figures:
 
 
 def forecast(model: Model, setting: Setting, rate: float) -> Figures:
-    """Returns what the model says of a setting at a rate of requests."""
+    """Returns the model's forecast of a setting at a rate of requests."""
     score = model.score(setting)
     return figures(score.well, score.ttfas, score.served * rate)
 
@@ -117,7 +118,7 @@ def simulated(workload: int) -> list[Case]:
             setting=setting,
             is_seen=run is world,
             forecast=forecast(model, setting, rate),
-            outcome=_heard(run),
+            outcome=_outcome(run),
         )
         for setting, run in ((scenario.initial, world), (other, again))
     ]
@@ -132,7 +133,7 @@ def _other(scenario: Scenario, randoms: random.Random) -> Setting:
     )
 
 
-def _heard(world: World) -> Figures:
+def _outcome(world: World) -> Figures:
     ttfas = [each.ttfa for each in world.outcomes if each.complete]
     return figures(well(world), ttfas, len(ttfas) / world.scenario.seconds)
 
@@ -145,9 +146,9 @@ class _Run(NamedTuple):
     outcome: Figures
 
 
-def spoken(workload: int) -> list[Case]:
+def measured_here(workload: int) -> list[Case]:
     """Returns the cases of a drawn load of the bundled voice: two settings of `syrinx up`."""
-    randoms = random.Random(f"spoken {workload}")
+    randoms = random.Random(f"bundled voice {workload}")
     rate = randoms.uniform(*RATES)
     settings = [
         Setting(
@@ -187,7 +188,7 @@ def _pipeline(setting: Setting) -> TTSPipeline:
 def _run(pipeline: TTSPipeline, rate: float, seed: int) -> _Run:
     async def listen(up: Up) -> list[Outcome]:
         async with load(up.url, rate, seed) as outcomes:
-            await asyncio.sleep(SPOKEN_SECONDS)
+            await asyncio.sleep(VOICE_SECONDS)
             return list(outcomes)
 
     with tempfile.TemporaryDirectory() as directory, Up(Path(directory), pipeline) as up:
@@ -196,7 +197,7 @@ def _run(pipeline: TTSPipeline, rate: float, seed: int) -> _Run:
     played = [each.playback for each in outcomes if each.playback is not None]
     ttfas = [each.first_byte for each in played]
     is_well = [each.first_byte <= OBJECTIVE_MS / 1000 and not each.underruns for each in played]
-    return _Run(measured, figures(sum(is_well) / max(len(outcomes), 1), ttfas, len(played) / SPOKEN_SECONDS))
+    return _Run(measured, figures(sum(is_well) / max(len(outcomes), 1), ttfas, len(played) / VOICE_SECONDS))
 
 
 # The table --------------------------------------------------------------------------------------------------------
@@ -210,7 +211,7 @@ def main(workloads: int, first_seed: int, jobs: int, voices: int) -> None:
     seeds = range(first_seed, first_seed + workloads)
     with ProcessPoolExecutor(jobs) as pool:
         new = [case for found in pool.map(simulated, seeds) for case in found]
-    new += [case for seed in range(first_seed, first_seed + voices) for case in spoken(seed)]
+    new += [case for seed in range(first_seed, first_seed + voices) for case in measured_here(seed)]
     file, made = RESULTS / "calibration.json", Made.now("simulator")
     before = msgspec.json.decode(file.read_bytes(), type=_Report) if file.exists() else _Report({}, [])
     report = _Report(
@@ -240,9 +241,9 @@ def text(cases: Sequence[Case]) -> str:
     ]
     return (
         "# The model beside the services\n\n"
-        "From the counters of one setting, the tuner's model says how that setting (seen) and another one (unseen) "
-        "serve a drawn load; then the services serve it. Errors are the model's less what was heard: of the ratio "
-        "served well in points, of the others relative. A setting is given as rows of talker / codec, and ramp.\n\n"
+        "From the counters of one setting, the tuner's model predicts how that setting (seen) and another one (unseen) "
+        "serve a drawn load; then the services serve it. Errors are forecast minus outcome: percentage points of the "
+        "requests served well, and relative for all others. A setting: rows of talker / codec, and the chunk ramp.\n\n"
         f"{markdown(('run', 'setting', 'cases', 'figure', 'median', 'worst'), errors)}\n\n"
         f"{markdown(_COLUMNS, map(_row, cases))}\n"
     )
@@ -254,7 +255,7 @@ def _errors(kind: tuple[Kind, bool], cases: Sequence[Case]) -> Iterator[tuple[st
     yield (*name, "served well", *(f"{error:+.1f}" for error in _spread(wells)))
     for figure, words in (("p50", "TTFA p50"), ("p95", "TTFA p95"), ("rate", "requests/s")):
         pairs = [(getattr(each.forecast, figure), getattr(each.outcome, figure)) for each in cases]
-        relative = [100 * (said / heard - 1) for said, heard in pairs if heard]
+        relative = [100 * (predicted / observed - 1) for predicted, observed in pairs if observed]
         yield (*name, words, *(f"{error:+.0f} %" for error in _spread(relative)))
 
 

@@ -227,7 +227,7 @@ CASES = {
         silent(70, "a new operator", tuning("decisions_total", "5x10 0x70", verdict="RolledBack")),
     ],
     "SyrinxTuningRegressed": [
-        fires(20, "Tuning of demo took back a setting that had come into force.", TUNED,
+        fires(20, "Tuning of demo rolled back a setting that had come into force.", TUNED,
             tuning("decisions_total", "0x5 1x90", verdict="Regressed")),
         silent(20, "a trial that failed", tuning("decisions_total", "0x5 1x90", verdict="RolledBack")),
         silent(90, "long ago", tuning("decisions_total", "0x5 1x200", verdict="Regressed")),

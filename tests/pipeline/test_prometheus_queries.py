@@ -61,7 +61,7 @@ CHOICES = {
 """Values of the dashboards' variables."""
 EMPTY = {
     "SyrinxOperatorDown": "there is an operator",
-    "tuner: annotation Taken back": "the only decision was a promotion",
+    "tuner: annotation Rolled back": "the only decision was a promotion",
     "tuner: annotation No verdict": "the only decision was a promotion",
     "tuner: Capture time: A": "on a CPU nothing is captured",
     "tuner: Memory of captured shapes: A": "on a CPU nothing is captured",

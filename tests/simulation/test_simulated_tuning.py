@@ -141,10 +141,12 @@ def test_a_change_that_changes_nothing_is_not_promoted():
 
 
 def test_a_forecast_that_is_off_shows_in_the_table():
-    heard = calibration.figures(0.9, [0.1] * 19 + [0.4], 4.0)
+    outcome = calibration.figures(0.9, [0.1] * 19 + [0.4], 4.0)
     cases = [
-        calibration.Case(kind="simulated", workload=seed, setting=START, is_seen=False, forecast=said, outcome=heard)
-        for seed, said in enumerate((heard, replace(heard, well=0.8, p50=0.05), replace(heard, well=0.95)))
+        calibration.Case(
+            kind="simulated", workload=seed, setting=START, is_seen=False, forecast=forecast, outcome=outcome
+        )
+        for seed, forecast in enumerate((outcome, replace(outcome, well=0.8, p50=0.05), replace(outcome, well=0.95)))
     ]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in calibration.text(cases).splitlines()]
     assert ["simulated", "unseen", "3", "served well", "+5.0", "-10.0"] in rows

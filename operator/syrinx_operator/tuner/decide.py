@@ -2,7 +2,7 @@
 
 It learns the engines' times, asks the model for the best setting when requests are not served well, and confirms the
 answer by a trial. Where most requests are bad, waiting is the greater harm: the answer comes into force at once, and is
-taken back if it is no improvement.
+rolled back if it is no improvement.
 """
 
 from datetime import datetime, timedelta

@@ -106,5 +106,5 @@ def _revert(builder: DecisionBuilder, soak: Soak, why: str) -> None:
     difference = soak.guard.expected_bad - soak.guard.seen.bad_ratio
     builder.remember(chosen, soak.before, min(difference, 0.0), soak.rate, hours=4.0)
     builder.set(chosen=soak.before, soak=None, last_change_time=builder.now)
-    builder.set_phase("Watching", f"change {soak.id} was taken back: {why}")
-    builder.emit("Regressed", f"change {soak.id} was taken back: {why}", kind="Warning")
+    builder.set_phase("Watching", f"change {soak.id} was rolled back: {why}")
+    builder.emit("Regressed", f"change {soak.id} was rolled back: {why}", kind="Warning")

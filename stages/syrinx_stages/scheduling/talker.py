@@ -160,9 +160,9 @@ def schedule(
             needed_at = -math.inf
             continue
         missing = row.expected - row.withheld
-        heard = ready if missing <= 0 else ready - missing
+        playable = ready if missing <= 0 else ready - missing
         first_frame_at, first_delivered_at = row.first_frame_at, row.first_delivered_at
-        underrun_at = -math.inf if first_frame_at is None else first_frame_at + heard * _FRAME
+        underrun_at = -math.inf if first_frame_at is None else first_frame_at + playable * _FRAME
         delivered_seconds = row.delivered * _FRAME
         listened = 0.0 if first_delivered_at is None else now - first_delivered_at
         # What is withheld is no lead: it cannot be listened to before further steps.
@@ -172,7 +172,7 @@ def schedule(
             demands.append(live_demand(underrun_at - now))
             if first_frame_at is not None and first_frame_at + ready * _FRAME < now + margin:
                 late.append(row.id)
-            if heard - row.delivered < ahead_frames:
+            if playable - row.delivered < ahead_frames:
                 needed_at = -math.inf
             elif underrun_at - AHEAD_SECONDS < needed_at:
                 needed_at = underrun_at - AHEAD_SECONDS

@@ -59,7 +59,7 @@ class OutcomeTracker:
             self.outcome = outcome
             self._count(outcome)
 
-    def heard(self, ttfa: float) -> None:
+    def started(self, ttfa: float) -> None:
         """Records the first audible sample, `ttfa` seconds after the request was accepted."""
         self._heard = True
         if self._objective is not None and ttfa > self._objective:
