@@ -30,12 +30,12 @@ pytestmark = pytest.mark.virtual
 Event = Callable[[OutcomeTracker], None]
 
 OBJECTIVE = 0.3
-heard, generated, ended = (partial(methodcaller, name) for name in ("heard", "generated", "ended"))
+audible, generated, ended = (partial(methodcaller, name) for name in ("first_audible", "generated", "ended"))
 passed = methodcaller("objective_passed")
 stalled, refused = (methodcaller("settle", outcome) for outcome in (StreamOutcome.INTERRUPTED, StreamOutcome.REFUSED))
 left, failed, complete = ended(EndReason.CANCELLED), ended(EndReason.ERROR), ended(EndReason.STOP)
 whole, limited = generated(EndReason.STOP), generated(EndReason.LENGTH)
-in_time, at_the_objective, too_late = heard(0.1), heard(OBJECTIVE), heard(0.301)
+in_time, at_the_objective, too_late = audible(0.1), audible(OBJECTIVE), audible(0.301)
 
 SPECIFICATION: list[tuple[str, list[Event], str | None]] = [
     ("heard in time, complete", [in_time, passed, whole, complete], "well"),
@@ -84,7 +84,7 @@ def test_a_history_has_one_outcome(events: list[Event], outcome: str | None) -> 
 
 
 def test_without_an_objective_no_stream_is_late() -> None:
-    assert track([heard(60.0), whole, complete], objective=None) == ["well"]
+    assert track([audible(60.0), whole, complete], objective=None) == ["well"]
 
 
 EVENTS = (in_time, too_late, passed, stalled, refused, whole, limited)

@@ -11,6 +11,8 @@ from syrinx_operator.commands.say import FORMATS
 from syrinx_stages.contract import logs
 
 _Number = TypeVar("_Number", int, float)
+_Command = Callable[..., argparse.ArgumentParser]
+"""Adds a command: its name, summary and description, and options of `ArgumentParser`."""
 
 
 def make_parser(version: str, program: str) -> argparse.ArgumentParser:
@@ -27,7 +29,20 @@ def make_parser(version: str, program: str) -> argparse.ArgumentParser:
         options |= {"help": summary, "description": description}
         return commands.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
-    up = command(
+    _add_up(command)
+    _add_say(command)
+    _add_check(command)
+    _add_key(command)
+    _add_bench(command)
+    _add_status(command, program)
+    _add_logs(command, program)
+    _add_rollout(command, program)
+    _add_tune(command, program)
+    return parser
+
+
+def _add_up(command: _Command) -> None:
+    parser = command(
         "up",
         "run a pipeline locally",
         "Runs the stages of a TTSPipeline and Redis as local processes until Ctrl-C.\n"
@@ -35,17 +50,21 @@ def make_parser(version: str, program: str) -> argparse.ArgumentParser:
         "spec.tuning enables automatic tuning; `syrinx tune` shows its state.",
     )
     file_help = "YAML file with one TTSPipeline; - reads standard input; without it, the bundled voice on all cores"
-    up.add_argument("file", metavar="FILE", nargs="?", help=file_help)
-    up.add_argument(
+    parser.add_argument("file", metavar="FILE", nargs="?", help=file_help)
+    parser.add_argument(
         "--port",
         type=_checked(int, range(65_536).__contains__, " is not a port; expected 0 to 65535"),
         help="port of the API instead of spec.gateway.port; 0 selects a free port",
     )
     format_help = "format of the output and of the stages' logs; default: LOG_FORMAT, or text"
-    up.add_argument("--log-format", choices=logs.FORMATS, help=format_help)
-    up.add_argument("-q", "--quiet", action="store_true", help="do not print the stages' logs (they are also in files)")
+    parser.add_argument("--log-format", choices=logs.FORMATS, help=format_help)
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", help="do not print the stages' logs (they are also in files)"
+    )
 
-    say = command(
+
+def _add_say(command: _Command) -> None:
+    parser = command(
         "say",
         "synthesize a text to a file",
         "Synthesizes a text to a file and prints time to first audio (TTFA), real-time factor (RTF) and\n"
@@ -53,25 +72,29 @@ def make_parser(version: str, program: str) -> argparse.ArgumentParser:
         "the pipeline of `syrinx up`, or a new pipeline with the bundled voice, in this order.\n"
         "SYRINX_API_KEY is the API key. SSL_CERT_FILE names the file of a private CA of an https:// gateway.",
     )
-    say.add_argument("text", metavar="TEXT", help="text to synthesize")
-    say.add_argument("-o", "--output", default="speech.wav", metavar="FILE", help="default speech.wav; - is stdout")
-    say.add_argument("--format", choices=FORMATS, help="default: by the file's extension")
-    say.add_argument("--stream", action="store_true", help="write audio while it is generated (wav and pcm)")
-    say.add_argument("--voice", help="speaker of the model; default: the first")
-    say.add_argument("--language", help="for example English; default: the model's only language, or auto-detected")
-    say.add_argument("--instructions", help="style instructions, if the model supports them")
-    say.add_argument("--seed", type=int, help="random seed; the same seed gives the same audio")
-    _add_target(say)
+    parser.add_argument("text", metavar="TEXT", help="text to synthesize")
+    parser.add_argument("-o", "--output", default="speech.wav", metavar="FILE", help="default speech.wav; - is stdout")
+    parser.add_argument("--format", choices=FORMATS, help="default: by the file's extension")
+    parser.add_argument("--stream", action="store_true", help="write audio while it is generated (wav and pcm)")
+    parser.add_argument("--voice", help="speaker of the model; default: the first")
+    parser.add_argument("--language", help="for example English; default: the model's only language, or auto-detected")
+    parser.add_argument("--instructions", help="style instructions, if the model supports them")
+    parser.add_argument("--seed", type=int, help="random seed; the same seed gives the same audio")
+    _add_target(parser)
 
-    check = command(
+
+def _add_check(command: _Command) -> None:
+    parser = command(
         "check",
         "validate TTSPipeline resources",
         "Prints all problems of YAML files as FILE:LINE:COLUMN: FIELD: MESSAGE. The\n"
         "exit status is 1 if there are problems.",
     )
-    check.add_argument("files", metavar="FILE", nargs="+", help="YAML file; - reads standard input")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="YAML file; - reads standard input")
 
-    key = command(
+
+def _add_key(command: _Command) -> None:
+    parser = command(
         "key",
         "generate an API key",
         "Generates an API key for spec.gateway.apiKeys. Prints its entry for the file of keys, which has only the\n"
@@ -79,15 +102,17 @@ def make_parser(version: str, program: str) -> argparse.ArgumentParser:
         "a name together.",
         epilog="example:  syrinx key alice --requests-per-second 5 --streams 4 >> keys.jsonl",
     )
-    key.add_argument("name", metavar="NAME", help="name of the client in metrics and logs")
+    parser.add_argument("name", metavar="NAME", help="name of the client in metrics and logs")
     rate_help = "requests a second on average; default: no limit"
-    key.add_argument("--requests-per-second", type=_positive(float), metavar="R", help=rate_help)
+    parser.add_argument("--requests-per-second", type=_positive(float), metavar="R", help=rate_help)
     burst_help = "requests at once after a pause; default: those of one second"
-    key.add_argument("--burst", type=_positive(int), metavar="N", help=burst_help)
+    parser.add_argument("--burst", type=_positive(int), metavar="N", help=burst_help)
     streams_help = "requests in progress at the same time; default: no limit"
-    key.add_argument("--streams", type=_positive(int), metavar="N", help=streams_help)
+    parser.add_argument("--streams", type=_positive(int), metavar="N", help=streams_help)
 
-    bench = command(
+
+def _add_bench(command: _Command) -> None:
+    parser = command(
         "bench",
         "measure latency and throughput under load",
         "Streams sentences from a pipeline (--url, SYRINX_URL, or a new pipeline from --file or with the\n"
@@ -95,43 +120,51 @@ def make_parser(version: str, program: str) -> argparse.ArgumentParser:
         "SYRINX_API_KEY and SSL_CERT_FILE are used as by `syrinx say`.",
         epilog="example:  syrinx bench --concurrency 1,2,4,8 --rate 0.5,1,2 --json cpu.json --plot cpu.png",
     )
-    _add_target(bench)
-    _add_load(bench.add_argument_group("load"))
-    results = bench.add_argument_group("results")
+    _add_target(parser)
+    _add_load(parser.add_argument_group("load"))
+    results = parser.add_argument_group("results")
     results.add_argument("--json", metavar="FILE", help="write the report as JSON")
     results.add_argument("--plot", metavar="FILE.png", help="plot TTFA and throughput over load")
     results.add_argument("--table", metavar="FILE.json", help="print a JSON report as a Markdown table")
 
-    status = command(
+
+def _add_status(command: _Command, program: str) -> None:
+    parser = command(
         "status",
         "show a pipeline on Kubernetes, and why it is not ready",
         "Shows whether a pipeline on the Kubernetes cluster of KUBECONFIG is ready, what is wrong, its replicas,\n"
         "roll-out, latency and tuning.",
         epilog=f"example:  {program} status -n speech demo",
     )
-    _add_pipeline(status)
+    _add_pipeline(parser)
 
-    log = command(
+
+def _add_logs(command: _Command, program: str) -> None:
+    parser = command(
         "logs",
         "print the log that explains a pipeline's state",
         "Prints the end of one log of a pipeline on Kubernetes: that of the container which failed, is not ready or\n"
         "restarts often, the first in the order Redis, talker, codec, gateway; or else that of a gateway.",
         epilog=f"example:  {program} logs -n speech demo --tail 200",
     )
-    _add_pipeline(log)
-    log.add_argument("--tail", type=_positive(int), default=100, metavar="N", help="lines; default 100")
+    _add_pipeline(parser)
+    parser.add_argument("--tail", type=_positive(int), default=100, metavar="N", help="lines; default 100")
 
-    rollout = command(
+
+def _add_rollout(command: _Command, program: str) -> None:
+    parser = command(
         "rollout",
         "show or command the canary of a pipeline on Kubernetes",
         "Shows the canary of a new version (spec.rollout.canary), or gives the operator a command about it:\n"
         + "\n".join(f"  {action:8} {text}" for action, text in ACTIONS.items()),
         epilog=f"example:  {program} rollout status -n speech demo",
     )
-    rollout.add_argument("action", metavar="ACTION", choices=ACTIONS, help=", ".join(ACTIONS))
-    _add_pipeline(rollout)
+    parser.add_argument("action", metavar="ACTION", choices=ACTIONS, help=", ".join(ACTIONS))
+    _add_pipeline(parser)
 
-    tune = command(
+
+def _add_tune(command: _Command, program: str) -> None:
+    parser = command(
         "tune",
         "show the state of automatic tuning",
         "Shows the tuned settings, the objectives, the running trial, the learned engine times, the forecast and the\n"
@@ -145,11 +178,11 @@ def make_parser(version: str, program: str) -> argparse.ArgumentParser:
         "           kubectl logs deploy/syrinx-operator > log; syrinx tune -n speech demo --audit log --plot t.png",
     )
     tune_name_help = "name of the pipeline; default: the one started last, or the only one of the namespace"
-    tune.add_argument("name", metavar="NAME", nargs="?", help=tune_name_help)
+    parser.add_argument("name", metavar="NAME", nargs="?", help=tune_name_help)
     tune_help = "Kubernetes namespace of the pipeline"
     tune_help += "" if program == "syrinx" else "; default: that of kubectl's current context"
-    tune.add_argument("-n", "--namespace", metavar="NS", help=tune_help)
-    how = tune.add_mutually_exclusive_group()
+    parser.add_argument("-n", "--namespace", metavar="NS", help=tune_help)
+    how = parser.add_mutually_exclusive_group()
     watch_help = "update until Ctrl-C; without a terminal, print a line per change"
     how.add_argument("--watch", action="store_true", help=watch_help)
     how.add_argument("--json", action="store_true", help="print the tuner's state as JSON")
@@ -160,10 +193,9 @@ def make_parser(version: str, program: str) -> argparse.ArgumentParser:
         "codecs=N; only rate is required, and mix with several task types"
     )
     how.add_argument("--what-if", metavar="KEY=VALUE,...", help=what_if_help)
-    tune.add_argument("--trial", type=_positive(int), metavar="N", help="with --plot: only this trial")
+    parser.add_argument("--trial", type=_positive(int), metavar="N", help="with --plot: only this trial")
     audit_help = "with --plot: read decisions from the operator's log; - reads standard input"
-    tune.add_argument("--audit", metavar="FILE", help=audit_help)
-    return parser
+    parser.add_argument("--audit", metavar="FILE", help=audit_help)
 
 
 def _add_pipeline(command: argparse.ArgumentParser) -> None:

@@ -138,7 +138,7 @@ class Listener:
         if before_ttfa and playback.ttfa is not None:
             exemplar = None if self._span is None else self._span.exemplar
             self._metrics[m.TTFA].labels(self._request.task_type).observe(playback.ttfa, exemplar)
-            self.tracker.started(playback.ttfa)
+            self.tracker.first_audible(playback.ttfa)
         if first or stalled:
             self._record_stall(stalled)
 

@@ -51,7 +51,7 @@ class OutcomeTracker:
         """None while it is not known."""
         self._objective = objective
         self._count = count
-        self._heard = False
+        self._is_audible = False
 
     def settle(self, outcome: StreamOutcome) -> None:
         """Counts an outcome, unless another one is known."""
@@ -59,15 +59,15 @@ class OutcomeTracker:
             self.outcome = outcome
             self._count(outcome)
 
-    def started(self, ttfa: float) -> None:
+    def first_audible(self, ttfa: float) -> None:
         """Records the first audible sample, `ttfa` seconds after the request was accepted."""
-        self._heard = True
+        self._is_audible = True
         if self._objective is not None and ttfa > self._objective:
             self.settle(StreamOutcome.LATE)
 
     def objective_passed(self) -> None:
         """Records that the TTFA objective has passed since the request was accepted."""
-        if not self._heard:
+        if not self._is_audible:
             self.settle(StreamOutcome.LATE)
 
     def generated(self, reason: EndReason) -> None:
@@ -77,7 +77,7 @@ class OutcomeTracker:
 
     def ended(self, reason: EndReason) -> None:
         """Records the end of the request. `CANCELLED`: the client has left."""
-        left = StreamOutcome.WELL if self._heard else StreamOutcome.VOID
+        left = StreamOutcome.WELL if self._is_audible else StreamOutcome.VOID
         self.settle(_OF_END.get(reason, left))
 
 
