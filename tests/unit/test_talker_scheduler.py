@@ -32,28 +32,46 @@ def test_streams_are_ordered_by_underrun_time_and_a_new_one_is_already_late() ->
     assert ids(rows, max_num_seqs=1) == ("new",)
 
 
-def test_a_stream_that_is_ahead_waits_for_steps_of_others() -> None:
-    """It has 16 frames to deliver, and 2 s until it underruns."""
-    ahead = row("ahead", produced=25, age=0.0, delivered=9)
-    alone = schedule([ahead], NOW, 8, 8.0, ahead_frames=16)
-    assert (alone.ids, alone.wake_at) == ([], NOW + 25 * FAMILY.frame_seconds - AHEAD_SECONDS)
-    assert schedule([ahead, row("new")], NOW, 8, 8.0, ahead_frames=16).ids == ["new", "ahead"]
+def test_streams_that_are_ahead_wait_for_steps_of_others() -> None:
+    """They have 16 frames to deliver, and 2 s until they underrun."""
+    ahead = [row(name, produced=25, age=0.0, delivered=9) for name in "ab"]
+    found = schedule(ahead, NOW, 8, 8.0, ahead_frames=16)
+    assert (found.ids, found.wake_at) == ([], NOW + 25 * FAMILY.frame_seconds - AHEAD_SECONDS)
+    assert schedule([*ahead, row("new")], NOW, 8, 8.0, ahead_frames=16).ids == ["new", "a", "b"]
+    assert schedule(ahead[:1], NOW, 8, 8.0, ahead_frames=16).ids == ["a"], "there is no other"
 
 
 def test_a_stream_needs_frames_if_few_are_to_be_delivered_or_it_underruns_soon_or_is_not_live() -> None:
     def is_due(stream: Row) -> bool:
-        return bool(schedule([stream], NOW, 8, 8.0, ahead_frames=16).ids)
+        return bool(schedule([stream, row("ahead", produced=25, age=0.0)], NOW, 8, 8.0, ahead_frames=16).ids)
 
+    assert not is_due(row("ahead, too", produced=25, age=0.0, delivered=9))
     assert is_due(row("delivered", produced=25, age=0.0, delivered=10))
     assert is_due(row("slow codec", produced=25, age=0.6))
     assert is_due(row("file", produced=25, age=0.0, live=False))
 
 
-def test_a_stream_at_the_lead_limit_waits_until_its_lead_shrinks() -> None:
-    ahead = row("ahead", produced=125, delivered=120, first_delivered_at=NOW - 1.0)
+def test_a_stream_at_the_lead_limit_waits_until_its_client_takes_more() -> None:
+    ahead = row("ahead", produced=150, delivered=50, first_delivered_at=NOW - 3.0)
     found = schedule([ahead], NOW, 8, 8.0)
-    assert (found.ids, found.wake_at) == ([], pytest.approx(NOW + 1.0))
-    assert schedule([ahead], found.wake_at + 0.001, 8, 8.0).ids == ["ahead"]
+    assert (found.ids, found.wake_at) == ([], pytest.approx(ahead.last_feedback_at + LISTENER_TIMEOUT, abs=0.01))
+    ahead.delivered = 51
+    assert ids([ahead]) == ("ahead",)
+
+
+def test_a_client_that_takes_all_at_once_gets_the_steps_that_no_other_row_needs() -> None:
+    saved = row("saved", produced=500, delivered=490, first_delivered_at=NOW - 1.0)
+    assert ids([saved]) == ("saved",)
+    assert ids([saved, row("played", produced=20, delivered=20, first_delivered_at=NOW - 1.0)]) == ("played",)
+    saved.delivered = 400
+    assert ids([saved]) == (), "it takes its audio more slowly"
+
+
+def test_on_a_shared_processor_a_step_of_a_saved_stream_takes_the_others_along() -> None:
+    saved = row("saved", produced=500, delivered=490, first_delivered_at=NOW - 1.0)
+    played = [row(name, produced=80, delivered=60, first_delivered_at=NOW - 1.0) for name in "ab"]
+    assert schedule(played, NOW, 8, 8.0, 16.0).ids == []
+    assert schedule([saved, *played], NOW, 8, 8.0, 16.0).ids == ["a", "b", "saved"]
 
 
 def test_a_client_that_does_not_read_blocks_its_stream_until_it_is_abandoned() -> None:
@@ -68,7 +86,7 @@ def test_frames_that_are_withheld_are_no_lead() -> None:
     """Nobody can listen to them before the steps that complete their segment: a row that waited would wait forever."""
     stuck = row("stuck", produced=120, delivered=120, first_delivered_at=NOW - 2.0, age=2.0, withheld=60)
     assert schedule([stuck], NOW, 8, 8.0).ids == ["stuck"]
-    stuck.produced, stuck.withheld = 180, 0
+    stuck.produced, stuck.withheld = 220, 0
     assert schedule([stuck], NOW, 8, 8.0).ids == []
 
 
@@ -135,7 +153,9 @@ def test_a_step_is_bounded_without_duplicates_and_uses_all_eligible_rows(
         rows.append(row(str(len(rows)), produced, age, **fields if fields["delivered"] else {}))
     found = schedule(rows, NOW, max_num_seqs, lead_limit)
     chosen = found.ids
-    eligible = [item.id for item in rows if _lead(item) < lead_limit]
+    eligible = [item.id for item in rows if _lead(item) < lead_limit] or [
+        item.id for item in rows if (item.frames - item.delivered) * FAMILY.frame_seconds < lead_limit
+    ]
     assert len(chosen) == len(set(chosen)) == min(max_num_seqs, len(eligible))
     assert set(chosen) <= set(eligible)
     assert found.wake_at > NOW

@@ -100,7 +100,8 @@ class TalkerSpec(StageSpec, frozen=True, kw_only=True):
     """Fraction of a GPU's memory that the talker uses at most, including weights. Default: 0.6, so that a codec fits on
     the same GPU. For engine vllm see vllm.gpuMemoryUtilization."""
     lead_limit_seconds: Seconds = settings.TalkerSettings().lead_limit_seconds
-    """A live stream releases its row when its codes are this many seconds ahead of playback."""
+    """While other streams need steps, a live stream is generated at most this many seconds ahead of playback; otherwise
+    ahead of what its client has received."""
 
 
 class CaptureShape(Object, frozen=True, kw_only=True):

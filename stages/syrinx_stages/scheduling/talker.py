@@ -1,8 +1,9 @@
 """Chooses the rows of the talker's next step. Pure functions over what is known of each stream's playback.
 
 Rows are ordered by deadline: the stream that underruns first goes first, and a stream without a frame is already late.
-A row whose stream is further ahead of its listener than the lead limit waits. On an engine that shares its processor, a
-row that is far enough ahead joins the steps that others need, but causes none.
+A row whose stream is further ahead of its listener than the lead limit gets a step only if no other row needs one, and
+only as fast as its client receives the audio. On an engine that shares its processor, rows that are far enough ahead
+join the steps that others need, but cause none.
 """
 
 import math
@@ -130,11 +131,12 @@ def schedule(
 ) -> Schedule:
     """Returns the next step, of at most `max_num_seqs` rows.
 
-    It has no live rows whose lead reaches `lead_limit` seconds. ahead_frames: see `TalkerEngine.ahead_frames`. margin:
-    the lead in seconds below which a stream is late. A row at the lead limit is never late: it waits for its listener,
-    who paused or does not read. With a thousand rows, a pass takes part of a millisecond.
+    Live rows whose lead reaches `lead_limit` seconds are in a step only if no row needs one and their clients have all
+    but `lead_limit` seconds. ahead_frames: see `TalkerEngine.ahead_frames`. margin: the lead in seconds below which a
+    stream is late. A row at the lead limit is never late. With a thousand rows, a pass takes part of a millisecond.
     """
     due: list[_Due] = []
+    spare: list[_Due] = []
     demands: list[float] = []
     abandoned: list[str] = []
     late: list[str] = []
@@ -177,6 +179,8 @@ def schedule(
             elif underrun_at - AHEAD_SECONDS < needed_at:
                 needed_at = underrun_at - AHEAD_SECONDS
             continue
+        if (ready - row.delivered) * _FRAME < lead_limit:
+            spare.append((underrun_at, row.in_flight, row.accepted_at, row.id))
         abandoned_at = row.last_feedback_at + LISTENER_TIMEOUT
         if abandoned_at < now:
             abandoned.append(row.id)
@@ -185,9 +189,9 @@ def schedule(
         if first_delivered_at is not None and listened < delivered_seconds:
             # The listener plays what was delivered, so that the lead shrinks with time.
             demands.append(live_demand(underrun_at - now))
-            wake_at = min(wake_at, now + max(excess, 0.001))
     if needed_at > now:
-        due, wake_at = [], min(wake_at, needed_at)
+        wake_at = min(wake_at, needed_at)
+        due = due + spare if spare or len(due) == 1 else []
     return Schedule(_first(due, max_num_seqs), wake_at, demands, late, abandoned)
 
 

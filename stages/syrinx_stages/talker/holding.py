@@ -67,6 +67,12 @@ class Holding(Generic[H]):
             found += joining
         return found
 
+    def flush(self) -> list[H]:
+        """Returns all rows that hold frames: no step is due, so that none would fill an entry."""
+        found = list(self._holders(1))
+        self._ids.clear()
+        return found
+
     def _holders(self, frames: int) -> Iterator[H]:
         for request_id in self._ids:
             row = self._rows.get(request_id)

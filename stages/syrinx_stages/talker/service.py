@@ -295,6 +295,8 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         for request_id in found.abandoned:
             self._end_abandoned(self.rows[request_id])
         ids = found.ids
+        if not ids:
+            self.publisher.put([self._entry(row) for row in self._holding.flush()])
         self.rows_running.set(len(ids))
         if not (admitted or ids or self.steps or extensions):
             wake_at = min(found.wake_at, self._holding.check_at)
