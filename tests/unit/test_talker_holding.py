@@ -30,6 +30,15 @@ def test_the_lead_does_not_include_what_is_held() -> None:
     assert take(Holding({"ahead": ahead}), ahead) == ["ahead"]
 
 
+def test_nothing_is_held_while_no_step_is_due() -> None:
+    """A codec that needs more frames for its chunk would wait for them, and the talker for the codec."""
+    few, none = row("few", held=2), row("none", held=0)
+    found = Holding({"few": few, "none": none})
+    assert take(found, few, none) == []
+    assert [each.id for each in found.flush()] == ["few"]
+    assert (found.flush(), found.check_at) == ([], float("inf"))
+
+
 def test_frames_of_a_stream_that_is_ahead_share_an_entry() -> None:
     full, other = row("full", held=HELD_FRAMES), row("other", held=HELD_FRAMES - 1)
     found = Holding({"full": full, "other": other})
