@@ -6,110 +6,33 @@ import hashlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
-
-from msgspec import Struct
 
 from syrinx_stages.codec.engine import CodecEngine, split_frames
 from syrinx_stages.codec.shapes import CapturedShapes
+from syrinx_stages.codec.streams import Stream, Upcoming
+from syrinx_stages.codec.turn import Batch, Completed, References, RowCodes, take_turn
 from syrinx_stages.connector.base import Claim, StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.frames import checksum, pack_checksums
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Position, StreamKind
-from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference, Segment
-from syrinx_stages.contract.settings import CapturePair, CodecSettings
+from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference
+from syrinx_stages.contract.settings import CodecSettings
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer
 from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.clock import monotonic
-from syrinx_stages.runtime.requests.in_flight import CompletedStep
 from syrinx_stages.runtime.requests.worker import Worker
 from syrinx_stages.scheduling.codec import Call, schedule
-from syrinx_stages.scheduling.codec_rows import Row, Rows
+from syrinx_stages.scheduling.codec_rows import Rows
 
 log = logging.getLogger(__name__)
 
-MAX_REFERENCES = 16
-"""References whose decoder state is kept, so that a voice which is cloned again starts at once: about 5 MB each."""
 MAX_RESTARTS = 3
 """How often the codes of a claim are decoded again from the first one."""
 _UPSTREAM = "upstream"
 """Metric label of errors caused by the talker."""
-
-
-class _Upcoming(Struct, frozen=True):
-    """A segment whose codes arrive before all those of the one before it are decoded."""
-
-    segment: Segment
-    codes: list[bytes]
-    checksums: list[int]
-    """Of all frames up to each one of `codes`."""
-
-
-class Stream(Row, kw_only=True):
-    """A row with the state that the scheduler does not need."""
-
-    claim: Claim
-    codes: list[bytes]
-    checksums: list[int]
-    """Of all frames up to each one of `codes`; 0 in the reference."""
-    segment: Segment | None = None
-    """The segment of `codes`; None before the first one."""
-    is_named: bool = False
-    """An audio entry has named it."""
-    upcoming: deque[_Upcoming]
-    newest: Segment | None = None
-    """The segment of the codes received last."""
-    received: int = 0
-    """Frames of codes received, without those of the reference."""
-    checksum: int = 0
-    """Of the frames received."""
-    taken_checksum: int = 0
-    """Of the frames received, without `codes`."""
-    restarts: int = 0
-    """How often the codes in Redis were not those that were received before."""
-    reference_codes: bytes = b""
-    """Of the reference, which each segment continues."""
-    reference: bytes = b""
-    """Digest of the codes of the reference while they are being decoded, and nothing else is context."""
-    published: int
-    """Frames of audio published: `decoded` without the calls in flight."""
-    in_flight: int = 0
-    trimmer: LeadingSilenceTrimmer | None = None
-    """Tracks the leading silence of the segment, which the gateway trims; None if its first audio was published
-    before."""
-    talker: str = ""
-    """The talker replica that generated the codes."""
-    provenance_sent: bool = False
-    """Whether an audio entry has named the current talker and codec replicas."""
-    end: End | None = None
-    streams_text: bool = False
-    """Its codes may pause because its text does."""
-
-
-class _RowCodes(Struct, frozen=True):
-    """The frames of one row in a call."""
-
-    row: Stream
-    codes: list[bytes]
-    checksums: Sequence[int]
-    """Of all frames before the first one of `codes`, and up to each one."""
-    position: Position | None = None
-    """Where the audio belongs in the output stream; None if the frames only rebuild decoder state."""
-    segment: Segment | None = None
-    """The segment that begins with the audio."""
-    trimmer: LeadingSilenceTrimmer | None = None
-    reference: bytes = b""
-    """Digest of the codes of the reference, if these frames are its last ones."""
-
-
-class _Batch(Struct, frozen=True):
-    """A call and its input."""
-
-    call: Call
-    rows: list[_RowCodes]
 
 
 class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
@@ -127,8 +50,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         self._shapes = CapturedShapes()
         self._between: list[Stream] = []
         """Rows of which all codes of a segment are taken, and the next one has arrived."""
-        self._references: dict[bytes, Any] = {}
-        """The decoder's state after each of the last references, by digest. Changed on the engine's thread only."""
+        self._references = References()
 
     async def warm_up(self) -> None:
         """Warms up the engine and captures the configured shapes."""
@@ -272,7 +194,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
                 row.received, row.checksum, row.taken_checksum = segment.frames, segment.checksum, segment.checksum
             row.newest = segment
             row.segment_ended = True
-            row.upcoming.append(_Upcoming(segment, [], []))
+            row.upcoming.append(Upcoming(segment, [], []))
         if row.newest is None:
             raise ValueError("an entry belongs to no segment")
         frames = split_frames(entry.codes, self.engine.codebook_size)
@@ -341,7 +263,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             return
 
         def restore() -> None:
-            self._save_reference(digest, state)
+            self._references.add(digest, state)
             prefill.restore(row.id, state)
 
         self.engine_thread.queue(restore)
@@ -377,12 +299,13 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             self.rows_running.set(len(call.ids) if call else 0)
         if call is None and not self.steps:
             return plan.wake_at
-        completed = await self.engine_thread.run(self._step, self._take_codes(call) if call else None)
+        batch = self._take_codes(call) if call else None
+        completed = await self.engine_thread.run(take_turn, self.engine, self.steps, self._references, batch)
         if completed:
             self._publish(completed)
         return 0.0
 
-    def _take_codes(self, call: Call) -> _Batch:
+    def _take_codes(self, call: Call) -> Batch:
         """Moves a call's frames from their rows to a batch; from now on they count as decoded."""
         items = []
         for request_id, frames in zip(call.ids, call.frames, strict=True):
@@ -395,17 +318,17 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             if row.context:
                 row.context -= frames
                 reference = b"" if row.context else row.reference
-                items.append(_RowCodes(row, codes, checksums, reference=reference))
+                items.append(RowCodes(row, codes, checksums, reference=reference))
             else:
                 row.decoded += frames
                 segment, row.is_named = None if row.is_named else row.segment, True
-                items.append(_RowCodes(row, codes, checksums, Position(row.decoded), segment, row.trimmer))
+                items.append(RowCodes(row, codes, checksums, Position(row.decoded), segment, row.trimmer))
             if row.upcoming and not row.codes:
                 self._between.append(row)
             self.rows.changed(row)
-        return _Batch(call, items)
+        return Batch(call, items)
 
-    def _publish(self, completed: CompletedStep[_Batch, Sequence[bytes | None]]) -> None:
+    def _publish(self, completed: Completed) -> None:
         """Publishes the audio of a call, except for rows that were evicted or claimed again since its launch."""
         now = monotonic()
         appends = []
@@ -441,53 +364,10 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         else:
             self._count_call(completed)
 
-    def _count_call(self, completed: CompletedStep[_Batch, Sequence[bytes | None]]) -> None:
+    def _count_call(self, completed: Completed) -> None:
         call, (rows, frames) = completed.context.call, completed.context.call.min_shape
         self.count_step(rows, sum(call.frames), completed.seconds)
         shape = (str(rows), str(frames), call.result)
         self.metrics[m.CODEC_CALLS].labels(*shape).inc()
         self.metrics[m.CODEC_CALL_SECONDS].labels(*shape).inc(completed.seconds)
         self.metrics[m.PADDED_FRAMES].inc(call.padding)
-
-    # On the engine's thread -----------------------------------------------------------------------------------
-
-    def _step(self, batch: _Batch | None) -> CompletedStep[_Batch, Sequence[bytes | None]] | None:
-        """Launches `batch`, if any, and reads the oldest call if no other can be launched first."""
-        if batch:
-            self.steps.launch(batch, lambda: self._launch(batch))
-        return self.steps.read_oldest(batch is not None, self.engine.depth)
-
-    def _launch(self, batch: _Batch) -> Callable[[], Sequence[bytes | None]]:
-        """Launches a call and returns what reads its audio. In an engine that isolates rows, a bad one fails alone."""
-        try:
-            call = self._launch_rows(batch.rows, batch.call.shape, batch.call.prefill)
-        except Exception:
-            if not self.engine.isolates_rows:
-                raise
-            log.exception("a call of %d rows failed in the codec", len(batch.rows))
-            alone = [self._run_separately(item, batch.call.prefill) for item in batch.rows]
-            return lambda: alone
-        return lambda: self.engine.read(call)
-
-    def _launch_rows(self, rows: Sequence[_RowCodes], shape: CapturePair, prefill: bool) -> Any:
-        if prefill and self.engine.prefill:
-            return self.engine.prefill.launch(rows[0].row.id, rows[0].codes)
-        call = self.engine.launch([item.row.id for item in rows], [item.codes for item in rows], shape)
-        for item in rows:
-            if item.reference and self.engine.prefill:
-                self._save_reference(item.reference, self.engine.prefill.save(item.row.id))
-        return call
-
-    def _save_reference(self, digest: bytes, state: Any) -> None:
-        """Keeps a state as the most recent one."""
-        self._references.pop(digest, None)
-        self._references[digest] = state
-        if len(self._references) > MAX_REFERENCES:
-            del self._references[next(iter(self._references))]
-
-    def _run_separately(self, item: _RowCodes, prefill: bool) -> bytes | None:
-        try:
-            return self.engine.read(self._launch_rows([item], (1, len(item.codes)), prefill))[0]
-        except Exception:
-            log.exception("request %s failed in the decoder", item.row.id, extra=self.log_fields(item.row.id))
-            return None
