@@ -13,7 +13,7 @@ from syrinx_stages.contract.keys import Position
 from syrinx_stages.contract.messages import Segment
 from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer
-from syrinx_stages.runtime.requests.in_flight import CompletedStep, InFlightSteps
+from syrinx_stages.runtime.requests.in_flight import CompletedStep, InFlightSteps, launch_or_isolate
 from syrinx_stages.scheduling.codec import Call
 
 log = logging.getLogger(__name__)
@@ -78,16 +78,13 @@ def take_turn(
 
 
 def _launch(engine: CodecEngine, references: References, batch: Batch) -> Callable[[], Results]:
-    """Launches a call and returns what reads its audio. In an engine that isolates rows, a bad one fails alone."""
-    try:
-        call = _launch_rows(engine, references, batch.rows, batch.call.shape, batch.call.prefill)
-    except Exception:
-        if not engine.isolates_rows:
-            raise
-        log.exception("a call of %d rows failed in the codec", len(batch.rows))
-        alone = [_run_alone(engine, references, item, batch.call.prefill) for item in batch.rows]
-        return lambda: alone
-    return lambda: engine.read(call)
+    shape, prefill = batch.call.shape, batch.call.prefill
+    return launch_or_isolate(
+        engine,
+        len(batch.rows),
+        lambda: _launch_rows(engine, references, batch.rows, shape, prefill),
+        lambda: [_run_alone(engine, references, item, prefill) for item in batch.rows],
+    )
 
 
 def _launch_rows(

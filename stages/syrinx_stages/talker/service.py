@@ -195,9 +195,9 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
 
     def release(self, row: Stream) -> None:
         """Frees the state of the take that the engine has, before the next step."""
+        self._engine_full = False
         if take := row.resident:
             row.resident = ""
-            self._engine_full = False
             self.engine_thread.queue(lambda: self.engine.release(take))
 
     def on_entry(self, event: StreamEntry) -> None:
@@ -342,7 +342,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         self.exclude(done.started, done.prefilled)
 
     def _next_prefills(self) -> list[Opening]:
-        """Takes the oldest takes that wait for prefill: so few that it does not stall the other streams."""
+        """Gives the engine the oldest takes that wait for prefill: so few that they do not stall other streams."""
         if self._engine_full:
             return []
         waiting = [Opening(row, row.prompt) for row in self.rows.values() if row.prompt is not None]

@@ -13,7 +13,7 @@ from syrinx_stages.contract import logs
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.stages import Stage
 from syrinx_stages.runtime.errors import stage_failed
-from syrinx_stages.runtime.requests.in_flight import CompletedStep, InFlightSteps
+from syrinx_stages.runtime.requests.in_flight import CompletedStep, InFlightSteps, launch_or_isolate
 from syrinx_stages.talker.engine import EngineFull, TalkerEngine
 from syrinx_stages.talker.speech import Take
 from syrinx_stages.talker.streams import Opening, Stream
@@ -109,19 +109,11 @@ def _extend(engine: TalkerEngine, extension: Extension) -> bool:
 
 
 def _launch(engine: TalkerEngine, due: Sequence[Stepped]) -> Callable[[], Results]:
-    """Launches a step and returns what reads its results.
-
-    If that fails in an engine that isolates rows, each row gets a step of its own: one bad request fails alone.
-    """
-    try:
-        step = engine.launch([take.id for _, take in due])
-    except Exception:
-        if not engine.isolates_rows:
-            raise
-        log.exception("a step of %d rows failed in the talker", len(due))
+    def each_alone() -> Results:
         alone = [_step_alone(engine, row, take) for row, take in due]
-        return lambda: {key: result for results in alone for key, result in results.items()}
-    return lambda: engine.read(step)
+        return {key: result for results in alone for key, result in results.items()}
+
+    return launch_or_isolate(engine, len(due), lambda: engine.launch([take.id for _, take in due]), each_alone)
 
 
 def _step_alone(engine: TalkerEngine, row: Stream, take: Take) -> Results:

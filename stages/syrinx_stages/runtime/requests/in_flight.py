@@ -1,11 +1,16 @@
 """The queue of engine steps that were launched and whose results were not read yet."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
+
+from syrinx_stages.runtime.requests.engine import Engine
+
+log = logging.getLogger(__name__)
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -49,3 +54,21 @@ class InFlightSteps(Generic[C, T]):
         result = read()
         started, self._last_completed = max(launched_at, self._last_completed), time.monotonic()
         return CompletedStep(context, result, self._last_completed - started)
+
+
+def launch_or_isolate(
+    engine: Engine, rows: int, launch: Callable[[], Any], each_alone: Callable[[], T]
+) -> Callable[[], T]:
+    """Launches a step of so many rows and returns the function that waits for its results.
+
+    If that fails and the engine isolates rows, `each_alone` runs them one by one: a bad request fails alone.
+    """
+    try:
+        step = launch()
+    except Exception:
+        if not engine.isolates_rows:
+            raise
+        log.exception("a step of %d rows failed", rows)
+        results = each_alone()
+        return lambda: results
+    return lambda: engine.read(step)

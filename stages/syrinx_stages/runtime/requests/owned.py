@@ -41,7 +41,7 @@ GAVE_UP_RETRY_SECONDS = 5.0
 """A client may send a request again after this long if the replicas that served it have failed."""
 
 
-class Row(Protocol):
+class Claimed(Protocol):
     """The state of a claimed request in a stage."""
 
     @property
@@ -49,7 +49,7 @@ class Row(Protocol):
         """The claim that it serves."""
 
 
-R = TypeVar("R", bound=Row)
+R = TypeVar("R", bound=Claimed)
 
 
 class _Ending(Append, frozen=True):

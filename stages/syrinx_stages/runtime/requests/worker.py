@@ -20,7 +20,7 @@ from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.requests.engine import Engine, Limits
 from syrinx_stages.runtime.requests.in_flight import InFlightSteps
-from syrinx_stages.runtime.requests.owned import OwnedRequests, Row
+from syrinx_stages.runtime.requests.owned import Claimed, OwnedRequests
 from syrinx_stages.runtime.serial_thread import SerialThread
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.storage import StorageMonitor
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 S = TypeVar("S", TalkerSettings, CodecSettings)
-R = TypeVar("R", bound=Row)
+R = TypeVar("R", bound=Claimed)
 E = TypeVar("E", bound=Engine)
 
 
