@@ -1,1 +1,0 @@
-"""Time to the first audio of streamed text."""
