@@ -64,7 +64,6 @@ _IN_THE_RING = "(not night) and not bench"
 _PROMETHEUS, _REDIS, _S3 = ".venv/.prometheus", ".venv/.redis", ".venv/.s3-server"
 _CHROMIUM, _FFMPEG, _VALKEY = ".venv/.browses", ".venv/.ffmpeg", ".venv/.valkey"
 _ON_VLLM = {"environment": {"OMP_NUM_THREADS": "1"}, "venv": VLLM, "needs": (f"{VLLM}/.runs",)}
-_BENCHMARKS = ("pipeline/test_gpu_service.py", "pipeline/test_gpu_host.py")
 
 SUITES = {
     suite.name: suite
@@ -84,7 +83,7 @@ SUITES = {
         ),
         Suite("training", Ring.NIGHT, ("tests/training",), workers=2, by_file=True),
         Suite("soak", Ring.NIGHT, ("tests/soak",)),
-        Suite("bench", Ring.NIGHT, tuple(f"tests/{file}" for file in _BENCHMARKS), "bench"),
+        Suite("bench", Ring.NIGHT, ("tests/pipeline/test_gpu_service.py",), "bench"),
         Suite("compile", Ring.NIGHT, ("tests/compile",), workers=2),
         Suite("vllm", Ring.NIGHT, ("tests/talker_vllm",), **_ON_VLLM),
         Suite("page", Ring.NIGHT, ("tests/page",), needs=(_CHROMIUM,)),
