@@ -84,8 +84,6 @@ class EngineResult(Struct, frozen=True, kw_only=True):
     launch_gap_p99_ms: dict[str, float] = {}
     graph_ms: dict[str, dict[str, float]] = {}
     """Device time alone by graph of a talker frame (`draw`, `advance`, and both, `frame`), or by frames of a call."""
-    precision: dict[str, dict[str, dict[str, float]]] = {}
-    """Errors and shares of equal codes by model, variant and figure, see `gpu.precision`."""
     kernels: list[Kernel] = []
     """At batch size 32, slowest first."""
     kernels_batch_1: list[Kernel] = []
@@ -253,7 +251,6 @@ def summary(gathered: Gathered) -> dict[str, Any]:
         "talker_floor_ms": talker.floor_ms,
         "talker_first_frame_ms": talker.first_frame_ms,
         "talker_launch_gap_ms": talker.launch_gap_ms,
-        "talker_precision": talker.precision,
         "codec_4frames_ms": codec.codec_4frames_ms,
         "codec_floor_ms": codec.floor_ms,
     }

@@ -92,20 +92,7 @@ def _engine(result: EngineResult) -> str:
         if kernels:
             rows = [[kernel.name, str(kernel.count), f"{kernel.ms:.3f}"] for kernel in kernels[: plots.MAX_KERNELS]]
             parts.append(markdown([f"kernel, batch {batch}", "count", "total ms"], rows))
-    if result.precision:
-        parts += [TEXTS["precision"], _precision(result.precision)]
     return "\n\n".join(parts)
-
-
-def _precision(compared: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    rows = []
-    for model, variants in compared.items():
-        for variant, values in variants.items():
-            errors = [f"{values[name]:.1e}" for name in ("code0_error", "residual_error")]
-            shares = [f"{100 * values[f'{name}_equal']:.1f}" for name in ("code0", "residual")]
-            shares += [f"{100 * values[f'{name}_best_equal']:.1f}" for name in ("code0", "residual")]
-            rows.append([model, variant, " / ".join(errors), " / ".join(shares[:2]), " / ".join(shares[2:])])
-    return markdown(["model", "variant", "error of logits", "equal codes, %", "equal argmax codes, %"], rows)
 
 
 def _cell(value: float | None) -> str:

@@ -1,9 +1,9 @@
 """Measures the time of a talker frame by batch size: `python -m gpu.talker` on a GPU.
 
 Frames are timed in the service's order of calls: launch, read, 0.2 ms of other work, the next launch. Also measures
-the two graphs of a frame alone, the device's idle time between frames, the parts of a frame (`gpu.breakdown`), and
-the effect of the number format (`gpu.precision`). The floor is the time to move the frame's bytes at full memory
-bandwidth, or to compute its products at the tensor cores' peak, whichever is longer.
+the two graphs of a frame alone, the device's idle time between frames, and the parts of a frame (`gpu.breakdown`). The
+floor is the time to move the frame's bytes at full memory bandwidth, or to compute its products at the tensor cores'
+peak, whichever is longer.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import json
 import statistics
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gpu import RESULTS, precision
+from gpu import RESULTS
 from gpu.breakdown import breakdown
 from gpu.checkpoint import SIZES, RandomCheckpoint, write_configs
 from gpu.timing import MEMORY_BYTES, TENSOR_FLOPS, elapsed_ms, record_event
@@ -28,7 +28,6 @@ from syrinx_operator.local.files import write_atomically
 from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS, TalkerConfig, TransformerConfig
-from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.talker.cuda.allocation import bucket_for
 from syrinx_stages.talker.cuda.engine import CudaTalkerEngine, Step
 from syrinx_stages.talker.cuda.prefill import PREFILL_LENGTHS, PREFILL_ROWS
@@ -294,41 +293,23 @@ def main() -> None:
     model.add_argument("--model", help="a checkpoint's directory, or bundled")
     parser.add_argument("--batches", type=lambda text: tuple(map(int, text.split(","))), help="such as 1,32")
     parser.add_argument("--large", action="store_true", help=f"also batches {', '.join(map(str, LARGE))}")
-    parser.add_argument("--no-precision", action="store_true", help="skip the comparison of number formats")
     parser.add_argument("--json", type=Path, default=RESULTS / "h200_talker.json")
     given = parser.parse_args()
     batches = (given.batches or BATCHES) + (LARGE if given.large else ())
     with TemporaryDirectory() as directory:
-        name, load = _model(given.model, given.size, Path(directory))
-        compared = {name: load}
-        if not given.model:
-            compared["bundled voice"] = lambda dtype: Checkpoint("bundled", "cuda", dtype)
-        result: dict[str, Any] = {"benchmark": "talker", "model": name, "gpu": torch.cuda.get_device_name()}
-        result |= measure(Rig(load(torch.bfloat16), batches))
-        # Written now, so that an interrupted run keeps the times.
-        _write(given.json, result)
-        result["precision"] = {}
-        for which, loaded in {} if given.no_precision else compared.items():
-            try:
-                result["precision"][which] = precision.compare(loaded)
-            except RequestError as error:
-                print(f"skipping the comparison of {which} with float32: {error}")
-                continue
-            print(precision.table(which, result["precision"][which]), flush=True)
-            _write(given.json, result)
+        name, checkpoint = _load(given.model, given.size, Path(directory))
+        result = {"benchmark": "talker", "model": name, "gpu": torch.cuda.get_device_name()}
+        result |= measure(Rig(checkpoint, batches))
+    write_atomically(given.json, json.dumps(result, indent=1).encode())
 
 
-def _model(model: str | None, size: str, directory: Path) -> tuple[str, Callable[[torch.dtype], Checkpoint]]:
-    """Returns the model's name, and a function that loads its checkpoint in a dtype."""
+def _load(model: str | None, size: str, directory: Path) -> tuple[str, Checkpoint]:
+    """Returns the model's name and its checkpoint; without a model, one with random weights."""
     if model:
-        return model, lambda dtype: Checkpoint(model, "cuda", dtype)
+        return model, Checkpoint(model, "cuda", torch.bfloat16)
     write_configs(directory, size)
     name = {"0b6": "0.6B", "1b7": "1.7B"}[size]
-    return f"{name}, random weights", lambda dtype: RandomCheckpoint(str(directory), "cuda", dtype)
-
-
-def _write(file: Path, result: dict[str, Any]) -> None:
-    write_atomically(file, json.dumps(result, indent=1).encode())
+    return f"{name}, random weights", RandomCheckpoint(str(directory), "cuda", torch.bfloat16)
 
 
 if __name__ == "__main__":

@@ -8,18 +8,12 @@ from unittest.mock import Mock, patch
 import msgspec
 import pytest
 import torch
-from support import small_talker
 
-from gpu import breakdown, checkpoint, precision, talker
+from gpu import breakdown, checkpoint, talker
 from syrinx_stages.kernels import attention
 from syrinx_stages.model.config import ModelConfig, TalkerConfig
-from syrinx_stages.model.sampling import Sampler
 from syrinx_stages.talker.cuda import frame, layers
 from syrinx_stages.talker.cuda.engine import CudaTalkerEngine
-from syrinx_stages.talker.inputs import embed
-from syrinx_stages.talker.prompt import Prompter
-
-CPU = torch.device("cpu")
 
 
 def official(size: str) -> TalkerConfig:
@@ -55,26 +49,6 @@ def test_random_talker_has_the_same_weights_in_every_dtype_and_never_samples_eos
         assert torch.equal(weight, rounded.get_parameter(name).float()), name
     assert exact.codec_head.weight.std() == pytest.approx(checkpoint.LOGIT_STD / 8, rel=0.01)
     assert not exact.codec_head.weight[exact.config.codec_eos_token_id].any()
-
-
-@torch.inference_mode()
-def test_engine_scores_given_codes_as_the_modules_do(voice, monkeypatch):
-    monkeypatch.setattr(precision, "FRAMES", 2)
-    requests = precision.requests(voice.config)[:1]
-    sampler = Sampler(
-        [each.sampling for each in requests], [each.seed for each in requests], voice.config.talker_config, CPU
-    )
-    modules = voice.load_talker()
-    prompter = Prompter(voice, modules)
-    prompts = [embed(modules, prompter.prepare(each).prompt) for each in requests]
-    own = precision.eager(modules, prompts, sampler)
-    # Codes that were not sampled.
-    given = (own.codes() + 7) % small_talker.CODES
-    expected = precision.eager(modules, prompts, sampler, given)
-    assert precision.error(expected.logits[1:], own.logits[1:]) > 0.1
-    found = precision.compare_outputs(precision.engine(voice, requests, given), expected, given, sampler)
-    assert found.pop("code0_error") < 1e-5 and found.pop("residual_error") < 1e-5
-    assert set(found.values()) == {1.0}
 
 
 def test_breakdown_omits_one_part_and_counts_all(voice):
