@@ -10,8 +10,6 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +22,8 @@ from gpu.checkpoint import OFFICIAL, codec_std, random_tensor
 from gpu.timing import MEMORY_BYTES, REPEATS, TENSOR_FLOPS, elapsed_ms
 from syrinx_operator.local.files import write_atomically
 from syrinx_stages.codec.cuda.engine import CudaCodecEngine
-from syrinx_stages.codec.cuda.forward import ForwardPass, Launch
+from syrinx_stages.codec.cuda.forward import ForwardPass
 from syrinx_stages.kernels import codec_conv
-from syrinx_stages.kernels.recorder import GraphRecorder
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.codec.decoder import CodecDecoder
 from syrinx_stages.model.config import SpeechTokenizerConfig
@@ -34,8 +31,6 @@ from syrinx_stages.model.layers import checkpoint_tensors
 
 FRAMES = (1, 2, 4, 8, 12, 25)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
-PROFILED = ((1, 4), (32, 4))
-LAUNCHES = 10
 
 
 def random_decoder(seed: int = 0) -> CodecDecoder:
@@ -103,24 +98,6 @@ def floor_ms(forward: ForwardPass, rows: int, state_width: int) -> float:
     return max(operations / TENSOR_FLOPS, (weight_bytes + state_bytes) / MEMORY_BYTES) * 1000
 
 
-def repeat(launch: Launch) -> None:
-    """Launches a kernel several times, which hides the launch latency as in a call."""
-    for _ in range(LAUNCHES):
-        launch()
-
-
-def kernels(launches: Sequence[Launch]) -> list[dict[str, Any]]:
-    """Returns the time of each kind of launch."""
-    times: dict[str, list[float]] = defaultdict(list)
-    recorder = GraphRecorder(torch.device("cuda"))
-    for launch in launches:
-        name = "".join(part for part in launch.name if not part.isdigit()).replace("layer.", "layer ")
-        with recorder.on_stream():
-            times[name].append(elapsed_ms(recorder.capture_graph(partial(repeat, launch)))[0] / LAUNCHES)
-    summary = [{"name": name, "count": len(values), "ms": sum(values)} for name, values in times.items()]
-    return sorted(summary, key=lambda kernel: -float(kernel["ms"]))
-
-
 def measure(decoder: CodecDecoder) -> dict[str, Any]:
     """Returns all measurements of the JSON file."""
     rig = Rig(decoder, max(BATCHES))
@@ -143,14 +120,11 @@ def measure(decoder: CodecDecoder) -> dict[str, Any]:
             print(
                 f"{rows:3d} x {frames:2d}: call {call:.3f} ms, graph {graph:.3f} ms, floor {floor:.3f} ms", flush=True
             )
-    profiles = {shape: kernels(rig.engine.get(shape)[1].launches) for shape in PROFILED}
     return {
         "codec_4frames_ms": calls["4"],
         "floor_ms": floors,
         "codec_ms": {frames: times for frames, times in calls.items() if frames != "4"},
         "graph_ms": graphs,
-        "kernels": profiles[32, 4],
-        "kernels_batch_1": profiles[1, 4],
         "warm_up_seconds": warm_up_seconds,
     }
 

@@ -55,14 +55,6 @@ def read_csv(name: str) -> list[dict[str, str]]:
 TARGETS = msgspec.convert(read_csv("targets.csv"), list[Target], strict=False)
 
 
-class Kernel(Struct, frozen=True):
-    """One kernel of a talker frame or codec call: of a frame, the time saved without that part."""
-
-    name: str
-    count: int
-    ms: float
-
-
 class EngineResult(Struct, frozen=True, kw_only=True):
     """The result file of `gpu.talker` or `gpu.codec`. Times are milliseconds by batch size; empty: not measured."""
 
@@ -84,9 +76,6 @@ class EngineResult(Struct, frozen=True, kw_only=True):
     launch_gap_p99_ms: dict[str, float] = {}
     graph_ms: dict[str, dict[str, float]] = {}
     """Device time alone by graph of a talker frame (`draw`, `advance`, and both, `frame`), or by frames of a call."""
-    kernels: list[Kernel] = []
-    """At batch size 32, slowest first."""
-    kernels_batch_1: list[Kernel] = []
 
     @property
     def measured_ms(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Generates the report of a GPU's results: `python -m gpu.report` writes `h200.json`, `h200.md` and the plots.
+"""Generates the report of a GPU's results: `python -m gpu.report` writes `h200.json` and `h200.md`.
 
 The targets are in `targets.csv`; figures published by others, on other machines with other load generators, in
 `published.csv`, and they have columns and tables of their own. The analysis is in `h200_notes.md`, which is written by
@@ -7,13 +7,13 @@ hand and included in the report.
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from gpu import RESULTS, peers, plots
+from gpu import RESULTS, peers
 from gpu.gathered import PRIMARY, TARGETS, EngineResult, Gathered, figures, gather, read_csv, summary
 from gpu.results import COLUMNS, TEXTS, ServiceRun, stages_table
 from gpu.spoken import table
@@ -21,7 +21,7 @@ from syrinx_operator.commands.bench.report import markdown, points_table
 from syrinx_operator.local.files import write_atomically
 
 
-def report(gathered: Gathered, summary: Mapping[str, Any], plotted: Sequence[str], notes: str) -> str:
+def report(gathered: Gathered, summary: Mapping[str, Any], notes: str) -> str:
     """Returns the report."""
     parts = [
         f"# Syrinx on one {_device(gathered)}",
@@ -45,7 +45,6 @@ def report(gathered: Gathered, summary: Mapping[str, Any], plotted: Sequence[str
     quoted = read_csv("published.csv")
     parts += ["## Published by others", "Quoted, not measured here."]
     parts += [markdown(quoted[0], [list(row.values()) for row in quoted])]
-    parts += ["## Plots", "\n".join(f"![{file}]({file})" for file in plotted)] if plotted else []
     return "\n\n".join(parts) + "\n"
 
 
@@ -87,12 +86,7 @@ def _engine(result: EngineResult) -> str:
     columns += [(f"{frames} frames ms", timed) for frames, timed in result.codec_ms.items()]
     columns = [column for column in columns if column[1]]
     rows = [[load, *(_cell(column.get(load)) for _, column in columns)] for load in sorted(values, key=float)]
-    parts = [markdown(["batch", *(name for name, _ in columns)], rows)]
-    for batch, kernels in (("1", result.kernels_batch_1), ("32", result.kernels)):
-        if kernels:
-            rows = [[kernel.name, str(kernel.count), f"{kernel.ms:.3f}"] for kernel in kernels[: plots.MAX_KERNELS]]
-            parts.append(markdown([f"kernel, batch {batch}", "count", "total ms"], rows))
-    return "\n\n".join(parts)
+    return markdown(["batch", *(name for name, _ in columns)], rows)
 
 
 def _cell(value: float | None) -> str:
@@ -134,8 +128,7 @@ def main() -> int:
         gathered = gather(args.results, args.prefix, args.primary)
         result = summary(gathered)
         notes = args.results / f"{args.prefix}_notes.md"
-        plotted = [file.name for file in plots.draw(gathered, args.results, args.prefix)]
-        text = report(gathered, result, plotted, notes.read_text("utf-8") if notes.exists() else "")
+        text = report(gathered, result, notes.read_text("utf-8") if notes.exists() else "")
         data = msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n"
         write_atomically(args.results / f"{args.prefix}.json", data)
         write_atomically(args.results / f"{args.prefix}.md", text.encode())

@@ -1,9 +1,8 @@
 """Measures the time of a talker frame by batch size: `python -m gpu.talker` on a GPU.
 
 Frames are timed in the service's order of calls: launch, read, 0.2 ms of other work, the next launch. Also measures
-the two graphs of a frame alone, the device's idle time between frames, and the parts of a frame (`gpu.breakdown`). The
-floor is the time to move the frame's bytes at full memory bandwidth, or to compute its products at the tensor cores'
-peak, whichever is longer.
+the two graphs of a frame alone and the device's idle time between frames. The floor is the time to move the frame's
+bytes at full memory bandwidth, or to compute its products at the tensor cores' peak, whichever is longer.
 """
 
 import argparse
@@ -21,7 +20,6 @@ from typing import Any, NamedTuple
 import torch
 
 from gpu import RESULTS
-from gpu.breakdown import breakdown
 from gpu.checkpoint import SIZES, RandomCheckpoint, write_configs
 from gpu.timing import MEMORY_BYTES, TENSOR_FLOPS, elapsed_ms, record_event
 from syrinx_operator.local.files import write_atomically
@@ -38,7 +36,6 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 LARGE = (256, 512)
 FIRST = (1, 4, 8)
 """Simultaneous requests, for the first frame."""
-PROFILED = (1, 32)
 PROMPT = 22
 """Prompt positions: a voice, a language and a dozen words."""
 TEXTS = 20
@@ -187,14 +184,6 @@ class Rig:
         self.release(ids)
         return sampled, decoded
 
-    def parts(self, rows: int) -> list[dict[str, Any]]:
-        """Returns the times of a frame's parts."""
-        ids = self.admit(self.requests(rows))
-        self.run(ids, MIDDLE - PROMPT)
-        found = breakdown(self.engine, rows)
-        self.release(ids)
-        return found
-
     def steady(self, rows: int, sample_ms: float) -> tuple[list[float], list[float]]:
         """Returns, for each frame, milliseconds from launch to launch, and those that the device was idle."""
         frames = self.engine.runner.frames
@@ -268,10 +257,6 @@ def measure(rig: Rig) -> dict[str, Any]:
             result["first_frame_ms"][key] = rig.first_frame_ms(rows)
         print(_line(rows, result, graphs), flush=True)
     result["graph_ms"] = graphs
-    for rows, name in zip(PROFILED, ("kernels_batch_1", "kernels"), strict=True):
-        if rows in rig.batches:
-            result[name] = rig.parts(rows)
-            print(f"batch {rows}:", ", ".join(f"{part['name']} {part['ms']:.3f}" for part in result[name]), flush=True)
     return dict(result)
 
 

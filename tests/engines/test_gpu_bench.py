@@ -174,6 +174,6 @@ def test_report_compares_measured_figures_with_targets():
     assert verdicts["TTFA p95, 20 requests/s"] is True
     assert result["open_loop_underrun_share"] == {"20": 0.0}
     assert not any("published" in key for key in result)
-    text = report.report(gathered, result, ["h200_ttfa.png"], "Handwritten notes.")
+    text = report.report(gathered, result, "Handwritten notes.")
     for expected in ("| 30.0 / 30.0 |", "random", "is incomplete", "Handwritten notes.", "Quoted, not measured here"):
         assert expected in text

@@ -3,17 +3,13 @@
 import support.interpreter  # noqa: F401, I001 (before any kernel)
 
 import json
-from unittest.mock import Mock, patch
 
 import msgspec
 import pytest
 import torch
 
-from gpu import breakdown, checkpoint, talker
-from syrinx_stages.kernels import attention
+from gpu import checkpoint, talker
 from syrinx_stages.model.config import ModelConfig, TalkerConfig
-from syrinx_stages.talker.cuda import frame, layers
-from syrinx_stages.talker.cuda.engine import CudaTalkerEngine
 
 
 def official(size: str) -> TalkerConfig:
@@ -49,28 +45,3 @@ def test_random_talker_has_the_same_weights_in_every_dtype_and_never_samples_eos
         assert torch.equal(weight, rounded.get_parameter(name).float()), name
     assert exact.codec_head.weight.std() == pytest.approx(checkpoint.LOGIT_STD / 8, rel=0.01)
     assert not exact.codec_head.weight[exact.config.codec_eos_token_id].any()
-
-
-def test_breakdown_omits_one_part_and_counts_all(voice):
-    engine = CudaTalkerEngine(voice, 2)
-    weights = engine.runner.weights
-    step, parts = engine.runner.new_frame(2), breakdown.Parts(weights)
-    launches = {
-        name: Mock()
-        for name in ("linear", "sample_first_code", "sample_residual_code", "embed_frame", "norm_last_position")
-    }
-    with (
-        patch.multiple(frame, **launches),
-        patch.object(layers, "linear", launches["linear"]),
-        patch.object(attention, "decode_attention", Mock()) as attend,
-        parts.watched("predictor down") as counts,
-    ):
-        step.sample_codes()
-        step.decode()
-    layer = {"qkv", "attention", "output", "gate_up", "down"}
-    expected = {f"talker {name}": 2 for name in layer} | {f"predictor {name}": 15 for name in layer}
-    assert counts == expected | {"code 0 head": 1, "code heads": 15, "sampling": 16, "rest": 2}
-    assert attend.call_count == 17
-    multiplied = {call.args[1].data_ptr() for call in launches["linear"].call_args_list}
-    assert weights.predictor[0].down.data_ptr() not in multiplied
-    assert len(multiplied) == 2 * 4 + 3 + 1 + 15
