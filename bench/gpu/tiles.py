@@ -1,11 +1,10 @@
-"""Measures the tiles of the talker's products on a GPU and prints a table for `syrinx_stages/talker/tiles.py`.
+"""Measures the tiles of the talker's products on a GPU and prints a table for `syrinx_stages/talker/cuda/tiles.py`.
 
 Run `python -m gpu.tiles`. Tiles are tried within a frame, one product at a time: kernels overlap, so the tile that is
 fastest alone is not the fastest in a frame. All candidates are compiled first, in parallel.
 """
 
 import argparse
-import json
 import math
 import multiprocessing
 import os
@@ -13,18 +12,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product as combinations
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unittest.mock import patch
 
 import msgspec
 import torch
 from torch import Tensor
 
-from gpu import RESULTS
 from gpu.checkpoint import random_talker, talker_settings
-from gpu.timing import MEMORY_BYTES, elapsed_ms
-from syrinx_operator.local.files import write_atomically
+from gpu.timing import elapsed_ms
 from syrinx_stages.kernels.gpu import gpu_of
 from syrinx_stages.kernels.linear import DirectTile, MatrixTile, Tile
 from syrinx_stages.kernels.metadata import FRAME, NUM_COLUMNS, POSITION, SLOT
@@ -220,48 +216,37 @@ def compile_all(config: TalkerConfig, all_trials: list[Trial]) -> Failures:
     return failures
 
 
-Timed = list[tuple[float, Tile]]
-"""Tiles and the time of the frame's part with each, the fastest first."""
-
-
-def time_tiles(product: Product, options: Iterable[Tile], tiles: Tiles, timed: Callable[[Tiles], float]) -> Timed:
-    """Times each of a product's tiles, with the given tiles of the others."""
-    return sorted(((timed(tiles | {product: tile}), tile) for tile in options), key=lambda each: each[0])
-
-
 Options = dict[Product, list[Tile]]
+Time = Callable[[Tiles], float]
+"""Returns the microseconds of a frame's part with these tiles."""
 
 
-def sweep(
-    products: tuple[Product, ...], options: Options, timed: Callable[[Tiles], float]
-) -> tuple[Tiles, dict[Product, Timed]]:
-    """Returns the best tile of each product, and the times of the last round."""
+def fastest(product: Product, options: Iterable[Tile], tiles: Tiles, time_of: Time) -> tuple[float, Tile]:
+    """Returns the fastest tile of a product, with the given tiles of the others, and the part's time with it."""
+    return min(((time_of(tiles | {product: tile}), tile) for tile in options), key=lambda each: each[0])
+
+
+def sweep(products: tuple[Product, ...], options: Options, time_of: Time) -> Tiles:
+    """Returns the best tile of each product."""
     tiles: Tiles = {}
-    times: dict[Product, Timed] = {}
     for _ in range(ROUNDS):
-        adding, added = best_pair(products[:2], options, timed, tiles)
-        tiles, times = tiles | adding, times | added
+        tiles |= best_pair(products[:2], options, tiles, time_of)
         for each in products[2:]:
-            times[each] = time_tiles(each, options[each], tiles, timed)
-            tiles[each] = times[each][0][1]
-    return tiles, times
+            _, tiles[each] = fastest(each, options[each], tiles, time_of)
+    return tiles
 
 
-def best_pair(
-    adding: tuple[Product, ...], options: Options, timed: Callable[[Tiles], float], others: Tiles
-) -> tuple[Tiles, dict[Product, Timed]]:
-    """Does the same for the two products of one residual, whose tiles must have the same number of columns."""
-    best: tuple[float, Tiles, dict[Product, Timed]] = math.inf, {}, {}
-    for columns in sorted(set.intersection(*({tile.columns for tile in options[each]} for each in adding))):
-        matching = {each: [tile for tile in options[each] if tile.columns == columns] for each in adding}
-        pair: Tiles = {each: matching[each][0] for each in adding}
-        pair |= {each: others[each] for each in adding if others.get(each) in matching[each]}
-        times: dict[Product, Timed] = {}
-        for each in adding:
-            times[each] = time_tiles(each, matching[each], others | pair, timed)
-            pair[each] = times[each][0][1]
-        best = min(best, (times[adding[-1]][0][0], pair, times), key=lambda each: each[0])
-    return best[1:]
+def best_pair(residual: tuple[Product, ...], options: Options, tiles: Tiles, time_of: Time) -> Tiles:
+    """Returns the best tiles of the two products of one residual, which must have the same number of columns."""
+    best: tuple[float, Tiles] = math.inf, {}
+    for columns in sorted(set.intersection(*({tile.columns for tile in options[each]} for each in residual))):
+        matching = {each: [tile for tile in options[each] if tile.columns == columns] for each in residual}
+        pair: Tiles = {each: matching[each][0] for each in residual}
+        pair |= {each: tiles[each] for each in residual if tiles.get(each) in matching[each]}
+        for each in residual:
+            taken, pair[each] = fastest(each, matching[each], tiles | pair, time_of)
+        best = min(best, (taken, pair), key=lambda each: each[0])
+    return best[1]
 
 
 def table(best: dict[int, Tiles]) -> str:
@@ -274,27 +259,18 @@ def table(best: dict[int, Tiles]) -> str:
     return "\n".join(lines)
 
 
-def result_of(product: Product, times: Timed) -> dict[str, Any]:
-    """Returns a product's entry in the JSON file: its lower bound and the times of the fastest tiles."""
-    floor = 2 * (1 + product.gated) * product.outer * product.inner / MEMORY_BYTES
-    fastest = [{"tile": repr(tile), "part_us": us} for us, tile in times[:8]]
-    return {**product._asdict(), "floor_us": floor * 1e6, "tried": len(times), "quickest": fastest}
-
-
 def main() -> None:
-    """Measures all tiles, prints the table and writes the JSON file."""
+    """Measures all tiles and prints the table."""
     parser = argparse.ArgumentParser(prog="python -m gpu.tiles", description=__doc__)
     parser.add_argument(
         "--rows", type=lambda text: tuple(map(int, text.split(","))), default=ROWS, help="for example 8,32"
     )
-    parser.add_argument("--json", type=Path, default=RESULTS / "h200_tiles.json")
     given = parser.parse_args()
     config = msgspec.convert(talker_settings("1b7", 0), ModelConfig).talker_config
     started = time.monotonic()
     failures = compile_all(config, list(trials(config, given.rows)))
     print(f"compiled in {time.monotonic() - started:.0f} s", flush=True)
     rig = Rig(config, "cuda", max(given.rows))
-    result: dict[str, Any] = {"benchmark": "tiles", "gpu": torch.cuda.get_device_name(), "rows": {}}
     best: dict[int, Tiles] = {rows: {} for rows in given.rows}
     for rows, (part, products) in combinations(given.rows, parts(config).items()):
         before = rig.microseconds(rows, part, {})
@@ -302,15 +278,10 @@ def main() -> None:
             each: [tile for tile in candidates(each, rows) if Trial(rows, part, each, tile) not in failures]
             for each in products
         }
-        tiles, times = sweep(products, options, lambda tiles: rig.microseconds(rows, part, tiles))  # noqa: B023
+        tiles = sweep(products, options, lambda tiles: rig.microseconds(rows, part, tiles))  # noqa: B023
         after = rig.microseconds(rows, part, tiles)
         best[rows] |= tiles
         print(f"{rows} rows, {part}: {before:.0f} us before, {after:.0f} with the best tiles", flush=True)
-        for each, tile in tiles.items():
-            print(f"    {each[:3]}: {tile} " + ", ".join(f"{us:.0f}" for us, _ in times[each][:6]), flush=True)
-        found = {"table_us": before, "best_us": after, "products": [result_of(each, times[each]) for each in products]}
-        result["rows"].setdefault(str(rows), {})[part] = found
-        write_atomically(given.json, json.dumps(result, indent=1).encode())
     print(table(best))
 
 
