@@ -8,7 +8,6 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from gpu.peers import PeersRun
 from gpu.plan import LOOPS, is_gap_free, is_nearly_gap_free
 from gpu.results import ServiceRun, load
 from gpu.spoken import SpeechRun, Spoken
@@ -95,8 +94,6 @@ class Gathered(Struct, frozen=True, kw_only=True):
     codec: EngineResult = EngineResult()
     speech: Sequence[Spoken] = ()
     """How well the bundled voice was understood, by load."""
-    peers: PeersRun | None = None
-    """Other services beside Syrinx."""
     runs: dict[str, ServiceRun] = {}
     """By file name without the GPU prefix and `_service`."""
     named: str = PRIMARY
@@ -117,11 +114,9 @@ def gather(directory: Path, prefix: str, named: str = PRIMARY) -> Gathered:
     }
     spoken = directory / f"{prefix}_speech.json"
     speech = msgspec.json.decode(spoken.read_bytes(), type=SpeechRun).loads if spoken.exists() else ()
-    beside = directory / f"{prefix}_peers.json"
-    peers = msgspec.json.decode(beside.read_bytes(), type=PeersRun) if beside.exists() else None
     services = sorted(directory.glob(f"{prefix}_*_service.json"))
     runs = {file.stem.removeprefix(f"{prefix}_").removesuffix("_service"): load(file) for file in services}
-    return Gathered(**engines, speech=speech, peers=peers, runs=runs, named=named)
+    return Gathered(**engines, speech=speech, runs=runs, named=named)
 
 
 def figures(run: ServiceRun) -> dict[str, Any]:

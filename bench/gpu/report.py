@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from gpu import RESULTS, peers
+from gpu import RESULTS
 from gpu.gathered import PRIMARY, TARGETS, EngineResult, Gathered, figures, gather, read_csv, summary
 from gpu.results import COLUMNS, TEXTS, ServiceRun, stages_table
 from gpu.spoken import table
@@ -36,8 +36,6 @@ def report(gathered: Gathered, summary: Mapping[str, Any], notes: str) -> str:
             parts += [f"## {name} engine", _engine(result)]
     if gathered.speech:
         parts += ["## Speech of the bundled voice under load", table(gathered.speech)]
-    if gathered.peers is not None:
-        parts += ["## Beside other services", peers.table(gathered.peers)]
     for name, run in sorted(gathered.runs.items(), key=lambda item: item[1] is not gathered.primary):
         parts += [f"## Service: {name}", _service(run)]
     parts += [TEXTS["points"], TEXTS["stages"]] if gathered.runs else []

@@ -9,12 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpu.peers import PeersRun
 from gpu.results import ServiceRun, load
 from gpu.spoken import SpeechRun
 from support import small_checkpoint
-from support.local_pipeline import local_pipeline
-from syrinx_operator.resource.spec import default_pipeline
 
 pytestmark = pytest.mark.bench
 
@@ -99,20 +96,3 @@ async def test_speech_is_understood_while_codec_and_talker_are_killed(tmp_path):
     assert (calm.name, disturbed.name) == ("2", "4 with kills")
     assert list(disturbed.killed) == ["codec-0", "talker-0"]
     assert min(calm.identified, disturbed.identified) >= 7 / 8
-
-
-async def test_services_are_measured_by_url_and_syrinx_is_started_beside_them(tmp_path):
-    async with local_pipeline(default_pipeline()) as running:
-        urls = [f"--url={name}={running.gateway_url}" for name in ("nari", "vllm-omni", "sglang-omni")]
-        arguments = ("--device", "cpu", "--bundled", "--only", "syrinx", "--generators", "1", "--out", str(tmp_path))
-        command = (sys.executable, "-m", "gpu.peers", *arguments, *urls)
-        process = await asyncio.create_subprocess_exec(*command, env=ENVIRONMENT)
-        assert await asyncio.wait_for(process.wait(), TIMEOUT_SECONDS) == 0
-    run = msgspec.json.decode((tmp_path / "cpu_peers.json").read_bytes(), type=PeersRun)
-    assert run.complete and running.gateway_url not in run.command
-    names = [(service.name, service.started, service.failure) for service in run.services]
-    assert names == [("nari", False, ""), ("vllm-omni", False, ""), ("sglang-omni", False, ""), ("syrinx", True, "")]
-    for service in run.services:
-        assert [(point.loop, point.load) for point in service.points] == [("open", 1), ("closed", 1)]
-        # A busy machine may refuse requests.
-        assert all(point.audio_seconds > 1 and point.errors.keys() <= {"http 503"} for point in service.points)
