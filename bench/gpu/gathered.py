@@ -1,14 +1,14 @@
 """All results of one GPU, the contents of `h200.json`: what was measured, beside targets and published figures."""
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
-from gpu.plan import LOOPS, is_gap_free, is_nearly_gap_free
+from gpu.plan import LOOPS, is_gap_free
 from gpu.results import ServiceRun, load
 from gpu.spoken import SpeechRun, Spoken
 from syrinx_operator.commands.bench.stats import Point
@@ -125,7 +125,7 @@ def figures(run: ServiceRun) -> dict[str, Any]:
         {f"{point.amount:g}": point.stats for point in run.points if point.load == loop and point.voice != "new"}
         for loop in LOOPS
     )
-    gap_free = listeners(run, is_gap_free)
+    gap_free = listeners(run)
     one, four = (closed[clients].ttfa if clients in closed else None for clients in ("1", "4"))
     shares = {rate: point.underrun_share for rate, point in opened.items() if point.underrun_share is not None}
     return {
@@ -141,55 +141,19 @@ def figures(run: ServiceRun) -> dict[str, Any]:
         "closed_loop_ttfa_p95_ms": _milliseconds(closed, "ttfa", "p95"),
         "live_streams": min(gap_free, default=None),
         "live_streams_by_search": gap_free,
-        "live_streams_under_1_percent": min(listeners(run, is_nearly_gap_free), default=None),
         "burst128_p99_ms": _milliseconds(burst, "first_byte", "p99").get("128"),
         "ttfa_c4_over_c1": four.p50 / one.p50 if one and four else None,
     }
 
 
-def listeners(run: ServiceRun, passes: Callable[[Point], bool]) -> list[int]:
-    """Returns the largest number of listeners that passed in each search; 0 for a search in which none passed."""
+def listeners(run: ServiceRun) -> list[int]:
+    """Returns the largest number of listeners without a gap in each search; 0 for a search without any."""
     found: dict[int, int] = {}
     for point in run.points:
         if point.load == "live":
-            found[point.search] = max(found.get(point.search, 0), int(point.amount) if passes(point.stats) else 0)
+            level = int(point.amount) if is_gap_free(point.stats) else 0
+            found[point.search] = max(found.get(point.search, 0), level)
     return list(found.values())
-
-
-def defaults_over_best(runs: Mapping[str, ServiceRun]) -> dict[str, float]:
-    """Returns by load what the defaults reach of the best run on as many GPUs: 1 is as good; empty without both.
-
-    Only runs of the same revision count, with the first defaults that have any: others were on other machines, which
-    differ more than settings do. Runs of `gpus_over_one` do not count.
-    Closed loops: audio seconds per second. Open loops: the best TTFA p95 over that of the defaults.
-    """
-    measured = {
-        name: figures(run)
-        for name, run in runs.items()
-        if run.complete and not (run.setup and run.setup.quiet) and "gpu" not in name and not name.endswith("_base")
-    }
-    for name in [each for each in measured if each.endswith("defaults")]:
-        others = [
-            figures
-            for other, figures in measured.items()
-            if not other.endswith("defaults")
-            and (runs[other].model, runs[other].revision) == (runs[name].model, runs[name].revision)
-        ]
-        if found := _over_best(measured[name], others):
-            return found
-    return {}
-
-
-def _over_best(default: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    audio, ttfa = "closed_loop_audio_s_per_s", "open_loop_ttfa_p95_ms"
-    found = {}
-    for clients, value in default[audio].items():
-        if known := [each[audio][clients] for each in others if clients in each[audio]]:
-            found[f"{clients} at once"] = value / max(known)
-    for rate, value in default[ttfa].items():
-        if known := [each[ttfa][rate] for each in others if rate in each[ttfa]]:
-            found[f"{rate} requests/s"] = min(known) / value
-    return found
 
 
 def _ttfa_of_voice(run: ServiceRun, voice: str) -> dict[str, float]:
@@ -246,8 +210,6 @@ def summary(gathered: Gathered) -> dict[str, Any]:
         result["quiet_ttfa_p95_ms"] = figures(quiet)["open_loop_ttfa_p95_ms"]
     if base := gathered.runs.get(f"{gathered.named}_base"):
         result |= {f"base_{voice}_ttfa_p95_ms": _ttfa_of_voice(base, voice) for voice in ("kept", "new")}
-    if ratios := defaults_over_best(gathered.runs):
-        result |= {"defaults_over_best": min(ratios.values()), "defaults_over_best_by_load": ratios}
     for key, gpus in OVER_ONE.items():
         if ratios := gpus_over_one(gathered.runs, gathered.named, gpus):
             result |= {key: min(ratios.values()), f"{key}_by_load": ratios}

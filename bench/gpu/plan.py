@@ -20,12 +20,6 @@ SEARCH_PRECISION = 16
 """The search for the maximum ends when it is known within one part in this many."""
 NEAR_LEVELS = 4
 """Levels that a repeated search tries at most, around the maximum of the first one: a minute."""
-EARLY_RAMP = (2, 2, 4, 8, 12)
-"""Chunk ramp of points with few streams, for the lowest latency."""
-BUSY_RAMP = (2, 4, 8, 12)
-"""Chunk ramp of points with many streams: fewer, larger calls."""
-BUSY_FROM = {"open": 20.0, "closed": 32.0, "live": 0.0, "burst": 32.0}
-"""The loads from which on a point has many streams."""
 BURST_SECONDS = 4.0
 """Time for a burst to end before the next one."""
 DEFAULT_SECONDS = 10.0
@@ -100,11 +94,6 @@ CPU = Plan(
 """A smoke test for the bundled voice on a CPU."""
 
 
-def chunk_ramp(loop: str, amount: float) -> tuple[int, ...]:
-    """Returns the chunk ramp of a load point."""
-    return BUSY_RAMP if amount >= BUSY_FROM[loop] else EARLY_RAMP
-
-
 def length_seconds(quantile: float) -> float:
     """Returns a quantile (0 to 1, exclusive) of the utterance length: log-normal, clipped."""
     mean = math.log(MEAN_SECONDS) - LOG_STD**2 / 2
@@ -139,16 +128,8 @@ def make_script(
 
 def is_gap_free(point: Point) -> bool:
     """Returns True if all utterances were completed without a gap and with a TTFA within the limit."""
-    return point.underrun_share == 0.0 and _is_fast(point)
-
-
-def is_nearly_gap_free(point: Point) -> bool:
-    """Like `is_gap_free`, but allows gaps in less than 1 % of the utterances."""
-    return point.underrun_share is not None and point.underrun_share < 0.01 and _is_fast(point)
-
-
-def _is_fast(point: Point) -> bool:
-    return not point.errors and point.ttfa is not None and point.ttfa.p95 <= MAX_TTFA_SECONDS
+    is_fast = point.ttfa is not None and point.ttfa.p95 <= MAX_TTFA_SECONDS
+    return point.underrun_share == 0.0 and not point.errors and is_fast
 
 
 def search_near(start: int, limit: int) -> Generator[int, bool, int]:

@@ -92,14 +92,7 @@ def _cell(value: float | None) -> str:
 
 
 def _service(run: ServiceRun) -> str:
-    setup = run.setup
     lines = [f"{run.system}, {run.model}; {run.topology}; `{run.command}`."]
-    if setup is not None:
-        lines.append(
-            f"Settings: talker rows {setup.talker_rows}, codec rows {setup.codec_rows}, {setup.gateways} gateways, "
-            f"captured codec calls {list(setup.capture_rows)} rows x {list(setup.capture_frames)} frames; "
-            "chunk ramps are in the table."
-        )
     if not run.complete:
         lines.append(f"The run is incomplete: {run.failure or 'it was stopped'}.")
     if run.deaths:

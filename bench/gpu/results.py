@@ -9,7 +9,6 @@ import yaml
 from msgspec import Struct
 
 from gpu.monitor import Usage
-from gpu.system import Setup
 from syrinx_operator.commands.bench.load import GeneratorStats
 from syrinx_operator.commands.bench.report import errors, markdown, milliseconds
 from syrinx_operator.commands.bench.stats import Loop, Point
@@ -24,7 +23,6 @@ class ServicePoint(Struct, frozen=True, kw_only=True):
     """Requests per second (open), concurrent clients (closed), listeners (live), or requests at once (burst)."""
     seconds: float
     """Duration in which requests were sent."""
-    chunk_ramp: tuple[int, ...]
     voice: Literal["", "kept", "new"] = ""
     """Of a Base checkpoint: the same reference audio in each request, or another one."""
     search: int = 0
@@ -46,14 +44,12 @@ class ServiceRun(Struct, frozen=True, kw_only=True):
     gpu: str | None
     driver: str | None
     system: str
-    """`syrinx`, or a peer's name."""
+    """`syrinx`, or the name of another service."""
     topology: str
     """Describes which processes share a GPU."""
     model: str
     """The shape, and the origin of the weights."""
     random_weights: bool
-    setup: Setup | None
-    """None for a peer."""
     checks: bool | None = None
     """Whether segments are checked. None: unless the weights are random."""
     seed: int
@@ -108,7 +104,6 @@ COLUMNS: Mapping[str, Callable[[ServicePoint], str]] = {
     "GPU": _gpus,
     "busiest process": _busiest,
     "generator": lambda point: f"{point.generator.cpu_share:.0%}",
-    "ramp": lambda point: ",".join(map(str, point.chunk_ramp)) or "-",
 }
 TEXTS: dict[str, str] = yaml.safe_load(Path(__file__).with_name("texts.yaml").read_text())
 

@@ -25,7 +25,7 @@ from gpu.monitor import Gpus, monitor
 from gpu.plan import LOOPS, Plan
 from gpu.references import KEPT, keep_voice, reference
 from gpu.results import ServicePoint, ServiceRun
-from gpu.system import VARIANTS, Setup, System
+from gpu.system import Setup, System
 from syrinx_operator.commands.bench.load import GeneratorError, Limit, LoadGenerator, LoadResult, corpus
 from syrinx_operator.commands.bench.report import points_table
 from syrinx_operator.commands.bench.stats import Loop, Point, summarize
@@ -56,18 +56,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     model.add_argument("--bundled", action="store_true", help="the bundled voice")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--engine", choices=("torch", "vllm"), default="torch", help="engine of the talker")
-    variant = parser.add_mutually_exclusive_group()
-    for name, (_, text) in VARIANTS.items():
-        variant.add_argument(f"--{name}", dest="variant", action="store_const", const=name, help=text)
-    variant.add_argument("--url", help="measure this running service, for example another one of the same model")
-    parser.set_defaults(variant="separate")
-    parser.add_argument(
-        "--gpus", type=int, help="number of GPUs for --defaults (default: all visible ones); of talkers for --paced"
-    )
+    system = parser.add_mutually_exclusive_group()
+    system.add_argument("--defaults", action="store_true", help="set the device and nothing else (the default)")
+    system.add_argument("--paced", action="store_true", help="simulate the engines' timing, without a GPU: gpu.paced")
+    system.add_argument("--url", help="measure this running service, for example another one of the same model")
+    parser.add_argument("--gpus", type=int, help="number of GPUs (default: all visible ones; with --paced: 1)")
     parser.add_argument("--cells", type=int, default=1, help="number of Redis servers (default: 1)")
-    parser.add_argument(
-        "--talkers", type=int, default=1, help="number of talkers on each GPU for --defaults (default: 1)"
-    )
+    parser.add_argument("--talkers", type=int, default=1, help="number of talkers on each GPU (default: 1)")
     parser.add_argument("--quiet", action="store_true", help="silence each utterance's first frame, as a voice begins")
     parser.add_argument(
         "--base",
@@ -89,31 +84,24 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     args = parser.parse_args(arguments)
     args.only = args.only or (("open",) if args.base else LOOPS)
     args.rates = args.rates or (plan.BASE_RATES if args.base else ())
-    if args.base and (args.bundled or args.variant == "paced"):
+    if args.base and (args.bundled or args.paced):
         parser.error("--base cannot be combined with --bundled or --paced")
     if set(args.only) - set(LOOPS):
         parser.error(f"--only: choose from {', '.join(LOOPS)}")
-    if args.engine == "vllm" and args.variant == "paced":
-        parser.error("--engine vllm cannot be combined with --paced")
-    if args.quiet and (args.url or args.variant == "paced"):
+    if args.paced and (args.engine == "vllm" or args.device == "cpu"):
+        parser.error("--paced cannot be combined with --engine vllm or --device cpu")
+    if args.quiet and (args.url or args.paced):
         parser.error("--quiet cannot be combined with --url or --paced")
-    if args.repeat < 1:
-        parser.error("--repeat must be at least 1")
-    if args.gpus is not None and args.variant not in ("defaults", "paced"):
-        parser.error("--gpus needs --defaults or --paced")
-    if args.talkers != 1 and (args.variant != "defaults" or args.talkers < 1):
-        parser.error("--talkers must be at least 1, and needs --defaults")
-    if args.variant == "paced":
-        args.device = "cpu"
+    if min(args.repeat, args.talkers) < 1:
+        parser.error("--repeat and --talkers must be at least 1")
     return args
 
 
 def gpus_of(args: argparse.Namespace) -> int:
     """Returns the number of GPUs that the service uses."""
-    if args.variant == "two-gpus":
-        return 2
-    every = args.variant == "defaults" and args.device == "cuda" and not args.gpus
-    return max(1, len(visible_gpus())) if every else args.gpus or 1
+    if args.gpus or args.paced or args.url or args.device == "cpu":
+        return int(args.gpus or 1)
+    return max(1, len(visible_gpus()))
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -126,7 +114,7 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 def plan_of(args: argparse.Namespace, gpus: int = 1) -> Plan:
     """Returns the plan for the arguments and a number of GPUs."""
-    base = plan.CPU if args.device == "cpu" and args.variant != "paced" else plan.QUICK if args.quick else plan.FULL
+    base = plan.CPU if args.device == "cpu" else plan.QUICK if args.quick else plan.FULL
     return base.select(args.only, args.rates, args.concurrency, args.live_start, gpus, args.repeat)
 
 
@@ -184,10 +172,6 @@ class Bench:
             await self._point("open", rate, seconds, generator.open(rate, limit))
 
     async def _point(self, loop: Loop, amount: float, seconds: float, load: Awaitable[LoadResult]) -> Point:
-        ramp: tuple[int, ...] = ()
-        if self.system is not None and self.run.setup is not None and self.run.setup.variant != "defaults":
-            ramp = plan.chunk_ramp(loop, amount)
-            await self.system.set_ramp(ramp)
         await asyncio.sleep(SETTLE_SECONDS)
         processes = (self.system.pids, self.system.admin_urls) if self.system else ({}, {})
         async with monitor(self.gpus, *processes) as usage:
@@ -196,7 +180,6 @@ class Bench:
             load=loop,
             amount=amount,
             seconds=seconds,
-            chunk_ramp=ramp,
             stats=summarize(loop, amount, result.outcomes, result.wall_seconds),
             voice=self.voice,
             search=self.search,
@@ -225,7 +208,7 @@ async def measure(args: argparse.Namespace, command: str) -> ServiceRun:
             model=model,
             device=args.device,
             engine=args.engine,
-            variant=args.variant,
+            paced=args.paced,
             gpus=gpus_of(args),
             cells=args.cells,
             talkers=args.talkers,
@@ -269,7 +252,7 @@ def model_directory(args: argparse.Namespace, stack: contextlib.AsyncExitStack) 
         return str(args.model or args.random_model)
     directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="syrinx-bench-model-"))) / args.size
     # In a process of its own, which frees the GPU's memory.
-    parts = [option for option, given in (("--configs", args.variant == "paced"), ("--base", args.base)) if given]
+    parts = [option for option, given in (("--configs", args.paced), ("--base", args.base)) if given]
     subprocess.run([sys.executable, "-m", "gpu.checkpoint", str(directory), "--size", args.size, *parts], check=True)
     return str(directory)
 
@@ -279,7 +262,6 @@ def _new_run(args: argparse.Namespace, setup: Setup, command: str, gpus: Gpus) -
     size = read_model_config(Path(setup.model)).tts_model_size if setup.model else args.size
     shape = SIZE_NAMES.get(size, size) + (" Base" if args.base else "")
     model = f"{shape}, {Path(args.model).name if args.model else 'random weights'}"
-    recorded = structs.replace(setup, model=setup.model and Path(setup.model).name)
     return ServiceRun(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         command=command,
@@ -292,27 +274,24 @@ def _new_run(args: argparse.Namespace, setup: Setup, command: str, gpus: Gpus) -
         model="bundled voice" if args.bundled else model,
         random_weights=random_weights,
         checks=None if args.checks is None else args.checks == "on",
-        setup=None if args.url else recorded,
         seed=0,
         utterance_seconds=round(plan.MEAN_SECONDS, 3) if random_weights else None,
     )
 
 
 def _name(args: argparse.Namespace, machine: Gpus) -> str:
-    device = machine.short_name() if args.device == "cuda" else "cpu"
+    device = "cpu" if args.paced or args.device == "cpu" else machine.short_name()
     shape = "bundled" if args.bundled else Path(args.model).name if args.model else args.size
     engine = "_vllm" if args.engine == "vllm" else ""
-    variant = "other" if args.url else args.variant.replace("-", "_")
-    # The plain name is that of one GPU.
+    system = "other" if args.url else "paced" if args.paced else "defaults"
+    # The plain name is that of a machine with one GPU.
     gpus = gpus_of(args)
-    several = gpus > 1 and args.variant in ("defaults", "paced")
-    cards = f"_{gpus}_gpus" if several else "_1_gpu" if args.gpus else ""
+    cards = f"_{gpus}_gpus" if gpus > 1 else "_1_gpu" if args.gpus else ""
     counts = {"cells": args.cells, "talkers": args.talkers}
     counted = "".join(f"_{count}_{what}" for what, count in counts.items() if count > 1)
     quiet = "_quiet" if args.quiet else ""
     base = "_base" if args.base else ""
-    named = "" if variant == "separate" else f"_{variant}"
-    return f"{device}_{shape}{engine}{named}{cards}{counted}{quiet}{base}"
+    return f"{device}_{shape}{engine}_{system}{cards}{counted}{quiet}{base}"
 
 
 def main() -> int:

@@ -30,7 +30,7 @@ async def start(out: Path, *arguments: str) -> asyncio.subprocess.Process:
 
 
 def read_result(out: Path) -> ServiceRun | None:
-    file = out / "cpu_bundled_service.json"
+    file = out / "cpu_bundled_defaults_service.json"
     return load(file) if file.exists() else None
 
 
