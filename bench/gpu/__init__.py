@@ -1,8 +1,7 @@
 """Benchmarks on a GPU: the engines, the service end to end, and a report of both.
 
 Each benchmark is a command (`PYTHONPATH=bench python -m gpu.NAME`) that prints a table and writes a JSON file. The
-report (`python -m gpu.report`) reads the files of `gpu.talker` and `gpu.codec` as `gpu.report.EngineResult` and those
-of `gpu.service` as `gpu.results.ServiceRun`.
+report (`python -m gpu.report`) reads the files as the types of `gpu.results`.
 """
 
 from pathlib import Path

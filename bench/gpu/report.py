@@ -14,9 +14,18 @@ from typing import Any
 import msgspec
 
 from gpu import RESULTS
-from gpu.gathered import PRIMARY, TARGETS, EngineResult, Gathered, figures, gather, read_csv, summary
-from gpu.results import COLUMNS, TEXTS, ServiceRun, stages_table
-from gpu.spoken import table
+from gpu.results import (
+    COLUMNS,
+    PRIMARY,
+    TEXTS,
+    EngineResult,
+    Gathered,
+    ServiceRun,
+    gather,
+    speech_table,
+    stages_table,
+)
+from gpu.summary import TARGETS, figures, read_csv, summarize
 from syrinx_operator.commands.bench.report import markdown, points_table
 from syrinx_operator.local.files import write_atomically
 
@@ -30,12 +39,12 @@ def report(gathered: Gathered, summary: Mapping[str, Any], notes: str) -> str:
         _targets(summary),
     ]
     if gathered.primary is not None:
-        parts.append(f"The service's figures are those of the run {gathered.named}: {gathered.primary.topology}.")
+        parts.append(f"The service's figures are those of the run {PRIMARY}: {gathered.primary.topology}.")
     for result, name in ((gathered.talker, "Talker"), (gathered.codec, "Codec")):
         if result.measured_ms:
             parts += [f"## {name} engine", _engine(result)]
     if gathered.speech:
-        parts += ["## Speech of the bundled voice under load", table(gathered.speech)]
+        parts += ["## Speech of the bundled voice under load", speech_table(gathered.speech)]
     for name, run in sorted(gathered.runs.items(), key=lambda item: item[1] is not gathered.primary):
         parts += [f"## Service: {name}", _service(run)]
     parts += [TEXTS["points"], TEXTS["stages"]] if gathered.runs else []
@@ -111,13 +120,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m gpu.report", description="Generate the report of a GPU's results.")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--prefix", default="h200", help="prefix of the file names (default: h200)")
-    parser.add_argument(
-        "--primary", default=PRIMARY, help=f"service run to compare with the targets (default: {PRIMARY})"
-    )
     args = parser.parse_args()
     try:
-        gathered = gather(args.results, args.prefix, args.primary)
-        result = summary(gathered)
+        gathered = gather(args.results, args.prefix)
+        result = summarize(gathered)
         notes = args.results / f"{args.prefix}_notes.md"
         text = report(gathered, result, notes.read_text("utf-8") if notes.exists() else "")
         data = msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n"

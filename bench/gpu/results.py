@@ -1,4 +1,4 @@
-"""The result file of the service benchmark, `..._service.json`, and its tables."""
+"""The result files of the GPU benchmarks, and their tables."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +13,9 @@ from syrinx_operator.commands.bench.load import GeneratorStats
 from syrinx_operator.commands.bench.report import errors, markdown, milliseconds
 from syrinx_operator.commands.bench.stats import Loop, Point
 from syrinx_operator.local.machine import Machine
+
+PRIMARY = "1b7_defaults"
+"""The service run that is compared with the targets."""
 
 
 class ServicePoint(Struct, frozen=True, kw_only=True):
@@ -34,7 +37,7 @@ class ServicePoint(Struct, frozen=True, kw_only=True):
 
 
 class ServiceRun(Struct, frozen=True, kw_only=True):
-    """A run; points are appended as they are measured."""
+    """The result file of `gpu.service`; points are appended as they are measured."""
 
     benchmark: Literal["service"] = "service"
     created: str
@@ -65,6 +68,99 @@ class ServiceRun(Struct, frozen=True, kw_only=True):
 def load(file: Path) -> ServiceRun:
     """Reads the file. Raises `OSError` or `msgspec.DecodeError`."""
     return msgspec.json.decode(file.read_bytes(), type=ServiceRun)
+
+
+class Spoken(Struct, frozen=True, kw_only=True):
+    """What was understood of the sentences that were spoken at one load."""
+
+    concurrency: int
+    requests: int
+    incomplete: int
+    """Responses that failed or ended early; refusals are repeated, as clients do."""
+    identified: float
+    """Share of all requests whose sentence the recognizer identified."""
+    killed: Sequence[str] = ()
+    """Processes that were killed meanwhile."""
+
+    @property
+    def name(self) -> str:
+        """The load in words."""
+        return f"{self.concurrency} with kills" if self.killed else f"{self.concurrency}"
+
+
+class SpeechRun(Struct, frozen=True, kw_only=True):
+    """The result file of `gpu.speech`."""
+
+    created: str
+    command: str
+    revision: str | None
+    machine: Machine
+    gpu: str | None
+    loads: Sequence[Spoken]
+
+
+class EngineResult(Struct, frozen=True, kw_only=True):
+    """The result file of `gpu.talker` or `gpu.codec`. Times are milliseconds by batch size; empty: not measured."""
+
+    benchmark: str = ""
+    model: str = "1.7B"
+    gpu: str | None = None
+    talker_frame_ms: dict[str, float] = {}
+    """A frame of every row, between launches in a steady loop, median."""
+    codec_4frames_ms: dict[str, float] = {}
+    """Four new frames of every row, from codes to PCM, both in host memory."""
+    floor_ms: dict[str, float] = {}
+    """Lower bound: arithmetic or memory, whichever is slower."""
+    first_frame_ms: dict[str, float] = {}
+    """From admission to the first codes, with a prompt of 22 tokens."""
+    codec_ms: dict[str, dict[str, float]] = {}
+    """Calls of other numbers of frames."""
+    launch_gap_ms: dict[str, float] = {}
+    """Device idle between two frames in the steady loop, median."""
+    launch_gap_p99_ms: dict[str, float] = {}
+    graph_ms: dict[str, dict[str, float]] = {}
+    """Device time alone by graph of a talker frame (`draw`, `advance`, and both, `frame`), or by frames of a call."""
+
+    @property
+    def measured_ms(self) -> dict[str, float]:
+        """The time of a talker frame, or of a codec call of four frames."""
+        return self.talker_frame_ms or self.codec_4frames_ms
+
+    @property
+    def graphs_alone_ms(self) -> dict[str, float]:
+        """The device time of a talker frame, or of a codec call of four frames."""
+        return self.graph_ms.get("frame" if self.talker_frame_ms else "4", {})
+
+
+class Gathered(Struct, frozen=True, kw_only=True):
+    """All results."""
+
+    talker: EngineResult = EngineResult()
+    codec: EngineResult = EngineResult()
+    speech: Sequence[Spoken] = ()
+    """How well the bundled voice was understood, by load."""
+    runs: dict[str, ServiceRun] = {}
+    """By file name without the GPU prefix and `_service`."""
+
+    @property
+    def primary(self) -> ServiceRun | None:
+        """The run that is compared with the targets."""
+        return self.runs.get(PRIMARY)
+
+
+def gather(directory: Path, prefix: str) -> Gathered:
+    """Reads the existing result files. Raises `OSError` or `msgspec.DecodeError` for an invalid one."""
+    files = {stage: directory / f"{prefix}_{stage}.json" for stage in ("talker", "codec")}
+    engines = {
+        stage: msgspec.json.decode(file.read_bytes(), type=EngineResult)
+        for stage, file in files.items()
+        if file.exists()
+    }
+    spoken = directory / f"{prefix}_speech.json"
+    speech = msgspec.json.decode(spoken.read_bytes(), type=SpeechRun).loads if spoken.exists() else ()
+    services = sorted(directory.glob(f"{prefix}_*_service.json"))
+    runs = {file.stem.removeprefix(f"{prefix}_").removesuffix("_service"): load(file) for file in services}
+    return Gathered(**engines, speech=speech, runs=runs)
 
 
 _UNITS = {"open": "req/s", "closed": "clients", "live": "listeners", "burst": "at once"}
@@ -123,3 +219,18 @@ def stages_table(points: Sequence[ServicePoint]) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
+
+
+def speech_table(loads: Sequence[Spoken]) -> str:
+    """Returns the table of the loads."""
+    rows = [
+        [
+            str(each.concurrency),
+            ", ".join(each.killed) or "-",
+            str(each.requests),
+            str(each.incomplete),
+            f"{each.identified:.3f}",
+        ]
+        for each in loads
+    ]
+    return markdown(["clients", "killed", "requests", "incomplete", "identified"], rows)

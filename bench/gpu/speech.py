@@ -20,7 +20,7 @@ import msgspec
 
 from gpu import RESULTS
 from gpu.monitor import Gpus
-from gpu.spoken import SpeechRun, Spoken, table
+from gpu.results import SpeechRun, Spoken, speech_table
 from gpu.system import Setup, System
 from syrinx_operator.local.files import write_atomically
 from syrinx_operator.local.machine import describe, publishable_command, revision
@@ -146,7 +146,7 @@ def main() -> int:
     write_atomically(
         args.out / f"{gpus.short_name()}_speech.json", msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n"
     )
-    print(table(loads))
+    print(speech_table(loads))
     return 1 if any(load.incomplete for load in loads) else 0
 
 

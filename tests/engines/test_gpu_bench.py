@@ -7,11 +7,10 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from gpu import checkpoint, plan, report
-from gpu.gathered import EngineResult, Gathered, figures, summary
+from gpu import checkpoint, plan, report, summary
 from gpu.monitor import Usage
 from gpu.plan import MEAN_SECONDS, make_script
-from gpu.results import ServicePoint, ServiceRun
+from gpu.results import EngineResult, Gathered, ServicePoint, ServiceRun
 from syrinx_operator.commands.bench.load import GeneratorStats, corpus
 from syrinx_operator.commands.bench.stats import Outcome, Playback, summarize
 from syrinx_operator.local.machine import Machine
@@ -112,11 +111,11 @@ def test_live_streams_are_the_worst_search():
     good, bad = [outcome(0.02)] * 200, [outcome(0.02, underruns=1)] * 200
     levels = [(0, 512, good), (0, 600, bad), (1, 512, bad), (1, 480, good), (2, 512, good), (2, 544, good)]
     points = [structs.replace(point("live", amount, outcomes), search=search) for search, amount, outcomes in levels]
-    result = figures(run(*points))
+    result = summary.figures(run(*points))
     assert (result["live_streams"], result["live_streams_by_search"]) == (480, [512, 480, 544])
     assert "Listeners without a gap: 480, the worst of 3 searches: 512, 480, 544." in report._service(run(*points))
-    assert figures(run(*points[:4], structs.replace(points[2], search=2)))["live_streams"] == 0
-    assert figures(run())["live_streams"] is None
+    assert summary.figures(run(*points[:4], structs.replace(points[2], search=2)))["live_streams"] == 0
+    assert summary.figures(run())["live_streams"] is None
 
 
 @pytest.mark.parametrize(("size", "parameters"), [("1b7", 1.917e9), ("0b6", 0.906e9)])
@@ -143,7 +142,7 @@ def test_transformers_gives_the_same_text_ids_as_the_own_tokenizer(tmp_path):
 
 
 def test_figures_of_a_run():
-    result = figures(
+    result = summary.figures(
         run(
             point("open", 20, [outcome(0.02)] * 19 + [outcome(0.03, underruns=1)]),
             point("closed", 1, [outcome(0.02)] * 10),
@@ -164,7 +163,7 @@ def test_figures_of_a_run():
 def test_report_compares_measured_figures_with_targets():
     talker = EngineResult(benchmark="talker", talker_frame_ms={"1": 2.4, "64": 4.4}, floor_ms={"1": 1.1})
     gathered = Gathered(talker=talker, runs={"1b7_defaults": run(point("open", 20, [outcome(0.03)] * 40))})
-    result = summary(gathered)
+    result = summary.summarize(gathered)
     verdicts = {row["what"]: row["met"] for row in result["targets"]}
     assert verdicts["talker frame, batch 1"] is True
     assert verdicts["talker frame, batch 64"] is False

@@ -9,8 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpu.results import ServiceRun, load
-from gpu.spoken import SpeechRun
+from gpu.results import ServiceRun, SpeechRun, load
 from support import small_checkpoint
 
 pytestmark = pytest.mark.bench

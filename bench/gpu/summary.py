@@ -1,7 +1,7 @@
-"""All results of one GPU, the contents of `h200.json`: what was measured, beside targets and published figures."""
+"""The contents of `h200.json`: the measured figures of one GPU, beside targets and published figures."""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,12 +9,9 @@ import msgspec
 from msgspec import Struct
 
 from gpu.plan import LOOPS, is_gap_free
-from gpu.results import ServiceRun, load
-from gpu.spoken import SpeechRun, Spoken
+from gpu.results import PRIMARY, Gathered, ServiceRun
 from syrinx_operator.commands.bench.stats import Point
 
-PRIMARY = "1b7_defaults"
-"""The service run that is compared with the targets by default."""
 OVER_ONE = {"two_gpu_over_one": "2_gpus", "four_gpu_over_one": "4_gpus_4_cells"}
 """Ratios to one GPU of the same machine, with the end of the run's name."""
 CLIENTS_A_GPU = 64
@@ -52,71 +49,6 @@ def read_csv(name: str) -> list[dict[str, str]]:
 
 
 TARGETS = msgspec.convert(read_csv("targets.csv"), list[Target], strict=False)
-
-
-class EngineResult(Struct, frozen=True, kw_only=True):
-    """The result file of `gpu.talker` or `gpu.codec`. Times are milliseconds by batch size; empty: not measured."""
-
-    benchmark: str = ""
-    model: str = "1.7B"
-    gpu: str | None = None
-    talker_frame_ms: dict[str, float] = {}
-    """A frame of every row, between launches in a steady loop, median."""
-    codec_4frames_ms: dict[str, float] = {}
-    """Four new frames of every row, from codes to PCM, both in host memory."""
-    floor_ms: dict[str, float] = {}
-    """Lower bound: arithmetic or memory, whichever is slower."""
-    first_frame_ms: dict[str, float] = {}
-    """From admission to the first codes, with a prompt of 22 tokens."""
-    codec_ms: dict[str, dict[str, float]] = {}
-    """Calls of other numbers of frames."""
-    launch_gap_ms: dict[str, float] = {}
-    """Device idle between two frames in the steady loop, median."""
-    launch_gap_p99_ms: dict[str, float] = {}
-    graph_ms: dict[str, dict[str, float]] = {}
-    """Device time alone by graph of a talker frame (`draw`, `advance`, and both, `frame`), or by frames of a call."""
-
-    @property
-    def measured_ms(self) -> dict[str, float]:
-        """The time of a talker frame, or of a codec call of four frames."""
-        return self.talker_frame_ms or self.codec_4frames_ms
-
-    @property
-    def graphs_alone_ms(self) -> dict[str, float]:
-        """The device time of a talker frame, or of a codec call of four frames."""
-        return self.graph_ms.get("frame" if self.talker_frame_ms else "4", {})
-
-
-class Gathered(Struct, frozen=True, kw_only=True):
-    """All results."""
-
-    talker: EngineResult = EngineResult()
-    codec: EngineResult = EngineResult()
-    speech: Sequence[Spoken] = ()
-    """How well the bundled voice was understood, by load."""
-    runs: dict[str, ServiceRun] = {}
-    """By file name without the GPU prefix and `_service`."""
-    named: str = PRIMARY
-
-    @property
-    def primary(self) -> ServiceRun | None:
-        """The run that is compared with the targets."""
-        return self.runs.get(self.named)
-
-
-def gather(directory: Path, prefix: str, named: str = PRIMARY) -> Gathered:
-    """Reads the existing result files. Raises `OSError` or `msgspec.DecodeError` for an invalid one."""
-    files = {stage: directory / f"{prefix}_{stage}.json" for stage in ("talker", "codec")}
-    engines = {
-        stage: msgspec.json.decode(file.read_bytes(), type=EngineResult)
-        for stage, file in files.items()
-        if file.exists()
-    }
-    spoken = directory / f"{prefix}_speech.json"
-    speech = msgspec.json.decode(spoken.read_bytes(), type=SpeechRun).loads if spoken.exists() else ()
-    services = sorted(directory.glob(f"{prefix}_*_service.json"))
-    runs = {file.stem.removeprefix(f"{prefix}_").removesuffix("_service"): load(file) for file in services}
-    return Gathered(**engines, speech=speech, runs=runs, named=named)
 
 
 def figures(run: ServiceRun) -> dict[str, Any]:
@@ -190,7 +122,7 @@ def _milliseconds(points: Mapping[str, Point], times: str, quantile: str) -> dic
     return {load: 1000 * getattr(spread, quantile) for load, spread in spreads.items() if spread is not None}
 
 
-def summary(gathered: Gathered) -> dict[str, Any]:
+def summarize(gathered: Gathered) -> dict[str, Any]:
     """Returns the contents of the JSON file: measured figures, and separately the targets with published figures."""
     talker, codec, run = gathered.talker, gathered.codec, gathered.primary
     result: dict[str, Any] = {
@@ -206,12 +138,12 @@ def summary(gathered: Gathered) -> dict[str, Any]:
         result |= figures(run) | {"revision": run.revision, "driver": run.driver, "created": run.created}
     if gathered.speech:
         result["asr_under_load"] = {each.name: each.identified for each in gathered.speech}
-    if quiet := gathered.runs.get(f"{gathered.named}_quiet"):
+    if quiet := gathered.runs.get(f"{PRIMARY}_quiet"):
         result["quiet_ttfa_p95_ms"] = figures(quiet)["open_loop_ttfa_p95_ms"]
-    if base := gathered.runs.get(f"{gathered.named}_base"):
+    if base := gathered.runs.get(f"{PRIMARY}_base"):
         result |= {f"base_{voice}_ttfa_p95_ms": _ttfa_of_voice(base, voice) for voice in ("kept", "new")}
     for key, gpus in OVER_ONE.items():
-        if ratios := gpus_over_one(gathered.runs, gathered.named, gpus):
+        if ratios := gpus_over_one(gathered.runs, PRIMARY, gpus):
             result |= {key: min(ratios.values()), f"{key}_by_load": ratios}
     result["variants"] = {name: figures(other) for name, other in gathered.runs.items() if other is not run}
     result["targets"] = [_target(target, result) for target in TARGETS]
