@@ -83,6 +83,7 @@ def measure(size: Size) -> Run:
         for part in parts:
             part.send((began, end))
         delays: list[float] = sorted(parts[1].recv())
+        parts[2].recv()
         for part in parts:
             part.close()
     p50, p99 = (1000 * delays[int(fraction * len(delays))] for fraction in (0.5, 0.99))
@@ -220,9 +221,13 @@ async def _gateways(url: str, size: Size, parent: Connection) -> None:
             while events := await reader.read():
                 for event in events:
                     if isinstance(event, StreamEntry):
-                        reporter.report(event.request_id, event.position.frames)
+                        reporter.report(event.request_id, event.position.frames, 0)
 
         listening += [asyncio.create_task(listen()), asyncio.create_task(reporter.run())]
     parent.send("ready")
     await asyncio.to_thread(parent.recv)
     await asyncio.to_thread(parent.recv)
+    for task in listening:
+        if task.done():
+            task.result()
+    parent.send("ok")

@@ -27,28 +27,27 @@ _KEYS = Keys("scale", "1")
 
 def measure_reports() -> dict[int, float]:
     """Returns the cost of a capacity report, by the number of replicas that report."""
-    return {replicas: _measure(lambda client, url, n=replicas: _reports(client, url, n)) for replicas in REPLICAS}
+    return {replicas: _measure(_reports, replicas) for replicas in REPLICAS}
 
 
 def measure_submissions() -> dict[int, float]:
     """Returns the cost of a submission, by the number of requests that wait."""
-    return {waiting: _measure(lambda client, url, n=waiting: _submissions(client, url, n)) for waiting in WAITING}
+    return {waiting: _measure(_submissions, waiting) for waiting in WAITING}
 
 
 def measure_refusals() -> dict[int, float]:
     """Returns the cost of a submission that is refused because as many requests as allowed wait."""
-    costs = {waiting: lambda client, url, n=waiting: _submissions(client, url, n, refused=True) for waiting in WAITING}
-    return {waiting: _measure(cost) for waiting, cost in costs.items() if waiting}
+    return {waiting: _measure(_submissions, waiting, True) for waiting in WAITING if waiting}
 
 
 def measure_playback() -> dict[int, float]:
     """Returns the cost of a playback report, by the number of talkers in the cell."""
-    return {readers: _measure(lambda client, url, n=readers: _playback(client, url, n)) for readers in READERS}
+    return {readers: _measure(_playback, readers) for readers in READERS}
 
 
-def _measure(cost: Callable[[Redis, str], Coroutine[Any, Any, float]]) -> float:
+def _measure(cost: Callable[..., Coroutine[Any, Any, float]], *arguments: int) -> float:
     with private_redis() as (url, client):
-        return round(asyncio.run(cost(client, url)), 1)
+        return round(asyncio.run(cost(client, url, *arguments)), 1)
 
 
 async def _reports(client: Redis, url: str, replicas: int) -> float:
