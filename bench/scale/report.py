@@ -1,22 +1,12 @@
 """The results as a file and as a table. Of several runs, the worst counts."""
 
-import datetime
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Mapping
 
-import msgspec
 from msgspec import Struct
 
 from scale.load import Run
 from syrinx_operator.commands.bench.report import markdown
-from syrinx_operator.local.machine import Machine, describe, revision
-
-RECORDED = {
-    "h200.json": {"four_over_one": "four_gpu_over_one"},
-    "soak.json": {"failover_lost": "lost", "failover_longest_stall_s": "longest_stall_s"},
-}
-"""By result file of another benchmark: the keys of this report, and of that file."""
+from syrinx_operator.local.machine import Machine
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -59,54 +49,6 @@ class Report(Struct, frozen=True, kw_only=True):
     scrape_holds_loop_ms: float
     """The longest time that a scrape held the gateway's event loop."""
     scrape_bytes: int
-    four_over_one: float | None = None
-    """Four GPUs in four cells to one of them, by `gpu.service`: the least ratio."""
-    failover_lost: int | None = None
-    """Lost requests of `make soak` with Sentinel, which kills and pauses the primary among other faults."""
-    failover_longest_stall_s: float | None = None
-    """The longest stall of a stream in that run."""
-
-
-def recorded(results: Path) -> dict[str, Any]:
-    """Returns the figures of this report that other benchmarks have recorded in a directory."""
-    found: dict[str, Any] = {}
-    for name, keys in RECORDED.items():
-        if (file := results / name).exists():
-            record = msgspec.json.decode(file.read_bytes())
-            found |= {key: record[theirs] for key, theirs in keys.items() if theirs in record}
-    return found
-
-
-def report(
-    streams: int,
-    runs: Sequence[Run],
-    new_runs: Sequence[Run],
-    scans: Mapping[int, Sequence[float]],
-    feeds: Mapping[int, float],
-    scrape: tuple[float, float, int],
-    redis: str,
-    others: Mapping[str, Any],
-) -> Report:
-    """Returns the report of a run on this machine that ends now."""
-    return Report(
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        revision=revision(),
-        machine=describe(),
-        redis=redis,
-        streams=streams,
-        redis_us_per_stream_second=max(run.redis_us_per_stream_second for run in runs),
-        redis_us_per_new_stream_second=max(run.redis_us_per_stream_second for run in new_runs),
-        hop_p99_ms=max(run.hop_p99_ms for run in new_runs),
-        runs=list(runs),
-        new_runs=list(new_runs),
-        takeover_scan_us=round(max(scans[max(scans)]), 1),
-        takeover_scans_us={count: [round(each, 1) for each in found] for count, found in scans.items()},
-        feed_entry_us={readers: round(cost, 2) for readers, cost in feeds.items()},
-        scrape_ms=round(scrape[0], 2),
-        scrape_holds_loop_ms=round(scrape[1], 2),
-        scrape_bytes=scrape[2],
-        **others,
-    )
 
 
 def table(result: Report) -> str:
@@ -133,9 +75,6 @@ def table(result: Report) -> str:
         *_by(result.playback_report_us, "playback report, {:,} talkers read it, µs"),
         (f"scrape of a gateway ({result.scrape_bytes / 1000:.0f} KB), ms", "≤ 20", f"{result.scrape_ms}"),
         ("the same: event loop held, ms", "", f"{result.scrape_holds_loop_ms}"),
-        ("four GPUs in four cells to one, on another machine", "≥ 3.8", f"{result.four_over_one or '-'}"),
-        ("lost requests of the soak with Sentinel", "0", f"{result.failover_lost}"),
-        ("its longest stall, s", "≤ 3", f"{result.failover_longest_stall_s or '-'}"),
     ]
     what = (
         "What grows with a pipeline. Times of Redis are processor time of a server of its own, with the real connector "

@@ -40,7 +40,6 @@ def small(monkeypatch, tmp_path, small_growth):
         load, "measure", lambda asked: measure(replace(size, **{each: getattr(asked, each) for each in frames}))
     )
     monkeypatch.setattr("sys.argv", ["scale", "--streams", "8", "--runs", "1", "--results", str(tmp_path)])
-    (tmp_path / "h200.json").write_text('{"four_gpu_over_one": 3.5}')
     main()
     return json.loads((tmp_path / "scale.json").read_text()), (tmp_path / "scale.md").read_text()
 
@@ -63,7 +62,6 @@ def test_everything_is_measured_and_written(small):
     for figure, counts in (("submission_us", {"0", "200"}), ("refusal_us", {"200"})):
         assert set(result[figure]) == counts and all(cost > 0 for cost in result[figure].values())
     assert result["scrape_ms"] > 0 and result["scrape_bytes"] > 1000
-    assert (result["four_over_one"], result["failover_lost"]) == (3.5, None), "what another benchmark has recorded"
     cells = [[cell.strip() for cell in line.split("|")] for line in table.splitlines()]
     assert ["takeover scan, 200 claims pending, \u00b5s", "\u2264 50", str(result["takeover_scan_us"])] in [
         line[1:4] for line in cells
