@@ -29,8 +29,6 @@ class GpuUsage(Struct, frozen=True):
     """Mean share of the time in which a kernel ran."""
     memory_gib: float
     """Maximum in use by all processes."""
-    power_watts: float
-    """Mean."""
 
 
 StageWork = dict[str, float | None]
@@ -83,19 +81,16 @@ class Gpus:
 
     async def sample_until_cancelled(self) -> list[GpuUsage]:
         """Samples all GPUs until the task is cancelled; then returns their usage."""
-        samples: list[list[tuple[float, float, float]]] = [[] for _ in self._handles]
+        samples: list[list[tuple[float, float]]] = [[] for _ in self._handles]
         with contextlib.suppress(asyncio.CancelledError):
             while True:
                 for handle, of_gpu in zip(self._handles, samples, strict=True):
                     utilization = self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
                     memory = self._nvml.nvmlDeviceGetMemoryInfo(handle).used / 2**30
-                    of_gpu.append((utilization, memory, self._nvml.nvmlDeviceGetPowerUsage(handle) / 1000))
+                    of_gpu.append((utilization, memory))
                 await asyncio.sleep(SAMPLE_SECONDS)
         columns = [list(zip(*of_gpu, strict=True)) for of_gpu in samples]
-        return [
-            GpuUsage(round(fmean(utilization), 3), round(max(memory), 2), round(fmean(watts)))
-            for utilization, memory, watts in columns
-        ]
+        return [GpuUsage(round(fmean(utilization), 3), round(max(memory), 2)) for utilization, memory in columns]
 
 
 @contextlib.asynccontextmanager

@@ -62,7 +62,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     system.add_argument("--url", help="measure this running service, for example another one of the same model")
     parser.add_argument("--gpus", type=int, help="number of GPUs (default: all visible ones; with --paced: 1)")
     parser.add_argument("--cells", type=int, default=1, help="number of Redis servers (default: 1)")
-    parser.add_argument("--talkers", type=int, default=1, help="number of talkers on each GPU (default: 1)")
     parser.add_argument("--quiet", action="store_true", help="silence each utterance's first frame, as a voice begins")
     parser.add_argument(
         "--base",
@@ -92,8 +91,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("--paced cannot be combined with --engine vllm or --device cpu")
     if args.quiet and (args.url or args.paced):
         parser.error("--quiet cannot be combined with --url or --paced")
-    if min(args.repeat, args.talkers) < 1:
-        parser.error("--repeat and --talkers must be at least 1")
+    if args.repeat < 1:
+        parser.error("--repeat must be at least 1")
     return args
 
 
@@ -211,7 +210,6 @@ async def measure(args: argparse.Namespace, command: str) -> ServiceRun:
             paced=args.paced,
             gpus=gpus_of(args),
             cells=args.cells,
-            talkers=args.talkers,
             quiet=args.quiet,
         )
         run = _new_run(args, setup, command, gpus)
@@ -287,11 +285,10 @@ def _name(args: argparse.Namespace, machine: Gpus) -> str:
     # The plain name is that of a machine with one GPU.
     gpus = gpus_of(args)
     cards = f"_{gpus}_gpus" if gpus > 1 else "_1_gpu" if args.gpus else ""
-    counts = {"cells": args.cells, "talkers": args.talkers}
-    counted = "".join(f"_{count}_{what}" for what, count in counts.items() if count > 1)
+    cells = f"_{args.cells}_cells" if args.cells > 1 else ""
     quiet = "_quiet" if args.quiet else ""
     base = "_base" if args.base else ""
-    return f"{device}_{shape}{engine}_{system}{cards}{counted}{quiet}{base}"
+    return f"{device}_{shape}{engine}_{system}{cards}{cells}{quiet}{base}"
 
 
 def main() -> int:

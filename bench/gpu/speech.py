@@ -104,11 +104,11 @@ def _kill_at(system: System, shares: Mapping[str, float], killed: list[str]) -> 
     return kill
 
 
-async def measure(device: str, concurrency: Sequence[int], kill: int, sentences: int) -> list[Spoken]:
+async def measure(setup: Setup, concurrency: Sequence[int], kill: int, sentences: int) -> list[Spoken]:
     """Measures each load, and that of `kill` clients with kills. Raises `LocalError` or `RedisServerError`."""
     texts = [sentence.text for sentence in held_out("templates")][:sentences]
     recognizer, system, loads = Recognizer(texts), System(), []
-    async with system.running(msgspec.convert({"model": None, "device": device, "variant": "defaults"}, Setup)):
+    async with system.running(setup):
         for count, shares in (*((count, {}) for count in concurrency), (kill, KILLS)):
             speakers, killed = Speakers(system.urls[0], texts, count), list[str]()
             speakers.on_completed = _kill_at(system, shares, killed)
@@ -129,7 +129,7 @@ def main() -> int:
     if min(*args.concurrency, args.kill, args.sentences) < 1:
         parser.error("--concurrency, --kill and --sentences must be at least 1")
     try:
-        loads = asyncio.run(measure(args.device, args.concurrency, args.kill, args.sentences))
+        loads = asyncio.run(measure(Setup(model=None, device=args.device), args.concurrency, args.kill, args.sentences))
     except (LocalError, RedisServerError) as error:
         print(f"gpu.speech: {error}", file=sys.stderr)
         return 1

@@ -18,7 +18,6 @@ from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.sizing import with_gpu_replicas
 from syrinx_operator.resource.spec import API_VERSION, KIND, TTSPipeline
 from syrinx_operator.resource.stage_config import LocalError
-from syrinx_stages.contract.settings import TALKER_MEMORY
 from syrinx_stages.contract.stages import Stage
 from syrinx_stages.processes import mps
 
@@ -41,8 +40,6 @@ class Setup(Struct, frozen=True, kw_only=True):
     """Number of GPUs that talkers and codecs use."""
     cells: int = 1
     """Number of Redis servers among which the replicas are divided."""
-    talkers: int = 1
-    """Number of talkers on each GPU. They divide the memory of one."""
 
     @property
     def topology(self) -> str:
@@ -54,18 +51,14 @@ class Setup(Struct, frozen=True, kw_only=True):
         else:
             text = "as `syrinx up` runs them with only the device set"
         text += f", on {self.gpus} GPUs" if self.gpus > 1 else ""
-        text += f", {self.talkers} talkers on each" if self.talkers > 1 else ""
         text += f", in {self.cells} cells" if self.cells > 1 else ""
         return text + (", the talker on vLLM" if self.engine == "vllm" else "")
 
     def pipeline(self) -> TTSPipeline:
         """Returns the resource."""
-        talker: dict[str, object] = {"device": self.device, "engine": self.engine}
-        if self.talkers > 1:
-            talker |= {"replicas": self.talkers * self.gpus, "memoryFraction": TALKER_MEMORY / self.talkers}
         spec = {
             "model": {"path": self.model} if self.model else {"bundled": True},
-            "talker": talker,
+            "talker": {"device": self.device, "engine": self.engine},
             "codec": {"device": self.device},
             "connector": {"managed": True, "cells": self.cells},
         }
