@@ -1,17 +1,15 @@
 """`python -m guard`: plants faults, speaks healthy sentences, and writes results/guard.json and guard.md.
 
 Run it in the project's root with PYTHONPATH=bench:tests. Needs nothing but one core of the CPU: a second for about 14
-sentences. The results of what was spoken so far are written meanwhile.
+sentences.
 """
 
 import argparse
 import itertools
-import math
 import random
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -20,8 +18,7 @@ from msgspec import structs
 from guard import checkpoints
 from guard.clips import Clip, Speaker
 from guard.planted import Kind, draw
-from guard.report import RESULTS, Case, Cost, report
-from guard.report import write as write_report
+from guard.report import RESULTS, Case, Cost, report, write
 from support import small_checkpoint
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
@@ -33,8 +30,8 @@ from training.data.grammar import Grammar
 
 VOICES = ("us", "us_f", "us_m", "gb")
 DURATIONS = describe("bundled").reading.durations
-WRITE_EVERY = 500
-"""Sentences between two results."""
+PRINT_EVERY = 500
+"""Sentences between two lines of output."""
 SEEDS_OF_A_RUN = 1_000_000
 """Clips have consecutive seeds, from this many times the run's on."""
 RANDOM_FRAMES = 60
@@ -105,14 +102,16 @@ class Voice:
         self._endless = Speaker(Checkpoint(str(checkpoints.write(directory / f"{task}-endless", task, ends=False))))
         self.spoken: list[Clip] = []
 
-    def speak(self, number: int, first_seed: int) -> Iterator[Clip]:
-        """Yields the clips of `number` healthy sentences."""
+    def speak(self, number: int, first_seed: int) -> None:
+        """Speaks `number` healthy sentences."""
         drawn = enumerate(sentences(number, self._rng), first_seed)
         requests = [request(seed, self.task, each, self._rng) for seed, each in drawn]
         clips = (Clip(request=each, bounds=bounds(each.text, DURATIONS, each.voice)) for each in requests)
         for clip in self.speaker.speak(clips):
             self.spoken.append(clip)
-            yield clip
+            if len(self.spoken) % PRINT_EVERY == 0:
+                stops = sum(each.fault is not None for each in self.spoken)
+                print(f"{self.task}: {len(self.spoken)} sentences, {stops} false stops", flush=True)
 
     def plant(self, kind: Kind, number: int) -> Case:
         """Plants faults of one kind into the newest healthy clips."""
@@ -141,27 +140,21 @@ def _as_voice(request: SpeechRequest, voice: str | None) -> SpeechRequest:
     return structs.replace(request, voice=voice if is_preset else None, language="auto")
 
 
-def measure(arguments: argparse.Namespace, write: Callable[[list[Case], Voice], None]) -> None:
-    """Measures all types of checkpoints. Calls `write` with what was measured so far."""
-    rng, seed = random.Random(arguments.seed), arguments.seed * SEEDS_OF_A_RUN
-    until = time.monotonic() + 60 * arguments.minutes
+def measure(number: int, planted: int, seed: int) -> tuple[list[Case], Voice]:
+    """Returns what was planted with all types of checkpoints, and the bundled voice after `number` healthy clips."""
+    rng, first_seed = random.Random(seed), seed * SEEDS_OF_A_RUN
     cases: list[Case] = []
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         voices = [Voice(directory, task, rng) for task in (TaskType.CUSTOM_VOICE, TaskType.BASE, TaskType.VOICE_DESIGN)]
         for voice in voices:
-            list(voice.speak(arguments.planted, seed))
-            cases += [voice.plant(kind, arguments.planted) for kind in Kind]
+            voice.speak(planted, first_seed)
+            cases += [voice.plant(kind, planted) for kind in Kind]
         for kind in ("custom_voice", "voice_design", "base"):
-            cases += measure_random(directory, kind, arguments.planted, rng)
+            cases += measure_random(directory, kind, planted, rng)
         bundled = voices[0]
-        write(cases, bundled)
-        for _ in bundled.speak(arguments.sentences - arguments.planted, seed + arguments.planted):
-            if len(bundled.spoken) % WRITE_EVERY == 0:
-                write(cases, bundled)
-            if time.monotonic() > until:
-                break
-        write(cases, bundled)
+        bundled.speak(number - planted, first_seed + planted)
+        return cases, bundled
 
 
 def main() -> None:
@@ -170,18 +163,12 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=10_000, help="of the bundled voice (default: 10,000)")
     parser.add_argument("--planted", type=int, default=100, help="faults of each kind and type (default: 100)")
     parser.add_argument("--seed", type=int, default=24, help="of the sentences and clips (default: 24)")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="end with fewer sentences (default: no limit)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="output directory (default: bench/results)")
     arguments = parser.parse_args()
     # As the stages do: it makes steps independent of the batch.
     torch.set_num_threads(1)
-
-    def write(cases: list[Case], voice: Voice) -> None:
-        result = report(cases, voice.spoken, Cost.of(voice.speaker))
-        write_report(result, arguments.results)
-        print(f"{result.segments} sentences, {result.false_stops} false stops", flush=True)
-
-    measure(arguments, write)
+    cases, voice = measure(arguments.sentences, arguments.planted, arguments.seed)
+    write(report(cases, voice.spoken, Cost.of(voice.speaker)), arguments.results)
 
 
 if __name__ == "__main__":
