@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import msgspec
-from msgspec import Struct, structs
+from msgspec import structs
 
 from soak.proxy import Proxy
 from soak.servers import Servers
@@ -26,23 +26,17 @@ from syrinx_stages.contract.stages import Stage
 NAME = "soak"
 START_SECONDS = 120.0
 PROBE_TIMEOUT = 1.0
-
-
-class Replicas(Struct, frozen=True):
-    """How many processes of each stage run."""
-
-    gateways: int = 2
-    talkers: int = 2
-    codecs: int = 2
+REPLICAS = 2
+"""Of each stage."""
 
 
 class Pipeline:
     """The stage processes. They are restarted when they die, as Kubernetes would."""
 
-    def __init__(self, servers: Servers, directory: Path, replicas: Replicas) -> None:
+    def __init__(self, servers: Servers, directory: Path) -> None:
         self._servers = servers
         self._directory = directory
-        self._plan = _plan(replicas)
+        self._plan = _plan()
         config = self._plan[0].config
         self.keys = Keys(config.pipeline, config.generation)
         self.children: dict[str, Child] = {}
@@ -94,14 +88,14 @@ class Pipeline:
         return answer.status_code == httpx.codes.OK
 
 
-def _plan(replicas: Replicas) -> list[StageProcess]:
+def _plan() -> list[StageProcess]:
     """Returns the processes: the defaults of a pipeline, and further gateways."""
     spec: dict[str, Any] = {
         "gateway": {"port": 0},
-        "talker": {"replicas": replicas.talkers},
-        "codec": {"replicas": replicas.codecs},
+        "talker": {"replicas": REPLICAS},
+        "codec": {"replicas": REPLICAS},
     }
     resource = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": NAME}, "spec": spec}
     *workers, gateway = plan_local(resolve(msgspec.convert(resource, TTSPipeline)), __version__)
-    names = [f"{Stage.GATEWAY}-{number}" for number in range(replicas.gateways)]
+    names = [f"{Stage.GATEWAY}-{number}" for number in range(REPLICAS)]
     return workers + [structs.replace(gateway, config=structs.replace(gateway.config, replica=name)) for name in names]

@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 from soak.faults import count
 from soak.load import Outcome, Verdict
 from soak.measure import Takeover, gateway_died, longest_stall, quantile, takeovers
+from soak.pipeline import REPLICAS
 from soak.run import Plan, Result
 from syrinx_operator.commands.bench.report import markdown
 from syrinx_operator.local.machine import Machine, describe, revision
@@ -40,8 +41,6 @@ class Report(Struct, frozen=True):
     redis: str
     """The server's version."""
     plan: Plan
-    minutes: float
-    seed: int
     requests: int
     """Requests that were admitted and whose gateway lived."""
     lost: int
@@ -83,8 +82,6 @@ def report(plan: Plan, result: Result, redis: str) -> Report:
         load_average=round(os.getloadavg()[1], 1),
         redis=redis,
         plan=plan,
-        minutes=plan.minutes,
-        seed=plan.seed,
         requests=len(by_verdict[Verdict.COMPLETE]) + len(failed),
         lost=len(by_verdict[Verdict.LOST]),
         wrong=len(by_verdict[Verdict.MISMATCH]),
@@ -105,11 +102,11 @@ def page(result: Report) -> str:
     """Returns the report as Markdown."""
     machine, plan = result.machine, result.plan
     intro = (
-        f"{result.minutes:g} minutes, a fault every {plan.interval:g} s, seed {result.seed}: "
-        f"{plan.replicas.gateways} gateways, {plan.replicas.talkers} talkers, {plan.replicas.codecs} codecs "
-        f"Redis {result.redis} ({plan.layout}).\n{plan.listeners} live listeners and "
-        f"{plan.downloads} client that downloads files; {machine.cores} cores of {machine.cpu}, Python "
-        f"{machine.python}, load average {result.load_average}; {result.created}."
+        f"{plan.minutes:g} minutes, a fault every {plan.interval:g} s, seed {plan.seed}: "
+        f"{REPLICAS} replicas of each stage, Redis {result.redis} ({plan.layout}).\n"
+        f"{plan.listeners} live listeners and {plan.downloads} client that downloads files; "
+        f"{machine.cores} cores of {machine.cpu}, Python {machine.python}, load average {result.load_average}; "
+        f"{result.created}."
     )
     meaning = (
         "All audio is compared byte for byte with that of the same requests before the faults. A request is lost if it "

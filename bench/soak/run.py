@@ -13,7 +13,7 @@ from soak.faults import draw
 from soak.inject import Injector, group, targets
 from soak.load import Load, Outcome, Utterance, utterances
 from soak.measure import Injected
-from soak.pipeline import Pipeline, Replicas
+from soak.pipeline import Pipeline
 from soak.servers import Layout, Servers
 from syrinx_operator.local.events import Event
 
@@ -25,7 +25,6 @@ class Plan(Struct, frozen=True):
     """Duration of the faults."""
     seed: int = 1
     layout: Layout = Layout.SENTINEL
-    replicas: Replicas = Replicas()
     interval: float = 5.0
     """Seconds between faults."""
     groups: tuple[str, ...] = ()
@@ -51,7 +50,7 @@ class Result(Struct, frozen=True):
 async def run(plan: Plan, directory: Path) -> Result:
     """Runs the soak; `directory` is for configurations and logs. Raises `LocalError` if the pipeline cannot start."""
     servers = Servers(plan.layout, directory)
-    pipeline = Pipeline(servers, directory, plan.replicas)
+    pipeline = Pipeline(servers, directory)
     async with servers.running(), pipeline.running(_print_event), Load(pipeline.gateways) as load:
         _print("recording the requests without faults")
         requests = utterances(plan.seed, plan.utterances, plan.sentences)
