@@ -29,7 +29,6 @@ def main() -> int:
     parser.add_argument(
         "--targets", nargs="*", default=(), help="gateway, talker, codec, primary, replica (default: all)"
     )
-    parser.add_argument("--listeners", type=int, default=defaults.listeners, help="live listeners (default: 3)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="output directory (default: bench/results)")
     parser.add_argument("--logs", type=Path, help="keep logs, requests and faults in this new directory")
     arguments = parser.parse_args()
@@ -37,7 +36,6 @@ def main() -> int:
         minutes=arguments.minutes,
         seed=arguments.seed,
         layout=arguments.redis,
-        listeners=arguments.listeners,
         groups=tuple(arguments.targets),
     )
     with tempfile.TemporaryDirectory(prefix="syrinx-soak-") as temporary:
