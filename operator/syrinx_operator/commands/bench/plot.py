@@ -68,12 +68,6 @@ def draw_throughput(axes: Axes, loop: Loop, runs: Runs) -> None:
     axes.set_ylabel("audio seconds per second")
 
 
-def draw_underruns(axes: Axes, loop: Loop, runs: Runs) -> None:
-    """Plots the share of utterances with a gap over the load."""
-    _draw(axes, loop, runs, "-", "", lambda point: None if point.underrun_share is None else 100 * point.underrun_share)
-    axes.set_ylabel("utterances with a gap, %")
-
-
 def _draw(axes: Axes, loop: Loop, runs: Runs, style: str, label: str, value: Callable[[Point], float | None]) -> None:
     for number, (name, points) in enumerate(runs.items()):
         known = sorted((point.load, found) for point in points if (found := value(point)) is not None)
