@@ -7,3 +7,5 @@ report (`python -m gpu.report`) reads the files as the types of `gpu.results`.
 from pathlib import Path
 
 RESULTS = Path(__file__).parents[1] / "results"
+SIZE_NAMES = {"0b6": "0.6B", "1b7": "1.7B"}
+"""Names of the models by size."""

@@ -24,7 +24,6 @@ from syrinx_operator.local.files import write_atomically
 from syrinx_stages.codec.cuda.engine import CudaCodecEngine
 from syrinx_stages.codec.cuda.forward import ForwardPass
 from syrinx_stages.kernels import codec_conv
-from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.codec.decoder import CodecDecoder
 from syrinx_stages.model.config import SpeechTokenizerConfig
 from syrinx_stages.model.layers import checkpoint_tensors
@@ -132,15 +131,13 @@ def measure(decoder: CodecDecoder) -> dict[str, Any]:
 def main() -> None:
     """Runs the benchmark, prints a table and writes the JSON file."""
     parser = argparse.ArgumentParser(prog="python -m gpu.codec", description=__doc__)
-    parser.add_argument("--model", help="checkpoint directory, or `bundled` (default: random weights)")
     parser.add_argument("--json", type=Path, default=RESULTS / "h200_codec.json")
     options = parser.parse_args()
-    decoder = Checkpoint(options.model).load_codec_decoder() if options.model else random_decoder()
     result = {
         "benchmark": "codec",
-        "model": options.model or "official shape, random weights",
+        "model": "official shape, random weights",
         "gpu": torch.cuda.get_device_name(),
-        **measure(decoder),
+        **measure(random_decoder()),
     }
     write_atomically(options.json, json.dumps(result, indent=1).encode())
 

@@ -20,7 +20,7 @@ import httpx
 import msgspec
 from msgspec import structs
 
-from gpu import RESULTS, plan, results
+from gpu import RESULTS, SIZE_NAMES, plan, results
 from gpu.monitor import Gpus, monitor
 from gpu.plan import LOOPS, Plan
 from gpu.references import KEPT, keep_voice, reference
@@ -43,7 +43,6 @@ SETTLE_SECONDS = 0.5
 """Pause between two points."""
 OTHERS_VOICES = ("ryan", "vivian")
 """Voices of every CustomVoice checkpoint: other services may not list theirs."""
-SIZE_NAMES = {"0b6": "0.6B", "1b7": "1.7B"}
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

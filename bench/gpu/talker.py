@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gpu import RESULTS
-from gpu.checkpoint import SIZES, RandomCheckpoint, write_configs
+from gpu import RESULTS, SIZE_NAMES
+from gpu.checkpoint import RandomCheckpoint, write_configs
 from gpu.timing import MEMORY_BYTES, TENSOR_FLOPS, elapsed_ms, record_event
 from syrinx_operator.local.files import write_atomically
 from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
@@ -273,28 +273,18 @@ def _line(rows: int, result: dict[str, Any], graphs: dict[str, dict[str, float]]
 def main() -> None:
     """Measures, prints a table and writes the JSON file."""
     parser = argparse.ArgumentParser(prog="python -m gpu.talker", description=__doc__)
-    model = parser.add_mutually_exclusive_group()
-    model.add_argument("--size", choices=SIZES, default="1b7", help="real shapes, random weights (default: 1b7)")
-    model.add_argument("--model", help="a checkpoint's directory, or bundled")
+    parser.add_argument("--size", choices=SIZE_NAMES, default="1b7", help="real shapes, random weights (default: 1b7)")
     parser.add_argument("--batches", type=lambda text: tuple(map(int, text.split(","))), help="such as 1,32")
     parser.add_argument("--large", action="store_true", help=f"also batches {', '.join(map(str, LARGE))}")
     parser.add_argument("--json", type=Path, default=RESULTS / "h200_talker.json")
     given = parser.parse_args()
     batches = (given.batches or BATCHES) + (LARGE if given.large else ())
     with TemporaryDirectory() as directory:
-        name, checkpoint = _load(given.model, given.size, Path(directory))
-        result = {"benchmark": "talker", "model": name, "gpu": torch.cuda.get_device_name()}
-        result |= measure(Rig(checkpoint, batches))
+        write_configs(Path(directory), given.size)
+        times = measure(Rig(RandomCheckpoint(directory, "cuda", torch.bfloat16), batches))
+    model = f"{SIZE_NAMES[given.size]}, random weights"
+    result = {"benchmark": "talker", "model": model, "gpu": torch.cuda.get_device_name(), **times}
     write_atomically(given.json, json.dumps(result, indent=1).encode())
-
-
-def _load(model: str | None, size: str, directory: Path) -> tuple[str, Checkpoint]:
-    """Returns the model's name and its checkpoint; without a model, one with random weights."""
-    if model:
-        return model, Checkpoint(model, "cuda", torch.bfloat16)
-    write_configs(directory, size)
-    name = {"0b6": "0.6B", "1b7": "1.7B"}[size]
-    return f"{name}, random weights", RandomCheckpoint(str(directory), "cuda", torch.bfloat16)
 
 
 if __name__ == "__main__":
