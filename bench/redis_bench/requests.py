@@ -1,17 +1,30 @@
-"""Requests without a gateway, and claims without a stage."""
+"""Connectors, requests without a gateway, and claims without a stage."""
 
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 
 from syrinx_stages.connector.base import Claim, QueueFull
 from syrinx_stages.connector.redis.consumer import RedisConsumer
 from syrinx_stages.connector.redis.streams import RedisConnector
+from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings
 
+KEYS = Keys("bench", "1")
 CLIENTS = 50
 """Requests are of so many clients, in turn."""
+
+
+@contextlib.asynccontextmanager
+async def connected(url: str, count: int = 1) -> AsyncIterator[list[RedisConnector]]:
+    """Yields connectors of one pipeline, which are closed at the end."""
+    connectors = [RedisConnector(url, KEYS) for _ in range(count)]
+    try:
+        yield connectors
+    finally:
+        for connector in connectors:
+            await connector.close()
 
 
 def name(number: int) -> str:

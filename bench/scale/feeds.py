@@ -5,11 +5,10 @@ import asyncio
 from redis import Redis
 
 from redis_bench.redis_time import private_redis, redis_seconds
-from redis_bench.requests import claim, submit
+from redis_bench.requests import claim, connected, submit
 from syrinx_stages.connector.base import Append
 from syrinx_stages.connector.redis.reader import RedisReader
-from syrinx_stages.connector.redis.streams import RedisConnector
-from syrinx_stages.contract.keys import STREAM_CREATED, Keys, Position, StreamKind
+from syrinx_stages.contract.keys import STREAM_CREATED, Position, StreamKind
 from syrinx_stages.contract.messages import Codes
 from syrinx_stages.contract.stages import Stage
 
@@ -17,7 +16,6 @@ READERS = (1, 4, 16, 48)
 STREAMS = 48
 STEPS = 100
 STEP_SECONDS = 0.01
-_KEYS = Keys("scale", "1")
 
 
 def measure() -> dict[int, float]:
@@ -29,10 +27,9 @@ def measure() -> dict[int, float]:
 async def _cost(url: str, client: Redis, readers: int) -> float:
     """One writer writes an entry to every stream in each step. Each stream has one reader."""
     client.flushall()
-    connectors = [RedisConnector(url, _KEYS) for _ in range(1 + readers)]
-    try:
-        await submit(connectors[0], range(STREAMS))
-        claims = await claim(connectors[0].consumer(Stage.TALKER, "writer"), STREAMS)
+    async with connected(url, 1 + readers) as [talker, *codecs]:
+        await submit(talker, range(STREAMS))
+        claims = await claim(talker.consumer(Stage.TALKER, "writer"), STREAMS)
         remaining, all_read = STEPS * STREAMS, asyncio.Event()
 
         async def read(reader: RedisReader) -> None:
@@ -43,7 +40,7 @@ async def _cost(url: str, client: Redis, readers: int) -> float:
                     all_read.set()
 
         tasks = []
-        for number, connector in enumerate(connectors[1:]):
+        for number, connector in enumerate(codecs):
             reader = connector.reader()
             for each in claims[number::readers]:
                 reader.subscribe(each.request.id, StreamKind.CODES, STREAM_CREATED)
@@ -56,12 +53,9 @@ async def _cost(url: str, client: Redis, readers: int) -> float:
                 Append(each.request.id, StreamKind.CODES, Position(step), Codes(bytes(32)), each.fence, after)
                 for each, after in zip(claims, last.values(), strict=True)
             ]
-            assert not any(await connectors[0].append(appends))
+            assert not any(await talker.append(appends))
             last = dict.fromkeys(last, Position(step))
             await asyncio.sleep(STEP_SECONDS)
         async with asyncio.timeout(10):
             await all_read.wait()
         return 1e6 * (redis_seconds(client) - before) / (STEPS * STREAMS)
-    finally:
-        for connector in connectors:
-            await connector.close()

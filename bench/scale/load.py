@@ -20,11 +20,11 @@ from prometheus_client import Histogram
 
 from redis_bench.processes import start
 from redis_bench.redis_time import busiest_commands, private_redis, redis_seconds
-from redis_bench.requests import name, submit
+from redis_bench.requests import KEYS, name, submit
 from syrinx_stages.connector.base import OUTPUT_STREAM, Append, Capacity, Claim, Refusal, StreamEntry
 from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.keys import STREAM_CREATED, Keys, Position, StreamKind
+from syrinx_stages.contract.keys import STREAM_CREATED, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, Entry
 from syrinx_stages.contract.stages import Stage
 from syrinx_stages.gateway.cells.fanout import PlaybackReporter
@@ -33,7 +33,6 @@ from syrinx_stages.runtime.requests.ownership import Ownership
 from syrinx_stages.runtime.requests.publisher import Publisher
 from syrinx_stages.talker.holding import HELD_FRAMES, Holder, Holding
 
-KEYS = Keys("scale", "1")
 FRAME_BYTES = 2 * FAMILY.code_groups
 FRAME_SECONDS = 0.08
 

@@ -10,10 +10,10 @@ from typing import Any
 from redis import Redis
 
 from redis_bench.redis_time import private_redis, redis_seconds
-from redis_bench.requests import claim, name, submit
+from redis_bench.requests import claim, connected, name, submit
 from syrinx_stages.connector.base import Capacity
 from syrinx_stages.connector.redis.streams import RedisConnector
-from syrinx_stages.contract.keys import STREAM_START, Keys, StreamKind
+from syrinx_stages.contract.keys import STREAM_START, StreamKind
 from syrinx_stages.contract.stages import Stage
 
 REPLICAS = (16, 64, 256, 1024)
@@ -22,7 +22,6 @@ READERS = (1, 4, 16, 64)
 REPORTS = 2_048
 SUBMISSIONS = 200
 PLAYBACK_REPORTS = 200
-_KEYS = Keys("scale", "1")
 
 
 def measure_reports() -> dict[int, float]:
@@ -52,8 +51,7 @@ def _measure(cost: Callable[..., Coroutine[Any, Any, float]], *arguments: int) -
 
 async def _reports(client: Redis, url: str, replicas: int) -> float:
     """Rounds in which every replica reports, after one that does not count."""
-    connector = RedisConnector(url, _KEYS)
-    try:
+    async with connected(url) as [connector]:
         groups = (Stage.TALKER, Stage.CODEC)
         consumers = [connector.consumer(groups[number % 2], f"replica-{number}") for number in range(replicas)]
         for number in range(1 + REPORTS // replicas):
@@ -61,28 +59,21 @@ async def _reports(client: Redis, url: str, replicas: int) -> float:
                 before = redis_seconds(client)
             await asyncio.gather(*(consumer.report(Capacity(4.0, 1.0)) for consumer in consumers))
         return 1e6 * (redis_seconds(client) - before) / REPORTS
-    finally:
-        await connector.close()
 
 
 async def _submissions(client: Redis, url: str, waiting: int, refused: bool = False) -> float:
-    connector = RedisConnector(url, _KEYS)
-    try:
+    async with connected(url) as [connector]:
         await submit(connector, range(waiting))
         limit = waiting if refused else waiting + SUBMISSIONS
         before = redis_seconds(client)
         admitted = await submit(connector, range(waiting, waiting + SUBMISSIONS), limit)
         assert admitted == (0 if refused else SUBMISSIONS)
         return 1e6 * (redis_seconds(client) - before) / SUBMISSIONS
-    finally:
-        await connector.close()
 
 
 async def _playback(client: Redis, url: str, readers: int) -> float:
     """A gateway reports one request; every talker reads, and one of them needs the report."""
-    connectors = [RedisConnector(url, _KEYS) for _ in range(1 + readers)]
-    try:
-        gateway, *talkers = connectors
+    async with connected(url, 1 + readers) as [gateway, *talkers]:
         await submit(gateway, range(readers))
         await claim(gateway.consumer(Stage.TALKER, "talker"), readers)
         seen = asyncio.Event()
@@ -108,6 +99,3 @@ async def _playback(client: Redis, url: str, readers: int) -> float:
         for task in tasks:
             task.cancel()
         return 1e6 * spent / PLAYBACK_REPORTS
-    finally:
-        for connector in connectors:
-            await connector.close()

@@ -6,10 +6,8 @@ import statistics
 from redis import Redis
 
 from redis_bench.redis_time import private_redis
-from redis_bench.requests import claim, submit
+from redis_bench.requests import claim, connected, submit
 from syrinx_stages.connector.redis.consumer import RedisConsumer
-from syrinx_stages.connector.redis.streams import RedisConnector
-from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.stages import Stage
 
 PENDING = (100, 1_000, 10_000)
@@ -25,17 +23,14 @@ def measure() -> dict[int, list[float]]:
 
 async def _scan(url: str, client: Redis, pending: int) -> float:
     client.flushall()
-    connector = RedisConnector(url, Keys("scale", "1"))
-    owner, other = (connector.consumer(Stage.TALKER, name) for name in ("owner", "other"))
-    try:
+    async with connected(url) as [connector]:
+        owner, other = (connector.consumer(Stage.TALKER, name) for name in ("owner", "other"))
         await other.take_over(1)
         claims: list[str] = []
         while len(claims) < pending:
             await submit(connector, range(len(claims), len(claims) + 100))
             claims += [each.entry_id for each in await claim(owner, 100)]
         return await _time_of_scan(client, owner, other, claims)
-    finally:
-        await connector.close()
 
 
 async def _time_of_scan(client: Redis, owner: RedisConsumer, other: RedisConsumer, claims: list[str]) -> float:
