@@ -1,17 +1,11 @@
-"""The two ends of a hop: as the stages run them, and the naive loop to compare with.
-
-The stages run a `Publisher`, and a `Reader` with a `PlaybackReporter`. The naive loop is redis-py: a pipeline of XADD,
-and XREAD over all streams.
-"""
+"""The two ends of a hop as the stages run them: a `Publisher`, and a `Reader` with a `PlaybackReporter`."""
 
 import asyncio
 import gc
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from prometheus_client import Histogram
-from redis.asyncio import Redis
 
 from hop.measure import Case
 from redis_bench.requests import claim, name, submit
@@ -91,38 +85,6 @@ async def read(url: str, case: Case, steps: int, start: Start) -> list[tuple[int
     return seen
 
 
-async def write_naive(url: str, case: Case, steps: int, start: Start) -> list[float]:
-    """Writes to all streams in each step by a pipeline of XADD."""
-    client, payload = Redis.from_url(url, protocol=2), bytes(case.payload)
-    streams = _naive_streams(case)
-    await client.ping()
-    await start()
-    put: list[float] = []
-    async for step in case.paced(steps):
-        put.append(time.monotonic())
-        pipeline = client.pipeline(transaction=False)
-        for stream in streams:
-            pipeline.xadd(stream, {"d": payload}, id=f"{step}-0")
-        await pipeline.execute()
-    return put
-
-
-async def read_naive(url: str, case: Case, steps: int, start: Start) -> list[tuple[int, float]]:
-    """Reads all streams by XREAD."""
-    client = Redis.from_url(url, protocol=2)
-    after: dict[Any, Any] = dict.fromkeys(_naive_streams(case), "0-0")
-    await client.ping()
-    await start()
-    seen: list[tuple[int, float]] = []
-    while len(seen) < steps * case.streams:
-        reply: Any = await client.xread(after, block=1000)
-        now = time.monotonic()
-        for stream, entries in reply:
-            after[stream.decode()] = entries[-1][0]
-            seen += [(int(at.partition(b"-")[0]), now) for at, _ in entries]
-    return seen
-
-
 def _freeze() -> None:
     """Excludes everything loaded so far from garbage collection, as every stage process does after its start."""
     gc.collect()
@@ -131,10 +93,6 @@ def _freeze() -> None:
 
 def _names(case: Case) -> list[str]:
     return list(map(name, range(case.streams)))
-
-
-def _naive_streams(case: Case) -> list[str]:
-    return [f"{{hop:naive:0}}:{request_id}" for request_id in _names(case)]
 
 
 def _refused(append: Append, outcome: Refusal) -> None:
