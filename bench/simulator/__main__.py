@@ -19,14 +19,15 @@ def main() -> None:
         command.add_argument("--jobs", type=int, default=2, help="number of processes")
     compared = commands.add_parser("calibration", help="compare forecasts of the tuner's model with outcomes")
     compared.add_argument("--workloads", type=int, default=20, help="number of drawn workloads in simulated time")
-    compared.add_argument("--voices", type=int, default=4, help="number of drawn loads of the bundled voice")
+    compared.add_argument("--loads", type=int, default=4, help="number of drawn loads of this machine")
+    compared.add_argument("--model", help="directory written by gpu.checkpoint: on the GPU, not the bundled voice")
     compared.add_argument("--first-seed", type=int, default=1000, help="seed of the first of each")
     compared.add_argument("--jobs", type=int, default=2, help="number of processes of the simulation")
     given = parser.parse_args()
     if given.command == "tuning":
         tuning.main(given.workloads, given.seeds, given.first_seed, given.runs, given.jobs)
     elif given.command == "calibration":
-        calibration.main(given.workloads, given.first_seed, given.jobs, given.voices)
+        calibration.main(given.workloads, given.first_seed, given.jobs, given.loads, given.model)
     else:
         tuning.scale(given.workloads, given.seeds, given.first_seed, given.jobs)
 

@@ -1,8 +1,7 @@
 """Compares forecasts of the tuner's model with measured outcomes, and writes bench/results/calibration.{json,md}.
 
 The model learns from the counters of one setting, and predicts how that one and another one serve the load. In
-simulated time on drawn workloads, with the real services; and with the bundled voice on the machine, through
-`syrinx up`.
+simulated time on drawn workloads, with the real services; and on a machine, through `syrinx up`.
 """
 
 import asyncio
@@ -19,6 +18,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpu.plan import make_script
 from guard.report import Made
 from simulator.auto import policy
 from simulator.fresh import draw
@@ -26,9 +26,11 @@ from simulator.rows import RESULTS
 from simulator.scenario import Scenario
 from simulator.world import World, run_fixed, well
 from support.tuned import Up, load
+from syrinx_operator.commands.bench.load import Script, corpus
 from syrinx_operator.commands.bench.report import markdown, save
 from syrinx_operator.commands.bench.stats import Outcome
 from syrinx_operator.commands.tune.what_if import mean_frames
+from syrinx_operator.resource.fields.model import ModelSpec
 from syrinx_operator.resource.fields.tuning import SloSpec, TtfaMs, TtfaObjective, TuningSpec
 from syrinx_operator.resource.knobs import RAMP_LADDER, ROWS_LADDER, Setting
 from syrinx_operator.resource.resolve import resolve
@@ -40,15 +42,13 @@ from syrinx_operator.tuner.model.whatif import Load, Model, plant_of
 from syrinx_operator.tuner.observed.counters import CounterHistory
 from syrinx_operator.tuner.policy import policy_of
 
-SECONDS, VOICE_SECONDS = 150.0, 60.0
-"""Of a run, simulated and with the bundled voice."""
+SECONDS, REAL_SECONDS = 150.0, 60.0
+"""Of a run, simulated and on a machine."""
 REQUESTS = 2000
 """That the model plays."""
 OBJECTIVE_MS: TtfaMs = 200
-"""TTFA of the runs with the bundled voice."""
-RATES = 2.0, 8.0
-"""Their requests a second, drawn between these: a core of the CPU serves about ten."""
-Kind = Literal["simulated", "bundled voice on a CPU"]
+"""TTFA of the runs on a machine."""
+Kind = Literal["simulated", "bundled voice on a CPU", "1.7B shape on a GPU"]
 
 
 class Figures(Struct, frozen=True, kw_only=True):
@@ -138,7 +138,41 @@ def _outcome(world: World) -> Figures:
     return figures(well(world), ttfas, len(ttfas) / world.scenario.seconds)
 
 
-# The bundled voice ------------------------------------------------------------------------------------------------
+# On a machine -----------------------------------------------------------------------------------------------------
+
+
+class Bed(NamedTuple):
+    """A model on a machine, with what is drawn for it."""
+
+    kind: Kind
+    device: Literal["cpu", "cuda"]
+    model: str | None
+    """Directory of a checkpoint with random weights; None: the bundled voice."""
+    rates: tuple[float, float]
+    """Requests a second are drawn between these."""
+    talker_rows: Sequence[int]
+    codec_rows: Sequence[int]
+
+    def script(self, seed: int) -> Script:
+        """Returns the requests of a run."""
+        return Script(corpus(), ("us",), seed) if self.model is None else make_script(("ryan",), True, seed)
+
+    def pipeline(self, setting: Setting) -> TTSPipeline:
+        """Returns the pipeline that `syrinx up` runs."""
+        talker, codec = setting.talker_max_num_seqs, setting.codec_max_num_seqs
+        spec = PipelineSpec(
+            model=ModelSpec(path=self.model) if self.model else ModelSpec(bundled=True),
+            talker=TalkerSpec(device=self.device, max_num_seqs=talker),
+            codec=CodecSpec(device=self.device, max_num_seqs=codec, chunk_ramp=setting.chunk_ramp),
+            slo=SloSpec(ttfa=(TtfaObjective(task_type="CustomVoice", ttfa_p95_ms=OBJECTIVE_MS),)),
+            tuning=TuningSpec(mode="Recommend", interval_seconds=5),
+        )
+        return replace(default_pipeline("calibration"), spec=spec)
+
+
+CPU = Bed("bundled voice on a CPU", "cpu", None, (2.0, 8.0), (1, 2, 4, 8, 16), (1, 2, 4, 8))
+"""A core of the CPU serves about ten requests a second."""
+GPU = Bed("1.7B shape on a GPU", "cuda", "", (20.0, 80.0), (8, 16, 32, 64, 128), (1, 2, 4, 8, 16, 32))
 
 
 class _Run(NamedTuple):
@@ -146,25 +180,25 @@ class _Run(NamedTuple):
     outcome: Figures
 
 
-def measured_here(workload: int) -> list[Case]:
-    """Returns the cases of a drawn load of the bundled voice: two settings of `syrinx up`."""
-    randoms = random.Random(f"bundled voice {workload}")
-    rate = randoms.uniform(*RATES)
+def measured_here(bed: Bed, workload: int) -> list[Case]:
+    """Returns the cases of a drawn load: two settings of `syrinx up`."""
+    randoms = random.Random(f"{bed.kind} {workload}")
+    rate = randoms.uniform(*bed.rates)
     settings = [
         Setting(
-            talker_max_num_seqs=randoms.choice((1, 2, 4, 8, 16)),
-            codec_max_num_seqs=randoms.choice((1, 2, 4, 8)),
+            talker_max_num_seqs=randoms.choice(bed.talker_rows),
+            codec_max_num_seqs=randoms.choice(bed.codec_rows),
             chunk_ramp=randoms.choice(RAMP_LADDER),
         )
         for _ in range(2)
     ]
-    runs = [_run(_pipeline(setting), rate, workload) for setting in settings]
-    rules, measured = policy_of(resolve(_pipeline(settings[0]))), runs[0].measured
+    runs = [_run(bed, setting, rate, workload) for setting in settings]
+    rules, measured = policy_of(resolve(bed.pipeline(settings[0]))), runs[0].measured
     asked = Load(rates={"CustomVoice": rate}, frames=mean_frames(measured))
     model = Model(asked, plant_of(rules, 1, 1, {}), measured, REQUESTS)
     return [
         Case(
-            kind="bundled voice on a CPU",
+            kind=bed.kind,
             workload=workload,
             setting=setting,
             is_seen=run is runs[0],
@@ -175,43 +209,35 @@ def measured_here(workload: int) -> list[Case]:
     ]
 
 
-def _pipeline(setting: Setting) -> TTSPipeline:
-    spec = PipelineSpec(
-        talker=TalkerSpec(max_num_seqs=setting.talker_max_num_seqs),
-        codec=CodecSpec(max_num_seqs=setting.codec_max_num_seqs, chunk_ramp=setting.chunk_ramp),
-        slo=SloSpec(ttfa=(TtfaObjective(task_type="CustomVoice", ttfa_p95_ms=OBJECTIVE_MS),)),
-        tuning=TuningSpec(mode="Recommend", interval_seconds=5),
-    )
-    return replace(default_pipeline("calibration"), spec=spec)
-
-
-def _run(pipeline: TTSPipeline, rate: float, seed: int) -> _Run:
+def _run(bed: Bed, setting: Setting, rate: float, seed: int) -> _Run:
     async def listen(up: Up) -> list[Outcome]:
-        async with load(up.url, rate, seed) as outcomes:
-            await asyncio.sleep(VOICE_SECONDS)
+        async with load(up.url, rate, seed, bed.script(seed)) as outcomes:
+            await asyncio.sleep(REAL_SECONDS)
             return list(outcomes)
 
-    with tempfile.TemporaryDirectory() as directory, Up(Path(directory), pipeline) as up:
+    with tempfile.TemporaryDirectory() as directory, Up(Path(directory), bed.pipeline(setting)) as up:
         outcomes = asyncio.run(listen(up))
         measured = up.state.measured
     played = [each.playback for each in outcomes if each.playback is not None]
     ttfas = [each.first_byte for each in played]
     is_well = [each.first_byte <= OBJECTIVE_MS / 1000 and not each.underruns for each in played]
-    return _Run(measured, figures(sum(is_well) / max(len(outcomes), 1), ttfas, len(played) / VOICE_SECONDS))
+    return _Run(measured, figures(sum(is_well) / max(len(outcomes), 1), ttfas, len(played) / REAL_SECONDS))
 
 
 # The table --------------------------------------------------------------------------------------------------------
 
 
-def main(workloads: int, first_seed: int, jobs: int, voices: int) -> None:
-    """Measures drawn workloads, and `voices` drawn loads of the bundled voice, which need an idle machine.
+def main(workloads: int, first_seed: int, jobs: int, loads: int, model: str | None) -> None:
+    """Measures drawn workloads in simulated time, and drawn loads on an otherwise idle machine.
 
-    What is measured replaces former cases of its kind.
+    They are of the bundled voice on the CPU, or of `model` on the GPU. What is measured replaces former cases of its
+    kind.
     """
+    bed = GPU._replace(model=model) if model else CPU
     seeds = range(first_seed, first_seed + workloads)
     with ProcessPoolExecutor(jobs) as pool:
         new = [case for found in pool.map(simulated, seeds) for case in found]
-    new += [case for seed in range(first_seed, first_seed + voices) for case in measured_here(seed)]
+    new += [case for seed in range(first_seed, first_seed + loads) for case in measured_here(bed, seed)]
     file, made = RESULTS / "calibration.json", Made.now("simulator")
     before = msgspec.json.decode(file.read_bytes(), type=_Report) if file.exists() else _Report({}, [])
     report = _Report(

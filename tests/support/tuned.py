@@ -88,11 +88,10 @@ class Up:
 
 
 @contextlib.asynccontextmanager
-async def load(url: str, rate: float, seed: int) -> AsyncIterator[list[Outcome]]:
-    """Sends `rate` requests per second as a Poisson process. Yields the outcomes so far."""
+async def load(url: str, rate: float, seed: int, script: Script | None = None) -> AsyncIterator[list[Outcome]]:
+    """Sends `rate` requests per second as a Poisson process: by default of the corpus. Yields the outcomes so far."""
     async with SpeechClient(url) as client:
-        script = Script(corpus(), (VOICE,), seed)
-        speak, outcomes = make_sender(client, script), []
+        speak, outcomes = make_sender(client, script or Script(corpus(), (VOICE,), seed)), []
 
         async def record(number: int, due: float) -> Outcome:
             outcomes.append(await speak(number, due))
