@@ -56,7 +56,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--engine", choices=("torch", "vllm"), default="torch", help="engine of the talker")
     system = parser.add_mutually_exclusive_group()
-    system.add_argument("--defaults", action="store_true", help="set the device and nothing else (the default)")
     system.add_argument("--paced", action="store_true", help="simulate the engines' timing, without a GPU: gpu.paced")
     system.add_argument("--url", help="measure this running service, for example another one of the same model")
     parser.add_argument("--gpus", type=int, help="number of GPUs (default: all visible ones; with --paced: 1)")

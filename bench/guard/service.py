@@ -1,7 +1,7 @@
 """`python -m guard.service`: adds what the checks cost a service to the results of `python -m guard`.
 
 Run it in the project's root with PYTHONPATH=bench:tests after several pairs of runs on one GPU, the one right after the
-other: `python -m gpu.service --defaults --only closed --concurrency 64 --checks on --out DIRECTORY --name on-1`, then
+other: `python -m gpu.service --only closed --concurrency 64 --checks on --out DIRECTORY --name on-1`, then
 with `--checks off` and `off-1`, and so on.
 """
 
