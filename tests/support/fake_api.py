@@ -101,6 +101,17 @@ class FakeApi:
             raise ApiError(409, "Conflict", "the object has been modified")
         return self._store(copy.deepcopy(manifest))
 
+    async def merge(self, kind: Kind, namespace: str, name: str, body: Manifest) -> Manifest:
+        self._write("merge", kind.kind, name)
+        live = copy.deepcopy(self.objects[kind.kind, name])
+        if body["metadata"].get("uid", live["metadata"]["uid"]) != live["metadata"]["uid"]:
+            raise ApiError(409, "Conflict", "the UID does not match")
+        for field, values in body["metadata"].items():
+            if isinstance(values, dict):
+                merged = live["metadata"].get(field, {}) | values
+                live["metadata"][field] = {key: value for key, value in merged.items() if value is not None}
+        return self._store(live)
+
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         self._write("delete", kind.kind, name)
         if self.objects[kind.kind, name]["metadata"]["uid"] != uid:

@@ -236,6 +236,34 @@ async def test_an_object_of_another_owner_blocks_pruning_but_not_the_other_objec
     assert "observedGeneration" not in world.pipeline["status"]
 
 
+async def test_an_object_with_the_label_of_the_pipeline_and_another_owner_is_not_changed():
+    world = await reconciled()
+    live = world.api.objects["Service", "demo-gateway"]
+    world.api.add({**live, "metadata": {**live["metadata"], "ownerReferences": []}, "spec": {"ports": []}})
+    world.edit(gateway={"port": 8001})
+    assert (await world.reconcile()).outcome is Outcome.BLOCKED
+    assert world.api.objects["Service", "demo-gateway"]["spec"] == {"ports": []}
+    assert world.condition("Degraded") == ("True", "NameConflict")
+
+
+@pytest.mark.parametrize("other", [{}, {"syrinx.dev/pipeline": "another"}])
+async def test_the_plan_is_made_from_a_record_that_had_lost_its_label(other):
+    world = await reconciled()
+    record, workload = ("ConfigMap", "demo-release"), ("StatefulSet", "demo-talker")
+    live = world.api.objects[record]
+    labels = live["metadata"]["labels"]
+    world.api.add({**live, "metadata": {**live["metadata"], "labels": other}})
+    before = world.api.objects[workload]["spec"]["template"]
+    # An upgraded operator, whose default image is another: only the record says that the pods keep theirs.
+    upgraded = World(api=world.api)
+    config = msgspec.structs.replace(upgraded.reconciler._options.pipelines, stages_image="stages:2")
+    upgraded.reconciler._options = msgspec.structs.replace(upgraded.reconciler._options, pipelines=config)
+    assert (await upgraded.reconcile()).outcome is Outcome.SUCCEEDED
+    assert world.api.objects[record]["metadata"]["labels"] == labels
+    assert '"image":"stages:1"' in world.api.objects[record]["data"]["release.json"]
+    assert world.api.objects[workload]["spec"]["template"] == before
+
+
 async def test_what_nothing_needs_is_deleted_while_another_object_is_missing():
     world = World()
     world.edit(talker={"replicas": 2})

@@ -106,7 +106,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     """The pipeline's objects in the cluster, as read in this reconcile."""
 
     objects: Mapping[ObjectKey, Manifest]
-    """Objects with the pipeline's label, and objects whose names conflict with planned ones."""
+    """The pipeline's objects that have its label."""
     replicas: tuple[Replica, ...] = ()
     """Without those of a canary."""
     canary: tuple[Replica, ...] = ()

@@ -3,13 +3,14 @@
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from decimal import Decimal
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
+from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.clock import Now, utc_now
 from syrinx_operator.cluster.objects.kinds import AUTOSCALER, BY_KIND, OPTIONAL, PLANNED, POD, Kind
 from syrinx_operator.cluster.objects.state import (
@@ -82,15 +83,15 @@ class Objects:
         self._fence = fence
 
     async def observe(self, owner: Owner, status: Mapping[str, Any]) -> Observed:
-        """Returns all objects with the pipeline's label. `status` is the live status. Raises ApiError."""
+        """Returns the pipeline's objects that have its label. `status` is the live status. Raises ApiError."""
         cache, namespace = self._cache, owner.namespace
         await cache.require_current(namespace)
         served = [kind for kind in OPTIONAL if cache.serves(kind, namespace)]
-        found = (each for kind in (*PLANNED, *served) for each in cache.of_pipeline(kind, namespace, owner.name))
+        labeled = (each for kind in (*PLANNED, *served) for each in cache.of_pipeline(kind, namespace, owner.name))
         pods = list(cache.of_pipeline(POD, namespace, owner.name))
         found_replicas = replicas(pods, self._now())
         return Observed(
-            objects={key_of(each): each for each in found},
+            objects={key_of(each): each for each in labeled if is_owned(each, owner)},
             replicas=tuple(each for each in found_replicas if not each.canary),
             canary=tuple(each for each in found_replicas if each.canary),
             download_problems=job_problems(pods),
@@ -99,22 +100,25 @@ class Objects:
             status_generations=Observed.settings_generations(status),
         )
 
-    async def with_conflicts(self, owner: Owner, observed: Observed, keys: Iterable[ObjectKey]) -> Observed:
-        """Returns the state with unlabeled objects that have one of the planned names. Raises ApiError."""
-        unseen = [key for key in keys if key not in observed.objects]
-        requests = (self._api.get(BY_KIND[key.kind], owner.namespace, key.name) for key in unseen)
-        found = await asyncio.gather(*map(if_found, requests))
-        conflicts = {key: each for key, each in zip(unseen, found, strict=True) if each is not None}
-        return structs.replace(observed, objects={**observed.objects, **conflicts}) if conflicts else observed
+    async def apply(self, owner: Owner, manifests: Sequence[Manifest], live: Mapping[ObjectKey, Manifest]) -> Applied:
+        """Applies the manifests that differ from the observed objects until the server is unavailable.
 
-    async def apply(self, owner: Owner, manifests: Iterable[Manifest], live: Mapping[ObjectKey, Manifest]) -> Applied:
-        """Applies the manifests that differ from the live objects until the server is unavailable. Raises LeaseLost."""
+        Applies none, with a conflict (409) as the failure, if an object of the pipeline had lost its label: the
+        manifests were planned without it. Raises LeaseLost, and ApiError if unobserved objects cannot be read.
+        """
         result = Applied(objects=dict(live))
+        unobserved = await self._unobserved(owner, [each for each in manifests if key_of(each) not in live])
+        if own := [each for each in unobserved.values() if is_owned(each, owner)]:
+            for each in own:
+                await self._restore_label(owner, each)
+            result.missing = [key_of(each) for each in manifests]
+            result.failure = ApiError(409, "Conflict", "the label of an object was missing")
+            return result
         for manifest in manifests:
             key = key_of(manifest)
             before = live.get(key)
-            if before is not None and not is_owned(before, owner):
-                result.problems.append(name_conflict(owner, before))
+            if key in unobserved:
+                result.problems.append(name_conflict(owner, unobserved[key]))
                 result.missing.append(key)
                 continue
             if before is not None and "deletionTimestamp" in before["metadata"]:
@@ -136,22 +140,20 @@ class Objects:
         return result
 
     async def prune(
-        self, owner: Owner, manifests: Iterable[Manifest], applied: Applied, keep: AbstractSet[ObjectKey] = frozenset()
-    ) -> Applied:
-        """Deletes the pipeline's objects that are neither planned nor in `keep`. Raises LeaseLost.
+        self, owner: Owner, manifests: Iterable[Manifest], applied: Applied, keep: AbstractSet[ObjectKey]
+    ) -> None:
+        """Deletes the pipeline's objects that are neither planned nor in `keep`; updates `applied`. Raises LeaseLost.
 
         While a planned object is missing that others need to run, an object that is no longer planned may still serve
         in its place. Then only objects that nothing needs are deleted.
         """
         if applied.failure is not None and applied.failure.unavailable:
-            return applied
+            return
         planned = keep | {key_of(manifest) for manifest in manifests}
         is_complete = all(key.kind in _DISPENSABLE for key in applied.missing)
         pruned = _PRUNED if is_complete else _DISPENSABLE
         for key, manifest in list(applied.objects.items()):
-            if key in planned or key.kind not in pruned or not is_owned(manifest, owner):
-                continue
-            if "deletionTimestamp" in manifest["metadata"]:
+            if key in planned or key.kind not in pruned or "deletionTimestamp" in manifest["metadata"]:
                 continue
             try:
                 await self._delete(owner, key, manifest)
@@ -160,7 +162,6 @@ class Objects:
                 applied.add_error(key, error, "deleted")
                 if error.unavailable:
                     break
-        return applied
 
     async def delete_pods(self, owner: Owner, pods: Iterable[Replica], result: Applied) -> None:
         """Deletes pods, which their StatefulSets create again; adds errors to `result`. Raises LeaseLost."""
@@ -170,6 +171,20 @@ class Objects:
                 await self._delete(owner, key, {"metadata": {"uid": pod.uid}})
             except ApiError as error:
                 result.add_error(key, error, "deleted")
+
+    async def _unobserved(self, owner: Owner, manifests: Sequence[Manifest]) -> dict[ObjectKey, Manifest]:
+        """Returns the live objects that have the names of manifests, by key. Raises ApiError."""
+        keys = [key_of(manifest) for manifest in manifests]
+        requests = (self._api.get(BY_KIND[key.kind], owner.namespace, key.name) for key in keys)
+        found = await asyncio.gather(*map(if_found, requests))
+        return {key: each for key, each in zip(keys, found, strict=True) if each is not None}
+
+    async def _restore_label(self, owner: Owner, live: Manifest) -> None:
+        """Restores the label by which an object is observed. Raises LeaseLost or ApiError."""
+        self._fence(owner)
+        kind, metadata = BY_KIND[live["kind"]], live["metadata"]
+        body = {"metadata": {"uid": metadata["uid"], "labels": {names.PIPELINE_LABEL: owner.name}}}
+        self._cache.put(kind, await self._api.merge(kind, owner.namespace, metadata["name"], body))
 
     async def _apply_one(self, owner: Owner, manifest: Manifest, live: Manifest | None) -> Manifest:
         if live is not None and not differs(manifest, live):

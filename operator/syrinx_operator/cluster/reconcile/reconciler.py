@@ -21,14 +21,13 @@ from syrinx_operator.cluster.objects.state import (
     Owner,
     Problem,
     Replica,
-    is_owned,
     key_of,
 )
 from syrinx_operator.cluster.plan import Plan, plan
 from syrinx_operator.cluster.plan.objects import differs
 from syrinx_operator.cluster.plan.settings_token import SettingsToken
 from syrinx_operator.cluster.plan.tuning_record import tuning_record
-from syrinx_operator.cluster.reconcile.apply import Applied, Objects
+from syrinx_operator.cluster.reconcile.apply import Objects
 from syrinx_operator.cluster.reconcile.reports import Reports
 from syrinx_operator.cluster.reconcile.secrets import UNREADY_SECONDS, PipelineSecrets
 from syrinx_operator.cluster.report.obstacles import StatusInputs
@@ -60,8 +59,8 @@ from syrinx_stages.contract.stages import Stage
 
 log = logging.getLogger(__name__)
 
-MAX_PLANS: Final = 3
-"""Plans per reconcile while others change the objects that it is made from (409)."""
+MAX_ATTEMPTS: Final = 3
+"""Attempts per reconcile, each with a plan of its own, while others change the observed objects (409)."""
 
 
 class Subject(Struct, frozen=True):
@@ -203,8 +202,13 @@ class Reconciler:
         if not subject.was_ready:
             self._secrets.forget(owner.namespace, owner.name, UNREADY_SECONDS)
         token = await self._secrets.token(owner)
-        before, tuning, lost, planned, applied = await self._apply_plan(subject, token)
-        applied = await self._objects.prune(owner, planned.manifests, applied, planned.keep)
+        for _ in range(MAX_ATTEMPTS):
+            before = await self._observe(subject, token, await self._secrets.password(owner, pipeline.redis))
+            tuning, lost, planned = self._plan(subject, before)
+            applied = await self._objects.apply(owner, planned.manifests, before.objects)
+            if applied.failure is None or applied.failure.status != 409:
+                break
+        await self._objects.prune(owner, planned.manifests, applied, planned.keep)
         if not applied.problems and applied.failure is None:
             await self._objects.delete_pods(owner, planned.delete, applied)
         problems, failure = applied.problems, applied.failure
@@ -213,7 +217,7 @@ class Reconciler:
         if failure is not None and not problems:
             problems.append(Problem("ApiUnavailable", f"The API server is unavailable: {failure}"))
         pushed = await self._push_settings(pipeline, owner, tuning, planned, before, applied.objects, token)
-        observed = _without_foreign(owner, structs.replace(pushed, objects=applied.objects))
+        observed = structs.replace(pushed, objects=applied.objects)
         disruption = disruption_of(planned, observed, problems, previous.get("observedGeneration"), owner)
         decision, metrics = await self._tuning.decide(pipeline, owner, tuning, planned, observed, disruption, self._now)
         canary = await self._canaries.decide(
@@ -239,40 +243,27 @@ class Reconciler:
 
     async def _report_paused(self, subject: Subject) -> Result:
         """Writes the status of a paused pipeline, and nothing else. Raises Blocked if it has no objects yet."""
-        pipeline, owner, previous = subject.pipeline, subject.owner, subject.previous
-        token, redis = await self._secrets.find_token(owner), pipeline.redis
+        owner, previous, redis = subject.owner, subject.previous, subject.pipeline.redis
+        token = await self._secrets.find_token(owner)
         password = await self._secrets.find_password(owner, redis)
         if token is None or (redis and password is None):
             raise Blocked(Problem("Paused", "spec.paused is set: the pipeline is created once it is removed"))
-        observed = _without_foreign(owner, await self._observe(subject, token, password))
-        tuning, now = tuning_of(pipeline, tuner_state(previous, owner, observed)[0]), self._now()
-        canary = read(previous).canary
-        planned = plan(tuning.applied_to(pipeline), owner, observed, self._options.pipelines, tuning.state, canary)
+        observed = await self._observe(subject, token, password)
+        tuning, _, planned = self._plan(subject, observed)
+        canary, now = read(previous).canary, self._now()
         new = status(subject.status_inputs(planned, observed, tuning.state, canary, paused_metrics(now), now))
         if "tuning" in previous:
             new["tuning"] = previous["tuning"]
         await self._reports.write(owner, previous, new)
         return _result(Outcome.SUCCEEDED, new, "", None, self._options.resync_seconds)
 
-    async def _apply_plan(self, subject: Subject, token: SettingsToken) -> tuple[Observed, Tuning, str, Plan, Applied]:
-        """Applies the plan. Also returns the tuning that it contains, and what is lost of its state."""
+    def _plan(self, subject: Subject, observed: Observed) -> tuple[Tuning, str, Plan]:
+        """Returns the tuning, what is lost of the tuner's state, and the plan with the tuned settings."""
         pipeline, owner, previous = subject.pipeline, subject.owner, subject.previous
-        for _ in range(MAX_PLANS):
-            password = await self._secrets.password(owner, pipeline.redis)
-            everything = await self._observe(subject, token, password)
-            observed = _without_foreign(owner, everything)
-            tuner, lost = tuner_state(previous, owner, observed)
-            tuning = tuning_of(pipeline, tuner)
-            tuned, canary = tuning.applied_to(pipeline), read(previous).canary
-            planned = plan(tuned, owner, observed, self._options.pipelines, tuning.state, canary)
-            with_conflicts = await self._objects.with_conflicts(owner, everything, map(key_of, planned.manifests))
-            if with_conflicts is not everything:
-                everything, observed = with_conflicts, _without_foreign(owner, with_conflicts)
-                planned = plan(tuned, owner, observed, self._options.pipelines, tuning.state, canary)
-            applied = await self._objects.apply(owner, planned.manifests, everything.objects)
-            if applied.failure is None or applied.failure.status != 409:
-                break
-        return observed, tuning, lost, planned, applied
+        tuner, lost = tuner_state(previous, owner, observed)
+        tuning, canary = tuning_of(pipeline, tuner), read(previous).canary
+        planned = plan(tuning.applied_to(pipeline), owner, observed, self._options.pipelines, tuner, canary)
+        return tuning, lost, planned
 
     async def _observe(self, subject: Subject, token: SettingsToken, password: str | None) -> Observed:
         owner = subject.owner
@@ -316,12 +307,6 @@ class Reconciler:
         )
         replicas, canary = found[: len(before.replicas)], found[len(before.replicas) :]
         return structs.replace(before, replicas=replicas, canary=canary)
-
-
-def _without_foreign(owner: Owner, observed: Observed) -> Observed:
-    """Returns the state without objects that have a planned name but another owner."""
-    owned = {key: each for key, each in observed.objects.items() if is_owned(each, owner)}
-    return structs.replace(observed, objects=owned)
 
 
 def _is_unreportable(failure: ApiError, failures: int) -> bool:
