@@ -8,7 +8,6 @@ import pytest
 from support.cluster_plan import CONFIG, EMPTY, after, key, owner_of, pipeline, planned, pod_template
 from syrinx_operator.cluster.objects.state import ObjectKey
 from syrinx_operator.cluster.plan.network import network_policies
-from syrinx_operator.cluster.plan.objects import read_record, record
 from syrinx_operator.cluster.plan.records import model_directory
 from syrinx_operator.cluster.plan.workload.models import volume_source
 from syrinx_operator.cluster.plan.workload.workloads import ReplicaCount, replica_count
@@ -17,15 +16,6 @@ from syrinx_stages.contract.stages import Stage
 
 OWNER = owner_of(pipeline())
 TALKER = ObjectKey("StatefulSet", "demo-talker")
-
-
-def test_the_config_map_of_another_pipeline_is_not_read():
-    key = ObjectKey("ConfigMap", "demo-release")
-    written = record(OWNER, "release", "text")
-    observed = msgspec.structs.replace(EMPTY, objects={key: written})
-    assert read_record(OWNER, observed, "release", str) == "text"
-    former = msgspec.structs.replace(OWNER, uid="another")
-    assert read_record(former, observed, "release", str) is None
 
 
 def workload(manager: str) -> dict:

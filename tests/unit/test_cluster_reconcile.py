@@ -12,6 +12,7 @@ from support.cluster_status import condition, message
 from support.fake_api import FakeApi, forbidden, pipeline_object, unavailable
 from syrinx_operator.cluster.config import options
 from syrinx_operator.cluster.objects.kinds import PIPELINE
+from syrinx_operator.cluster.objects.state import owner_of
 from syrinx_operator.cluster.reconcile.reconciler import Reconciler
 from syrinx_operator.cluster.reconcile.secrets import UNREADY_SECONDS
 from syrinx_operator.cluster.watch.api import ApiError
@@ -244,6 +245,15 @@ async def test_an_object_with_the_label_of_the_pipeline_and_another_owner_is_not
     assert (await world.reconcile()).outcome is Outcome.BLOCKED
     assert world.api.objects["Service", "demo-gateway"]["spec"] == {"ports": []}
     assert world.condition("Degraded") == ("True", "NameConflict")
+
+
+async def test_the_objects_of_a_former_pipeline_of_the_same_name_are_not_observed():
+    world = await reconciled()
+    owner = owner_of(world.pipeline)
+    found = (await world.reconciler._objects.observe(owner, {})).objects
+    assert {"demo-release", "demo-tuning", "demo-talker"} <= {key.name for key in found}
+    another = msgspec.structs.replace(owner, uid="another")
+    assert (await world.reconciler._objects.observe(another, {})).objects == {}
 
 
 @pytest.mark.parametrize("other", [{}, {"syrinx.dev/pipeline": "another"}])

@@ -199,11 +199,6 @@ def test_of_a_damaged_record_all_that_is_readable_is_kept():
     assert lost.startswith("is not readable as a whole (")
 
 
-def test_the_record_of_a_former_pipeline_of_the_same_name_is_ignored():
-    owner = msgspec.structs.replace(owner_of(AUTO), uid="another")
-    assert tuning.tuner_state({}, owner, after(planned(AUTO, tuned_state()))) == (State(), "")
-
-
 def test_the_largest_state_fits_into_a_config_map():
     rows, shape = {"talker_max_num_seqs": 1024, "codec_max_num_seqs": 1024}, CaptureShape(rows=1024, frames=64)
     setting = Setting(**rows, chunk_ramp=(64,) * 16, capture_pairs=(shape,) * 64)

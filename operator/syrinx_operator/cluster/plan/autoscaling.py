@@ -7,13 +7,7 @@ from msgspec import Struct
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.kinds import AUTOSCALER, SCALED_OBJECT
 from syrinx_operator.cluster.objects.series import selector
-from syrinx_operator.cluster.objects.state import (
-    Manifest,
-    ObjectKey,
-    Observed,
-    Owner,
-    is_owned,
-)
+from syrinx_operator.cluster.objects.state import Manifest, ObjectKey, Observed, Owner
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
 from syrinx_operator.resource.fields.autoscaling import AutoscalingSpec, ReplicaBounds, StageAutoscalingSpec
 from syrinx_operator.resource.resolve import ResolvedGateway, ResolvedPipeline
@@ -48,8 +42,7 @@ def autoscalers(owner: Owner, pipeline: ResolvedPipeline, observed: Observed) ->
             continue
         targets = _targets(pipeline, stage, part.autoscaling)
         kind, other = (SCALED_OBJECT, AUTOSCALER) if part.autoscaling.by == "Keda" else (AUTOSCALER, SCALED_OBJECT)
-        former = observed.objects.get(ObjectKey(other.kind, names.workload(owner.name, stage)))
-        if former is not None and is_owned(former, owner):
+        if ObjectKey(other.kind, names.workload(owner.name, stage)) in observed.objects:
             # KEDA refuses a workload that has another autoscaler. The former is pruned first.
             continue
         render = _scaled_object if kind is SCALED_OBJECT else _horizontal_pod_autoscaler

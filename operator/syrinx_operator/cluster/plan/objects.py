@@ -12,7 +12,7 @@ from kubernetes.utils import parse_quantity
 from msgspec import Struct
 
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import Manifest, ObjectKey, Observed, Owner, is_owned
+from syrinx_operator.cluster.objects.state import Manifest, ObjectKey, Observed, Owner
 from syrinx_operator.resource.fields.pods import SecretKey
 
 T = TypeVar("T")
@@ -69,9 +69,7 @@ def record(owner: Owner, purpose: str, value: Any, field: str = "") -> Manifest:
 
 def read_record(owner: Owner, observed: Observed, purpose: str, kind: type[T], field: str = "") -> T | None:
     """Returns the value in a pipeline's ConfigMap; None if there is no readable one."""
-    found = observed.objects.get(ObjectKey("ConfigMap", f"{owner.name}-{purpose}"))
-    if found is None or not is_owned(found, owner):
-        return None
+    found = observed.objects.get(ObjectKey("ConfigMap", f"{owner.name}-{purpose}"), {})
     try:
         return msgspec.json.decode((found.get("data") or {}).get(field or f"{purpose}.json", ""), type=kind)
     except msgspec.MsgspecError:

@@ -22,7 +22,6 @@ from syrinx_operator.cluster.objects.state import (
     OperatorConfig,
     Owner,
     Settings,
-    is_owned,
 )
 from syrinx_operator.cluster.plan.objects import non_defaults, read_record, short_hash
 from syrinx_operator.resource import stage_config as process
@@ -217,8 +216,8 @@ def _generation_inputs(spec: PipelineSpec, owner: Owner, image: str) -> dict[str
 def _live_image(owner: Owner, observed: Observed, components: tuple[Component, ...]) -> str | None:
     """Returns the image of an existing workload, in case the record was deleted."""
     workloads = (observed.objects.get(names.workload_key(owner.name, component)) for component in components)
-    owned = (each["spec"]["template"]["spec"] for each in workloads if each is not None and is_owned(each, owner))
-    return next((pod["containers"][0]["image"] for pod in owned), None)
+    pods = (each["spec"]["template"]["spec"] for each in workloads if each is not None)
+    return next((pod["containers"][0]["image"] for pod in pods), None)
 
 
 def start_config(pipeline: ResolvedPipeline, stage: Stage, generation: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import Manifest, ObjectKey, Observed, Owner, is_owned
+from syrinx_operator.cluster.objects.state import Manifest, ObjectKey, Observed, Owner
 from syrinx_operator.cluster.plan.objects import record
 from syrinx_operator.resource.state.tuning_status import State
 from syrinx_operator.resource.versions import read_known
@@ -20,7 +20,7 @@ def tuning_record(owner: Owner, tuning: State) -> Manifest:
 def recorded_tuning(owner: Owner, observed: Observed) -> str | None:
     """Returns the text in the ConfigMap with the tuner's state; None if the pipeline has no such ConfigMap."""
     found = observed.objects.get(ObjectKey("ConfigMap", names.tuning_record(owner.name)))
-    return None if found is None or not is_owned(found, owner) else tuning_text(found)
+    return None if found is None else tuning_text(found)
 
 
 def tuning_text(config_map: Manifest) -> str:
@@ -36,16 +36,12 @@ def decode_tuning(text: str | None, published: Mapping[str, Any]) -> tuple[State
     """
     if text is None:
         lost = "is missing" if "configMap" in published else ""
-        return _known_state(published), lost
+        return read_known(dict(published), State), lost
     try:
         found = msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.MsgspecError:
-        return _known_state(published), "is not readable"
+        return read_known(dict(published), State), "is not readable"
     try:
         return msgspec.convert(found, State), ""
     except msgspec.ValidationError as error:
-        return _known_state(found), f"is not readable as a whole ({error})"
-
-
-def _known_state(value: Mapping[str, Any]) -> State:
-    return read_known(dict(value), State)
+        return read_known(found, State), f"is not readable as a whole ({error})"
