@@ -29,7 +29,7 @@ from syrinx_operator.cluster.plan.settings_token import SettingsToken
 from syrinx_operator.cluster.plan.tuning_record import tuning_record
 from syrinx_operator.cluster.reconcile.apply import Objects
 from syrinx_operator.cluster.reconcile.reports import Reports
-from syrinx_operator.cluster.reconcile.secrets import UNREADY_SECONDS, PipelineSecrets
+from syrinx_operator.cluster.reconcile.secrets import UNREADY_SECONDS, Secrets
 from syrinx_operator.cluster.report.obstacles import StatusInputs
 from syrinx_operator.cluster.report.status import failed, status
 from syrinx_operator.cluster.runners.canary_runner import CanaryRunner, command_of, route_overrides
@@ -125,7 +125,7 @@ class Reconciler:
         self._stages = stages
         self._options = options
         self._now = now
-        self._secrets = PipelineSecrets(api, options.relist_seconds, leases.fence)
+        self._secrets = Secrets(api, options.relist_seconds, leases.fence)
         self._objects = Objects(api, cache, telemetry, leases.fence, now)
         reader = MetricsReader(options.prometheus, now)
         self._tuning = TuningRunner(reader, tuner or Tuner(), telemetry.tuning, stages.scrape)

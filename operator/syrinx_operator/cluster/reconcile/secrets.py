@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.clock import monotonic
-from syrinx_operator.cluster.objects.kinds import SECRET
+from syrinx_operator.cluster.objects.kinds import SECRET, Kind
 from syrinx_operator.cluster.objects.state import REDIS, Blocked, Component, Manifest, Owner, Problem, is_owned
 from syrinx_operator.cluster.plan.connector import redis, replicated_redis
 from syrinx_operator.cluster.plan.settings_token import SettingsToken, token_in, token_secret
@@ -29,62 +29,39 @@ class _Read(Struct, frozen=True):
 
 
 class Secrets:
-    """Reads each Secret at most once per period; one that is missing is read again the next time."""
+    """The Secrets that the operator creates for pipelines, once, while the fence permits it.
 
-    def __init__(self, api: Api, seconds: float, clock: Callable[[], float] = monotonic) -> None:
+    Each is read at most once per period; one that is missing is read again the next time.
+    """
+
+    def __init__(
+        self, api: Api, seconds: float, fence: Callable[[Owner], None], clock: Callable[[], float] = monotonic
+    ) -> None:
         self._api = api
         self._seconds = seconds
+        self._fence = fence
         self._clock = clock
         self._read: dict[tuple[str, str], _Read] = {}
-
-    async def get(self, namespace: str, name: str) -> Manifest | None:
-        """Returns a Secret. Raises ApiError."""
-        return await self._once(namespace, name, lambda: self._api.get(SECRET, namespace, name))
-
-    async def get_metadata(self, namespace: str, name: str) -> Manifest | None:
-        """Returns a Secret without its data. Raises ApiError."""
-        return await self._once(namespace, name, lambda: self._api.get_metadata(SECRET, namespace, name))
-
-    def forget(self, namespace: str, name: str, age: float = 0.0) -> None:
-        """Makes the next call read a Secret again, if it was read at least `age` seconds ago."""
-        known = self._read.get((namespace, name))
-        if known is not None and self._clock() - known.at >= age:
-            del self._read[namespace, name]
-
-    async def _once(self, namespace: str, name: str, request: Callable[[], Awaitable[Manifest]]) -> Manifest | None:
-        known = self._read.get((namespace, name))
-        if known is None or known.found is None or self._clock() - known.at >= self._seconds:
-            known = self._read[namespace, name] = _Read(await if_found(request()), self._clock())
-        return known.found
-
-
-class PipelineSecrets:
-    """The Secrets that the operator creates for a pipeline, once, while the fence permits it."""
-
-    def __init__(self, api: Api, seconds: float, fence: Callable[[Owner], None]) -> None:
-        self._api = api
-        self._secrets = Secrets(api, seconds)
-        self._fence = fence
 
     def forget(self, namespace: str, name: str, age: float = 0.0) -> None:
         """Drops the Secrets of a pipeline that were read at least `age` seconds ago."""
         for secret in (names.token_secret(name), *(names.workload(name, form) for form in REDIS)):
-            self._secrets.forget(namespace, secret, age)
+            known = self._read.get((namespace, secret))
+            if known is not None and self._clock() - known.at >= age:
+                del self._read[namespace, secret]
 
     async def find_token(self, owner: Owner) -> SettingsToken | None:
         """Returns the token of the settings ports; None if there is none. Raises ApiError."""
-        secret = await self._secrets.get(owner.namespace, names.token_secret(owner.name))
-        return token_in(secret) if secret is not None and is_owned(secret, owner) else None
+        secret = await self._find(owner, names.token_secret(owner.name), self._api.get)
+        return None if secret is None else token_in(secret)
 
     async def token(self, owner: Owner) -> SettingsToken:
         """Returns the token of the settings ports, a new one if it has no Secret. Raises Blocked or ApiError."""
         name = names.token_secret(owner.name)
-        secret = await self._secrets.get(owner.namespace, name)
-        if secret is None or not is_owned(secret, owner):
+        if await self._find(owner, name, self._api.get) is None:
             await self._create(owner, token_secret(owner, secrets.token_urlsafe(32)))
-            secret = await self._api.get(SECRET, owner.namespace, name)
-        if (token := token_in(secret)) is None:
-            self._secrets.forget(owner.namespace, name)
+        if (token := await self.find_token(owner)) is None:
+            self._read.pop((owner.namespace, name), None)
             message = f"Secret {name} has no key {names.TOKEN_KEY}: delete it, and the pods restart with a new one."
             raise Blocked(Problem("InvalidSecret", message))
         return token
@@ -93,8 +70,8 @@ class PipelineSecrets:
         """Returns the UID of the password Secret of a managed Redis, whose data is never read; None without one."""
         if form is None:
             return None
-        found = await self._secrets.get_metadata(owner.namespace, names.workload(owner.name, form))
-        return found["metadata"]["uid"] if found and is_owned(found, owner) else None
+        found = await self._find(owner, names.workload(owner.name, form), self._api.get_metadata)
+        return found["metadata"]["uid"] if found is not None else None
 
     async def password(self, owner: Owner, form: Component | None) -> str | None:
         """Returns the UID of the password Secret of a managed Redis, a new one if there is none. Raises Blocked."""
@@ -106,11 +83,20 @@ class PipelineSecrets:
             return await self._create(owner, redis.password_secret(owner, new(32)))
         return await self._create(owner, replicated_redis.password_secret(owner, new(32), new(32)))
 
+    async def _find(
+        self, owner: Owner, name: str, get: Callable[[Kind, str, str], Awaitable[Manifest]]
+    ) -> Manifest | None:
+        """Returns a Secret of the pipeline. Raises ApiError."""
+        key, known = (owner.namespace, name), self._read.get((owner.namespace, name))
+        if known is None or known.found is None or self._clock() - known.at >= self._seconds:
+            known = self._read[key] = _Read(await if_found(get(SECRET, *key)), self._clock())
+        return known.found if known.found is not None and is_owned(known.found, owner) else None
+
     async def _create(self, owner: Owner, manifest: Manifest) -> str:
         """Creates a Secret, unless another operator has meanwhile, and returns its UID. Raises Blocked."""
         self._fence(owner)
         name = manifest["metadata"]["name"]
-        self._secrets.forget(owner.namespace, name)
+        self._read.pop((owner.namespace, name), None)
         try:
             created = await self._api.create(SECRET, owner.namespace, manifest)
         except ApiError as error:
