@@ -239,8 +239,7 @@ def _known_document(live: Manifest) -> tuple[Manifest, list[Path]]:
         "metadata": {"name": live["metadata"]["name"]},
         "spec": live.get("spec") or {},
     }
-    known, unknown = without_unknown(document, TTSPipeline)
-    return known, unknown
+    return without_unknown(document, TTSPipeline)
 
 
 def _listed(paths: Sequence[Path]) -> str:

@@ -26,7 +26,6 @@ from syrinx_operator.cluster.objects.state import (
 from syrinx_operator.cluster.plan import Plan, plan
 from syrinx_operator.cluster.plan.objects import differs
 from syrinx_operator.cluster.plan.settings_token import SettingsToken
-from syrinx_operator.cluster.plan.tuning_record import tuning_record
 from syrinx_operator.cluster.reconcile.apply import Objects
 from syrinx_operator.cluster.reconcile.reports import Reports
 from syrinx_operator.cluster.reconcile.secrets import UNREADY_SECONDS, Secrets
@@ -52,7 +51,7 @@ from syrinx_operator.cluster.watch.telemetry import Telemetry
 from syrinx_operator.cluster.watch.workqueue import NamespacedName, Outcome, Result
 from syrinx_operator.resource.resolve import ResolvedPipeline, resolve
 from syrinx_operator.resource.state.canary_status import CanaryStatus
-from syrinx_operator.resource.state.status import read
+from syrinx_operator.resource.state.status import PipelineStatus, read
 from syrinx_operator.resource.state.tuning_status import State
 from syrinx_operator.tuner.runner import Tuner
 from syrinx_stages.contract.stages import Stage
@@ -70,13 +69,15 @@ class Subject(Struct, frozen=True):
     owner: Owner
     previous: Mapping[str, Any]
     """Its status."""
+    before: PipelineStatus
+    """The same, as far as this operator can read it."""
     unknown_fields: str
     """Fields of the resource that this operator does not know, as text."""
 
     @property
     def was_ready(self) -> bool:
         """Whether it was ready at the last reconcile."""
-        return any(each["type"] == "Ready" and each["status"] == "True" for each in self.previous.get("conditions", ()))
+        return any(each.type == "Ready" and each.status == "True" for each in self.before.conditions)
 
     def status_inputs(
         self,
@@ -92,7 +93,7 @@ class Subject(Struct, frozen=True):
         return StatusInputs(
             pipeline=self.pipeline,
             owner=self.owner,
-            before=read(self.previous),
+            before=self.before,
             plan=planned,
             observed=observed,
             problems=problems,
@@ -173,7 +174,8 @@ class Reconciler:
         """Reconciles with the Lease held, and writes errors to the status."""
         outcome, failure = Outcome.BLOCKED, None
         try:
-            subject = Subject(resolve(state.parse_pipeline(live)), owner, previous, state.unknown_fields(live))
+            pipeline, unknown = resolve(state.parse_pipeline(live)), state.unknown_fields(live)
+            subject = Subject(pipeline, owner, previous, read(previous), unknown)
             if subject.pipeline.spec.paused:
                 return await self._report_paused(subject)
             return await self._reconcile_valid(subject, failures, command_of(live))
@@ -221,11 +223,11 @@ class Reconciler:
         disruption = disruption_of(planned, observed, problems, previous.get("observedGeneration"), owner)
         decision, metrics = await self._tuning.decide(pipeline, owner, tuning, planned, observed, disruption, self._now)
         canary = await self._canaries.decide(
-            pipeline, owner, planned, observed, read(previous).canary, decision.state, command, self._now
+            pipeline, owner, planned, observed, subject.before.canary, decision.state, command, self._now
         )
         inputs = subject.status_inputs(planned, observed, decision.state, canary.status, metrics, self._now(), problems)
         new = status(inputs)
-        is_recorded = key_of(tuning_record(owner, tuning.state)) not in applied.missing
+        is_recorded = ObjectKey("ConfigMap", names.tuning_record(owner.name)) not in applied.missing
         lost_events = [lost_event(owner, lost)] if lost and is_recorded else []
         tuner = decision.state if is_recorded else None
         events = [*lost_events, *decision.events, *canary.events]
@@ -250,7 +252,7 @@ class Reconciler:
             raise Blocked(Problem("Paused", "spec.paused is set: the pipeline is created once it is removed"))
         observed = await self._observe(subject, token, password)
         tuning, _, planned = self._plan(subject, observed)
-        canary, now = read(previous).canary, self._now()
+        canary, now = subject.before.canary, self._now()
         new = status(subject.status_inputs(planned, observed, tuning.state, canary, paused_metrics(now), now))
         if "tuning" in previous:
             new["tuning"] = previous["tuning"]
@@ -259,11 +261,10 @@ class Reconciler:
 
     def _plan(self, subject: Subject, observed: Observed) -> tuple[Tuning, str, Plan]:
         """Returns the tuning, what is lost of the tuner's state, and the plan with the tuned settings."""
-        pipeline, owner, previous = subject.pipeline, subject.owner, subject.previous
-        tuner, lost = tuner_state(previous, owner, observed)
-        tuning, canary = tuning_of(pipeline, tuner), read(previous).canary
-        planned = plan(tuning.applied_to(pipeline), owner, observed, self._options.pipelines, tuner, canary)
-        return tuning, lost, planned
+        pipeline, owner = subject.pipeline, subject.owner
+        tuner, lost = tuner_state(subject.previous, owner, observed)
+        tuning, canary = tuning_of(pipeline, tuner), subject.before.canary
+        return tuning, lost, plan(tuning.applied_to(pipeline), owner, observed, self._options.pipelines, tuner, canary)
 
     async def _observe(self, subject: Subject, token: SettingsToken, password: str | None) -> Observed:
         owner = subject.owner
