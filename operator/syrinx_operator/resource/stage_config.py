@@ -2,13 +2,15 @@
 
 import hashlib
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 from msgspec import Struct, structs
 
 from syrinx_operator.resource.fields.gateway import GatewaySpec
+from syrinx_operator.resource.fields.model import ModelSpec
 from syrinx_operator.resource.fields.pods import is_kubernetes_only
-from syrinx_operator.resource.resolve import ResolvedCodec, ResolvedPipeline, ResolvedTalker
+from syrinx_operator.resource.resolve import ResolvedGateway, ResolvedPipeline, ResolvedTalker
 from syrinx_operator.resource.spec import PipelineSpec, TalkerSpec
 from syrinx_stages.contract.settings import (
     ApiConfig,
@@ -18,7 +20,7 @@ from syrinx_stages.contract.settings import (
     VllmOptions,
     VoiceLimits,
 )
-from syrinx_stages.contract.stages import Stage
+from syrinx_stages.contract.stages import WORKERS, Stage
 
 
 class StageProcess(Struct, frozen=True):
@@ -39,50 +41,49 @@ def plan_local(pipeline: ResolvedPipeline, version: str) -> list[StageProcess]:
 
     Raises `LocalError` for a model or GPUs that are available only on Kubernetes.
     """
-    spec, talker, codec = pipeline.spec, pipeline.talker, pipeline.codec
+    spec = pipeline.spec
     _require_local(pipeline)
     base = StageConfig(
         pipeline=pipeline.name,
         generation=model_generation(spec, version),
-        replica="",
-        cells=spec.connector.cells,
         settings_port=0,
         model="bundled" if spec.model.path is None else spec.model.path,
         model_name=pipeline.model_name,
-        talker=talker.settings,
-        codec=codec.settings,
+        talker=pipeline.talker.settings,
+        codec=pipeline.codec.settings,
         gateway=pipeline.gateway.settings,
     )
+    public = {"playground": spec.gateway.playground is not False, "shares_port": spec.gateway.replicas > 1}
+    fields = {stage: stage_fields(pipeline, stage) for stage in (*WORKERS, Stage.GATEWAY)}
+    fields[Stage.GATEWAY] |= public | _local_access(spec.gateway)
+    return [
+        StageProcess(stage, structs.replace(base, replica=f"{stage}-{n}", **own))
+        for stage, own in fields.items()
+        for n in range(pipeline.stage(stage).spec.replicas)
+    ]
 
-    def replicas(stage: Stage, count: int, **fields: object) -> list[StageConfig]:
-        return [structs.replace(base, replica=f"{stage}-{n}", **fields) for n in range(count)]
 
-    def compute(stage: ResolvedTalker | ResolvedCodec) -> dict[str, object]:
-        return {
-            "device": stage.device,
-            "max_resident": stage.max_resident,
-            "memory_fraction": stage.spec.memory_fraction,
-            "drain_seconds": stage.spec.drain_seconds,
+def stage_fields(pipeline: ResolvedPipeline, stage: Stage) -> dict[str, Any]:
+    """Returns the fields of a stage's start configuration that are the same on Kubernetes and locally."""
+    resolved = pipeline.stage(stage)
+    shared = {"cells": pipeline.spec.connector.cells, "drain_seconds": resolved.spec.drain_seconds}
+    if isinstance(resolved, ResolvedGateway):
+        part = resolved.spec
+        return shared | {
+            "model_name": pipeline.model_name,
+            "port": part.port,
+            "reference_hosts": part.reference_hosts,
+            "trusted_proxies": part.trusted_proxies,
+            "cors_origins": part.cors.allow_origins,
+            "api": ApiConfig(**structs.asdict(part.api)),
+            "voices": VoiceLimits(**structs.asdict(part.voices)),
+            "shared_voices": tuple(SharedVoice(**structs.asdict(voice)) for voice in pipeline.spec.voices),
         }
-
-    engine = {"engine": talker.spec.engine, "vllm": vllm_options(talker.spec)}
-    public = {
-        name: getattr(spec.gateway, name) for name in ("port", "reference_hosts", "drain_seconds", "trusted_proxies")
-    }
-    public |= {
-        "api": api_config(spec.gateway),
-        "voices": voice_limits(spec.gateway),
-        "shared_voices": shared_voices(spec),
-    }
-    public["playground"] = spec.gateway.playground is not False
-    public |= {"cors_origins": spec.gateway.cors.allow_origins, **_local_access(spec.gateway)}
-    talkers = replicas(Stage.TALKER, talker.spec.replicas, **engine, **compute(talker))
-    codecs = replicas(Stage.CODEC, codec.spec.replicas, **compute(codec))
-    public["shares_port"] = spec.gateway.replicas > 1
-    configs = replicas(Stage.GATEWAY, spec.gateway.replicas, **public)
-    gateways = [StageProcess(Stage.GATEWAY, config) for config in configs]
-    workers = [StageProcess(Stage.TALKER, config) for config in talkers]
-    return workers + [StageProcess(Stage.CODEC, config) for config in codecs] + gateways
+    shared |= {"device": resolved.device, "max_resident": resolved.max_resident}
+    shared |= {"memory_fraction": resolved.spec.memory_fraction}
+    if isinstance(resolved, ResolvedTalker):
+        shared |= {"engine": resolved.spec.engine, "vllm": _vllm_options(resolved.spec)}
+    return shared
 
 
 def engine_suffix(spec: PipelineSpec) -> str:
@@ -103,32 +104,25 @@ def ignored_locally(part: Struct, path: str = "spec") -> Iterator[str]:
 
 
 def _require_local(pipeline: ResolvedPipeline) -> None:
-    spec = pipeline.spec
-    if (hub := spec.model.hugging_face) is not None:
-        raise LocalError(
-            "spec.model.huggingFace is supported only on Kubernetes: download the checkpoint "
-            f"(hf download {hub.id} --revision {hub.revision} --local-dir DIRECTORY) "
-            "and set spec.model.path to its directory"
-        )
-    if (s3 := spec.model.s3) is not None:
-        raise LocalError(
-            f"spec.model.s3 is supported only on Kubernetes: download {s3.uri} and set spec.model.path to its directory"
-        )
-    if (image := spec.model.image) is not None:
-        raise LocalError(
-            "spec.model.image is supported only on Kubernetes: copy the checkpoint out of "
-            f"{image.reference} and set spec.model.path to its directory"
-        )
-    if spec.model.volume is not None:
-        raise LocalError(
-            "spec.model.volume is supported only on Kubernetes: remove it and set spec.model.path to a local directory"
-        )
-    if spec.model.claim is not None:
-        raise LocalError(
-            "spec.model.claim is supported only on Kubernetes: remove it and set spec.model.path to a local directory"
-        )
-    if vllm_options(spec.talker).tensor_parallel_size > 1 and pipeline.talker.device == "cpu":
+    for field, advice in _remote_sources(pipeline.spec.model):
+        raise LocalError(f"spec.model.{field} is supported only on Kubernetes: {advice}")
+    if _vllm_options(pipeline.talker.spec).tensor_parallel_size > 1 and pipeline.talker.device == "cpu":
         raise LocalError("spec.talker.vllm.tensorParallelSize needs GPUs: set spec.talker.device: cuda")
+
+
+def _remote_sources(model: ModelSpec) -> Iterator[tuple[str, str]]:
+    """Yields the fields of a checkpoint that is available only on Kubernetes, with advice."""
+    if (hub := model.hugging_face) is not None:
+        download = f"hf download {hub.id} --revision {hub.revision} --local-dir DIRECTORY"
+        yield "huggingFace", f"download the checkpoint ({download}) and set spec.model.path to its directory"
+    if (s3 := model.s3) is not None:
+        yield "s3", f"download {s3.uri} and set spec.model.path to its directory"
+    if (image := model.image) is not None:
+        yield "image", f"copy the checkpoint out of {image.reference} and set spec.model.path to its directory"
+    if model.volume is not None:
+        yield "volume", "remove it and set spec.model.path to a local directory"
+    if model.claim is not None:
+        yield "claim", "remove it and set spec.model.path to a local directory"
 
 
 def _local_access(gateway: GatewaySpec) -> dict[str, object]:
@@ -162,24 +156,8 @@ def model_generation(spec: PipelineSpec, version: str) -> str:
     return hashlib.sha256(identity.encode()).hexdigest()[:10]
 
 
-def vllm_options(spec: TalkerSpec) -> VllmOptions:
-    """Returns the engine options of vLLM."""
+def _vllm_options(spec: TalkerSpec) -> VllmOptions:
     return VllmOptions() if spec.vllm is None else VllmOptions(**structs.asdict(spec.vllm))
-
-
-def api_config(spec: GatewaySpec) -> ApiConfig:
-    """Returns what the public API accepts besides the names of the checkpoint."""
-    return ApiConfig(**structs.asdict(spec.api))
-
-
-def voice_limits(spec: GatewaySpec) -> VoiceLimits:
-    """Returns how many voices clients may keep."""
-    return VoiceLimits(**structs.asdict(spec.voices))
-
-
-def shared_voices(spec: PipelineSpec) -> tuple[SharedVoice, ...]:
-    """Returns the voices that all clients may use."""
-    return tuple(SharedVoice(**structs.asdict(voice)) for voice in spec.voices)
 
 
 def tracing_environment(spec: PipelineSpec) -> dict[str, str]:

@@ -24,11 +24,11 @@ from syrinx_operator.cluster.objects.state import (
     Settings,
 )
 from syrinx_operator.cluster.plan.objects import non_defaults, read_record, short_hash
-from syrinx_operator.resource import stage_config as process
 from syrinx_operator.resource.fields.gateway import GatewaySpec
 from syrinx_operator.resource.fields.model import ModelSpec
-from syrinx_operator.resource.resolve import RedisForm, ResolvedGateway, ResolvedPipeline, ResolvedTalker
+from syrinx_operator.resource.resolve import RedisForm, ResolvedPipeline
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec
+from syrinx_operator.resource.stage_config import stage_fields
 from syrinx_stages.contract.checkpoints import hub_directory, s3_directory
 from syrinx_stages.contract.settings import (
     CodecSettings,
@@ -222,35 +222,22 @@ def _live_image(owner: Owner, observed: Observed, components: tuple[Component, .
 
 def start_config(pipeline: ResolvedPipeline, stage: Stage, generation: str) -> str:
     """Returns a stage's start configuration as JSON, without defaults, live settings and the replica's name."""
-    resolved = pipeline.stage(stage)
-    part = resolved.spec
     place = names.OWN if stage in pipeline.workloads else names.COLOCATED
-    own: dict[str, Any]
-    if isinstance(resolved, ResolvedGateway):
-        part = resolved.spec
-        own = {"model_name": pipeline.model_name, "port": part.port, "reference_hosts": part.reference_hosts}
-        own |= {"api": process.api_config(part), "voices": process.voice_limits(part)}
-        own["shared_voices"] = process.shared_voices(pipeline.spec)
-        own |= {"cors_origins": part.cors.allow_origins, "trusted_proxies": part.trusted_proxies}
-        own["playground"] = part.playground is True
-        if part.api_keys is not None:
+    own = stage_fields(pipeline, stage)
+    if stage is Stage.GATEWAY:
+        gateway = pipeline.gateway.spec
+        own["playground"] = gateway.playground is True
+        if gateway.api_keys is not None:
             own["api_keys_file"] = names.API_KEYS_FILE
-        if part.tls is not None:
+        if gateway.tls is not None:
             own["tls"] = TlsFiles(certificate=f"{names.TLS_DIRECTORY}/tls.crt", key=f"{names.TLS_DIRECTORY}/tls.key")
-    else:
-        own = {"device": resolved.device, "max_resident": resolved.max_resident}
-        own["memory_fraction"] = resolved.spec.memory_fraction
-        if isinstance(resolved, ResolvedTalker):
-            own |= {"engine": resolved.spec.engine, "vllm": process.vllm_options(resolved.spec)}
     config = StageConfig(
         pipeline=pipeline.name,
         generation=generation,
-        cells=pipeline.spec.connector.cells,
         model=model_directory(pipeline.spec.model),
         host="",
         admin_port=place.admin_port,
         settings_port=place.settings_port,
-        drain_seconds=part.drain_seconds,
         settings_file=place.settings_file,
         **own,
     )
