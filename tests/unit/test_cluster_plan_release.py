@@ -22,7 +22,7 @@ from support.cluster_plan import (
 from syrinx_operator.cluster.objects.state import STAGES, ObjectKey, OperatorConfig
 from syrinx_operator.cluster.plan.connector import redis
 from syrinx_operator.cluster.plan.workload import pods
-from syrinx_operator.resource.checks.pod_rules import RESERVED_ENV
+from syrinx_operator.resource.checks.pod_template import RESERVED_ENV
 from syrinx_operator.resource.resolve import RedisForm
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import tracing_environment

@@ -66,7 +66,7 @@ def plan_local(pipeline: ResolvedPipeline, version: str) -> list[StageProcess]:
 def stage_fields(pipeline: ResolvedPipeline, stage: Stage) -> dict[str, Any]:
     """Returns the fields of a stage's start configuration that are the same on Kubernetes and locally."""
     resolved = pipeline.stage(stage)
-    shared = {"cells": pipeline.spec.connector.cells, "drain_seconds": resolved.spec.drain_seconds}
+    shared: dict[str, Any] = {"cells": pipeline.spec.connector.cells, "drain_seconds": resolved.spec.drain_seconds}
     if isinstance(resolved, ResolvedGateway):
         part = resolved.spec
         return shared | {

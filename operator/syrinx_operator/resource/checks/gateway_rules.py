@@ -15,7 +15,7 @@ from syrinx_operator.resource.checks.conditions import (
     requires,
     unique,
 )
-from syrinx_operator.resource.checks.pod_rules import pod_template
+from syrinx_operator.resource.checks.pod_template import pod_template
 from syrinx_operator.resource.fields import gateway, pods
 from syrinx_stages.contract.settings import SETTINGS_PORT
 

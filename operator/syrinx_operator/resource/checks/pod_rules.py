@@ -2,9 +2,9 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -25,22 +25,13 @@ from syrinx_operator.resource.checks.conditions import (
     starts_with,
     unique,
 )
-from syrinx_operator.resource.checks.documents import Path
-from syrinx_operator.resource.checks.pod_template import problems
-from syrinx_operator.resource.fields import pods
-from syrinx_stages.contract.settings import NAMESPACE_VARIABLE, SETTINGS_PORT, TOKEN_VARIABLE
-
-RESERVED_ENV = frozenset(
-    {TOKEN_VARIABLE, "REDIS_URL", "REDIS_PASSWORD", "REDIS_CA_FILE", "POD_NAME", "HOME", "HF_TOKEN", "HF_ENDPOINT"}
-    | {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONUNBUFFERED", NAMESPACE_VARIABLE}
+from syrinx_operator.resource.checks.pod_template import (
+    RESERVED_ENV,
+    RESERVED_LABEL_PREFIXES,
+    RESERVED_PATHS,
+    RESERVED_VOLUME_PREFIX,
 )
-"""Environment variables that Syrinx sets in its pods."""
-_RESERVED_REDIS_ENV = frozenset({"REDISCLI_AUTH", "SELF", "HOSTS"})
-RESERVED_PATHS = ("/etc/syrinx", "/models", "/tmp")
-"""Directories on which Syrinx mounts its own volumes."""
-RESERVED_VOLUME_PREFIX = "syrinx-"
-_PRIVATE_PORTS = (pods.ADMIN_PORT, SETTINGS_PORT, pods.CODEC_ADMIN_PORT, pods.CODEC_SETTINGS_PORT)
-RESERVED_LABEL_PREFIXES = ("syrinx.dev/", "app.kubernetes.io/")
+from syrinx_operator.resource.fields import pods
 
 
 def _forbidden_key_prefixes(field: str) -> Rule:
@@ -58,25 +49,6 @@ _OUTSIDE_RESERVED_PATHS = Condition(
     f"!{json.dumps(RESERVED_PATHS)}.exists(path, self.mountPath == path || self.mountPath.startsWith(path + '/'))",
     lambda volume: not any(f"{volume.mount_path}/".startswith(f"{path}/") for path in RESERVED_PATHS),
 )
-
-
-def pod_template(container: str, *own_ports: int) -> Rule:
-    """The rule of `podTemplate`, which only the operator evaluates. `own_ports`: those without a field."""
-
-    def failures(value: Any) -> Iterator[tuple[Path, str]]:
-        if value.pod_template is not None:
-            yield from problems(
-                value.pod_template,
-                (container, "sentinel") if container == "redis" else (container,),
-                ports={*_PRIVATE_PORTS, getattr(value, "port", 0), *own_ports},
-                port_names=("http", "admin", "settings", "codec-admin", "codec-settings", "redis", "sentinel"),
-                env=RESERVED_ENV | _RESERVED_REDIS_ENV,
-                directories=RESERVED_PATHS if container != "redis" else ("/data", *RESERVED_PATHS),
-                key_prefixes=RESERVED_LABEL_PREFIXES,
-                volume_prefix=RESERVED_VOLUME_PREFIX,
-            )
-
-    return Rule("podTemplate", ItemsCondition("", failures), "must not change what Syrinx sets", detail="{item}")
 
 
 def _amount(cel: str) -> str:

@@ -3,10 +3,23 @@
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
+from syrinx_operator.resource.checks.conditions import ItemsCondition, Rule
 from syrinx_operator.resource.checks.documents import Path
+from syrinx_operator.resource.fields import pods
+from syrinx_stages.contract.settings import NAMESPACE_VARIABLE, SETTINGS_PORT, TOKEN_VARIABLE
 
-Finding = tuple[Path, str]
-"""A path in the template, and a message about it."""
+RESERVED_ENV = frozenset(
+    {TOKEN_VARIABLE, "REDIS_URL", "REDIS_PASSWORD", "REDIS_CA_FILE", "POD_NAME", "HOME", "HF_TOKEN", "HF_ENDPOINT"}
+    | {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONUNBUFFERED", NAMESPACE_VARIABLE}
+)
+"""Environment variables that Syrinx sets in its pods."""
+_RESERVED_REDIS_ENV = frozenset({"REDISCLI_AUTH", "SELF", "HOSTS"})
+RESERVED_PATHS = ("/etc/syrinx", "/models", "/tmp")
+"""Directories on which Syrinx mounts its own volumes."""
+RESERVED_VOLUME_PREFIX = "syrinx-"
+_PORT_NAMES = ("http", "admin", "settings", "codec-admin", "codec-settings", "redis", "sentinel")
+_PRIVATE_PORTS = (pods.ADMIN_PORT, SETTINGS_PORT, pods.CODEC_ADMIN_PORT, pods.CODEC_SETTINGS_PORT)
+RESERVED_LABEL_PREFIXES = ("syrinx.dev/", "app.kubernetes.io/")
 
 _SET: Final = "is set by Syrinx"
 _POD_FIELDS: Final = {
@@ -22,17 +35,22 @@ _OWN_FIELDS: Final = frozenset(
 _OWN_INIT_CONTAINERS: Final = frozenset({"fetch", "fetch-codec"})
 
 
-def problems(
-    template: dict[str, Any],
-    own: Collection[str],
-    *,
-    ports: Collection[int],
-    port_names: Collection[str],
-    env: Collection[str],
-    directories: Collection[str],
-    key_prefixes: tuple[str, ...],
-    volume_prefix: str,
-) -> Iterator[Finding]:
+def pod_template(container: str, *own_ports: int) -> Rule:
+    """The rule of `podTemplate`, which only the operator evaluates. `own_ports`: those without a field."""
+    own = (container, "sentinel") if container == "redis" else (container,)
+    directories = ("/data", *RESERVED_PATHS) if container == "redis" else RESERVED_PATHS
+
+    def failures(value: Any) -> Iterator[tuple[Path, str]]:
+        if value.pod_template is not None:
+            ports = {*_PRIVATE_PORTS, getattr(value, "port", 0), *own_ports}
+            yield from _problems(value.pod_template, own, directories, ports)
+
+    return Rule("podTemplate", ItemsCondition("", failures), "must not change what Syrinx sets", detail="{item}")
+
+
+def _problems(
+    template: dict[str, Any], own: Collection[str], directories: Collection[str], ports: Collection[int]
+) -> Iterator[tuple[Path, str]]:
     """Yields what a template must not contain; `own` are the containers of Syrinx, the rest what it reserves."""
     for name in template.keys() - {"metadata", "spec"}:
         yield (name,), "unknown field; accepted here: metadata, spec"
@@ -40,22 +58,22 @@ def problems(
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
         yield (), "metadata and spec must be mappings"
         return
-    yield from _metadata(metadata, key_prefixes)
+    yield from _metadata(metadata)
     for name in spec.keys() & _POD_FIELDS.keys():
         yield ("spec", name), _POD_FIELDS[name]
     for name, each, path in [*_items(spec, "volumes"), *_items(spec, "containers"), *_items(spec, "initContainers")]:
         if not isinstance(name, str):
             yield path, "must be a list of objects, each with a name"
         elif path[1] == "volumes":
-            if name.startswith(volume_prefix):
-                yield (*path, "name"), f"names that start with {volume_prefix} are reserved"
+            if name.startswith(RESERVED_VOLUME_PREFIX):
+                yield (*path, "name"), f"names that start with {RESERVED_VOLUME_PREFIX} are reserved"
         elif name in own or (path[1] == "initContainers" and name in _OWN_INIT_CONTAINERS):
-            yield from _own(each, path, env, directories)
+            yield from _own(each, path, directories)
         else:
-            yield from _other(each, path, ports, port_names)
+            yield from _other(each, path, ports)
 
 
-def _metadata(metadata: dict[str, Any], key_prefixes: tuple[str, ...]) -> Iterator[Finding]:
+def _metadata(metadata: dict[str, Any]) -> Iterator[tuple[Path, str]]:
     for name, values in metadata.items():
         path: Path = ("metadata", name)
         if name not in ("labels", "annotations"):
@@ -64,8 +82,8 @@ def _metadata(metadata: dict[str, Any], key_prefixes: tuple[str, ...]) -> Iterat
             yield path, "must be a mapping of texts"
         else:
             for key in values:
-                if key.startswith(key_prefixes):
-                    yield (*path, key), f"keys that start with {' or '.join(key_prefixes)} are reserved"
+                if key.startswith(RESERVED_LABEL_PREFIXES):
+                    yield (*path, key), f"keys that start with {' or '.join(RESERVED_LABEL_PREFIXES)} are reserved"
 
 
 def _items(part: dict[str, Any], field: str, path: Path = ("spec",)) -> Iterator[tuple[Any, dict[str, Any], Path]]:
@@ -79,9 +97,7 @@ def _items(part: dict[str, Any], field: str, path: Path = ("spec",)) -> Iterator
         yield each.get("name"), each, (*path, field, index)
 
 
-def _own(
-    container: dict[str, Any], path: Path, env: Collection[str], directories: Collection[str]
-) -> Iterator[Finding]:
+def _own(container: dict[str, Any], path: Path, directories: Collection[str]) -> Iterator[tuple[Path, str]]:
     for name in sorted(container.keys() - _OWN_FIELDS):
         yield (*path, name), _SET
     resources = container.get("resources", {})
@@ -90,7 +106,7 @@ def _own(
     for name, _, where in _items(container, "env", path):
         if not isinstance(name, str):
             yield where, "must be a list of objects, each with a name"
-        elif name in env:
+        elif name in RESERVED_ENV | _RESERVED_REDIS_ENV:
             yield (*where, "name"), f"{name} {_SET}"
     for name, mount, where in _items(container, "volumeMounts", path):
         directory = mount.get("mountPath")
@@ -100,11 +116,9 @@ def _own(
             yield (*where, "mountPath"), f"{', '.join(directories)} are reserved"
 
 
-def _other(
-    container: dict[str, Any], path: Path, ports: Collection[int], port_names: Collection[str]
-) -> Iterator[Finding]:
+def _other(container: dict[str, Any], path: Path, ports: Collection[int]) -> Iterator[tuple[Path, str]]:
     for name, port, where in _items(container, "ports", path):
-        if name in port_names:
+        if name in _PORT_NAMES:
             yield (*where, "name"), f"{name} is a port of Syrinx"
         if port.get("containerPort") in ports:
             yield (*where, "containerPort"), f"{port['containerPort']} is a port of Syrinx"

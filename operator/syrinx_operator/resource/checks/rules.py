@@ -35,7 +35,8 @@ from syrinx_operator.resource.checks.conditions import (
 )
 from syrinx_operator.resource.checks.documents import Path
 from syrinx_operator.resource.checks.gateway_rules import GATEWAY_RULES
-from syrinx_operator.resource.checks.pod_rules import POD_RULES, pod_template
+from syrinx_operator.resource.checks.pod_rules import POD_RULES
+from syrinx_operator.resource.checks.pod_template import pod_template
 from syrinx_operator.resource.fields import model, pods, tuning
 from syrinx_operator.resource.fields.autoscaling import ReplicaBounds, StageAutoscalingSpec
 from syrinx_operator.resource.fields.connector import ConnectorSpec
