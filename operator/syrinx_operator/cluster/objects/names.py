@@ -4,7 +4,7 @@ from typing import Any, Final, NamedTuple
 
 from syrinx_operator.cluster.objects.state import REDIS, Component, ObjectKey, Owner, Replica
 from syrinx_operator.resource.fields.pods import ADMIN_PORT, CODEC_ADMIN_PORT, CODEC_SETTINGS_PORT
-from syrinx_operator.resource.resolve import RedisForm
+from syrinx_operator.resource.resolve import RedisForm, ResolvedPipeline
 from syrinx_operator.resource.spec import API_VERSION, KIND
 from syrinx_stages.contract.settings import SETTINGS_PORT
 from syrinx_stages.contract.stages import Stage
@@ -122,6 +122,12 @@ def workload(pipeline: str, component: str) -> str:
 def redis_cell(form: Component, cell: int) -> str:
     """Returns the value of the component label of a cell's managed Redis. That of the first cell is the component."""
     return form.value if cell == 0 else f"{form}-c{cell}"
+
+
+def redis_cells(pipeline: ResolvedPipeline) -> list[str]:
+    """Returns the value of the component label of the managed Redis of each cell; none with another Redis."""
+    form, cells = pipeline.redis, range(pipeline.spec.connector.cells)
+    return [] if form is None else [redis_cell(form, cell) for cell in cells]
 
 
 def cell_in(label: str) -> tuple[str, int]:

@@ -103,7 +103,7 @@ def plan(
         *route.routes(owner, spec.gateway),
         *network.network_policies(owner, pipeline, config),
         *(workloads.disruption_budget(owner, stage) for stage in own_workload if counts[stage].count > 1),
-        *redis_cells.disruption_budgets(owner, spec),
+        *redis_cells.disruption_budgets(owner, pipeline),
         *network.pod_monitors(owner, pipeline),
         *autoscaling.autoscalers(owner, pipeline, observed),
     ]

@@ -28,13 +28,11 @@ def services(owner: Owner, pipeline: ResolvedPipeline) -> list[Manifest]:
         found.append(_service(owner, stage, ports, **headless))
     redis = _port(names.REDIS_PORT_NAME, names.REDIS_PORT)
     sentinel = _port(names.SENTINEL_PORT_NAME, names.SENTINEL_PORT)
-    for cell in range(spec.connector.cells):
-        match pipeline.redis:
-            case RedisForm.SINGLE as form:
-                found.append(_service(owner, names.redis_cell(form, cell), [redis], type="ClusterIP"))
-            case RedisForm.REPLICATED as form:
-                # Servers find each other before they are ready.
-                found.append(_service(owner, names.redis_cell(form, cell), [redis, sentinel], **headless))
+    for cell in names.redis_cells(pipeline):
+        if pipeline.redis is RedisForm.SINGLE:
+            found.append(_service(owner, cell, [redis], type="ClusterIP"))
+        else:  # Servers find each other before they are ready.
+            found.append(_service(owner, cell, [redis, sentinel], **headless))
     return found
 
 
@@ -62,23 +60,16 @@ def network_policies(owner: Owner, pipeline: ResolvedPipeline, config: OperatorC
         private = places(pipeline, stage).values()
         admin = [_rule(place.admin_port, admin_peers) for place in private]
         settings = [_rule(place.settings_port, settings_peers) for place in private]
-        policies.append(_policy(owner, stage, public + admin + settings))
-    stages = {"podSelector": _stage_pods(owner)}
-    for cell in range(spec.connector.cells):
-        match pipeline.redis:
-            case RedisForm.SINGLE as form:
-                policies.append(_policy(owner, names.redis_cell(form, cell), [_rule(names.REDIS_PORT, [stages])]))
-            case RedisForm.REPLICATED as form:
-                own = names.redis_cell(form, cell)
-                peers = [stages, {"podSelector": {"matchLabels": names.selector(owner.name, own)}}]
-                ports = (names.REDIS_PORT, names.SENTINEL_PORT)
-                policies.append(_policy(owner, own, [_rule(port, peers) for port in ports]))
+        policies.append(policy(owner, stage, public + admin + settings))
+    stages = {"podSelector": _pods(owner, *STAGES)}
+    for cell in names.redis_cells(pipeline):
+        if pipeline.redis is RedisForm.SINGLE:
+            rules = [_rule(names.REDIS_PORT, [stages])]
+        else:
+            peers = [stages, {"podSelector": {"matchLabels": names.selector(owner.name, cell)}}]
+            rules = [_rule(port, peers) for port in (names.REDIS_PORT, names.SENTINEL_PORT)]
+        policies.append(policy(owner, cell, rules))
     return policies
-
-
-def closed_policy(owner: Owner, purpose: str) -> Manifest:
-    """Returns the policy of pods that serve nothing."""
-    return _policy(owner, purpose, [])
 
 
 def pod_monitors(owner: Owner, pipeline: ResolvedPipeline) -> list[Manifest]:
@@ -99,7 +90,7 @@ def pod_monitors(owner: Owner, pipeline: ResolvedPipeline) -> list[Manifest]:
     ports = dict.fromkeys(
         place.admin_name for stage in pipeline.workloads for place in places(pipeline, stage).values()
     )
-    body = {"selector": _stage_pods(owner), "podMetricsEndpoints": [{"port": port, **endpoint} for port in ports]}
+    body = {"selector": _pods(owner, *STAGES), "podMetricsEndpoints": [{"port": port, **endpoint} for port in ports]}
     monitor = manifest(owner, POD_MONITOR.api_version, POD_MONITOR.kind, "monitoring", spec=body)
     monitor["metadata"]["name"] = owner.name
     # User labels, by which a Prometheus selects monitors; they never override the operator's.
@@ -118,7 +109,8 @@ def _port(name: str, port: int) -> Manifest:
     return {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
 
 
-def _policy(owner: Owner, component: str, ingress: list[Manifest]) -> Manifest:
+def policy(owner: Owner, component: str, ingress: list[Manifest]) -> Manifest:
+    """Returns the policy of the pods of a component or another purpose, to which only `ingress` is allowed."""
     pods: Manifest = {"matchLabels": names.selector(owner.name, component)}
     if isinstance(component, Component) and component in STAGES:
         pods = _pods(owner, component)
@@ -129,10 +121,6 @@ def _policy(owner: Owner, component: str, ingress: list[Manifest]) -> Manifest:
 def _rule(port: int, peers: Sequence[Manifest] = ()) -> Manifest:
     rule: Manifest = {"ports": [{"port": port, "protocol": "TCP"}]}
     return {"from": list(peers), **rule} if peers else rule
-
-
-def _stage_pods(owner: Owner) -> Manifest:
-    return _pods(owner, *STAGES)
 
 
 def _pods(owner: Owner, *stages: Component) -> Manifest:

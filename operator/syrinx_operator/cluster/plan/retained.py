@@ -14,8 +14,7 @@ def keys(release: Release, pipeline: ResolvedPipeline, observed: Observed) -> fr
         for pod in observed.replicas_of(stage)
         if pod.template != release.templates[stage].hash and not pod.stuck
     ]
-    form, cells = pipeline.redis, range(pipeline.spec.connector.cells)
-    planned = {names.redis_cell(form, cell) for cell in cells} if form else set()
+    planned = names.redis_cells(pipeline)
 
     def is_former(label: str) -> bool:
         return label == "models" or (names.cell_in(label)[0] in REDIS and label not in planned)

@@ -86,9 +86,7 @@ def blocking(inputs: StatusInputs, component: Component) -> list[Problem]:
 
 def missing(inputs: StatusInputs, component: Component) -> list[Problem]:
     """Returns the problems of the workloads whose pods the cluster does not create."""
-    labels = [component.value]
-    if component in REDIS:
-        labels = [names.redis_cell(component, cell) for cell in range(inputs.pipeline.spec.connector.cells)]
+    labels = names.redis_cells(inputs.pipeline) if component in REDIS else [component.value]
     keys = (names.workload_key(inputs.pipeline.name, label) for label in labels)
     workloads = [found for key in keys if (found := inputs.observed.objects.get(key)) is not None]
     before = inputs.previous.get("Progressing")

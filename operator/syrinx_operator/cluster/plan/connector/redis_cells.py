@@ -12,30 +12,20 @@ from syrinx_operator.cluster.plan.connector import replicated_redis
 from syrinx_operator.cluster.plan.workload import pods, workloads
 from syrinx_operator.cluster.plan.workload.workloads import ReplicaCount
 from syrinx_operator.resource.resolve import RedisForm, ResolvedPipeline
-from syrinx_operator.resource.spec import PipelineSpec
 
 
 def claims(owner: Owner, pipeline: ResolvedPipeline) -> list[Manifest]:
     """Returns the PersistentVolumeClaims of all cells."""
-    form, connector = pipeline.redis, pipeline.spec.connector
-    if form is None:
-        return []
-    found = []
-    for cell in range(connector.cells):
-        if form is RedisForm.REPLICATED:
-            found += replicated_redis.claims(owner, cell, connector.storage)
-        else:
-            # Not a volumeClaimTemplate, which could not be added later.
-            found += pods.claims(owner, names.redis_cell(form, cell), connector.storage)
-    return found
+    # Of one server not a volumeClaimTemplate, which could not be added later.
+    render = replicated_redis.claims if pipeline.redis is RedisForm.REPLICATED else pods.claims
+    storage = pipeline.spec.connector.storage
+    return [claim for cell in names.redis_cells(pipeline) for claim in render(owner, cell, storage)]
 
 
-def disruption_budgets(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
+def disruption_budgets(owner: Owner, pipeline: ResolvedPipeline) -> list[Manifest]:
     """Returns the PodDisruptionBudget of each cell with replicas."""
-    if spec.connector.replicas == 1:
-        return []
-    labels = (names.redis_cell(RedisForm.REPLICATED, cell) for cell in range(spec.connector.cells))
-    return [workloads.disruption_budget(owner, label) for label in labels]
+    cells = names.redis_cells(pipeline) if pipeline.redis is RedisForm.REPLICATED else []
+    return [workloads.disruption_budget(owner, cell) for cell in cells]
 
 
 def redis_workloads(owner: Owner, pipeline: ResolvedPipeline, template: Manifest, observed: Observed) -> list[Manifest]:
@@ -43,12 +33,11 @@ def redis_workloads(owner: Owner, pipeline: ResolvedPipeline, template: Manifest
     form, connector = pipeline.redis, pipeline.spec.connector
     assert form is not None
     found = []
-    for cell in range(connector.cells):
-        is_replicated = form is RedisForm.REPLICATED
+    is_replicated, count = form is RedisForm.REPLICATED, ReplicaCount(connector.replicas)
+    for number, cell in enumerate(names.redis_cells(pipeline)):
         templates = replicated_redis.claim_templates(owner, cell, connector.storage, observed) if is_replicated else ()
-        own = _of_cell(template, owner.name, form, cell)
-        count = ReplicaCount(connector.replicas)
-        found.append(workloads.stage_workload(owner, names.redis_cell(form, cell), own, count, None, templates))
+        own = _of_cell(template, owner.name, form, number)
+        found.append(workloads.stage_workload(owner, cell, own, count, None, templates))
     return found
 
 

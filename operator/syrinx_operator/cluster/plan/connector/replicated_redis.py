@@ -57,27 +57,25 @@ def password_secret(owner: Owner, password: str, system_password: str) -> Manife
     return redis.secret(owner, RedisForm.REPLICATED, data)
 
 
-def claims(owner: Owner, cell: int, storage: Storage | None) -> list[Manifest]:
+def claims(owner: Owner, cell: str, storage: Storage | None) -> list[Manifest]:
     """Returns the PersistentVolumeClaims of all servers of a cell, under the names that the StatefulSet gives them.
 
     The operator creates them instead, so that they can grow and are deleted with the pipeline.
     """
-    found = pods.claims(owner, names.redis_cell(RedisForm.REPLICATED, cell), storage)
     return [
         {**claim, "metadata": {**claim["metadata"], "name": f"{redis.DATA}-{claim['metadata']['name']}-{ordinal}"}}
-        for claim in found
+        for claim in pods.claims(owner, cell, storage)
         for ordinal in range(names.REDIS_SERVERS)
     ]
 
 
-def claim_templates(owner: Owner, cell: int, storage: Storage | None, observed: Observed) -> list[Manifest]:
+def claim_templates(owner: Owner, cell: str, storage: Storage | None, observed: Observed) -> list[Manifest]:
     """Returns the volumeClaimTemplates of a cell's StatefulSet: those that it has, because their size is immutable."""
-    own = names.redis_cell(RedisForm.REPLICATED, cell)
-    workload = observed.objects.get(names.workload_key(owner.name, own))
+    workload = observed.objects.get(names.workload_key(owner.name, cell))
     live: list[Manifest] = workload["spec"].get("volumeClaimTemplates", []) if workload else []
     if live and storage is not None:
         return live
-    return [{"metadata": {"name": redis.DATA}, "spec": claim["spec"]} for claim in pods.claims(owner, own, storage)]
+    return [{"metadata": {"name": redis.DATA}, "spec": claim["spec"]} for claim in pods.claims(owner, cell, storage)]
 
 
 def with_old_password(observed: Observed) -> tuple[Replica, ...]:

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.state import STAGES, Manifest, Observed, Owner, key_of
-from syrinx_operator.cluster.plan.network import closed_policy
+from syrinx_operator.cluster.plan.network import policy
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty, short_hash
 from syrinx_operator.cluster.plan.records import Release, RenderContext
 from syrinx_operator.cluster.plan.workload import models, pods
@@ -64,7 +64,7 @@ def required_download(
         return None
     failed = conditions.get("Failed", {})
     failure = f"{failed.get('reason')}: {failed.get('message')}" if failed else ""
-    return Download(job, closed_policy(owner, PURPOSE), models.source_name(spec.model), failure)
+    return Download(job, policy(owner, PURPOSE, []), models.source_name(spec.model), failure)
 
 
 def _is_serving(pipeline: ResolvedPipeline, before: Release) -> bool:
