@@ -4,9 +4,11 @@ import msgspec
 import pytest
 
 from support.cluster_plan import EMPTY, document, owner_of, parsed, planned
-from syrinx_operator.cluster.objects.state import Replica
+from syrinx_operator.cluster.objects.state import Replica, Settings
 from syrinx_operator.cluster.plan.rollout import stage_rollout
+from syrinx_operator.cluster.plan.workload.workloads import ReplicaCount
 from syrinx_operator.cluster.watch.prometheus import _Series, snapshots
+from syrinx_operator.resource.resolve import resolve
 from syrinx_stages.contract.settings import ReportedSettings
 from syrinx_stages.contract.stages import Stage
 
@@ -41,7 +43,8 @@ def test_a_rollout_waits_for_the_settings_of_both_stages(codec, expected):
     ]
     observed = msgspec.structs.replace(EMPTY, replicas=tuple(pods))
     release = msgspec.structs.replace(plan().release, generation="g", templates={TALKER: template})
-    found = stage_rollout(TALKER, release, 2, observed, {TALKER: 7, CODEC: 3}, surge=False, fixed=False)
+    live = {TALKER: Settings(7, {}), CODEC: Settings(3, {})}
+    found = stage_rollout(resolve(PIPELINE), TALKER, release, live, ReplicaCount(2), observed)
     assert found.partition == expected
 
 
@@ -54,7 +57,8 @@ def test_a_gateway_keeps_the_last_old_replica_unless_it_is_on_a_lost_node(stuck,
     former = msgspec.structs.replace(gateway, name="near-gateway-b", **ending)
     observed = msgspec.structs.replace(EMPTY, replicas=(replica(1, TALKER, template.hash, 7), old, gateway, former))
     release = msgspec.structs.replace(plan().release, generation="g", templates={TALKER: template})
-    found = stage_rollout(TALKER, release, 2, observed, {TALKER: 7}, surge=True, fixed=False)
+    apart = resolve(parsed(document("default")))
+    found = stage_rollout(apart, TALKER, release, {TALKER: Settings(7, {})}, ReplicaCount(2), observed)
     assert found.partition == partition, "it may still have streams"
 
 

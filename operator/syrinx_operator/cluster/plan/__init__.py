@@ -6,6 +6,7 @@ from functools import partial
 from msgspec import Struct, structs
 
 from syrinx_operator.cluster.objects import names
+from syrinx_operator.cluster.objects.kinds import OPTIONAL
 from syrinx_operator.cluster.objects.state import (
     STAGES,
     Component,
@@ -17,20 +18,21 @@ from syrinx_operator.cluster.objects.state import (
     Replica,
     Settings,
 )
-from syrinx_operator.cluster.plan import autoscaling, canary, network, optional, records, retained, route
+from syrinx_operator.cluster.plan import autoscaling, canary, network, records, retained, route
 from syrinx_operator.cluster.plan.canary import CanaryPlan
 from syrinx_operator.cluster.plan.connector import redis, redis_cells, replicated_redis
 from syrinx_operator.cluster.plan.objects import record, with_applied_hash
 from syrinx_operator.cluster.plan.records import FrozenTemplate, Release, RenderContext
-from syrinx_operator.cluster.plan.rollout import Rollout, stage_rollout
+from syrinx_operator.cluster.plan.rollout import stage_rollout
 from syrinx_operator.cluster.plan.tuning_record import tuning_record
 from syrinx_operator.cluster.plan.workload import pods, workloads
 from syrinx_operator.cluster.plan.workload.download import Download, required_download
-from syrinx_operator.cluster.plan.workload.workloads import ReplicaCount
 from syrinx_operator.resource.resolve import RedisForm, ResolvedPipeline
 from syrinx_operator.resource.state.canary_status import CanaryStatus
 from syrinx_operator.resource.state.tuning_status import State
 from syrinx_stages.contract.stages import Stage
+
+_OPTIONAL = frozenset(kind.kind for kind in OPTIONAL)
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -82,8 +84,10 @@ def plan(
     release, context, download = _release(pipeline, owner, observed, config)
     live = {stage: records.settings(pipeline, stage, owner, observed) for stage in STAGES}
     own_workload = pipeline.workloads
+    tuned = tuning.replicas.stages if tuning is not None and tuning.replicas is not None else {}
+    decided = {stage: part.count for stage, part in tuned.items()}
     counts = {
-        stage: workloads.replica_count(owner, stage, pipeline.stage(stage).spec, observed, _decided(tuning, stage))
+        stage: workloads.replica_count(owner, stage, pipeline.stage(stage).spec, observed, decided.get(stage))
         for stage in own_workload
     }
     before = records.recorded_release(owner, observed)
@@ -107,12 +111,15 @@ def plan(
         *network.pod_monitors(owner, pipeline),
         *autoscaling.autoscalers(owner, pipeline, observed),
     ]
-    manifests = optional.without_unserved(manifests, observed.served_kinds)
+    # The other kinds would fail; the status names them.
+    manifests = [each for each in manifests if each["kind"] not in _OPTIONAL - observed.served_kinds]
     # In dependency order: Redis, talker and codec, gateway.
     if (redis_form := pipeline.redis) is not None:
         template = release.redis[redis_form].template
         manifests += redis_cells.redis_workloads(owner, pipeline, template, observed)
-    rollouts = {stage: _rollout(pipeline, stage, release, live, counts[stage], observed) for stage in own_workload[1:]}
+    rollouts = {
+        stage: stage_rollout(pipeline, stage, release, live, counts[stage], observed) for stage in own_workload[1:]
+    }
     for stage, rollout in rollouts.items():
         count = structs.replace(counts[stage], count=rollout.replicas)
         template = release.templates[stage].template
@@ -136,34 +143,6 @@ def plan(
         canary=tested,
         keep=canary.kept_workloads(owner, tested, observed) | retained.keys(release, pipeline, observed),
         image=release.templates[Stage.GATEWAY].template["spec"]["containers"][0]["image"] if tested else context.image,
-    )
-
-
-def _decided(tuning: State | None, stage: Stage) -> int | None:
-    """Returns the tuner's number of replicas; None if it has not decided yet."""
-    if tuning is None or tuning.replicas is None or stage is Stage.GATEWAY:
-        return None
-    part = tuning.replicas.stages.get(stage)
-    return None if part is None else part.count
-
-
-def _rollout(
-    pipeline: ResolvedPipeline,
-    stage: Stage,
-    release: Release,
-    live: Mapping[Stage, Settings],
-    desired: ReplicaCount,
-    observed: Observed,
-) -> Rollout:
-    spec = pipeline.spec
-    return stage_rollout(
-        stage,
-        release,
-        desired.count,
-        observed,
-        {each: live[each].generation for each in pipeline.in_pod(stage)},
-        surge=spec.update_strategy == "Surge",
-        fixed=desired.is_autoscaled,
     )
 
 

@@ -10,8 +10,10 @@ from itertools import count, islice
 
 from msgspec import Struct, structs
 
-from syrinx_operator.cluster.objects.state import Observed, Replica
+from syrinx_operator.cluster.objects.state import Observed, Replica, Settings
 from syrinx_operator.cluster.plan.records import Release
+from syrinx_operator.cluster.plan.workload.workloads import ReplicaCount
+from syrinx_operator.resource.resolve import ResolvedPipeline
 from syrinx_stages.contract.stages import Stage
 
 Pods = Mapping[int, Replica]
@@ -30,26 +32,24 @@ class Rollout(Struct, frozen=True):
 
 
 def stage_rollout(
+    pipeline: ResolvedPipeline,
     stage: Stage,
     release: Release,
-    desired: int,
+    live: Mapping[Stage, Settings],
+    desired: ReplicaCount,
     observed: Observed,
-    settings_generations: Mapping[Stage, int],
-    *,
-    surge: bool,
-    fixed: bool,
 ) -> Rollout:
-    """Returns the rollout of a stage; `surge` and `fixed` are those of `rollout`.
+    """Returns the rollout of a stage. `live` are the settings of all stages.
 
-    `settings_generations` has every stage in the pod; a pod is confirmed once all of its stages are. The last replica
-    of an old model generation stays while a gateway of another generation exists (even a terminating one, whose
-    streams it serves) or no gateway of the new generation is ready.
+    A pod is confirmed once all stages in it are. The last replica of an old model generation stays while a gateway of
+    another generation exists (even a terminating one, whose streams it serves) or no gateway of the new generation is
+    ready.
     """
     unconfirmed = {
         replica.name
-        for member, generation in settings_generations.items()
+        for member in pipeline.in_pod(stage)
         for replica in observed.replicas_of(member)
-        if not replica.has_confirmed(generation)
+        if not replica.has_confirmed(live[member].generation)
     }
     pods = [
         structs.replace(pod, reported=None) if pod.name in unconfirmed else pod for pod in observed.replicas_of(stage)
@@ -60,13 +60,13 @@ def stage_rollout(
     has_new_gateway = any(gateway.ready and gateway.model_generation == release.generation for gateway in gateways)
     has_old_gateway = any(gateway.model_generation != release.generation for gateway in gateways)
     return rollout(
-        desired,
+        desired.count,
         release.templates[stage].hash,
         pods,
-        settings_generation=settings_generations[stage],
+        settings_generation=live[stage].generation,
         keep_last_old=has_old_replica and (has_old_gateway or not has_new_gateway),
-        surge=surge,
-        fixed=fixed,
+        surge=pipeline.spec.update_strategy == "Surge",
+        fixed=desired.is_autoscaled,
     )
 
 

@@ -1,6 +1,6 @@
 """What keeps a pipeline from being as specified, and whether it needs intervention. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -8,13 +8,15 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import REDIS, Component, Metrics, Observed, Owner, Problem
+from syrinx_operator.cluster.objects.kinds import HTTP_ROUTE, POD_MONITOR, SCALED_OBJECT, Kind
+from syrinx_operator.cluster.objects.state import REDIS, STAGES, Component, Metrics, Observed, Owner, Problem
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.workload.download import RETRY_SECONDS
 from syrinx_operator.cluster.report import diagnosis
 from syrinx_operator.cluster.report.diagnosis import parse_time
 from syrinx_operator.cluster.report.progress import STALLED, incomplete, is_stalled
 from syrinx_operator.resource.resolve import ResolvedPipeline
+from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_operator.resource.state.canary_status import CanaryStatus
 from syrinx_operator.resource.state.status import Condition, PipelineStatus
 from syrinx_operator.resource.state.tuning_status import State
@@ -148,6 +150,23 @@ def failed_download(inputs: StatusInputs) -> list[Problem]:
         f"{RETRY_SECONDS // 60} minutes, or at once after `kubectl delete job {download.name}`"
     )
     return [Problem("DownloadFailed", f"Job {download.name} cannot download {download.source}: {reason}; {advice}")]
+
+
+def unserved(spec: PipelineSpec, served: frozenset[str]) -> Iterator[Problem]:
+    """Yields a problem for each requested kind that the cluster does not serve."""
+    requested: list[tuple[str, Kind, str]] = []
+    if spec.monitoring.pod_monitor is not None:
+        requested.append(("spec.monitoring.podMonitor", POD_MONITOR, "the Prometheus Operator"))
+    for stage in STAGES:
+        autoscaling = getattr(spec, stage.value).autoscaling
+        if autoscaling is not None and autoscaling.by == "Keda":
+            requested.append((f"spec.{stage}.autoscaling", SCALED_OBJECT, "KEDA"))
+    if spec.gateway.route is not None and spec.gateway.route.http_route is not None:
+        requested.append(("spec.gateway.route.httpRoute", HTTP_ROUTE, "the Gateway API"))
+    for field, kind, provider in requested:
+        if kind.kind not in served:
+            advice = f"install {provider} or remove the field"
+            yield Problem("KindNotServed", f"{field}: this cluster has no kind {kind.kind}; {advice}")
 
 
 def unknown_fields(inputs: StatusInputs) -> list[str]:

@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.state import STAGES, Component, Owner, Problem
-from syrinx_operator.cluster.plan.optional import unserved
 from syrinx_operator.cluster.plan.records import recorded_settings
 from syrinx_operator.cluster.plan.route import route_problems
 from syrinx_operator.cluster.report.obstacles import (
@@ -22,6 +21,7 @@ from syrinx_operator.cluster.report.obstacles import (
     missing,
     stalled,
     unknown_fields,
+    unserved,
 )
 from syrinx_operator.cluster.report.progress import incomplete
 from syrinx_operator.cluster.report.scaling import autoscaling_ready

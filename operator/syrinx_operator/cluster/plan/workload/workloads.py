@@ -27,9 +27,7 @@ class ReplicaCount(Struct, frozen=True):
         return not self.applied or self.resource_version is not None
 
 
-def replica_count(
-    owner: Owner, stage: Stage, part: AnyStage, observed: Observed, decided: int | None = None
-) -> ReplicaCount:
+def replica_count(owner: Owner, stage: Stage, part: AnyStage, observed: Observed, decided: int | None) -> ReplicaCount:
     """Returns the count to apply. With an autoscaler, its count is left alone, or copied while we own the field.
 
     An autoscaler that the spec requests counts before it exists, so that the count never returns to `replicas`.
