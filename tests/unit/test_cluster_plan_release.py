@@ -20,7 +20,7 @@ from support.cluster_plan import (
     templates,
 )
 from syrinx_operator.cluster.objects.state import STAGES, ObjectKey, OperatorConfig
-from syrinx_operator.cluster.plan.connector import redis
+from syrinx_operator.cluster.plan.connector import redis_cells
 from syrinx_operator.cluster.plan.workload import pods
 from syrinx_operator.resource.checks.pod_template import RESERVED_ENV
 from syrinx_operator.resource.resolve import RedisForm
@@ -62,7 +62,7 @@ def test_an_operator_upgrade_changes_nothing(name, monkeypatch):
     subject = parsed(document(name))
     plan = planned(subject)
     monkeypatch.setattr(pods, "stage_template", lambda *_: pytest.fail("rendered again"))
-    monkeypatch.setattr(redis, "redis_template", lambda *_: pytest.fail("rendered again"))
+    monkeypatch.setattr(redis_cells, "redis_template", lambda *_: pytest.fail("rendered again"))
     assert planned(subject, after(plan), NEXT).manifests == plan.manifests
 
 

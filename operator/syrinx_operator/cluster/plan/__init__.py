@@ -165,8 +165,7 @@ def _release(
         templates[stage] = records.freeze(release, stage, inputs, context.token_uid, render)
     if (redis_form := pipeline.redis) is not None:
         inputs = redis.redis_inputs(pipeline, context)
-        form = redis if redis_form is RedisForm.SINGLE else replicated_redis
-        render = partial(form.redis_template, pipeline, context)
+        render = partial(redis_cells.redis_template, pipeline, context)
         servers[redis_form] = records.freeze(release, redis_form, inputs, context.token_uid, render)
     if download is not None and before is not None:
         return structs.replace(before, redis=servers), context, download

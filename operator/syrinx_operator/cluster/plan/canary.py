@@ -140,13 +140,8 @@ def canary_template(pipeline: ResolvedPipeline, stage: Stage, context: RenderCon
     """
     connector = structs.replace(pipeline.spec.connector, cells=1)
     pipeline = resolve(structs.replace(pipeline.resource, spec=structs.replace(pipeline.spec, connector=connector)))
-    template = deepcopy(pods.stage_template(pipeline, stage, context))
-    labels = names.labels(pipeline.name, names.canary(stage))
-    template["metadata"]["labels"] |= labels
-    own, selector = names.selector(pipeline.name, stage), names.selector(pipeline.name, names.canary(stage))
-    for constraint in template["spec"].get("topologySpreadConstraints", ()):
-        if constraint.get("labelSelector", {}).get("matchLabels") == own:
-            constraint["labelSelector"] = {"matchLabels": selector}
+    stable = pods.stage_template(pipeline, stage, context)
+    template = pods.relabeled(stable, pipeline.name, stage, names.canary(stage))
     template["spec"]["containers"][0]["env"].append({"name": TRACK_VARIABLE, "value": "canary"})
     return FrozenTemplate("", with_template_label(template))
 

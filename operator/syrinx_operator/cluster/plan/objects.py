@@ -1,5 +1,6 @@
 """Building blocks of manifests: metadata, hashes, records, defaults; and the comparison with live objects. Pure."""
 
+import base64
 import functools
 import hashlib
 import json
@@ -74,6 +75,12 @@ def read_record(owner: Owner, observed: Observed, purpose: str, kind: type[T], f
         return msgspec.json.decode((found.get("data") or {}).get(field or f"{purpose}.json", ""), type=kind)
     except msgspec.MsgspecError:
         return None
+
+
+def secret(owner: Owner, purpose: str, data: Mapping[str, str]) -> Manifest:
+    """Returns the Secret NAME-PURPOSE with texts."""
+    encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
+    return manifest(owner, "v1", "Secret", purpose, type="Opaque", immutable=True, data=encoded)
 
 
 def short_hash(value: Any) -> str:

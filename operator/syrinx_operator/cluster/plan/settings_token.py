@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.state import Manifest, Owner
-from syrinx_operator.cluster.plan.objects import manifest
+from syrinx_operator.cluster.plan.objects import secret
 
 
 class SettingsToken(Struct, frozen=True):
@@ -20,8 +20,7 @@ class SettingsToken(Struct, frozen=True):
 
 def token_secret(owner: Owner, token: str) -> Manifest:
     """Returns the Secret that operator and stages share. Deleting it creates a new token and restarts the pods."""
-    data = {names.TOKEN_KEY: base64.b64encode(token.encode()).decode()}
-    return manifest(owner, "v1", "Secret", "stages", type="Opaque", immutable=True, data=data)
+    return secret(owner, "stages", {names.TOKEN_KEY: token})
 
 
 def token_in(secret: Manifest) -> SettingsToken | None:

@@ -1,16 +1,14 @@
 """The managed Redis with one server: its password Secret with ACL and its pod template."""
 
-import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import Component, Manifest, Owner
-from syrinx_operator.cluster.plan.objects import manifest, non_defaults, omit_empty, quantity, secret_ref
+from syrinx_operator.cluster.objects.state import Manifest, Owner
+from syrinx_operator.cluster.plan.objects import non_defaults, omit_empty, quantity, secret, secret_ref
 from syrinx_operator.cluster.plan.records import RenderContext
 from syrinx_operator.cluster.plan.workload import pods
-from syrinx_operator.cluster.plan.workload.pod_template import with_patch
 from syrinx_operator.resource.fields.connector import ConnectorSpec
 from syrinx_operator.resource.resolve import RedisForm, ResolvedPipeline
 
@@ -35,12 +33,6 @@ def password_secret(owner: Owner, password: str) -> Manifest:
     """Returns the Secret that Redis and the stages share. Deleting it creates a new password and restarts the pods."""
     data = {names.PASSWORD_KEY: password, names.ACL_KEY: stage_user(owner.name, password)}
     return secret(owner, RedisForm.SINGLE, data)
-
-
-def secret(owner: Owner, component: Component, data: Mapping[str, str]) -> Manifest:
-    """Returns a Secret with texts."""
-    encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
-    return manifest(owner, "v1", "Secret", component, type="Opaque", immutable=True, data=encoded)
 
 
 def stage_user(pipeline: str, password: str) -> str:
@@ -84,42 +76,26 @@ def redis_inputs(pipeline: ResolvedPipeline, context: RenderContext) -> dict[str
     }
 
 
-def redis_template(pipeline: ResolvedPipeline, context: RenderContext) -> Manifest:
-    """Returns the pod template of the managed Redis."""
-    connector = pipeline.spec.connector
-    claim = {"persistentVolumeClaim": {"claimName": names.workload(pipeline.name, RedisForm.SINGLE)}}
-    items = [{"key": names.ACL_KEY, "path": names.ACL_KEY}]
-    acl = {"secretName": names.workload(pipeline.name, RedisForm.SINGLE), "items": items, "defaultMode": 0o440}
-    volumes = [
-        pods.mounted(DATA, {"emptyDir": {}} if connector.storage is None else claim, "/data", read_only=False),
-        pods.mounted("syrinx-acl", {"secret": acl}, names.REDIS_DIRECTORY),
-        pods.TMP,
-    ]
+def containers(pipeline: ResolvedPipeline, context: RenderContext, mounts: Sequence[Manifest]) -> list[Manifest]:
+    """Returns the container of the only server."""
     password = {"name": "REDISCLI_AUTH", "valueFrom": secret_ref(pods.managed_password(pipeline))}
-    container = pods.container(
-        pipeline.spec,
-        RedisForm.SINGLE.value,
-        context.redis_image,
-        connector.resources,
-        # Arguments only: the image's entry point runs redis-server or valkey-server.
-        {"args": arguments(connector), "env": [password]},
-        ports=[pods.port(names.REDIS_PORT_NAME, names.REDIS_PORT)],
-        mounts=[mount for _, mount in volumes],
-    )
+    # Arguments only: the image's entry point runs redis-server or valkey-server.
+    process = {"args": arguments(pipeline.spec.connector), "env": [password]}
     # Alive while it answers at all (LOADING too), ready once it answers PONG.
     probes = {
         "livenessProbe": pods.probe(run(_PING), period=10, failures=6),
         "readinessProbe": pods.probe(run(f"{_PING} | grep -q PONG"), period=5, failures=2),
     }
-    pod = {
-        **pods.pod_base(pipeline, RedisForm.SINGLE, USER),
-        "terminationGracePeriodSeconds": 30,
-        "containers": [{**container, **probes}],
-        "volumes": [volume for volume, _ in volumes],
-    }
-    annotations = omit_empty(**{names.PASSWORD_ANNOTATION: context.password_uid})
-    metadata = {"labels": names.labels(pipeline.name, RedisForm.SINGLE), "annotations": annotations}
-    return with_patch({"metadata": metadata, "spec": pod}, connector.pod_template)
+    return [server(pipeline, context, process, mounts) | probes]
+
+
+def server(
+    pipeline: ResolvedPipeline, context: RenderContext, process: Manifest, mounts: Sequence[Manifest]
+) -> Manifest:
+    """Returns the container of a server, without probes."""
+    resources, ports = pipeline.spec.connector.resources, [pods.port(names.REDIS_PORT_NAME, names.REDIS_PORT)]
+    image = context.redis_image
+    return pods.container(pipeline.spec, "redis", image, resources, process, ports=ports, mounts=mounts)
 
 
 def run(command: str) -> Manifest:

@@ -1,17 +1,46 @@
-"""The managed Redis of each cell: its claims, its disruption budget and its StatefulSet. Pure.
+"""The managed Redis of each cell: its pod template, claims, disruption budget and StatefulSet. Pure.
 
 All cells share the ServiceAccount, the password Secret and the recorded pod template, in which only what names the
 cell differs: so its hash, which the pods have as a label, is the same.
 """
 
-from copy import deepcopy
-
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.state import Component, Manifest, Observed, Owner
-from syrinx_operator.cluster.plan.connector import replicated_redis
+from syrinx_operator.cluster.plan.connector import redis, replicated_redis
+from syrinx_operator.cluster.plan.objects import omit_empty
+from syrinx_operator.cluster.plan.records import RenderContext
 from syrinx_operator.cluster.plan.workload import pods, workloads
+from syrinx_operator.cluster.plan.workload.pod_template import with_patch
 from syrinx_operator.cluster.plan.workload.workloads import ReplicaCount
 from syrinx_operator.resource.resolve import RedisForm, ResolvedPipeline
+
+
+def redis_template(pipeline: ResolvedPipeline, context: RenderContext) -> Manifest:
+    """Returns the pod template of the first cell's Redis."""
+    form, connector = pipeline.redis, pipeline.spec.connector
+    assert form is not None
+    is_replicated, workload = form is RedisForm.REPLICATED, names.workload(pipeline.name, form)
+    keys = (names.ACL_KEY, names.SENTINEL_ACL_KEY) if is_replicated else (names.ACL_KEY,)
+    acl = {"secretName": workload, "items": [{"key": key, "path": key} for key in keys], "defaultMode": 0o440}
+    data = {"emptyDir": {}} if connector.storage is None else {"persistentVolumeClaim": {"claimName": workload}}
+    mounted = [
+        pods.mounted(redis.DATA, data, "/data", read_only=False),
+        pods.mounted("syrinx-acl", {"secret": acl}, names.REDIS_DIRECTORY),
+        pods.TMP,
+    ]
+    # The StatefulSet of several servers adds the volume of a claim.
+    own = mounted[1:] if is_replicated and connector.storage is not None else mounted
+    containers = (replicated_redis if is_replicated else redis).containers
+    pod = {
+        **pods.pod_base(pipeline, form, redis.USER),
+        "terminationGracePeriodSeconds": 30,
+        "containers": containers(pipeline, context, [mount for _, mount in mounted]),
+        "volumes": [volume for volume, _ in own],
+        **omit_empty(topologySpreadConstraints=pods.spread_over_nodes(pipeline.name, form) if is_replicated else []),
+    }
+    annotations = omit_empty(**{names.PASSWORD_ANNOTATION: context.password_uid})
+    metadata = {"labels": names.labels(pipeline.name, form), "annotations": annotations}
+    return with_patch({"metadata": metadata, "spec": pod}, connector.pod_template)
 
 
 def claims(owner: Owner, pipeline: ResolvedPipeline) -> list[Manifest]:
@@ -46,15 +75,11 @@ def _of_cell(template: Manifest, pipeline: str, form: Component, cell: int) -> M
     if cell == 0:
         return template
     first, label = form.value, names.redis_cell(form, cell)
-    own = deepcopy(template)
-    own["metadata"]["labels"] |= names.labels(pipeline, label)
+    own = pods.relabeled(template, pipeline, first, label)
     for volume in own["spec"].get("volumes", ()):
         claim = volume.get("persistentVolumeClaim", {})
         if claim.get("claimName") == names.workload(pipeline, first):
             claim["claimName"] = names.workload(pipeline, label)
-    for constraint in own["spec"].get("topologySpreadConstraints", ()):
-        if constraint.get("labelSelector", {}).get("matchLabels") == names.selector(pipeline, first):
-            constraint["labelSelector"] = {"matchLabels": names.selector(pipeline, label)}
     if form is RedisForm.REPLICATED:
         place = replicated_redis.place(pipeline, cell)
         for container in own["spec"]["containers"]:

@@ -3,16 +3,16 @@
 Sentinels choose the primary. The scripts decide how a server starts, and make another one the primary before it stops.
 """
 
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.state import Manifest, Observed, Owner, Replica
 from syrinx_operator.cluster.plan.connector import redis
-from syrinx_operator.cluster.plan.objects import omit_empty, secret_ref
+from syrinx_operator.cluster.plan.objects import omit_empty, secret, secret_ref
 from syrinx_operator.cluster.plan.records import RenderContext
 from syrinx_operator.cluster.plan.workload import pods
-from syrinx_operator.cluster.plan.workload.pod_template import with_patch
 from syrinx_operator.resource.fields.connector import ConnectorSpec
 from syrinx_operator.resource.fields.pods import Resources, SecretKey, Storage
 from syrinx_operator.resource.resolve import RedisForm, ResolvedPipeline
@@ -54,7 +54,7 @@ def password_secret(owner: Owner, password: str, system_password: str) -> Manife
         names.SENTINEL_ACL_KEY: f"user default on nopass resetchannels {_SENTINEL_QUESTIONS}\n"
         f"user syrinx on {system} allchannels +@all\n",
     }
-    return redis.secret(owner, RedisForm.REPLICATED, data)
+    return secret(owner, RedisForm.REPLICATED, data)
 
 
 def claims(owner: Owner, cell: str, storage: Storage | None) -> list[Manifest]:
@@ -86,42 +86,16 @@ def with_old_password(observed: Observed) -> tuple[Replica, ...]:
     return tuple(pod for pod in observed.live(RedisForm.REPLICATED) if pod.password_uid != observed.password_uid)
 
 
-def redis_template(pipeline: ResolvedPipeline, context: RenderContext) -> Manifest:
-    """Returns the pod template: a server and a sentinel. The StatefulSet adds the volume of a claim."""
-    connector = pipeline.spec.connector
-    keys = (names.ACL_KEY, names.SENTINEL_ACL_KEY)
-    secret = names.workload(pipeline.name, RedisForm.REPLICATED)
-    acl = {"secretName": secret, "items": [{"key": key, "path": key} for key in keys], "defaultMode": 0o440}
-    data, mount = pods.mounted(redis.DATA, {"emptyDir": {}}, "/data", read_only=False)
-    mounted = [pods.mounted("syrinx-acl", {"secret": acl}, names.REDIS_DIRECTORY), pods.TMP]
-    volumes = [*([data] if connector.storage is None else []), *(volume for volume, _ in mounted)]
-    mounts = [mount, *(each for _, each in mounted)]
-    pod = {
-        **pods.pod_base(pipeline, RedisForm.REPLICATED, redis.USER),
-        "terminationGracePeriodSeconds": 30,
-        "containers": [_server(pipeline, context, mounts), _sentinel(pipeline, context, mounts)],
-        "volumes": volumes,
-        "topologySpreadConstraints": pods.spread_over_nodes(pipeline.name, RedisForm.REPLICATED),
-    }
-    annotations = omit_empty(**{names.PASSWORD_ANNOTATION: context.password_uid})
-    metadata = {"labels": names.labels(pipeline.name, RedisForm.REPLICATED), "annotations": annotations}
-    return with_patch({"metadata": metadata, "spec": pod}, connector.pod_template)
+def containers(pipeline: ResolvedPipeline, context: RenderContext, mounts: Sequence[Manifest]) -> list[Manifest]:
+    """Returns the containers of a pod: a server and a sentinel."""
+    return [_server(pipeline, context, mounts), _sentinel(pipeline, context, mounts)]
 
 
-def _server(pipeline: ResolvedPipeline, context: RenderContext, mounts: list[Manifest]) -> Manifest:
-    process = _script("redis.sh", server_arguments(pipeline.spec.connector))
-    container = pods.container(
-        pipeline.spec,
-        "redis",
-        context.redis_image,
-        pipeline.spec.connector.resources,
-        process | {"env": _environment(pipeline)},
-        ports=[pods.port(names.REDIS_PORT_NAME, names.REDIS_PORT)],
-        mounts=mounts,
-    )
+def _server(pipeline: ResolvedPipeline, context: RenderContext, mounts: Sequence[Manifest]) -> Manifest:
+    process = _script("redis.sh", server_arguments(pipeline.spec.connector)) | {"env": _environment(pipeline)}
     ping = redis.run(_PING)
     return {
-        **container,
+        **redis.server(pipeline, context, process, mounts),
         # A server that waits for the others has not started. Alive while it answers at all (LOADING too).
         "startupProbe": pods.probe(ping, period=5, failures=_WAIT_SECONDS // 5),
         "livenessProbe": pods.probe(ping, period=10, failures=6),
@@ -130,7 +104,7 @@ def _server(pipeline: ResolvedPipeline, context: RenderContext, mounts: list[Man
     }
 
 
-def _sentinel(pipeline: ResolvedPipeline, context: RenderContext, mounts: list[Manifest]) -> Manifest:
+def _sentinel(pipeline: ResolvedPipeline, context: RenderContext, mounts: Sequence[Manifest]) -> Manifest:
     arguments = [
         "/data/sentinel.conf",
         *("--port", str(names.SENTINEL_PORT)),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import msgspec
@@ -327,6 +328,16 @@ def spread_over_nodes(pipeline: str, component: Component) -> list[Manifest]:
     """Returns the constraint that spreads a component's pods over nodes, as far as there is room."""
     nodes = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
     return [{**nodes, "labelSelector": {"matchLabels": names.selector(pipeline, component)}}]
+
+
+def relabeled(template: Manifest, pipeline: str, component: str, label: str) -> Manifest:
+    """Returns a copy of a component's pod template with another value of the component label."""
+    own = deepcopy(template)
+    own["metadata"]["labels"] |= names.labels(pipeline, label)
+    for constraint in own["spec"].get("topologySpreadConstraints", ()):
+        if constraint.get("labelSelector", {}).get("matchLabels") == names.selector(pipeline, component):
+            constraint["labelSelector"] = {"matchLabels": names.selector(pipeline, label)}
+    return own
 
 
 def _placement(pipeline: str, stage: Stage, part: PodFields) -> Manifest:
