@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -14,11 +15,12 @@ import msgspec
 from syrinx_operator import __version__
 from syrinx_operator.commands.bench import overload
 from syrinx_operator.commands.bench.load import Limit
+from syrinx_operator.commands.bench.overload import OverloadReport
 from syrinx_operator.commands.bench.report import Report, ReportError, check_writable, describe, line, load, save
 from syrinx_operator.commands.bench.run import bench
 from syrinx_operator.commands.client import SpeechError
-from syrinx_operator.commands.inspect import command as inspect
-from syrinx_operator.commands.inspect.cluster import ClusterError, current_namespace
+from syrinx_operator.commands.inspect import logs, rollout, status
+from syrinx_operator.commands.inspect.cluster import ClusterError, Manifest, connect, current_namespace
 from syrinx_operator.commands.key import KeyOptionsError, generate_key
 from syrinx_operator.commands.parser import make_parser
 from syrinx_operator.commands.say import SayError, Utterance, say, summary
@@ -50,11 +52,13 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up like Ctrl-C.
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = make_parser(__version__, program).parse_args(given)
-    options.program = program
-    commands = {"up": _up, "say": _say, "check": _check, "key": _key, "bench": _bench}
-    commands |= {"status": _status, "logs": _logs, "rollout": _rollout, "tune": _tune}
+    options.program, options.given = program, given
+    commands: dict[str, Callable[[argparse.Namespace], int | None]] = {
+        **{"up": _up, "say": _say, "check": _check, "key": _key, "bench": _bench, "tune": _tune},
+        **{"status": _status, "logs": _logs, "rollout": _rollout},
+    }
     try:
-        return commands[options.command](options, given)
+        return commands[options.command](options) or 0
     except _EXPECTED as error:
         print(f"{program} {options.command}: {error}", file=sys.stderr)
         return 1
@@ -67,7 +71,7 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
         return INTERRUPTED
 
 
-def _check(options: argparse.Namespace, given: list[str]) -> int:
+def _check(options: argparse.Namespace) -> int:
     failed = False
     for file in options.files:
         checked = check(file, read_file(file))
@@ -79,15 +83,14 @@ def _check(options: argparse.Namespace, given: list[str]) -> int:
     return 1 if failed else 0
 
 
-def _key(options: argparse.Namespace, given: list[str]) -> int:
+def _key(options: argparse.Namespace) -> None:
     limits = {name: getattr(options, name) for name in ("requests_per_second", "burst", "streams")}
     key, entry = generate_key(options.name, **limits)
     print(entry)
     print(f"The key of {options.name}, which is not stored anywhere: {key}", file=sys.stderr)
-    return 0
 
 
-def _up(options: argparse.Namespace, given: list[str]) -> int:
+def _up(options: argparse.Namespace) -> int:
     if options.log_format:
         # The stages inherit it.
         os.environ["LOG_FORMAT"] = options.log_format
@@ -114,7 +117,7 @@ def _default_pipeline(notify: Callable[[str], None]) -> TTSPipeline:
     return pipeline
 
 
-def _say(options: argparse.Namespace, given: list[str]) -> int:
+def _say(options: argparse.Namespace) -> None:
     utterance = msgspec.convert(vars(options), Utterance)
     utterance.container  # noqa: B018  Raises before a pipeline is started.
 
@@ -123,21 +126,27 @@ def _say(options: argparse.Namespace, given: list[str]) -> int:
             print(summary(utterance, await say(utterance, url)), file=sys.stderr)
 
     asyncio.run(run())
-    return 0
 
 
-def _overload(options: argparse.Namespace, given: list[str]) -> int:
+def _bench(options: argparse.Namespace) -> None:
     if options.table:
-        print(overload.describe_report(load(Path(options.table), overload.OverloadReport)))
-        return 0
-    if options.json:
-        check_writable(Path(options.json))
+        file = Path(options.table)
+        print(
+            overload.describe_report(load(file, OverloadReport)) if options.overload else describe(load(file, Report))
+        )
+        return
+    for name in filter(None, (options.json, options.plot)):
+        check_writable(Path(name))
+    (_measure_overload if options.overload else _measure)(options, publishable_command("syrinx", options.given))
+
+
+def _measure_overload(options: argparse.Namespace, command: str) -> None:
     console = make_console(stderr=True)
 
-    async def measure() -> overload.OverloadReport:
+    async def measure() -> OverloadReport:
         async with _gateway(options.url, options.file, reuse=False) as (url, _):
             limits = {"seconds": options.duration, "seed": options.seed}
-            return await overload.measure(url, publishable_command("syrinx", given), **limits, done=console.print)
+            return await overload.measure(url, command, **limits, done=console.print)
 
     report = asyncio.run(measure())
     print(overload.describe_report(report))
@@ -148,17 +157,9 @@ def _overload(options: argparse.Namespace, given: list[str]) -> int:
         from syrinx_operator.commands.bench.plot import plot_overload  # Importing matplotlib takes half a second.
 
         plot_overload(report, Path(options.plot))
-    return 0
 
 
-def _bench(options: argparse.Namespace, given: list[str]) -> int:
-    if options.overload:
-        return _overload(options, given)
-    if options.table:
-        print(describe(load(Path(options.table), Report)))
-        return 0
-    for file in filter(None, (options.json, options.plot)):
-        check_writable(Path(file))
+def _measure(options: argparse.Namespace, command: str) -> None:
     console = make_console(stderr=True)
 
     async def measure() -> Report:
@@ -166,7 +167,7 @@ def _bench(options: argparse.Namespace, given: list[str]) -> int:
             return await bench(
                 url,
                 pipeline,
-                publishable_command("syrinx", given),
+                command,
                 concurrency=options.concurrency or (() if options.rate else (1, 2, 4, 8)),
                 rates=options.rate or (),
                 limit=Limit(requests=options.requests, seconds=None if options.requests else options.duration),
@@ -184,33 +185,32 @@ def _bench(options: argparse.Namespace, given: list[str]) -> int:
         from syrinx_operator.commands.bench.plot import plot  # Importing matplotlib takes half a second.
 
         plot(report, Path(options.plot))
-    return 0
 
 
-def _status(options: argparse.Namespace, given: list[str]) -> int:
-    print(asyncio.run(inspect.status(options.name, options.namespace, options.program)))
-    return 0
+def _status(options: argparse.Namespace) -> None:
+    async def read() -> Manifest:
+        async with connect(options.namespace) as cluster:
+            return await cluster.pipeline(options.name)
+
+    print("\n".join(status.lines(asyncio.run(read()), datetime.now(UTC), options.program)))
 
 
-def _logs(options: argparse.Namespace, given: list[str]) -> int:
-    which, text = asyncio.run(inspect.logs(options.name, options.namespace, options.tail))
+def _logs(options: argparse.Namespace) -> None:
+    which, text = asyncio.run(logs.read(options.name, options.namespace, options.tail))
     print(f"{which}:", file=sys.stderr)
     print(text)
-    return 0
 
 
-def _rollout(options: argparse.Namespace, given: list[str]) -> int:
-    print(asyncio.run(inspect.rollout(options.action, options.name, options.namespace)))
-    return 0
+def _rollout(options: argparse.Namespace) -> None:
+    print(asyncio.run(rollout.run(options.action, options.name, options.namespace)))
 
 
-def _tune(options: argparse.Namespace, given: list[str]) -> int:
+def _tune(options: argparse.Namespace) -> None:
     from syrinx_operator.commands.tune.command import tune  # Only this command needs it.
 
     others = {name: getattr(options, name) for name in ("plot", "trial", "audit", "what_if")}
     namespace = options.namespace or (None if options.program == PROGRAM else current_namespace())
     tune(options.name, namespace, watching=options.watch, as_json=options.json, **others)
-    return 0
 
 
 @contextlib.asynccontextmanager

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from syrinx_operator.cluster.objects.clock import monotonic
 from syrinx_operator.commands.bench.load import Limit, LoadGenerator, Script, corpus
-from syrinx_operator.commands.bench.report import ReportError, load, markdown
+from syrinx_operator.commands.bench.report import ReportError, load, points_table
 from syrinx_operator.commands.bench.stats import PREROLL_SECONDS, Outcome, PlaybackRecorder
 from syrinx_operator.commands.client import SpeechClient, SpeechError
 from syrinx_operator.local.machine import describe, revision
@@ -256,39 +256,35 @@ def merge(report: OverloadReport, file: Path) -> OverloadReport:
 
 def line(load: Load) -> str:
     """Returns a one-line summary of a load."""
-    return ", ".join(f"{name} {value}" for name, value in zip(_HEAD, _cells(load), strict=True))
-
-
-_HEAD = ("load", "requests", "refused", "throughput", "TTFA ms", "underruns", "refusal ms", "recovery s")
-
-
-def _cells(load: Load) -> list[str]:
-    return [
-        f"{load.over_capacity:g}x",
-        str(load.requests),
-        str(load.refused),
-        f"{load.throughput_share:.0%}",
-        _pair(load.ttfa_p50_ms, load.ttfa_p95_ms),
-        "-" if load.underruns is None else f"{load.underruns:.1%}",
-        _pair(load.refusal_p50_ms, load.refusal_p95_ms),
-        "-" if load.recovery_seconds is None else f"{load.recovery_seconds:.1f}",
-    ]
+    return ", ".join(f"{name} {cell(load)}" for name, cell in _COLUMNS.items())
 
 
 def _pair(p50: float | None, p95: float | None) -> str:
     return "-" if p50 is None or p95 is None else f"{p50:.0f}/{p95:.0f}"
 
 
+_COLUMNS: Mapping[str, Callable[[Load], str]] = {
+    "load": lambda load: f"{load.over_capacity:g}x",
+    "requests": lambda load: str(load.requests),
+    "refused": lambda load: str(load.refused),
+    "throughput": lambda load: f"{load.throughput_share:.0%}",
+    "TTFA ms": lambda load: _pair(load.ttfa_p50_ms, load.ttfa_p95_ms),
+    "underruns": lambda load: "-" if load.underruns is None else f"{load.underruns:.1%}",
+    "refusal ms": lambda load: _pair(load.refusal_p50_ms, load.refusal_p95_ms),
+    "recovery s": lambda load: "-" if load.recovery_seconds is None else f"{load.recovery_seconds:.1f}",
+}
+
+
 def describe_report(report: OverloadReport) -> str:
     """Returns a table for each machine."""
     parts = []
     for run in report.runs:
-        rows = [_cells(each) for each in report.loads if each.machine == run.machine]
+        loads = [each for each in report.loads if each.machine == run.machine]
         about = (
             f"{run.machine}: {run.peak_audio_seconds:.1f} audio s/s and {run.capacity:.2f} requests/s with "
             f"{run.clients} clients in a closed loop; TTFA of one request alone {run.ttfa_alone_ms:.0f} ms."
         )
-        parts.append(f"{about}\n\n{markdown(_HEAD, rows)}")
+        parts.append(f"{about}\n\n{points_table(loads, _COLUMNS)}")
     caption = (
         f"Open loop at multiples of the capacity, in {PARTS} parts, each between two closed loops. Throughput: served "
         "audio as a share of that of these closed loops. Times are p50/p95. TTFA and underruns: of the admitted "

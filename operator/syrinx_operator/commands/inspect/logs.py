@@ -1,13 +1,11 @@
-"""Chooses the container whose log explains a pipeline's state, for `syrinx logs`. Pure."""
+"""Reads the log of the container that explains a pipeline's state, for `syrinx logs`."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
 from syrinx_operator.cluster.objects.names import COMPONENT_LABEL, cell_in
-
-Manifest = Mapping[str, Any]
+from syrinx_operator.commands.inspect.cluster import ClusterError, Manifest, connect
 
 ORDER = ("redis", "redis-ha", "talker", "codec", "gateway")
 """Components in the order in which they need each other: the first that fails explains the others."""
@@ -24,6 +22,19 @@ class Choice(Struct, frozen=True):
     """Whether the log is that of the container before its last restart, which has the error."""
     reason: str
     """Why it was chosen."""
+
+
+async def read(name: str | None, namespace: str | None, tail: int) -> tuple[str, str]:
+    """Returns which log explains the state of a pipeline, and its last `tail` lines. Raises ClusterError."""
+    async with connect(namespace) as cluster:
+        found: str = (await cluster.pipeline(name))["metadata"]["name"]
+        choice = choose(await cluster.pods(found))
+        if choice is None:
+            message = f"no container of {found} has started; for the reason see `syrinx status"
+            raise ClusterError(f"{message} -n {cluster.namespace} {found}`")
+        text = await cluster.log(choice.pod, choice.container, previous=choice.previous, lines=tail)
+    which = "the log before its last restart" if choice.previous else "the log"
+    return f"{which} of {choice.container} in {choice.pod}, because {choice.reason}", text.rstrip("\n")
 
 
 def choose(pods: Sequence[Manifest]) -> Choice | None:

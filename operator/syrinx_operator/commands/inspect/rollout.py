@@ -1,14 +1,26 @@
-"""Formats the canary of a pipeline for `syrinx rollout status`, and checks commands about it. Pure."""
+"""Shows the canary of a pipeline and commands it, for `syrinx rollout`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from syrinx_operator.cluster.runners.canary import COMMANDS
-from syrinx_operator.commands.inspect.cluster import ClusterError
+from syrinx_operator.commands.inspect.cluster import ClusterError, connect
 from syrinx_operator.resource.state.canary_status import CanaryStatus, Counts
 from syrinx_operator.resource.state.status import read
 
 ACTIONS: Mapping[str, str] = {"status": "show the canary", **COMMANDS}
+
+
+async def run(action: str, name: str | None, namespace: str | None) -> str:
+    """Returns the state of a pipeline's canary, or gives a command about it. Raises ClusterError."""
+    async with connect(namespace) as cluster:
+        pipeline = await cluster.pipeline(name)
+        if action == "status":
+            return "\n".join(lines(pipeline))
+        check(pipeline, action)
+        found: str = pipeline["metadata"]["name"]
+        await cluster.command(found, action)
+    return f"{found}: {action}: the operator follows in a moment"
 
 
 def lines(pipeline: Mapping[str, Any]) -> Iterator[str]:
