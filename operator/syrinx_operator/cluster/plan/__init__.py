@@ -81,7 +81,8 @@ def plan(
     Raises ValueError if the Secret of the settings ports, or of a managed Redis, does not exist yet.
     """
     spec = pipeline.spec
-    release, context, download = _release(pipeline, owner, observed, config)
+    before = records.recorded_release(owner, observed)
+    release, context, download = _release(pipeline, owner, before, observed, config)
     live = {stage: records.settings(pipeline, stage, owner, observed) for stage in STAGES}
     own_workload = pipeline.workloads
     tuned = tuning.replicas.stages if tuning is not None and tuning.replicas is not None else {}
@@ -90,7 +91,6 @@ def plan(
         stage: workloads.replica_count(owner, stage, pipeline.stage(stage).spec, observed, decided.get(stage))
         for stage in own_workload
     }
-    before = records.recorded_release(owner, observed)
     desired_counts = {stage: count.count for stage, count in counts.items()}
     tested = canary.canary_plan(pipeline, before, release, context, desired_counts, canary_status)
     release = tested.stable if tested else structs.replace(release, candidate=None)
@@ -147,14 +147,13 @@ def plan(
 
 
 def _release(
-    pipeline: ResolvedPipeline, owner: Owner, observed: Observed, config: OperatorConfig
+    pipeline: ResolvedPipeline, owner: Owner, before: Release | None, observed: Observed, config: OperatorConfig
 ) -> tuple[Release, RenderContext, Download | None]:
     """Returns the release with its current templates, what they were rendered from, and what it waits for.
 
-    While it waits for a download, it is the recorded release with the recorded templates of the stages.
+    `before` is the recorded release. While a download is awaited, it is returned with its templates of the stages.
     """
-    before = records.recorded_release(owner, observed)
-    release = records.resolve_release(pipeline, owner, observed, config)
+    release = records.resolve_release(pipeline, owner, before, observed, config)
     context = records.render_context(pipeline.spec, release, observed)
     download = required_download(pipeline, owner, before, release, context, observed)
     templates: dict[Stage, FrozenTemplate] = {}

@@ -9,7 +9,7 @@ from syrinx_operator.cluster.objects.kinds import AUTOSCALER, SCALED_OBJECT
 from syrinx_operator.cluster.objects.series import selector
 from syrinx_operator.cluster.objects.state import Manifest, ObjectKey, Observed, Owner
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
-from syrinx_operator.resource.fields.autoscaling import AutoscalingSpec, ReplicaBounds, StageAutoscalingSpec
+from syrinx_operator.resource.fields.autoscaling import AutoscalingSpec, StageAutoscalingSpec
 from syrinx_operator.resource.resolve import ResolvedGateway, ResolvedPipeline
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_stages.contract.stages import Stage
@@ -45,9 +45,15 @@ def autoscalers(owner: Owner, pipeline: ResolvedPipeline, observed: Observed) ->
         if ObjectKey(other.kind, names.workload(owner.name, stage)) in observed.objects:
             # KEDA refuses a workload that has another autoscaler. The former is pruned first.
             continue
-        render = _scaled_object if kind is SCALED_OBJECT else _horizontal_pod_autoscaler
-        body = render(owner, pipeline.spec, stage, part.autoscaling, targets)
-        found.append(manifest(owner, kind.api_version, kind.kind, stage, spec=body))
+        key, bounds = names.workload_key(owner.name, stage), part.autoscaling
+        scaled = {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": key.kind, "name": key.name}}
+        if kind is SCALED_OBJECT:
+            scaled |= {"minReplicaCount": bounds.min_replicas, "maxReplicaCount": bounds.max_replicas}
+            scaled |= {"pollingInterval": _POLLING_SECONDS, "triggers": _triggers(owner, pipeline.spec, targets)}
+        else:
+            scaled |= {"minReplicas": bounds.min_replicas, "maxReplicas": bounds.max_replicas}
+            scaled |= {"metrics": _metrics(owner, targets)}
+        found.append(manifest(owner, kind.api_version, kind.kind, stage, spec=scaled))
     return found
 
 
@@ -66,13 +72,12 @@ def _targets(
     return found
 
 
-def _scaled_object(
-    owner: Owner, spec: PipelineSpec, stage: Stage, autoscaling: ReplicaBounds, targets: list[_Target]
-) -> Manifest:
+def _triggers(owner: Owner, spec: PipelineSpec, targets: list[_Target]) -> list[Manifest]:
+    """Returns the triggers of a ScaledObject."""
     prometheus = spec.tuning.prometheus
     assert prometheus is not None
     authentication = prometheus.keda_authentication
-    triggers = [
+    return [
         {
             "type": "prometheus",
             "metricType": "AverageValue" if target.per_replica else "Value",
@@ -92,37 +97,19 @@ def _scaled_object(
         }
         for target in targets
     ]
-    return {
-        "scaleTargetRef": _workload(owner, stage),
-        "minReplicaCount": autoscaling.min_replicas,
-        "maxReplicaCount": autoscaling.max_replicas,
-        "pollingInterval": _POLLING_SECONDS,
-        "triggers": triggers,
-    }
 
 
-def _horizontal_pod_autoscaler(
-    owner: Owner, spec: PipelineSpec, stage: Stage, autoscaling: ReplicaBounds, targets: list[_Target]
-) -> Manifest:
+def _metrics(owner: Owner, targets: list[_Target]) -> list[Manifest]:
+    """Returns the metrics of a HorizontalPodAutoscaler."""
     metrics = []
     for target in targets:
         field, amount = ("averageValue", "AverageValue") if target.per_replica else ("value", "Value")
         metric = {"name": target.metric, "selector": {"matchLabels": {"pipeline": owner.name}}}
         goal = {"type": amount, field: _quantity(target.value)}
         metrics.append({"type": "External", "external": {"metric": metric, "target": goal}})
-    return {
-        "scaleTargetRef": _workload(owner, stage),
-        "minReplicas": autoscaling.min_replicas,
-        "maxReplicas": autoscaling.max_replicas,
-        "metrics": metrics,
-    }
+    return metrics
 
 
 def _quantity(value: float) -> str:
     """Returns a Kubernetes quantity in its canonical form."""
     return str(int(value)) if value == int(value) else f"{round(value * 1000)}m"
-
-
-def _workload(owner: Owner, stage: Stage) -> Manifest:
-    key = names.workload_key(owner.name, stage)
-    return {"apiVersion": "apps/v1", "kind": key.kind, "name": key.name}

@@ -124,10 +124,13 @@ class RenderContext(Struct, frozen=True):
     """UID of the Secret with the token of the settings ports."""
 
 
-def resolve_release(pipeline: ResolvedPipeline, owner: Owner, observed: Observed, config: OperatorConfig) -> Release:
-    """Returns the release with recorded images and templates, and a new generation only if its inputs changed."""
-    # Without a readable record all templates are rendered.
-    before = recorded_release(owner, observed)
+def resolve_release(
+    pipeline: ResolvedPipeline, owner: Owner, before: Release | None, observed: Observed, config: OperatorConfig
+) -> Release:
+    """Returns the release with recorded images and templates, and a new generation only if its inputs changed.
+
+    `before` is the recorded release. Without a readable one all templates are rendered.
+    """
     image = before.image if before else _live_image(owner, observed, STAGES) or config.stages_image
     redis = before.redis_image if before else _live_image(owner, observed, REDIS) or config.redis_image
     inputs = _generation_inputs(pipeline.spec, owner, pipeline.spec.image or image)

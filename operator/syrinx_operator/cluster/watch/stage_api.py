@@ -103,11 +103,16 @@ class StageApi:
     async def _push(
         self, namespace: str, replica: Replica, desired: DesiredSettings | None, fence: Callable[[], None], token: str
     ) -> Replica:
-        if desired is None or replica.reported is None:
+        if desired is None or (reported := replica.reported) is None:
             return replica
         generation = desired.base.generation
-        settings = _known_settings(replica.reported, desired.base)
-        if not _has_base(replica.reported, desired, settings):
+        # Those that the replica knows: its image may be of an earlier version.
+        settings = {name: value for name, value in desired.base.settings.items() if name in reported.base}
+        # Sending the base again ends overrides that are no longer desired.
+        must_end_overrides = reported.seconds is not None and not desired.overrides
+        is_other = must_end_overrides or any(reported.base[name] != value for name, value in settings.items())
+        # A newer generation than the desired one is left alone: the next plan continues counting from it.
+        if reported.generation < generation or (reported.generation == generation and is_other):
             body = {"generation": generation, "settings": settings}
             replica = await self._put(namespace, replica, body, fence, token)
         if desired.overrides and replica.reported and replica.reported.generation == generation:
@@ -187,18 +192,3 @@ class StageApi:
 def _log_fields(namespace: str, replica: Replica) -> dict[str, str]:
     """Returns the `extra` of log records that concern a replica."""
     return {"namespace": namespace, "object": replica.name}
-
-
-def _known_settings(reported: ReportedSettings, base: Settings) -> dict[str, Any]:
-    """Returns the base settings that a replica knows, whose image may be of an earlier version."""
-    return {name: value for name, value in base.settings.items() if name in reported.base}
-
-
-def _has_base(reported: ReportedSettings, desired: DesiredSettings, settings: Mapping[str, Any]) -> bool:
-    """Returns whether the base settings need not be sent. `settings` are those that the replica knows."""
-    # A newer generation than the desired one is left alone: the next plan continues counting from it.
-    if reported.generation != desired.base.generation:
-        return reported.generation > desired.base.generation
-    # Sending the base again ends overrides that are no longer desired.
-    must_end_overrides = reported.seconds is not None and not desired.overrides
-    return not must_end_overrides and all(reported.base[name] == value for name, value in settings.items())

@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from syrinx_operator.cluster.objects.clock import monotonic
 from syrinx_operator.cluster.watch.backoff import backoff
 from syrinx_operator.cluster.watch.telemetry import Telemetry
 from syrinx_stages.contract import logs
@@ -90,7 +91,7 @@ class _Item:
 
     async def wait(self) -> None:
         """Waits until the next reconcile is due."""
-        while (wait := (self.not_before if self.dirty else max(self.due, self.not_before)) - _now()) > 0:
+        while (wait := (self.not_before if self.dirty else max(self.due, self.not_before)) - monotonic()) > 0:
             self.changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
@@ -124,7 +125,7 @@ class WorkQueue:
         """Requests a reconcile."""
         item = self._items.get(key)
         if item is None:
-            item = self._items[key] = _Item(_now())
+            item = self._items[key] = _Item(monotonic())
             item.task = asyncio.create_task(self._run(key, item), name=f"pipeline {key}")
         item.dirty = True
         item.changed.set()
@@ -154,7 +155,7 @@ class WorkQueue:
 
     def stuck(self) -> list[NamespacedName]:
         """Returns pipelines whose reconcile should have finished long ago, or that are no longer reconciled."""
-        latest = _now() - RECONCILE_TIMEOUT - STUCK_MARGIN
+        latest = monotonic() - RECONCILE_TIMEOUT - STUCK_MARGIN
         return sorted(
             key
             for key, item in self._items.items()
@@ -164,7 +165,7 @@ class WorkQueue:
 
     def oldest_age(self) -> float:
         """Returns the seconds since the least recent reconcile; 0 without pipelines."""
-        return max((_now() - item.finished_at for item in self._items.values()), default=0.0)
+        return max((monotonic() - item.finished_at for item in self._items.values()), default=0.0)
 
     def condition_counts(self) -> Counter[tuple[str, str]]:
         """Returns the number of pipelines by condition type and status."""
@@ -175,7 +176,7 @@ class WorkQueue:
             await item.wait()
             async with self._slots:
                 item.dirty = False
-                started = item.running_since = _now()
+                started = item.running_since = monotonic()
                 result = await self._reconcile_once(key, item)
                 item.running_since = None
             if result.outcome is Outcome.DELETED and not item.dirty:
@@ -203,7 +204,7 @@ class WorkQueue:
         return result
 
     def _schedule(self, item: _Item, result: Result, started: float) -> None:
-        now = _now()
+        now = monotonic()
         item.last, item.finished_at = result, now
         item.failures = item.failures + 1 if result.should_retry else 0
         item.retry_not_before = max(started + MIN_INTERVAL, now + (result.retry_after or 0.0))
@@ -215,7 +216,3 @@ class WorkQueue:
             if result.outcome is Outcome.FAILED:
                 # Changes wait too: an unavailable API server must not get more requests the more changes there are.
                 item.due = item.not_before = max(item.not_before, now + delay)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -71,15 +71,21 @@ TMP = mounted("syrinx-tmp", {"emptyDir": {}}, "/tmp", read_only=False)
 
 def stage_inputs(pipeline: ResolvedPipeline, stage: Stage, context: RenderContext) -> dict[str, Any]:
     """Returns the inputs of a stage's pod template, without live settings and fields of other stages."""
-    spec = pipeline.spec
+    spec, resolved = pipeline.spec, pipeline.stage(stage)
+    live = records.LIVE_FIELDS[stage]
+    restarting = [field.encode_name for field in msgspec.structs.fields(resolved.spec) if field.name not in live]
+    own = {field: value for field, value in non_defaults(resolved.spec).items() if field in restarting}
     model = non_defaults(spec.model)
-    if stage is not Stage.GATEWAY:
+    if not isinstance(resolved, ResolvedGateway):
+        # Resources that were stored when every one had this value name it, and others do not: both mean the same pods.
+        own.pop("maxResident", None)
+        own |= {} if resolved.max_resident == DEFAULT_RESIDENT else {"maxResident": resolved.max_resident}
         model.pop("name", None)
     if spec.model.cache is not None:
         # Not its size.
         model["cache"] = {"claim": spec.model.cache.claim}
     return {
-        "stage": _stage_inputs(pipeline, stage),
+        "stage": own,
         **({Stage.CODEC.value: pipeline.codec.max_resident} if len(pipeline.in_pod(stage)) > 1 else {}),
         "running": [context.image, context.generation, context.password_uid],
         "model": model,
@@ -89,18 +95,6 @@ def stage_inputs(pipeline: ResolvedPipeline, stage: Stage, context: RenderContex
         **omit_empty(tracing=tracing_environment(spec)),
         **pull_inputs(spec),
     }
-
-
-def _stage_inputs(pipeline: ResolvedPipeline, stage: Stage) -> dict[str, Any]:
-    resolved = pipeline.stage(stage)
-    part = resolved.spec
-    live = {field.encode_name for field in msgspec.structs.fields(part) if field.name in records.LIVE_FIELDS[stage]}
-    inputs = {field: value for field, value in non_defaults(part).items() if field not in live}
-    if not isinstance(resolved, ResolvedGateway):
-        # Resources that were stored when every one had this value name it, and others do not: both mean the same pods.
-        inputs.pop("maxResident", None)
-        inputs |= {} if resolved.max_resident == DEFAULT_RESIDENT else {"maxResident": resolved.max_resident}
-    return inputs
 
 
 def pull_inputs(spec: PipelineSpec) -> dict[str, Any]:
@@ -250,7 +244,9 @@ def _fetch_container(pipeline: ResolvedPipeline, stage: Stage, context: RenderCo
     )
     process = models.fetch_process(pipeline.spec.model, [stage], fetch_environment(part.env))
     name = "fetch" if stage in pipeline.workloads else f"fetch-{stage}"
-    return container(pipeline.spec, name, context.image, resources, process, mounts=fetch_mounts(part.extra_volumes))
+    models_mount = mounted(MODELS, {}, names.MODELS_DIRECTORY, read_only=False)
+    mounts = [mount for _, mount in (TMP, models_mount, *extra_mounts(part.extra_volumes))]
+    return container(pipeline.spec, name, context.image, resources, process, mounts=mounts)
 
 
 def _environment(pipeline: ResolvedPipeline, user: Sequence[EnvVar]) -> list[Manifest]:
@@ -364,7 +360,13 @@ def volumes(pipeline: ResolvedPipeline, stage: Stage, extra: Sequence[ExtraVolum
     """Returns all volumes of a stage's pod; its containers mount them read-only except /tmp and extra volumes."""
     spec = pipeline.spec
     processes = places(pipeline, stage)
-    start = [_start_file(place.start_file, place.annotation) for place in processes.values()]
+    start = [
+        {
+            "path": place.start_file.rpartition("/")[2],
+            "fieldRef": {"fieldPath": f"metadata.annotations['{place.annotation}']"},
+        }
+        for place in processes.values()
+    ]
     result = [mounted("syrinx-start", {"downwardAPI": {"items": start}}, names.START_DIRECTORY)]
     for each, place in processes.items():
         settings = {"configMap": {"name": names.workload(pipeline.name, each)}}
@@ -394,12 +396,6 @@ def _secret_file(secret: SecretKey, path: str) -> Manifest:
     return {"secret": {"secretName": secret.name, "items": [{"key": secret.key, "path": path.rpartition("/")[2]}]}}
 
 
-def fetch_mounts(extra: Sequence[ExtraVolume]) -> list[Manifest]:
-    """Returns the mounts of the container that downloads the checkpoint."""
-    models = mounted(MODELS, {}, names.MODELS_DIRECTORY, read_only=False)
-    return [mount for _, mount in (TMP, models, *extra_mounts(extra))]
-
-
 def claims(owner: Owner, purpose: str, storage: Storage | None) -> list[Manifest]:
     """Returns the PersistentVolumeClaim NAME-PURPOSE, if there is one."""
     if storage is None:
@@ -410,10 +406,6 @@ def claims(owner: Owner, purpose: str, storage: Storage | None) -> list[Manifest
         **omit_empty(storageClassName=storage.storage_class_name),
     }
     return [manifest(owner, "v1", "PersistentVolumeClaim", purpose, spec=spec)]
-
-
-def _start_file(path: str, annotation: str) -> Manifest:
-    return {"path": path.rpartition("/")[2], "fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}
 
 
 def extra_mounts(extra: Sequence[ExtraVolume]) -> list[Mounted]:
