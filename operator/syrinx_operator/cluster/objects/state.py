@@ -1,5 +1,7 @@
 """A pipeline and its observed state in the cluster: the inputs of planning, rollout and status. Pure."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -129,6 +131,11 @@ class Observed(Struct, frozen=True, kw_only=True):
         """Returns the settings generation of each stage in a status."""
         found = {stage: (status.get(stage.value) or {}).get("settingsGeneration") for stage in STAGES}
         return {stage: generation for stage, generation in found.items() if isinstance(generation, int)}
+
+    def with_replicas(self, found: Sequence[Replica]) -> Observed:
+        """Returns the state with these replicas, those of a canary among them."""
+        own, canary = (tuple(each for each in found if each.canary is flag) for flag in (False, True))
+        return msgspec.structs.replace(self, replicas=own, canary=canary)
 
     def replicas_of(self, component: Component) -> tuple[Replica, ...]:
         """Returns a component's replicas, sorted by name."""

@@ -46,7 +46,7 @@ def autoscalers(owner: Owner, pipeline: ResolvedPipeline, observed: Observed) ->
             # KEDA refuses a workload that has another autoscaler. The former is pruned first.
             continue
         key, bounds = names.workload_key(owner.name, stage), part.autoscaling
-        scaled = {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": key.kind, "name": key.name}}
+        scaled: Manifest = {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": key.kind, "name": key.name}}
         if kind is SCALED_OBJECT:
             scaled |= {"minReplicaCount": bounds.min_replicas, "maxReplicaCount": bounds.max_replicas}
             scaled |= {"pollingInterval": _POLLING_SECONDS, "triggers": _triggers(owner, pipeline.spec, targets)}

@@ -5,13 +5,14 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 from msgspec import Struct
 
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.clock import Now, utc_now
+from syrinx_operator.cluster.objects.clock import Now
 from syrinx_operator.cluster.objects.kinds import AUTOSCALER, BY_KIND, OPTIONAL, PLANNED, POD, Kind
 from syrinx_operator.cluster.objects.state import (
     Manifest,
@@ -70,17 +71,15 @@ class Applied(Struct, kw_only=True):
             self.problems.append(Problem("ApplyFailed", message))
 
 
+@dataclass
 class Objects:
     """Reads objects from the cache, and writes them while the fence permits it."""
 
-    def __init__(
-        self, api: Api, cache: Cache, telemetry: Telemetry, fence: Callable[[Owner], None], now: Now = utc_now
-    ) -> None:
-        self._api = api
-        self._now = now
-        self._cache = cache
-        self._telemetry = telemetry
-        self._fence = fence
+    _api: Api
+    _cache: Cache
+    _telemetry: Telemetry
+    _fence: Callable[[Owner], None]
+    _now: Now
 
     async def observe(self, owner: Owner, status: Mapping[str, Any]) -> Observed:
         """Returns the pipeline's objects that have its label. `status` is the live status. Raises ApiError."""
@@ -89,16 +88,14 @@ class Objects:
         served = [kind for kind in OPTIONAL if cache.serves(kind, namespace)]
         labeled = (each for kind in (*PLANNED, *served) for each in cache.of_pipeline(kind, namespace, owner.name))
         pods = list(cache.of_pipeline(POD, namespace, owner.name))
-        found_replicas = replicas(pods, self._now())
-        return Observed(
+        observed = Observed(
             objects={key_of(each): each for each in labeled if is_owned(each, owner)},
-            replicas=tuple(each for each in found_replicas if not each.canary),
-            canary=tuple(each for each in found_replicas if each.canary),
             download_problems=job_problems(pods),
             autoscaled=frozenset(autoscaler_targets(cache.all(AUTOSCALER, namespace))),
             served_kinds=frozenset(kind.kind for kind in served),
             status_generations=Observed.settings_generations(status),
         )
+        return observed.with_replicas(replicas(pods, self._now()))
 
     async def apply(self, owner: Owner, manifests: Sequence[Manifest], live: Mapping[ObjectKey, Manifest]) -> Applied:
         """Applies the manifests that differ from the observed objects until the server is unavailable.

@@ -269,9 +269,9 @@ class Reconciler:
     async def _observe(self, subject: Subject, token: SettingsToken, password: str | None) -> Observed:
         owner = subject.owner
         observed = await self._objects.observe(owner, subject.previous)
-        replicas = await self._stages.read_settings(owner.namespace, observed.replicas, token.value)
-        canary = await self._stages.read_settings(owner.namespace, observed.canary, token.value)
-        return structs.replace(observed, replicas=replicas, canary=canary, password_uid=password, token_uid=token.uid)
+        replicas = (*observed.replicas, *observed.canary)
+        found = await self._stages.read_settings(owner.namespace, replicas, token.value)
+        return structs.replace(observed.with_replicas(found), password_uid=password, token_uid=token.uid)
 
     async def _remove_command(self, owner: Owner) -> None:
         """Removes the command about the canary from the pipeline, once the status shows that it was followed."""
@@ -302,12 +302,10 @@ class Reconciler:
             overrides = tuning.overrides_for(replica) | route_overrides(planned, pipeline, before, replica)
             return DesiredSettings(planned.settings[stage], overrides)
 
-        fence = partial(self._leases.fence, owner)
-        found = await self._stages.push_settings(
-            owner.namespace, (*before.replicas, *before.canary), desired, fence, token.value
+        replicas, fence = (*before.replicas, *before.canary), partial(self._leases.fence, owner)
+        return before.with_replicas(
+            await self._stages.push_settings(owner.namespace, replicas, desired, fence, token.value)
         )
-        replicas, canary = found[: len(before.replicas)], found[len(before.replicas) :]
-        return structs.replace(before, replicas=replicas, canary=canary)
 
 
 def _is_unreportable(failure: ApiError, failures: int) -> bool:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -29,26 +30,18 @@ MAX_MESSAGE = 1000
 """Maximum length of an Event's message; Kubernetes accepts 1,024 characters."""
 
 
+@dataclass
 class Reports:
     """Writes while the Lease is held, and exports the conditions."""
 
-    def __init__(
-        self,
-        api: Api,
-        cache: Cache,
-        leases: Leases,
-        objects: Objects,
-        conditions: ConditionTelemetry,
-        identity: str,
-        now: Now,
-    ) -> None:
-        self._api = api
-        self._cache = cache
-        self._leases = leases
-        self._objects = objects
-        self._conditions = conditions
-        self._identity = identity
-        self._now = now
+    _api: Api
+    _cache: Cache
+    _leases: Leases
+    _objects: Objects
+    _conditions: ConditionTelemetry
+    _identity: str
+    """The operator that the Events are of."""
+    _now: Now
 
     def forget(self, namespace: str, name: str) -> None:
         """Stops exporting the conditions of a pipeline."""

@@ -3,6 +3,7 @@
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 from msgspec import Struct
 
@@ -28,20 +29,19 @@ class _Read(Struct, frozen=True):
     at: float
 
 
+@dataclass
 class Secrets:
     """The Secrets that the operator creates for pipelines, once, while the fence permits it.
 
     Each is read at most once per period; one that is missing is read again the next time.
     """
 
-    def __init__(
-        self, api: Api, seconds: float, fence: Callable[[Owner], None], clock: Callable[[], float] = monotonic
-    ) -> None:
-        self._api = api
-        self._seconds = seconds
-        self._fence = fence
-        self._clock = clock
-        self._read: dict[tuple[str, str], _Read] = {}
+    _api: Api
+    _seconds: float
+    """The period."""
+    _fence: Callable[[Owner], None]
+    _clock: Callable[[], float] = monotonic
+    _read: dict[tuple[str, str], _Read] = field(default_factory=dict)
 
     def forget(self, namespace: str, name: str, age: float = 0.0) -> None:
         """Drops the Secrets of a pipeline that were read at least `age` seconds ago."""

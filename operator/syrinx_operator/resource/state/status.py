@@ -9,7 +9,15 @@ from syrinx_operator.resource.fields.pods import list_map
 from syrinx_operator.resource.knobs import Setting, StatusStruct
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.state.canary_status import CanaryStatus
-from syrinx_operator.resource.state.tuning_status import Forecast, Recommendation, Text, Timestamp, TrialRecord
+from syrinx_operator.resource.state.tuning_status import (
+    Count,
+    Forecast,
+    Ratio,
+    Recommendation,
+    Text,
+    Timestamp,
+    TrialRecord,
+)
 from syrinx_operator.resource.versions import read_known
 from syrinx_stages.contract.family import TaskName
 from syrinx_stages.contract.settings import Frames
@@ -53,9 +61,6 @@ MAX_OUTCOMES = 5
 """Maximum number of results of trials."""
 MAX_CONFIRMED = 64
 """Maximum number of listed replicas of a stage."""
-
-Count = Annotated[int, Meta(ge=0)]
-Ratio = Annotated[float, Meta(ge=0, le=1)]
 
 
 class GatewayValues(StatusStruct, frozen=True, kw_only=True):
