@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from syrinx_operator import __version__
+from syrinx_operator.resource.checks.check import with_paths
 from syrinx_operator.resource.fields.gateway import CorsSpec
 from syrinx_operator.resource.spec import TTSPipeline
 
@@ -77,21 +78,14 @@ def publishable_command(program: str, arguments: Sequence[str]) -> str:
 
 def publishable_pipeline(pipeline: TTSPipeline) -> TTSPipeline:
     """Returns the resource without absolute paths and hosts."""
-    spec = pipeline.spec
-    if spec.model.path is not None:
-        spec = structs.replace(spec, model=structs.replace(spec.model, path=_publishable(spec.model.path)))
-    if spec.connector.url is not None:
-        spec = structs.replace(spec, connector=structs.replace(spec.connector, url=_publishable(spec.connector.url)))
-    voices = tuple(structs.replace(each, file=each.file and _publishable(each.file), url=None) for each in spec.voices)
-    keys, tls = spec.gateway.api_keys, spec.gateway.tls
-    if keys is not None and keys.file is not None:
-        keys = structs.replace(keys, file=_publishable(keys.file))
-    if tls is not None and tls.certificate_file is not None and tls.key_file is not None:
-        files = {"certificate_file": _publishable(tls.certificate_file), "key_file": _publishable(tls.key_file)}
-        tls = structs.replace(tls, **files)
+    spec = with_paths(pipeline, _publishable).spec
+    connector = spec.connector
+    if connector.url is not None:
+        connector = structs.replace(connector, url=_publishable(connector.url))
+    voices = tuple(structs.replace(each, url=None) for each in spec.voices)
     hosts = {"reference_hosts": (), "trusted_proxies": (), "cors": CorsSpec()}
-    spec = structs.replace(spec, voices=voices, gateway=structs.replace(spec.gateway, api_keys=keys, tls=tls, **hosts))
-    return structs.replace(pipeline, spec=spec)
+    gateway = structs.replace(spec.gateway, **hosts)
+    return structs.replace(pipeline, spec=structs.replace(spec, connector=connector, voices=voices, gateway=gateway))
 
 
 def _publishable(text: str) -> str:

@@ -159,25 +159,22 @@ def load_file(
     """
     pipeline = load_one(file, read_file(file), notify, complete)
     directory = FilePath.cwd() if file == "-" else FilePath(file).resolve().parent
+    return with_paths(pipeline, lambda path: str(directory / FilePath(path).expanduser()))
+
+
+def with_paths(pipeline: TTSPipeline, change: Callable[[str], str]) -> TTSPipeline:
+    """Returns the resource with another path of each file and directory of the machine of `syrinx up`."""
+
+    def changed(part: _Part, *names: str) -> _Part:
+        paths = {name: change(path) for name in names if (path := getattr(part, name, None)) is not None}
+        return part if part is None else msgspec.structs.replace(part, **paths)
+
     spec, gateway = pipeline.spec, pipeline.spec.gateway
-    gateway = msgspec.structs.replace(
-        gateway,
-        api_keys=_with_absolute(gateway.api_keys, directory, "file"),
-        tls=_with_absolute(gateway.tls, directory, "certificate_file", "key_file"),
-    )
-    model = _with_absolute(spec.model, directory, "path")
-    voices = tuple(_with_absolute(voice, directory, "file") for voice in spec.voices)
+    keys, tls = changed(gateway.api_keys, "file"), changed(gateway.tls, "certificate_file", "key_file")
+    gateway = msgspec.structs.replace(gateway, api_keys=keys, tls=tls)
+    model, voices = changed(spec.model, "path"), tuple(changed(voice, "file") for voice in spec.voices)
     spec = msgspec.structs.replace(spec, model=model, voices=voices, gateway=gateway)
     return msgspec.structs.replace(pipeline, spec=spec)
-
-
-def _with_absolute(part: _Part, directory: FilePath, *names: str) -> _Part:
-    """Returns a part of the resource with absolute paths in the named fields, where they are given."""
-    paths = {name: path for name in names if (path := getattr(part, name, None)) is not None}
-    if part is None or not paths:
-        return part
-    absolute = {name: str(directory / FilePath(path).expanduser()) for name, path in paths.items()}
-    return msgspec.structs.replace(part, **absolute)
 
 
 def read_file(file: str) -> bytes:
@@ -203,20 +200,18 @@ def problems_of(value: Any) -> Iterator[Finding]:
         yield from violations(msgspec.convert(value, TTSPipeline))
 
 
-def field_problems(value: Any) -> Iterator[Finding]:
-    """Yields the problems of single fields, also unknown ones."""
-    yield from _problems(value, TTSPipeline, ())
-
-
-def _problems(value: Any, annotation: Any, path: Path) -> Iterator[Finding]:
+def field_problems(value: Any, annotation: Any = TTSPipeline, path: Path = ()) -> Iterator[Finding]:
+    """Yields the problems of single fields of a resource, or of a part of it; also unknown fields."""
     bare = typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation
     origin, parts = typing.get_origin(bare), typing.get_args(bare)
     if types.NoneType in parts and value is not None:
-        yield from _problems(value, parts[0], path)
+        yield from field_problems(value, parts[0], path)
     elif isinstance(bare, type) and issubclass(bare, Struct):
         yield from _struct_problems(value, bare, path)
     elif origin is tuple and isinstance(value, list):
-        found = [problem for index, each in enumerate(value) for problem in _problems(each, parts[0], (*path, index))]
+        found = [
+            problem for index, each in enumerate(value) for problem in field_problems(each, parts[0], (*path, index))
+        ]
         yield from found or _value_problems(value, annotation, path)
     elif origin is dict and isinstance(value, dict):
         found = [
@@ -224,7 +219,7 @@ def _problems(value: Any, annotation: Any, path: Path) -> Iterator[Finding]:
             for key in value
             for _, message in _value_problems(key, parts[0], path)
         ]
-        found += [problem for key, each in value.items() for problem in _problems(each, parts[1], (*path, key))]
+        found += [problem for key, each in value.items() for problem in field_problems(each, parts[1], (*path, key))]
         yield from found or _value_problems(value, annotation, path)
     else:
         yield from _value_problems(value, annotation, path)
@@ -243,7 +238,7 @@ def _struct_problems(value: Any, struct: type[Struct], path: Path) -> Iterator[F
         yield (*path, name), f"unknown field; {hint}"
     for name, field in fields.items():
         if name in value:
-            yield from _problems(value[name], field.type, (*path, name))
+            yield from field_problems(value[name], field.type, (*path, name))
         elif field.required:
             yield (*path, name), f"missing; expected {_describe(inspect.type_info(field.type))}"
 
