@@ -311,7 +311,7 @@ async def test_an_object_that_was_replaced_unseen_is_read_again():
     settings = world.api.objects.pop(("ConfigMap", "demo-codec"))
     world.api.add({**settings, "metadata": {**settings["metadata"], "uid": "u-new"}})
     world.edit(codec={"maxNumSeqs": 5})
-    world.cache.put(PIPELINE, world.pipeline)
+    world.cache.of(PIPELINE, DEMO.namespace).put(world.pipeline)
     assert (await world.reconciler.reconcile(DEMO, 0)).outcome is Outcome.SUCCEEDED
     found = world.api.objects["ConfigMap", "demo-codec"]
     assert found["metadata"]["uid"] == "u-new" and '"max_num_seqs":5' in found["data"]["settings.json"]

@@ -115,11 +115,12 @@ class LocalPipeline:
         environment |= await self._cleanup.enter_async_context(
             shared_gpu(self._plan, placed, environment, self._observe)
         )
+        visible = {name: {gpus.VISIBLE: ",".join(cards)} for name, cards in placed.items()}
         self.processes = [
             Child(
                 process,
                 directory=directory,
-                environment=environment | _visible(placed.get(process.config.replica)),
+                environment=environment | visible.get(process.config.replica, {}),
                 observe=self._observe,
                 start_timeout=self._start_timeout,
                 is_served=self._is_served,
@@ -209,11 +210,6 @@ def _reserved_port(host: str, port: int) -> Iterator[int]:
         except OSError as error:
             raise LocalError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
         yield port
-
-
-def _visible(cards: Sequence[str] | None) -> dict[str, str]:
-    """Returns the environment variable that shows a process only these GPUs."""
-    return {gpus.VISIBLE: ",".join(cards)} if cards else {}
 
 
 def stage_environment(inherited: Mapping[str, str]) -> dict[str, str]:

@@ -142,20 +142,19 @@ def resolve(pipeline: TTSPipeline) -> ResolvedPipeline:
     form = RedisForm.SINGLE if spec.connector.replicas == 1 else RedisForm.REPLICATED
     return ResolvedPipeline(
         resource=pipeline,
-        gateway=ResolvedGateway(spec=spec.gateway, settings=_gateway_settings(spec)),
+        gateway=ResolvedGateway(
+            spec=spec.gateway,
+            settings=GatewaySettings(
+                max_queue=spec.gateway.max_queue,
+                max_queue_seconds=spec.gateway.max_queue_seconds,
+                ttfa_seconds={TaskType(each.task_type): each.ttfa_p95_ms / 1000 for each in spec.slo.ttfa},
+            ),
+        ),
         talker=talker,
         codec=codec,
         workloads=(Stage.GATEWAY, Stage.TALKER) if is_colocated else tuple(Stage),
         redis=form if spec.connector.managed else None,
         progress_deadline=spec.progress_deadline_seconds or started + _DOWNLOAD_SECONDS,
-    )
-
-
-def _gateway_settings(spec: PipelineSpec) -> GatewaySettings:
-    return GatewaySettings(
-        max_queue=spec.gateway.max_queue,
-        max_queue_seconds=spec.gateway.max_queue_seconds,
-        ttfa_seconds={TaskType(each.task_type): each.ttfa_p95_ms / 1000 for each in spec.slo.ttfa},
     )
 
 

@@ -25,6 +25,10 @@ KIND: Final = "TTSPipeline"
 BUNDLED_MODEL_NAME = "syrinx-us"
 """The default of `spec.model.name` for the bundled voice."""
 
+NAME: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+NAME_LENGTH: Final = 40
+"""Those of a pipeline's name, which is a prefix of the names of its objects."""
+
 _VLLM = settings.VllmOptions()
 
 
@@ -34,7 +38,7 @@ MemoryFraction = Annotated[float, Meta(gt=0, le=1)]
 class Metadata(Object, frozen=True, kw_only=True):
     """Identifies the pipeline."""
 
-    name: Annotated[str, Meta(pattern="^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
+    name: Annotated[str, Meta(pattern=NAME, max_length=NAME_LENGTH)]
     """Name of the pipeline: up to 40 lower-case letters, digits and '-', starting with a letter. It is part of all
     Redis keys and object names."""
     namespace: Annotated[str, Meta(pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)] | None = None

@@ -85,13 +85,14 @@ class Objects:
         """Returns the pipeline's objects that have its label. `status` is the live status. Raises ApiError."""
         cache, namespace = self._cache, owner.namespace
         await cache.require_current(namespace)
-        served = [kind for kind in OPTIONAL if cache.serves(kind, namespace)]
-        labeled = (each for kind in (*PLANNED, *served) for each in cache.of_pipeline(kind, namespace, owner.name))
-        pods = list(cache.of_pipeline(POD, namespace, owner.name))
+        served = [kind for kind in OPTIONAL if cache.of(kind, namespace).is_served]
+        informers = (cache.of(kind, namespace) for kind in (*PLANNED, *served))
+        labeled = (each for informer in informers for each in informer.of_pipeline(namespace, owner.name))
+        pods = cache.of(POD, namespace).of_pipeline(namespace, owner.name)
         observed = Observed(
             objects={key_of(each): each for each in labeled if is_owned(each, owner)},
             download_problems=job_problems(pods),
-            autoscaled=frozenset(autoscaler_targets(cache.all(AUTOSCALER, namespace))),
+            autoscaled=frozenset(autoscaler_targets(cache.of(AUTOSCALER, namespace).all(namespace))),
             served_kinds=frozenset(kind.kind for kind in served),
             status_generations=Observed.settings_generations(status),
         )
@@ -181,7 +182,8 @@ class Objects:
         self._fence(owner)
         kind, metadata = BY_KIND[live["kind"]], live["metadata"]
         body = {"metadata": {"uid": metadata["uid"], "labels": {names.PIPELINE_LABEL: owner.name}}}
-        self._cache.put(kind, await self._api.merge(kind, owner.namespace, metadata["name"], body))
+        restored = await self._api.merge(kind, owner.namespace, metadata["name"], body)
+        self._cache.of(kind, owner.namespace).put(restored)
 
     async def _apply_one(self, owner: Owner, manifest: Manifest, live: Manifest | None) -> Manifest:
         if live is not None and not differs(manifest, live):
@@ -200,7 +202,7 @@ class Objects:
             if error.status == 409:
                 await self._reread(owner, key_of(manifest), live)
             raise
-        self._cache.put(kind, answer)
+        self._cache.of(kind, owner.namespace).put(answer)
         version = answer["metadata"].get("resourceVersion")
         unchanged = live is not None and version == live["metadata"].get("resourceVersion")
         self._telemetry.object_writes.labels(kind.kind, "unchanged" if unchanged else "applied").inc()
@@ -223,22 +225,24 @@ class Objects:
     async def _reread(self, owner: Owner, key: ObjectKey, known: Manifest | None) -> None:
         """Puts the live object into the cache, which a conflict has shown to be outdated."""
         kind = BY_KIND[key.kind]
+        informer = self._cache.of(kind, owner.namespace)
         live = await if_found(self._api.get(kind, owner.namespace, key.name))
         if known is not None and (live is None or live["metadata"]["uid"] != known["metadata"]["uid"]):
-            self._cache.discard(kind, owner.namespace, key.name, known["metadata"]["uid"])
+            informer.discard(owner.namespace, key.name, known["metadata"]["uid"])
         if live is not None:
-            self._cache.put(kind, live)
+            informer.put(live)
 
     async def _delete(self, owner: Owner, key: ObjectKey, manifest: Manifest) -> None:
         self._fence(owner)
+        kind, namespace, uid = BY_KIND[key.kind], owner.namespace, manifest["metadata"]["uid"]
         try:
-            await self._api.delete(BY_KIND[key.kind], owner.namespace, key.name, manifest["metadata"]["uid"])
+            await self._api.delete(kind, namespace, key.name, uid)
         except ApiError as error:
             # 404: already deleted. 409: another object has the name now.
             if not error.not_found and error.status != 409:
                 raise
         if key.kind != POD.kind:  # A pod ends first: its watch says when.
-            self._cache.discard(BY_KIND[key.kind], owner.namespace, key.name, manifest["metadata"]["uid"])
+            self._cache.of(kind, namespace).discard(namespace, key.name, uid)
         self._telemetry.object_writes.labels(key.kind, "deleted").inc()
         values = owner.namespace, owner.name, key.kind, key.name
         log.info("%s/%s: deleted %s %s", *values, extra=owner.log_fields)

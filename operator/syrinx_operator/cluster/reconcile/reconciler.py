@@ -138,7 +138,7 @@ class Reconciler:
         self._tuning.forget(key.namespace, key.name)
         self._canaries.forget(key.namespace, key.name)
         self._secrets.forget(key.namespace, key.name)
-        if not any(True for _ in self._cache.all(PIPELINE, key.namespace)):
+        if not any(True for _ in self._cache.of(PIPELINE, key.namespace).all(key.namespace)):
             self._leases.forget(key.namespace)
         self._reports.forget(key.namespace, key.name)
 
@@ -167,7 +167,7 @@ class Reconciler:
 
     def _live(self, key: NamespacedName) -> Manifest | None:
         """Returns a pipeline that is not terminating."""
-        live = self._cache.get(PIPELINE, key.namespace, key.name)
+        live = self._cache.of(PIPELINE, key.namespace).get(key.namespace, key.name)
         return None if live is None or "deletionTimestamp" in live["metadata"] else live
 
     async def _reconcile(self, owner: Owner, live: Manifest, previous: Mapping[str, Any], failures: int) -> Result:
@@ -278,7 +278,8 @@ class Reconciler:
         self._leases.fence(owner)
         annotations = {names.ROLLOUT_ANNOTATION: None}
         body = {"metadata": {"uid": owner.uid, "annotations": annotations}}
-        self._cache.put(PIPELINE, await self._api.merge(PIPELINE, owner.namespace, owner.name, body))
+        answer = await self._api.merge(PIPELINE, owner.namespace, owner.name, body)
+        self._cache.of(PIPELINE, owner.namespace).put(answer)
 
     async def _push_settings(
         self,

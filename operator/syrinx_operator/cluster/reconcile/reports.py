@@ -95,7 +95,8 @@ class Reports:
             "metadata": {"name": owner.name, "namespace": owner.namespace, "uid": owner.uid},
             "status": status,
         }
-        self._cache.put(PIPELINE, await self._api.apply(PIPELINE, owner.namespace, manifest, subresource="status"))
+        answer = await self._api.apply(PIPELINE, owner.namespace, manifest, subresource="status")
+        self._cache.of(PIPELINE, owner.namespace).put(answer)
 
 
 def _event(owner: Owner, identity: str, previous: Mapping[str, Any], event: Event, now: datetime) -> Manifest:

@@ -178,7 +178,10 @@ def _pod_replicas(pod: Manifest, now: datetime) -> Iterator[Replica]:
     init, own = status.get("initContainerStatuses") or [], status.get("containerStatuses") or []
     containers = [*init, *own]
     # The time at which a deleted pod must be gone at the latest.
-    gone_by = parse_time(metadata.get("deletionTimestamp") or "")
+    gone_by, asked = parse_time(metadata.get("deletionTimestamp") or ""), ""
+    if gone_by is not None:
+        grace = timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
+        asked = (gone_by - grace).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
         start_config = msgspec.json.decode(annotations.get(OWN.annotation, "{}"), type=_StartConfig)
     except msgspec.MsgspecError:
@@ -196,7 +199,7 @@ def _pod_replicas(pod: Manifest, now: datetime) -> Iterator[Replica]:
         started=bool(own) and all(each.get("started") and "running" in (each.get("state") or {}) for each in own),
         initializing=bool(init) and not is_initialized,
         created=created,
-        changed=max(created, since, _deleted_at(metadata)),
+        changed=max(created, since, asked),
         unready_since="" if is_ready else max(since, able_since),
         terminating="deletionTimestamp" in metadata,
         stuck=gone_by is not None and now - gone_by > STUCK_AFTER,
@@ -211,15 +214,6 @@ def _pod_replicas(pod: Manifest, now: datetime) -> Iterator[Replica]:
     yield replica
     if COLOCATED.annotation in annotations:
         yield msgspec.structs.replace(replica, component=Stage.CODEC, colocated=True)
-
-
-def _deleted_at(metadata: Manifest) -> str:
-    """Returns the RFC 3339 time at which a pod was deleted; empty if it was not."""
-    gone_by = parse_time(metadata.get("deletionTimestamp") or "")
-    if gone_by is None:
-        return ""
-    asked = gone_by - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
-    return asked.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _is_node_lost(pod: Manifest) -> bool:

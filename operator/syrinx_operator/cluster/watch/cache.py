@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from syrinx_operator.cluster.objects.kinds import PIPELINE, UNLABELED, WATCHED, Kind
 from syrinx_operator.cluster.objects.names import PIPELINE_LABEL
-from syrinx_operator.cluster.objects.state import Manifest
 from syrinx_operator.cluster.watch.api import Api
 from syrinx_operator.cluster.watch.informer import Change, Informer
 
@@ -49,29 +48,9 @@ class Cache:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """Returns an object."""
-        return self._of(kind, namespace).get(namespace, name)
-
-    def of_pipeline(self, kind: Kind, namespace: str, pipeline: str) -> list[Manifest]:
-        """Returns the objects with a pipeline's label, sorted by name."""
-        return self._of(kind, namespace).of_pipeline(namespace, pipeline)
-
-    def all(self, kind: Kind, namespace: str) -> Iterator[Manifest]:
-        """Yields the objects of a kind in a namespace."""
-        return self._of(kind, namespace).all(namespace)
-
-    def put(self, kind: Kind, live: Manifest) -> None:
-        """Stores an object that a request returned."""
-        self._of(kind, live["metadata"]["namespace"]).put(live)
-
-    def discard(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """Removes an object that has been deleted."""
-        self._of(kind, namespace).discard(namespace, name, uid)
-
-    def serves(self, kind: Kind, namespace: str) -> bool:
-        """Returns whether the cluster serves a kind."""
-        return self._of(kind, namespace).is_served
+    def of(self, kind: Kind, namespace: str) -> Informer:
+        """Returns the informer that has the objects of a kind in a namespace."""
+        return self._informers[kind, None if self._is_cluster_wide else namespace]
 
     async def require_current(self, namespace: str) -> None:
         """Returns once every kind is known as it is now.
@@ -89,7 +68,7 @@ class Cache:
         """Lists a namespace again before it is used, since others have written in it. Raises ApiError."""
         for each in self._in(namespace):
             each.outdate(namespace)
-        await self._of(PIPELINE, namespace).refresh(namespace)
+        await self.of(PIPELINE, namespace).refresh(namespace)
 
     def is_serving(self) -> bool:
         """Returns whether the pipelines of some namespace are known."""
@@ -108,11 +87,8 @@ class Cache:
         """Returns whether a watch has ended, which only a bug can cause."""
         return any(task.done() for task in self._tasks)
 
-    def _of(self, kind: Kind, namespace: str) -> Informer:
-        return self._informers[kind, None if self._is_cluster_wide else namespace]
-
     def _in(self, namespace: str) -> list[Informer]:
-        return [self._of(kind, namespace) for kind in WATCHED]
+        return [self.of(kind, namespace) for kind in WATCHED]
 
 
 def _is_up(informer: Informer) -> bool:

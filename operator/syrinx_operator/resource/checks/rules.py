@@ -40,9 +40,8 @@ from syrinx_operator.resource.checks.pod_template import pod_template
 from syrinx_operator.resource.fields import model, pods, tuning
 from syrinx_operator.resource.fields.autoscaling import ReplicaBounds, StageAutoscalingSpec
 from syrinx_operator.resource.fields.connector import ConnectorSpec
+from syrinx_operator.resource.spec import NAME_LENGTH
 
-NAME_LENGTH: Final = 40
-"""Maximum length of a pipeline's name, which is a prefix of the names of its objects."""
 _PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 _HOST = rf"(([A-Za-z0-9]|[{{]cell[}}])([-A-Za-z0-9._]|[{{]cell[}}])*|\[[0-9A-Fa-f.:]+\])(:{_PORT})?"
 _USER = r"([^\s/@:?#\[\]]+@)?"
@@ -204,7 +203,7 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         Rule(
             "metadata.name",
             Condition(f"self.metadata.name.size() <= {NAME_LENGTH}", lambda each: len(each.name) <= NAME_LENGTH)
-            & matches("metadata.name", "^[a-z]([-a-z0-9]*[a-z0-9])?$"),
+            & matches("metadata.name", spec.NAME),
             f"must be up to {NAME_LENGTH} lower-case letters, digits and '-', starting with a letter: it is a "
             "prefix of the names of the pipeline's objects",
         ),
