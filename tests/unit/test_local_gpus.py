@@ -7,9 +7,8 @@ import msgspec
 import pytest
 
 from syrinx_operator.local.events import Event
-from syrinx_operator.local.gpus import describe, is_shared, place
+from syrinx_operator.local.gpus import describe, is_shared, place, shared_gpu
 from syrinx_operator.local.machine import usable_cores
-from syrinx_operator.local.mps import shared_gpu
 from syrinx_operator.local.sizing import sized_pipeline, with_gpu_replicas
 from syrinx_operator.resource.checks.check import load_one
 from syrinx_operator.resource.resolve import resolve

@@ -1,15 +1,17 @@
-"""The GPUs of a local pipeline: those of the machine, and the processes that each of them runs."""
+"""The GPUs of a local pipeline: those of the machine, the processes that each of them runs, and how these share it."""
 
+import contextlib
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import cache
 from itertools import cycle, islice
 
-from syrinx_operator.local.events import Event
+from syrinx_operator.local.events import Event, Observer
 from syrinx_operator.resource.stage_config import StageProcess
 from syrinx_stages.contract.stages import Stage
+from syrinx_stages.processes.mps import mps_clients
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """The GPUs of a process, by index or UUID."""
@@ -46,6 +48,25 @@ def place(plan: Sequence[StageProcess], gpus: Sequence[str]) -> dict[str, tuple[
 def is_shared(placed: Mapping[str, Sequence[str]]) -> bool:
     """Returns whether several processes use the same GPU."""
     return max(Counter(gpu for chosen in placed.values() for gpu in chosen).values(), default=0) > 1
+
+
+@contextlib.asynccontextmanager
+async def shared_gpu(
+    plan: Sequence[StageProcess],
+    placed: Mapping[str, Sequence[str]],
+    environment: Mapping[str, str],
+    observe: Observer,
+) -> AsyncIterator[dict[str, str]]:
+    """Runs MPS for the processes of a plan if several share a GPU; yields the environment variables of its clients.
+
+    `placed` are the GPUs of each process, if there are several.
+    """
+    clients = [process for process in plan if process.config.device == "cuda"]
+    if not (is_shared(placed) if placed else len(clients) > 1):
+        yield {}
+        return
+    async with mps_clients(environment, lambda kind, text: observe(Event(kind, "mps", text))) as variables:
+        yield variables
 
 
 def describe(placed: Mapping[str, Sequence[str]], gpus: Sequence[str]) -> Event:

@@ -19,11 +19,10 @@ from syrinx_operator import __version__
 from syrinx_operator.local import gpus
 from syrinx_operator.local.backoff import Backoff
 from syrinx_operator.local.events import Event, Observer, exited, ready, stopped
-from syrinx_operator.local.mps import shared_gpu
 from syrinx_operator.local.supervisor import Child
 from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import TTSPipeline
-from syrinx_operator.resource.stage_config import LocalError, StageProcess, plan_local, tracing_environment
+from syrinx_operator.resource.stage_config import ENVIRONMENT, LocalError, StageProcess, plan_local, tracing_environment
 from syrinx_stages.connector.server import RedisServer, RedisServerError
 from syrinx_stages.contract.settings import TOKEN_HEADER, TOKEN_VARIABLE
 from syrinx_stages.contract.stages import Stage
@@ -113,7 +112,7 @@ class LocalPipeline:
         placed = await self._placed()
         self._plan = self._on_one_port()
         environment |= await self._cleanup.enter_async_context(
-            shared_gpu(self._plan, placed, environment, self._observe)
+            gpus.shared_gpu(self._plan, placed, environment, self._observe)
         )
         visible = {name: {gpus.VISIBLE: ",".join(cards)} for name, cards in placed.items()}
         self.processes = [
@@ -214,8 +213,8 @@ def _reserved_port(host: str, port: int) -> Iterator[int]:
 
 def stage_environment(inherited: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of a stage: unbuffered logs, and one compute thread, so that results are reproducible."""
-    own = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    return {name: value for name, value in inherited.items() if name not in ("REDIS_URL", "REDIS_PASSWORD")} | own
+    kept = {name: value for name, value in inherited.items() if name not in ("REDIS_URL", "REDIS_PASSWORD")}
+    return kept | ENVIRONMENT
 
 
 @contextlib.asynccontextmanager

@@ -22,6 +22,14 @@ from syrinx_stages.contract.settings import (
 )
 from syrinx_stages.contract.stages import WORKERS, Stage
 
+ENVIRONMENT = {
+    # With several threads BLAS splits by shape, and results would depend on the batch.
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+"""Environment variables of all stages."""
+
 
 class StageProcess(Struct, frozen=True):
     """A process to run."""

@@ -177,15 +177,10 @@ def canary_route(spec: PipelineSpec, canary: CanaryPlan | None, observed: Observ
     if canary is None or not canary.weight:
         return None
     scheme, port = "https" if spec.gateway.tls else "http", spec.gateway.port
-    ready = [
-        pod
-        for pod in observed.canary
-        if pod.component is Stage.GATEWAY and pod.ready and not pod.terminating and pod.address
-    ]
-    current = [pod for pod in ready if pod.template == canary.candidate.pods[Stage.GATEWAY].hash]
-    hosts = [f"[{pod.address}]" if ":" in pod.address else pod.address for pod in current[:MAX_URLS]]
-    return (
-        CanaryRoute(weight=canary.weight / 100, urls=tuple(f"{scheme}://{host}:{port}" for host in hosts))
-        if hosts
-        else None
-    )
+    gateways = [pod for pod in observed.canary if pod.component is Stage.GATEWAY and pod.ready and not pod.terminating]
+    template = canary.candidate.pods[Stage.GATEWAY].hash
+    addresses = [pod.address for pod in gateways if pod.template == template and pod.address]
+    hosts = [f"[{address}]" if ":" in address else address for address in addresses[:MAX_URLS]]
+    if not hosts:
+        return None
+    return CanaryRoute(weight=canary.weight / 100, urls=tuple(f"{scheme}://{host}:{port}" for host in hosts))

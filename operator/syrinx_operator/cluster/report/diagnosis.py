@@ -19,6 +19,7 @@ from syrinx_operator.cluster.objects.names import (
     cell_in,
 )
 from syrinx_operator.cluster.objects.state import REDIS, STAGES, Component, Manifest, Problem, Replica, component_of
+from syrinx_operator.cluster.plan.workload.pods import GATEWAY_STARTUP_SECONDS
 from syrinx_operator.resource.resolve import RedisForm, ResolvedPipeline
 from syrinx_stages.contract.stages import Stage
 
@@ -33,7 +34,7 @@ STUCK_AFTER = timedelta(seconds=60)
 _MAX_PROBLEM = 300
 """Characters of a pod's or workload's own message that are repeated."""
 
-_STARTUP_SECONDS = {Stage.GATEWAY: 300, RedisForm.SINGLE: 120, RedisForm.REPLICATED: 120}
+_STARTUP_SECONDS = {Stage.GATEWAY: GATEWAY_STARTUP_SECONDS, RedisForm.SINGLE: 120, RedisForm.REPLICATED: 120}
 
 _STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 _FINISHED = frozenset({"Failed", "Succeeded"})

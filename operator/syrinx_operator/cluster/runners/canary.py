@@ -165,11 +165,9 @@ def _advance(status: CanaryStatus, inputs: CanaryInputs, now: datetime) -> tuple
         return status, [Event(reason="CanaryStep", message=f"{inputs.image}: {status.message}")]
     if not inputs.is_routed:
         return replace(status, message=_step(status, inputs, "waits for the gateways to forward its share")), []
-    return (
-        (_count(status, status.period_time, inputs, now))
-        if status.period_time
-        else (replace(status, period_time=now), [])
-    )
+    if status.period_time is None:
+        return replace(status, period_time=now), []
+    return _count(status, status.period_time, inputs, now)
 
 
 def _with_times(status: CanaryStatus, inputs: CanaryInputs, now: datetime) -> CanaryStatus:

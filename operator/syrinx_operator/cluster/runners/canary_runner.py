@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.clock import Now
@@ -24,7 +24,6 @@ from syrinx_operator.resource.state.canary_status import CanaryStatus
 from syrinx_operator.resource.state.tuning_status import State
 from syrinx_operator.tuner.builder import Event
 from syrinx_operator.tuner.observed.counters import CounterHistory, Observation
-from syrinx_operator.tuner.observed.evidence import Evidence
 from syrinx_operator.tuner.observed.snapshot import Snapshot
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_stages.contract.stages import Stage
@@ -82,8 +81,8 @@ class CanaryRunner:
         is_followed = before is not None and before.target == plan.canary.candidate.target
         comparison = await self._compare(pipeline, owner, plan.canary, observed, before if is_followed else None, clock)
         now = clock()
-        inputs = _inputs(pipeline, plan, plan.canary, observed, tuning, comparison, now)
-        inputs = structs.replace(inputs, command="" if unknown else command)
+        known = "" if unknown else command
+        inputs = _inputs(pipeline, plan, plan.canary, observed, tuning, comparison, known, now)
         status, events = decide(before, inputs, now)
         course = (status.target, status.phase, status.step, status.weight)
         if before is None or course != (before.target, before.phase, before.step, before.weight):
@@ -120,11 +119,7 @@ class CanaryRunner:
             history.observe(Observation(snapshots=found, identity=_NOBODY))
         since = status.period_time if status is not None and status.period_time is not None else now
         policy = policy_of(pipeline)
-
-        def evidence(history: CounterHistory) -> Evidence:
-            return history.evidence(policy, since, now)
-
-        return compare(evidence(counters.stable), evidence(counters.canary))
+        return compare(counters.stable.evidence(policy, since, now), counters.canary.evidence(policy, since, now))
 
 
 def command_of(live: Manifest) -> str:
@@ -161,12 +156,12 @@ def _inputs(
     observed: Observed,
     tuning: State,
     comparison: Comparison,
+    command: str,
     now: datetime,
 ) -> CanaryInputs:
     pods = [pod for pod in observed.canary if not pod.terminating and not pod.colocated]
     hashes = {stage: template.hash for stage, template in canary.candidate.pods.items()}
     current = [pod for pod in pods if isinstance(pod.component, Stage) and pod.template == hashes[pod.component]]
-    problem = _problem(pipeline, current, now)
     route = canary_route(pipeline.spec, canary, observed)
     gateways = [pod for pod in observed.live(Stage.GATEWAY) if pod.ready]
     return CanaryInputs(
@@ -175,7 +170,7 @@ def _inputs(
         image=canary.image,
         unready=_unready(canary, current),
         can_serve=all(any(pod.ready for pod in current if pod.component is stage) for stage in canary.replicas),
-        problem=problem,
+        problem=_problem(pipeline, current, now),
         restarts=sum(pod.restarts for pod in current),
         last_exit=_last_exit(current),
         is_routed=route is not None and all(_forwards(pod, canary) for pod in gateways),
@@ -184,6 +179,7 @@ def _inputs(
         blocked=_problem(pipeline, _starting(plan, observed), now),
         deadline=timedelta(seconds=pipeline.progress_deadline),
         comparison=comparison,
+        command=command,
     )
 
 

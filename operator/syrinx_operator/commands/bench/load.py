@@ -28,7 +28,7 @@ PAUSE_AFTER_ERROR = 0.5
 AWAKE_SECONDS = 0.006
 """Busy-wait before a request is due, because timers of some machines are milliseconds late."""
 
-Send = Callable[[int, float], Awaitable[Outcome]]
+Send = Callable[[int, float], Coroutine[Any, Any, Outcome]]
 """Sends request number n (from 0) that is due at this time of the event loop."""
 
 RATE_PER_WORKER = 10
@@ -140,15 +140,11 @@ async def open_loop(send: Send, arrivals: Sequence[float], awake: float = AWAKE_
     before each request; 0 leaves the CPU to a pipeline on the same cores.
     """
     begin = monotonic()
-
-    async def one_request(number: int, due: float) -> Outcome:
-        return await send(number, due)
-
     async with asyncio.TaskGroup() as group:
         tasks = []
         for number, at in enumerate(arrivals):
             await _sleep_until(begin + at, awake)
-            tasks.append(group.create_task(one_request(number, begin + at)))
+            tasks.append(group.create_task(send(number, begin + at)))
     return [task.result() for task in tasks], monotonic() - begin
 
 

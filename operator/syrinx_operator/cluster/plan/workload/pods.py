@@ -27,7 +27,7 @@ from syrinx_operator.resource.fields.pods import (
 )
 from syrinx_operator.resource.resolve import RedisForm, ResolvedGateway, ResolvedPipeline
 from syrinx_operator.resource.spec import PipelineSpec, StageSpec
-from syrinx_operator.resource.stage_config import tracing_environment
+from syrinx_operator.resource.stage_config import ENVIRONMENT, tracing_environment
 from syrinx_stages.contract.settings import DEFAULT_RESIDENT, NAMESPACE_VARIABLE, TOKEN_VARIABLE
 from syrinx_stages.contract.stages import Stage
 
@@ -48,11 +48,7 @@ _SCRAPE_ANNOTATIONS = {
 MODELS = "syrinx-models"
 """Name of the volume with the checkpoint."""
 _BASE_ENVIRONMENT: list[Manifest] = [
-    {"name": "HOME", "value": "/tmp"},
-    # With several threads BLAS splits by shape, and results would depend on the batch.
-    {"name": "OMP_NUM_THREADS", "value": "1"},
-    {"name": "MKL_NUM_THREADS", "value": "1"},
-    {"name": "PYTHONUNBUFFERED", "value": "1"},
+    {"name": name, "value": value} for name, value in {"HOME": "/tmp", **ENVIRONMENT}.items()
 ]
 
 
