@@ -46,8 +46,8 @@ _IMAGE_VOLUMES = Problem(
 _GROWTH_ADVICE = "; if its StorageClass cannot expand volumes, set the size back"
 
 
-class _Unsupported(Exception):
-    """The cluster does not support what a manifest needs; the argument is the Problem."""
+class _NotApplicable(Exception):
+    """A manifest cannot be applied now; the argument is the Problem."""
 
 
 class Applied(Struct, kw_only=True):
@@ -110,24 +110,18 @@ class Objects:
             for each in own:
                 await self._restore_label(owner, each)
             result.missing = [key_of(each) for each in manifests]
-            result.failure = ApiError(409, "Conflict", "the label of an object was missing")
+            listed = ", ".join(f"{each['kind']} {each['metadata']['name']}" for each in own)
+            result.failure = ApiError(409, "Conflict", f"{listed} had lost the label {names.PIPELINE_LABEL}")
             return result
         for manifest in manifests:
             key = key_of(manifest)
             before = live.get(key)
-            if key in unobserved:
-                result.problems.append(name_conflict(owner, unobserved[key]))
-                result.missing.append(key)
-                continue
-            if before is not None and "deletionTimestamp" in before["metadata"]:
-                message = f"{key.kind} {key.name} is being deleted and will be recreated."
-                result.problems.append(Problem("BeingDeleted", message))
-                result.missing.append(key)
-                continue
             try:
+                if key in unobserved:
+                    raise _NotApplicable(name_conflict(owner, unobserved[key]))
                 result.objects[key] = await self._apply_one(owner, manifest, before)
-            except _Unsupported as unsupported:
-                result.problems = list(dict.fromkeys([*result.problems, unsupported.args[0]]))
+            except _NotApplicable as reason:
+                result.problems = list(dict.fromkeys([*result.problems, reason.args[0]]))
                 result.missing.append(key)
             except ApiError as error:
                 grows = before is not None and _claim_size(manifest) > _claim_size(before)
@@ -186,6 +180,9 @@ class Objects:
         self._cache.of(kind, owner.namespace).put(restored)
 
     async def _apply_one(self, owner: Owner, manifest: Manifest, live: Manifest | None) -> Manifest:
+        if live is not None and "deletionTimestamp" in live["metadata"]:
+            message = f"{live['kind']} {live['metadata']['name']} is being deleted and will be recreated."
+            raise _NotApplicable(Problem("BeingDeleted", message))
         if live is not None and not differs(manifest, live):
             return live
         self._fence(owner)
@@ -212,15 +209,15 @@ class Objects:
         return {**answer, "apiVersion": kind.api_version, "kind": kind.kind}
 
     async def _require_image_volumes(self, kind: Kind, owner: Owner, manifest: Manifest) -> None:
-        """Raises _Unsupported if the API server would refuse or drop an image volume: the pods could only crash."""
+        """Raises _NotApplicable if the API server would refuse or drop an image volume: the pods could only crash."""
         try:
             answer = await self._api.apply(kind, owner.namespace, manifest, dry_run=True)
         except ApiError as error:
             if _UNKNOWN_FIELD.search(str(error)):
-                raise _Unsupported(_IMAGE_VOLUMES) from None
+                raise _NotApplicable(_IMAGE_VOLUMES) from None
             raise
         if not has_image_volume(answer):
-            raise _Unsupported(_IMAGE_VOLUMES)
+            raise _NotApplicable(_IMAGE_VOLUMES)
 
     async def _reread(self, owner: Owner, key: ObjectKey, known: Manifest | None) -> None:
         """Puts the live object into the cache, which a conflict has shown to be outdated."""
