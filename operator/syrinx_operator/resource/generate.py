@@ -15,7 +15,7 @@ from msgspec import NODEFAULT, Struct, inspect
 from msgspec.structs import FieldInfo
 
 from syrinx_operator.resource.checks.rules import rules_of
-from syrinx_operator.resource.fields.pods import PodFields, fields_of, is_kubernetes_only
+from syrinx_operator.resource.fields.pods import PodFields, default_of, fields_of, is_kubernetes_only
 from syrinx_operator.resource.spec import Metadata, PipelineSpec, TTSPipeline
 from syrinx_operator.resource.state.status import PipelineStatus
 
@@ -152,7 +152,7 @@ def _given(**fields: Any) -> Schema:
 
 def _default(field: FieldInfo) -> Any:
     """Returns a field's default as JSON without absent and empty values, or None."""
-    default = field.default if field.default_factory is NODEFAULT else field.default_factory()
+    default = default_of(field)
     return None if default is NODEFAULT else _without_empty(json.loads(msgspec.json.encode(default)))
 
 

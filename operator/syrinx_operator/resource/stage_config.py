@@ -4,12 +4,11 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 from msgspec import Struct, structs
 
 from syrinx_operator.resource.fields.gateway import GatewaySpec
 from syrinx_operator.resource.fields.model import ModelSpec
-from syrinx_operator.resource.fields.pods import is_kubernetes_only
+from syrinx_operator.resource.fields.pods import default_of, is_kubernetes_only
 from syrinx_operator.resource.resolve import ResolvedGateway, ResolvedPipeline, ResolvedTalker
 from syrinx_operator.resource.spec import PipelineSpec, TalkerSpec
 from syrinx_stages.contract.settings import (
@@ -104,8 +103,7 @@ def ignored_locally(part: Struct, path: str = "spec") -> Iterator[str]:
     for field in structs.fields(part):
         value, name = getattr(part, field.name), f"{path}.{field.encode_name}"
         if is_kubernetes_only(field):
-            default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-            if value != default:
+            if value != default_of(field):
                 yield name
         elif isinstance(value, Struct):
             yield from ignored_locally(value, name)

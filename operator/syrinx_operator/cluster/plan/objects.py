@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.state import Manifest, ObjectKey, Observed, Owner
-from syrinx_operator.resource.fields.pods import SecretKey
+from syrinx_operator.resource.fields.pods import SecretKey, default_of
 
 T = TypeVar("T")
 
@@ -99,8 +99,7 @@ def non_defaults(part: Struct) -> dict[str, Any]:
     found = {}
     for field in _fields(type(part)):
         value = getattr(part, field.name)
-        default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-        if value != default:
+        if value != default_of(field):
             found[field.encode_name] = _to_json(value)
     return found
 

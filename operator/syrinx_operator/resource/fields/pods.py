@@ -8,7 +8,7 @@ import sys
 import typing
 from typing import Annotated, Any, Final, Literal
 
-from msgspec import Meta, Struct, structs
+from msgspec import NODEFAULT, Meta, Struct, structs
 
 KUBERNETES: Final = Meta(extra={"kubernetes": True})
 """Marks fields that `syrinx up` ignores."""
@@ -89,6 +89,11 @@ def list_map_key(field: structs.FieldInfo) -> str:
 def is_kubernetes_only(field: structs.FieldInfo) -> bool:
     """Returns whether `syrinx up` ignores a field."""
     return KUBERNETES in typing.get_args(field.type)
+
+
+def default_of(field: structs.FieldInfo) -> Any:
+    """Returns the default of a field; NODEFAULT for a required one."""
+    return field.default if field.default_factory is NODEFAULT else field.default_factory()
 
 
 @functools.cache
