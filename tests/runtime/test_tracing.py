@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from support.collector import collector
 from support.http_server import ScriptedResponse, http_server
-from support.source import PlainSource
+from support.submission import PlainSubmission
 from support.waiting import DEADLINE
 from syrinx_stages.connector.base import Claim, StreamEntry
 from syrinx_stages.contract.family import FAMILY
@@ -195,7 +195,7 @@ def audio(frame):
 
 async def exemplars(span):
     """Delivers a stream and returns the samples of its metrics that have an exemplar."""
-    registry, source = CollectorRegistry(), PlainSource(REQUEST)
+    registry, source = CollectorRegistry(), PlainSubmission(REQUEST)
     for entry in audio(1):
         source.audio.put_nowait(entry)
     tracker = OutcomeTracker(None, lambda outcome: None)

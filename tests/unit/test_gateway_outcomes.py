@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from support.source import PlainSource
+from support.submission import PlainSubmission
 from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
@@ -109,7 +109,7 @@ class Stream:
         outcomes = StreamOutcomes(metrics, live, TaskType.CUSTOM_VOICE)
 
         self.listener = Listener(request, self.began, 1.0, metrics, outcomes.open(request, self.began))
-        self._source = PlainSource(request)
+        self._source = PlainSubmission(request)
         self.stream = SpeechStream(self._source, self.listener, 5.0)
         self._audio = self.stream.audio()
         self._frames = 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from support.source import PlainSource
+from support.submission import PlainSubmission
 from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.frames import pack_checksums
@@ -36,7 +36,7 @@ def end(at: int, take: int = 0) -> StreamEntry:
 
 async def audio_of(*entries: StreamEntry) -> bytes:
     """The audio that a gateway makes of entries."""
-    source = PlainSource(REQUEST)
+    source = PlainSubmission(REQUEST)
     for entry in entries:
         source.audio.put_nowait(entry)
     tracker = OutcomeTracker(None, lambda outcome: None)

@@ -246,52 +246,34 @@ class GatewayService:
 
         voice: what the request clones. speed: at which the client plays the audio. span: that of the request, if it is
         traced. text: that of a request with `streams_text`, which begins with that of the request.
-        resumption: if the client may continue it, or does.
+        resumption: whether and how the client may continue it, or does.
 
         Raises 503 if the request is not admitted. One that no talker claims within `max_queue_seconds` ends as refused.
         """
+        resumption = resumption or Resumption()
         tracker = self.outcomes.open(request, accepted)
         listener = Listener(request, accepted, speed, self._metrics, tracker, span)
         try:
-            async with self._open(request, voice, listener, text, resumption) as stream:
-                yield stream
+            queued = resumption.queued or await self._admit(request, voice, listener, resumption.token)
+            submission = Submission(self.submissions, request, queued, listener, voice, text, resumption)
+            keep_seconds = RESUME_SECONDS if resumption.token else 0.0
+            try:
+                yield SpeechStream(submission, listener, self._stall_seconds, resumption.first_sample)
+            except asyncio.CancelledError:
+                if self.requests.expired:
+                    listener.outcome = EndReason.ERROR
+                if resumption.is_discarded:
+                    keep_seconds = 0.0
+                raise
+            except Exception as error:
+                keep_seconds = 0.0
+                if not isinstance(error, ApiError):  # Otherwise the stream knows its outcome.
+                    listener.outcome = EndReason.ERROR
+                raise
+            finally:
+                submission.close(keep_seconds)
         finally:
             listener.record_outcome()
-
-    @contextlib.asynccontextmanager
-    async def _open(
-        self,
-        request: SpeechRequest,
-        voice: Cloned | None,
-        listener: Listener,
-        text: LiveText | None,
-        resumption: Resumption | None,
-    ) -> AsyncIterator[SpeechStream]:
-        continued = None if resumption is None else resumption.queued
-        token = "" if resumption is None else resumption.token
-        queued = await self._admit(request, voice, listener, token) if continued is None else continued
-        submission = Submission(self.submissions, request, queued, voice, text, resumption)
-        first_sample = 0 if resumption is None else resumption.first_sample
-        stream = SpeechStream(submission, listener, self._stall_seconds, first_sample)
-        keep_seconds = 0.0 if resumption is None else RESUME_SECONDS
-        submission.start(stream)
-        try:
-            yield stream
-        except asyncio.CancelledError:
-            if self.requests.expired:
-                listener.outcome = EndReason.ERROR
-            if resumption is not None and resumption.is_discarded:
-                keep_seconds = 0.0
-            raise
-        except ApiError:
-            keep_seconds = 0.0
-            raise  # The stream knows its outcome.
-        except Exception:
-            keep_seconds = 0.0
-            listener.outcome = EndReason.ERROR
-            raise
-        finally:
-            submission.close(keep_seconds)
 
     def spoken_characters(self, request: SpeechRequest, text: LiveText, frames: int) -> int:
         """Returns up to which character of its text the first frames of a request probably go.

@@ -281,7 +281,7 @@ class Utterance:
 
     async def _done(self, reason: str) -> None:
         self._finished = True
-        frames = 0 if self._stream is None else self._stream.frames
+        frames = 0 if self._stream is None else self._stream.listener.frames
         content: dict[str, Any] = {"total_bytes": self._bytes, "error": reason == "error", "finish_reason": reason}
         if isinstance(self._text, LiveText):
             content |= {"frames": frames, "spoken_characters": self._spoken_characters(self._text, reason, frames)}

@@ -84,7 +84,7 @@ class Listener:
         self._metrics = metrics
         self._span = span
         self._playback = Playback(accepted, speed)
-        self._samples = 0
+        self.samples = 0
         """Samples delivered to the client so far."""
         self._withheld = bytearray()
         """PCM of which the client has nothing yet: an encoder returns some input late."""
@@ -99,17 +99,22 @@ class Listener:
         """Whether the client of a stream has nothing to play, and not for want of text."""
         return self._request.live and not self.lacks_text and self._playback.is_empty(monotonic())
 
+    @property
+    def may_have_audio(self) -> bool:
+        """Whether the client may have received audio. A whole response is sent when it is complete."""
+        return self._request.live and self.frames > 0
+
     def offer(self) -> None:
         """Records that the gateway begins to send data to the client, which may not accept it at once."""
         self._offered = monotonic()
 
     def delivered(self, pcm: bytes, frames: int, *, sent: bool) -> None:
-        """Records that PCM of so many more frames was passed to the transport, or added to a whole response.
+        """Records that PCM up to a frame was passed to the transport, or added to a whole response.
 
         sent: whether any data was. What an encoder withholds is played with the next data.
         """
-        self.frames += frames
-        self._samples += len(pcm) // 2
+        self.frames = frames
+        self.samples += len(pcm) // 2
         if self._request.live:
             self._withheld += pcm
             if sent:
@@ -161,10 +166,9 @@ class Listener:
         assert self.reason is not None
         self.outcome = self.reason
 
-    def discard(self, frames: int, samples: int) -> None:
-        """Records that the client does not get so much of what was added to a whole response."""
-        self.frames -= frames
-        self._samples -= samples
+    def discard(self) -> None:
+        """Records that the client does not get what was added to a whole response."""
+        self.frames = self.samples = 0
 
     def record_outcome(self) -> None:
         """Counts the request. Call it once, when the request is over."""
@@ -178,7 +182,7 @@ class Listener:
         self.tracker.ended(self.outcome)
         if not self.frames:
             return
-        seconds = self._samples / FAMILY.sample_rate
+        seconds = self.samples / FAMILY.sample_rate
         self._metrics[m.AUDIO_SECONDS].labels(self._request.task_type).inc(seconds)
         count_audio(self._metrics, seconds)
         if self.outcome in (EndReason.STOP, EndReason.LENGTH, EndReason.INCOMPLETE):

@@ -1,34 +1,27 @@
 """The audio stream of one submitted request."""
 
-from __future__ import annotations
-
 import asyncio
 from array import array
 from collections.abc import AsyncIterator, Iterator
-from typing import Protocol
 
 from msgspec import Struct
 
 from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.frames import unpack_checksums
-from syrinx_stages.contract.messages import Audio, End, EndReason, Segment, SpeechRequest
+from syrinx_stages.contract.messages import Audio, End, EndReason, Segment
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer
 from syrinx_stages.gateway.audio.seam import Seam
-from syrinx_stages.gateway.cells.fanout import AudioQueue
 from syrinx_stages.gateway.errors import ApiError, bad_request, internal_error, unavailable
 from syrinx_stages.gateway.speech.listener import Listener
 from syrinx_stages.gateway.speech.outcomes import StreamOutcome
+from syrinx_stages.gateway.speech.submission import Resubmitted, Submission
 from syrinx_stages.runtime.clock import monotonic
 
 TEXT_LEAD_FRAMES = 13
 """Frames that the text so far allows beyond those that the client has got: with fewer, a stall is for want of text."""
 CHECK_SECONDS = 1.0
 """After this long without audio the gateway checks whether any can still arrive."""
-
-
-class Resubmitted(Exception):
-    """The request was submitted again: its audio is generated again from its first frame."""
 
 
 class Chunk(Struct, frozen=True):
@@ -40,88 +33,36 @@ class Chunk(Struct, frozen=True):
     """The segment of the text that it is of."""
 
 
-class Source(Protocol):
-    """A submitted request, as its stream needs it."""
-
-    @property
-    def request(self) -> SpeechRequest:
-        """The request, as it was submitted last."""
-
-    @property
-    def audio(self) -> AudioQueue:
-        """What arrives of it."""
-
-    def played(self, frames: int, spoken: int) -> None:
-        """Called whenever the client's playback position is known to have advanced.
-
-        `spoken`: the frames of segments that it has whole.
-        """
-
-    def ended(self) -> None:
-        """Called once, when the stages have ended the stream."""
-
-    async def check(self, stream: SpeechStream, seconds: float) -> None:
-        """Called after every `CHECK_SECONDS` without audio.
-
-        Raises `ApiError` if no more audio can arrive, and `Resubmitted`.
-        """
-
-    def storage_full(self) -> str | None:
-        """Returns why no stage can write audio, or None."""
-
-    def refusal(self, message: str) -> ApiError:
-        """Returns the error of a request that was refused after it had been queued."""
-
-    def text_frames(self) -> float | None:
-        """Returns how many frames may exist by the text so far; None if the text was complete from the start."""
-
-
 class SpeechStream:
     """Yields a request's audio, and tracks what its client has received."""
 
-    def __init__(self, source: Source, listener: Listener, stall_seconds: float, first_sample: int = 0) -> None:
+    def __init__(self, submission: Submission, listener: Listener, stall_seconds: float, first_sample: int = 0) -> None:
         """`first_sample`: number of the first sample to yield, if the client has those before."""
-        self.request = source.request
-        self._source = source
+        self._submission = submission
         self._first_frame, offset = divmod(first_sample, FAMILY.samples_per_frame)
         self._skipped_bytes = 2 * offset
         """Of the first frame, which the client has."""
-        self.frames = self._first_frame
-        """Frames delivered to the client so far, trimmed silence included."""
         self.listener = listener
-        listener.frames += self.frames
+        listener.frames = self._first_frame
         self.end: End | None = None
         """How the stages ended the stream; None until they do."""
         self.segment: Segment | None = None
         """The segment of the text whose audio arrives; None before the first one."""
         self._seam = Seam()
-        self._samples = 0
-        """Samples delivered to the client so far."""
-        self._queue = source.audio
+        self._queue = submission.audio
         self._stall_seconds = stall_seconds
         self._trimmer = LeadingSilenceTrimmer(trimmed=first_sample > 0)
         self._first_sample = first_sample
         self._hashes = array("q", bytes(8 * self._first_frame))
         """Of the frames that were passed to the trimmer: what is generated again is compared with them."""
         self._collected: list[bytes] = []
-        self._started = False
         self._resumed_at = 0
         """Frames before the audio of this submission."""
-
-    @property
-    def started(self) -> bool:
-        """Whether audio has arrived."""
-        return self._started
 
     @property
     def offset(self) -> int:
         """Number of the first sample that is yielded; known with the first chunk."""
         return self._first_sample or self._trimmer.withheld
-
-    @property
-    def sent(self) -> bool:
-        """Whether the client may have received audio. A whole response is sent when it is complete."""
-        return self.request.live and self.frames > 0
 
     async def collect(self) -> list[bytes]:
         """Returns the PCM of a whole response, chunk by chunk. Raises as `audio`."""
@@ -146,10 +87,10 @@ class SpeechStream:
                     yield chunk
                 return
             except Resubmitted:
-                self._resumed_at = self.segment.frames if self.sent and self.segment is not None else 0
-                if not self.sent:
-                    self._forget_delivered()
-                    self._started = False
+                has_audio = self.listener.may_have_audio
+                self._resumed_at = self.segment.frames if has_audio and self.segment is not None else 0
+                if not has_audio:
+                    self.listener.discard()
                     self._trimmer, self.segment = LeadingSilenceTrimmer(), None
                     del self._hashes[:]
                     self._collected.clear()
@@ -162,7 +103,7 @@ class SpeechStream:
             if isinstance(event.entry, Audio):
                 for pcm in self._begin(event.entry.segment):
                     yield Chunk(pcm, frames, self.segment)
-                self._started = True
+                self._submission.started = True
                 if self.listener.served_by is None:
                     replicas = event.entry.talker or "unknown", event.entry.codec or "unknown"
                     self.listener.served_by = replicas
@@ -174,7 +115,7 @@ class SpeechStream:
                     yield Chunk(pcm, frames, self.segment)
                 else:
                     # Trimmed frames count as played: a talker at its lead limit would wait for them forever.
-                    self._report(frames, self.segment)
+                    self._submission.report(frames, self.segment)
             elif isinstance(event.entry, End):
                 self._end(event.entry, frames, event.position.frames, checksum)
                 if pcm := self._trimmer.end():
@@ -207,13 +148,13 @@ class SpeechStream:
             except TimeoutError:
                 self.listener.record_ongoing_stall()
             try:
-                await self._source.check(self, monotonic() - began)
+                await self._submission.check(monotonic() - began, self.segment)
             except ApiError:
                 self.listener.outcome = EndReason.ERROR
                 raise
         self.listener.outcome = EndReason.ERROR
         message = f"no stage has made progress for {self._stall_seconds:.0f} seconds"
-        if (full := self._source.storage_full()) is not None:
+        if (full := self._submission.storage_full()) is not None:
             raise unavailable(f"{message}: {full}", 5, "redis_full")
         raise unavailable(message, 5, "stalled")
 
@@ -225,8 +166,8 @@ class SpeechStream:
 
     def _waits_for_text(self) -> bool:
         """Returns whether the client has all frames that the text so far allows."""
-        allowed = self._source.text_frames()
-        return allowed is not None and allowed <= self.frames
+        allowed = self._submission.text_frames()
+        return allowed is not None and allowed <= self.listener.frames
 
     def _beyond(self, frames: int, pcm: bytes, last: int) -> bytes:
         """Returns the PCM of an entry after `frames`; `last` is its last frame. Raises 500 if frames are missing.
@@ -279,7 +220,7 @@ class SpeechStream:
             raise internal_error(f"the audio of frames {frames + 1} to {expected} is missing")
 
     def _end(self, end: End, frames: int, expected: int, checksum: int | None) -> None:
-        self._source.ended()
+        self._submission.generated()
         if end.reason is EndReason.ERROR:
             self.listener.outcome = EndReason.ERROR
             if end.param:
@@ -292,7 +233,7 @@ class SpeechStream:
             raise internal_error(end.message or "a stage failed")
         if end.reason is EndReason.REFUSED:
             self.listener.outcome = EndReason.REFUSED
-            raise self._source.refusal(end.message)
+            raise self._submission.refusal(end.message)
         if end.reason is EndReason.CANCELLED:
             self.listener.tracker.settle(StreamOutcome.FAILED)
             because = f": {end.message}" if end.message else ""
@@ -309,16 +250,7 @@ class SpeechStream:
 
     def delivered(self, chunk: Chunk, *, sent: bool = True) -> None:
         """Records that a chunk was passed to the transport, or added to a whole response. `sent`: see `Listener`."""
-        frames, self.frames = chunk.frames - self.frames, chunk.frames
-        self._samples += len(chunk.pcm) // 2
-        self._report(chunk.frames, chunk.segment)
-        self.listener.delivered(chunk.pcm, frames, sent=sent)
-        if (allowed := self._source.text_frames()) is not None:
-            self.listener.lacks_text = allowed - self.frames < TEXT_LEAD_FRAMES
-
-    def _report(self, frames: int, segment: Segment | None) -> None:
-        self._source.played(frames, 0 if segment is None else segment.frames)
-
-    def _forget_delivered(self) -> None:
-        self.listener.discard(self.frames, self._samples)
-        self.frames = self._samples = 0
+        self._submission.report(chunk.frames, chunk.segment)
+        self.listener.delivered(chunk.pcm, chunk.frames, sent=sent)
+        if (allowed := self._submission.text_frames()) is not None:
+            self.listener.lacks_text = allowed - chunk.frames < TEXT_LEAD_FRAMES

@@ -1,24 +1,23 @@
 """A submitted request, from a cell's queue to its release: what a gateway does for it besides sending its audio."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
+from typing import NoReturn
 
 from msgspec import Struct, structs
 
 from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError, QueueFull, RequestExists
 from syrinx_stages.contract import logs
 from syrinx_stages.contract import metrics as m
-from syrinx_stages.contract.messages import SpeechRequest
+from syrinx_stages.contract.messages import Segment, SpeechRequest
 from syrinx_stages.contract.settings import GatewaySettings
 from syrinx_stages.gateway.cells.cell import Cell, Queued
 from syrinx_stages.gateway.cells.cells import Cells
 from syrinx_stages.gateway.cells.monitor import ALIVE_SECONDS, CONNECTOR_SECONDS
 from syrinx_stages.gateway.clients.client import Refusals
 from syrinx_stages.gateway.errors import ApiError, unavailable
+from syrinx_stages.gateway.speech.listener import Listener
 from syrinx_stages.gateway.speech.live_text import LiveText
-from syrinx_stages.gateway.speech.speech import Resubmitted, SpeechStream
 from syrinx_stages.gateway.voices.kept_voices import Cloned, OnPrepared
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.settings import LiveSettings
@@ -38,11 +37,15 @@ UNREACHABLE, UNREACHABLE_SECONDS = "the service cannot reach its queue", 2.0
 """Message and `Retry-After` while Redis cannot be reached."""
 
 
+class Resubmitted(Exception):
+    """The request was submitted again: its audio is generated again from its first frame."""
+
+
 class Resumption(Struct):
     """A request that its client may continue on another connection."""
 
-    token: str
-    """Of this connection: only the last one may release the request."""
+    token: str = ""
+    """Of this connection: only the last one may release the request. Empty for a request that is not continued."""
     queued: Queued | None = None
     """The request to continue; None for a new one."""
     first_sample: int = 0
@@ -88,32 +91,35 @@ class Submissions:
 
 
 class Submission:
-    """A request in a queue: in another one, or with another ticket, once it was submitted again.
-
-    Implements `speech.Source`.
-    """
+    """A request in a queue: in another one, or with another ticket, once it was submitted again."""
 
     def __init__(
         self,
         submissions: Submissions,
         request: SpeechRequest,
         queued: Queued,
+        listener: Listener,
         voice: Cloned | None,
         text: LiveText | None,
-        resumption: Resumption | None,
+        resumption: Resumption,
     ) -> None:
-        """text: that of a request with `streams_text`."""
+        """Starts to write its text, and withdraws it later unless it is claimed. text: if it has `streams_text`."""
         self.request = request
+        """As it was submitted last."""
         self.audio = queued.cell.fanout.open(request.id)
+        """What arrives of it."""
+        self.started = False
+        """Audio has arrived."""
         self._all = submissions
         self._queued = queued
+        self._listener = listener
         self._voice = voice
         self._text = text
-        self._is_kept = resumption is not None
+        self._is_kept = bool(resumption.token)
         """Another connection may continue it."""
-        self._is_continued = resumption is not None and resumption.queued is not None
+        self._is_continued = resumption.queued is not None
         """It was submitted by another connection: what it clones is not known here."""
-        self._expiry: asyncio.TimerHandle | None = None
+        self._expiry: asyncio.TimerHandle
         self._writing: asyncio.Task[None] | None = None
         """Writes the text to the cell."""
         self._is_missing = False
@@ -122,25 +128,18 @@ class Submission:
         """It was named as a stream that stands still."""
         if self._is_kept:
             queued.cell.playback.keep(request.id, RESUME_FRAMES)
+        self._begin()
+        if text is not None:
+            submissions.texts.add(text)
 
     @property
     def cell(self) -> Cell:
         """The cell that has the request."""
         return self._queued.cell
 
-    def start(self, stream: SpeechStream) -> None:
-        """Starts what happens beside its stream: its text is written, and it is withdrawn unless it is claimed."""
-        self._expire_later(stream)
-        self._write_text()
-        if self._text is not None:
-            self._all.texts.add(self._text)
-
     def close(self, keep_seconds: float) -> None:
-        """Ends that, and releases the request after so many seconds."""
-        if self._expiry is not None:
-            self._expiry.cancel()
-        if self._writing is not None:
-            self._writing.cancel()
+        """Ends what runs beside its stream, and releases the request after so many seconds."""
+        self._pause()
         if self._text is not None:
             self._all.texts.discard(self._text)
         self._release(keep_seconds)
@@ -148,12 +147,12 @@ class Submission:
 
     # What the stream needs ------------------------------------------------------------------------------------
 
-    def played(self, frames: int, spoken: int) -> None:
-        """Reports to the talker what its client has got."""
-        self.cell.playback.report(self.request.id, frames, spoken)
+    def report(self, frames: int, segment: Segment | None) -> None:
+        """Reports to the talker how many frames its client has got, up to within a segment."""
+        self.cell.playback.report(self.request.id, frames, 0 if segment is None else segment.frames)
 
-    def ended(self) -> None:
-        """Releases the request, unless another connection may ask for it."""
+    def generated(self) -> None:
+        """Releases the request, of which the stages have ended the audio, unless another connection may ask for it."""
         if not self._is_kept:
             self._release()
 
@@ -173,18 +172,17 @@ class Submission:
         busy = unavailable(f"the service is at its limit: {message}", monitor.queue.expected_seconds, "queue_full")
         return monitor.missing_stage_error(tolerated=0.0) or busy
 
-    async def check(self, stream: SpeechStream, seconds: float) -> None:
-        """Raises `ApiError` if no more audio can arrive, after so many seconds without any.
+    async def check(self, seconds: float, segment: Segment | None) -> None:
+        """Raises `ApiError` if no more audio can arrive, after so many seconds without any within a segment.
 
         Submits a request again that Redis has lost, or that another cell can serve and its own cannot, and raises
         `Resubmitted`.
         """
         request, cell = self.request, self.cell
-        has_begun = stream.sent if request.live else stream.started
+        has_begun = self._listener.may_have_audio if request.live else self.started
         if not has_begun and not self._is_continued and not cell.is_serving and self._all.cells.has_other(cell):
             log.warning("request %s is queued in another cell", request.id, extra=_fields(request))
-            await self._submit_again(stream, without=cell)
-            raise Resubmitted
+            await self._submit_again(segment, without=cell)
         try:
             exists = await cell.exists(request.id)
         except (ConnectorError, TimeoutError) as error:
@@ -192,9 +190,9 @@ class Submission:
             return
         if exists:
             self._is_missing = False
-            await self._name_if_silent(stream, seconds)
+            await self._name_if_silent(seconds)
             # A stream that has begun may still be taken over by another replica, until the stall timeout.
-            if not stream.started and (missing := cell.monitor.missing_stage_error()) is not None:
+            if not self.started and (missing := cell.monitor.missing_stage_error()) is not None:
                 raise missing
             return
         if cell.fanout.has_entries(request.id) or not self._is_missing:
@@ -204,17 +202,16 @@ class Submission:
         if self._is_continued:
             raise unavailable("Redis has lost this request; send its text again", 1, "request_lost")
         message = "Redis has lost request %s after %d frames: it is queued again"
-        log.warning(message, request.id, stream.frames, extra=_fields(request))
-        await self._submit_again(stream)
-        raise Resubmitted
+        log.warning(message, request.id, self._listener.frames, extra=_fields(request))
+        await self._submit_again(segment)
 
     # How that is done -----------------------------------------------------------------------------------------
 
-    async def _name_if_silent(self, stream: SpeechStream, seconds: float) -> None:
+    async def _name_if_silent(self, seconds: float) -> None:
         """Names a stream that stands still, of which nothing has come for so long, once."""
         if seconds < SILENT_SECONDS:
             self._is_silent = False
-        if seconds < SILENT_SECONDS or self._is_silent or not stream.listener.is_starved:
+        if seconds < SILENT_SECONDS or self._is_silent or not self._listener.is_starved:
             return
         try:
             async with asyncio.timeout(CONNECTOR_SECONDS):
@@ -226,14 +223,18 @@ class Submission:
         self._is_silent = True
         self._all.silent_streams.inc()
         message = "request %s: nothing for %.0f s after %d frames, although it is served: %s"
-        log.warning(message, self.request.id, seconds, stream.frames, progress, extra=_fields(self.request))
+        log.warning(message, self.request.id, seconds, self._listener.frames, progress, extra=_fields(self.request))
 
-    async def _submit_again(self, stream: SpeechStream, without: Cell | None = None) -> None:
-        """Queues a request again, in a cell other than `without`, from its client's segment on. Raises 503."""
+    async def _submit_again(self, segment: Segment | None, without: Cell | None = None) -> NoReturn:
+        """Queues a request again, in a cell other than `without`, from its client's segment on.
+
+        Raises 503, or `Resubmitted`.
+        """
         before, request = self._queued, self.request
         if self._text is not None:
             request = structs.replace(request, text=self._text.text)
-        request = structs.replace(request, resumes=stream.segment if stream.sent else None)
+        has_audio = self._listener.may_have_audio
+        request = structs.replace(request, resumes=segment if has_audio else None)
         queued = await self._all.queue(request, self._voice, before.ticket.gateway, without)
         before.cell.playback.forget(request.id)
         if before.ticket.gateway:
@@ -241,33 +242,30 @@ class Submission:
         queued.cell.fanout.open(request.id, before.cell.fanout.detach(request.id))
         if queued.cell is not before.cell:
             before.cell.in_background(before.cell.release(before.ticket))
-        self.request, self._queued = request, queued
+        self.request, self._queued, self.started = request, queued, self.started and has_audio
         if self._text is not None:
             self._text.restart(len(request.text))
-            self._write_text()
-        self._expire_later(stream)
+        self._pause()
+        self._begin()
+        raise Resubmitted
 
-    def _write_text(self) -> None:
-        """Starts to write the text of a request to its stream in its cell as it arrives, until cancelled."""
-        if self._text is None:
-            return
+    def _begin(self) -> None:
+        """Writes the text to its stream in its cell as it arrives, and expires the request if no talker claims it."""
+        if self._text is not None:
+            self._writing = asyncio.create_task(self._text.write(self.request.id, self.cell.connector.append_text))
+        seconds = self._all.live.current.max_queue_seconds
+        self._expiry = asyncio.get_running_loop().call_later(seconds, self._expire)
+
+    def _pause(self) -> None:
+        self._expiry.cancel()
         if self._writing is not None:
             self._writing.cancel()
-        self._writing = asyncio.create_task(self._text.write(self.request.id, self.cell.connector.append_text))
 
-    def _expire_later(self, stream: SpeechStream) -> None:
-        """Withdraws a request after `max_queue_seconds` unless its audio has begun."""
+    def _expire(self) -> None:
+        if not self.started:
+            self.cell.in_background(self._withdraw(self._queued))
 
-        def expire() -> None:
-            if not stream.started:
-                self.cell.in_background(self._withdraw(stream, self._queued))
-
-        if self._expiry is not None:
-            self._expiry.cancel()
-        seconds = self._all.live.current.max_queue_seconds
-        self._expiry = asyncio.get_running_loop().call_later(seconds, expire)
-
-    async def _withdraw(self, stream: SpeechStream, queued: Queued) -> None:
+    async def _withdraw(self, queued: Queued) -> None:
         """Removes a request from the queue unless a talker has claimed it. Its stream then ends as refused.
 
         It also ends if Redis cannot be reached: then it is unknown whether a talker has claimed the request.
@@ -278,9 +276,9 @@ class Submission:
                 await cell.monitor.measure()
                 withdrawn = await cell.connector.withdraw(queued.ticket)
         except (ConnectorError, TimeoutError) as error:
-            request, reason = stream.request, str(error) or "no answer"
+            request, reason = self.request, str(error) or "no answer"
             log.warning("request %s could not be withdrawn: %s", request.id, reason, extra=_fields(request))
-            withdrawn = not stream.started
+            withdrawn = not self.started
         if withdrawn:
             # Of no effect if another cell has the request now.
             cell.fanout.refuse(queued.ticket.request_id)

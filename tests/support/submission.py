@@ -1,25 +1,25 @@
-"""A source of audio for a stream without a pipeline."""
+"""A submitted request for a stream without a pipeline."""
 
 from dataclasses import dataclass, field
 
-from syrinx_stages.contract.messages import SpeechRequest
+from syrinx_stages.contract.messages import Segment, SpeechRequest
 from syrinx_stages.gateway.cells.fanout import AudioQueue
 from syrinx_stages.gateway.errors import ApiError, internal_error
-from syrinx_stages.gateway.speech.speech import SpeechStream
 
 
 @dataclass
-class PlainSource:
+class PlainSubmission:
     """Entries that a test puts into `audio`; nothing fails."""
 
     request: SpeechRequest
     audio: AudioQueue = field(default_factory=AudioQueue)
+    started: bool = False
 
-    def played(self, frames: int, spoken: int) -> None: ...
+    def report(self, frames: int, segment: Segment | None) -> None: ...
 
-    def ended(self) -> None: ...
+    def generated(self) -> None: ...
 
-    async def check(self, stream: SpeechStream, seconds: float) -> None: ...
+    async def check(self, seconds: float, segment: Segment | None) -> None: ...
 
     def storage_full(self) -> str | None: ...
 
