@@ -69,7 +69,7 @@ async def test_an_error_in_the_gateway_fails_the_stream(running: Gateway, monkey
     def broken(*arguments: object) -> bytes:
         raise RuntimeError("scripted")
 
-    monkeypatch.setattr("syrinx_stages.gateway.http.delivery.Encoder.feed", broken)
+    monkeypatch.setattr("syrinx_stages.gateway.audio.encoders.Encoder.feed", broken)
     assert (await running.say()).status_code == 500
     await counted(running, failed=1)
     assert running.requests("error") == 1

@@ -159,34 +159,16 @@ class Encoder:
         return self._writer.feed(samples) + self._writer.finish()
 
 
-class FileEncoder:
-    """Encodes the audio of a complete file."""
-
-    def __init__(self, options: AudioOptions) -> None:
-        self._options = options
-        self._encoder = Encoder(options, whole=True)
-        self._parts: list[bytes] = []
-
-    def feed(self, pcm: Iterable[bytes]) -> None:
-        """Adds PCM."""
-        self._parts += map(self._encoder.feed, pcm)
-
-    def finish(self) -> tuple[list[bytes], float]:
-        """Returns the parts of the file and its duration in seconds.
-
-        The parts are not joined: copying minutes of audio at once would keep other threads waiting.
-        """
-        parts, rate = [*self._parts, self._encoder.finish()], self._options.rate
-        if self._options.format is AudioFormat.WAV:
-            parts.insert(0, wav_header(sum(map(len, parts)), rate))
-        return parts, self._encoder.samples / rate
-
-
 def encode(pcm: Iterable[bytes], options: AudioOptions) -> tuple[list[bytes], float]:
-    """Returns the parts of a complete file of PCM that is not empty, and its duration in seconds."""
-    file = FileEncoder(options)
-    file.feed(pcm)
-    return file.finish()
+    """Returns the parts of a complete file of PCM that is not empty, and its duration in seconds.
+
+    The parts are not joined: copying minutes of audio at once would keep other threads waiting.
+    """
+    encoder = Encoder(options, whole=True)
+    parts = [*map(encoder.feed, pcm), encoder.finish()]
+    if options.format is AudioFormat.WAV:
+        parts.insert(0, wav_header(sum(map(len, parts)), options.rate))
+    return parts, encoder.samples / options.rate
 
 
 def wav_header(data_bytes: int | None, rate: int = FAMILY.sample_rate) -> bytes:

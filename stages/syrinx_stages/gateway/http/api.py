@@ -32,7 +32,7 @@ from syrinx_stages.gateway.http.fields import RawBody, parse_fields
 from syrinx_stages.gateway.http.form import parse_form
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.socket.websocket import SpeechSockets
-from syrinx_stages.gateway.speech.request import model_not_found, parse, text_limit, traced, voice_to_clone
+from syrinx_stages.gateway.speech.request import Delivery, model_not_found, parse, text_limit, traced, voice_to_clone
 from syrinx_stages.gateway.voices.voice_upload import keep_voice
 from syrinx_stages.gateway.voices.voices import KeptVoice, describe_voice, parse_upload
 from syrinx_stages.runtime.clock import monotonic
@@ -123,7 +123,12 @@ async def _speech(http: Request) -> Response:
                 # The body is unknown; most requests are streams.
                 service.outcomes.refuse()
             raise
-        return SpeechResponse(service, parsed, voice, accepted)
+    async with contextlib.AsyncExitStack() as submitted:
+        opening = service.open_stream(parsed.request, voice, accepted, parsed.audio.speed, request.span)
+        speech = await submitted.enter_async_context(opening)
+        sse = parsed.delivery is Delivery.SSE
+        tokens = await asyncio.to_thread(service.input_tokens, parsed.request) if sse else 0
+        return SpeechResponse(speech, parsed, tokens, submitted.pop_all())
 
 
 # Without FastAPI's resolution of arguments, which every refused request would pay for.

@@ -23,7 +23,6 @@ from syrinx_stages.gateway.http.delivery import ClientConnection, usage
 from syrinx_stages.gateway.http.fields import RawBody, decoding, parse_fields, put_back, take_out_references
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.speech.request import ParsedRequest, model_not_found, parse, voice_to_clone
-from syrinx_stages.gateway.speech.whole import open_whole
 from syrinx_stages.gateway.voices.kept_voices import Cloned
 from syrinx_stages.gateway.voices.voices import KeptVoice
 from syrinx_stages.runtime.clock import monotonic
@@ -260,10 +259,9 @@ class BatchResponse(Response):
     async def _speak(self, index: int, item: Item) -> bytes:
         # An item that waits for others has not been accepted yet.
         request = structs.replace(item.parsed.request, accepted_at=time.time(), **self._trace)
-        parsed, audio = structs.replace(item.parsed, request=request), item.parsed.audio
-        async with open_whole(self._service, parsed, item.voice, monotonic()) as speech:
-            stream, end = speech.stream, speech.stream.end
-            assert end is not None
+        parsed, audio = item.parsed, item.parsed.audio
+        async with self._service.open_stream(request, item.voice, monotonic(), audio.speed) as stream:
+            file, seconds = await stream.file(audio)
             tokens = usage(await asyncio.to_thread(self._service.input_tokens, request), stream.listener.frames)
 
             def encoded() -> bytes:
@@ -271,14 +269,14 @@ class BatchResponse(Response):
                     ItemResult(
                         index=index,
                         status="success",
-                        audio_data=b"".join(speech.file),
+                        audio_data=b"".join(file),
                         media_type=audio.media_type,
                         sample_rate=audio.rate,
-                        audio_seconds=round(speech.seconds, 3),
+                        audio_seconds=round(seconds, 3),
                         seed=request.seed,
-                        finish_reason=end.reason,
-                        retries=end.retries,
-                        incomplete=parsed.spelling.places(end.incomplete),
+                        finish_reason=stream.end.reason,
+                        retries=stream.end.retries,
+                        incomplete=parsed.spelling.places(stream.end.incomplete),
                         usage=tokens,
                         warnings=parsed.warnings,
                     )

@@ -6,23 +6,17 @@ import json
 import logging
 import math
 from base64 import b64encode
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from syrinx_stages.contract import logs
-from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.contract.messages import EndReason, Segment
-from syrinx_stages.gateway.audio.encoders import Encoder
+from syrinx_stages.contract.messages import EndReason
 from syrinx_stages.gateway.errors import ApiError
-from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.speech.request import Delivery, ParsedRequest
 from syrinx_stages.gateway.speech.speech import SpeechStream
-from syrinx_stages.gateway.speech.trace import SpeechSpan
-from syrinx_stages.gateway.speech.whole import WholeSpeech, open_whole
-from syrinx_stages.gateway.voices.kept_voices import Cloned
 from syrinx_stages.runtime.clock import monotonic
 
 log = logging.getLogger(__name__)
@@ -136,108 +130,78 @@ class ClientConnection:
 
 
 class SpeechResponse(Response):
-    """Submits a request when the server is ready to send, and delivers the audio.
+    """Delivers the audio of a submitted request.
 
     Nothing is sent before the first audio arrives, so a failure until then is an ordinary error response.
     """
 
-    def __init__(self, service: GatewayService, parsed: ParsedRequest, voice: Cloned | None, accepted: float) -> None:
+    def __init__(
+        self, speech: SpeechStream, parsed: ParsedRequest, input_tokens: int, submitted: contextlib.AsyncExitStack
+    ) -> None:
+        """input_tokens: those of the texts, for server-sent events. submitted: closed when the response is complete."""
         super().__init__()
-        self._service = service
+        self._speech = speech
         self._parsed = parsed
-        self._voice = voice
-        self._accepted = accepted
-        self._fixed_headers = {"X-Sample-Rate": str(parsed.audio.rate)}
+        self._input_tokens = input_tokens
+        self._submitted = submitted
+        self._fixed_headers = {"X-Sample-Rate": str(parsed.audio.rate), "X-Seed": str(parsed.request.seed)}
         if parsed.warnings:
             self._fixed_headers["Warning"] = ", ".join(f"299 - {json.dumps(each)}" for each in parsed.warnings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves the request. Raises `ApiError` if it fails before anything was sent."""
+        """Sends the response. Raises `ApiError` if the request fails before anything was sent."""
         client = ClientConnection(receive, send)
-        span = scope["state"]["request"].span
-        if self._parsed.delivery is Delivery.WHOLE:
-            await client.run(self._whole(client, span))
-            return
-        parsed, accepted = self._parsed, self._accepted
-        opening = self._service.open_stream(parsed.request, self._voice, accepted, parsed.audio.speed, span)
-        async with opening as speech:
-            await client.run(self._stream(speech, client))
+        async with self._submitted:
+            whole = self._parsed.delivery is Delivery.WHOLE
+            await client.run(self._send_whole(client) if whole else self._stream(client))
 
-    async def _whole(self, client: ClientConnection, span: SpeechSpan | None) -> None:
-        async with open_whole(self._service, self._parsed, self._voice, self._accepted, span) as speech:
-            # To the request it is no error.
-            with contextlib.suppress(ClientDisconnected):
-                await self._send_whole(speech, client)
-
-    async def _send_whole(self, speech: WholeSpeech, client: ClientConnection) -> None:
-        size, end = sum(map(len, speech.file)), speech.stream.end
-        assert end is not None
+    async def _send_whole(self, client: ClientConnection) -> None:
+        file, seconds = await self._speech.file(self._parsed.audio)
+        size, end = sum(map(len, file)), self._speech.end
         headers = {
             **self._fixed_headers,
-            "X-Seed": str(self._parsed.request.seed),
             "X-Finish-Reason": end.reason,
             "X-Retries": str(end.retries),
-            "X-Audio-Seconds": f"{speech.seconds:.3f}",
+            "X-Audio-Seconds": f"{seconds:.3f}",
             "Content-Type": self._parsed.audio.media_type,
             "Content-Length": str(size),
         }
         if places := self._parsed.spelling.places(end.incomplete):
             headers["X-Incomplete"] = ", ".join(f"{start}-{stop}" for start, stop in places)
         await client.start(headers)
-        for part in speech.file:
-            await client.send(part, speech.seconds * len(part) / size)
+        for part in file:
+            await client.send(part, seconds * len(part) / size)
         await client.finish(b"")
-        speech.stream.listener.complete()
+        self._speech.listener.complete()
 
-    async def _stream(self, speech: SpeechStream, client: ClientConnection) -> None:
-        request, audio, listener = self._parsed.request, self._parsed.audio, speech.listener
-        sse = self._parsed.delivery is Delivery.SSE
-        input_tokens = await asyncio.to_thread(self._service.input_tokens, request) if sse else 0
+    async def _stream(self, client: ClientConnection) -> None:
+        speech, listener, audio = self._speech, self._speech.listener, self._parsed.audio
+        sse, spelling, started = self._parsed.delivery is Delivery.SSE, self._parsed.spelling, False
         media_type = EVENT_STREAM if sse else audio.media_type
-        headers = {
-            **self._fixed_headers,
-            "X-Seed": str(request.seed),
-            "Content-Type": media_type,
-            "Cache-Control": "no-store",
-        }
-        encoder, started = Encoder(audio), False
-
-        spelling = self._parsed.spelling
-
-        async def send(data: bytes, seconds: float, segment: Segment | None) -> None:
-            nonlocal started
-            if not started:
-                await client.start(headers)
-            started = True
-            listener.offer()
-            ranges = () if segment is None else ((segment.start, segment.end),)
-            await client.send(_delta(data, spelling.places(ranges)) if sse else data, seconds)
-
         try:
-            async for chunk in speech.audio():
-                if data := await self._encode(encoder.feed, chunk.pcm):
-                    await send(data, len(chunk.pcm) / FAMILY.frame_bytes * FAMILY.frame_seconds, chunk.segment)
-                speech.delivered(chunk, sent=bool(data))
-            if last := await self._encode(encoder.finish):
-                await send(last, math.inf, speech.segment)
-                listener.flushed()
-            assert speech.end is not None
-            incomplete = spelling.places(speech.end.incomplete)
-            done = _done(speech.end.reason, usage(input_tokens, listener.frames), incomplete)
-            await client.finish(done if sse else b"")
+            async for data, chunk in speech.encoded(audio):
+                if not started:
+                    await client.start({**self._fixed_headers, "Content-Type": media_type, "Cache-Control": "no-store"})
+                    started = True
+                if sse:
+                    ranges = () if speech.segment is None else ((speech.segment.start, speech.segment.end),)
+                    data = _delta(data, spelling.places(ranges))
+                await client.send(data, math.inf if chunk is None else chunk.seconds)
+            done = b""
+            if sse:
+                numbers = usage(self._input_tokens, listener.frames)
+                done = _done(speech.end.reason, numbers, spelling.places(speech.end.incomplete))
+            await client.finish(done)
             listener.complete()
         except ApiError as error:
             if not started:
                 raise
+            request = self._parsed.request
             fields = logs.of_request(request.id, request.traceparent)
             log.warning("request %s failed after %d frames: %s", request.id, listener.frames, error, extra=fields)
             # Without a final chunk the server closes the connection, and the client sees an incomplete transfer.
             if sse:
                 await client.finish(error_event(error))
-
-    async def _encode(self, encode: Callable[..., bytes], *pcm: bytes) -> bytes:
-        """Encodes outside the event loop unless that would take longer."""
-        return encode(*pcm) if self._parsed.audio.cheap else await asyncio.to_thread(encode, *pcm)
 
 
 # The events of OpenAI's API. The decoded deltas, concatenated, are the file.

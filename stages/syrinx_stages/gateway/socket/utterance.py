@@ -12,7 +12,7 @@ from starlette.requests import HTTPConnection
 
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import EndReason, Segment, SpeechRequest
-from syrinx_stages.gateway.audio.encoders import AudioFormat, AudioOptions, Encoder
+from syrinx_stages.gateway.audio.encoders import AudioFormat, AudioOptions
 from syrinx_stages.gateway.cells.cell import Queued
 from syrinx_stages.gateway.clients.access import use_allowance
 from syrinx_stages.gateway.clients.client import client_key
@@ -25,7 +25,6 @@ from syrinx_stages.gateway.speech.request import ParsedRequest, parse, traced, v
 from syrinx_stages.gateway.speech.speech import SpeechStream
 from syrinx_stages.gateway.speech.submission import Resumption
 from syrinx_stages.gateway.speech.trace import SpeechSpan
-from syrinx_stages.gateway.speech.whole import open_whole
 from syrinx_stages.gateway.voices.kept_voices import Cloned
 from syrinx_stages.normalization.plain import has_words
 from syrinx_stages.runtime.clock import monotonic
@@ -180,16 +179,13 @@ class Utterance:
             raise
         request, audio = parsed.request, parsed.audio
         self._request, self._spelling = request, parsed.spelling if request.is_divided else None
-        if not self._config.stream_audio:
-            await self._send_whole(parsed, voice, accepted, span)
-            return
         text = self._text if isinstance(self._text, LiveText) and request.streams_text else None
         if text is not None:
             text.restart(len(request.text))
         resumption = self._resumption
         async with self._service.open_stream(request, voice, accepted, audio.speed, span, text, resumption) as stream:
             self._stream = stream
-            await self._send_stream(stream, audio)
+            await (self._send_stream(stream, audio) if self._config.stream_audio else self._send_whole(stream, audio))
 
     async def _continue(self, request: SpeechRequest, accepted: float, span: SpeechSpan | None) -> None:
         """Sends the rest of an utterance that began on another connection."""
@@ -219,38 +215,21 @@ class Utterance:
         parsed, voice = await service.clone(self._config.fields, parsed, kept)
         return parsed, voice
 
-    async def _send_whole(
-        self, parsed: ParsedRequest, voice: Cloned | None, accepted: float, span: SpeechSpan | None
-    ) -> None:
-        async with open_whole(self._service, parsed, voice, accepted, span) as speech:
-            await self._start(parsed.audio)
-            await self._send_binary(b"".join(speech.file))
-            speech.stream.listener.complete()
-            assert speech.stream.end is not None
-            await self._done(speech.stream.end.reason)
+    async def _send_whole(self, stream: SpeechStream, audio: AudioOptions) -> None:
+        file, _ = await stream.file(audio)
+        await self._start(audio)
+        await self._send_binary(b"".join(file))
+        stream.listener.complete()
+        await self._done(stream.end.reason)
 
     async def _send_stream(self, stream: SpeechStream, audio: AudioOptions) -> None:
-        encoder, listener = Encoder(audio), stream.listener
-
-        async def encoded(work: Callable[..., bytes], *pcm: bytes) -> bytes:
-            return work(*pcm) if audio.cheap else await asyncio.to_thread(work, *pcm)
-
-        samples = 0
-        async for chunk in stream.audio():
-            if data := await encoded(encoder.feed, chunk.pcm):
-                await self._start(audio)
-                await self._begin(chunk.segment, samples / FAMILY.sample_rate / audio.speed)
-                listener.offer()
-                await self._send_binary(data)
-            samples += len(chunk.pcm) // 2
-            stream.delivered(chunk, sent=bool(data))
-        if last := await encoded(encoder.finish):
+        async for data, chunk in stream.encoded(audio):
             await self._start(audio)
-            await self._send_binary(last)
-            listener.flushed()
-        assert listener.reason is not None
-        listener.complete()
-        await self._done(listener.reason)
+            if chunk is not None:
+                await self._begin(chunk.segment, stream.listener.samples / FAMILY.sample_rate / audio.speed)
+            await self._send_binary(data)
+        stream.listener.complete()
+        await self._done(stream.end.reason)
 
     async def _send_binary(self, data: bytes) -> None:
         for start in range(0, len(data), BINARY_BYTES):

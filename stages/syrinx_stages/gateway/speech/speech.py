@@ -11,6 +11,7 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.frames import unpack_checksums
 from syrinx_stages.contract.messages import Audio, End, EndReason, Segment
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer
+from syrinx_stages.gateway.audio.encoders import AudioOptions, Encoder, encode
 from syrinx_stages.gateway.audio.seam import Seam
 from syrinx_stages.gateway.errors import ApiError, bad_request, internal_error, unavailable
 from syrinx_stages.gateway.speech.listener import Listener
@@ -32,6 +33,11 @@ class Chunk(Struct, frozen=True):
     segment: Segment | None
     """The segment of the text that it is of."""
 
+    @property
+    def seconds(self) -> float:
+        """Duration of the audio."""
+        return len(self.pcm) / FAMILY.frame_bytes * FAMILY.frame_seconds
+
 
 class SpeechStream:
     """Yields a request's audio, and tracks what its client has received."""
@@ -44,8 +50,8 @@ class SpeechStream:
         """Of the first frame, which the client has."""
         self.listener = listener
         listener.frames = self._first_frame
-        self.end: End | None = None
-        """How the stages ended the stream; None until they do."""
+        self.end: End
+        """How the stages ended the stream; set with the end of its audio."""
         self.segment: Segment | None = None
         """The segment of the text whose audio arrives; None before the first one."""
         self._seam = Seam()
@@ -63,6 +69,28 @@ class SpeechStream:
     def offset(self) -> int:
         """Number of the first sample that is yielded; known with the first chunk."""
         return self._first_sample or self._trimmer.withheld
+
+    async def encoded(self, options: AudioOptions) -> AsyncIterator[tuple[bytes, Chunk | None]]:
+        """Yields what can be sent of the audio, each with the chunk that completes it; None for the encoder's rest.
+
+        Counts as delivered when the caller asks for more. Encodes outside the event loop unless that would take longer.
+        Raises as `audio`.
+        """
+        encoder = Encoder(options)
+        async for chunk in self.audio():
+            data = encoder.feed(chunk.pcm) if options.cheap else await asyncio.to_thread(encoder.feed, chunk.pcm)
+            if data:
+                self.listener.offer()
+                yield data, chunk
+            self.delivered(chunk, sent=bool(data))
+        if rest := encoder.finish() if options.cheap else await asyncio.to_thread(encoder.finish):
+            self.listener.offer()
+            yield rest, None
+            self.listener.flushed()
+
+    async def file(self, options: AudioOptions) -> tuple[list[bytes], float]:
+        """Returns the parts of a whole response and its duration in seconds. Raises as `audio`."""
+        return await asyncio.to_thread(encode, await self.collect(), options)
 
     async def collect(self) -> list[bytes]:
         """Returns the PCM of a whole response, chunk by chunk. Raises as `audio`."""
