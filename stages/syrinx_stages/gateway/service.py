@@ -5,8 +5,9 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 
 import httpx
 from msgspec import structs
@@ -31,7 +32,7 @@ from syrinx_stages.gateway.http.fields import MAX_BODY
 from syrinx_stages.gateway.speech.listener import Listener
 from syrinx_stages.gateway.speech.live_text import LiveText
 from syrinx_stages.gateway.speech.outcomes import StreamOutcome, StreamOutcomes
-from syrinx_stages.gateway.speech.request import ParsedRequest
+from syrinx_stages.gateway.speech.request import ParsedRequest, parse, voice_to_clone
 from syrinx_stages.gateway.speech.speech import SpeechStream
 from syrinx_stages.gateway.speech.submission import (
     RESUME_SECONDS,
@@ -178,9 +179,27 @@ class GatewayService:
         """Counts a request that was refused before it reached the stages."""
         count_request(self._metrics, task_type, EndReason.REFUSED)
 
+    @contextlib.contextmanager
+    def counting_refusals(self, live: bool) -> Iterator[None]:
+        """Counts a request that the block refuses. live: it counts as a stream, too, if the service is unavailable."""
+        try:
+            yield
+        except (ApiError, asyncio.CancelledError) as error:
+            self.count_refusal()
+            if live and isinstance(error, ApiError) and error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+                self.outcomes.refuse()
+            raise
+
     def count_forward(self, outcome: str) -> None:
         """Counts a request that was forwarded to a canary: answered, fallback or failed."""
         self._metrics[m.CANARY_FORWARDS].labels(outcome).inc()
+
+    async def parse(
+        self, fields: SpeechFields, request_id: str, accepted_at: float, client: str
+    ) -> tuple[ParsedRequest, KeptVoice | None]:
+        """Returns a request as `parse_request`, and the kept voice that it names. Raises as that, and 503."""
+        kept = await self.voices.find(voice_to_clone(fields, self.catalog))
+        return await parse(fields, self.catalog, request_id, accepted_at, client, kept), kept
 
     async def clone(
         self, fields: SpeechFields, parsed: ParsedRequest, kept: KeptVoice | None
@@ -255,7 +274,7 @@ class GatewayService:
         listener = Listener(request, accepted, speed, self._metrics, tracker, span)
         try:
             queued = resumption.queued or await self._admit(request, voice, listener, resumption.token)
-            submission = Submission(self.submissions, request, queued, listener, voice, text, resumption)
+            submission = Submission(self.submissions, queued, listener, voice, text, resumption)
             keep_seconds = RESUME_SECONDS if resumption.token else 0.0
             try:
                 yield SpeechStream(submission, listener, self._stall_seconds, resumption.first_sample)
@@ -284,7 +303,7 @@ class GatewayService:
         spoken = spoken_characters(text.spoken, durations, request.voice, frames)
         return min(text.written_end(spoken), text.read_characters(frames))
 
-    async def attach(self, request_id: str, token: str) -> tuple[Queued, SpeechRequest, LiveText] | None:
+    async def attach(self, request_id: str, token: str) -> tuple[Queued, LiveText] | None:
         """Returns a request that its client continues, and its text; None if there is none. Raises 503."""
         try:
             if (found := await self.cells.attach(request_id, token)) is None:
@@ -292,12 +311,13 @@ class GatewayService:
         except (ConnectorError, TimeoutError) as error:
             log.warning("request %s cannot be continued: %s", request_id, error, extra=logs.of_request(request_id))
             raise unavailable(UNREACHABLE, UNREACHABLE_SECONDS) from None
-        queued, request, entries = found
+        queued, entries = found
+        request = queued.request
         text = self.open_text(request.languages, needs_end=False)
         await asyncio.to_thread(text.restore, request.text, entries)
         if not request.streams_text and not text.ended:
             text.end()
-        return queued, request, text
+        return queued, text
 
     async def _admit(self, request: SpeechRequest, voice: Cloned | None, listener: Listener, gateway: str) -> Queued:
         """Submits a request. Raises 503 if it is not admitted."""

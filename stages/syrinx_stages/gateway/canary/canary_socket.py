@@ -2,16 +2,15 @@
 
 import asyncio
 import contextlib
-import json
 
 from starlette.types import Receive, Scope, Send
 
 from syrinx_stages.gateway.canary.client_socket import NO_STATUS, ClientSocket, Closed
 from syrinx_stages.gateway.errors import internal_error
 from syrinx_stages.gateway.http.active_requests import ActiveRequest, ActiveRequests
-from syrinx_stages.gateway.http.delivery import SEND_SECONDS, ClientDisconnected
+from syrinx_stages.gateway.http.delivery import ClientDisconnected
+from syrinx_stages.gateway.socket.sender import INTERNAL, NORMAL, RESTART, Sender
 from syrinx_stages.gateway.socket.stream_messages import error_message
-from syrinx_stages.gateway.socket.websocket import INTERNAL, NORMAL, RESTART
 
 _BEGINS = ('"input.text"', '"input.done"')
 """Types of the client's messages after which something is to be spoken."""
@@ -26,7 +25,7 @@ class ForwardedSession:
         self, scope: Scope, receive: Receive, send: Send, requests: ActiveRequests, canary: ClientSocket
     ) -> None:
         self._receive = receive
-        self._send = send
+        self._sender = Sender(send)
         self._requests = requests
         self._request: ActiveRequest = scope["state"]["request"]
         self._canary = canary
@@ -37,7 +36,7 @@ class ForwardedSession:
     async def run(self) -> str:
         """Runs until one side closes the session or it is idle in a drain. Returns the outcome of the forward."""
         with contextlib.suppress(ClientDisconnected):
-            await self._pass_on({"type": "websocket.accept", "subprotocol": self._canary.subprotocol})
+            await self._sender.message({"type": "websocket.accept", "subprotocol": self._canary.subprotocol})
             tasks = [asyncio.create_task(each) for each in (self._to_client(), self._to_canary(), self._drained())]
             try:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -49,17 +48,16 @@ class ForwardedSession:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-            code = NORMAL if closed.code == NO_STATUS else closed.code
-            await self._pass_on({"type": "websocket.close", "code": code, "reason": closed.reason})
+            await self._sender.close(NORMAL if closed.code == NO_STATUS else closed.code, closed.reason)
         await self._canary.close(NORMAL)
         return "answered"
 
     async def _to_client(self) -> Closed:
         while not isinstance(message := await self._canary.receive(), Closed):
             if isinstance(message, bytes):
-                await self._pass_on({"type": "websocket.send", "bytes": message})
+                await self._sender.binary(message)
                 continue
-            await self._pass_on({"type": "websocket.send", "text": message})
+            await self._sender.message({"type": "websocket.send", "text": message})
             if _ENDS in message:
                 self._idle.set()
         return message
@@ -86,14 +84,6 @@ class ForwardedSession:
     async def _fail(self) -> None:
         """Reports that the canary was lost."""
         with contextlib.suppress(ClientDisconnected):
-            content = error_message(internal_error("the service failed; connect again and send the rest of the text"))
-            await self._pass_on({"type": "websocket.send", "text": json.dumps(content)})
-            await self._pass_on({"type": "websocket.close", "code": INTERNAL, "reason": ""})
-
-    async def _pass_on(self, message: dict[str, object]) -> None:
-        """Sends a message to the client. Raises ClientDisconnected, also if the client accepts no data."""
-        try:
-            async with asyncio.timeout(SEND_SECONDS):
-                await self._send(message)
-        except (TimeoutError, OSError, RuntimeError):
-            raise ClientDisconnected from None
+            failure = internal_error("the service failed; connect again and send the rest of the text")
+            await self._sender.json(error_message(failure))
+            await self._sender.close(INTERNAL)

@@ -159,3 +159,4 @@ class Queued(Struct, frozen=True):
 
     cell: Cell
     ticket: Ticket
+    request: SpeechRequest

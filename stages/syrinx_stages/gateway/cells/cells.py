@@ -81,25 +81,24 @@ class Cells:
         for cell in choice:
             seconds = CONNECTOR_SECONDS if cell is choice[-1] else min(FIRST_CHOICE_SECONDS, CONNECTOR_SECONDS)
             try:
-                return Queued(cell, await cell.queue(request, data, limits, gateway, seconds))
+                return Queued(cell, await cell.queue(request, data, limits, gateway, seconds), request)
             except RequestExists:
                 raise
             except (ConnectorError, TimeoutError) as error:
                 errors.append(error)
         raise min(errors, key=lambda error: error.retry_after if isinstance(error, QueueFull) else math.inf)
 
-    async def attach(self, request_id: str, token: str) -> tuple[Queued, SpeechRequest, Sequence[StreamEntry]] | None:
+    async def attach(self, request_id: str, token: str) -> tuple[Queued, Sequence[StreamEntry]] | None:
         """Takes over a request, whichever cell has it, and returns it with the entries of its text.
 
         Returns None if no cell has it. Raises ConnectorError or TimeoutError if a cell did not answer that may have it.
         """
 
-        async def attach(cell: Cell) -> tuple[Queued, SpeechRequest, Sequence[StreamEntry]] | None:
+        async def attach(cell: Cell) -> tuple[Queued, Sequence[StreamEntry]] | None:
             async with asyncio.timeout(CONNECTOR_SECONDS):
                 if (found := await cell.connector.attach(request_id, token)) is None:
                     return None
-                ticket, request = found
-                return Queued(cell, ticket), request, await cell.connector.history(request_id, StreamKind.TEXT)
+                return Queued(cell, *found), await cell.connector.history(request_id, StreamKind.TEXT)
 
         attaching = [asyncio.create_task(attach(cell)) for cell in self]
         failed: Exception | None = None

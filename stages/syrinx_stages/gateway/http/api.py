@@ -32,7 +32,7 @@ from syrinx_stages.gateway.http.fields import RawBody, parse_fields
 from syrinx_stages.gateway.http.form import parse_form
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.socket.websocket import SpeechSockets
-from syrinx_stages.gateway.speech.request import Delivery, model_not_found, parse, text_limit, traced, voice_to_clone
+from syrinx_stages.gateway.speech.request import Delivery, model_not_found, text_limit, traced
 from syrinx_stages.gateway.voices.voice_upload import keep_voice
 from syrinx_stages.gateway.voices.voices import KeptVoice, describe_voice, parse_upload
 from syrinx_stages.runtime.clock import monotonic
@@ -105,24 +105,15 @@ _routes = FastAPI(openapi_url=None, redirect_slashes=False, exception_handlers=_
 
 async def _speech(http: Request) -> Response:
     service, request = _service(http), http.state.request
-    with contextlib.ExitStack() as holding:
-        try:
-            body = await _receive(http, holding)
-            accepted, accepted_at = monotonic(), time.time()
-            fields, ignored = await _parse(parse_fields, body)
-            kept = await service.voices.find(voice_to_clone(fields, service.catalog))
-            parsed = await parse(fields, service.catalog, request.id, accepted_at, client_key(http), kept)
-            parsed.warnings.extend(ignored)
-            if request.span is not None:
-                request.span.set_request(service.catalog.model, parsed.request)
-                parsed = traced(parsed, request.span.fields)
-            parsed, voice = await service.clone(fields, parsed, kept)
-        except (ApiError, asyncio.CancelledError) as error:
-            service.count_refusal()
-            if isinstance(error, ApiError) and error.status == HTTPStatus.SERVICE_UNAVAILABLE:
-                # The body is unknown; most requests are streams.
-                service.outcomes.refuse()
-            raise
+    # While the body is unknown, a request counts as a stream, as most are.
+    with service.counting_refusals(live=True), contextlib.ExitStack() as holding:
+        body = await _receive(http, holding)
+        accepted, accepted_at = monotonic(), time.time()
+        fields, ignored = await _parse(parse_fields, body)
+        parsed, kept = await service.parse(fields, request.id, accepted_at, client_key(http))
+        parsed.warnings.extend(ignored)
+        parsed = traced(parsed, request.span, service.catalog.model)
+        parsed, voice = await service.clone(fields, parsed, kept)
     async with contextlib.AsyncExitStack() as submitted:
         opening = service.open_stream(parsed.request, voice, accepted, parsed.audio.speed, request.span)
         speech = await submitted.enter_async_context(opening)
@@ -139,12 +130,9 @@ _routes.add_route(SPEECH_PATH, _speech, methods=["POST"])
 async def _speech_batch(http: Request) -> Response:
     service, request = _service(http), http.state.request
     with contextlib.ExitStack() as holding:
-        try:
+        with service.counting_refusals(live=False):
             parsed = await _parse(parse_batch, await _receive(http, holding))
             items = await prepare(service, parsed, request.id, client_key(http))
-        except (ApiError, asyncio.CancelledError):
-            service.count_refusal()
-            raise
         return BatchResponse(service, request.id, items, request.span.fields if request.span is not None else {})
 
 

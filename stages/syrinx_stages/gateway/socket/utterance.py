@@ -1,10 +1,7 @@
 """Speaks one text on a WebSocket: admits a request for it, sends the audio, and reports how it ended."""
 
-import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable
-from http import HTTPStatus
 from typing import Any
 
 from msgspec import Struct, structs
@@ -13,15 +10,15 @@ from starlette.requests import HTTPConnection
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import EndReason, Segment, SpeechRequest
 from syrinx_stages.gateway.audio.encoders import AudioFormat, AudioOptions
-from syrinx_stages.gateway.cells.cell import Queued
 from syrinx_stages.gateway.clients.access import use_allowance
 from syrinx_stages.gateway.clients.client import client_key
 from syrinx_stages.gateway.errors import ApiError, bad_request
 from syrinx_stages.gateway.service import GatewayService
+from syrinx_stages.gateway.socket.sender import Sender
 from syrinx_stages.gateway.socket.stream_messages import Place, SessionConfig, audio_start, error_message
 from syrinx_stages.gateway.speech.lexicon import Respelled
 from syrinx_stages.gateway.speech.live_text import LiveText
-from syrinx_stages.gateway.speech.request import ParsedRequest, parse, traced, voice_to_clone
+from syrinx_stages.gateway.speech.request import ParsedRequest, traced
 from syrinx_stages.gateway.speech.speech import SpeechStream
 from syrinx_stages.gateway.speech.submission import Resumption
 from syrinx_stages.gateway.speech.trace import SpeechSpan
@@ -31,20 +28,8 @@ from syrinx_stages.runtime.clock import monotonic
 
 BINARY_BYTES = 512 * 1024
 """Bytes of a binary message, at most: clients' libraries accept 1 MiB by default."""
-
-
-class Sender(Struct, frozen=True):
-    """Sends messages to the client. Each returns when the transport has taken the message."""
-
-    json: Callable[[dict[str, Any]], Awaitable[None]]
-    binary: Callable[[bytes], Awaitable[None]]
-
-
-class Continued(Struct, frozen=True):
-    """An utterance that began on another connection."""
-
-    request: SpeechRequest
-    queued: Queued
+_RESUMABLE = AudioOptions(AudioFormat.PCM)
+"""The audio of utterances that another connection may continue: its samples are those of the model."""
 
 
 class TextOptions(Struct, frozen=True):
@@ -58,21 +43,13 @@ class TextOptions(Struct, frozen=True):
 
 async def check_config(service: GatewayService, http: HTTPConnection, config: SessionConfig) -> TextOptions:
     """Returns the options of a configuration's texts. Raises `ApiError` if no text can be spoken with it."""
-    parsed, _ = await _parse(service, http, config, "Hello.", "check", time.time())
-    plain = AudioOptions(AudioFormat.PCM, FAMILY.sample_rate, 1.0)
-    if config.request_id is not None and parsed.audio != plain:
+    fields = structs.replace(config.fields, input="Hello.")
+    parsed, _ = await service.parse(fields, "check", time.time(), client_key(http))
+    if config.request_id is not None and parsed.audio != _RESUMABLE:
         message = f"an utterance with a request_id needs pcm at {FAMILY.sample_rate} Hz and speed 1"
         raise bad_request("response_format", message)
     needs_end = parsed.request.has_reference and not parsed.request.x_vector_only
     return TextOptions(parsed.request.languages, needs_end)
-
-
-async def _parse(
-    service: GatewayService, http: HTTPConnection, config: SessionConfig, text: str, request_id: str, now: float
-) -> tuple[ParsedRequest, Any]:
-    fields = structs.replace(config.fields, input=text)
-    kept = await service.voices.find(voice_to_clone(fields, service.catalog))
-    return await parse(fields, service.catalog, request_id, now, client_key(http), kept), kept
 
 
 def _as_written(parsed: ParsedRequest, beginning: str, text: LiveText) -> ParsedRequest:
@@ -95,20 +72,16 @@ class Utterance:
         place: Place,
         config: SessionConfig,
         text: str | LiveText,
-        request_id: str | None = None,
         resumption: Resumption | None = None,
-        continued: Continued | None = None,
     ) -> None:
-        """`request_id`: that of a request which may be continued on another connection, by `resumption`."""
+        """`resumption`: of a request which may be continued on another connection, or is."""
         self._service = service
         self._http = http
         self._sender = sender
         self._place = place
         self._config = config
-        self._text = text
-        self._request_id = request_id
-        self._resumption = resumption
-        self._continued = continued
+        self.text = text
+        self._resumption = resumption or Resumption()
         self._request: SpeechRequest | None = None
         self._stream: SpeechStream | None = None
         self._spelling: Respelled | None = None
@@ -120,20 +93,27 @@ class Utterance:
 
     async def run(self) -> None:
         """Speaks the text. An error is reported to the client and not raised."""
+        span: SpeechSpan | None = None
         try:
-            if isinstance(self._text, LiveText):
-                await self._text.wait_startable()
-                if not has_words(self._text.text):
+            if isinstance(self.text, LiveText):
+                await self.text.wait_startable()
+                if not has_words(self.text.text):
                     return
             with use_allowance(self._service.api_keys):
-                await self._admitted()
+                if self._service.tracer is not None:
+                    span = SpeechSpan(self._service.tracer, self._http.scope)
+                await self._speak(span)
         except ApiError as error:
+            if span is not None:
+                span.set_status(error.status)
             await self.failed(error)
+        finally:
+            if span is not None:
+                span.end()
 
     def discard(self) -> None:
         """Makes the release of its request immediate: the client does not come back for it."""
-        if self._resumption is not None:
-            self._resumption.is_discarded = True
+        self._resumption.is_discarded = True
 
     async def failed(self, error: ApiError) -> None:
         """Reports an error. If it is not that of `run`, `run` was cancelled before."""
@@ -150,53 +130,27 @@ class Utterance:
 
     @property
     def _text_so_far(self) -> str:
-        return self._text.text if isinstance(self._text, LiveText) else self._text
-
-    async def _admitted(self) -> None:
-        tracer = self._service.tracer
-        span = None if tracer is None else SpeechSpan(tracer, self._http.scope)
-        try:
-            await self._speak(span)
-        except ApiError as error:
-            if span is not None:
-                span.set_status(error.status)
-            raise
-        finally:
-            if span is not None:
-                span.end()
+        return self.text.text if isinstance(self.text, LiveText) else self.text
 
     async def _speak(self, span: SpeechSpan | None) -> None:
-        accepted = monotonic()
-        if self._continued is not None:
-            await self._continue(self._continued.request, accepted, span)
-            return
-        try:
-            parsed, voice = await self._prepare(span)
-        except (ApiError, asyncio.CancelledError) as error:
-            self._service.count_refusal()
-            if isinstance(error, ApiError) and error.status == HTTPStatus.SERVICE_UNAVAILABLE:
-                self._service.outcomes.refuse()
-            raise
-        request, audio = parsed.request, parsed.audio
-        self._request, self._spelling = request, parsed.spelling if request.is_divided else None
-        text = self._text if isinstance(self._text, LiveText) and request.streams_text else None
-        if text is not None:
-            text.restart(len(request.text))
-        resumption = self._resumption
-        async with self._service.open_stream(request, voice, accepted, audio.speed, span, text, resumption) as stream:
-            self._stream = stream
-            await (self._send_stream(stream, audio) if self._config.stream_audio else self._send_whole(stream, audio))
-
-    async def _continue(self, request: SpeechRequest, accepted: float, span: SpeechSpan | None) -> None:
-        """Sends the rest of an utterance that began on another connection."""
-        assert isinstance(self._text, LiveText)
+        accepted, text = monotonic(), self.text if isinstance(self.text, LiveText) else None
+        if (continued := self._resumption.queued) is not None:
+            request, audio, voice = continued.request, _RESUMABLE, None
+        else:
+            with self._service.counting_refusals(live=True):
+                parsed, voice = await self._prepare(span)
+            request, audio = parsed.request, parsed.audio
+            self._spelling = parsed.spelling if request.is_divided else None
+            if not request.streams_text:
+                text = None
+            elif text is not None:
+                text.restart(len(request.text))
         self._request = request
-        audio = AudioOptions(AudioFormat.PCM, FAMILY.sample_rate, 1.0)
         async with self._service.open_stream(
-            request, None, accepted, span=span, text=self._text, resumption=self._resumption
+            request, voice, accepted, audio.speed, span, text, self._resumption
         ) as stream:
             self._stream = stream
-            await self._send_stream(stream, audio)
+            await (self._send_stream(stream, audio) if self._config.stream_audio else self._send_whole(stream, audio))
 
     async def _prepare(self, span: SpeechSpan | None) -> tuple[ParsedRequest, Cloned | None]:
         """Returns the request. Raises `ApiError`, also for a client that was refused just now."""
@@ -204,16 +158,12 @@ class Utterance:
         service.check_open()
         if (refusal := service.refusals.recent(client_key(self._http), monotonic())) is not None:
             raise refusal.error
-        text, now = self._text_so_far, time.time()
-        request_id = uuid.uuid4().hex if self._request_id is None else self._request_id
-        parsed, kept = await _parse(service, self._http, self._config, text, request_id, now)
-        if isinstance(self._text, LiveText):
-            parsed = _as_written(parsed, text, self._text)
-        if span is not None:
-            span.set_request(service.catalog.model, parsed.request)
-            parsed = traced(parsed, span.fields)
-        parsed, voice = await service.clone(self._config.fields, parsed, kept)
-        return parsed, voice
+        text, request_id = self._text_so_far, self._resumption.request_id or uuid.uuid4().hex
+        fields = structs.replace(self._config.fields, input=text)
+        parsed, kept = await service.parse(fields, request_id, time.time(), client_key(self._http))
+        if isinstance(self.text, LiveText):
+            parsed = _as_written(parsed, text, self.text)
+        return await service.clone(self._config.fields, traced(parsed, span, service.catalog.model), kept)
 
     async def _send_whole(self, stream: SpeechStream, audio: AudioOptions) -> None:
         file, _ = await stream.file(audio)
@@ -246,7 +196,7 @@ class Utterance:
             await self._sender.json(self._place.message("audio.start", sentence_text=self._text_so_far))
         else:
             message = audio_start(self._place, self._text_so_far, audio, self._request.seed)
-            if self._resumption is not None and self._stream is not None:
+            if self._resumption.token and self._stream is not None:
                 message["offset"] = self._stream.offset
             await self._sender.json(message)
 
@@ -262,8 +212,8 @@ class Utterance:
         self._finished = True
         frames = 0 if self._stream is None else self._stream.listener.frames
         content: dict[str, Any] = {"total_bytes": self._bytes, "error": reason == "error", "finish_reason": reason}
-        if isinstance(self._text, LiveText):
-            content |= {"frames": frames, "spoken_characters": self._spoken_characters(self._text, reason, frames)}
+        if isinstance(self.text, LiveText):
+            content |= {"frames": frames, "spoken_characters": self._spoken_characters(self.text, reason, frames)}
         await self._sender.json(self._place.message("audio.done", **content))
 
     def _spoken_characters(self, text: LiveText, reason: str, frames: int) -> int:

@@ -2,23 +2,22 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 import uuid
 from collections import deque
-from typing import Any
 
-from msgspec import Struct
 from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 
+from syrinx_stages.gateway.cells.cell import Queued
 from syrinx_stages.gateway.clients.access import KEY_PROTOCOL
 from syrinx_stages.gateway.clients.client import voice_owner
 from syrinx_stages.gateway.clients.origins import check_origin
 from syrinx_stages.gateway.errors import ApiError, bad_request, error_response, internal_error
 from syrinx_stages.gateway.http.active_requests import ActiveRequest
-from syrinx_stages.gateway.http.delivery import SEND_SECONDS, ClientDisconnected
+from syrinx_stages.gateway.http.delivery import ClientDisconnected
 from syrinx_stages.gateway.service import GatewayService
+from syrinx_stages.gateway.socket.sender import INTERNAL, NORMAL, POLICY, RESTART, Sender
 from syrinx_stages.gateway.socket.session import Action, Begin, Done, EndText, Feed, Session, Speak
 from syrinx_stages.gateway.socket.stream_messages import (
     SessionConfig,
@@ -30,7 +29,7 @@ from syrinx_stages.gateway.socket.stream_messages import (
     session_done,
     session_resumed,
 )
-from syrinx_stages.gateway.socket.utterance import Continued, Sender, TextOptions, Utterance, check_config
+from syrinx_stages.gateway.socket.utterance import TextOptions, Utterance, check_config
 from syrinx_stages.gateway.speech.live_text import LiveText
 from syrinx_stages.gateway.speech.submission import Resumption
 from syrinx_stages.runtime.clock import monotonic
@@ -49,8 +48,6 @@ NORMALIZED_CHARACTERS = 32
 """Characters that are normalized at once: a number takes some 0.3 ms."""
 MAX_WAITING = 256
 """Sentences and ends of utterances that wait, at most."""
-NORMAL, POLICY, INTERNAL, RESTART = 1000, 1008, 1011, 1012
-"""Codes with which connections are closed: by the client's wish, for a limit, after a failure, in a drain."""
 
 
 def _full_id(name: str) -> str:
@@ -75,14 +72,6 @@ class SpeechSockets:
         await _Connection(service, http, scope["state"]["request"], receive, send).run()
 
 
-class _Live(Struct, frozen=True):
-    """An utterance that is spoken while its text arrives."""
-
-    begin: Begin
-    text: LiveText
-    continued: Continued | None = None
-
-
 class _Connection:
     """One connection: a loop that receives messages, and a task that speaks one utterance after the other."""
 
@@ -93,10 +82,9 @@ class _Connection:
         self._http = http
         self._request = request
         self._receive = receive
-        self._send = send
         self._session = Session()
-        self._sender = Sender(self._send_json, self._send_binary)
-        self._work: deque[Speak | _Live | Done] = deque()
+        self._sender = Sender(send)
+        self._work: deque[Utterance | Done] = deque()
         """What is to be spoken and reported, in order."""
         self._work_added = asyncio.Event()
         self._speaking: tuple[Utterance, asyncio.Task[None]] | None = None
@@ -123,14 +111,14 @@ class _Connection:
             code, reason = receiver.result() if receiver.done() else (INTERNAL, "")
             if speaker.done():
                 speaker.result()
-            await self._close(code, reason)
+            await self._sender.close(code, reason)
         except ClientDisconnected:
             pass
         except Exception:
             log.exception("connection %s failed", self._request.id)
             with contextlib.suppress(ClientDisconnected):
-                await self._send_json(error_message(internal_error("the gateway failed to process this connection")))
-                await self._close(INTERNAL, "")
+                await self._sender.json(error_message(internal_error("the gateway failed to process this connection")))
+                await self._sender.close(INTERNAL)
         finally:
             tasks = [speaker, receiver, *((self._speaking[1],) if self._speaking else ())]
             for task in tasks:
@@ -181,7 +169,7 @@ class _Connection:
             reason = f"no text for {IDLE_SECONDS:.0f} s; end an utterance with input.done"
         await self._cancel_speech(error=bad_request("text", reason, "idle_timeout"))
         if not self._session.is_open:
-            await self._send_json(error_message(ApiError(408, reason, code="idle_timeout")))
+            await self._sender.json(error_message(ApiError(408, reason, code="idle_timeout")))
         return POLICY, reason
 
     async def _handle(self, message: Message) -> None:
@@ -196,7 +184,7 @@ class _Connection:
                 raise bad_request(None, "binary messages are not accepted; send JSON as text", "invalid_json")
             await self._handle_text(data)
         except ApiError as error:
-            await self._send_json(error_message(error))
+            await self._sender.json(error_message(error))
 
     async def _handle_text(self, data: str) -> None:
         large = len(data) > SMALL_MESSAGE
@@ -251,7 +239,7 @@ class _Connection:
             await self._resume(config)
         self._options = options if config.text_mode is TextMode.TOKENS else TextOptions()
         for warning in config.warnings:
-            await self._send_json({"type": "warning", "message": warning})
+            await self._sender.json({"type": "warning", "message": warning})
 
     async def _resume(self, config: SessionConfig) -> None:
         """Continues an utterance that began on another connection. Raises `ApiError`."""
@@ -259,21 +247,33 @@ class _Connection:
         if (found := await self._service.attach(_full_id(config.request_id), self._token)) is None:
             message = "there is no such utterance in progress; send its text again, without audio_offset"
             raise ApiError(404, f"request_id: {message}", param="request_id", code="request_not_found")
-        queued, request, text = found
+        queued, text = found
         self._session.configure(config)
         [begin, *done] = self._session.resume(len(text.text), text.ended)
         assert isinstance(begin, Begin)
-        await self._send_json(session_resumed(config.request_id, len(text.text), text.ended))
+        await self._sender.json(session_resumed(config.request_id, len(text.text), text.ended))
         self._text = None if text.ended else text
-        self._work.append(_Live(begin, text, Continued(request, queued)))
+        self._add(begin, text, queued)
         self._act(done)
+
+    def _add(self, begin: Begin, text: LiveText, queued: Queued | None = None) -> None:
+        """Adds an utterance that is spoken while its text arrives. queued: if it began on another connection."""
+        resumption = Resumption()
+        if begin.request_id is not None:
+            first_sample = begin.config.audio_offset or 0
+            resumption = Resumption(self._token, _full_id(begin.request_id), queued, first_sample)
+        self._work.append(
+            Utterance(self._service, self._http, self._sender, begin.place, begin.config, text, resumption)
+        )
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
                 case Begin():
                     self._text = self._service.open_text(self._options.languages, self._options.needs_end)
-                    self._work.append(_Live(action, self._text))
+                    self._add(action, self._text)
+                case Speak(place, config, text):
+                    self._work.append(Utterance(self._service, self._http, self._sender, place, config, text))
                 case Feed(text):
                     assert self._text is not None
                     self._text.feed(text)
@@ -298,29 +298,13 @@ class _Connection:
             while self._work:
                 work = self._work.popleft()
                 if isinstance(work, Done):
-                    await self._send_json(session_done(work.utterance, work.sentences))
+                    await self._sender.json(session_done(work.utterance, work.sentences))
                     self._last_message = monotonic()
                 else:
                     await self._run(work)
 
-    def _utterance(self, work: Speak | _Live) -> Utterance:
-        service, http, sender = self._service, self._http, self._sender
-        if isinstance(work, Speak):
-            return Utterance(service, http, sender, work.place, work.config, work.text)
-        begin, name = work.begin, work.begin.request_id
-        if name is None:
-            return Utterance(service, http, sender, begin.place, begin.config, work.text)
-        queued = None if work.continued is None else work.continued.queued
-        resumption = Resumption(self._token, queued, begin.config.audio_offset or 0)
-        request_id = _full_id(name)
-        return Utterance(
-            service, http, sender, begin.place, begin.config, work.text, request_id, resumption, work.continued
-        )
-
-    async def _run(self, work: Speak | _Live) -> None:
-        if isinstance(work, Speak):
-            self._session.spoken(work.text)
-        utterance = self._utterance(work)
+    async def _run(self, utterance: Utterance) -> None:
+        self._forget(utterance)
         task = asyncio.create_task(utterance.run())
         self._speaking = utterance, task
         try:
@@ -330,6 +314,11 @@ class _Connection:
         finally:
             self._speaking = None
 
+    def _forget(self, work: Utterance | Done) -> None:
+        """Records that a sentence no longer waits."""
+        if isinstance(work, Utterance) and isinstance(work.text, str):
+            self._session.spoken(work.text)
+
     async def _cancel(self) -> None:
         """Stops what is being spoken, and drops what waits. Raises `ApiError` if there is nothing to cancel."""
         pending = [work for work in self._work if isinstance(work, Done)]
@@ -337,8 +326,7 @@ class _Connection:
         if not (self._speaking or pending or actions):
             raise bad_request("type", "nothing is being spoken", "nothing_to_cancel")
         for work in self._work:
-            if isinstance(work, Speak):
-                self._session.spoken(work.text)
+            self._forget(work)
         self._work.clear()
         self._text = None
         await self._cancel_speech()
@@ -349,7 +337,7 @@ class _Connection:
         """Stops what is being spoken, and reports it."""
         if self._speaking is None:
             if error is not None and self._session.is_open:
-                await self._send_json(error_message(error))
+                await self._sender.json(error_message(error))
             return
         utterance, task = self._speaking
         if task.done():
@@ -357,22 +345,3 @@ class _Connection:
         utterance.discard()
         task.cancel()
         await (utterance.cancelled() if error is None else utterance.failed(error))
-
-    # Sending -----------------------------------------------------------------------------------------------------
-
-    async def _send_json(self, content: dict[str, Any]) -> None:
-        await self._send_message({"type": "websocket.send", "text": json.dumps(content)})
-
-    async def _send_binary(self, data: bytes) -> None:
-        await self._send_message({"type": "websocket.send", "bytes": data})
-
-    async def _send_message(self, message: Message) -> None:
-        """Raises `ClientDisconnected`, also if the client accepts no data."""
-        try:
-            async with asyncio.timeout(SEND_SECONDS):
-                await self._send(message)
-        except (TimeoutError, OSError, RuntimeError):
-            raise ClientDisconnected from None
-
-    async def _close(self, code: int, reason: str) -> None:
-        await self._send_message({"type": "websocket.close", "code": code, "reason": reason})

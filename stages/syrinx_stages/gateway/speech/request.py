@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from syrinx_stages.gateway.audio.encoders import AudioFormat, AudioOptions, acce
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, unsupported
 from syrinx_stages.gateway.speech.lexicon import Change, Respelled, respell
 from syrinx_stages.gateway.speech.texts import MAX_TEXT, MAX_WHOLE_TEXT, check_characters, check_text
+from syrinx_stages.gateway.speech.trace import SpeechSpan
 from syrinx_stages.gateway.voices.catalog import DEFAULT_VOICE, Catalog
 from syrinx_stages.gateway.voices.voices import KeptVoice
 from syrinx_stages.model.describe import Description
@@ -144,10 +145,12 @@ async def parse(
     return await asyncio.to_thread(parse_request, *arguments)
 
 
-def traced(parsed: ParsedRequest, fields: Mapping[str, str]) -> ParsedRequest:
-    """Returns a request with the fields of its trace."""
-    request = msgspec.structs.replace(parsed.request, **fields)
-    return msgspec.structs.replace(parsed, request=request)
+def traced(parsed: ParsedRequest, span: SpeechSpan | None, model: str) -> ParsedRequest:
+    """Returns a request with the fields of its trace, and describes it in its span; as it is if it is not traced."""
+    if span is None:
+        return parsed
+    span.set_request(model, parsed.request)
+    return msgspec.structs.replace(parsed, request=msgspec.structs.replace(parsed.request, **span.fields))
 
 
 def model_not_found(name: str, catalog: Catalog, prefix: str = "") -> ApiError:

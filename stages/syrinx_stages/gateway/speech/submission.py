@@ -45,7 +45,9 @@ class Resumption(Struct):
     """A request that its client may continue on another connection."""
 
     token: str = ""
-    """Of this connection: only the last one may release the request. Empty for a request that is not continued."""
+    """Of this connection: only the last one may release the request. Empty for a request that cannot be continued."""
+    request_id: str = ""
+    """By which the client knows it."""
     queued: Queued | None = None
     """The request to continue; None for a new one."""
     first_sample: int = 0
@@ -96,7 +98,6 @@ class Submission:
     def __init__(
         self,
         submissions: Submissions,
-        request: SpeechRequest,
         queued: Queued,
         listener: Listener,
         voice: Cloned | None,
@@ -104,9 +105,7 @@ class Submission:
         resumption: Resumption,
     ) -> None:
         """Starts to write its text, and withdraws it later unless it is claimed. text: if it has `streams_text`."""
-        self.request = request
-        """As it was submitted last."""
-        self.audio = queued.cell.fanout.open(request.id)
+        self.audio = queued.cell.fanout.open(queued.request.id)
         """What arrives of it."""
         self.started = False
         """Audio has arrived."""
@@ -127,10 +126,15 @@ class Submission:
         self._is_silent = False
         """It was named as a stream that stands still."""
         if self._is_kept:
-            queued.cell.playback.keep(request.id, RESUME_FRAMES)
+            queued.cell.playback.keep(queued.request.id, RESUME_FRAMES)
         self._begin()
         if text is not None:
             submissions.texts.add(text)
+
+    @property
+    def request(self) -> SpeechRequest:
+        """The request, as it was submitted last."""
+        return self._queued.request
 
     @property
     def cell(self) -> Cell:
@@ -242,7 +246,7 @@ class Submission:
         queued.cell.fanout.open(request.id, before.cell.fanout.detach(request.id))
         if queued.cell is not before.cell:
             before.cell.in_background(before.cell.release(before.ticket))
-        self.request, self._queued, self.started = request, queued, self.started and has_audio
+        self._queued, self.started = queued, self.started and has_audio
         if self._text is not None:
             self._text.restart(len(request.text))
         self._pause()
