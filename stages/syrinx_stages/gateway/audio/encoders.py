@@ -4,7 +4,7 @@ import io
 import struct
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 import av
 import numpy as np
@@ -16,8 +16,6 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway.audio.stretch import TimeStretcher
 
 Samples = NDArray[np.int16]
-MIN_RATE, MAX_RATE = 8_000, 48_000
-"""Accepted sample rates of a response."""
 _UNKNOWN_SIZE = 0xFFFFFFFF
 """A chunk size that makes players read until the end."""
 
@@ -40,11 +38,13 @@ class AudioFormat(StrEnum):
     """G.711 A-law without a header."""
 
 
-class _Codec(Struct, frozen=True):
-    """How a format is encoded by FFmpeg."""
+class _Format(Struct, frozen=True):
+    """A format, and how FFmpeg encodes it."""
 
-    container: str
-    encoder: str
+    media_type: str
+    container: str | None = None
+    """None: the samples as they are."""
+    encoder: str = ""
     sample_format: str = "s16"
     bit_rate: int | None = None
     frame_samples: int | None = None
@@ -53,10 +53,16 @@ class _Codec(Struct, frozen=True):
     container_options: dict[str, str] = {}
     stream_options: dict[str, str] = {}
     """Further options of the container of a stream."""
+    rates: tuple[int, ...] | None = None
+    """The sample rates that it can have; None: any that the API accepts."""
+    default_rate: int = FAMILY.sample_rate
 
 
-_CODECS = {
-    AudioFormat.MP3: _Codec(
+_RATES = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
+_FORMATS = {
+    AudioFormat.WAV: _Format("audio/wav"),
+    AudioFormat.MP3: _Format(
+        "audio/mpeg",
         "mp3",
         "libmp3lame",
         "s16p",
@@ -65,35 +71,34 @@ _CODECS = {
         options={"reservoir": "0"},
         container_options={"id3v2_version": "0"},
         stream_options={"write_xing": "0"},
+        rates=_RATES,
     ),
-    AudioFormat.FLAC: _Codec("flac", "flac", frame_samples=1920),
-    # By default a page of Ogg holds a second of audio.
-    AudioFormat.OPUS: _Codec("ogg", "libopus", bit_rate=48_000, stream_options={"page_duration": "60000"}),
-    AudioFormat.AAC: _Codec("adts", "aac", "fltp", bit_rate=96_000),
-    AudioFormat.ULAW: _Codec("mulaw", "pcm_mulaw", frame_samples=480),
-    AudioFormat.ALAW: _Codec("alaw", "pcm_alaw", frame_samples=480),
-}
-_RATES = {
-    AudioFormat.MP3: (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000),
-    AudioFormat.OPUS: (8_000, 12_000, 16_000, 24_000, 48_000),
-    AudioFormat.AAC: (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000),
-}
-"""Sample rates of the formats that have only some."""
-_MEDIA_TYPES = {
-    AudioFormat.WAV: "audio/wav",
-    AudioFormat.MP3: "audio/mpeg",
-    AudioFormat.FLAC: "audio/flac",
-    AudioFormat.OPUS: "audio/ogg",
-    AudioFormat.AAC: "audio/aac",
-    AudioFormat.PCM: "audio/pcm",
-    AudioFormat.ULAW: "audio/PCMU",
-    AudioFormat.ALAW: "audio/PCMA",
+    AudioFormat.FLAC: _Format("audio/flac", "flac", "flac", frame_samples=1920),
+    AudioFormat.OPUS: _Format(
+        "audio/ogg",
+        "ogg",
+        "libopus",
+        bit_rate=48_000,
+        # By default a page of Ogg holds a second of audio.
+        stream_options={"page_duration": "60000"},
+        rates=(8_000, 12_000, 16_000, 24_000, 48_000),
+    ),
+    AudioFormat.AAC: _Format("audio/aac", "adts", "aac", "fltp", bit_rate=96_000, rates=_RATES),
+    AudioFormat.PCM: _Format("audio/pcm"),
+    # Telephony has 8,000 samples per second.
+    AudioFormat.ULAW: _Format("audio/PCMU", "mulaw", "pcm_mulaw", frame_samples=480, default_rate=8_000),
+    AudioFormat.ALAW: _Format("audio/PCMA", "alaw", "pcm_alaw", frame_samples=480, default_rate=8_000),
 }
 
 
 def default_rate(audio_format: AudioFormat) -> int:
-    """Samples per second unless a request names another rate: 8,000 for telephony, else the family's."""
-    return 8_000 if audio_format in (AudioFormat.ULAW, AudioFormat.ALAW) else FAMILY.sample_rate
+    """Samples per second unless a request names another rate."""
+    return _FORMATS[audio_format].default_rate
+
+
+def accepted_rates(audio_format: AudioFormat) -> tuple[int, ...] | None:
+    """The sample rates that a format can have; None: any that the API accepts."""
+    return _FORMATS[audio_format].rates
 
 
 class AudioOptions(Struct, frozen=True):
@@ -108,18 +113,13 @@ class AudioOptions(Struct, frozen=True):
     @property
     def media_type(self) -> str:
         """The value of `Content-Type`."""
-        return _MEDIA_TYPES[self.format]
+        return _FORMATS[self.format].media_type
 
     @property
     def cheap(self) -> bool:
         """Whether encoding takes less time than a switch of threads."""
         plain = self.format in (AudioFormat.WAV, AudioFormat.PCM)
         return plain and self.rate == FAMILY.sample_rate and self.speed == 1.0
-
-
-def accepted_rates(audio_format: AudioFormat) -> tuple[int, ...] | None:
-    """The sample rates that a format can have; None: any from `MIN_RATE` to `MAX_RATE`."""
-    return _RATES.get(audio_format)
 
 
 class Encoder:
@@ -131,7 +131,12 @@ class Encoder:
     def __init__(self, options: AudioOptions, *, whole: bool = False) -> None:
         self._stretcher = TimeStretcher(options.speed) if options.speed != 1.0 else None
         self._resampler = _Resampler(options.rate) if options.rate != FAMILY.sample_rate else None
-        self._writer = _writer(options, whole)
+        self._writer: _Raw | _ContainerWriter
+        if _FORMATS[options.format].container is not None:
+            self._writer = _ContainerWriter(_FORMATS[options.format], options.rate, whole)
+        else:
+            streamed_wav = options.format is AudioFormat.WAV and not whole
+            self._writer = _Raw(wav_header(None, options.rate) if streamed_wav else b"")
         self.samples = 0
         """Samples encoded so far, at the rate of the response."""
 
@@ -191,23 +196,6 @@ class _Resampler:
         return rounded
 
 
-class _Writer(Protocol):
-    """Writes samples in a format."""
-
-    def feed(self, samples: Samples) -> bytes:
-        """Returns what can be sent: empty, or with audio in it."""
-
-    def finish(self) -> bytes:
-        """Returns the rest."""
-
-
-def _writer(options: AudioOptions, whole: bool) -> _Writer:
-    if (codec := _CODECS.get(options.format)) is not None:
-        return _ContainerWriter(codec, options.rate, whole)
-    streamed_wav = options.format is AudioFormat.WAV and not whole
-    return _Raw(wav_header(None, options.rate) if streamed_wav else b"")
-
-
 class _Raw:
     """PCM after a header."""
 
@@ -215,12 +203,14 @@ class _Raw:
         self._header = header
 
     def feed(self, samples: Samples) -> bytes:
+        """Returns what can be sent: empty, or with audio in it."""
         if not len(samples):
             return b""
         header, self._header = self._header, b""
         return header + samples.tobytes()
 
     def finish(self) -> bytes:
+        """Returns the rest."""
         return self._header
 
 
@@ -250,25 +240,26 @@ class _File(io.BytesIO):
 class _ContainerWriter:
     """Encodes with FFmpeg."""
 
-    def __init__(self, codec: _Codec, rate: int, whole: bool) -> None:
+    def __init__(self, audio_format: _Format, rate: int, whole: bool) -> None:
         self._sink = _File() if whole else _Sink()
-        self._codec = codec
+        self._format = audio_format
         # Otherwise Ogg streams have random serial numbers, and files name the version of FFmpeg.
-        options = {"fflags": "+bitexact+flush_packets", **codec.container_options}
+        options = {"fflags": "+bitexact+flush_packets", **audio_format.container_options}
         if not whole:
-            options |= codec.stream_options
-        self._container = av.open(self._sink, "w", format=codec.container, container_options=options)
-        stream = self._container.add_stream(codec.encoder, rate=rate, options={"flags": "+bitexact", **codec.options})
+            options |= audio_format.stream_options
+        self._container = av.open(self._sink, "w", format=audio_format.container, container_options=options)
+        flags = {"flags": "+bitexact", **audio_format.options}
+        stream = self._container.add_stream(audio_format.encoder, rate=rate, options=flags)
         assert isinstance(stream, av.AudioStream)
         self._stream, self._rate = stream, rate
         stream.layout = "mono"
-        stream.format = codec.sample_format
-        if codec.bit_rate is not None:
-            stream.bit_rate = codec.bit_rate
+        stream.format = audio_format.sample_format
+        if audio_format.bit_rate is not None:
+            stream.bit_rate = audio_format.bit_rate
         stream.codec_context.open()
         self._container.start_encoding()
         self._header = self._sink.take()
-        self._frame_samples = codec.frame_samples or stream.codec_context.frame_size
+        self._frame_samples = audio_format.frame_samples or stream.codec_context.frame_size
         self._rest = np.empty(0, np.int16)
         self._position = 0
 
@@ -287,8 +278,8 @@ class _ContainerWriter:
         return b""
 
     def _encode(self, samples: Samples) -> None:
-        values = samples.astype(np.float32) / 32768 if self._codec.sample_format == "fltp" else samples
-        frame = av.AudioFrame.from_ndarray(values[None], format=self._codec.sample_format, layout="mono")
+        values = samples.astype(np.float32) / 32768 if self._format.sample_format == "fltp" else samples
+        frame = av.AudioFrame.from_ndarray(values[None], format=self._format.sample_format, layout="mono")
         frame.sample_rate = self._rate
         frame.pts = self._position
         self._position += len(samples)
