@@ -90,6 +90,7 @@ class _Normalizer:
         """Returns what is recognized by its form alone."""
         words, number, space = self._words, self._number_pattern(), self._words.space
         currency, scale, marks = either_of(words.money), self._scale_pattern(), either_of(words.marks)
+        to = f"{space}{words.to}{space}"
         phone = r"(?:\d-|\d (?=\())?(?:\(\d{2,5}\) ?|\d{3} (?=\d{3} \d{4}))?\d{1,5}"
         return [
             (rf"(?<![^\s(])[-−](?=(?:{currency})?\d)", lambda found: words.minus + space),
@@ -99,7 +100,7 @@ class _Normalizer:
             (r"(?<![\w.,])\+\d{1,4}(?:[ ./-]?\(?\d{2,5}\)?){1,7}(?!\d)", self._phone),
             (rf"{_LEFT}{phone}(?:-\d{{2,5}}|(?<=\d{{3}}) \d{{4}}){{1,5}}{_RIGHT}", self._phone),
             (rf"{_LEFT}(?P<symbol>{currency}) ?(?P<a>{number}){_TO}(?P<b>{number}{scale})(?!\d)", self._money_range),
-            (rf"{_LEFT}(?P<a>{_DAY}:[0-5]\d){_TO}(?={_DAY}:[0-5]\d)", self._first_time),
+            (rf"{_LEFT}(?P<a>{_DAY}:[0-5]\d){_TO}(?={_DAY}:[0-5]\d)", lambda found: found["a"] + to),
             (rf"{_LEFT}(?P<a>\d{{4}}){_TO}(?P<b>\d{{4}}){_RIGHT}", self._years),
             (rf"{_LEFT}(?P<a>{number}){_TO}(?=(?:{currency})?(?P<b>{number})(?![–-]|[.,:/]?\d))", self._range),
             (rf"{_LEFT}(?:(?P<w>\d\d?)[ -])?(?P<n>\d{{1,3}})/(?P<d>\d{{1,4}}){_RIGHT}", self._fraction),
@@ -133,7 +134,7 @@ class _Normalizer:
             (rf"{_LEFT}(?P<h>\d+):(?P<m>\d+){_RIGHT}", self._ratio),
             (rf"(?<![A-Z])(?P<symbol>{currency}){SPACE}?{scaled}{_RIGHT}", self._money),
             (rf"{_LEFT}{scaled}{SPACE}?(?P<symbol>{currency}){_END}", self._money),
-            (rf"{_LEFT}(?P<n>{number}){SPACE}?[%％]", self._percent),
+            (rf"{_LEFT}(?P<n>{number}){SPACE}?[%％]", lambda found: self._numbers.counted(found["n"], words.percent)),
             (rf"{_LEFT}(?P<n>{number}){SPACE}?(?P<symbol>{unit}){_END}", self._unit),
             (rf"{_LEFT}(?P<n>\d{{1,15}})(?P<end>{ordinal}){_RIGHT}" if ordinal else "", self._ordinal),
             (
@@ -195,9 +196,6 @@ class _Normalizer:
     def _money_range(self, found: re.Match[str]) -> str:
         return self._join(found["a"], self._words.to, found["b"] + found["symbol"])
 
-    def _first_time(self, found: re.Match[str]) -> str:
-        return self._join(found["a"], self._words.to, "")
-
     def _years(self, found: re.Match[str]) -> str:
         if found["a"] >= found["b"]:
             return found[0]
@@ -250,9 +248,6 @@ class _Normalizer:
         return f"{left}{spoken}{right}"
 
     # Quantities ------------------------------------------------------------------------------------------------------
-
-    def _percent(self, found: re.Match[str]) -> str:
-        return self._numbers.counted(found["n"], self._words.percent)
 
     def _unit(self, found: re.Match[str]) -> str:
         return self._numbers.counted(found["n"], self._words.units[found["symbol"]])
