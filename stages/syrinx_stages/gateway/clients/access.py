@@ -91,7 +91,7 @@ class ApiKeys:
 
 @contextlib.contextmanager
 def use_allowance(keys: ApiKeys | None) -> Iterator[None]:
-    """Counts a request of the current client that does not arrive as a POST. Raises `ApiError` 429 above a limit."""
+    """Counts a request of the current client. Raises `ApiError` 429 above a limit."""
     client = current_client.get()
     if keys is None or client is None:
         yield
@@ -124,7 +124,6 @@ class RequireKey:
     def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
         self._app = app
         self._keys = keys
-        self._metrics = keys.metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs one request."""
@@ -133,18 +132,14 @@ class RequireKey:
         try:
             client = self._keys.identify(_authorization(scope))
         except ApiError as error:
-            self._metrics[m.UNAUTHORIZED].inc()
+            self._keys.metrics[m.UNAUTHORIZED].inc()
             return await error_response(error)(scope, receive, send)
         current_client.set(client)  # Of this request's task.
         if scope.get("method") != "POST":
             return await self._app(scope, receive, send)
-        began = monotonic()
-        try:
-            client.allowance.begin(began)
-        except LimitExceeded as exceeded:
-            self._metrics[m.CLIENT_LIMITED].labels(client.name, exceeded.limit).inc()
-            return await error_response(exceeded.error)(scope, receive, send)
-        try:
+        with contextlib.ExitStack() as counted:
+            try:
+                counted.enter_context(use_allowance(self._keys))
+            except ApiError as error:
+                return await error_response(error)(scope, receive, send)
             await self._app(scope, receive, send)
-        finally:
-            client.allowance.end(monotonic() - began)
