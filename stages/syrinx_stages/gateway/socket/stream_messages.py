@@ -42,13 +42,8 @@ class SessionConfig(Struct, frozen=True):
 
 
 class ClientMessage(Struct, frozen=True):
-    """A message of a client other than `session.config`."""
+    """A message of a client; of `session.config` only its type."""
 
-    type: str
-    text: str = ""
-
-
-class _Envelope(Struct, frozen=True):
     type: str
     text: str = ""
 
@@ -90,17 +85,16 @@ def parse_message(data: str) -> ClientMessage:
     """Parses a message other than `session.config`. Raises `ApiError` 400 or 413."""
     if len(data) > MAX_TEXT_MESSAGE:
         raise too_large("text", f"the message is larger than {MAX_TEXT_MESSAGE // 1024} KB; send smaller pieces")
-    envelope = _decode(data)
-    return ClientMessage(envelope.type, envelope.text)
+    return _decode(data)
 
 
-def _decode(data: str) -> _Envelope:
+def _decode(data: str) -> ClientMessage:
     check_commas(data.count(","), "message")
     with decoding():
-        envelope = msgspec.json.decode(data, type=_Envelope)
-    if envelope.type not in CLIENT_MESSAGES:
-        raise bad_request("type", f"{quoted(envelope.type)} is unknown; accepted: {', '.join(CLIENT_MESSAGES)}")
-    return envelope
+        message = msgspec.json.decode(data, type=ClientMessage)
+    if message.type not in CLIENT_MESSAGES:
+        raise bad_request("type", f"{quoted(message.type)} is unknown; accepted: {', '.join(CLIENT_MESSAGES)}")
+    return message
 
 
 def parse_config(data: str) -> SessionConfig:
