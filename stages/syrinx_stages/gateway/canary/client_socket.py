@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -124,17 +124,9 @@ async def open_socket(
         reader, writer = await asyncio.open_connection(
             parts.hostname, parts.port or (443 if secure else 80), ssl=(tls or True) if secure else None
         )
-    with _closing(writer):
+    with contextlib.closing(writer):
         socket = ClientSocket(reader, writer)
         request = Request(host=parts.netloc, target=path, extra_headers=list(headers), subprotocols=list(subprotocols))
         async with asyncio.timeout(seconds):
             await socket.handshake(request)
         yield socket
-
-
-@contextlib.contextmanager
-def _closing(writer: asyncio.StreamWriter) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        writer.close()

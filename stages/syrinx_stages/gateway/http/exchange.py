@@ -14,13 +14,12 @@ from syrinx_stages.gateway.errors import error_response, unavailable
 from syrinx_stages.gateway.http.active_requests import ActiveRequests
 from syrinx_stages.gateway.http.delivery import EVENT_STREAM, error_event
 from syrinx_stages.gateway.service import GatewayService
+from syrinx_stages.gateway.socket.sender import RESTART, Sender
 from syrinx_stages.gateway.speech.trace import SpeechSpan
 
 log = logging.getLogger(__name__)
 
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-SERVICE_RESTART = 1012
-"""The code with which a WebSocket is closed in a drain: the client may connect again."""
 END_SECONDS = 1.0
 """How long a client may take to accept the end of a request that was cut off."""
 
@@ -83,9 +82,7 @@ class Exchanges:
         log.warning("connection %s was cut off: the gateway is shutting down", request.id)
         with contextlib.suppress(Exception):
             async with asyncio.timeout(END_SECONDS):
-                await send(
-                    {"type": "websocket.close", "code": SERVICE_RESTART, "reason": "the gateway is shutting down"}
-                )
+                await Sender(send).close(RESTART, "the gateway is shutting down")
 
 
 def _client_id(scope: Scope) -> str | None:
