@@ -1,9 +1,10 @@
 """A submitted request for a stream without a pipeline."""
 
+import asyncio
 from dataclasses import dataclass, field
 
+from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract.messages import Segment, SpeechRequest
-from syrinx_stages.gateway.cells.fanout import AudioQueue
 from syrinx_stages.gateway.errors import ApiError, internal_error
 
 
@@ -12,7 +13,7 @@ class PlainSubmission:
     """Entries that a test puts into `audio`; nothing fails."""
 
     request: SpeechRequest
-    audio: AudioQueue = field(default_factory=AudioQueue)
+    audio: asyncio.Queue[StreamEntry] = field(default_factory=asyncio.Queue)
     started: bool = False
 
     def report(self, frames: int, segment: Segment | None) -> None: ...

@@ -49,9 +49,9 @@ class Cells:
         reasons = [cell.unready() for cell in self]
         return reasons[0] if all(reasons) else None
 
-    def missing_stage_error(self, tolerated: float | None = None) -> ApiError | None:
+    def missing_stage_error(self) -> ApiError | None:
         """The 503 once every cell lacks a stage, as `PipelineMonitor.missing_stage_error`."""
-        errors = [cell.monitor.missing_stage_error(tolerated) for cell in self]
+        errors = [cell.monitor.missing_stage_error() for cell in self]
         return errors[0] if all(errors) else None
 
     @property

@@ -23,24 +23,6 @@ MAX_REPORT_SECONDS = 0.5
 knows of it before the client has played it; until then, the report does not change what the talker does."""
 
 
-class AudioQueue(asyncio.Queue[StreamEntry]):
-    """Entries of a request's audio that its stream has not read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.complete = asyncio.Event()
-        """Set when the end has arrived."""
-        self.frames = 0
-        """Frames up to the end, known with it."""
-
-    def put_nowait(self, entry: StreamEntry) -> None:
-        """Adds an entry."""
-        super().put_nowait(entry)
-        if isinstance(entry.entry, End):
-            self.frames = entry.position.frames
-            self.complete.set()
-
-
 class FanOut:
     """Distributes the entries of all subscribed audio streams to their requests' queues.
 
@@ -49,35 +31,21 @@ class FanOut:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._queues: dict[str, AudioQueue] = {}
+        self._queues: dict[str, asyncio.Queue[StreamEntry]] = {}
 
     def __len__(self) -> int:
         """The number of open requests."""
         return len(self._queues)
 
-    def open(self, request_id: str, queue: AudioQueue | None = None) -> AudioQueue:
-        """Subscribes to a request's audio from its start. `queue`: that of a request that was detached."""
-        queue = self._queues[request_id] = AudioQueue() if queue is None else queue
+    def open(self, request_id: str, queue: asyncio.Queue[StreamEntry]) -> None:
+        """Subscribes to a request's audio from its start, whose entries are added to a queue."""
+        self._queues[request_id] = queue
         self._reader.subscribe(request_id, StreamKind.AUDIO, STREAM_START)
-        return queue
-
-    def detach(self, request_id: str) -> AudioQueue:
-        """Unsubscribes from a request that is submitted again, and returns its queue without what has arrived."""
-        queue = self._queues[request_id]
-        self.close(request_id)
-        while not queue.empty():
-            queue.get_nowait()
-        queue.complete.clear()
-        return queue
 
     def put(self, event: StreamEntry) -> None:
         """Adds an entry to its request's queue, if that is open."""
         if (queue := self._queues.get(event.request_id)) is not None:
             queue.put_nowait(event)
-
-    def has_entries(self, request_id: str) -> bool:
-        """Whether entries of an open request have arrived that its stream has not read."""
-        return not self._queues[request_id].empty()
 
     def refuse(self, request_id: str) -> None:
         """Ends a request's stream as refused, if it is open."""

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from msgspec import Struct, structs
 
-from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError, QueueFull, RequestExists
+from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError, QueueFull, RequestExists, StreamEntry
 from syrinx_stages.contract import logs
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.messages import Segment, SpeechRequest
@@ -105,8 +105,9 @@ class Submission:
         resumption: Resumption,
     ) -> None:
         """Starts to write its text, and withdraws it later unless it is claimed. text: if it has `streams_text`."""
-        self.audio = queued.cell.fanout.open(queued.request.id)
-        """What arrives of it."""
+        self.audio = asyncio.Queue[StreamEntry]()
+        """Entries of its audio that its stream has not read."""
+        queued.cell.fanout.open(queued.request.id, self.audio)
         self.started = False
         """Audio has arrived."""
         self._all = submissions
@@ -199,7 +200,7 @@ class Submission:
             if not self.started and (missing := cell.monitor.missing_stage_error()) is not None:
                 raise missing
             return
-        if cell.fanout.has_entries(request.id) or not self._is_missing:
+        if not (self._is_missing and self.audio.empty()):
             # It was just withdrawn, or made room for another client's: its end has arrived, or is under way.
             self._is_missing = True
             return
@@ -243,7 +244,10 @@ class Submission:
         before.cell.playback.forget(request.id)
         if before.ticket.gateway:
             queued.cell.playback.keep(request.id, RESUME_FRAMES)
-        queued.cell.fanout.open(request.id, before.cell.fanout.detach(request.id))
+        before.cell.fanout.close(request.id)
+        while not self.audio.empty():
+            self.audio.get_nowait()
+        queued.cell.fanout.open(request.id, self.audio)
         if queued.cell is not before.cell:
             before.cell.in_background(before.cell.release(before.ticket))
         self._queued, self.started = queued, self.started and has_audio
