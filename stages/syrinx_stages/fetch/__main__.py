@@ -88,14 +88,9 @@ def _checked(pattern: str, description: str, text: str) -> str:
 
 
 def _fetch(source: Source, store: Store, parts: Sequence[str]) -> None:
-    version = ""
-
-    def pin(newest: str) -> str:
-        nonlocal version
-        version = store.pin(newest)
-        return version
-
-    files = retry(lambda: source.files(pin), lambda: None, _log)
+    newest, files = retry(source.files, lambda: None, _log)
+    if (version := store.pin(newest)) != newest:
+        _, files = retry(lambda: source.files(version), lambda: None, _log)
 
     def fetch(patterns: Sequence[str]) -> dict[str, int]:
         """Downloads the files that match; returns their sizes by path."""

@@ -41,8 +41,8 @@ class Source(Protocol):
     digests_are_exact: bool
     """Whether the digest of every file follows from its content."""
 
-    def files(self, pin: Callable[[str], str]) -> list[File]:
-        """Returns the files of the version that `pin` returns for the newest version."""
+    def files(self, version: str | None = None) -> tuple[str, list[File]]:
+        """Returns a version and its files: the newest one unless it is given."""
         ...
 
     def read(self, file: File, start: int) -> Iterator[tuple[int, bytes]]:

@@ -1,7 +1,7 @@
 """A checkpoint in a repository of a Hugging Face hub."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from io import BufferedReader
 
@@ -35,14 +35,9 @@ class Repository:
     def __str__(self) -> str:
         return f"{self.name} at {self.revision}"
 
-    def files(self, pin: Callable[[str], str]) -> list[File]:
-        """Returns the files of the commit that `pin` returns for the revision's commit."""
-        newest, files = self._list(self.revision)
-        self._commit = pin(newest)
-        return files if self._commit == newest else self._list(self._commit)[1]
-
-    def _list(self, revision: str) -> tuple[str, list[File]]:
-        """Returns a revision's commit and its files."""
+    def files(self, version: str | None = None) -> tuple[str, list[File]]:
+        """Returns a commit and its files: that of the revision unless it is given."""
+        revision = version or self.revision
         try:
             info = self._api.model_info(self.name, revision=revision, files_metadata=True, timeout=TIMEOUT_SECONDS)
         except HfHubHTTPError as error:
@@ -53,6 +48,7 @@ class Repository:
             raise FetchError(f"--id {self.name!r} is not a repository: {error}") from None
         if info.sha is None:
             raise FetchError(f"{self._api.endpoint} does not report the commit of {revision} of {self.name}")
+        self._commit = info.sha
         return info.sha, [
             File(entry.rfilename, entry.size, entry.lfs.sha256 if entry.lfs is not None else entry.blob_id)
             for entry in info.siblings or ()

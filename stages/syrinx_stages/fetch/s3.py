@@ -4,7 +4,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from io import BufferedReader
 
@@ -67,8 +67,8 @@ class Bucket:
     def __str__(self) -> str:
         return self.uri
 
-    def files(self, pin: Callable[[str], str]) -> list[File]:
-        """Returns the files of the version that `pin` returns; a version is the hash of names, sizes and ETags."""
+    def files(self, version: str | None = None) -> tuple[str, list[File]]:
+        """Returns the version of the bucket, the hash of names, sizes and ETags, and its files: it has no other one."""
         try:
             pages = [self._store.list_with_delimiter(folder) for folder in _FOLDERS]
         except (BaseError, OSError) as error:
@@ -82,13 +82,13 @@ class Bucket:
         for patterns in (CONFIGS, *WEIGHTS.values()):  # An upload may be in progress: pin no part of one.
             select(self, files, patterns)
         listing = sorted((file.path, file.size, file.digest) for file in files)
-        version = hashlib.sha256(repr(listing).encode()).hexdigest()
-        if pin(version) != version:
+        found = hashlib.sha256(repr(listing).encode()).hexdigest()
+        if version not in (None, found):
             raise FetchError(
                 f"{self.uri} is not what is in the cache: upload each version under a prefix of its own, and set that "
                 "prefix; to replace this one, delete its directory from the cache"
             )
-        return files
+        return found, files
 
     def read(self, file: File, start: int) -> Iterator[tuple[int, bytes]]:
         """Yields (offset, chunk) from byte `start` on, of the object with this ETag."""
