@@ -10,14 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
 import httpx
-from msgspec import structs
 
 from syrinx_stages.connector.base import ConnectorError
 from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract import logs
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.api import SpeechFields
-from syrinx_stages.contract.messages import EndReason, PreparedVoice, SpeechRequest, TaskType
+from syrinx_stages.contract.messages import EndReason, PreparedVoice, SpeechRequest, TaskType, encode
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.families import IMPLEMENTATION
 from syrinx_stages.gateway.cells.cell import Queued
@@ -46,7 +45,7 @@ from syrinx_stages.gateway.speech.texts import MAX_TEXT
 from syrinx_stages.gateway.speech.trace import SpeechSpan
 from syrinx_stages.gateway.voices import reference
 from syrinx_stages.gateway.voices.catalog import Catalog
-from syrinx_stages.gateway.voices.kept_voices import Cloned, KeptVoices, clone_prepared
+from syrinx_stages.gateway.voices.kept_voices import Cloned, KeptVoices
 from syrinx_stages.gateway.voices.shared_voices import load_voices
 from syrinx_stages.gateway.voices.voices import KeptVoice, encode_embedding
 from syrinx_stages.model.streamed_text import StreamedText
@@ -210,8 +209,7 @@ class GatewayService:
         if fields.speaker_embedding is not None:
             size = self.voices.embedding_size("speaker_embedding")
             voice = PreparedVoice(encode_embedding(fields.speaker_embedding, size))
-            request, cloned = clone_prepared(parsed.request, voice)
-            return structs.replace(parsed, request=request), cloned
+            return parsed.with_fields(reference_prepared=True), Cloned(encode(voice))
         return parsed, Cloned(await self.decode_reference(fields.ref_audio)) if fields.ref_audio else None
 
     async def decode_audio(self, data: bytes) -> bytes:

@@ -40,7 +40,7 @@ class ActiveRequests:
     @property
     def draining(self) -> bool:
         """Whether a drain has started."""
-        return self._deadline is not None
+        return self.drain_started.is_set()
 
     @property
     def expired(self) -> bool:

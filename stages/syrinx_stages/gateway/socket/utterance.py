@@ -57,8 +57,7 @@ def _as_written(parsed: ParsedRequest, beginning: str, text: LiveText) -> Parsed
 
     The text may go on, and the client is told up to which of its characters it was spoken.
     """
-    own = {"text": beginning, "is_divided": False, "streams_text": not text.ended}
-    return structs.replace(parsed, request=structs.replace(parsed.request, **own))
+    return parsed.with_fields(text=beginning, is_divided=False, streams_text=not text.ended)
 
 
 class Utterance:

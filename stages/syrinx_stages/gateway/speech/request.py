@@ -4,7 +4,7 @@ import asyncio
 import secrets
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -46,6 +46,10 @@ class ParsedRequest(msgspec.Struct, frozen=True):
     """The request's text, and where it is in that of the client."""
     warnings: list[str] = []
     """Names fields of the request that have no effect."""
+
+    def with_fields(self, **fields: Any) -> "ParsedRequest":
+        """Returns it with other values of fields of its `SpeechRequest`."""
+        return msgspec.structs.replace(self, request=msgspec.structs.replace(self.request, **fields))
 
 
 def parse_request(
@@ -150,7 +154,7 @@ def traced(parsed: ParsedRequest, span: SpeechSpan | None, model: str) -> Parsed
     if span is None:
         return parsed
     span.set_request(model, parsed.request)
-    return msgspec.structs.replace(parsed, request=msgspec.structs.replace(parsed.request, **span.fields))
+    return parsed.with_fields(**span.fields)
 
 
 def model_not_found(name: str, catalog: Catalog, prefix: str = "") -> ApiError:
@@ -165,11 +169,6 @@ def _choice(field: str, value: str | None, choices: Iterable[_Choice]) -> _Choic
     if value is None or value in names:
         return next((name for name in names if name == value), None)
     raise bad_request(field, f"{quoted(value)} is unknown; accepted: {', '.join(names)}")
-
-
-def _find(name: str, names: Iterable[str]) -> str | None:
-    """`name` as the checkpoint spells it, ignoring case; None if it is unknown."""
-    return next((known for known in names if known.lower() == name.lower()), None)
 
 
 def _delivery(fields: SpeechFields, audio_format: AudioFormat) -> Delivery:
@@ -296,10 +295,11 @@ def _language(fields: SpeechFields, checkpoint: Description) -> str:
     # A checkpoint with one language speaks nothing else, and speaks it better when told.
     default = languages[0] if len(languages) == 1 else "auto"
     requested = default if fields.language is None else fields.language
-    if (language := _find(requested, checkpoint.languages)) is None:
+    found = next((known for known in checkpoint.languages if known.lower() == requested.lower()), None)
+    if found is None:
         message = f"{quoted(requested)} is unknown; accepted: {', '.join(checkpoint.languages)}"
         raise bad_request("language", message)
-    return language
+    return found
 
 
 def _instructions(fields: SpeechFields, task: TaskType, catalog: Catalog) -> tuple[str | None, list[str]]:

@@ -6,11 +6,11 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from syrinx_stages.connector.base import ConnectorError, StorageFull
 from syrinx_stages.connector.redis.voices import RedisVoices, StoredVoice, VoiceExists, VoicesFull
-from syrinx_stages.contract.messages import PreparedVoice, SpeechRequest, decode_voice, encode
+from syrinx_stages.contract.messages import PreparedVoice, decode_voice, encode
 from syrinx_stages.contract.settings import VoiceLimits
 from syrinx_stages.gateway.cells.monitor import CONNECTOR_SECONDS
 from syrinx_stages.gateway.clients.client import voice_owner
@@ -37,11 +37,6 @@ class Cloned(Struct, frozen=True):
     """Reference audio or an encoded `PreparedVoice`: see `SpeechRequest`."""
     on_prepared: OnPrepared | None = None
     """Called when the request is over, with what its talker has prepared, if it asks for it."""
-
-
-def clone_prepared(request: SpeechRequest, voice: PreparedVoice) -> tuple[SpeechRequest, Cloned]:
-    """Returns a request that speaks with a prepared voice, and that voice."""
-    return structs.replace(request, reference_prepared=True), Cloned(encode(voice))
 
 
 class KeptVoices:
@@ -123,18 +118,15 @@ class KeptVoices:
 
     async def clone(self, parsed: ParsedRequest, voice: KeptVoice) -> tuple[ParsedRequest, Cloned]:
         """Returns the request with a voice, and what the talker needs of it. Raises 400 if it was just deleted."""
-        request = parsed.request
         if (data := await self._load(voice)) is not None:
-            request = structs.replace(request, reference_prepared=True)
-            return structs.replace(parsed, request=request), Cloned(data)
+            return parsed.with_fields(reference_prepared=True), Cloned(data)
         source = await self._source(voice)
         if source is None:
             raise bad_request("voice", f"{voice.name!r} was deleted")
         pcm = source if voice.keeps_samples else await self._decode(source)
-        if request.x_vector_only != voice.x_vector_only:
+        if parsed.request.x_vector_only != voice.x_vector_only:
             return parsed, Cloned(pcm)
-        request = structs.replace(request, returns_voice=True)
-        return structs.replace(parsed, request=request), Cloned(pcm, functools.partial(self._save, voice))
+        return parsed.with_fields(returns_voice=True), Cloned(pcm, functools.partial(self._save, voice))
 
     async def _source(self, voice: KeptVoice) -> bytes | None:
         if (shared := self._shared(voice)) is not None:

@@ -11,7 +11,7 @@ from syrinx_stages.gateway.cells.monitor import CONNECTOR_SECONDS
 from syrinx_stages.gateway.clients.client import voice_owner
 from syrinx_stages.gateway.errors import ApiError, internal_error
 from syrinx_stages.gateway.service import GatewayService
-from syrinx_stages.gateway.voices.kept_voices import Cloned, clone_prepared
+from syrinx_stages.gateway.voices.kept_voices import Cloned
 from syrinx_stages.gateway.voices.reference import FIELD
 from syrinx_stages.gateway.voices.voices import KeptVoice, Sample, Upload, new_voice_id
 from syrinx_stages.runtime.clock import monotonic
@@ -53,8 +53,8 @@ async def keep_voice(service: GatewayService, upload: Upload, request_id: str, c
     try:
         if upload.embedding is not None:
             prepared = PreparedVoice(upload.embedding)
-            await _speak(service, *clone_prepared(request, prepared))
             source = encode(prepared)
+            await _speak(service, structs.replace(request, reference_prepared=True), Cloned(source))
         else:
             assert upload.sample is not None
             pcm = await service.decode_audio(upload.sample.data)
