@@ -9,6 +9,8 @@ import msgspec
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway.audio.encoders import AudioFormat, AudioOptions
 from syrinx_stages.gateway.http.batch import MAX_ITEMS, NOT_SHARED, ItemResult
+from syrinx_stages.gateway.http.body import FORM, JSON
+from syrinx_stages.gateway.http.delivery import EVENT_STREAM
 
 _ERRORS = {
     "400": "The request is invalid: a value, a name, a combination, a body that is not JSON.",
@@ -27,7 +29,6 @@ _ERRORS = {
     "503": "Temporarily unavailable: repeat the request after Retry-After seconds.",
 }
 _KEY_ERRORS = ("401", "429")
-_EVENTS = "text/event-stream"
 HEADERS = {
     "X-Request-Id": "Identifies the request: the one that the client sent, or a new one.",
     "X-Seed": "The seed of the audio.",
@@ -199,26 +200,20 @@ def _batch_schemas(fields: dict[str, Any], result: dict[str, Any]) -> dict[str, 
 def _speech(body: dict[str, Any]) -> dict[str, Any]:
     audio: dict[str, Any] = {AudioOptions(each).media_type: {} for each in AudioFormat}
     headers = {name: {"description": text, "schema": {"type": "string"}} for name, text in HEADERS.items()}
-    spoken = {"description": "The audio.", "headers": headers, "content": {**audio, _EVENTS: {}}}
-    return {
-        "summary": "Synthesizes speech.",
-        "operationId": "speech",
-        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": {"200": spoken, **_errors(*(each for each in _ERRORS if each not in _KEY_ERRORS))},
-    }
+    spoken = {"description": "The audio.", "headers": headers, "content": {**audio, EVENT_STREAM: {}}}
+    return _post("Synthesizes speech.", "speech", {JSON: {"schema": body}}, spoken)
 
 
 def _batch() -> dict[str, Any]:
     def content(name: str) -> dict[str, Any]:
-        return {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+        return {JSON: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
 
     results = "The results, in the order of the items; each may be an error."
-    return {
-        "summary": "Synthesizes several texts. The other fields apply to all items that do not have their own.",
-        "operationId": "speechBatch",
-        "requestBody": {"required": True, "content": content("Batch")},
-        "responses": {"200": {"description": results, "content": content("BatchResults")}, **_errors(*_ERRORS)},
-    }
+    answer = {"description": results, "content": content("BatchResults")}
+    summary = "Synthesizes several texts. The other fields apply to all items that do not have their own."
+    operation = _post(summary, "speechBatch", content("Batch"), answer)
+    operation["responses"] |= _errors(*_KEY_ERRORS)
+    return operation
 
 
 def _upload() -> dict[str, Any]:
@@ -231,11 +226,15 @@ def _upload() -> dict[str, Any]:
         "properties": {**texts, "audio_sample": file},
     }
     kept = _object("The voice is kept.", "id", "object", "name", "created_at", "type", "durable")
+    return _post("Keeps a voice, which requests may then name.", "keepVoice", {FORM: {"schema": form}}, kept)
+
+
+def _post(summary: str, name: str, content: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
     return {
-        "summary": "Keeps a voice, which requests may then name.",
-        "operationId": "keepVoice",
-        "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": form}}},
-        "responses": {"200": kept, **_errors(*(each for each in _ERRORS if each not in _KEY_ERRORS))},
+        "summary": summary,
+        "operationId": name,
+        "requestBody": {"required": True, "content": content},
+        "responses": {"200": answer, **_errors(*(each for each in _ERRORS if each not in _KEY_ERRORS))},
     }
 
 
@@ -254,9 +253,9 @@ def _operation(summary: str, found: dict[str, Any], *errors: str, parameter: str
 
 def _object(description: str, *required: str) -> dict[str, Any]:
     schema = {"type": "object", "required": list(required)}
-    return {"description": description, "content": {"application/json": {"schema": schema}}}
+    return {"description": description, "content": {JSON: {"schema": schema}}}
 
 
 def _errors(*statuses: str) -> dict[str, Any]:
-    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    content = {JSON: {"schema": {"$ref": "#/components/schemas/Error"}}}
     return {status: {"description": _ERRORS[status], "content": content} for status in statuses}
