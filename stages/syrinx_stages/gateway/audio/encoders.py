@@ -176,7 +176,7 @@ def encode(pcm: Iterable[bytes], options: AudioOptions) -> tuple[list[bytes], fl
     return parts, encoder.samples / options.rate
 
 
-def wav_header(data_bytes: int | None, rate: int = FAMILY.sample_rate) -> bytes:
+def wav_header(data_bytes: int | None, rate: int) -> bytes:
     """The 44 bytes before `data_bytes` bytes of PCM; None is a stream of unknown length."""
     riff, data = (_UNKNOWN_SIZE, _UNKNOWN_SIZE) if data_bytes is None else (36 + data_bytes, data_bytes)
     format_chunk = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16)

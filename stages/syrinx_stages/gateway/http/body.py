@@ -80,8 +80,7 @@ class _Upload:
 class Uploads:
     """The large bodies in memory. A stalled upload cannot keep others out: the slowest one makes room."""
 
-    def __init__(self, limit: int = MAX_UPLOADS) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._uploads: set[_Upload] = set()
 
     def __len__(self) -> int:
@@ -91,7 +90,7 @@ class Uploads:
     @contextlib.contextmanager
     def hold(self, limit: asyncio.Timeout) -> Iterator[_Upload]:
         """Yields a new upload. `limit` is rescheduled to end it. Raises 503 if there is no room."""
-        if len(self._uploads) >= self._limit:
+        if len(self._uploads) >= MAX_UPLOADS:
             self._evict()
         upload = _Upload(limit)
         self._uploads.add(upload)

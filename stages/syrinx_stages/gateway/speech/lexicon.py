@@ -19,10 +19,9 @@ class Change(Struct, frozen=True):
 
     start: int
     end: int
-    """Its characters in the new text..."""
-    former_start: int
+    """Its characters in the new text."""
     former_end: int
-    """...and in the former one."""
+    """Where it ended in the former one."""
 
 
 class Respelled(Struct, frozen=True):
@@ -67,7 +66,7 @@ def respell(text: str, lexicon: Mapping[str, str]) -> Respelled:
             pieces += text[position : found.start()], new
             start = length + found.start() - position
             position, length = found.end(), start + len(new)
-            changes.append(Change(start, length, found.start(), position))
+            changes.append(Change(start, length, position))
         if position < last:
             pieces.append(text[position:last])
             position, length = last, length + last - position

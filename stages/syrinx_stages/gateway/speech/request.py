@@ -127,7 +127,7 @@ def _spelling(fields: SpeechFields, task: TaskType, delivery: Delivery, catalog:
         return respelled
     # A designed voice speaks all of its text at once.
     text = without_marks(with_usual_spaces(respelled.text))
-    return Respelled(text, (Change(0, len(text), 0, len(fields.input)),))
+    return Respelled(text, (Change(0, len(text), len(fields.input)),))
 
 
 def _normalized_languages(fields: SpeechFields, language: str, catalog: Catalog) -> tuple[str, ...]:
