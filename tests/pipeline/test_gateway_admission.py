@@ -206,7 +206,7 @@ async def test_a_request_withdrawn_during_a_check_is_not_queued_again(monkeypatc
         last_position, submit, submitted = connector.last_position, connector.submit, []
 
         async def check_until_withdrawn(request_id: str, kind: StreamKind) -> Position | None:
-            await until(lambda: fanout.has_entries(request_id), "its end has arrived")
+            await until(lambda: not fanout._queues[request_id].empty(), "its end has arrived")
             return await last_position(request_id, kind)
 
         monkeypatch.setattr(connector, "last_position", check_until_withdrawn)

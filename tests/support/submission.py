@@ -20,7 +20,8 @@ class PlainSubmission:
 
     def generated(self) -> None: ...
 
-    async def check(self, seconds: float, segment: Segment | None) -> None: ...
+    async def check(self, seconds: float, segment: Segment | None) -> bool:
+        return False
 
     def storage_full(self) -> str | None: ...
 

@@ -16,7 +16,7 @@ from syrinx_stages.gateway.audio.seam import Seam
 from syrinx_stages.gateway.errors import ApiError, bad_request, internal_error, unavailable
 from syrinx_stages.gateway.speech.listener import Listener
 from syrinx_stages.gateway.speech.outcomes import StreamOutcome
-from syrinx_stages.gateway.speech.submission import Resubmitted, Submission
+from syrinx_stages.gateway.speech.submission import Submission
 from syrinx_stages.runtime.clock import monotonic
 
 TEXT_LEAD_FRAMES = 13
@@ -62,8 +62,6 @@ class SpeechStream:
         self._hashes = array("q", bytes(8 * self._first_frame))
         """Of the frames that were passed to the trimmer: what is generated again is compared with them."""
         self._collected: list[bytes] = []
-        self._resumed_at = 0
-        """Frames before the audio of this submission."""
 
     @property
     def offset(self) -> int:
@@ -109,26 +107,11 @@ class SpeechStream:
         Raises `ApiError`: 400, 500 or 503 if a stage refused the request or failed, 503 if it waited too long for a
         talker, if nothing came for the stall timeout or nothing can arrive.
         """
+        frames, checksum = self._first_frame, None
         while True:
-            try:
-                async for chunk in self._audio():
-                    yield chunk
-                return
-            except Resubmitted:
-                has_audio = self.listener.may_have_audio
-                self._resumed_at = self.segment.frames if has_audio and self.segment is not None else 0
-                if not has_audio:
-                    self.listener.discard()
-                    self._trimmer, self.segment = LeadingSilenceTrimmer(), None
-                    del self._hashes[:]
-                    self._collected.clear()
-
-    async def _audio(self) -> AsyncIterator[Chunk]:
-        """Yields the audio of one submission."""
-        frames, checksum = max(self._first_frame, self._resumed_at), None
-        while True:
-            event = await self._next()
-            if isinstance(event.entry, Audio):
+            if (event := await self._next()) is None:
+                frames, checksum = self._restart(), None
+            elif isinstance(event.entry, Audio):
                 for pcm in self._begin(event.entry.segment):
                     yield Chunk(pcm, frames, self.segment)
                 self._submission.started = True
@@ -150,6 +133,16 @@ class SpeechStream:
                     yield Chunk(pcm, frames, self.segment)
                 return
 
+    def _restart(self) -> int:
+        """Prepares for the audio of a request that was submitted again. Returns how many frames were before it."""
+        if self.listener.may_have_audio:
+            return max(self._first_frame, 0 if self.segment is None else self.segment.frames)
+        self.listener.discard()
+        self._trimmer, self.segment = LeadingSilenceTrimmer(), None
+        del self._hashes[:]
+        self._collected.clear()
+        return 0
+
     def _begin(self, segment: Segment | None) -> Iterator[bytes]:
         """Yields what comes before a segment that has not begun before: the rest of the one before, and a pause."""
         before = self.segment
@@ -163,7 +156,8 @@ class SpeechStream:
             self._trimmer = LeadingSilenceTrimmer()
         self.segment = segment
 
-    async def _next(self) -> StreamEntry:
+    async def _next(self) -> StreamEntry | None:
+        """Returns the next entry; None if the request was submitted again instead."""
         if not self._queue.empty():
             return self._queue.get_nowait()
         began = monotonic()
@@ -176,7 +170,8 @@ class SpeechStream:
             except TimeoutError:
                 self.listener.record_ongoing_stall()
             try:
-                await self._submission.check(monotonic() - began, self.segment)
+                if await self._submission.check(monotonic() - began, self.segment):
+                    return None
             except ApiError:
                 self.listener.outcome = EndReason.ERROR
                 raise

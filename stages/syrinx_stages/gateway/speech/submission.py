@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from typing import NoReturn
 
 from msgspec import Struct, structs
 
@@ -35,10 +34,6 @@ RESUME_FRAMES = 87
 """...and how many of the frames before those that were sent: what the buffers of a connection hold, 7 s."""
 UNREACHABLE, UNREACHABLE_SECONDS = "the service cannot reach its queue", 2.0
 """Message and `Retry-After` while Redis cannot be reached."""
-
-
-class Resubmitted(Exception):
-    """The request was submitted again: its audio is generated again from its first frame."""
 
 
 class Resumption(Struct):
@@ -177,38 +172,40 @@ class Submission:
         busy = unavailable(f"the service is at its limit: {message}", monitor.queue.expected_seconds, "queue_full")
         return monitor.missing_stage_error(tolerated=0.0) or busy
 
-    async def check(self, seconds: float, segment: Segment | None) -> None:
+    async def check(self, seconds: float, segment: Segment | None) -> bool:
         """Raises `ApiError` if no more audio can arrive, after so many seconds without any within a segment.
 
-        Submits a request again that Redis has lost, or that another cell can serve and its own cannot, and raises
-        `Resubmitted`.
+        Submits a request again that Redis has lost, or that another cell can serve and its own cannot. Returns whether
+        it did: the audio is then generated again from that segment on, or from the start if the client has none.
         """
         request, cell = self.request, self.cell
         has_begun = self._listener.may_have_audio if request.live else self.started
         if not has_begun and not self._is_continued and not cell.is_serving and self._all.cells.has_other(cell):
             log.warning("request %s is queued in another cell", request.id, extra=_fields(request))
             await self._submit_again(segment, without=cell)
+            return True
         try:
             exists = await cell.exists(request.id)
         except (ConnectorError, TimeoutError) as error:
             log.warning("request %s cannot be checked: %s", request.id, error, extra=_fields(request))
-            return
+            return False
         if exists:
             self._is_missing = False
             await self._name_if_silent(seconds)
             # A stream that has begun may still be taken over by another replica, until the stall timeout.
             if not self.started and (missing := cell.monitor.missing_stage_error()) is not None:
                 raise missing
-            return
+            return False
         if not (self._is_missing and self.audio.empty()):
             # It was just withdrawn, or made room for another client's: its end has arrived, or is under way.
             self._is_missing = True
-            return
+            return False
         if self._is_continued:
             raise unavailable("Redis has lost this request; send its text again", 1, "request_lost")
         message = "Redis has lost request %s after %d frames: it is queued again"
         log.warning(message, request.id, self._listener.frames, extra=_fields(request))
         await self._submit_again(segment)
+        return True
 
     # How that is done -----------------------------------------------------------------------------------------
 
@@ -230,11 +227,8 @@ class Submission:
         message = "request %s: nothing for %.0f s after %d frames, although it is served: %s"
         log.warning(message, self.request.id, seconds, self._listener.frames, progress, extra=_fields(self.request))
 
-    async def _submit_again(self, segment: Segment | None, without: Cell | None = None) -> NoReturn:
-        """Queues a request again, in a cell other than `without`, from its client's segment on.
-
-        Raises 503, or `Resubmitted`.
-        """
+    async def _submit_again(self, segment: Segment | None, without: Cell | None = None) -> None:
+        """Queues a request again, in a cell other than `without`, from its client's segment on. Raises 503."""
         before, request = self._queued, self.request
         if self._text is not None:
             request = structs.replace(request, text=self._text.text)
@@ -255,7 +249,6 @@ class Submission:
             self._text.restart(len(request.text))
         self._pause()
         self._begin()
-        raise Resubmitted
 
     def _begin(self) -> None:
         """Writes the text to its stream in its cell as it arrives, and expires the request if no talker claims it."""
