@@ -12,7 +12,7 @@ from syrinx_stages.contract import logs
 from syrinx_stages.gateway.clients.refusals import is_speech
 from syrinx_stages.gateway.errors import error_response, unavailable
 from syrinx_stages.gateway.http.active_requests import ActiveRequests
-from syrinx_stages.gateway.http.delivery import EVENT_STREAM, error_event
+from syrinx_stages.gateway.http.delivery import EVENT_STREAM, ClientDisconnected, error_event
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.socket.sender import RESTART, Sender
 from syrinx_stages.gateway.speech.trace import SpeechSpan
@@ -35,10 +35,8 @@ class Exchanges:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Runs one request."""
-        if scope["type"] == "websocket":
-            return await self._run_websocket(scope, receive, send)
-        if scope["type"] != "http":
+        """Runs one request, or a WebSocket, on which each utterance is traced and admitted by itself."""
+        if scope["type"] not in ("http", "websocket"):
             return await self._app(scope, receive, send)
         exchange = _Exchange(send, self._service.requests)
         if self._service.tracer is not None and is_speech(scope):
@@ -53,36 +51,14 @@ class Exchanges:
             if not request.limit.expired():
                 raise
             fields = logs.of_request(request.id, exchange.span.traceparent if exchange.span else "")
-            log.warning("request %s was cut off: the gateway is shutting down", request.id, extra=fields)
-            with contextlib.suppress(TimeoutError):
+            kind = "request" if scope["type"] == "http" else "connection"
+            log.warning("%s %s was cut off: the gateway is shutting down", kind, request.id, extra=fields)
+            with contextlib.suppress(TimeoutError, ClientDisconnected):
                 async with asyncio.timeout(END_SECONDS):
                     await exchange.cut_off(scope, receive)
         finally:
             if exchange.span is not None:
                 exchange.span.end()
-
-    async def _run_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Runs one connection, on which each utterance is traced and admitted by itself."""
-        identifier = ""
-
-        async def identified(message: Message) -> None:
-            if message["type"] in ("websocket.accept", "websocket.http.response.start"):
-                message.setdefault("headers", [])
-                MutableHeaders(scope=message)["X-Request-Id"] = identifier
-            await send(message)
-
-        with contextlib.suppress(TimeoutError):
-            async with self._service.requests.track() as request:
-                identifier = _client_id(scope) or request.id
-                scope.setdefault("state", {}).update(service=self._service, request=request)
-                await self._app(scope, receive, identified)
-            return
-        if not request.limit.expired():
-            return
-        log.warning("connection %s was cut off: the gateway is shutting down", request.id)
-        with contextlib.suppress(Exception):
-            async with asyncio.timeout(END_SECONDS):
-                await Sender(send).close(RESTART, "the gateway is shutting down")
 
 
 def _client_id(scope: Scope) -> str | None:
@@ -115,6 +91,10 @@ class _Exchange:
                 headers["Connection"] = "close"
             await self._send(message)
             self._media_type = headers.get("content-type", "")
+        elif message["type"] in ("websocket.accept", "websocket.http.response.start"):
+            message.setdefault("headers", [])
+            MutableHeaders(scope=message)["X-Request-Id"] = self.request_id
+            await self._send(message)
         else:
             await self._send(message)
             self._complete = not message.get("more_body", False)
@@ -123,7 +103,10 @@ class _Exchange:
         """Ends the response: with a 503 if nothing was sent, and with an error event in a stream of events.
 
         Any other response remains incomplete: the server closes the connection without the final chunk.
+        A WebSocket is closed; its client may connect again.
         """
+        if scope["type"] == "websocket":
+            return await Sender(self._send).close(RESTART, "the gateway is shutting down")
         error = unavailable("the gateway is shutting down; send the request again", 1, "draining")
         if self._media_type is None:
             await error_response(error)(scope, receive, self.send)
