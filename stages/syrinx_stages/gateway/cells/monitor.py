@@ -6,7 +6,7 @@ from collections.abc import Callable
 from syrinx_stages.connector.base import ConnectorError, QueueState
 from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.contract.settings import GatewaySettings
-from syrinx_stages.contract.stages import Stage
+from syrinx_stages.contract.stages import WORKERS
 from syrinx_stages.gateway.errors import ApiError, unavailable
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.settings import LiveSettings
@@ -78,8 +78,8 @@ class PipelineMonitor:
         return self.unreachable is None and self._missing is None and not is_late
 
     async def _missing_stage(self) -> str | None:
-        for group, stage in ((Stage.TALKER, "talker"), (Stage.CODEC, "codec")):
-            if not await self._connector.has_live_consumer(group, ALIVE_SECONDS):
+        for stage in WORKERS:
+            if not await self._connector.has_live_consumer(stage, ALIVE_SECONDS):
                 return stage
         return None
 
