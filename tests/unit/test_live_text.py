@@ -10,6 +10,7 @@ from syrinx_stages.families import IMPLEMENTATION
 from syrinx_stages.gateway.speech import live_text
 from syrinx_stages.gateway.speech.live_text import LiveText
 from syrinx_stages.model.streamed_text import StreamedText
+from syrinx_stages.normalization.durations import Durations
 
 TOKENIZER = IMPLEMENTATION.load_tokenizer("bundled")
 
@@ -107,17 +108,18 @@ async def test_a_request_starts_with_two_tokens_or_the_end() -> None:
 
 
 async def test_positions_are_those_of_the_written_text() -> None:
-    text = LiveText(StreamedText(TOKENIZER, ("english",)), needs_end=False)
-    stream = Stream()
+    tokens = StreamedText(TOKENIZER, ("english",))
+    text, stream = LiveText(tokens, needs_end=False), Stream()
     writing = asyncio.create_task(text.write("a", stream.append))
     text.feed("It costs $5.")
-    assert (text.spoken, text.languages) == ("It costs ", ("english",))
+    assert (tokens.spoken, tokens.languages) == ("It costs ", ("english",))
     text.feed("50 now")
     text.end()
     await settle()
     assert stream.text == "It costs $5.50 now"
     assert stream.last == Position(len(stream.text), END_SEQUENCE)
-    assert text.spoken == "It costs five dollars and fifty cents now"
-    assert text.written_end(len("It costs five")) == len("It costs $5.50")
-    assert text.read_characters(1000) == len(stream.text)
+    assert tokens.spoken == "It costs five dollars and fifty cents now"
+    assert tokens.written_end(len("It costs five")) == len("It costs $5.50")
+    assert tokens.written_end(len("It costs five")) == len("It costs $5.50")
+    assert text.spoken_characters(1000, Durations(), None) == tokens.end_of(1000) == len(stream.text)
     writing.cancel()

@@ -49,7 +49,6 @@ from syrinx_stages.gateway.voices.kept_voices import Cloned, KeptVoices
 from syrinx_stages.gateway.voices.shared_voices import load_voices
 from syrinx_stages.gateway.voices.voices import KeptVoice, encode_embedding
 from syrinx_stages.model.streamed_text import StreamedText
-from syrinx_stages.normalization.durations import spoken_characters
 from syrinx_stages.normalization.normalize import load_languages
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.tasks import Tasks
@@ -291,15 +290,6 @@ class GatewayService:
                 submission.close(keep_seconds)
         finally:
             listener.record_outcome()
-
-    def spoken_characters(self, request: SpeechRequest, text: LiveText, frames: int) -> int:
-        """Returns up to which character of its text the first frames of a request probably go.
-
-        The model reads ahead of what it speaks, so that this follows from how long the speech of a text is.
-        """
-        durations = self.checkpoint.reading.durations
-        spoken = spoken_characters(text.spoken, durations, request.voice, frames)
-        return min(text.written_end(spoken), text.read_characters(frames))
 
     async def attach(self, request_id: str, token: str) -> tuple[Queued, LiveText] | None:
         """Returns a request that its client continues, and its text; None if there is none. Raises 503."""

@@ -219,4 +219,5 @@ class Utterance:
         """Returns up to which character the text is spoken with the frames that the client has got."""
         if reason == EndReason.STOP:
             return len(text.text)
-        return 0 if self._request is None else self._service.spoken_characters(self._request, text, frames)
+        voice = None if self._request is None else self._request.voice
+        return text.spoken_characters(frames, self._service.checkpoint.reading.durations, voice)

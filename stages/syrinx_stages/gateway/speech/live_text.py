@@ -10,6 +10,7 @@ from syrinx_stages.contract import logs
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Position, StreamKind
 from syrinx_stages.contract.messages import Text, TextEnd
 from syrinx_stages.model.streamed_text import StreamedText
+from syrinx_stages.normalization.durations import Durations, spoken_characters
 from syrinx_stages.normalization.plain import has_words
 
 log = logging.getLogger(__name__)
@@ -49,16 +50,6 @@ class LiveText:
         return self._tokens.ended
 
     @property
-    def languages(self) -> tuple[str, ...]:
-        """See `SpeechRequest`."""
-        return self._tokens.languages
-
-    @property
-    def spoken(self) -> str:
-        """The normalized text, as far as no further text can change it."""
-        return self._tokens.spoken
-
-    @property
     def frames(self) -> float:
         """Frames that may exist by the text so far."""
         return math.inf if self.ended else max(len(self._tokens.ids) - 1, 0)
@@ -84,13 +75,16 @@ class LiveText:
         """Waits until a request with the text so far can be submitted."""
         await self._startable.wait()
 
-    def read_characters(self, frames: int) -> int:
-        """Returns up to which character the model has read the text with these frames: a token each."""
-        return self._tokens.end_of(frames) if frames else 0
+    def spoken_characters(self, frames: int, durations: Durations, voice: str | None) -> int:
+        """Returns up to which character of the text the first frames of its speech probably go.
 
-    def written_end(self, position: int) -> int:
-        """Returns how many characters of the text the first ones of `spoken` come from."""
-        return self._tokens.written_end(position)
+        The model reads ahead of what it speaks, a token with each frame, so that this follows from how long the speech
+        of a text is. voice: a speaker of the checkpoint.
+        """
+        if not frames:
+            return 0
+        spoken = spoken_characters(self._tokens.spoken, durations, voice, frames)
+        return min(self._tokens.written_end(spoken), self._tokens.end_of(frames))
 
     # To the talker -----------------------------------------------------------------------------------------------
 
