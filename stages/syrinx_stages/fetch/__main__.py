@@ -39,7 +39,9 @@ def main() -> int:
     arguments = parser.parse_args()
     if bool(arguments.s3) == bool(arguments.id and arguments.revision):
         parser.error("give --id and --revision, or --s3")
-    store = Store(Path(arguments.cache, _directory(arguments)))
+    s3, endpoint = arguments.s3, arguments.endpoint
+    directory = s3_directory(s3, endpoint) if s3 else hub_directory(arguments.id, arguments.revision)
+    store = Store(Path(arguments.cache, directory))
     try:
         if parts := [part for part in arguments.parts if not store.complete(part)]:
             _fetch(_source(arguments), store, parts)
@@ -62,12 +64,6 @@ def _end_on_sigterm() -> None:
 
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     threading.Thread(target=wait, daemon=True).start()
-
-
-def _directory(arguments: argparse.Namespace) -> str:
-    if arguments.s3:
-        return s3_directory(arguments.s3, arguments.endpoint)
-    return hub_directory(arguments.id, arguments.revision)
 
 
 def _source(arguments: argparse.Namespace) -> Source:

@@ -1,10 +1,8 @@
 """Identifies the client of a request, whose share of the queue is limited while others wait, and counts its usage."""
 
-import contextlib
 import functools
 import hashlib
 import ipaddress
-from collections.abc import Iterator
 from contextvars import ContextVar
 
 from msgspec import Struct
@@ -79,23 +77,6 @@ def count_audio(metrics: Metrics, seconds: float) -> None:
     """Counts the audio of a request as that of its client."""
     if (client := current_client.get()) is not None:
         metrics[m.CLIENT_AUDIO_SECONDS].labels(client.name).inc(seconds)
-
-
-def charge_requests(number: int) -> None:
-    """Counts further requests of a batch that has begun toward the limit of its client."""
-    if (client := current_client.get()) is not None:
-        client.allowance.charge(number)
-
-
-@contextlib.contextmanager
-def reserve_streams(wanted: int) -> Iterator[int]:
-    """Yields how many items of a batch may be in progress at once: `wanted`, or what the limit of its client leaves."""
-    client = current_client.get()
-    if client is None:
-        yield wanted
-        return
-    with client.allowance.reserve(wanted) as reserved:
-        yield reserved
 
 
 class Refusal(Struct, frozen=True):

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from syrinx_stages.contract.api import SpeechFields
 from syrinx_stages.contract.messages import EndReason
-from syrinx_stages.gateway.clients.client import charge_requests, reserve_streams
+from syrinx_stages.gateway.clients.client import current_client
 from syrinx_stages.gateway.errors import ApiError, bad_request
 from syrinx_stages.gateway.http.delivery import ClientConnection, usage
 from syrinx_stages.gateway.http.fields import RawBody, decoding, parse_fields, put_back, take_out_references
@@ -131,7 +131,8 @@ async def prepare(
 
     Each item counts toward the limit of requests of the client.
     """
-    charge_requests(len(parsed) - 1)
+    if (sender := current_client.get()) is not None:
+        sender.allowance.charge(len(parsed) - 1)
     models = {fields.model for fields, _ in parsed}
     if all(model is not None and not service.catalog.has_model(model) for model in models):
         raise model_not_found(str(parsed[0][0].model), service.catalog, "model: ")
@@ -216,7 +217,8 @@ class BatchResponse(Response):
         """Yields whether each item succeeded, and its result as JSON. At most `CONCURRENT` are in memory."""
         running: deque[asyncio.Task[tuple[bool, bytes]]] = deque()
         waiting = deque(enumerate(self._items))
-        with reserve_streams(min(CONCURRENT, len(waiting))) as concurrent:
+        wanted, client = min(CONCURRENT, len(waiting)), current_client.get()
+        with contextlib.nullcontext(wanted) if client is None else client.allowance.reserve(wanted) as concurrent:
             try:
                 while running or waiting:
                     while waiting and len(running) < concurrent:

@@ -319,20 +319,11 @@ def _instructions(fields: SpeechFields, task: TaskType, catalog: Catalog) -> tup
     return fields.instructions, []
 
 
-def default_max_frames(checkpoint: Description) -> int:
-    """Returns the length limit of a request that asks for none, in frames."""
-    return min(checkpoint.max_new_tokens, _highest_max_frames(checkpoint))
-
-
-def _highest_max_frames(checkpoint: Description) -> int:
-    # The other half of the positions is for the prompt.
-    return min(FAMILY.max_frames, checkpoint.max_positions // 2)
-
-
 def _max_frames(fields: SpeechFields, checkpoint: Description) -> int:
+    # The other half of the positions is for the prompt.
+    limit = min(FAMILY.max_frames, checkpoint.max_positions // 2)
     if fields.max_new_tokens is None:
-        return default_max_frames(checkpoint)
-    limit = _highest_max_frames(checkpoint)
+        return min(checkpoint.max_new_tokens, limit)
     if fields.max_new_tokens > limit:
         rate = FAMILY.frames_per_second
         message = f"{fields.max_new_tokens} is too large; at most {limit} ({rate} per second) are accepted"

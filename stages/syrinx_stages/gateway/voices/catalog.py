@@ -70,11 +70,6 @@ class Catalog(Struct, frozen=True, dict=True):
         """The voices by their names in lower case."""
         return {name.lower(): name for name in self.voices}
 
-    @property
-    def default_voice(self) -> str | None:
-        """The voice of a request that names none."""
-        return self.voice(DEFAULT_VOICE)
-
     def has_model(self, name: str) -> bool:
         """Whether `name` is the model or an alias of it."""
         return name == self.model or name in self.model_aliases
@@ -113,7 +108,7 @@ class Catalog(Struct, frozen=True, dict=True):
             "voices": voices,
             "names": [*self.voices, *(voice["name"] for voice in uploaded)],
             "uploaded_voices": list(uploaded),
-            "default": self.default_voice,
+            "default": self.voice(DEFAULT_VOICE),
             "languages": list(checkpoint.languages),
             "task_types": [checkpoint.task_type],
             "instructions": checkpoint.supports_instructions,

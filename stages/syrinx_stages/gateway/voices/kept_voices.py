@@ -120,18 +120,14 @@ class KeptVoices:
         """Returns the request with a voice, and what the talker needs of it. Raises 400 if it was just deleted."""
         if (data := await self._load(voice)) is not None:
             return parsed.with_fields(reference_prepared=True), Cloned(data)
-        source = await self._source(voice)
+        shared = self._shared(voice)
+        source = await self._reached(self._store.source(voice.id)) if shared is None else shared.source
         if source is None:
             raise bad_request("voice", f"{voice.name!r} was deleted")
         pcm = source if voice.keeps_samples else await self._decode(source)
         if parsed.request.x_vector_only != voice.x_vector_only:
             return parsed, Cloned(pcm)
         return parsed.with_fields(returns_voice=True), Cloned(pcm, functools.partial(self._save, voice))
-
-    async def _source(self, voice: KeptVoice) -> bytes | None:
-        if (shared := self._shared(voice)) is not None:
-            return shared.source
-        return await self._reached(self._store.source(voice.id))
 
     def _shared(self, voice: KeptVoice) -> LoadedVoice | None:
         """Returns the voice if it is one of the resource's."""

@@ -13,7 +13,7 @@ from syrinx_stages.gateway.errors import ApiError, internal_error
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.voices.kept_voices import Cloned
 from syrinx_stages.gateway.voices.reference import FIELD
-from syrinx_stages.gateway.voices.voices import KeptVoice, Sample, Upload, new_voice_id
+from syrinx_stages.gateway.voices.voices import KeptVoice, Upload, new_voice_id
 from syrinx_stages.runtime.clock import monotonic
 
 _TEXT = "Hello."
@@ -59,7 +59,13 @@ async def keep_voice(service: GatewayService, upload: Upload, request_id: str, c
             assert upload.sample is not None
             pcm = await service.decode_audio(upload.sample.data)
             prepared = await _prepare(service, request, pcm)
-            voice = _with_sample(voice, upload.sample, pcm)
+            voice = structs.replace(
+                voice,
+                seconds=round(len(pcm) / 4 / FAMILY.sample_rate, 3),
+                media_type=upload.sample.media_type,
+                file_size=len(upload.sample.data),
+                keeps_samples=len(pcm) < len(upload.sample.data),
+            )
             source = pcm if voice.keeps_samples else upload.sample.data
     except ApiError as error:
         raise _renamed(error) from None
@@ -90,16 +96,6 @@ async def _speak(service: GatewayService, request: SpeechRequest, voice: Cloned)
     async with service.open_stream(request, voice, monotonic()) as stream:
         await stream.collect()
         stream.listener.complete()
-
-
-def _with_sample(voice: KeptVoice, sample: Sample, pcm: bytes) -> KeptVoice:
-    return structs.replace(
-        voice,
-        seconds=round(len(pcm) / 4 / FAMILY.sample_rate, 3),
-        media_type=sample.media_type,
-        file_size=len(sample.data),
-        keeps_samples=len(pcm) < len(sample.data),
-    )
 
 
 def _renamed(error: ApiError) -> ApiError:
