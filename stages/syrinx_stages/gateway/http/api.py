@@ -129,11 +129,10 @@ _routes.add_route(SPEECH_PATH, _speech, methods=["POST"])
 @_routes.post(BATCH_PATH)
 async def _speech_batch(http: Request) -> Response:
     service, request = _service(http), http.state.request
-    with contextlib.ExitStack() as holding:
-        with service.counting_refusals(live=False):
-            parsed = await _parse(parse_batch, await _receive(http, holding))
-            items = await prepare(service, parsed, request.id, client_key(http))
-        return BatchResponse(service, request.id, items, request.span.fields if request.span is not None else {})
+    with service.counting_refusals(live=False), contextlib.ExitStack() as holding:
+        parsed = await _parse(parse_batch, await _receive(http, holding))
+        items = await prepare(service, parsed, request.id, client_key(http))
+    return BatchResponse(service, request.id, items, request.span.fields if request.span is not None else {})
 
 
 _routes.router.routes.append(WebSocketRoute(SPEECH_STREAM_PATH, SpeechSockets()))
