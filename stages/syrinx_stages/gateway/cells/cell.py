@@ -45,14 +45,13 @@ class Cell:
         self, connector: RedisConnector, settings: LiveSettings[GatewaySettings], on_measured: Callable[[], None]
     ) -> None:
         self.connector = connector
-        self.monitor = PipelineMonitor(connector, settings, self._measured)
-        self._on_measured = on_measured
+        self.monitor = PipelineMonitor(connector, settings, on_measured)
         self.storage = StorageMonitor(connector, lambda full: on_measured())
         self._reader = connector.reader()
         self.fanout = FanOut(self._reader)
         self.playback = PlaybackReporter(connector)
-        self._submitting = self._sent = 0
-        """Requests of this gateway that are being queued, and that it has queued since the last measurement."""
+        self._submitting = 0
+        """Requests of this gateway that are being queued."""
         self._background: set[asyncio.Task[None]] = set()
         self._released: deque[tuple[float, Ticket]] = deque(maxlen=MAX_RELEASED)
         """The last releases and their times: a fail-over may lose them, and the stages would serve the requests."""
@@ -78,7 +77,7 @@ class Cell:
 
         The wait grows in proportion to what was queued since it was measured. Less than `SAME_SECONDS` does not count.
         """
-        queue, new = self.monitor.queue, self._submitting + self._sent
+        queue, new = self.monitor.queue, self._submitting + self.monitor.queued
         wait = queue.expected_seconds * (queue.length + 1 + new) / (queue.length + 1)
         return wait // SAME_SECONDS, self._submitting + len(self.fanout)
 
@@ -95,7 +94,7 @@ class Cell:
         try:
             async with asyncio.timeout(seconds):
                 ticket = await asyncio.shield(submit)
-                self._sent += 1
+                self.monitor.queued += 1
         finally:
             self._submitting -= 1
             if ticket is None:
@@ -137,10 +136,6 @@ class Cell:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-
-    def _measured(self) -> None:
-        self._sent = 0
-        self._on_measured()
 
     def _release_again(self) -> None:
         recent = [ticket for at, ticket in self._released if monotonic() - at < KEEP_SECONDS]

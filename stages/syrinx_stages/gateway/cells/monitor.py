@@ -36,6 +36,8 @@ class PipelineMonitor:
         """Why Redis did not answer the last measurement; None if it did."""
         self.queue = QueueState(0, 0.0, 0.0)
         """What waits for a talker."""
+        self.queued = 0
+        """Requests that this gateway has queued since the measurement."""
         self._asked_at: float | None = None
         """When the measurement in progress began, in monotonic seconds."""
         self._missing: str | None = "talker"
@@ -68,7 +70,7 @@ class PipelineMonitor:
             self._was_complete, self._missing_since = True, None
         elif self._missing_since is None:
             self._missing_since = monotonic()
-        self._missing = missing
+        self._missing, self.queued = missing, 0
         self._on_measured()
 
     @property
