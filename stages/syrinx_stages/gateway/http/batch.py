@@ -129,55 +129,33 @@ async def prepare(
 ) -> list[Item | ApiError]:
     """Returns the items, with the error of each that is invalid. Raises `ApiError` 404 if all name another model.
 
-    Each item counts toward the limit of requests of the client.
+    Each item counts toward the limit of requests of the client. Each voice is found, and each reference decoded, once.
     """
     if (sender := current_client.get()) is not None:
         sender.allowance.charge(len(parsed) - 1)
     models = {fields.model for fields, _ in parsed}
     if all(model is not None and not service.catalog.has_model(model) for model in models):
         raise model_not_found(str(parsed[0][0].model), service.catalog, "model: ")
-    voices = _Voices(service)
+    found = dict[str | None, KeptVoice | None]()
+    decoded = dict[str, asyncio.Future[bytes]]()
     items: list[Item | ApiError] = []
     for index, (fields, warnings) in enumerate(parsed):
         try:
-            kept = await voices.find(voice_to_clone(fields, service.catalog))
-            request = await parse(fields, service.catalog, f"{request_id}-{index}", time.time(), client, kept)
+            name = voice_to_clone(fields, service.catalog)
+            if name not in found:
+                found[name] = await service.voices.find(name)
+            request = await parse(fields, service.catalog, f"{request_id}-{index}", time.time(), client, found[name])
             request.warnings.extend(warnings)
-            items.append(Item(*await voices.clone(fields, request, kept)))
+            if not (reference := fields.ref_audio):
+                items.append(Item(*await service.clone(fields, request, found[name])))
+                continue
+            if reference not in decoded:
+                decoded[reference] = asyncio.ensure_future(service.decode_reference(reference))
+            items.append(Item(request, Cloned(await decoded[reference])))
         except ApiError as error:
             service.count_refusal()
             items.append(error)
     return items
-
-
-class _Voices:
-    """The voices of a batch: each is found, and each reference decoded, once for all items."""
-
-    def __init__(self, service: GatewayService) -> None:
-        self._service = service
-        self._found: dict[str | None, KeptVoice | None] = {}
-        self._decoded: dict[str, Cloned | ApiError] = {}
-
-    async def find(self, name: str | None) -> KeptVoice | None:
-        """As `KeptVoices.find`."""
-        if name not in self._found:
-            self._found[name] = await self._service.voices.find(name)
-        return self._found[name]
-
-    async def clone(
-        self, fields: SpeechFields, parsed: ParsedRequest, kept: KeptVoice | None
-    ) -> tuple[ParsedRequest, Cloned | None]:
-        """As `GatewayService.clone`."""
-        if not fields.ref_audio:
-            return await self._service.clone(fields, parsed, kept)
-        if fields.ref_audio not in self._decoded:
-            try:
-                self._decoded[fields.ref_audio] = Cloned(await self._service.decode_reference(fields.ref_audio))
-            except ApiError as error:
-                self._decoded[fields.ref_audio] = error
-        if isinstance(found := self._decoded[fields.ref_audio], ApiError):
-            raise found
-        return parsed, found
 
 
 class BatchResponse(Response):
