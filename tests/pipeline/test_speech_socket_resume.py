@@ -10,6 +10,8 @@ from support.speech_socket import Client, connected, serving
 from support.stages import Pipeline, pipeline
 from support.waiting import until
 from syrinx_stages.gateway import service as gateway_service
+from syrinx_stages.gateway.http.delivery import ClientDisconnected
+from syrinx_stages.gateway.socket.sender import Sender
 from syrinx_stages.gateway.speech import submission
 
 TEXT = "The old teacher found two heavy bags. 12.5 kg were in each, for $5.50."
@@ -70,6 +72,30 @@ async def test_another_gateway_continues_after_a_lost_connection(stages: Pipelin
             await client.send("input.done")
             await client.until("session.done")
         assert received + rest == client.audio[1, 0] == expected
+
+
+async def test_a_connection_that_is_lost_during_a_send(stages: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sender may notice it before the receiver does."""
+    lost = asyncio.Event()
+
+    async def send_to_nobody(*arguments: object) -> None:
+        lost.set()
+        raise ClientDisconnected
+
+    async with serving(stages.streams) as (url, _, _):
+        expected = await expected_audio(url)
+        async with connected(url) as client:
+            offset = await begin(client)
+            with monkeypatch.context() as patched:
+                patched.setattr(Sender, "binary", send_to_nobody)
+                await client.send("input.text", text=TEXT[40:])
+                await lost.wait()
+                await asyncio.sleep(0.1)
+            client.socket.transport.abort()
+        received = client.audio[0, 0]
+        async with connected(url) as client:
+            rest = await go_on(client, offset, received)
+        assert received + rest == expected
 
 
 async def test_what_is_not_continued_is_released(stages: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from syrinx_stages.gateway.clients.origins import is_loopback
 from syrinx_stages.gateway.errors import ApiError, bad_request, unavailable
 from syrinx_stages.gateway.http.active_requests import ActiveRequests
 from syrinx_stages.gateway.http.body import MAX_REFERENCE_BODY, Uploads
+from syrinx_stages.gateway.http.delivery import ClientDisconnected
 from syrinx_stages.gateway.http.fields import MAX_BODY
 from syrinx_stages.gateway.speech.listener import Listener
 from syrinx_stages.gateway.speech.live_text import LiveText
@@ -275,7 +276,8 @@ class GatewayService:
             keep_seconds = RESUME_SECONDS if resumption.token else 0.0
             try:
                 yield SpeechStream(submission, listener, self._stall_seconds, resumption.first_sample)
-            except asyncio.CancelledError:
+            except (asyncio.CancelledError, ClientDisconnected):
+                # A client that has lost its connection may come back.
                 if self.requests.expired:
                     listener.outcome = EndReason.ERROR
                 if resumption.is_discarded:
