@@ -97,7 +97,9 @@ def test_errors_name_a_remedy(root, capsys):
 
 
 def test_reports_a_missing_cluster_configuration(root, capsys, monkeypatch):
-    monkeypatch.setenv("KUBECONFIG", str(root / "none"))
+    # The client reads KUBECONFIG when it is imported: a developer's may name a cluster.
+    location = "kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
+    monkeypatch.setattr(location, str(root / "none"))
     assert "set KUBECONFIG to a kubeconfig file" in refusal(capsys, "-n", "speech", "demo")
 
 
