@@ -76,11 +76,14 @@ async def test_another_gateway_continues_after_a_lost_connection(stages: Pipelin
 
 async def test_a_connection_that_is_lost_during_a_send(stages: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sender may notice it before the receiver does."""
-    lost = asyncio.Event()
+    closed, close = asyncio.Event(), submission.Submission.close
 
     async def send_to_nobody(*arguments: object) -> None:
-        lost.set()
         raise ClientDisconnected
+
+    def observed_close(closing: submission.Submission, keep_seconds: float) -> None:
+        close(closing, keep_seconds)
+        closed.set()
 
     async with serving(stages.streams) as (url, _, _):
         expected = await expected_audio(url)
@@ -88,9 +91,10 @@ async def test_a_connection_that_is_lost_during_a_send(stages: Pipeline, monkeyp
             offset = await begin(client)
             with monkeypatch.context() as patched:
                 patched.setattr(Sender, "binary", send_to_nobody)
+                patched.setattr(submission.Submission, "close", observed_close)
                 await client.send("input.text", text=TEXT[40:])
-                await lost.wait()
-                await asyncio.sleep(0.1)
+                async with asyncio.timeout(60):
+                    await closed.wait()
             client.socket.transport.abort()
         received = client.audio[0, 0]
         async with connected(url) as client:
