@@ -15,7 +15,7 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import TaskType
 
 DAY_SECONDS = 3600.0
-_MAX_STREAMS = 60.0
+_MAX_STREAMS = 12.0
 """At once, on average: a simulation of more takes too long. Other workloads are drawn again."""
 _START_ROWS = (1, 2, 4, 8, 8, 16, 32, 64)
 _LENGTH = 4.2

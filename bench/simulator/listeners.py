@@ -76,7 +76,8 @@ class Listener(Client):  # type: ignore[misc]
 def body_of(task_type: TaskType, number: int, frames: int) -> bytes:
     """Returns a request whose audio has so many frames."""
     fields: dict[str, Any] = {
-        **{"input": "Hello.", "response_format": "pcm", "stream": True, "seed": number},
+        # The gateway counts characters; the engines speak as many frames as they are told to.
+        **{"input": f"Hello{'o' * (frames // 4)}.", "response_format": "pcm", "stream": True, "seed": number},
         **{"max_new_tokens": frames, "runaway_guard": False},
     }
     if task_type is TaskType.BASE:

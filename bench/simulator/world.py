@@ -233,7 +233,7 @@ class World:
 
 
 def _stats(worker: Worker) -> ReplicaStats:
-    settings = msgspec.to_builtins(worker.service.live.current) if worker.serves else None
+    settings = msgspec.json.decode(msgspec.json.encode(worker.service.live.current)) if worker.serves else None
     return ReplicaStats(
         name=worker.name,
         stage=Stage(worker.stage),

@@ -12,6 +12,7 @@ from simulator.scenario import Failure, Phase
 from simulator.twins import Twins
 from simulator.world import World, run_fixed, well
 from support.simulated import GOOD, START, service
+from syrinx_operator.resource.knobs import live_settings
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
 from syrinx_operator.tuner.decide import Assignment
 from syrinx_operator.tuner.observed.counters import CounterHistory
@@ -126,9 +127,11 @@ def test_a_candidate_ends_when_it_is_not_renewed():
     def direct(world: World) -> float:
         if not running:
             world.apply(Assignment(base=GOOD, candidate=START, label="a"))
-        talker = world.observe().replicas[0]
-        assert talker.settings is not None
+        talker, codec = world.observe().replicas
+        assert talker.settings is not None and codec.settings is not None
         running.append(talker.settings["max_num_seqs"])
+        shown = START if running[-1] == 1 else GOOD
+        assert live_settings(shown, Stage.CODEC).items() <= codec.settings.items(), "as a trial confirms it"
         return OVERRIDE_TTL_SECONDS - 1 if len(running) == 1 else 2.0
 
     World(service(OVERRIDE_TTL_SECONDS + 10, 0.1)).run(direct)
