@@ -12,6 +12,7 @@ import numpy as np
 from syrinx_operator.resource.knobs import Identity, Setting, live_settings
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
 from syrinx_operator.tuner.decide import Assignment
+from syrinx_operator.tuner.observed.arrivals import Arrivals, Interval
 from syrinx_operator.tuner.observed.evidence import (
     CallStats,
     CaptureCost,
@@ -44,6 +45,8 @@ class Scripted:
         self.bad = bad
         self.rate = rate
         """Requests per second."""
+        self.burst = 1
+        """Requests that arrive together."""
         self.now = 0.0
         self.restarts = {f"{stage}-{index}": 0 for stage in WORKERS for index in range(replicas)}
         """By replica."""
@@ -54,6 +57,7 @@ class Scripted:
         """Whether replicas report their settings."""
         self.captures: tuple[CaptureCost, ...] = ()
         """Costs of captured shapes, as the codecs report them."""
+        self._arrivals = Arrivals()
         self._randoms = np.random.default_rng(seed)
         self._base, self._label = initial, ""
         self._candidate: Setting | None = None
@@ -80,11 +84,12 @@ class Scripted:
 
     def run(self, until: float) -> None:
         """Serves requests up to `until` seconds."""
+        begin, (before, _) = self.now, self._totals[-1]
         while self.now < until:
             seconds = min(1.0, until - self.now)
             if self.now >= self._override_end:
                 self._candidate, self._label = None, ""
-            requests = int(self._randoms.poisson(self.rate * seconds))
+            requests = self.burst * int(self._randoms.poisson(self.rate * seconds / self.burst))
             ratio = min(max(self.bad(self.setting, self.now), 0.0), 1.0)
             self.now += seconds
             if not self._labels or self._labels[-1][1] != self._label:
@@ -92,6 +97,9 @@ class Scripted:
             self._times.append(self.now)
             total, bad = self._totals[-1]
             self._totals.append((total + requests, bad + int(self._randoms.binomial(requests, ratio))))
+        if self.now > begin:
+            arrived = {TASK_TYPE: float(self._totals[-1][0] - before)}
+            self._arrivals.add(Interval(self.clock(), self.now - begin, arrived, {}, {}))
 
     def evidence(self, since: datetime, until: datetime) -> Evidence:
         """Returns the evidence of a window."""
@@ -124,6 +132,8 @@ class Scripted:
             identity=self.identity,
             problem=self.problem,
             disruption=self.disruption,
+            burst=self._arrivals.burst(until),
+            change=self._arrivals.change,
             outcomes={
                 (TASK_TYPE, label): Outcomes(accepted=accepted, well=accepted - bad, late=bad)
                 for label, (accepted, bad) in counts.items()

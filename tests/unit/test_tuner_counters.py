@@ -44,6 +44,13 @@ class Past:
             replica = pod.replica
             self.record.add(parse_metrics(replica.name, replica.component.value, at(seconds), pod.text))
 
+    def observe(self, seconds, *pods):
+        """Adds what is read of all pods, or of some, at once."""
+        read = (
+            parse_metrics(p.replica.name, p.replica.component.value, at(seconds), p.text) for p in pods or self.pods
+        )
+        self.record.observe(Observation(identity=IDENTITY, snapshots=tuple(read)))
+
     def evidence(self, since, until, **seen):
         self.record.observe(Observation(identity=IDENTITY, **seen))
         return self.record.evidence(POLICY, at(since), at(until))
@@ -109,17 +116,31 @@ def test_stream_outcomes_are_grouped_by_task_type_and_arm():
     }
 
 
-def test_burstiness_follows_from_the_requests_of_equal_intervals():
-    gateway = Gateway()
-    past = Past(gateway)
+def test_bursts_show_in_the_requests_of_all_gateways_together():
+    one, two = Gateway(), Gateway("demo-gateway-5f-1")
+    past = Past(one, two)
     for step in range(41):
-        past.read(5 * step)
-        gateway.settle(accepted=5)
-    assert past.evidence(0, 200).burst == 1, "steadier than a Poisson process"
-    for step in range(41, 81):
-        past.read(5 * step)
-        gateway.settle(accepted=20 * (step % 4 == 0))
-    assert past.evidence(205, 400).burst == pytest.approx(8.2, abs=0.3), "(variance / mean + 1) / 2"
+        past.observe(10 * step)
+        for gateway in (one, two):
+            gateway.settle(accepted=10 * (step % 2 == 0))
+    assert past.evidence(100, 400).burst == pytest.approx(5.6, abs=0.2), "(variance / mean + 1) / 2"
+
+
+def test_a_change_of_the_load_is_known_once_all_gateways_were_read():
+    one, two = Gateway(), Gateway("demo-gateway-5f-1")
+    past = Past(one, two)
+    for step in range(40):
+        past.observe(10 * step)
+        one.settle(accepted=7 + step * 7 % 11)
+        two.settle(accepted=7 + step * 5 % 13)
+        assert past.evidence(0, 10 * step).change is None
+    two.settle(accepted=300)
+    past.observe(400, two)
+    assert past.evidence(0, 400).change is None
+    past.observe(401, one)
+    change = past.evidence(0, 401).change
+    assert change is not None
+    assert change.at == at(390)
 
 
 def test_the_outcomes_are_those_that_gateways_count():

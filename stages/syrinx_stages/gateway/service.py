@@ -292,6 +292,8 @@ class GatewayService:
                 submission.close(keep_seconds)
         finally:
             listener.record_outcome()
+            if text is not None and request.streams_text:
+                self.outcomes.count_text(text.text)
 
     async def attach(self, request_id: str, token: str) -> tuple[Queued, LiveText] | None:
         """Returns a request that its client continues, and its text; None if there is none. Raises 503."""

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from syrinx_operator.resource.knobs import Identity
+from syrinx_operator.tuner.observed.arrivals import INTERVAL_SECONDS, Arrivals, Interval
 from syrinx_operator.tuner.observed.evidence import (
     CallStats,
     Evidence,
@@ -22,7 +23,6 @@ from syrinx_operator.tuner.observed.evidence import (
     ReplicaStats,
     StepStats,
     StreamStats,
-    burstiness,
 )
 from syrinx_operator.tuner.observed.snapshot import (
     BUCKET,
@@ -95,6 +95,9 @@ class CounterHistory:
     def __init__(self) -> None:
         self._replicas: dict[tuple[str, str], _Replica] = {}
         self._values = 0
+        self._arrivals = Arrivals()
+        self._arrived: dict[str, list[_Delta]] = {}
+        """Of each gateway, since the last interval of arrivals."""
         self._observed = Observation(identity=Identity(model="", image="", device=""))
 
     def observe(self, observation: Observation) -> None:
@@ -102,6 +105,7 @@ class CounterHistory:
         self._observed = replace(observation, snapshots=())
         for snapshot in observation.snapshots:
             self.add(snapshot)
+        self._count_arrivals()
 
     def add(self, snapshot: Snapshot) -> None:
         """Adds a snapshot. Ignores one that is not newer than the last of its replica."""
@@ -111,9 +115,29 @@ class CounterHistory:
             return
         replica.last = snapshot
         counts = _difference(before.counts, snapshot.counts)
-        replica.deltas.append(_Delta(before.time, snapshot.time, before.live_streams, counts))
+        delta = _Delta(before.time, snapshot.time, before.live_streams, counts)
+        replica.deltas.append(delta)
+        if snapshot.stage == "gateway":
+            self._arrived.setdefault(snapshot.replica, []).append(delta)
         self._values += len(counts) + 1
         self._trim(snapshot.time)
+
+    def _count_arrivals(self) -> None:
+        """Adds an interval of arrivals once all gateways that were read lately have a part of it."""
+        last = {name: each.last.time for (stage, name), each in self._replicas.items() if stage == "gateway"}
+        newest = max(last.values(), default=datetime.min)
+        current = {name for name, time in last.items() if (newest - time).total_seconds() < STALE_SECONDS}
+        parts = [delta for deltas in self._arrived.values() for delta in deltas]
+        seconds = sum((delta.until - delta.since).total_seconds() for delta in parts) / max(len(self._arrived), 1)
+        if seconds < INTERVAL_SECONDS or current - self._arrived.keys():
+            return
+        total = _sum(delta.counts for delta in parts)
+        requests, texts, characters = (
+            _by_task_type(total, name) for name in (m.STREAMS_ACCEPTED.name, *work_of(m.STREAM_CHARACTERS.name))
+        )
+        until = max(delta.until for delta in parts)
+        self._arrivals.add(Interval(until, seconds, requests, texts, characters))
+        self._arrived = {}
 
     def devices(self) -> dict[str, str]:
         """Returns the devices that talkers and codecs report, by replica name."""
@@ -133,6 +157,7 @@ class CounterHistory:
             identity=seen.identity,
             replicas=tuple(self._with_counts(stats, since, until) for stats in seen.replicas),
             disruption=seen.disruption,
+            change=self._arrivals.change,
         )
         gateways = [each for each in self._replicas.values() if each.last.stage == "gateway"]
         if not gateways:
@@ -152,13 +177,7 @@ class CounterHistory:
             since=min(deltas[0].since for deltas in windows),
             until=end,
             streams=_stream_stats(total, policy.objectives),
-            burst=burstiness(
-                [
-                    sum(values_of(delta.counts, m.STREAMS_ACCEPTED.name).values())
-                    for deltas in windows
-                    for delta in deltas
-                ]
-            ),
+            burst=self._arrivals.burst(end),
             failed=_failed(total),
             outcomes=_outcomes(total),
             completed=_requests(total, m.REQUESTS.name, "stop", "length"),
@@ -220,6 +239,14 @@ def _stream_stats(sums: Sums, objectives: Mapping[str, Objective]) -> dict[str, 
             underruns=round(underruns.get((task_type,), 0.0)),
             ttfa_histogram=dict(zip(edges, accumulate(counts.get(edge, 0) for edge in edges), strict=True)),
         )
+    return found
+
+
+def _by_task_type(sums: Sums, name: str) -> dict[str, float]:
+    """Returns the values of a metric by its first label."""
+    found: dict[str, float] = {}
+    for (task_type, *_), value in values_of(sums, name).items():
+        found[task_type] = found.get(task_type, 0.0) + value
     return found
 
 

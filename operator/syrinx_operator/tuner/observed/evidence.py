@@ -4,7 +4,7 @@ An unknown value is None or absent, never zero.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from msgspec import Struct
 from syrinx_operator.resource.fields.tuning import TtfaObjective
 from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.state.status import SloStatus
+from syrinx_operator.tuner.observed.arrivals import Change
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.stages import WORKERS, Stage
 
@@ -133,6 +134,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
     """By task type and arm."""
     burst: float = 1.0
     """Mean requests of an arrival, from how their number varies between snapshots."""
+    change: Change | None = None
+    """The last one of the load, within the window or not."""
     streams: Mapping[str, StreamStats] = {}
     """By task type."""
     failed: Mapping[str, int] = {}
@@ -194,18 +197,6 @@ class Evidence(Struct, frozen=True, kw_only=True):
 def alike(one: float, other: float) -> bool:
     """Returns whether two rates are the same load."""
     return one < other * SAME_LOAD and other < one * SAME_LOAD
-
-
-def burstiness(counts: Sequence[float]) -> float:
-    """Returns the mean requests of an arrival, from the numbers of requests in equal intervals.
-
-    Bursts of geometric size with mean b that arrive as a Poisson process have a variance of 2b - 1 times the mean.
-    """
-    if len(counts) < 6 or not sum(counts):
-        return 1.0
-    mean = sum(counts) / len(counts)
-    variance = sum((count - mean) ** 2 for count in counts) / (len(counts) - 1)
-    return min(max((variance / mean + 1) / 2, 1.0), 16.0)
 
 
 def ttfa_quantile(evidence: Evidence, task_type: str, q: float) -> float | None:

@@ -35,6 +35,7 @@ _GATEWAY: Mapping[str, tuple[str, ...]] = {
     m.UNDERRUNS.name: ("task_type",),
     m.STREAMS_ACCEPTED.name: ("task_type", "arm"),
     m.STREAM_OUTCOMES.name: ("task_type", "arm", "outcome"),
+    **dict.fromkeys(work_of(m.STREAM_CHARACTERS.name), ("task_type",)),
     m.REQUESTS.name: ("task_type", "outcome"),
     m.CANARY_FORWARDS.name: ("outcome",),
     m.LIVE_STREAMS.name: (),

@@ -92,6 +92,7 @@ class StreamOutcomes:
     def start(self) -> None:
         """Exports zeros, because `rate` ignores the first value of a series."""
         self._metrics[m.STREAMS_ACCEPTED].labels(self._task_type, "")
+        self._metrics[m.STREAM_CHARACTERS].labels(self._task_type)
         for outcome in StreamOutcome:
             self._metrics[m.STREAM_OUTCOMES].labels(self._task_type, "", outcome)
 
@@ -104,10 +105,16 @@ class StreamOutcomes:
             return OutcomeTracker(None, lambda outcome: None)
         objective = self._live.current.ttfa_seconds.get(request.task_type)
         tracker = OutcomeTracker(objective, self._accept())
+        if not request.streams_text:
+            self.count_text(request.text)
         if objective is not None:
             left = accepted + objective - monotonic()
             asyncio.get_running_loop().call_later(left, tracker.objective_passed)
         return tracker
+
+    def count_text(self, text: str) -> None:
+        """Counts the characters of a complete text."""
+        self._metrics[m.STREAM_CHARACTERS].labels(self._task_type).observe(len(text))
 
     def refuse(self) -> None:
         """Counts a streamed request that is refused before its body is known."""
