@@ -49,7 +49,6 @@ def policy(scenario: Scenario) -> Policy:
     return msgspec.structs.replace(
         usual,
         mode="Auto",
-        interval=30.0,
         requested=scenario.initial,
         objectives={scenario.task_type: scenario.objective},
         rows=rows,

@@ -53,6 +53,7 @@ async def test_each_stream_has_one_outcome(running: Gateway, script: Script, fie
     await running.say(**fields)
     await counted(running, **{outcome: 1})
     assert accepted(running) == 1
+    assert running.metric("syrinx_stream_characters_sum", task_type="CustomVoice") == len("Hello.")
 
 
 async def test_whole_files_batches_and_invalid_requests_are_not_counted(running: Gateway):
@@ -95,3 +96,4 @@ async def test_a_repeated_refusal_counts_as_what_was_refused(tmp_path: Path, str
             assert answer.status_code == 503
         await running.http.post("/v1/audio/speech/batch", json={"items": []}, headers=keys.of("one"))
         assert (accepted(running), outcomes(running)) == ((3, {"refused": 3}) if stream else (0, {}))
+        assert running.metric("syrinx_stream_characters_count", task_type="CustomVoice") == stream, "of what was read"

@@ -105,6 +105,19 @@ async def test_segments_tell_their_place_before_their_audio() -> None:
     assert client.audio[0, 0] == spoken
 
 
+async def test_a_text_that_streams_in_is_counted_once_with_all_its_characters(stages: Pipeline) -> None:
+    async with serving(stages.streams) as (url, _, registry):
+        async with connected(url) as client:
+            await client.send("session.config", **TOKENS)
+            for piece in (TEXT[:20], TEXT[20:]):
+                await client.send("input.text", text=piece)
+            await client.send("input.done")
+            await client.until("session.done")
+        labels = {"task_type": "CustomVoice"}
+        counted = [registry.get_sample_value(f"syrinx_stream_characters_{each}", labels) for each in ("count", "sum")]
+        assert counted == [1, len(TEXT)]
+
+
 async def test_a_cancel_tells_up_to_which_written_character_was_spoken(url: str) -> None:
     async with connected(url) as client:
         await client.send("session.config", **TOKENS)

@@ -3,6 +3,7 @@
 import random
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from unittest import mock
 
 import pytest
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from simulator.world import World, run_fixed, well
 from support.simulated import START, service
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.state.tuning_status import Measured, State
+from syrinx_operator.tuner import decide
 from syrinx_operator.tuner.model.curves import learned
 from syrinx_operator.tuner.model.plan import Question, plan, question_of
 from syrinx_operator.tuner.model.whatif import Model
@@ -137,7 +139,18 @@ def test_an_interrupted_measurement_continues_where_it_stopped(tmp_path):
 
 @pytest.mark.night
 def test_a_change_that_changes_nothing_is_not_promoted():
-    assert trials.no_op_trial(3) != "Promoted"
+    assert trials.no_op_trial(3) == "Inconclusive"
+
+
+@pytest.mark.night
+def test_a_trial_finds_a_better_setting():
+    """The model may not put it in force: it is only one setting, and it errs."""
+    scenario = service(1500.0, 2.5, initial=START)
+    rules = replace(policy(scenario), rows={Knob.TALKER_ROWS: (1, 8), Knob.CODEC_ROWS: (1,)}, ramps=(RAMP,))
+    with mock.patch.object(decide, "SURE", 100.0), mock.patch.object(decide, "MOSTLY", 1.0):
+        day = tune(scenario, rules)
+    (found,) = [record for record in day.state.history if record.verdict == "Promoted"]
+    assert found.difference is not None and found.difference > 0.1
 
 
 def test_a_forecast_that_is_off_shows_in_the_table():

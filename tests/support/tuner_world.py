@@ -66,7 +66,7 @@ def served(bad: int, requests: int, label: str = "") -> dict[tuple[str, str], Ou
 
 class World(Scripted):
     """The tuner and its pipeline. The model always says that `proposal` is best: it serves `gain` more of the requests
-    well, and of another load `more`. It was wrong by `doubt` before."""
+    well, and of another load `more`. It errs by `doubt`."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class World(Scripted):
         gain: float = 0.04,
         more: float = 0.0,
         start: float = 0.0,
-        doubt: float = 0.0,
+        doubt: float = 0.03,
         **fields,
     ) -> None:
         self.policy = policy or auto()
@@ -94,7 +94,7 @@ class World(Scripted):
         if self.proposal is None:
             return None
         now = Forecast(question.current, question.observed_well, 0.5, question.observed_well)
-        best = Forecast(self.proposal, min(1.0, now.well + self.gain), 0.5, now.score + self.gain + self.more)
+        best = Forecast(self.proposal, max(0.0, min(1.0, now.well + self.gain)), 0.5, now.score + self.gain + self.more)
         return Answer(now, best, self.doubt)
 
     def ask_capacity(self, question: Question, target: float) -> Capacity | None:

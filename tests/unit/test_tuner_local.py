@@ -214,7 +214,7 @@ async def test_settings_are_applied_only_after_the_state_is_saved(tuner, childre
     script.turns = [choose(CHOSEN), choose(CHOSEN), choose(CHOSEN)]
     with monkeypatch.context() as patch:
         patch.setattr(tuning_files, "save", full)
-        assert await tuner.step() == await tuner.step() == 30.0
+        assert await tuner.step() == await tuner.step() == TuningSpec().interval_seconds
     assert children[0].live.base.max_num_seqs == 1
     assert tuner.warnings == ["this evaluation is skipped: OSError: [Errno 28] No space left on device"], (
         "reported once"

@@ -14,6 +14,7 @@ from syrinx_operator.tuner.trial import (
     MAX_DISCARDED,
     MAX_TRIAL_SECONDS,
     PERIOD_BAD_SECONDS,
+    PERIOD_BURSTS,
     PERIOD_SECONDS,
     WASH_OUT_SECONDS,
     runs_candidate,
@@ -78,9 +79,20 @@ def test_each_pair_has_both_settings_in_an_order_drawn_by_lot():
     ("rate", "seconds"), [(20.0, PERIOD_SECONDS + PERIOD_BAD_SECONDS * BAD), (0.25, MIN_REQUESTS / 2 / 0.25)]
 )
 def test_a_period_is_long_enough_for_some_requests_and_for_queues(rate, seconds):
-    trial = World(better(BAD, 0.05), rate=rate).until(lambda w: w.state.trial is not None, 7200).state.trial
+    trial = (
+        World(better(BAD, 0.05), rate=rate, gain=0.25, doubt=0.2)
+        .until(lambda w: w.state.trial is not None, 7200)
+        .state.trial
+    )
     assert trial.period_seconds == pytest.approx(seconds, rel=0.5)
     assert PERIOD_SECONDS <= trial.period_seconds <= WINDOW_SECONDS / 2
+
+
+def test_a_period_has_some_bursts_of_requests():
+    world = World(better(BAD, 0.05), rate=2.0, gain=0.2, doubt=0.2)
+    world.burst = 15
+    trial = world.until(lambda w: w.state.trial is not None, 7200).state.trial
+    assert trial.period_seconds >= 0.6 * PERIOD_BURSTS * 15 / 2.0
 
 
 def test_counting_waits_for_every_replica_and_the_wash_out():

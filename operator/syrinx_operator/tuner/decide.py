@@ -37,10 +37,11 @@ BAD_ENOUGH = 0.01
 """Ratio of bad requests from which the model is asked."""
 LEAST_GAIN = 0.015
 """Predicted gain that is worth a trial."""
-URGENT = 0.1
-"""Ratio of bad requests from which a change comes into force without a trial."""
-URGENT_MORE, URGENT_LESS = 0.3, 0.4
-"""Predicted gain that such a change needs: a ratio of the requests that are served well, or of those that are bad."""
+URGENT, SURE = 0.1, 3.0
+"""A change comes into force without a trial from this ratio of bad requests on, if the gain that the model predicts is
+so many times its error."""
+MOSTLY = 0.5
+"""Ratio of bad requests from which any gain will do: little is left to lose."""
 MAX_DOUBLINGS = 4
 """Of the time until the model runs again, a window, while the load stays the same and nothing better is found."""
 
@@ -70,6 +71,7 @@ def decide(policy: Policy, state: State, look: Look, ask: Ask, ask_capacity: Ask
     builder = DecisionBuilder(policy, state, look, ask, ask_capacity, now, requeue_after=policy.interval)
     if _apply_spec(builder):
         _learn(builder)
+        _follow_load(builder)
         replicas.advance(builder)
         if builder.state.trial is not None:
             trials.advance_trial(builder)
@@ -166,6 +168,20 @@ def _revert_to_requested(builder: DecisionBuilder) -> None:
         builder.set(chosen=None, last_change_time=builder.now)
 
 
+# Changes of the load -----------------------------------------------------------------------------------------------
+
+
+def _follow_load(builder: DecisionBuilder) -> None:
+    """Forgets what a former load has shown."""
+    change, known = builder.look(builder.now, builder.now).change, builder.state.load_time
+    if change is None or (known is not None and change.at <= known):
+        return
+    why = f"the load changed: {change.what}"
+    builder.emit("LoadChanged", why)
+    _supersede(builder, why)
+    builder.set(load_time=change.at, tried=(), forecast=None, next_plan_time=None, fruitless=0)
+
+
 # Without a change in progress -------------------------------------------------------------------------------------
 
 
@@ -232,13 +248,13 @@ def _capture(builder: DecisionBuilder, recent: Evidence) -> None:
 
 
 def _put_in_force(
-    builder: DecisionBuilder, setting: Setting, why: str, recent: Evidence, *, urgent: bool = False
+    builder: DecisionBuilder, setting: Setting, why: str, recent: Evidence, *, promised_bad: float | None = None
 ) -> None:
     """Makes a setting the chosen one without a trial."""
     number, change = builder.state.trial_count + 1, format_change(in_force(builder.policy, builder.state), setting)
     builder.set(trial_count=number, recommendation=None)
     builder.emit("PutInForce", f"change {number}, {change}: {why}")
-    put_in_force(builder, number, setting, recent.of_arm().bad_ratio, recent.rate, urgent=urgent)
+    put_in_force(builder, number, setting, recent.of_arm().bad_ratio, recent.rate, promised_bad)
 
 
 def _recommend(builder: DecisionBuilder, current: Setting, setting: Setting, why: str) -> None:
@@ -252,17 +268,12 @@ def _recommend(builder: DecisionBuilder, current: Setting, setting: Setting, why
 
 def _recent(builder: DecisionBuilder) -> Evidence:
     """Returns the requests to evaluate: those under the setting in force and the present load."""
-    begin = builder.now - timedelta(seconds=WINDOW_SECONDS)
-    if builder.state.last_change_time is not None:
-        begin = max(begin, builder.state.last_change_time + timedelta(seconds=trials.WASH_OUT_SECONDS))
-    whole = builder.look(min(begin, builder.now), builder.now)
-    if whole.seconds > 3 * LEAST_SECONDS:
-        last = builder.look(builder.now - timedelta(seconds=1.5 * LEAST_SECONDS), builder.now)
-        requests, expected = last.of_arm().accepted, whole.rate * last.seconds
-        spread = 4 * (whole.burst * max(expected, 1.0)) ** 0.5
-        if requests >= MIN_REQUESTS and abs(requests - expected) > max(spread, 0.25 * expected):
-            return last
-    return whole
+    state, begin = builder.state, builder.now - timedelta(seconds=WINDOW_SECONDS)
+    if state.last_change_time is not None:
+        begin = max(begin, state.last_change_time + timedelta(seconds=trials.WASH_OUT_SECONDS))
+    if state.load_time is not None:
+        begin = max(begin, state.load_time)
+    return builder.look(min(begin, builder.now), builder.now)
 
 
 def _improve(builder: DecisionBuilder, recent: Evidence) -> None:
@@ -278,8 +289,6 @@ def _improve(builder: DecisionBuilder, recent: Evidence) -> None:
     if recent.disruption:
         builder.set_phase("Watching", recent.disruption)
         return
-    if not is_same:
-        builder.set(fruitless=0)
     question = question_of(builder.policy, state, recent, current, builder.now)
     if question is None:
         builder.set_phase("Watching", "the engines' times are not known yet")
@@ -293,8 +302,7 @@ def _improve(builder: DecisionBuilder, recent: Evidence) -> None:
 
 def _act(builder: DecisionBuilder, recent: Evidence, answer: Answer) -> None:
     """Recommends the best setting, tries it, or puts it in force."""
-    seen, best = recent.of_arm(), answer.best
-    pause = WINDOW_SECONDS * 2 ** min(builder.state.fruitless, MAX_DOUBLINGS)
+    seen, best, fruitless = recent.of_arm(), answer.best, builder.state.fruitless
     builder.set(
         forecast=Forecast(
             time=builder.now,
@@ -304,21 +312,22 @@ def _act(builder: DecisionBuilder, recent: Evidence, answer: Answer) -> None:
             best=best.well,
             setting=best.setting,
         ),
-        next_plan_time=builder.now + timedelta(seconds=pause),
-        fruitless=builder.state.fruitless + 1,
+        next_plan_time=builder.now + timedelta(seconds=WINDOW_SECONDS * 2 ** min(fruitless, MAX_DOUBLINGS)),
     )
     gain = min(best.score - answer.current.score, seen.bad_ratio)
-    doubt = answer.error * min(builder.state.fruitless - 1, MAX_DOUBLINGS) / (2 * MAX_DOUBLINGS)
-    if gain < LEAST_GAIN + doubt or best.setting == answer.current.setting:
-        builder.set(recommendation=None)
+    if gain < LEAST_GAIN or best.setting == answer.current.setting:
+        builder.set(recommendation=None, fruitless=fruitless + 1)
         builder.set_phase("Watching", f"{seen.bad_ratio:.1%} of the requests are bad, and no setting is better")
         return
-    # No more than over what is observed, unless so few are served well that nothing is to lose.
-    promised = gain if seen.bad_ratio >= 1 - URGENT else min(gain, best.well - 1 + seen.bad_ratio)
+    builder.set(fruitless=0)
+    is_sure = min(gain, best.well - 1 + seen.bad_ratio) >= SURE * answer.doubt
     why = f"{seen.bad_ratio:.1%} of the requests are bad; the model says {1 - best.well:.1%}"
     if builder.policy.mode == "Recommend":
         _recommend(builder, answer.current.setting, best.setting, why)
-    elif seen.bad_ratio >= URGENT and promised >= min(URGENT_MORE * (1 - seen.bad_ratio), URGENT_LESS * seen.bad_ratio):
-        _put_in_force(builder, best.setting, why, recent, urgent=True)
+    elif seen.bad_ratio >= (URGENT if is_sure else MOSTLY):
+        _put_in_force(builder, best.setting, why, recent, promised_bad=1 - best.well)
+    elif problem := trials.undecidable(gain + answer.doubt, recent):
+        builder.set(fruitless=fruitless + 1)
+        builder.set_phase("Watching", f"{why}; {problem}")
     else:
         trials.start_trial(builder, best.setting, why, recent)

@@ -26,18 +26,19 @@ WASH_OUT_SECONDS = 3.0
 """Time until requests are counted once all replicas run a setting, in which late outcomes of the last period come."""
 PERIOD_SECONDS = 2 * WASH_OUT_SECONDS
 """Shortest counted length of a period."""
+PERIOD_BURSTS = 3.0
+"""Bursts of requests in a period, on average."""
 PERIOD_BAD_SECONDS = 40.0
 """How much longer it is if all requests are bad: queues remember the last period."""
 MAX_DISCARDED = 20
 """Pairs that may be disturbed."""
-LEAST_PAIRS = 8
+LEAST_PAIRS = 5
 """Pairs after which a trial ends that is not going to find anything."""
 
 
 def start_trial(builder: DecisionBuilder, candidate: Setting, why: str, recent: Evidence) -> None:
     """Starts a trial. `recent` is what is known of the setting in force."""
     before, seen = in_force(builder.policy, builder.state), served(recent.of_arm())
-    shortest = PERIOD_SECONDS + PERIOD_BAD_SECONDS * seen.bad_ratio
     trial = Trial(
         id=builder.state.trial_count + 1,
         candidate=candidate,
@@ -45,7 +46,7 @@ def start_trial(builder: DecisionBuilder, candidate: Setting, why: str, recent: 
         why=why[:256],
         start_time=builder.now,
         period_time=builder.now,
-        period_seconds=max(shortest, MIN_REQUESTS / 2 / recent.rate),
+        period_seconds=_period_seconds(recent),
         first_label=builder.state.label,
         guard=Guard(expected_bad=seen.bad_ratio),
         replicas=recent.names,
@@ -56,6 +57,23 @@ def start_trial(builder: DecisionBuilder, candidate: Setting, why: str, recent: 
     builder.set_phase("Trial", change)
     builder.emit("TrialStarted", f"trial {trial.id}, {change}: {why}", trial=trial)
     builder.requeue_after = 1.0
+
+
+def _period_seconds(recent: Evidence) -> float:
+    """Returns the counted length of a period: some requests, and some bursts of them."""
+    shortest = PERIOD_SECONDS + PERIOD_BAD_SECONDS * recent.of_arm().bad_ratio
+    return max(shortest, MIN_REQUESTS / 2 / recent.rate, PERIOD_BURSTS * recent.burst / recent.rate)
+
+
+def undecidable(gain: float, recent: Evidence) -> str:
+    """Returns why a trial cannot show a gain in its time; empty if it can."""
+    seconds, bad = _period_seconds(recent), recent.of_arm().bad_ratio
+    pairs = MAX_TRIAL_SECONDS / 2 / (seconds + 2 * WASH_OUT_SECONDS)
+    # Requests of a burst are served alike.
+    variance = 2 * bad * (1 - bad) * recent.burst / (recent.rate * seconds)
+    if _growth(gain, gain**2 + variance) * pairs > CERTAIN:
+        return ""
+    return f"an hour of {recent.rate:.2g} requests/s cannot show a difference of {100 * gain:.1f} points"
 
 
 def advance_trial(builder: DecisionBuilder) -> None:
@@ -206,8 +224,13 @@ def _verdict(trial: Trial, seconds: float) -> Verdict | None:
 def _may_win(bet: Bet, pairs: float) -> bool:
     """Returns whether a bet may be won with this many further outcomes, if the mean is a standard error larger."""
     mean = bet.mean + math.sqrt(bet.mean_square / bet.count)
-    stake = min(mean / max(bet.mean_square, 1e-6), MOST_STAKE)
-    return mean > 0 and bet.log_wealth + pairs * (stake * mean - stake**2 * bet.mean_square / 2) > CERTAIN
+    return mean > 0 and bet.log_wealth + pairs * _growth(mean, bet.mean_square) > CERTAIN
+
+
+def _growth(mean: float, mean_square: float) -> float:
+    """Returns by how much an outcome increases the log wealth."""
+    stake = min(mean / max(mean_square, 1e-6), MOST_STAKE)
+    return stake * mean - stake**2 * mean_square / 2
 
 
 def _effect(trial: Trial) -> str:

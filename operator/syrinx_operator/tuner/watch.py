@@ -2,6 +2,8 @@
 and after a setting has come into force. Pure.
 """
 
+from datetime import timedelta
+
 from msgspec.structs import replace
 
 from syrinx_operator.resource.knobs import Setting
@@ -14,6 +16,8 @@ CHECK_SECONDS = 5.0
 """Time between two looks of a guard."""
 SLACK = 0.05
 """More bad requests than expected that a guard does not bet on."""
+BACKLOG_SECONDS = 15.0
+"""Time after a change in which requests still wait for those from before."""
 GUARD_REQUESTS = MIN_REQUESTS // 4
 """Least requests of an outcome of a guard's bet."""
 
@@ -38,25 +42,34 @@ def harm(known: Outcomes) -> str:
 
 
 def put_in_force(
-    builder: DecisionBuilder, number: int, setting: Setting, expected_bad: float, rate: float, *, urgent: bool = False
+    builder: DecisionBuilder,
+    number: int,
+    setting: Setting,
+    expected_bad: float,
+    rate: float,
+    promised_bad: float | None = None,
 ) -> None:
-    """Makes a setting the chosen one, and watches that it is as good as expected."""
+    """Makes a setting the chosen one, and watches that it is as good as what was before.
+
+    promised_bad: what the model says of a setting that was not tried.
+    """
     soak = Soak(
         id=number,
         before=in_force(builder.policy, builder.state),
         start_time=builder.now,
         rate=rate,
-        was_urgent=urgent,
         restarts=builder.look(builder.now, builder.now).restarts,
         guard=Guard(expected_bad=expected_bad),
+        promise=None if promised_bad is None else Guard(expected_bad=promised_bad),
     )
-    builder.set(chosen=setting, soak=soak, last_change_time=builder.now, fruitless=0)
+    builder.set(chosen=setting, soak=soak, last_change_time=builder.now)
     builder.set_phase("Soaking", f"change {number} is in force on all replicas; it is watched")
     builder.requeue_after = 1.0
 
 
 def advance_soak(builder: DecisionBuilder) -> None:
-    """Watches the setting that came into force last. Takes it back if it disappoints."""
+    """Watches the setting that came into force last. Takes it back if it is worse than the one before, and ends early
+    if it is worse than the model said: then the model runs again, and knows better."""
     soak = builder.state.soak
     assert soak is not None
     builder.requeue_after = CHECK_SECONDS
@@ -65,24 +78,27 @@ def advance_soak(builder: DecisionBuilder) -> None:
         if elapsed > 2 * WINDOW_SECONDS:
             _settle(builder, soak)
         return
-    guard = watched(soak.guard, known.of_arm())
-    # Not for long if it came into force without a trial and was no great help.
-    is_poor = soak.was_urgent and 2 * guard.seen.bad_ratio > soak.guard.expected_bad
+    soak = replace(soak, guard=watched(soak.guard, known.of_arm()))
+    if soak.promise is not None:
+        later = builder.look(soak.start_time + timedelta(seconds=BACKLOG_SECONDS), builder.now)
+        soak = replace(soak, promise=watched(soak.promise, later.of_arm()))
+    is_broken = soak.promise is not None and is_certain(soak.promise.bet)
     if known.restarts >= soak.restarts + 2:
         _revert(builder, soak, "replicas restart repeatedly")
-    elif is_certain(guard.bet) and alike(known.rate, soak.rate):
+    elif is_certain(soak.guard.bet) and alike(known.rate, soak.rate):
         _revert(builder, soak, harm(known.of_arm()))
-    elif is_certain(guard.bet) or elapsed > (WINDOW_SECONDS / 4 if is_poor else WINDOW_SECONDS):
+    elif is_certain(soak.guard.bet) or is_broken or elapsed > WINDOW_SECONDS:
         _settle(builder, soak)
     else:
-        builder.set(soak=replace(soak, guard=guard))
+        builder.set(soak=soak)
 
 
 def _settle(builder: DecisionBuilder, soak: Soak) -> None:
-    seen = soak.guard.seen
-    if seen.requests >= GUARD_REQUESTS and soak.was_urgent:
+    is_broken = False
+    if (promise := soak.promise) is not None and promise.seen.requests >= GUARD_REQUESTS:
+        is_broken = is_certain(promise.bet)
         chosen = in_force(builder.policy, builder.state)
-        difference = soak.guard.expected_bad - seen.bad_ratio
+        difference = soak.guard.expected_bad - promise.seen.bad_ratio
         builder.remember(soak.before, chosen, -difference, soak.rate, hours=0.5)
         builder.record(
             "Promoted",
@@ -91,12 +107,15 @@ def _settle(builder: DecisionBuilder, soak: Soak) -> None:
             chosen,
             id=soak.id,
             start_time=soak.start_time,
-            requests=seen.requests,
+            requests=promise.seen.requests,
             difference=difference,
             forecast=builder.predicted,
         )
     builder.set(soak=None)
-    builder.set_phase("Watching", f"change {soak.id} has passed its watch")
+    if is_broken:
+        builder.set(next_plan_time=None)
+    outcome = "serves fewer well than the model said" if is_broken else "has passed its watch"
+    builder.set_phase("Watching", f"change {soak.id} {outcome}")
     builder.emit("Settled", builder.state.message)
 
 

@@ -94,7 +94,7 @@ class TuningSpec(Object, frozen=True, kw_only=True):
     """Off: neither measure nor tune. Recommend: recommend better settings. Auto: apply them."""
     paused: bool = False
     """Suspend tuning and keep the current settings."""
-    interval_seconds: Annotated[int, Meta(ge=5, le=3600)] = 30
+    interval_seconds: Annotated[int, Meta(ge=5, le=3600)] = 10
     """Seconds between evaluations of the metrics."""
     bounds: TuningBounds = TuningBounds()
     """The values that tuning may choose."""

@@ -143,7 +143,9 @@ class Soak(StatusStruct, frozen=True, kw_only=True):
     before: Annotated[Setting, Meta(description="The setting that a regression returns to.")]
     start_time: Annotated[Timestamp, Meta(description="Start.")]
     rate: Annotated[float, Meta(ge=0, description="Requests per second at the start.")]
-    was_urgent: Annotated[bool, Meta(description="Whether it came into force without a trial.")] = False
+    promise: Annotated[
+        Guard | None, Meta(description="The watch over what the model said, if it came into force without a trial.")
+    ] = None
     restarts: Annotated[Count, Meta(description="Restarts of the replicas at the start.")] = 0
     guard: Annotated[Guard, Meta(description="The watch.")]
 
@@ -283,7 +285,10 @@ class State(StatusStruct, frozen=True, kw_only=True):
     next_plan_time: Annotated[
         Timestamp | None, Meta(description="The model does not run before, unless the load changes.")
     ] = None
-    fruitless: Annotated[Count, Meta(description="Runs of the model since the last improvement or change of load.")] = 0
+    fruitless: Annotated[Count, Meta(description="Runs of the model in a row that found nothing to try.")] = 0
+    load_time: Annotated[
+        Timestamp | None, Meta(description="When the load changed last. Earlier requests and comparisons do not count.")
+    ] = None
     recommendation: Annotated[Recommendation | None, Meta(description="The next change.")] = None
     trial_count: Annotated[Count, Meta(description="Trials so far.")] = 0
     label: Annotated[Count, Meta(description="Label of the next period.")] = 0

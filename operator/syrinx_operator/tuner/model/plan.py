@@ -1,7 +1,6 @@
 """Chooses a setting: plays the load under many of them, and the best ones again for longer. Pure; takes seconds."""
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import product
@@ -26,6 +25,8 @@ _NEARER = 0.02
 """Ratio of engine time that a distance of 1 from the current setting must save."""
 _MAX_REFERENCE = 400.0
 """Frames. A reference has at most 30 s."""
+_USUAL_ERROR = 0.03
+"""Of the model about a setting, as if it had been observed once."""
 _ALIKE = 0.003
 """Difference of the score within which the setting with less engine time is better."""
 
@@ -47,6 +48,8 @@ class Question(Struct, frozen=True, kw_only=True):
     """Ratio of requests that the current setting serves well; None if it never served such a load."""
     observed_quick: Mapping[str, float] = {}
     """The `QUICK`-quantile of their TTFA in seconds, by task type."""
+    is_bold: bool = False
+    """Whether the model's error counts for settings of which little is known: something must be tried."""
 
 
 def question_of(policy: Policy, state: State, recent: Evidence, current: Setting, now: datetime) -> Question | None:
@@ -78,6 +81,7 @@ def question_of(policy: Policy, state: State, recent: Evidence, current: Setting
         compared=tuple(known),
         observed_well=1 - seen.bad_ratio,
         observed_quick=quick,
+        is_bold=seen.bad_ratio > 1 - max((each.target for each in policy.objectives.values()), default=1.0),
     )
 
 
@@ -97,8 +101,8 @@ class Answer(Struct, frozen=True):
 
     current: Forecast
     best: Forecast
-    error: float
-    """Median error of the model about the comparisons."""
+    doubt: float
+    """Mean error of the model about a difference of two settings."""
 
 
 def plan(question: Question) -> Answer:
@@ -118,8 +122,7 @@ def plan(question: Question) -> Answer:
             found = _ranked(question, models, errors, settings)
         settings = [each.setting for each in found[:kept]]
     now = next(each for each in found if each.setting == question.current)
-    error = statistics.median(abs(missed) for _, missed in errors) if errors else 0.0
-    return Answer(current=now, best=found[0], error=error)
+    return Answer(current=now, best=found[0], doubt=_doubt(errors))
 
 
 def _ranked(
@@ -129,7 +132,7 @@ def _ranked(
     settings: Sequence[Setting],
 ) -> list[Forecast]:
     """Returns the forecasts of settings and of the current one, best first."""
-    found = [_forecast(models, errors, each) for each in dict.fromkeys((question.current, *settings))]
+    found = [_forecast(question, models, errors, each) for each in dict.fromkeys((question.current, *settings))]
     best = max(each.score for each in found)
     return sorted(found, key=lambda each: _order(each, best, question.current))
 
@@ -222,10 +225,19 @@ def _distance(one: Setting, other: Setting) -> float:
     )
 
 
-def _forecast(models: Sequence[Model], errors: Sequence[tuple[Setting, float]], setting: Setting) -> Forecast:
+def _forecast(
+    question: Question, models: Sequence[Model], errors: Sequence[tuple[Setting, float]], setting: Setting
+) -> Forecast:
     expected, *others = (model.score(setting) for model in models)
     other = others[0] if others else expected
     near = [(math.exp(-_distance(setting, known)), error) for known, error in errors]
     error = sum(weight * value for weight, value in near) / max(1.0, sum(weight for weight, _ in near))
     score = (1 - _GROWTH_WEIGHT) * expected.well + _GROWTH_WEIGHT * other.well + error
+    if question.is_bold:
+        known = max([math.exp(-_distance(setting, question.current)), *(weight for weight, _ in near)])
+        score += _doubt(errors) * (1 - known)
     return Forecast(setting, min(max(expected.well + error, 0.0), 1.0), expected.busy, score)
+
+
+def _doubt(errors: Sequence[tuple[Setting, float]]) -> float:
+    return (_USUAL_ERROR + sum(abs(error) for _, error in errors)) / (1 + len(errors))
