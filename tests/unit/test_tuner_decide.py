@@ -82,6 +82,15 @@ def test_a_service_that_serves_well_is_left_alone():
     assert replace(world.state, measured=None, measured_time=None, message="") == before
 
 
+def test_an_idle_service_is_looked_at_less_often():
+    world = World(better(0.001, 0.5)).serve(HOUR)
+    assert world.decisions[-1].requeue_after == world.policy.interval
+    world.rate = 0.0
+    world.serve(2 * WINDOW_SECONDS)
+    assert world.state.phase == "NoData"
+    assert world.decisions[-1].requeue_after == 3 * world.policy.interval
+
+
 def test_a_harmful_candidate_is_stopped_within_a_minute_of_its_requests():
     for seed in range(5):
         world = World(better(0.05, 0.9), seed=seed).until(tried)
@@ -347,7 +356,7 @@ def check(world):
     assert state.trial is None or now.base == state.trial.baseline
     assert len(state.history) <= MAX_HISTORY and len(state.tried) <= MAX_TRIED
     assert len(state.message) <= 256
-    assert 0 < world.decisions[-1].requeue_after <= world.policy.interval
+    assert 0 < world.decisions[-1].requeue_after <= deciding.IDLE_INTERVALS * world.policy.interval
 
 
 def test_captures_come_into_force_while_requests_are_served_well():

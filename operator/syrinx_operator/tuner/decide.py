@@ -42,6 +42,8 @@ URGENT, SURE = 0.1, 3.0
 so many times its error."""
 MOSTLY = 0.5
 """Ratio of bad requests from which any gain will do: little is left to lose."""
+IDLE_INTERVALS = 3
+"""Between two evaluations while there are no requests."""
 MAX_DOUBLINGS = 4
 """Of the time until the model runs again, a window, while the load stays the same and nothing better is found."""
 
@@ -68,7 +70,8 @@ class Assignment(Struct, frozen=True, kw_only=True):
 
 def decide(policy: Policy, state: State, look: Look, ask: Ask, ask_capacity: AskCapacity, now: datetime) -> Decision:
     """Returns the next decision. Without data it changes no setting, and it never has two changes in progress."""
-    builder = DecisionBuilder(policy, state, look, ask, ask_capacity, now, requeue_after=policy.interval)
+    idle_seconds = IDLE_INTERVALS * policy.interval
+    builder = DecisionBuilder(policy, state, look, ask, ask_capacity, now, requeue_after=idle_seconds)
     if _apply_spec(builder):
         _learn(builder)
         _follow_load(builder)
@@ -210,6 +213,7 @@ def _monitor(builder: DecisionBuilder) -> None:
     if not seen.accepted:
         builder.set_phase("NoData", "no streaming request in the evaluation window")
         return
+    builder.requeue_after = min(builder.requeue_after, builder.policy.interval)
     if seen.accepted < MIN_REQUESTS or recent.seconds < LEAST_SECONDS:
         builder.set_phase("Watching", "too few requests")
         return

@@ -34,7 +34,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     mode: Mode
     paused: bool
     interval: float
-    """Seconds between two evaluations."""
+    """Seconds between two evaluations while there are requests."""
     requested: Setting
     """Setting in `spec`: the starting point, and what an edit returns to."""
     objectives: Mapping[str, Objective]

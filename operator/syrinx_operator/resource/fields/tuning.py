@@ -95,7 +95,7 @@ class TuningSpec(Object, frozen=True, kw_only=True):
     paused: bool = False
     """Suspend tuning and keep the current settings."""
     interval_seconds: Annotated[int, Meta(ge=5, le=3600)] = 10
-    """Seconds between evaluations of the metrics."""
+    """Seconds between evaluations of the metrics; three times as long while there are no requests."""
     bounds: TuningBounds = TuningBounds()
     """The values that tuning may choose."""
     prometheus: Annotated[PrometheusSpec | None, KUBERNETES] = None

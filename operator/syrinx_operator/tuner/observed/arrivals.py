@@ -19,7 +19,7 @@ from typing import NamedTuple
 CERTAIN = 12.0
 """Log-likelihood ratio of a change: chance reaches it less than once in two days."""
 INTERVAL_SECONDS = 10.0
-"""Least length of an interval: shorter ones have too few requests."""
+"""Least length of an interval. Shorter ones have too few requests, and are joined."""
 FACTOR = 1.5
 """Smaller changes of a rate or a length are none."""
 BEFORE_SECONDS, BEFORE_INTERVALS = 60.0, 4
@@ -65,9 +65,15 @@ class Arrivals:
     def __init__(self) -> None:
         self.change: Change | None = None
         self._intervals: deque[Interval] = deque()
+        self._begun: Interval | None = None
+        """What is too short so far."""
 
     def add(self, interval: Interval) -> None:
         """Adds the interval after the last one, and looks for a change since the one that was found last."""
+        interval = interval if self._begun is None else _joined(self._begun, interval)
+        self._begun = interval if interval.seconds < INTERVAL_SECONDS else None
+        if self._begun is not None:
+            return
         self._intervals.append(interval)
         while interval.until - self._intervals[0].until > MAX_AGE:
             self._intervals.popleft()
@@ -82,6 +88,14 @@ class Arrivals:
             return 1.0
         series = _Series([each.seconds for each in within], [sum(each.requests.values()) for each in within])
         return min(series.burst(len(within)), MAX_BURST)
+
+
+def _joined(first: Interval, second: Interval) -> Interval:
+    sums = (
+        {name: one.get(name, 0.0) + two.get(name, 0.0) for name in {*one, *two}}
+        for one, two in zip(first[2:], second[2:], strict=True)
+    )
+    return Interval(second.until, first.seconds + second.seconds, *sums)
 
 
 def changed(intervals: Sequence[Interval]) -> Change | None:

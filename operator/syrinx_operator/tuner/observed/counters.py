@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from syrinx_operator.resource.knobs import Identity
-from syrinx_operator.tuner.observed.arrivals import INTERVAL_SECONDS, Arrivals, Interval
+from syrinx_operator.tuner.observed.arrivals import Arrivals, Interval
 from syrinx_operator.tuner.observed.evidence import (
     CallStats,
     Evidence,
@@ -127,10 +127,10 @@ class CounterHistory:
         last = {name: each.last.time for (stage, name), each in self._replicas.items() if stage == "gateway"}
         newest = max(last.values(), default=datetime.min)
         current = {name for name, time in last.items() if (newest - time).total_seconds() < STALE_SECONDS}
-        parts = [delta for deltas in self._arrived.values() for delta in deltas]
-        seconds = sum((delta.until - delta.since).total_seconds() for delta in parts) / max(len(self._arrived), 1)
-        if seconds < INTERVAL_SECONDS or current - self._arrived.keys():
+        if not self._arrived or current - self._arrived.keys():
             return
+        parts = [delta for deltas in self._arrived.values() for delta in deltas]
+        seconds = sum((delta.until - delta.since).total_seconds() for delta in parts) / len(self._arrived)
         total = _sum(delta.counts for delta in parts)
         requests, texts, characters = (
             _by_task_type(total, name) for name in (m.STREAMS_ACCEPTED.name, *work_of(m.STREAM_CHARACTERS.name))
