@@ -132,6 +132,16 @@ async def test_a_playback_report_deletes_the_codes_of_segments_that_were_deliver
     assert await talker.append([codes(4)]) != [None]
 
 
+async def test_codes_stay_if_those_that_followed_them_are_lost(world):
+    """The next owner goes on from the last ones, whatever their client has got of those that were lost."""
+    gateway, talker = world.connector(), world.writer()
+    await world.submit(gateway)
+    await talker.append([*map(codes, (2, 4))])
+    for spoken in (4, 7):
+        await gateway.report_playback({"one": spoken + 1}, {}, {"one": spoken})
+        assert await positions(talker, CODES) == [STREAM_CREATED, Position(2), Position(4)]
+
+
 async def test_playback_reports_never_decrease_and_old_ones_are_dropped(world):
     gateway, talker = world.connector(), world.connector()
     await world.submit(gateway)

@@ -1,8 +1,10 @@
 -- KEYS: requests, then for each report: playback, audio, codes and owners of its request; then keys whose life is extended
 -- ARGV: retry, ttl, entry, number of reports, then for each: id, first audio id to keep, and the last id of codes to
 --       delete, or ''
--- Deletes the codes up to an id, but not what is before the first frame: a voice's reference.
+-- Deletes the codes up to an id, but not what is before the first frame: a voice's reference. If they are the last ones,
+-- a fail-over has lost what followed: the next owner goes on from them.
 local function delete_codes(stream, last)
+  if not precedes(last, end_of(stream) or last) then return end
   for _, entry in ipairs(redis.call('XRANGE', stream, '1', last)) do redis.call('XDEL', stream, entry[1]) end
 end
 local failure, letters, prefix, reports = nil, {}, name_start(KEYS[1]), tonumber(ARGV[4])
