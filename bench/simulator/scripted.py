@@ -4,6 +4,7 @@ It has no queues and no engines, so that thousands of trials take seconds.
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -85,11 +86,13 @@ class Scripted:
     def run(self, until: float) -> None:
         """Serves requests up to `until` seconds."""
         begin, (before, _) = self.now, self._totals[-1]
+        crowds: Counter[float] = Counter()
         while self.now < until:
             seconds = min(1.0, until - self.now)
             if self.now >= self._override_end:
                 self._candidate, self._label = None, ""
             requests = self.burst * int(self._randoms.poisson(self.rate * seconds / self.burst))
+            crowds[requests] += seconds
             ratio = min(max(self.bad(self.setting, self.now), 0.0), 1.0)
             self.now += seconds
             if not self._labels or self._labels[-1][1] != self._label:
@@ -99,7 +102,7 @@ class Scripted:
             self._totals.append((total + requests, bad + int(self._randoms.binomial(requests, ratio))))
         if self.now > begin:
             arrived = {TASK_TYPE: float(self._totals[-1][0] - before)}
-            self._arrivals.add(Interval(self.clock(), self.now - begin, arrived, {}, {}))
+            self._arrivals.add(Interval(self.clock(), self.now - begin, arrived, {}, {}, crowds))
 
     def evidence(self, since: datetime, until: datetime) -> Evidence:
         """Returns the evidence of a window."""

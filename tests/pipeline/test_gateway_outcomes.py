@@ -56,6 +56,15 @@ async def test_each_stream_has_one_outcome(running: Gateway, script: Script, fie
     assert running.metric("syrinx_stream_characters_sum", task_type="CustomVoice") == len("Hello.")
 
 
+async def test_requests_of_one_second_are_counted_together(running: Gateway):
+    for requests in (3, 1):
+        await asyncio.gather(*(running.say(stream=True) for _ in range(requests)))
+        await asyncio.sleep(2.0)
+    await running.say(stream=True)
+    counts = [running.metric("syrinx_stream_arrivals_bucket", le=edge) for edge in ("1.0", "2.0", "3.0")]
+    assert counts == [1, 1, 2]
+
+
 async def test_whole_files_batches_and_invalid_requests_are_not_counted(running: Gateway):
     assert (await running.say(voice="nobody")).status_code == 400
     assert running.requests("refused", "unknown") == 1

@@ -1,5 +1,7 @@
 """When a change of the load is noticed, and that chance does not look like one. Bursts and lengths are drawn."""
 
+from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -23,21 +25,22 @@ class Load:
 
     def serve(self, seconds: float, rate: float, burst: float = 1.0, length: float = 60.0) -> list[float]:
         """Returns the times at which changes were noticed."""
-        noticed, randoms, end = [], self._randoms, self.now + seconds
+        noticed, randoms, end, steps = [], self._randoms, self.now + seconds, int(self._step)
         while self.now < end:
             self.now += self._step
-            count = int(randoms.geometric(1 / burst, randoms.poisson(rate / burst * self._step)).sum())
+            arrived = [int(randoms.geometric(1 / burst, each).sum()) for each in randoms.poisson(rate / burst, steps)]
+            count = sum(arrived)
             # As different as the lengths of sentences are: a variance of 0.4 by the squared mean.
             characters = float(randoms.gamma(2.5, length / 2.5, count).sum())
             before = self.arrivals.change
-            self.arrivals.add(self._interval(float(count), characters))
+            self.arrivals.add(self._interval(float(count), characters, Counter(map(float, arrived))))
             if self.arrivals.change is not before:
                 noticed.append(self.now)
         return noticed
 
-    def _interval(self, count: float, characters: float) -> Interval:
+    def _interval(self, count: float, characters: float, crowds: Mapping[float, float]) -> Interval:
         until = START + timedelta(seconds=self.now)
-        return Interval(until, self._step, {TASK: count}, {TASK: count}, {TASK: characters})
+        return Interval(until, self._step, {TASK: count}, {TASK: count}, {TASK: characters}, crowds)
 
 
 @pytest.mark.parametrize("step", [10.0, 30.0])
@@ -55,7 +58,7 @@ def test_a_stationary_load_does_not_change(burst, step):
         ({"rate": 26.4}, 60.0),
         ({"rate": 0.41}, 60.0),
         ({"length": 180.0}, 60.0),
-        ({"burst": 6.0}, 180.0),
+        ({"burst": 6.0}, 60.0),
     ],
     ids=str,
 )
@@ -84,7 +87,7 @@ def test_a_task_type_whose_requests_change_is_named():
     for step in range(100):
         presets, clones = randoms.poisson((30.0, 6.0) if step < 80 else (18.0, 24.0))
         counts = {"CustomVoice": float(presets), "Base": float(clones)}
-        arrivals.add(Interval(START + timedelta(seconds=10 * step), 10.0, counts, {}, {}))
+        arrivals.add(Interval(START + timedelta(seconds=10 * step), 10.0, counts, {}, {}, {}))
     assert arrivals.change is not None
     assert arrivals.change.what.startswith("Base: 0.589 -> 2.")
 
@@ -102,11 +105,22 @@ def test_few_intervals_show_no_bursts():
 
 @pytest.mark.parametrize("burst", [1.0, 1.0000001, 1.5, 6.0])
 def test_the_surprise_is_the_rate_function(burst):
-    """Of n seconds, about -log of the probability, which is counted."""
+    """Of n seconds, about -log of the probability of more, which is counted."""
     randoms, usual, rate, seconds = np.random.default_rng(5), 1.0, 1.5, 60
     arrivals = randoms.poisson(usual / burst * seconds, 200_000)
     more = randoms.negative_binomial(np.maximum(arrivals, 1), 1 / burst) if burst > 1 else 0
     counted = -np.log((arrivals + more >= rate * seconds).mean()) / seconds
     assert surprise(rate, usual, burst) < counted < surprise(rate, usual, burst) + 0.06
     assert surprise(usual, usual, burst) == pytest.approx(0.0, abs=1e-9)
-    assert surprise(0.0, usual, burst) == usual / burst
+
+
+@pytest.mark.parametrize("seconds", [2.0, 5.0, 15.0])
+def test_pauses_are_no_change_where_they_are_usual(seconds):
+    """On for some seconds, off for some: no bursts of the kind that the test assumes."""
+    load, randoms = Load(8, 1.0), np.random.default_rng(9)
+    noticed, rate, until = [], 6.6, 0.0
+    while load.now < 3 * HOUR:
+        if load.now >= until:
+            rate, until = 6.6 - rate, load.now + randoms.exponential(seconds)
+        noticed += load.serve(1.0, rate)
+    assert noticed == []

@@ -24,8 +24,6 @@ FACTOR = 1.5
 """Smaller changes of a rate or a length are none."""
 BEFORE_SECONDS, BEFORE_INTERVALS = 60.0, 4
 """Least time and number of intervals before a change."""
-BURSTS_INTERVALS = 3
-"""Least number of intervals with larger bursts: a single one may be by chance."""
 RECENT = 60
 """Last intervals in which a change is looked for."""
 MAX_AGE = timedelta(hours=1)
@@ -47,6 +45,8 @@ class Interval(NamedTuple):
     texts: Mapping[str, float]
     """Those whose length is known: a request may be refused unread, or still be written."""
     characters: Mapping[str, float]
+    crowds: Mapping[float, float]
+    """Seconds of any gateway by the number of requests in them, at most."""
 
 
 class Change(NamedTuple):
@@ -95,7 +95,7 @@ def _joined(first: Interval, second: Interval) -> Interval:
         {name: one.get(name, 0.0) + two.get(name, 0.0) for name in {*one, *two}}
         for one, two in zip(first[2:], second[2:], strict=True)
     )
-    return Interval(second.until, first.seconds + second.seconds, *sums)
+    return Interval(second.until, first.seconds + second.seconds, *sums)  # type: ignore[arg-type]
 
 
 def changed(intervals: Sequence[Interval]) -> Change | None:
@@ -116,6 +116,7 @@ def _changes(task_type: str | None, intervals: Sequence[Interval]) -> Iterator[C
         for amounts in zip(*((each.requests, each.texts, each.characters) for each in intervals), strict=True)
     )
     arrivals, lengths = _Series(seconds, requests), _Series(texts, characters)
+    crowds = _Crowds(requests, [each.crowds for each in intervals]) if task_type is None else None
     of = "" if task_type is None else f"{task_type}: "
     for at in range(max(BEFORE_INTERVALS, len(intervals) - RECENT), len(intervals)):
         if arrivals.sizes[at] < BEFORE_SECONDS:
@@ -128,10 +129,8 @@ def _changes(task_type: str | None, intervals: Sequence[Interval]) -> Iterator[C
             past, rest = arrivals.sizes[at], arrivals.sizes[-1] - arrivals.sizes[at]
             certainty = past * surprise(rate, usual_rate, burst) + rest * surprise(new_rate, usual_rate, burst)
             yield Change(moment, f"{of}{rate:.3g} -> {new_rate:.3g} requests/s", _of_unknown_variance(certainty, known))
-        if rate and (count := len(intervals) - at) >= BURSTS_INTERVALS:
-            pairs = zip(requests[at:], seconds[at:], strict=True)
-            deviance = sum(2 * span * surprise(number / span, rate, burst) for number, span in pairs)
-            yield Change(moment, f"{of}larger bursts of requests", _of_variances(known, count, deviance / count))
+        if crowds is not None and rate:
+            yield Change(moment, "larger bursts of requests", crowds.certainty(at, burst))
         length, new_length, usual_length = lengths.means(at)
         if length and new_length and _differs(length, new_length):
             spread = max(lengths.dispersion(at) / length, LEAST_SPREAD)
@@ -151,8 +150,9 @@ def surprise(rate: float, usual: float, burst: float) -> float:
     usual: their mean. burst: mean requests of an arrival.
     """
     arrivals, more = usual / burst, 1 - 1 / burst
-    if not rate:
-        return arrivals
+    if rate < usual:
+        # Where something else than chance has kept requests together, pauses are longer than between such bursts.
+        return (usual - rate) ** 2 / (2 * usual * (2 * burst - 1))
     # The exponential tilt z under which `rate` is the mean: arrivals * (1 - more) * z / (1 - more * z)**2 = rate.
     both = 2 * rate * more + arrivals * (1 - more)
     z = 2 * rate / (both + math.sqrt(both**2 - (2 * rate * more) ** 2))
@@ -164,15 +164,37 @@ def _of_unknown_variance(certainty: float, count: float) -> float:
     return count / 2 * math.log1p(2 * certainty / count)
 
 
-def _of_variances(count: float, others: float, ratio: float) -> float:
-    """Returns the log-likelihood ratio of two variances of so many numbers, the second larger by a ratio."""
-    ratio = max(ratio, 1.0)
-    common = (count + others * ratio) / (count + others)
-    return ((count + others) * math.log(common) - others * math.log(ratio)) / 2
+class _Crowds:
+    """How much the requests of single seconds differ from their mean."""
+
+    def __init__(self, requests: Sequence[float], crowds: Sequence[Mapping[float, float]]) -> None:
+        self._requests = [0.0, *accumulate(requests)]
+        edges = {edge for each in crowds for edge in each}
+        self._seconds = {edge: [0.0, *accumulate(each.get(edge, 0.0) for each in crowds)] for edge in edges}
+
+    def certainty(self, at: int, burst: float) -> float:
+        """Returns the log-likelihood ratio of more variance from a moment on."""
+        (before, known), (after, count) = self._deviance(0, at, burst), self._deviance(at, -1, burst)
+        if not before or after < before:
+            return 0.0
+        ratio = after / before
+        common = (known + count * ratio) / (known + count)
+        return ((known + count) * math.log(common) - count * math.log(ratio)) / 2
+
+    def _deviance(self, first: int, last: int, burst: float) -> tuple[float, float]:
+        """Returns the mean deviance of seconds, and how many normal numbers would show it as exactly."""
+        requests = self._requests[last] - self._requests[first]
+        seconds = {edge: sums[last] - sums[first] for edge, sums in self._seconds.items()}
+        total = sum(seconds.values())
+        if not total or not requests:
+            return 0.0, 0.0
+        deviance = sum(2 * number * surprise(edge, requests / total, burst) for edge, number in seconds.items() if number)
+        # With a mean of n requests in a second, their kurtosis exceeds a normal one by 6 * burst / n.
+        return deviance / total, total / (1 + 3 * burst * total / requests)
 
 
 class _Series:
-    """Amounts in proportion to sizes: requests to seconds, or characters to texts. All are running sums."""
+    """Amounts in proportion to sizes: requests to seconds, characters to texts. All are running sums."""
 
     def __init__(self, sizes: Sequence[float], amounts: Sequence[float]) -> None:
         self.sizes = [0.0, *accumulate(sizes)]

@@ -25,6 +25,7 @@ from syrinx_operator.tuner.observed.evidence import (
     StreamStats,
 )
 from syrinx_operator.tuner.observed.snapshot import (
+    ARRIVALS,
     BUCKET,
     STARTED,
     Series,
@@ -130,13 +131,17 @@ class CounterHistory:
         if not self._arrived or current - self._arrived.keys():
             return
         parts = [delta for deltas in self._arrived.values() for delta in deltas]
-        seconds = sum((delta.until - delta.since).total_seconds() for delta in parts) / len(self._arrived)
+        seconds = sum((delta.until - delta.since).total_seconds() for delta in parts)
         total = _sum(delta.counts for delta in parts)
         requests, texts, characters = (
             _by_task_type(total, name) for name in (m.STREAMS_ACCEPTED.name, *work_of(m.STREAM_CHARACTERS.name))
         )
+        known = {series.edge: value for series, value in total.items() if series.name == ARRIVALS}
+        # Beyond the last bucket, how many is not known.
+        crowds = {edge: value for edge, value in known.items() if edge < math.inf}
+        crowds[0.0] = max(seconds - sum(known.values()), 0.0)
         until = max(delta.until for delta in parts)
-        self._arrivals.add(Interval(until, seconds, requests, texts, characters))
+        self._arrivals.add(Interval(until, seconds / len(self._arrived), requests, texts, characters, crowds))
         self._arrived = {}
 
     def devices(self) -> dict[str, str]:

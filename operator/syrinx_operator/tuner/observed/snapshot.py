@@ -19,6 +19,8 @@ MAX_COUNT = 2**53
 """Largest float that counts in steps of one."""
 
 BUCKET = f"{m.TTFA.name}_bucket"
+ARRIVALS = f"{m.STREAM_ARRIVALS.name}_bucket"
+_BUCKETS = (BUCKET, ARRIVALS)
 STARTED = f"{m.FIRST_BYTE.name}_count"
 
 
@@ -31,6 +33,7 @@ _SHAPE = ("rows", "frames")
 _CALL = (*_SHAPE, "result")
 _GATEWAY: Mapping[str, tuple[str, ...]] = {
     BUCKET: ("task_type",),
+    ARRIVALS: (),
     STARTED: (),
     m.UNDERRUNS.name: ("task_type",),
     m.STREAMS_ACCEPTED.name: ("task_type", "arm"),
@@ -114,7 +117,7 @@ def wanted_series(stage: str, name: str, labels: Mapping[str, str]) -> Series | 
     kept = WANTED_METRICS[stage].get(name)
     if kept is None or labels.get("stage", stage) != stage:
         return None
-    edge = float(labels.get("le", "")) if name == BUCKET else 0.0
+    edge = float(labels.get("le", "")) if name in _BUCKETS else 0.0
     if not edge >= 0:
         raise ValueError(f"{name} has an invalid bucket bound")
     return Series(name, tuple(labels.get(label, "") for label in kept), edge)
@@ -163,16 +166,16 @@ def values_of(counts: Mapping[Series, float], name: str) -> dict[tuple[str, ...]
 
 def _non_cumulative(counts: Mapping[Series, float]) -> dict[Series, float]:
     """Converts cumulative buckets into counts per bucket, without empty ones."""
-    buckets = sorted(one for one in counts if one.name == BUCKET)
-    found = {one: value for one, value in counts.items() if one.name != BUCKET}
-    labels: tuple[str, ...] | None = None
+    buckets = sorted(one for one in counts if one.name in _BUCKETS)
+    found = {one: value for one, value in counts.items() if one.name not in _BUCKETS}
+    histogram: tuple[str, tuple[str, ...]] | None = None
     below = 0.0
     for one in buckets:
-        if one.labels != labels:
-            labels, below = one.labels, 0.0
+        if one[:2] != histogram:
+            histogram, below = one[:2], 0.0
         inside, below = counts[one] - below, counts[one]
         if inside < 0:
-            raise ValueError(f"{BUCKET} is not cumulative")
+            raise ValueError(f"{one.name} is not cumulative")
         if inside:
             found[one] = inside
     return found

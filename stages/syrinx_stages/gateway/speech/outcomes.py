@@ -88,6 +88,8 @@ class StreamOutcomes:
         self._metrics = metrics
         self._live = live
         self._task_type = task_type
+        self._second, self._arrived = 0, 0
+        """The last second with an arrival, and its arrivals."""
 
     def start(self) -> None:
         """Exports zeros, because `rate` ignores the first value of a series."""
@@ -122,6 +124,11 @@ class StreamOutcomes:
 
     def _accept(self) -> Callable[[StreamOutcome], None]:
         """Counts a request as accepted under the arm in force. Returns what counts its outcome."""
+        if (second := int(monotonic())) != self._second:
+            if self._arrived:
+                self._metrics[m.STREAM_ARRIVALS].observe(self._arrived)
+            self._second, self._arrived = second, 0
+        self._arrived += 1
         arm = self._live.current.arm
         labels = self._task_type, "" if arm is UNSET else arm
         self._metrics[m.STREAMS_ACCEPTED].labels(*labels).inc()
