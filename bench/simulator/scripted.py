@@ -4,7 +4,6 @@ It has no queues and no engines, so that thousands of trials take seconds.
 """
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -86,13 +85,13 @@ class Scripted:
     def run(self, until: float) -> None:
         """Serves requests up to `until` seconds."""
         begin, (before, _) = self.now, self._totals[-1]
-        crowds: Counter[float] = Counter()
+        crowds: dict[float, float] = {}
         while self.now < until:
             seconds = min(1.0, until - self.now)
             if self.now >= self._override_end:
                 self._candidate, self._label = None, ""
             requests = self.burst * int(self._randoms.poisson(self.rate * seconds / self.burst))
-            crowds[requests] += seconds
+            crowds[requests] = crowds.get(requests, 0.0) + seconds
             ratio = min(max(self.bad(self.setting, self.now), 0.0), 1.0)
             self.now += seconds
             if not self._labels or self._labels[-1][1] != self._label:

@@ -1,5 +1,6 @@
 """How many replicas the tuner decides for a load. What a replica can serve is scripted, as is what the model says."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 
@@ -10,15 +11,16 @@ from simulator.scripted import START
 from support.tuner_world import BASE, BETTER, World, auto, machine, plant
 from syrinx_operator.resource.state.tuning_status import (
     RATE_BINS,
-    USUAL,
     Capacity,
     Curve,
     Replicas,
+    Worth,
 )
 from syrinx_operator.tuner import replicas
 from syrinx_operator.tuner.model.capacity import capacity
 from syrinx_operator.tuner.model.plan import Question
 from syrinx_operator.tuner.model.whatif import Load
+from syrinx_operator.tuner.observed.evidence import WINDOW_SECONDS
 from syrinx_operator.tuner.policy import Scale
 from syrinx_stages.contract.stages import WORKERS, Stage
 
@@ -31,7 +33,8 @@ def scale(mode="Auto", minimum=1, maximum=10) -> Scale:
 
 
 class Service(World):
-    """A pipeline whose replicas take a minute to start. A talker serves 2 requests a second, a codec 4."""
+    """A pipeline whose replicas take a minute to start. A talker serves 2 requests a second, a codec 4: then as
+    many are bad as the objective allows."""
 
     ABLE: Mapping[Stage, float] = {TALKER: 2.0, CODEC: 4.0}
 
@@ -50,7 +53,9 @@ class Service(World):
         return self.now >= self.since.get(name, 0.0)
 
     def badness(self) -> float:
-        return max(0.001, *(1 - self.ready(stage) * able / self.rate for stage, able in self.ABLE.items()))
+        """Queues begin before a stage is overloaded."""
+        use = max(self.rate / max(self.ready(stage) * able, 0.1) for stage, able in self.ABLE.items())
+        return min(1.0, 0.05 * math.exp(min(10 * (use - 1), 0.0)) + max(0.0, 1 - 1 / use))
 
     def ask_capacity(self, question: Question, target: float) -> Capacity:
         self.capacities.append((question, target))
@@ -140,16 +145,17 @@ def test_the_model_knows_what_needs_more_replicas(monkeypatch):
 # Scaling up ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_sudden_crowd_is_answered_at_once_and_as_a_whole():
+def test_a_sudden_crowd_is_answered_at_once():
     world = Service(rate=3.0, replicas=2).serve(HOUR)
     world.rate = 14.0
     before = world.now
-    world.until(lambda w: w.counts[TALKER] >= 7 and w.counts[CODEC] >= 4, 2 * MINUTE)
-    ups = [message for message in world.messages if message.startswith("talker: 2 ->")]
-    assert len(ups) == 1 and world.now - before <= MINUTE
-    assert "requests/s are expected within" in ups[0] and "2 serve" in ups[0]
+    world.until(lambda w: w.counts[TALKER] > 2, MINUTE)
+    assert world.now - before <= 2 * replicas.LOOK_SECONDS
+    (up,) = [message for message in world.messages if message.startswith("talker: 2 ->")]
+    assert "requests/s are expected within" in up and "2 serve" in up
+    world.until(lambda w: w.counts[TALKER] >= 5, MINUTE)
     world.serve(10 * MINUTE)
-    assert world.badness() < 0.01
+    assert world.badness() < 0.08
 
 
 def test_replicas_are_added_before_a_growing_load_needs_them():
@@ -161,8 +167,8 @@ def test_replicas_are_added_before_a_growing_load_needs_them():
         bad.append(world.badness())
 
     world.serve(HOUR, grow)
-    assert world.counts[TALKER] >= 10
-    assert sum(each > 0.01 for each in bad) < 0.1 * len(bad)
+    assert world.counts[TALKER] >= 8
+    assert sum(each > 0.15 for each in bad) < 0.1 * len(bad)
 
 
 def test_a_growth_of_yesterday_is_expected_again():
@@ -174,7 +180,7 @@ def test_a_growth_of_yesterday_is_expected_again():
         return world.serve(20 * MINUTE - 2 * replicas.LOOK_SECONDS).counts
 
     assert counts(3.0)[TALKER] <= 3
-    assert counts(12.0)[TALKER] >= 6
+    assert counts(12.0)[TALKER] >= 5
 
 
 def test_the_start_of_a_replica_is_measured():
@@ -195,22 +201,22 @@ def test_the_maximum_limits():
 
 def test_a_model_that_promises_too_much_is_corrected():
     world = Service(error=3.0, rate=9.0, replicas=2).serve(HOUR)
-    assert world.badness() < 0.01
+    assert world.badness() < 0.08
     assert world.counts[TALKER] <= 7 and world.counts[CODEC] <= 4, "the least is 5 and 3"
     for part in world.memory.stages.values():
-        assert part.correction == pytest.approx(1 / 3, rel=0.4)
+        assert part.worth.usual == pytest.approx(1 / 3, rel=0.4)
 
 
 # Scaling down -------------------------------------------------------------------------------------------------------
 
 
-def test_replicas_are_removed_when_ten_minutes_did_not_need_them():
+def test_replicas_are_removed_when_five_minutes_did_not_need_them():
     world = Service(rate=13.0, replicas=8).serve(HOUR)
     most = world.counts[TALKER]
     assert most >= 7
     world.rate, before = 3.0, world.now
     world.until(lambda w: w.counts[TALKER] < most, HOUR)
-    assert world.now - before >= replicas.BIN_SECONDS
+    assert world.now - before >= WINDOW_SECONDS - MINUTE
     world.serve(HOUR)
     assert world.counts == {TALKER: 2, CODEC: 1}
     assert "ScaledDown" in world.events
@@ -258,11 +264,13 @@ def test_more_replicas_end_a_trial_which_is_not_charged_to_the_candidate():
 
 def test_no_replica_is_removed_during_a_trial():
     world = in_trial(Troubled(rate=3.0, replicas=4))
-    counts, lower = world.counts, []
+    last, lower = [(True, world.counts)], []
 
     def watch(world):
-        if world.state.trial or world.state.soak:
-            lower.append(any(world.counts[stage] < counts[stage] for stage in WORKERS))
+        before, is_busy = last.pop(), bool(world.state.trial or world.state.soak)
+        if before[0] and is_busy:
+            lower.append(any(world.counts[stage] < before[1][stage] for stage in WORKERS))
+        last.append((is_busy, world.counts))
 
     world.rate = 1.5
     world.serve(30 * MINUTE, watch)
@@ -309,5 +317,5 @@ def test_what_replicas_can_do_is_forgotten_with_the_image():
     world.identity = replace(world.identity, image="another")
     world.evaluate()
     assert world.memory.capacity is None
-    assert {part.correction for part in world.memory.stages.values()} == {USUAL}
+    assert {part.worth for part in world.memory.stages.values()} == {Worth()}
     assert world.counts[TALKER] >= 5, "but the replicas stay"

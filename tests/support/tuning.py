@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.state.tuning_status import (
+    LOG_WORTHS,
     Capacity,
     Curve,
     Forecast,
@@ -19,6 +20,7 @@ from syrinx_operator.resource.state.tuning_status import (
     StageReplicas,
     State,
     Trial,
+    Worth,
 )
 from syrinx_operator.tuner.builder import Event
 from syrinx_operator.tuner.telemetry import PipelineKey, TunerTelemetry
@@ -60,10 +62,13 @@ def in_trial(now: datetime) -> State:
     return State(mode="Auto", phase="Trial", trial=started, forecast=forecast, replicas=scaled(now))
 
 
+AS_PREDICTED = Worth(tuple(float(each == 0) for each in LOG_WORTHS))
+
+
 def scaled(now: datetime, talkers: int = 3, codecs: int = 2, **fields: Any) -> Replicas:
     """Returns what is known of ready replicas, each of which serves two requests a second."""
     stages = {
-        stage: StageReplicas(count=count, ready=count, wanted=count, correction=1.0)
+        stage: StageReplicas(count=count, ready=count, wanted=count, worth=AS_PREDICTED)
         for stage, count in ((Stage.TALKER, talkers), (Stage.CODEC, codecs))
     }
     capacity = Capacity(

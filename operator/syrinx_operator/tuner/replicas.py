@@ -1,25 +1,24 @@
 """How many talkers and codecs the load that is coming needs. Pure.
 
 Each evaluation compares what replicas carry with the load that is expected when a replica that starts now is ready:
-replicas are added at once, and removed when the last ten minutes did not need them.
+replicas are added at once, and removed when the last five minutes did not need them.
 """
 
 import math
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from syrinx_operator.resource.state.tuning_status import ANY, RATE_BINS, USUAL, Peak, Replicas, StageReplicas
+from syrinx_operator.resource.state.tuning_status import RATE_BINS, Peak, Replicas, StageReplicas, Worth
 from syrinx_operator.tuner.builder import DecisionBuilder
-from syrinx_operator.tuner.model.capacity import correct, measure
+from syrinx_operator.tuner.model.capacity import judge, measure
 from syrinx_operator.tuner.observed.evidence import MIN_REQUESTS, WINDOW_SECONDS, Evidence
 from syrinx_operator.tuner.policy import Scale
 from syrinx_operator.tuner.trial import end_trial
 from syrinx_stages.contract.stages import WORKERS, Stage
 
 BIN_SECONDS = 24 * 3600 // RATE_BINS
-"""The load's rate in this time is remembered for a day, and shows its bursts. Replicas that it needed are kept."""
+"""The load's rate in this time is remembered for a day, and shows its bursts."""
 SUDDEN_SECONDS = 30.0
 """Window of a sudden rise."""
 LOOK_SECONDS = SUDDEN_SECONDS / 3
@@ -36,7 +35,7 @@ def advance(builder: DecisionBuilder) -> None:
     if builder.state.replicas is None:
         return
     if not builder.state.measured.is_known:  # Another image, model or device: what replicas can do is forgotten.
-        stages = {stage: replace(part, correction=USUAL, limit=ANY) for stage, part in builder.replicas.stages.items()}
+        stages = {stage: replace(part, worth=Worth()) for stage, part in builder.replicas.stages.items()}
         builder.set(replicas=replace(builder.replicas, capacity=None, stages=stages))
     _record_rate(builder)
     recent = builder.look(builder.now - timedelta(seconds=WINDOW_SECONDS), builder.now)
@@ -44,14 +43,11 @@ def advance(builder: DecisionBuilder) -> None:
         return
     if recent.rates:
         builder.requeue_after = min(builder.requeue_after, LOOK_SECONDS)
-    # The load does not depend on the replicas, how it is served does.
     long = builder.look(builder.now - timedelta(seconds=BIN_SECONDS), builder.now)
-    known = builder.look(max(builder.replicas.ready_time, long.since), builder.now)
-    if known.of_arm().accepted >= MIN_REQUESTS:
-        if builder.state.trial is None or builder.replicas.capacity is None:
-            measure(builder, long, known)
-        if builder.state.trial is None and builder.state.soak is None:
-            correct(builder, known)
+    if long.of_arm().accepted >= MIN_REQUESTS and (builder.state.trial is None or builder.replicas.capacity is None):
+        measure(builder, long)
+    if builder.state.trial is None and builder.state.soak is None:
+        judge(builder)
     _scale(builder, now, coming_rate(builder, replace(recent, burst=long.burst)))
 
 
@@ -101,34 +97,22 @@ def _record_rate(builder: DecisionBuilder) -> None:
 
 def coming_rate(builder: DecisionBuilder, recent: Evidence) -> float:
     """Returns the requests per second to expect until a replica that starts now is ready: the largest of the present
-    rate, of a sudden rise, of the trend, and of the growth at the same time yesterday."""
-    lead = builder.replicas.start_seconds + builder.policy.interval
-    rate = _bound(recent, 1.0)
+    rate, with its trend, of a sudden rise, and of the growth at the same time yesterday."""
+    lead, now = builder.replicas.start_seconds + builder.policy.interval, builder.now
+
+    def known(seconds: float, ago: float = 0.0) -> Evidence:
+        end = now - timedelta(seconds=ago)
+        return replace(builder.look(end - timedelta(seconds=seconds), end), burst=recent.burst)
+
+    rate, sudden = _bound(recent, 1.0), known(SUDDEN_SECONDS)
     found = [rate, _as_yesterday(builder, rate, lead)]
-    for before, after in _pairs(builder, SUDDEN_SECONDS, recent.burst):
-        lowest = _bound(after, -2.0)
-        # A certain rise goes on for as long again.
-        is_rising = _bound(after, -3.0) > _bound(before, 3.0)
-        found.append(2 * lowest - _bound(before) if is_rising else lowest)
-    # A trend shows in the last minutes and in those before. A step does not for long.
-    slopes = [
-        (_bound(after) - _bound(before)) / seconds
-        for seconds in (WINDOW_SECONDS, 2 * WINDOW_SECONDS)
-        for before, after in _pairs(builder, seconds, recent.burst)
-    ]
-    if len(slopes) == 2:
-        found.append(_bound(recent) + min(slopes) * (WINDOW_SECONDS / 2 + lead))
+    if sudden.seconds > SUDDEN_SECONDS / 2:
+        found.append(_bound(sudden, -2.0))
+    before = known(WINDOW_SECONDS, ago=WINDOW_SECONDS)
+    if min(before.seconds, recent.seconds) > WINDOW_SECONDS / 2:
+        growth = (_bound(recent, -1.0) - _bound(before, 1.0)) / WINDOW_SECONDS
+        found.append(_bound(recent) + growth * (WINDOW_SECONDS / 2 + lead))
     return max(found)
-
-
-def _pairs(builder: DecisionBuilder, seconds: float, burst: float) -> Iterator[tuple[Evidence, Evidence]]:
-    """Yields the last seconds and as many before, if enough of both is known. Short ones do not show the bursts."""
-    middle = builder.now - timedelta(seconds=seconds)
-    before, after = (
-        replace(builder.look(end - timedelta(seconds=seconds), end), burst=burst) for end in (middle, builder.now)
-    )
-    if min(before.seconds, after.seconds) > seconds / 2:
-        yield before, after
 
 
 def _bound(window: Evidence, deviations: float = 0.0) -> float:
@@ -155,7 +139,7 @@ def _scale(builder: DecisionBuilder, now: Evidence, rate: float) -> None:
     if memory.capacity is None or not all(memory.capacity.curves[stage].slope for stage in scales):
         return
     wanted = {
-        stage: max(1, math.ceil(memory.capacity.curves[stage].needed(rate) / part.correction - 1e-6))
+        stage: max(1, math.ceil(memory.capacity.curves[stage].needed(rate) / part.worth.usual - 1e-6))
         for stage, part in memory.stages.items()
     }
     if builder.policy.colocated:
@@ -178,7 +162,7 @@ def _scaled(part: StageReplicas, wanted: int, scale: Scale, now: datetime, *, ma
     before = min(max(before, scale.minimum), scale.maximum)
     peaks: tuple[Peak, ...] = ()
     if goal < before:
-        begin = now - timedelta(seconds=BIN_SECONDS)
+        begin = now - timedelta(seconds=WINDOW_SECONDS)
         lasting = [each for each in part.peaks or (Peak(now, before),) if each.time > begin]
         peaks = (*(each for each in lasting if each.count > goal), Peak(now, goal))
     count = min(before, max(each.count for each in peaks)) if peaks and may_remove else max(before, goal)
@@ -217,7 +201,7 @@ def _report(builder: DecisionBuilder, before: Replicas, rate: float) -> None:
 def able(memory: Replicas, stage: Stage) -> float:
     """Returns the requests per second that a stage's replicas serve well, once their capacity is known."""
     part = memory.stages[stage]
-    return memory.capacity.curves[stage].served(part.correction * part.count) if memory.capacity else 0.0
+    return memory.capacity.curves[stage].served(part.worth.usual * part.count) if memory.capacity else 0.0
 
 
 def summary(memory: Replicas) -> str:

@@ -208,10 +208,8 @@ def _forecast(in_force: Setting, forecast: Forecast) -> list[str]:
 def _replicas(memory: Replicas) -> list[str]:
     found = [f"replicas: {summary(memory)}"]
     for stage, part in memory.stages.items() if memory.capacity else ():
-        found.append(
-            f"  {stage}: {part.count} serve {able(memory, stage):.3g} requests/s, {part.wanted} are needed; used are "
-            f"{part.correction:.0%} of the predicted capacity"
-        )
+        able_to, worth = f"{part.count} serve {able(memory, stage):.3g} requests/s", f"{part.worth.usual:.0%}"
+        found.append(f"  {stage}: {able_to}, {part.wanted} are needed; each is worth {worth} of what the model says")
     return found
 
 

@@ -27,9 +27,6 @@ MAX_SHAPES = 96
 MAX_TRIED = 32
 RATE_BINS = 144
 """Rates of ten minutes that are kept: a day."""
-ANY = 1000.0
-USUAL = 0.85
-"""Part of a predicted capacity that is used until more is observed."""
 
 Phase = Literal["Off", "Paused", "NoData", "Watching", "Trial", "Soaking"]
 Verdict = Literal["Promoted", "RolledBack", "Inconclusive", "Superseded", "Regressed"]
@@ -226,6 +223,27 @@ class Capacity(StatusStruct, frozen=True, kw_only=True):
     curves: Annotated[Mapping[Stage, Curve], Meta(description="Capacity by stage.")]
 
 
+LOG_WORTHS = tuple(number / 10 for number in range(-15, 13))
+
+
+class Worth(StatusStruct, frozen=True, array_like=True):
+    """How many of the model's replicas one is worth: the chances of each of `LOG_WORTHS`, in thousandths."""
+
+    chances: tuple[Number, ...] = tuple(
+        round(130 * math.exp(-(((each + 0.1) / 0.3) ** 2) / 2), 1) for each in LOG_WORTHS
+    )
+
+    @property
+    def usual(self) -> float:
+        """The median."""
+        left = sum(self.chances) / 2
+        for log_worth, chance in zip(LOG_WORTHS, self.chances, strict=True):
+            if left < chance:
+                return math.exp(log_worth + (LOG_WORTHS[1] - LOG_WORTHS[0]) * (left / chance - 0.5))
+            left -= chance
+        return math.exp(LOG_WORTHS[-1])
+
+
 class Peak(StatusStruct, frozen=True, array_like=True):
     """The last time at which so many replicas were needed."""
 
@@ -240,10 +258,9 @@ class StageReplicas(StatusStruct, frozen=True, kw_only=True):
     ready: Annotated[Count, Meta(description="How many are ready.")] = 0
     wanted: Annotated[Count, Meta(description="Number that the expected load needs, also beyond the bounds.")] = 0
     recommended: Annotated[Count | None, Meta(description="Number that mode Auto would choose.")] = None
-    correction: Annotated[float, Meta(description="Replicas of the model that one is worth, as observed.")] = USUAL
-    limit: Annotated[float, Meta(description="How many were too many: requests were bad.")] = ANY
+    worth: Worth = Worth()
     peaks: tuple[Peak, ...] = ()
-    """Larger needs of the last ten minutes, the largest first."""
+    """Larger needs of the last five minutes, the largest first."""
 
 
 class Replicas(StatusStruct, frozen=True, kw_only=True):
@@ -253,9 +270,7 @@ class Replicas(StatusStruct, frozen=True, kw_only=True):
     why: Annotated[Text, Meta(description="The last change.")] = ""
     capacity: Annotated[Capacity | None, Meta(description="What replicas can do.")] = None
     ready_time: Annotated[Timestamp, Meta(description="When the number of ready replicas changed last.")]
-    judged_time: Annotated[Timestamp, Meta(description="When the capacity was corrected last.")]
-    blamed: Annotated[Stage | None, Meta(description="Stage whose capacity was corrected for the worse last.")] = None
-    blamed_bad: Annotated[Ratio, Meta(description="Ratio of bad requests then.")] = 0.0
+    judged_time: Annotated[Timestamp, Meta(description="Requests up to here have shown what a replica is worth.")]
     added_time: Annotated[Timestamp | None, Meta(description="When replicas were added that are not ready yet.")] = None
     start_seconds: Annotated[float, Meta(ge=0, description="Time until a new replica is ready.")] = 120.0
     rates: Annotated[tuple[Number, ...], Meta(max_length=RATE_BINS)] = (0.0,) * RATE_BINS

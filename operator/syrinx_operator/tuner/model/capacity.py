@@ -1,31 +1,32 @@
 """What talkers and codecs carry: the model's answer, corrected by what is observed. Pure."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from itertools import product
 
 from msgspec.structs import replace
 
-from syrinx_operator.resource.state.tuning_status import Capacity, Curve, Replicas, StageReplicas
+from syrinx_operator.resource.state.tuning_status import LOG_WORTHS, Capacity, Curve, Worth
 from syrinx_operator.tuner.builder import DecisionBuilder, in_force
 from syrinx_operator.tuner.model.plan import Question, calibrated, question_of
 from syrinx_operator.tuner.model.whatif import Model
-from syrinx_operator.tuner.observed.evidence import WINDOW_SECONDS, Evidence, alike
+from syrinx_operator.tuner.observed.evidence import MIN_REQUESTS, Evidence, alike
+from syrinx_operator.tuner.watch import BACKLOG_SECONDS
 from syrinx_stages.contract.stages import Stage
 
-BADLY_SECONDS = 45.0
-"""Least time that shows that requests are served badly. That they are served well takes half a window: bursts."""
 SAME_MIX = 0.4
 """Sum of the changes of the task types' shares for which a capacity still holds."""
-MAX_CORRECTION = 3.0
-STILL = 0.8
-"""Part of the bad requests from which on more replicas of a stage were no help."""
-LESS = 0.9
-"""Part of a use of the capacity with bad requests that is used from then on."""
-MILD = 5.0
-"""Ratio of bad requests, of what is tolerated, that shows that a capacity is nearly reached."""
-FAST, SLOW = 1.03, 1.005
-"""Growth of the correction in a window while requests are served well, up to what was too much, and beyond."""
+JUDGED_SECONDS = 60.0
+"""Time whose requests are weighed together."""
+STEEP, MOST = 6.0, 0.45
+"""The ratio of bad requests grows with this power of what is used of a stage's capacity, up to `MOST`."""
+LEAST = 0.2
+"""Part of what is tolerated: fewer bad requests say no more, because how soon they begin differs."""
+WEIGHT = 0.5
+"""Part of the requests that count: those that wait for the same ones are served alike."""
+DRIFT = 0.04
+"""Chance that the worth of a replica changes by a tenth in `JUDGED_SECONDS`."""
 _COUNTS, _SPAN = (1, 2, 4, 8), 4
 """A curve goes through the first of these numbers of replicas that serves a load well, and `_SPAN` times as many."""
 _REQUESTS = 1600
@@ -105,17 +106,11 @@ def _shares(asked: Question) -> dict[str, float]:
 # What is observed ---------------------------------------------------------------------------------------------------
 
 
-def measure(builder: DecisionBuilder, load: Evidence, known: Evidence) -> None:
-    """Asks the model for the capacity, unless it is known for this setting and mix of requests.
-
-    `load` is a window of requests, `known` is the part of it that the present replicas served.
-    """
+def measure(builder: DecisionBuilder, load: Evidence) -> None:
+    """Asks the model for the capacity, unless it is known for this setting and mix of requests, those of a window."""
     memory, setting = builder.replicas, in_force(builder.policy, builder.state)
-    # What is observed corrects the first answer at once.
-    if load.seconds < WINDOW_SECONDS / 2 or (memory.capacity is None and _is_well(builder, known) is None):
-        return
     asked = question_of(builder.policy, builder.state, load, setting, builder.now)
-    if asked is None or _holds(memory.capacity, asked):
+    if load.seconds < JUDGED_SECONDS or asked is None or _holds(memory.capacity, asked):
         return
     found = builder.ask_capacity(asked, _target(builder))
     if found is None:
@@ -132,71 +127,50 @@ def _holds(known: Capacity | None, asked: Question) -> bool:
     return change < SAME_MIX and alike(asked.load.frames, known.frames)
 
 
-def _is_well(builder: DecisionBuilder, known: Evidence) -> bool | None:
-    """Returns whether the ready replicas serve the requests well; None while that is not known."""
-    seen = known.of_arm()
-    tolerated = (1 - _target(builder)) * seen.accepted
-    if known.seconds >= BADLY_SECONDS and seen.bad > tolerated + 2 * math.sqrt(known.dispersion * tolerated) + 1:
-        return False
-    return True if known.seconds >= WINDOW_SECONDS / 2 and seen.bad <= tolerated / 2 else None
-
-
-def correct(builder: DecisionBuilder, known: Evidence) -> None:
-    """Corrects the capacity by how the present replicas serve the requests of a window."""
-    memory, is_well = builder.replicas, _is_well(builder, known)
-    if memory.capacity is None or is_well is None:
+def judge(builder: DecisionBuilder) -> None:
+    """Learns what a replica is worth from how the present ones have served the requests since the last time."""
+    memory = builder.replicas
+    since = max(memory.judged_time, memory.ready_time + timedelta(seconds=BACKLOG_SECONDS))
+    known = builder.look(min(since, builder.now), builder.now)
+    if memory.capacity is None or known.seconds < JUDGED_SECONDS or known.of_arm().accepted < MIN_REQUESTS:
         return
-    rate, curves = sum(known.rates.values()), memory.capacity.curves
+    curves, rate = memory.capacity.curves, known.rate
     use = {stage: curves[stage].needed(rate) / max(part.ready, 1) for stage, part in memory.stages.items()}
-    if is_well:
-        new = _raised(memory, use, grows=builder.seconds_since(memory.judged_time) >= WINDOW_SECONDS)
-    elif not _is_bad_now(builder):
-        return
-    elif all(use[stage] <= part.correction for stage, part in memory.stages.items()):
-        new = _blaming(memory, use, known.of_arm().bad_ratio)
-    elif known.of_arm().bad_ratio < MILD * (1 - _target(builder)):
-        # It was to be expected. As few are bad, it is not far from what they serve well.
-        new = _with(memory, {stage: max(memory.stages[stage].correction, LESS * use[stage]) for stage in use})
-    else:
-        return
-    if new != memory:
-        builder.set(replicas=replace(new, judged_time=builder.now))
+    worth = weighed({stage: part.worth for stage, part in memory.stages.items()}, use, 1 - _target(builder), known)
+    stages = {stage: replace(part, worth=worth[stage]) for stage, part in memory.stages.items()}
+    builder.set(replicas=replace(memory, stages=stages, judged_time=builder.now))
 
 
-def _raised(memory: Replicas, use: dict[Stage, float], *, grows: bool) -> Replicas:
-    """Returns the corrections after requests were served well: at least what was used."""
+def weighed(
+    worth: Mapping[Stage, Worth], use: Mapping[Stage, float], tolerated: float, known: Evidence
+) -> dict[Stage, Worth]:
+    """Returns what replicas are worth after a window of requests: Bayes' rule, on a grid of both stages' worths.
 
-    def grown(part: StageReplicas) -> float:
-        factor = FAST if part.correction * FAST < LESS * part.limit else SLOW
-        # Only what was served well shows that the model promises too little.
-        return max(part.correction, min(part.correction * factor, 1.0)) if grows else part.correction
-
-    return _with(memory, {stage: max(grown(part), use[stage]) for stage, part in memory.stages.items()})
-
-
-def _blaming(memory: Replicas, use: dict[Stage, float], bad: float) -> Replicas:
-    """Returns the corrections after too many requests were bad: less for the stage that is nearest to its limit, or for
-    the other one if more replicas of the first were no help."""
-    blamed = max(use, key=lambda stage: use[stage] / memory.stages[stage].correction)
-    if blamed is memory.blamed and bad > STILL * memory.blamed_bad:
-        blamed = next(stage for stage in use if stage is not blamed)
-    part = replace(memory.stages[blamed], limit=round(use[blamed], 3))
-    known = replace(memory, stages={**memory.stages, blamed: part}, blamed=blamed, blamed_bad=bad)
-    return _with(known, {blamed: LESS * use[blamed]})
-
-
-def _with(memory: Replicas, corrections: dict[Stage, float]) -> Replicas:
-    stages = {
-        stage: replace(memory.stages[stage], correction=round(min(correction, MAX_CORRECTION), 3))
-        for stage, correction in corrections.items()
+    use: what the load uses of each stage's capacity, according to the model. tolerated: ratio of bad requests there.
+    """
+    seen, (one, other) = known.of_arm(), worth
+    requests, ratio = WEIGHT * seen.accepted / known.dispersion, seen.bad_ratio
+    bad = {
+        stage: [min(tolerated * (use[stage] / math.exp(each)) ** STEEP, MOST) for each in LOG_WORTHS] for stage in worth
     }
-    return replace(memory, stages={**memory.stages, **stages})
+    found = {stage: [0.0] * len(LOG_WORTHS) for stage in worth}
+    for (i, first), (j, second) in product(enumerate(worth[one].chances), enumerate(worth[other].chances)):
+        expected = max(bad[one][i] + bad[other][j], LEAST * tolerated)
+        surprise = ratio * math.log(ratio / expected) if ratio else 0.0
+        surprise += (1 - ratio) * math.log((1 - ratio) / (1 - expected)) if ratio < 1 else 0.0
+        chance = first * second * math.exp(-requests * surprise)
+        found[one][i] += chance
+        found[other][j] += chance
+    return {stage: _spread(chances, worth[stage]) for stage, chances in found.items()}
 
 
-def _is_bad_now(builder: DecisionBuilder) -> bool:
-    """Returns whether requests were bad in the last minute, under the present load."""
-    last = builder.look(builder.now - timedelta(minutes=1), builder.now).of_arm()
-    return last.bad > (1 - _target(builder)) * last.accepted
+def _spread(chances: Sequence[float], before: Worth) -> Worth:
+    """Returns a distribution whose total is 1,000, after `DRIFT`; the one before if nothing can be as it was seen."""
+    if not (total := sum(chances)):
+        return before
+    around = zip((chances[0], *chances), chances, (*chances[1:], chances[-1]), strict=False)
+    moved = ((1 - DRIFT) * middle + DRIFT * (left + right) / 2 for left, middle, right in around)
+    return Worth(tuple(round(1000 * each / total, 2) for each in moved))
 
 
 def _target(builder: DecisionBuilder) -> float:

@@ -14,7 +14,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+K = TypeVar("K")
 
 CERTAIN = 12.0
 """Log-likelihood ratio of a change: chance reaches it less than once in two days."""
@@ -91,11 +93,15 @@ class Arrivals:
 
 
 def _joined(first: Interval, second: Interval) -> Interval:
-    sums = (
-        {name: one.get(name, 0.0) + two.get(name, 0.0) for name in {*one, *two}}
-        for one, two in zip(first[2:], second[2:], strict=True)
+    requests, texts, characters = (
+        _total(getattr(first, name), getattr(second, name)) for name in ("requests", "texts", "characters")
     )
-    return Interval(second.until, first.seconds + second.seconds, *sums)  # type: ignore[arg-type]
+    crowds = _total(first.crowds, second.crowds)
+    return Interval(second.until, first.seconds + second.seconds, requests, texts, characters, crowds)
+
+
+def _total(one: Mapping[K, float], two: Mapping[K, float]) -> dict[K, float]:
+    return {key: one.get(key, 0.0) + two.get(key, 0.0) for key in {*one, *two}}
 
 
 def changed(intervals: Sequence[Interval]) -> Change | None:
@@ -188,7 +194,9 @@ class _Crowds:
         total = sum(seconds.values())
         if not total or not requests:
             return 0.0, 0.0
-        deviance = sum(2 * number * surprise(edge, requests / total, burst) for edge, number in seconds.items() if number)
+        deviance = sum(
+            2 * number * surprise(edge, requests / total, burst) for edge, number in seconds.items() if number
+        )
         # With a mean of n requests in a second, their kurtosis exceeds a normal one by 6 * burst / n.
         return deviance / total, total / (1 + 3 * burst * total / requests)
 
