@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from support.prometheus import OWNER, recorded
 from support.stage_metrics import Gateway, Worker
+from syrinx_operator.cluster.watch.prometheus import counters_query
 from syrinx_operator.tuner.observed.snapshot import BUCKET, STARTED, WANTED_METRICS, Series, parse_metrics
 from syrinx_stages.contract import metrics as contract
 
@@ -44,6 +46,10 @@ def test_each_stage_exports_the_wanted_metrics_and_labels(stage):
     exported = {f"{each.name}{suffix}": each for each in contract.BY_STAGE[stage] for suffix in suffixes[each.kind]}
     for name, labels in WANTED_METRICS[stage].items():
         assert {*labels} <= {*exported[name].labels}
+
+
+def test_the_recorded_answers_of_prometheus_are_to_todays_query():
+    assert counters_query(OWNER, 300) in recorded(), "python -m support.prometheus records them"
 
 
 @pytest.mark.parametrize(
