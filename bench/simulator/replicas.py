@@ -3,8 +3,8 @@
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from functools import partial
 from typing import NamedTuple
 
@@ -27,6 +27,8 @@ from syrinx_operator.tuner.runner import Tuner
 from syrinx_stages.contract.stages import WORKERS, Stage
 
 Counts = dict[Stage, int]
+Numbers = tuple[int, ...]
+"""Which of `_RATES` talkers and codecs serve well."""
 
 HOURS = 1.5
 TARGET = 0.99
@@ -38,9 +40,11 @@ _SEGMENT = 60.0
 _DAY = 24 * 3600.0
 _HPA_SECONDS, _HPA_TOLERANCE, _HPA_STABLE = 15.0, 0.1, 300.0
 """Of a HorizontalPodAutoscaler by default: period, tolerance, and stabilization before replicas are removed."""
-_STEP_SECONDS = (0.03, 0.055)
+_STEP_SECONDS = (0.035, 0.06)
 """Of a talker with one row: slow, so that few requests need several replicas."""
-_TRIED, _TRIED_SECONDS, _STEP, _MAX_RATE = 2, 180.0, 1.2, 12.0
+_TRIED, _TRIED_SECONDS = 2, 300.0
+_RATES = tuple(0.25 * 1.12**step for step in range(28))
+"""Requests per second with which `_TRIED` replicas are tried."""
 _PEAK = (0.3, 0.7)
 """Peak of the day without flash crowds, as a ratio of what `MAX_REPLICAS` serve."""
 
@@ -79,13 +83,10 @@ class _Flash(NamedTuple):
         return 1 + (self.factor - 1) * min(1.0, (time - self.begin + _SEGMENT) / self.rise)
 
 
-def draw(workload: int, seed: int) -> Day:
-    """Returns a workload. `seed` draws its day: when, the flash crowds, and the requests."""
-    for attempt in itertools.count():
-        randoms = random.Random(f"replicas {workload} {attempt}")
-        kind = _kind(randoms)
-        if all((served := {stage: served_by_one(kind, stage) for stage in WORKERS}).values()):
-            break
+def draw(workload: int, seed: int, numbers: Numbers) -> Day:
+    """Returns a workload whose replicas were measured. `seed` draws its day: when, the flash crowds, the requests."""
+    served = {stage: _RATES[at] / _TRIED for stage, at in zip(WORKERS, numbers, strict=True)}
+    kind, randoms = _kind(workload), random.Random(f"load of replicas {workload}")
     peak, depth = randoms.uniform(*_PEAK) * MAX_REPLICAS * min(served.values()), randoms.uniform(0.3, 0.7)
     start_seconds = randoms.uniform(20.0, 120.0)
     days = random.Random(f"replicas {workload} {seed}")
@@ -102,8 +103,9 @@ def draw(workload: int, seed: int) -> Day:
     return replace(day, scenario=replace(scenario, talkers=first[Stage.TALKER], codecs=first[Stage.CODEC]))
 
 
-def _kind(randoms: random.Random) -> Scenario:
+def _kind(workload: int) -> Scenario:
     """Returns a machine, its settings and its objective."""
+    randoms = random.Random(f"replicas {workload}")
     machine = fresh.draw_costs(randoms)
     speed = randoms.uniform(*_STEP_SECONDS) / machine.step[0][1]
     calls = Calls(*(each * speed for each in machine.eager))
@@ -118,30 +120,40 @@ def _kind(randoms: random.Random) -> Scenario:
         # Other stages are on other devices.
         interference=1.0,
     )
-    rows = randoms.choice((4, 8, 16))
+    rows = randoms.choice((2, 4, 8))
     return Scenario(
         name="replicas",
-        phases=(Phase(_TRIED_SECONDS, 1.0, burst=randoms.choice((1.0, 1.0, 2.0))),),
+        phases=(Phase(_TRIED_SECONDS, _RATES[0], burst=randoms.choice((1.0, 1.0, 2.0))),),
         objective=Objective(fresh.draw_objective(costs, randoms), TARGET),
         initial=Setting(talker_max_num_seqs=rows, codec_max_num_seqs=rows, chunk_ramp=randoms.choice(RAMP_LADDER)),
         costs=costs,
     )
 
 
-def served_by_one(kind: Scenario, stage: Stage) -> float:
-    """Returns how many requests per second one of `_TRIED` replicas serves well; 0 if it is next to none.
+def serves(workload: int, stage: int, at: int) -> bool:
+    """Returns whether `_TRIED` replicas of a stage serve one of `_RATES` well, with the other stage's in plenty."""
+    kind = _kind(workload)
+    counts = [_TRIED * (1 if other == stage else 3) for other in range(len(WORKERS))]
+    phases = (kind.phases[0]._replace(rate=_RATES[at]),)
+    return well(World(replace(kind, phases=phases, talkers=counts[0], codecs=counts[1])).run()) >= TARGET
 
-    There are replicas of the other stage in plenty.
+
+def measured_capacities(pool: Executor, workloads: Iterable[int]) -> dict[int, Numbers]:
+    """Returns for each workload which of `_RATES` its talkers and its codecs serve well: by bisection.
+
+    Workloads whose replicas serve next to nothing are left out.
     """
-    counts = {other: _TRIED * (1 if other is stage else 3) for other in WORKERS}
-    rate = 0.5
-    while rate < _MAX_RATE:
-        phases = (kind.phases[0]._replace(rate=rate * _STEP),)
-        tried = replace(kind, phases=phases, talkers=counts[Stage.TALKER], codecs=counts[Stage.CODEC])
-        if well(World(tried).run()) < TARGET:
-            break
-        rate *= _STEP
-    return rate / _TRIED if rate > 0.5 else 0.0
+    stages = list(itertools.product(workloads, range(len(WORKERS))))
+    served = dict.fromkeys(stages, -1)
+    failed = dict.fromkeys(stages, len(_RATES))
+    tried = dict.fromkeys(stages, 0)
+    while tried:
+        for (*stage, at), is_served in measured(pool, serves, [(*stage, at) for stage, at in tried.items()], bool):
+            (served if is_served else failed)[stage[0], stage[1]] = at
+        middles = {stage: (served[stage] + failed[stage]) // 2 for stage in stages if served[stage] >= 0}
+        tried = {stage: at for stage, at in middles.items() if at > served[stage]}
+    found = {workload: tuple(served[workload, stage] for stage in range(len(WORKERS))) for workload, _ in stages}
+    return {workload: numbers for workload, numbers in found.items() if min(numbers) >= 0}
 
 
 def _needed(replicas: float) -> int:
@@ -242,11 +254,28 @@ def run_hpa(day: Day) -> World:
     return World(day.scenario).run(direct)
 
 
+METHODS: Mapping[str, Callable[[Day], World]] = {
+    TUNER: run_tuner,
+    "fixed at the peak": run_fixed,
+    "HPA": run_hpa,
+    "least": run_least,
+}
+
+
 # All of them ------------------------------------------------------------------------------------------------------
 
 
-class Score(Struct, frozen=True, kw_only=True):
+class Served(Struct, frozen=True, kw_only=True):
     """How a method served a day."""
+
+    requests: int
+    missed: float
+    """Ratio of requests served badly."""
+    replica_seconds: float
+
+
+class Score(Struct, frozen=True, kw_only=True):
+    """How good a method was."""
 
     cost_over_least: float
     """Replica-seconds beyond the least, as a ratio of that."""
@@ -278,7 +307,6 @@ class ReplicasReport(Summary, frozen=True, kw_only=True):
 
     command: str
     days: int
-    """Days of the command; `rows` has those that were measured."""
     hours: float
     target: float
     """Ratio of requests to serve well."""
@@ -286,49 +314,61 @@ class ReplicasReport(Summary, frozen=True, kw_only=True):
     rows: tuple[DayRow, ...]
 
 
-def measure(workload: int, seed: int) -> DayRow:
-    """Runs all methods on the same requests."""
-    day = draw(workload, seed)
-    best = run_least(day)
-    worlds = {TUNER: run_tuner(day), "fixed at the peak": run_fixed(day), "HPA": run_hpa(day)}
+def run(workload: int, seed: int, method: int, *numbers: int) -> Served:
+    """Runs a method on a day."""
+    world = [*METHODS.values()][method](draw(workload, seed, numbers))
+    missed = 1 - well(world)
+    return Served(requests=len(world.outcomes), missed=missed, replica_seconds=world.replica_seconds)
+
+
+def measure(pool: Executor, workloads: int, first_seed: int, seeds: int, command: str) -> ReplicasReport:
+    """Measures days of the first workloads from a seed on whose replicas serve something."""
+    drawn = measured_capacities(pool, range(first_seed, first_seed + 2 * workloads))
+    kept = dict(list(drawn.items())[:workloads])
+    keys = [
+        (workload, seed, method, *numbers)
+        for method in range(len(METHODS))
+        for workload, numbers in kept.items()
+        for seed in range(seeds)
+    ]
+    found = dict(measured(pool, run, keys, Served))
+    rows = [
+        _row(workload, seed, numbers, [found[workload, seed, method, *numbers] for method in range(len(METHODS))])
+        for workload, numbers in kept.items()
+        for seed in range(seeds)
+    ]
+    return ReplicasReport(
+        **msgspec.structs.asdict(_summary(rows, TUNER)),
+        command=command,
+        days=len(rows),
+        hours=HOURS,
+        target=TARGET,
+        baselines=baselines_of(rows, partial(_summary, rows)),
+        rows=tuple(rows),
+    )
+
+
+def _row(workload: int, seed: int, numbers: Numbers, found: Sequence[Served]) -> DayRow:
+    day = draw(workload, seed, numbers)
     totals = [sum(each.values()) for each in day.least()]
+    *others, best = found
     return DayRow(
         workload=workload,
         seed=seed,
-        requests=len(best.outcomes),
+        requests=best.requests,
         start_seconds=round(day.start_seconds),
         flashes=day.flashes,
         fewest=min(totals),
         most=max(totals),
-        least_missed=round(1 - well(best), 4),
+        least_missed=round(best.missed, 4),
         scores={
             name: Score(
-                cost_over_least=round(world.replica_seconds / (SPAN_SECONDS * sum(totals)) - 1, 4),
-                missed=round(1 - well(world), 4),
+                cost_over_least=round(each.replica_seconds / (SPAN_SECONDS * sum(totals)) - 1, 4),
+                missed=round(each.missed, 4),
             )
-            for name, world in worlds.items()
+            for name, each in zip(METHODS, others, strict=False)
         },
     )
-
-
-def reports(workloads: int, seeds: int, first_seed: int, jobs: int) -> Iterator[ReplicasReport]:
-    """Measures days of workloads that are drawn by seeds from `first_seed` on. Yields a report after each of them."""
-    keys = list(itertools.product(range(first_seed, first_seed + workloads), range(seeds)))
-    rows: list[DayRow] = []
-    with ProcessPoolExecutor(jobs) as pool:
-        for row in measured(pool, measure, keys, DayRow):
-            print(f"workload {row.workload}, day {row.seed}: {_cells(row)}", flush=True)
-            rows = sorted([*rows, row], key=lambda each: (each.workload, each.seed))
-            yield ReplicasReport(
-                **msgspec.structs.asdict(_summary(rows, TUNER)),
-                command=f"PYTHONPATH=bench:tests python -m simulator replicas --workloads {workloads} --seeds {seeds} "
-                f"--first-seed {first_seed}",
-                days=len(keys),
-                hours=HOURS,
-                target=TARGET,
-                baselines=baselines_of(rows, partial(_summary, rows)),
-                rows=tuple(rows),
-            )
 
 
 def _summary(rows: Sequence[DayRow], method: str) -> Summary:
@@ -346,7 +386,7 @@ def table(report: ReplicasReport) -> list[str]:
     return [
         "## Replicas",
         "",
-        f"Measured by `{report.command}`: {len(report.rows)} of {report.days} drawn days of drawn workloads, "
+        f"Measured by `{report.command}`: {report.days} drawn days of drawn workloads, "
         f"{report.hours:g} hours each, with a daily wave and flash crowds. The objective is that {report.target:.0%} "
         "of the requests are served well. A new replica takes its time to start; one that ends finishes its requests. "
         "The tuner knows the rates of the day before, and nothing else. Settings stay.",

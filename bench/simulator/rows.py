@@ -4,7 +4,7 @@ Each result is kept in a file as soon as it is there. A run that was interrupted
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -56,23 +56,24 @@ class _Entry(Struct, frozen=True):
 
 
 def measured(
-    pool: Executor, function: Callable[..., R], keys: Sequence[Key], kind: type[R], path: Path = _FILE
-) -> Iterator[R]:
-    """Yields a function's result for each key: first those that are in the file, others in the order they come.
+    pool: Executor, function: Callable[..., R], keys: Iterable[Key], kind: type[R], path: Path = _FILE
+) -> Iterator[tuple[Key, R]]:
+    """Yields each key and a function's result for it: first those that are in the file, others in the order they come.
 
     The function is called with a key's parts. Results of other code are not used.
     """
+    keys = list(dict.fromkeys(keys))
     revision, name = _revision(), f"{function.__module__}.{function.__qualname__}"
     lines = path.read_bytes().splitlines() if path.exists() else []
     entries = [msgspec.json.decode(line, type=_Entry) for line in lines]
     known = {each.key: each.result for each in entries if (each.revision, each.measurement) == (revision, name)}
-    yield from (msgspec.convert(known[key], kind) for key in keys if key in known)
+    yield from ((key, msgspec.convert(known[key], kind)) for key in keys if key in known)
     running = {pool.submit(function, *key): key for key in keys if key not in known}
     try:
         for future in as_completed(running):
             with path.open("ab") as file:
                 file.write(msgspec.json.encode(_Entry(revision, name, running[future], future.result())) + b"\n")
-            yield future.result()
+            yield running[future], future.result()
     finally:
         for future in running:
             future.cancel()

@@ -74,12 +74,16 @@ def errors(verdicts: Iterable[str]) -> Errors:
 
 def no_op(pool: Executor, first_seed: int, runs: int) -> Errors:
     """Returns the verdicts on a change that changes nothing: each run on another machine, with bursty traffic."""
-    return errors(measured(pool, no_op_trial, [(seed,) for seed in range(first_seed, first_seed + runs)], str))
+    return _verdicts(pool, no_op_trial, range(first_seed, first_seed + runs))
 
 
 def skewed(pool: Executor, first_seed: int, runs: int) -> Errors:
     """Returns the verdicts on a change that makes 5 points of requests good in most pairs, and 60 bad in a tenth."""
-    return errors(measured(pool, skewed_trial, [(seed,) for seed in range(first_seed, first_seed + runs)], str))
+    return _verdicts(pool, skewed_trial, range(first_seed, first_seed + runs))
+
+
+def _verdicts(pool: Executor, trial: Callable[[int], str], seeds: Iterable[int]) -> Errors:
+    return errors(verdict for _, verdict in measured(pool, trial, [(seed,) for seed in seeds], str))
 
 
 def no_op_trial(seed: int) -> str:
