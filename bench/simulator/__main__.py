@@ -11,11 +11,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m simulator", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     days = commands.add_parser("tuning", help="measure the tuner and baselines on days of drawn workloads")
+    days.add_argument("--compared-seeds", type=int, default=1, help="number of runs with the baselines")
     trials = commands.add_parser("trials", help="measure the errors of trials")
     trials.add_argument("--runs", type=int, default=200, help="number of A/A trials")
     shifts = commands.add_parser("shifts", help="measure how soon changes of the load are noticed")
     shifts.add_argument("--seeds", type=int, default=10, help="number of runs of each change")
-    shifts.add_argument("--stationary", type=int, default=16, help="number of loads that do not change")
+    shifts.add_argument("--stationary", type=int, default=8, help="number of loads that do not change")
     scaled = commands.add_parser("replicas", help="measure the numbers of replicas that the tuner chooses")
     for command, workloads in ((days, 15), (scaled, 8)):
         command.add_argument("--workloads", type=int, default=workloads, help="number of drawn workloads")

@@ -10,18 +10,15 @@ from simulator import days, fresh, hindsight, replicas, report, shifts, trials
 from simulator.rows import TUNER, baselines_of
 from syrinx_operator.resource.knobs import Setting
 
-COMPARED_SEEDS = 1
-"""Seeds of the requests with which baselines run."""
 
-
-def measure_days(workloads: int, seeds: int, first_seed: int, jobs: int) -> None:
+def measure_days(workloads: int, seeds: int, compared_seeds: int, first_seed: int, jobs: int) -> None:
     """Measures the tuner and baselines on days of workloads that are drawn by seeds from `first_seed` on."""
     with ProcessPoolExecutor(jobs) as pool:
         best = hindsight.best_settings(pool, range(first_seed, first_seed + workloads))
-        found = list(days.run_all(pool, best, seeds, COMPARED_SEEDS))
+        found = list(days.run_all(pool, best, seeds, compared_seeds))
     rows = [_row(workload, seed, best[workload].day, each) for workload, seed, each in found]
     tuned = msgspec.structs.asdict(report.summary(rows, TUNER))
-    command = _command("tuning", workloads=workloads, seeds=seeds, first_seed=first_seed)
+    command = _command("tuning", workloads=workloads, seeds=seeds, compared_seeds=compared_seeds, first_seed=first_seed)
     fresh_days = report.Fresh(**tuned, first_seed=first_seed, rows=tuple(rows))
     report.record(command=command, fresh=fresh_days, baselines=baselines_of(rows, partial(report.summary, rows)))
     report.plot()
