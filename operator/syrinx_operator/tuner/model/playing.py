@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -36,6 +36,8 @@ class TalkerTimes(NamedTuple):
     prefill: float
     prepare: Mapping[str, float]
     """By task type."""
+    encoded: Collection[str] = ()
+    """Task types whose requests have a reference to encode."""
 
 
 class Talked(NamedTuple):
@@ -151,7 +153,8 @@ class _Talker:
         seen, claimed = self._schedule(now, 0), len(self._rows) + len(self._claimed)
         spare = spare_requests(self.speed, seen.demands, claimed, bool(seen.late))
         self.spare = min(self._resident - claimed, spare)
-        room = unstarted_room(len(self._claimed), len(self._claimed), self._traits.prefill_rows)
+        ready = sum(queue.requests[each].task_type not in self._times.encoded for _, each in self._claimed)
+        room = unstarted_room(len(self._claimed), ready, self._traits.prefill_rows)
         left = math.floor(min(room, self.spare))
         while queue.has_any(now) and left > 0:
             left -= 1
@@ -201,7 +204,8 @@ class Stream:
     """A request's way through a codec."""
 
     def __init__(self, accepted: float, times: Sequence[float], reference: int) -> None:
-        """`times` are those of its frames, `reference` the number of frames that only rebuild the decoder's state."""
+        """`times` are those of its frames. With the first one come `reference` frames that only rebuild the decoder's
+        state."""
         self.accepted, self.times, self.reference = accepted, times, reference
         self.first_audio = math.inf
         self.interrupted = False
@@ -249,23 +253,20 @@ def play_codec(
             _emit(rows, streams[int(row_id)], row_id, frames, now)
 
 
-def _coming(streams: Sequence[Stream]) -> list[tuple[float, int, int]]:
-    """Returns when codes arrive: time, stream, and how many frames of a reference (0: one frame of the request)."""
-    references = [(each.accepted, n, each.reference) for n, each in enumerate(streams) if each.reference]
-    return sorted(references + [(at, n, 0) for n, each in enumerate(streams) for at in each.times])
+def _coming(streams: Sequence[Stream]) -> list[tuple[float, int]]:
+    """Returns when frames arrive, and of which stream."""
+    return sorted((at, number) for number, each in enumerate(streams) for at in each.times)
 
 
-def _receive(
-    rows: codec_rows.Rows[codec_rows.Row], streams: Sequence[Stream], now: float, number: int, reference: int
-) -> bool:
-    """Adds codes to a row. Returns whether a call may be due for them."""
+def _receive(rows: codec_rows.Rows[codec_rows.Row], streams: Sequence[Stream], now: float, number: int) -> bool:
+    """Adds a frame to a row. Returns whether a call may be due for it."""
     stream, row_id = streams[number], str(number)
     if (row := rows.get(row_id)) is None:
         row = rows[row_id] = codec_rows.Row(id=row_id, accepted_at=stream.accepted, live=True)
-    row.pending += reference or 1
-    row.context += reference
+        row.pending = row.context = stream.reference
+    row.pending += 1
     row.codes_at, row.first_codes_at = now, min(row.first_codes_at, now)
-    row.input_ended = row.segment_ended = now == stream.times[-1] and not reference
+    row.input_ended = row.segment_ended = now == stream.times[-1]
     rows.changed(row)
     return row.pending == 1 or row.whole_chunk(rows.ramp) > 0
 

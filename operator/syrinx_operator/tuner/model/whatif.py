@@ -166,6 +166,7 @@ class Model:
             steps=[slowdown * seconds for seconds in step_seconds(self._measured, rows)],
             prefill=slowdown * self._measured.prefill_seconds / max(self._measured.prefills, 1.0),
             prepare={each.task_type: slowdown * each.seconds / each.count for each in self._measured.prepares},
+            encoded=plant.reference,
         )
         return play_talkers(
             self._requests,
