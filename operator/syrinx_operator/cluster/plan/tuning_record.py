@@ -34,13 +34,15 @@ def decode_tuning(text: str | None, published: Mapping[str, Any]) -> tuple[State
 
     `text` is that of the ConfigMap, None if there is none. `published` is the part of it in the status.
     """
+    # The status has the message as part of a sentence.
+    from_status = {name: value for name, value in published.items() if name != "message"}
     if text is None:
         lost = "is missing" if "configMap" in published else ""
-        return read_known(dict(published), State), lost
+        return read_known(from_status, State), lost
     try:
         found = msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.MsgspecError:
-        return read_known(dict(published), State), "is not readable"
+        return read_known(from_status, State), "is not readable"
     try:
         return msgspec.convert(found, State), ""
     except msgspec.ValidationError as error:

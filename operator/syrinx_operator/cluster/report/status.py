@@ -38,6 +38,7 @@ from syrinx_operator.resource.state.status import (
     TuningStatus,
 )
 from syrinx_operator.resource.state.tuning_status import Phase, State, Trial
+from syrinx_operator.tuner.account import account
 from syrinx_operator.tuner.builder import format_setting
 from syrinx_operator.tuner.observed.evidence import slo_statuses, truncated_ratio
 from syrinx_operator.tuner.replicas import summary
@@ -117,7 +118,7 @@ def _tuning(state: State, owner: Owner) -> TuningStatus:
     return TuningStatus(
         mode=state.mode,
         phase=state.phase,
-        message=state.message,
+        message=account(state)[:MAX_MESSAGE],
         config_map=names.tuning_record(owner.name),
         requested=state.requested,
         chosen=state.chosen,
@@ -319,7 +320,7 @@ def _needed(servers: int) -> int:
 
 def _tuning_ready(inputs: StatusInputs) -> ConditionValue:
     """Returns whether tuning is active; the reason is the tuner's phase."""
-    phase, message = inputs.tuning.phase, inputs.tuning.message
+    phase, message = inputs.tuning.phase, account(inputs.tuning)
     if phase == "NoData" and not inputs.pipeline.spec.slo.ttfa:
         return ConditionValue("False", "NoObjective", message)
     return ConditionValue("True" if phase in _ACTIVE_PHASES else "False", phase, message)

@@ -21,6 +21,7 @@ from syrinx_operator.resource.state.tuning_status import (
     TrialRecord,
     Tried,
 )
+from syrinx_operator.tuner.account import account
 from syrinx_operator.tuner.betting import CERTAIN
 from syrinx_operator.tuner.builder import format_change, format_value
 from syrinx_operator.tuner.model.captures import call_times
@@ -92,7 +93,7 @@ def _sections(view: View, now: datetime) -> Iterator[list[str]]:
     age = f"; evaluated {_ago(view.observed_at, now)} ago" if view.observed_at else ""
     yield [
         f"pipeline {view.name} ({view.location}): tuning {state.mode}, phase {state.phase}{age}",
-        f"  {state.message}",
+        f"  {account(state)}",
     ]
     yield ["settings in force", *(_knob(view, knob) for knob in Knob)]
     yield ["objectives", *(_objectives(view) or ["  none; set spec.slo.ttfa"])]

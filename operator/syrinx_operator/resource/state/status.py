@@ -198,8 +198,8 @@ class TuningStatus(StatusStruct, frozen=True, kw_only=True):
     phase: Annotated[str, Meta(max_length=64)]
     """Off and Paused as requested. NoData: no requests or metrics. Watching: requests are counted. Trial: a setting is
     tried. Soaking: one that has come into force is watched."""
-    message: Text
-    """Details of the phase."""
+    message: Annotated[str, Meta(max_length=MAX_MESSAGE)]
+    """What is known, what was tried last and what that brought, and what comes next."""
     config_map: Annotated[str, Meta(max_length=253)] | None = None
     """Name of the ConfigMap with the tuner's state."""
     requested: Setting | None = None
