@@ -210,7 +210,7 @@ async def test_a_bad_setting_is_improved_under_load_while_the_operator_is_killed
         status = tuning(harness)
         assert status["lastGood"]["codecMaxNumSeqs"] == 1 and status["forecast"]["best"] > status["forecast"]["current"]
         soak = recorded(harness).soak
-        assert soak.promise is not None and soak.guard.expected_bad == pytest.approx(0.38, abs=0.1)
+        assert soak.promised_bad is not None and soak.guard.expected_bad == pytest.approx(0.38, abs=0.1)
         assert [len(harness.messages(reason)) for reason in ("PutInForce", "TrialStarted")] == [1, 0]
         await harness.wait(lambda: harness.condition("TuningReady")["reason"] == "Soaking", "the condition says so")
     finally:

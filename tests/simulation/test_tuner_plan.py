@@ -19,9 +19,9 @@ MEASURED = machine()
 PLANT = plant()
 
 
-def compared(setting: Setting, difference: float) -> Tried:
+def compared(setting: Setting, difference: float, error: float = 0.0) -> Tried:
     """Returns what a comparison of a setting with the start has shown."""
-    return Tried(setting=setting, baseline=START, difference=difference, rate=8.0, until=datetime.now(UTC))
+    return Tried(setting=setting, baseline=START, difference=difference, error=error, rate=8.0, until=datetime.now(UTC))
 
 
 def question(**fields) -> Question:
@@ -100,6 +100,12 @@ def test_a_comparison_shifts_the_choice_and_its_neighbors(answer):
     assert other.doubt > answer.doubt + 0.2
     assert other.best.score < answer.best.score
     assert len(other.best.setting.differing_knobs(answer.best.setting)) > 1
+
+
+def test_a_comparison_counts_as_much_as_it_is_exact(answer):
+    exact, vague = (plan(question(compared=(compared(answer.best.setting, 0.0, error),))) for error in (0.0, 0.15))
+    assert exact.doubt - answer.doubt > 5 * (vague.doubt - answer.doubt) > 0
+    assert exact.best.score < vague.best.score < answer.best.score
 
 
 def test_a_comparison_that_came_true_changes_nothing(answer):

@@ -204,7 +204,7 @@ def test_the_largest_state_fits_into_a_config_map():
     setting = Setting(**rows, chunk_ramp=(64,) * 16, capture_pairs=(shape,) * 64)
     text, number = "x" * 256, 123456.789012
     verdict = {"before": text, "after": text, "verdict": "RolledBack", "reason": text, "requests": 10**6}
-    failed = Tried(setting=setting, baseline=setting, difference=-number, rate=number, until=NOW)
+    failed = Tried(setting=setting, baseline=setting, difference=-number, error=0.01, rate=number, until=NOW)
     state = tuned_state(
         chosen=setting,
         forecast=Forecast(time=NOW, rate=number, observed=0.1, current=0.2, best=0.3, setting=setting),

@@ -8,6 +8,7 @@ import pytest
 
 from syrinx_operator.resource.state.tuning_status import Bet
 from syrinx_operator.tuner.betting import ALPHA, CERTAIN, MOST_STAKE, is_certain, updated
+from syrinx_operator.tuner.trial import LOWEST
 
 RUNS = 2000
 OUTCOMES = 60
@@ -49,6 +50,13 @@ NULLS = {
 @pytest.mark.parametrize("name", NULLS)
 def test_a_mean_of_zero_is_rarely_found_above_it_whatever_the_shape(name):
     assert len(found(NULLS[name])) / RUNS <= ALPHA + ERROR
+
+
+@pytest.mark.parametrize("harm", [0.6, 0.9])
+def test_rare_harm_beyond_the_lowest_outcome_that_counts_is_rarely_overlooked(harm):
+    """The mean is negative, and that of what counts is not far above zero."""
+    needed = found(lambda r: max(-harm, LOWEST) if r.random() < 0.1 else 0.05, lowest=LOWEST)
+    assert len(needed) / RUNS <= 0.05
 
 
 def test_wealth_is_a_martingale_under_a_fair_coin():

@@ -141,7 +141,7 @@ def test_an_urgent_change_that_makes_it_worse_is_taken_back():
 def test_a_gain_that_the_model_may_err_about_is_tried():
     world = World(better(0.3, 0.1), gain=0.2, doubt=0.03).until(lambda w: w.events, 300)
     assert world.events == ["PutInForce"]
-    world = World(better(0.3, 0.1), gain=0.2, doubt=0.1).until(lambda w: w.events, 300)
+    world = World(better(0.3, 0.1), gain=0.2, doubt=0.12).until(lambda w: w.events, 300)
     assert world.events == ["TrialStarted"]
 
 
@@ -174,7 +174,7 @@ def test_the_model_may_err_where_more_are_bad_than_the_objective_allows():
 
 
 def test_a_trial_that_cannot_decide_is_not_begun():
-    world = World(better(BAD, WELL), rate=0.3, gain=0.05).serve(2 * HOUR)
+    world = World(better(BAD, WELL), rate=0.12, gain=0.05).serve(2 * HOUR)
     assert world.state.trial_count == 0
     assert "requests/s cannot show a difference of 8.0 points" in world.state.message
 

@@ -89,8 +89,10 @@ def test_a_period_is_long_enough_for_some_requests_and_for_queues(rate, seconds)
 
 
 def test_a_period_has_some_bursts_of_requests():
-    world = World(better(BAD, 0.05), rate=2.0, gain=0.2, doubt=0.2)
+    world = World(better(BAD, 0.05), rate=2.0, gain=0.0, doubt=0.2)
     world.burst = 15
+    world.until(lambda w: w.now > 900, 7200)
+    world.gain = 0.2
     trial = world.until(lambda w: w.state.trial is not None, 7200).state.trial
     assert trial.period_seconds >= 0.6 * PERIOD_BURSTS * 15 / 2.0
 

@@ -18,7 +18,7 @@ CERTAIN = math.log(1 / ALPHA)
 """Log wealth of a finding."""
 MOST_STAKE = 0.95
 """Largest part of the wealth that an outcome may cost."""
-_PRIOR_MEAN, _PRIOR_SQUARE = 0.1, 0.04
+_PRIOR_MEAN, PRIOR_SQUARE = 0.1, 0.04
 """Expected outcome and expected squared outcome before the first, as much as one outcome."""
 
 
@@ -30,7 +30,7 @@ def is_certain(bet: Bet) -> bool:
 def updated(bet: Bet, outcome: float, lowest: float) -> Bet:
     """Returns the test after an outcome, of which `lowest` (negative) was the least possible one."""
     mean = (_PRIOR_MEAN + bet.count * bet.mean) / (bet.count + 1)
-    square = (_PRIOR_SQUARE + bet.count * bet.mean_square) / (bet.count + 1)
+    square = (PRIOR_SQUARE + bet.count * bet.mean_square) / (bet.count + 1)
     stake = min(max(mean / square, 0.0), MOST_STAKE / -lowest)
     count = bet.count + 1
     return Bet(

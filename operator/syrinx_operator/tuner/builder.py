@@ -99,10 +99,14 @@ class DecisionBuilder(Struct):
         )
         self.set(history=(*self.state.history, record)[-MAX_HISTORY:])
 
-    def remember(self, setting: Setting, baseline: Setting, difference: float, rate: float, hours: float) -> None:
+    def remember(
+        self, setting: Setting, baseline: Setting, difference: float, error: float, rate: float, hours: float
+    ) -> None:
         """Remembers what a comparison has shown. The setting is not tried again for some hours."""
         until = self.now + timedelta(hours=hours)
-        added = Tried(setting=setting, baseline=baseline, difference=difference, rate=rate, until=until)
+        added = Tried(
+            setting=setting, baseline=baseline, difference=difference, error=min(error, 1.0), rate=rate, until=until
+        )
         others = [
             e for e in self.state.tried if (e.setting, e.baseline) != (setting, baseline) or not alike(e.rate, rate)
         ]

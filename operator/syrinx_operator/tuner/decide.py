@@ -37,7 +37,7 @@ BAD_ENOUGH = 0.01
 """Ratio of bad requests from which the model is asked."""
 LEAST_GAIN = 0.015
 """Predicted gain that is worth a trial."""
-URGENT, SURE = 0.1, 3.0
+URGENT, SURE = 0.1, 2.0
 """A change comes into force without a trial from this ratio of bad requests on, if the gain that the model predicts is
 so many times its error."""
 MOSTLY = 0.5
@@ -247,7 +247,7 @@ def _capture(builder: DecisionBuilder, recent: Evidence) -> None:
     if policy.mode == "Recommend":
         _recommend(builder, current, setting, saved)
         return
-    builder.remember(current, setting, 0.0, recent.rate, hours=4.0)
+    builder.remember(current, setting, 0.0, 0.0, recent.rate, hours=4.0)
     _put_in_force(builder, setting, saved, recent)
 
 
@@ -334,4 +334,4 @@ def _act(builder: DecisionBuilder, recent: Evidence, answer: Answer) -> None:
         builder.set(fruitless=fruitless + 1)
         builder.set_phase("Watching", f"{why}; {problem}")
     else:
-        trials.start_trial(builder, best.setting, why, recent)
+        trials.start_trial(builder, best.setting, why, recent, gain, answer.doubt)

@@ -6,18 +6,17 @@ bets are placed: that the candidate is better, and that it is worse. Meanwhile a
 requests are bad than is usual, and ends the trial at once when it is certain.
 """
 
-import math
 import random
 from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
 from syrinx_operator.resource.knobs import Setting, live_settings
-from syrinx_operator.resource.state.tuning_status import Bet, Guard, Served, Trial, Verdict
-from syrinx_operator.tuner.betting import CERTAIN, MOST_STAKE, is_certain, updated
+from syrinx_operator.resource.state.tuning_status import Guard, Served, Trial, Verdict
+from syrinx_operator.tuner.betting import CERTAIN, MOST_STAKE, PRIOR_SQUARE, is_certain, updated
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS, DecisionBuilder, format_change, in_force
-from syrinx_operator.tuner.observed.evidence import MIN_REQUESTS, WINDOW_SECONDS, Evidence
-from syrinx_operator.tuner.watch import CHECK_SECONDS, harm, put_in_force, served, watched
+from syrinx_operator.tuner.observed.evidence import WINDOW_SECONDS, Evidence
+from syrinx_operator.tuner.watch import CHECK_SECONDS, SLACK, harm, put_in_force, served, standard_error, watched
 
 LABELS = 16
 """Labels are used in turns; late outcomes of a period never meet those of its label's next one."""
@@ -26,24 +25,36 @@ WASH_OUT_SECONDS = 3.0
 """Time until requests are counted once all replicas run a setting, in which late outcomes of the last period come."""
 PERIOD_SECONDS = 2 * WASH_OUT_SECONDS
 """Shortest counted length of a period."""
-PERIOD_BURSTS = 3.0
-"""Bursts of requests in a period, on average."""
+PERIOD_BURSTS = 5.0
+"""Bursts of requests in a period, on average, or as many single ones."""
 PERIOD_BAD_SECONDS = 40.0
 """How much longer it is if all requests are bad: queues remember the last period."""
 MAX_DISCARDED = 20
 """Pairs that may be disturbed."""
-LEAST_PAIRS = 5
+LOWEST = -0.5
+"""Least outcome of a pair that a bet counts, so that it may stake more, and finds a small gain in half of the pairs. A
+lower one still costs nearly all of the wealth."""
+LEAST_PAIRS = 10
 """Pairs after which a trial ends that is not going to find anything."""
 
 
-def start_trial(builder: DecisionBuilder, candidate: Setting, why: str, recent: Evidence) -> None:
-    """Starts a trial. `recent` is what is known of the setting in force."""
+def start_trial(
+    builder: DecisionBuilder,
+    candidate: Setting,
+    why: str,
+    recent: Evidence,
+    promised: float = 0.0,
+    doubt: float = 0.0,
+) -> None:
+    """Starts a trial. `recent` is what is known of the setting in force; `promised` and `doubt`: see `Trial`."""
     before, seen = in_force(builder.policy, builder.state), served(recent.of_arm())
     trial = Trial(
         id=builder.state.trial_count + 1,
         candidate=candidate,
         baseline=before,
         why=why[:256],
+        promised=promised,
+        doubt=doubt,
         start_time=builder.now,
         period_time=builder.now,
         period_seconds=_period_seconds(recent),
@@ -53,16 +64,15 @@ def start_trial(builder: DecisionBuilder, candidate: Setting, why: str, recent: 
         restarts=recent.restarts,
     )
     builder.set(trial_count=trial.id, trial=trial, recommendation=None, last_change_time=builder.now)
-    change = format_change(before, candidate)
-    builder.set_phase("Trial", change)
-    builder.emit("TrialStarted", f"trial {trial.id}, {change}: {why}", trial=trial)
+    builder.set_phase("Trial", why)
+    builder.emit("TrialStarted", f"trial {trial.id}, {format_change(before, candidate)}: {why}", trial=trial)
     builder.requeue_after = 1.0
 
 
 def _period_seconds(recent: Evidence) -> float:
-    """Returns the counted length of a period: some requests, and some bursts of them."""
+    """Returns the counted length of a period: some bursts of requests."""
     shortest = PERIOD_SECONDS + PERIOD_BAD_SECONDS * recent.of_arm().bad_ratio
-    return max(shortest, MIN_REQUESTS / 2 / recent.rate, PERIOD_BURSTS * recent.burst / recent.rate)
+    return max(shortest, PERIOD_BURSTS * recent.burst / recent.rate)
 
 
 def undecidable(gain: float, recent: Evidence) -> str:
@@ -207,7 +217,11 @@ def _with_pair(trial: Trial, known: Evidence) -> Trial:
     if not candidate.requests or not baseline.requests:
         return trial
     difference = baseline.bad_ratio - candidate.bad_ratio
-    return replace(trial, better=updated(trial.better, difference, -1.0), worse=updated(trial.worse, -difference, -1.0))
+    better, worse = (
+        updated(bet, max(each, LOWEST), LOWEST)
+        for bet, each in ((trial.better, difference), (trial.worse, -difference))
+    )
+    return replace(trial, better=better, worse=worse)
 
 
 def _verdict(trial: Trial, seconds: float) -> Verdict | None:
@@ -217,19 +231,24 @@ def _verdict(trial: Trial, seconds: float) -> Verdict | None:
         return "RolledBack"
     if is_certain(trial.better) and pairs >= 3:
         return "Promoted"
-    is_lost = pairs >= LEAST_PAIRS and not _may_win(trial.better, pairs * left / seconds)
+    is_lost = pairs >= LEAST_PAIRS and not _may_win(trial, pairs * left / seconds)
     return "Inconclusive" if left <= 0 or is_lost else None
 
 
-def _may_win(bet: Bet, pairs: float) -> bool:
-    """Returns whether a bet may be won with this many further outcomes, if the mean is a standard error larger."""
-    mean = bet.mean + math.sqrt(bet.mean_square / bet.count)
-    return mean > 0 and bet.log_wealth + pairs * _growth(mean, bet.mean_square) > CERTAIN
+def _may_win(trial: Trial, pairs: float) -> bool:
+    """Returns whether the candidate may be found better in this many further pairs: if the mean is a standard error
+    larger than what the model and the pairs so far say."""
+    bet = trial.better
+    # As in the bet, a usual outcome counts as one more.
+    square = (PRIOR_SQUARE + bet.count * bet.mean_square) / (bet.count + 1)
+    seen, believed = bet.count / square, trial.doubt**-2 if trial.doubt else 0.0
+    mean = (believed * trial.promised + seen * bet.mean) / (believed + seen) + (believed + seen) ** -0.5
+    return mean > 0 and bet.log_wealth + pairs * _growth(mean, square) > CERTAIN
 
 
 def _growth(mean: float, mean_square: float) -> float:
     """Returns by how much an outcome increases the log wealth."""
-    stake = min(mean / max(mean_square, 1e-6), MOST_STAKE)
+    stake = min(mean / max(mean_square, 1e-6), MOST_STAKE / -LOWEST)
     return stake * mean - stake**2 * mean_square / 2
 
 
@@ -244,21 +263,24 @@ def _effect(trial: Trial) -> str:
 def _end(builder: DecisionBuilder, trial: Trial, verdict: Verdict, reason: str) -> None:
     """Ends the trial. The resulting settings are in force from the next evaluation on."""
     end_trial(builder, trial, verdict, reason)
-    rate = builder.look(trial.start_time, builder.now).rate
-    shown = _shown(trial)
+    known = builder.look(trial.start_time, builder.now)
+    rate, (shown, error) = known.rate, _shown(trial, known.dispersion)
     if verdict == "Promoted":
-        builder.remember(trial.baseline, trial.candidate, -shown, rate, hours=1.0)
+        builder.remember(trial.baseline, trial.candidate, -shown, error, rate, hours=1.0)
         put_in_force(builder, trial.id, trial.candidate, trial.candidate_served.bad_ratio, rate)
         return
-    builder.remember(trial.candidate, trial.baseline, shown, rate, hours=4.0 if verdict == "RolledBack" else 2.0)
+    hours = 4.0 if verdict == "RolledBack" else 2.0
+    builder.remember(trial.candidate, trial.baseline, shown, error, rate, hours)
     builder.set_phase("Watching", f"trial {trial.id} ended: {verdict}")
 
 
-def _shown(trial: Trial) -> float:
-    """Returns the difference that a trial has shown, nearer to 0 after few pairs."""
-    if not trial.better.count:
-        return trial.guard.expected_bad - 1.0 if is_certain(trial.guard.bet) else 0.0
-    return trial.better.mean * trial.better.count / (trial.better.count + 2)
+def _shown(trial: Trial, dispersion: float) -> tuple[float, float]:
+    """Returns the difference that a trial has shown, and its standard error."""
+    if trial.better.count:
+        return trial.better.mean, standard_error((trial.candidate_served, trial.baseline_served), dispersion)
+    if is_certain(trial.guard.bet):
+        return -trial.guard.bet.mean - SLACK, standard_error((trial.guard.seen, trial.guard.seen), dispersion)
+    return 0.0, 1.0
 
 
 def end_trial(builder: DecisionBuilder, trial: Trial, verdict: Verdict, reason: str) -> None:

@@ -2,6 +2,8 @@
 and after a setting has come into force. Pure.
 """
 
+import math
+from collections.abc import Iterable
 from datetime import timedelta
 
 from msgspec.structs import replace
@@ -10,7 +12,7 @@ from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.state.tuning_status import Guard, Served, Soak
 from syrinx_operator.tuner.betting import is_certain, updated
 from syrinx_operator.tuner.builder import DecisionBuilder, in_force
-from syrinx_operator.tuner.observed.evidence import MIN_REQUESTS, WINDOW_SECONDS, Outcomes, alike
+from syrinx_operator.tuner.observed.evidence import MIN_REQUESTS, WINDOW_SECONDS, Evidence, Outcomes, alike
 
 CHECK_SECONDS = 5.0
 """Time between two looks of a guard."""
@@ -18,6 +20,8 @@ SLACK = 0.05
 """More bad requests than expected that a guard does not bet on."""
 BACKLOG_SECONDS = 15.0
 """Time after a change in which requests still wait for those from before."""
+SURE_ERRORS = 3.0
+"""Standard errors beyond which a setting is worse than the model said."""
 GUARD_REQUESTS = MIN_REQUESTS // 4
 """Least requests of an outcome of a guard's bet."""
 
@@ -34,6 +38,16 @@ def watched(guard: Guard, known: Outcomes) -> Guard:
         return guard
     usual = min(guard.expected_bad + SLACK, 1.0)
     return replace(guard, seen=served(known), bet=updated(guard.bet, min(1.0, bad / requests) - usual, -usual))
+
+
+def standard_error(parts: Iterable[Served], dispersion: float) -> float:
+    """Returns the standard error of a difference of ratios of bad requests. dispersion: see `Evidence`."""
+    variance = 0.0
+    for part in parts:
+        # Few requests without a bad one do not show that there never is one.
+        ratio = (part.bad + 1) / (part.requests + 2)
+        variance += dispersion * ratio * (1 - ratio) / max(part.requests, 1)
+    return math.sqrt(variance)
 
 
 def harm(known: Outcomes) -> str:
@@ -60,10 +74,10 @@ def put_in_force(
         rate=rate,
         restarts=builder.look(builder.now, builder.now).restarts,
         guard=Guard(expected_bad=expected_bad),
-        promise=None if promised_bad is None else Guard(expected_bad=promised_bad),
+        promised_bad=promised_bad,
     )
     builder.set(chosen=setting, soak=soak, last_change_time=builder.now)
-    builder.set_phase("Soaking", f"change {number} is in force on all replicas; it is watched")
+    builder.set_phase("Soaking", f"{expected_bad:.1%} of the requests were bad until now")
     builder.requeue_after = 1.0
 
 
@@ -79,27 +93,40 @@ def advance_soak(builder: DecisionBuilder) -> None:
             _settle(builder, soak)
         return
     soak = replace(soak, guard=watched(soak.guard, known.of_arm()))
-    if soak.promise is not None:
-        later = builder.look(soak.start_time + timedelta(seconds=BACKLOG_SECONDS), builder.now)
-        soak = replace(soak, promise=watched(soak.promise, later.of_arm()))
-    is_broken = soak.promise is not None and is_certain(soak.promise.bet)
+    is_broken = _is_worse_than_promised(builder, soak)
+    # Of a model that was wrong, nothing speaks for a setting that seems to be worse than the one before.
+    is_harmful = is_certain(soak.guard.bet) or (is_broken and known.of_arm().bad_ratio > soak.guard.expected_bad)
     if known.restarts >= soak.restarts + 2:
         _revert(builder, soak, "replicas restart repeatedly")
-    elif is_certain(soak.guard.bet) and alike(known.rate, soak.rate):
+    elif is_harmful and alike(known.rate, soak.rate):
         _revert(builder, soak, harm(known.of_arm()))
-    elif is_certain(soak.guard.bet) or is_broken or elapsed > WINDOW_SECONDS:
+    elif is_harmful or is_broken or elapsed > WINDOW_SECONDS:
         _settle(builder, soak)
     else:
         builder.set(soak=soak)
 
 
+def _settled(builder: DecisionBuilder, soak: Soak) -> Evidence:
+    """Returns what is known of a change since the requests from before it are served."""
+    begin = soak.start_time + timedelta(seconds=BACKLOG_SECONDS)
+    return builder.look(min(begin, builder.now), builder.now)
+
+
+def _is_worse_than_promised(builder: DecisionBuilder, soak: Soak) -> bool:
+    if soak.promised_bad is None:
+        return False
+    known = _settled(builder, soak)
+    seen = served(known.of_arm())
+    return seen.bad_ratio > soak.promised_bad + SLACK + SURE_ERRORS * standard_error((seen,), known.dispersion)
+
+
 def _settle(builder: DecisionBuilder, soak: Soak) -> None:
-    is_broken = False
-    if (promise := soak.promise) is not None and promise.seen.requests >= GUARD_REQUESTS:
-        is_broken = is_certain(promise.bet)
+    is_broken = _is_worse_than_promised(builder, soak)
+    seen = served(_settled(builder, soak).of_arm())
+    if soak.promised_bad is not None and seen.requests >= GUARD_REQUESTS:
         chosen = in_force(builder.policy, builder.state)
-        difference = soak.guard.expected_bad - promise.seen.bad_ratio
-        builder.remember(soak.before, chosen, -difference, soak.rate, hours=0.5)
+        difference, error = _shown(builder, soak, seen)
+        builder.remember(soak.before, chosen, -difference, error, soak.rate, hours=0.5)
         builder.record(
             "Promoted",
             f"in force without a trial: {100 * difference:+.1f} points of requests served well",
@@ -107,7 +134,7 @@ def _settle(builder: DecisionBuilder, soak: Soak) -> None:
             chosen,
             id=soak.id,
             start_time=soak.start_time,
-            requests=promise.seen.requests,
+            requests=seen.requests,
             difference=difference,
             forecast=builder.predicted,
         )
@@ -122,8 +149,14 @@ def _settle(builder: DecisionBuilder, soak: Soak) -> None:
 def _revert(builder: DecisionBuilder, soak: Soak, why: str) -> None:
     chosen = in_force(builder.policy, builder.state)
     builder.record("Regressed", why, chosen, soak.before, id=soak.id, start_time=soak.start_time)
-    difference = soak.guard.expected_bad - soak.guard.seen.bad_ratio
-    builder.remember(chosen, soak.before, min(difference, 0.0), soak.rate, hours=4.0)
+    difference, error = _shown(builder, soak, soak.guard.seen)
+    builder.remember(chosen, soak.before, min(difference, 0.0), error, soak.rate, hours=4.0)
     builder.set(chosen=soak.before, soak=None, last_change_time=builder.now)
     builder.set_phase("Watching", f"change {soak.id} was rolled back: {why}")
     builder.emit("Regressed", f"change {soak.id} was rolled back: {why}", kind="Warning")
+
+
+def _shown(builder: DecisionBuilder, soak: Soak, seen: Served) -> tuple[float, float]:
+    """Returns the difference to the setting before, and its standard error, as if that had had as many requests."""
+    dispersion = builder.look(soak.start_time, builder.now).dispersion
+    return soak.guard.expected_bad - seen.bad_ratio, standard_error((seen, seen), dispersion)

@@ -114,6 +114,8 @@ class Trial(StatusStruct, frozen=True, kw_only=True):
     candidate: Annotated[Setting, Meta(description="The setting under test.")]
     baseline: Annotated[Setting, Meta(description="The setting that it is compared with.")]
     why: Annotated[Text, Meta(description="Why the candidate was chosen.")]
+    promised: Annotated[Difference, Meta(description="Difference that the model predicts.")] = 0.0
+    doubt: Annotated[Ratio, Meta(description="Its mean error about one. 0: it predicts none.")] = 0.0
     start_time: Annotated[Timestamp, Meta(description="Start of the trial.")]
     period_seconds: Annotated[float, Meta(gt=0, description="Counted length of a period.")]
     first_label: Annotated[Count, Meta(description="Label of the first period.")] = 0
@@ -140,8 +142,8 @@ class Soak(StatusStruct, frozen=True, kw_only=True):
     before: Annotated[Setting, Meta(description="The setting that a regression returns to.")]
     start_time: Annotated[Timestamp, Meta(description="Start.")]
     rate: Annotated[float, Meta(ge=0, description="Requests per second at the start.")]
-    promise: Annotated[
-        Guard | None, Meta(description="The watch over what the model said, if it came into force without a trial.")
+    promised_bad: Annotated[
+        Ratio | None, Meta(description="Ratio of bad requests that the model said, of a change without a trial.")
     ] = None
     restarts: Annotated[Count, Meta(description="Restarts of the replicas at the start.")] = 0
     guard: Annotated[Guard, Meta(description="The watch.")]
@@ -153,7 +155,8 @@ class Tried(StatusStruct, frozen=True, kw_only=True):
     setting: Annotated[Setting, Meta(description="The setting.")]
     baseline: Annotated[Setting, Meta(description="The setting that it was compared with.")]
     difference: Difference
-    """Ratio of requests served well, setting minus baseline; nearer to 0 with few observations."""
+    """Ratio of requests served well, setting minus baseline."""
+    error: Annotated[Ratio, Meta(description="Standard error of the difference.")]
     rate: Annotated[float, Meta(ge=0, description="Requests per second then. It holds for a similar load.")]
     until: Annotated[Timestamp, Meta(description="The setting is not tried again before.")]
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import product
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -61,7 +62,7 @@ def question_of(policy: Policy, state: State, recent: Evidence, current: Setting
     known = [each for each in state.tried if alike(each.rate, rate)]
     frames = sum(each.frames or 0 for each in talkers)
     reference = sum(each.frames or 0 for each in codecs) - frames
-    clones = recent.rates.get("Base", 0.0) * recent.seconds
+    clones = sum(each.accepted - each.refused for (name, _), each in recent.outcomes.items() if name == "Base")
     quick = {name: seconds for name in recent.rates if (seconds := ttfa_quantile(recent, name, QUICK)) is not None}
     return Question(
         load=Load(
@@ -105,6 +106,15 @@ class Answer(Struct, frozen=True):
     """Mean error of the model about a difference of two settings."""
 
 
+class _Error(NamedTuple):
+    """By how much the model was wrong about a setting that was compared."""
+
+    setting: Setting
+    missed: float
+    weight: float
+    """From 0 to 1: how exactly that is known, next to the model's usual error."""
+
+
 def plan(question: Question) -> Answer:
     """Returns the best setting within the bounds. The current one stays unless another is better."""
     question = replace(question, plant=calibrated(question))
@@ -128,7 +138,7 @@ def plan(question: Question) -> Answer:
 def _ranked(
     question: Question,
     models: Sequence[Model],
-    errors: Sequence[tuple[Setting, float]],
+    errors: Sequence[_Error],
     settings: Sequence[Setting],
 ) -> list[Forecast]:
     """Returns the forecasts of settings and of the current one, best first."""
@@ -203,13 +213,14 @@ def _models(question: Question, count: int, *, first: bool) -> list[Model]:
     return models
 
 
-def _errors(question: Question, model: Model) -> list[tuple[Setting, float]]:
-    """Returns by how much the model was wrong about settings that were compared."""
+def _errors(question: Question, model: Model) -> list[_Error]:
     found = []
     for each in question.compared:
         missed = each.difference - (model.score(each.setting).well - model.score(each.baseline).well)
+        weight = _USUAL_ERROR**2 / (_USUAL_ERROR**2 + each.error**2)
         # The model agrees about the current setting.
-        found.append((each.baseline, -missed) if each.setting == question.current else (each.setting, missed))
+        is_current = each.setting == question.current
+        found.append(_Error(each.baseline if is_current else each.setting, -missed if is_current else missed, weight))
     return found
 
 
@@ -225,12 +236,10 @@ def _distance(one: Setting, other: Setting) -> float:
     )
 
 
-def _forecast(
-    question: Question, models: Sequence[Model], errors: Sequence[tuple[Setting, float]], setting: Setting
-) -> Forecast:
+def _forecast(question: Question, models: Sequence[Model], errors: Sequence[_Error], setting: Setting) -> Forecast:
     expected, *others = (model.score(setting) for model in models)
     other = others[0] if others else expected
-    near = [(math.exp(-_distance(setting, known)), error) for known, error in errors]
+    near = [(each.weight * math.exp(-_distance(setting, each.setting)), each.missed) for each in errors]
     error = sum(weight * value for weight, value in near) / max(1.0, sum(weight for weight, _ in near))
     score = (1 - _GROWTH_WEIGHT) * expected.well + _GROWTH_WEIGHT * other.well + error
     if question.is_bold:
@@ -239,5 +248,6 @@ def _forecast(
     return Forecast(setting, min(max(expected.well + error, 0.0), 1.0), expected.busy, score)
 
 
-def _doubt(errors: Sequence[tuple[Setting, float]]) -> float:
-    return (_USUAL_ERROR + sum(abs(error) for _, error in errors)) / (1 + len(errors))
+def _doubt(errors: Sequence[_Error]) -> float:
+    missed, weight = sum(each.weight * abs(each.missed) for each in errors), sum(each.weight for each in errors)
+    return (_USUAL_ERROR + missed) / (1 + weight)
