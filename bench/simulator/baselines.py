@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from simulator.scenario import Scenario
 from simulator.twins import Twins
 from simulator.world import World
+from syrinx_operator.observed.counters import CounterHistory
+from syrinx_operator.observed.evidence import Evidence, ttfa_quantile
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.tuner.decide import Assignment
-from syrinx_operator.tuner.observed.counters import CounterHistory
-from syrinx_operator.tuner.observed.evidence import Evidence, ttfa_quantile
 from syrinx_operator.tuner.policy import Policy
 
 WINDOW_SECONDS = 300.0
@@ -66,7 +66,8 @@ def run(scenario: Scenario, rules: Policy, baseline: Baseline) -> Run:
         history.observe(world.observe())
         if world.now >= begun + WINDOW_SECONDS:
             since = world.clock(begun + WASH_OUT_SECONDS)
-            setting = strategy.send(_seen(rules, history.evidence(rules, since, world.clock())))
+            seen = history.evidence(rules.objectives, rules.interval, since, world.clock())
+            setting = strategy.send(_seen(rules, seen))
             begun = world.now
         twins.apply(Assignment(base=setting))
         return SCRAPE_SECONDS

@@ -30,6 +30,7 @@ from syrinx_operator.commands.bench.load import Script, corpus
 from syrinx_operator.commands.bench.report import markdown, save
 from syrinx_operator.commands.bench.stats import Outcome
 from syrinx_operator.commands.tune.what_if import mean_frames
+from syrinx_operator.observed.counters import CounterHistory
 from syrinx_operator.resource.fields.model import ModelSpec
 from syrinx_operator.resource.fields.tuning import SloSpec, TtfaMs, TtfaObjective, TuningSpec
 from syrinx_operator.resource.knobs import RAMP_LADDER, ROWS_LADDER, Setting
@@ -39,7 +40,6 @@ from syrinx_operator.resource.state.tuning_status import Measured, State
 from syrinx_operator.tuner.model.curves import learned
 from syrinx_operator.tuner.model.plan import calibrated, question_of
 from syrinx_operator.tuner.model.whatif import Load, Model, plant_of
-from syrinx_operator.tuner.observed.counters import CounterHistory
 from syrinx_operator.tuner.policy import policy_of
 
 SECONDS, REAL_SECONDS = 150.0, 60.0
@@ -103,7 +103,7 @@ def simulated(workload: int) -> list[Case]:
 
     world = World(scenario).run(observe)
     now = world.clock()
-    seen = history.evidence(rules, now - timedelta(seconds=world.now), now)
+    seen = history.evidence(rules.objectives, rules.interval, now - timedelta(seconds=world.now), now)
     question = question_of(rules, State(measured=learned(Measured(), seen)), seen, scenario.initial, now)
     if question is None:
         return []

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from simulator.costs import Calls, Costs
 from simulator.scenario import Phase, Scenario
+from syrinx_operator.observed.evidence import Objective
 from syrinx_operator.resource.fields.tuning import TtfaMs
 from syrinx_operator.resource.knobs import RAMP_LADDER, Setting
-from syrinx_operator.tuner.policy import Objective
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import TaskType
 

@@ -19,9 +19,10 @@ from simulator.rows import TUNER, Row, baselines_of, measured
 from simulator.scenario import Phase, Scenario
 from simulator.world import World, well
 from support.inline import Inline
+from syrinx_operator.observed.evidence import Objective
 from syrinx_operator.resource.knobs import RAMP_LADDER, Setting
 from syrinx_operator.resource.state.tuning_status import RATE_BINS, Replicas, State
-from syrinx_operator.tuner.policy import Objective, Policy, Scale
+from syrinx_operator.tuner.policy import Policy, Scale
 from syrinx_operator.tuner.replicas import BIN_SECONDS, LOOK_SECONDS
 from syrinx_operator.tuner.runner import Tuner
 from syrinx_stages.contract.stages import WORKERS, Stage

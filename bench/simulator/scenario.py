@@ -8,8 +8,8 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from simulator.costs import Costs
+from syrinx_operator.observed.evidence import Objective
 from syrinx_operator.resource.knobs import Setting
-from syrinx_operator.tuner.policy import Objective
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import TaskType
 from syrinx_stages.contract.stages import Stage

@@ -9,11 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from syrinx_operator.resource.knobs import Identity, Setting, live_settings
-from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
-from syrinx_operator.tuner.decide import Assignment
-from syrinx_operator.tuner.observed.arrivals import Arrivals, Interval
-from syrinx_operator.tuner.observed.evidence import (
+from syrinx_operator.observed.arrivals import Arrivals, Interval
+from syrinx_operator.observed.evidence import (
     CallStats,
     CaptureCost,
     Evidence,
@@ -22,6 +19,9 @@ from syrinx_operator.tuner.observed.evidence import (
     StepStats,
     StreamStats,
 )
+from syrinx_operator.resource.knobs import Identity, Setting, live_settings
+from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
+from syrinx_operator.tuner.decide import Assignment
 from syrinx_stages.contract.stages import WORKERS, Stage
 
 Bad = Callable[[Setting, float], float]

@@ -17,9 +17,10 @@ from simulator.rows import measured
 from simulator.scenario import Phase, Scenario
 from simulator.world import Ended, World
 from support.inline import Inline
+from syrinx_operator.observed.evidence import Objective
 from syrinx_operator.resource.knobs import RAMP_LADDER, Knob, Setting
 from syrinx_operator.resource.state.tuning_status import State
-from syrinx_operator.tuner.policy import Objective, Policy
+from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.runner import Tuner
 
 _BEFORE, _AFTER = 900.0, 300.0

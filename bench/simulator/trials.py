@@ -16,14 +16,14 @@ from simulator.rows import measured
 from simulator.scenario import Phase, Scenario
 from simulator.scripted import Scripted
 from simulator.world import Ended, World, well
+from syrinx_operator.observed.counters import CounterHistory
+from syrinx_operator.observed.evidence import Evidence
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_operator.resource.state.tuning_status import State, Trial
 from syrinx_operator.tuner.builder import DecisionBuilder
 from syrinx_operator.tuner.decide import Assignment, assignment, decide
-from syrinx_operator.tuner.observed.counters import CounterHistory
-from syrinx_operator.tuner.observed.evidence import Evidence
 from syrinx_operator.tuner.policy import Policy, policy_of
 from syrinx_operator.tuner.trial import start_trial
 
@@ -129,7 +129,7 @@ class _Services:
         return self._world.clock()
 
     def evidence(self, since: datetime, until: datetime) -> Evidence:
-        return self._history.evidence(self.rules, since, until)
+        return self._history.evidence(self.rules.objectives, self.rules.interval, since, until)
 
 
 def _bursty(seed: int) -> Scenario:

@@ -28,11 +28,11 @@ from support.simulation.environment import environment
 from support.simulation.loop import START
 from support.simulation.network import Network, NetworkLoop
 from support.simulation.processes import Cluster
+from syrinx_operator.observed.counters import Observation
+from syrinx_operator.observed.evidence import ReplicaStats
+from syrinx_operator.observed.snapshot import Snapshot, parse_metrics
 from syrinx_operator.resource.knobs import Identity, Setting, live_settings
 from syrinx_operator.tuner.decide import Assignment
-from syrinx_operator.tuner.observed.counters import Observation
-from syrinx_operator.tuner.observed.evidence import ReplicaStats
-from syrinx_operator.tuner.observed.snapshot import Snapshot, parse_metrics
 from syrinx_stages.contract.messages import TaskType
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.contract.stages import WORKERS, Stage

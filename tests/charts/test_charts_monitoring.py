@@ -14,12 +14,12 @@ from support.tuning import update_telemetry
 from syrinx_operator.cluster.report.progress import STALLED
 from syrinx_operator.cluster.watch.telemetry import Telemetry
 from syrinx_operator.cluster.watch.workqueue import Outcome
+from syrinx_operator.observed.evidence import WINDOW_SECONDS
 from syrinx_operator.resource.fields.tuning import TtfaMs
 from syrinx_operator.resource.state.status import ConditionStatus, ConditionType
 from syrinx_operator.resource.state.tuning_status import Verdict
 from syrinx_operator.tuner import trial
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
-from syrinx_operator.tuner.observed.evidence import WINDOW_SECONDS
 from syrinx_operator.tuner.telemetry import PUT_IN_FORCE
 from syrinx_stages.contract.messages import EndReason
 from syrinx_stages.contract.metrics import BY_STAGE, TTFA, TTFA_BUCKETS

@@ -25,14 +25,14 @@ from syrinx_operator.cluster.watch.prometheus import (
     counters_query,
     selector,
 )
+from syrinx_operator.observed.counters import Observation
+from syrinx_operator.observed.evidence import CallStats, Outcomes, ReplicaStats, StepStats, slo_statuses
 from syrinx_operator.resource.fields.tuning import PrometheusSpec, SloSpec, TtfaObjective, TuningSpec
 from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import PipelineSpec, default_pipeline
 from syrinx_operator.resource.state.status import SloStatus
 from syrinx_operator.resource.state.tuning_status import State
-from syrinx_operator.tuner.observed.counters import Observation
-from syrinx_operator.tuner.observed.evidence import CallStats, Outcomes, ReplicaStats, StepStats, slo_statuses
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.runner import Tuner
 from syrinx_stages.contract.metrics import LIVE_STREAMS

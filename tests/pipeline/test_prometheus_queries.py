@@ -32,9 +32,9 @@ from syrinx_operator.cluster.report.progress import STALLED
 from syrinx_operator.cluster.watch import prometheus
 from syrinx_operator.cluster.watch.telemetry import HealthServer, Telemetry
 from syrinx_operator.cluster.watch.workqueue import Outcome
+from syrinx_operator.observed.snapshot import WANTED_METRICS
 from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import TTSPipeline
-from syrinx_operator.tuner.observed.snapshot import WANTED_METRICS
 from syrinx_stages.contract import metrics
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -17,13 +17,13 @@ from simulator.rows import measured
 from simulator.scenario import Phase, Scenario
 from simulator.world import World, run_fixed, well
 from support.simulated import START, service
+from syrinx_operator.observed.counters import CounterHistory
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.state.tuning_status import Measured, State
 from syrinx_operator.tuner import decide
 from syrinx_operator.tuner.model.curves import learned
 from syrinx_operator.tuner.model.plan import Question, plan, question_of
 from syrinx_operator.tuner.model.whatif import Model
-from syrinx_operator.tuner.observed.counters import CounterHistory
 
 
 def well_after(world: World, at: float) -> float:
@@ -95,7 +95,7 @@ def asked(scenario: Scenario, setting: Setting) -> Question:
 
     world = World(replace(scenario, initial=setting)).run(direct)
     now = world.clock()
-    seen = history.evidence(rules, now - timedelta(seconds=world.now), now)
+    seen = history.evidence(rules.objectives, rules.interval, now - timedelta(seconds=world.now), now)
     question = question_of(rules, State(measured=learned(Measured(), seen)), seen, setting, now)
     assert question is not None
     return question

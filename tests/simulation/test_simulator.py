@@ -12,10 +12,10 @@ from simulator.scenario import Failure, Phase
 from simulator.twins import Twins
 from simulator.world import World, run_fixed, well
 from support.simulated import GOOD, START, service
+from syrinx_operator.observed.counters import CounterHistory
 from syrinx_operator.resource.knobs import live_settings
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
 from syrinx_operator.tuner.decide import Assignment
-from syrinx_operator.tuner.observed.counters import CounterHistory
 from syrinx_stages.contract.messages import TaskType
 from syrinx_stages.contract.stages import Stage
 
@@ -108,7 +108,7 @@ def test_the_counters_show_what_the_clients_heard():
 
     world = World(scenario).run(direct)
     rules, begin = policy(scenario), world.clock(0.0)
-    seen = history.evidence(rules, begin, world.clock())
+    seen = history.evidence(rules.objectives, rules.interval, begin, world.clock())
     counted = seen.of_arm()
     until = (seen.until - begin).total_seconds()
     sent = [outcome for outcome in world.outcomes if outcome.at < until]

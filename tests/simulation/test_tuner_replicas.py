@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from simulator.scripted import START
 from support.tuner_world import BASE, BETTER, World, auto, machine, plant
+from syrinx_operator.observed.evidence import WINDOW_SECONDS
 from syrinx_operator.resource.state.tuning_status import (
     RATE_BINS,
     Capacity,
@@ -20,7 +21,6 @@ from syrinx_operator.tuner import replicas
 from syrinx_operator.tuner.model.capacity import capacity
 from syrinx_operator.tuner.model.plan import Question
 from syrinx_operator.tuner.model.whatif import Load
-from syrinx_operator.tuner.observed.evidence import WINDOW_SECONDS
 from syrinx_operator.tuner.policy import Scale
 from syrinx_stages.contract.stages import WORKERS, Stage
 

@@ -13,11 +13,11 @@ from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.report.events import status_events
 from syrinx_operator.cluster.report.obstacles import StatusInputs
 from syrinx_operator.cluster.report.status import status
+from syrinx_operator.observed.evidence import Evidence, StreamStats
 from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.resolve import RedisForm
 from syrinx_operator.resource.state.status import read
 from syrinx_operator.resource.state.tuning_status import State
-from syrinx_operator.tuner.observed.evidence import Evidence, StreamStats
 from syrinx_stages.contract.settings import ReportedSettings
 from syrinx_stages.contract.stages import Stage
 

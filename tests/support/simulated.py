@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from simulator.costs import CPU2, Costs
 from simulator.scenario import Phase, Scenario
+from syrinx_operator.observed.evidence import Objective
 from syrinx_operator.resource.knobs import Setting
-from syrinx_operator.tuner.policy import Objective
 
 START = Setting(talker_max_num_seqs=1, codec_max_num_seqs=1, chunk_ramp=(2, 2, 3, 4, 5, 7, 9, 12))
 GOOD = replace(START, talker_max_num_seqs=8, codec_max_num_seqs=4)

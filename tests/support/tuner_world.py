@@ -6,6 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from simulator.scripted import START, TASK_TYPE, Bad, Scripted, clock
+from syrinx_operator.observed.evidence import Objective, Outcomes
 from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import default_pipeline
@@ -13,8 +14,7 @@ from syrinx_operator.resource.state.tuning_status import CallPoint, Capacity, Me
 from syrinx_operator.tuner.decide import Assignment, Decision, assignment, decide
 from syrinx_operator.tuner.model.plan import Answer, Forecast, Question
 from syrinx_operator.tuner.model.whatif import Plant
-from syrinx_operator.tuner.observed.evidence import Outcomes
-from syrinx_operator.tuner.policy import Objective, Policy, policy_of
+from syrinx_operator.tuner.policy import Policy, policy_of
 from syrinx_stages.scheduling.traits import CPU
 
 __all__ = ["BASE", "BETTER", "START", "TASK_TYPE", "World", "auto", "better", "clock", "machine", "plant", "served"]

@@ -14,10 +14,10 @@ from syrinx_operator.cluster.runners.canary import (
     compare,
     decide,
 )
+from syrinx_operator.observed.evidence import Evidence, StreamStats
 from syrinx_operator.resource.fields.rollout import CanarySpec, CanaryStep
 from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.state.canary_status import Counts
-from syrinx_operator.tuner.observed.evidence import Evidence, StreamStats
 
 START = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
 SPEC = CanarySpec(steps=(CanaryStep(weight=10, pause_seconds=30), CanaryStep(weight=50, pause_seconds=20)))

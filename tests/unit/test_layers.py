@@ -20,10 +20,11 @@ SOURCES = {
 }
 _OPERATOR = {
     "resource": {"contract"},
-    "tuner": {"resource", "contract", "scheduling"},
-    "cluster": {"resource", "tuner", "contract"},
-    "local": {"resource", "tuner", "contract", "connector", "processes"},
-    "commands": {"resource", "tuner", "cluster", "local", "contract", "connector", "processes"},
+    "observed": {"resource", "contract"},
+    "tuner": {"resource", "observed", "contract", "scheduling"},
+    "cluster": {"resource", "observed", "tuner", "contract"},
+    "local": {"resource", "observed", "tuner", "contract", "connector", "processes"},
+    "commands": {"resource", "observed", "tuner", "cluster", "local", "contract", "connector", "processes"},
     "main": {"cluster", "contract"},
     "__main__": {"commands"},
 }

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from syrinx_operator.tuner.observed.arrivals import Arrivals, Interval, surprise
+from syrinx_operator.observed.arrivals import Arrivals, Interval, surprise
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = 3600.0

@@ -3,11 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
+from syrinx_operator.observed.evidence import CaptureCost
 from syrinx_operator.resource.fields.tuning import CaptureBounds
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.state.tuning_status import CallPoint
 from syrinx_operator.tuner.model.captures import MAX_NEW, MIN_SAVED, call_times, plan_captures
-from syrinx_operator.tuner.observed.evidence import CaptureCost
 from syrinx_stages.scheduling.codec import cheapest_shape
 
 PLENTY = CaptureBounds(max=16, seconds=60, memory_mi_b=2048)

@@ -10,12 +10,12 @@ import pytest
 from support.resolved import resolved
 from support.stage_metrics import Gateway
 from support.stage_metrics import Worker as Pod
+from syrinx_operator.observed import counters as records
+from syrinx_operator.observed.counters import CounterHistory, Observation
+from syrinx_operator.observed.evidence import CallStats, CaptureCost, Outcomes, ReplicaStats, StepStats, quantile
+from syrinx_operator.observed.snapshot import parse_metrics
 from syrinx_operator.resource.fields.tuning import SloSpec, TtfaObjective
 from syrinx_operator.resource.knobs import Identity
-from syrinx_operator.tuner.observed import counters as records
-from syrinx_operator.tuner.observed.counters import CounterHistory, Observation
-from syrinx_operator.tuner.observed.evidence import CallStats, CaptureCost, Outcomes, ReplicaStats, StepStats, quantile
-from syrinx_operator.tuner.observed.snapshot import parse_metrics
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_stages.contract import metrics as contract
 from syrinx_stages.contract.stages import Stage
@@ -53,7 +53,7 @@ class Past:
 
     def evidence(self, since, until, **seen):
         self.record.observe(Observation(identity=IDENTITY, **seen))
-        return self.record.evidence(POLICY, at(since), at(until))
+        return self.record.evidence(POLICY.objectives, POLICY.interval, at(since), at(until))
 
     def counted(self, since, until, **seen):
         return sum(served.requests for served in self.evidence(since, until, **seen).streams.values())

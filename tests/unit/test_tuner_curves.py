@@ -5,10 +5,10 @@ import random
 import pytest
 
 from simulator.scripted import clock
+from syrinx_operator.observed.evidence import CallStats, Evidence, ReplicaStats, StepStats
 from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.state.tuning_status import MAX_SHAPES, CallPoint, Measured, PreparePoint, StepPoint
 from syrinx_operator.tuner.model.curves import MEMORY_SECONDS, call_cost, learned, step_seconds
-from syrinx_operator.tuner.observed.evidence import CallStats, Evidence, ReplicaStats, StepStats
 from syrinx_stages.contract.metrics import ROW_BUCKETS
 from syrinx_stages.contract.stages import Stage
 

@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from support.tuner_world import BASE, BETTER, World, auto, better
+from syrinx_operator.observed.evidence import WINDOW_SECONDS, CaptureCost
 from syrinx_operator.resource.knobs import Knob
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.state.tuning_status import MAX_HISTORY, MAX_TRIED
 from syrinx_operator.tuner import decide as deciding
 from syrinx_operator.tuner.decide import assignment
-from syrinx_operator.tuner.observed.evidence import WINDOW_SECONDS, CaptureCost
 from syrinx_operator.tuner.trial import LABELS, MAX_TRIAL_SECONDS
 
 HOUR = 3600.0

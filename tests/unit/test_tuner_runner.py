@@ -16,14 +16,14 @@ from support.resolved import resolved
 from support.stage_metrics import Gateway
 from support.stage_metrics import Worker as Pod
 from support.tuning import in_trial
+from syrinx_operator.observed.counters import Observation
+from syrinx_operator.observed.snapshot import parse_metrics
 from syrinx_operator.resource.fields.tuning import SloSpec, TtfaObjective
 from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.state.tuning_status import State
 from syrinx_operator.tuner import runner
 from syrinx_operator.tuner.builder import Event
 from syrinx_operator.tuner.decide import Decision, assignment
-from syrinx_operator.tuner.observed.counters import Observation
-from syrinx_operator.tuner.observed.snapshot import parse_metrics
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.runner import Planner, Tuner
 

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from support.prometheus import OWNER, recorded
 from support.stage_metrics import Gateway, Worker
 from syrinx_operator.cluster.watch.prometheus import counters_query
-from syrinx_operator.tuner.observed.snapshot import BUCKET, STARTED, WANTED_METRICS, Series, parse_metrics
+from syrinx_operator.observed.snapshot import BUCKET, STARTED, WANTED_METRICS, Series, parse_metrics
 from syrinx_stages.contract import metrics as contract
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from simulator.scripted import clock
 from support.tuner_world import BASE, BETTER, World, better
+from syrinx_operator.observed.evidence import MIN_REQUESTS, WINDOW_SECONDS, Outcomes
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
-from syrinx_operator.tuner.observed.evidence import MIN_REQUESTS, WINDOW_SECONDS, Outcomes
 from syrinx_operator.tuner.trial import (
     LABELS,
     MAX_DISCARDED,

@@ -16,6 +16,9 @@ from syrinx_operator.local import tuning_files
 from syrinx_operator.local.events import Event, Observer
 from syrinx_operator.local.machine import describe
 from syrinx_operator.local.supervisor import Child
+from syrinx_operator.observed.counters import Observation
+from syrinx_operator.observed.evidence import ReplicaStats, slo_statuses
+from syrinx_operator.observed.snapshot import Snapshot, parse_metrics
 from syrinx_operator.resource.checks.rules import violations
 from syrinx_operator.resource.knobs import Identity, live_settings, with_setting
 from syrinx_operator.resource.resolve import resolve
@@ -24,9 +27,6 @@ from syrinx_operator.resource.stage_config import engine_suffix, model_generatio
 from syrinx_operator.resource.state.tuning_status import State
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
 from syrinx_operator.tuner.decide import Assignment, assignment
-from syrinx_operator.tuner.observed.counters import Observation
-from syrinx_operator.tuner.observed.evidence import ReplicaStats, slo_statuses
-from syrinx_operator.tuner.observed.snapshot import Snapshot, parse_metrics
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.runner import Tuner
 from syrinx_stages.contract.settings import ReportedSettings

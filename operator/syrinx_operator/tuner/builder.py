@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from syrinx_operator.observed.evidence import Evidence, alike
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.state.tuning_status import (
     MAX_HISTORY,
@@ -20,7 +21,6 @@ from syrinx_operator.resource.state.tuning_status import (
     Verdict,
 )
 from syrinx_operator.tuner.model.plan import Answer, Question
-from syrinx_operator.tuner.observed.evidence import Evidence, alike
 from syrinx_operator.tuner.policy import Policy
 
 OVERRIDE_TTL_SECONDS = 60.0

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 from msgspec.structs import replace
 
+from syrinx_operator.observed.evidence import MIN_REQUESTS, WINDOW_SECONDS, Evidence, alike
 from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.state.tuning_status import Forecast, Measured, Recommendation, State
 from syrinx_operator.tuner import replicas
@@ -26,7 +27,6 @@ from syrinx_operator.tuner.builder import (
 from syrinx_operator.tuner.model.captures import plan_captures
 from syrinx_operator.tuner.model.curves import learned
 from syrinx_operator.tuner.model.plan import Answer, question_of
-from syrinx_operator.tuner.observed.evidence import MIN_REQUESTS, WINDOW_SECONDS, Evidence, alike
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.watch import advance_soak, put_in_force
 from syrinx_stages.contract.stages import Stage

@@ -5,19 +5,12 @@ from typing import Literal
 
 from msgspec import Struct
 
+from syrinx_operator.observed.evidence import Objective
 from syrinx_operator.resource.fields.tuning import CaptureBounds, RowBounds
 from syrinx_operator.resource.knobs import RAMP_LADDER, ROWS_LADDER, Knob, Mode, Setting, setting_of
 from syrinx_operator.resource.resolve import ResolvedPipeline
 from syrinx_stages.contract.stages import Stage
 from syrinx_stages.scheduling.traits import CPU, GPU, Traits
-
-
-class Objective(Struct, frozen=True):
-    """The TTFA objective of a task type."""
-
-    seconds: float
-    target: float
-    """Ratio of requests whose TTFA must be within `seconds`."""
 
 
 class Scale(Struct, frozen=True, kw_only=True):

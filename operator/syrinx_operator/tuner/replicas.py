@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
+from syrinx_operator.observed.evidence import MIN_REQUESTS, WINDOW_SECONDS, Evidence
 from syrinx_operator.resource.state.tuning_status import RATE_BINS, Peak, Replicas, StageReplicas, Worth
 from syrinx_operator.tuner.builder import DecisionBuilder
 from syrinx_operator.tuner.model.capacity import judge, measure
-from syrinx_operator.tuner.observed.evidence import MIN_REQUESTS, WINDOW_SECONDS, Evidence
 from syrinx_operator.tuner.policy import Scale
 from syrinx_operator.tuner.trial import end_trial
 from syrinx_stages.contract.stages import WORKERS, Stage

@@ -17,14 +17,14 @@ from typing import Generic, ParamSpec, TypeVar
 
 import msgspec
 
+from syrinx_operator.observed.counters import CounterHistory, Observation
+from syrinx_operator.observed.evidence import Evidence
 from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.state.tuning_status import State
 from syrinx_operator.tuner.builder import Event, in_force
 from syrinx_operator.tuner.decide import Decision, decide
 from syrinx_operator.tuner.model.capacity import capacity
 from syrinx_operator.tuner.model.plan import plan
-from syrinx_operator.tuner.observed.counters import CounterHistory, Observation
-from syrinx_operator.tuner.observed.evidence import Evidence
 from syrinx_operator.tuner.policy import Policy
 from syrinx_stages.contract import logs
 
@@ -101,7 +101,7 @@ class Tuner:
         try:
             history = self._histories.setdefault(name, CounterHistory())
             history.observe(observation)
-            look = partial(history.evidence, policy)
+            look = partial(history.evidence, policy.objectives, policy.interval)
             decision = decide(
                 policy, state, look, partial(self._planner.ask, name), partial(self._capacities.ask, name), now
             )
@@ -119,7 +119,8 @@ class Tuner:
 
     def evidence(self, name: str, policy: Policy, since: datetime, until: datetime) -> Evidence:
         """Returns the evidence of a window from what was observed."""
-        return self._histories.setdefault(name, CounterHistory()).evidence(policy, since, until)
+        history = self._histories.setdefault(name, CounterHistory())
+        return history.evidence(policy.objectives, policy.interval, since, until)
 
     def devices(self, name: str) -> dict[str, str]:
         """Returns the devices that a pipeline's talkers and codecs report, by replica name."""

@@ -8,11 +8,11 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
+from syrinx_operator.observed.evidence import MIN_REQUESTS, WINDOW_SECONDS, Evidence, Outcomes, alike
 from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.state.tuning_status import Guard, Served, Soak
 from syrinx_operator.tuner.betting import is_certain, updated
 from syrinx_operator.tuner.builder import DecisionBuilder, in_force
-from syrinx_operator.tuner.observed.evidence import MIN_REQUESTS, WINDOW_SECONDS, Evidence, Outcomes, alike
 
 CHECK_SECONDS = 5.0
 """Time between two looks of a guard."""

@@ -8,13 +8,13 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from syrinx_operator.observed.evidence import Evidence
 from syrinx_operator.resource.checks.check import field_name, field_problems
 from syrinx_operator.resource.checks.documents import Path
 from syrinx_operator.resource.checks.rules import cluster_violations, violations
 from syrinx_operator.resource.resolve import RedisForm
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.versions import without_unknown
-from syrinx_operator.tuner.observed.evidence import Evidence
 from syrinx_stages.contract import logs
 from syrinx_stages.contract.settings import ReportedSettings
 from syrinx_stages.contract.stages import Stage

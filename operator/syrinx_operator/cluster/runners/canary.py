@@ -11,11 +11,11 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from syrinx_operator.observed.evidence import Evidence
 from syrinx_operator.resource.fields.rollout import CanarySpec
 from syrinx_operator.resource.state.canary_status import CanaryStatus, Counts
 from syrinx_operator.tuner.betting import is_certain, updated
 from syrinx_operator.tuner.builder import Event
-from syrinx_operator.tuner.observed.evidence import Evidence
 
 COMMANDS: Final[Mapping[str, str]] = {
     "promote": "replace the running version now",

@@ -18,13 +18,13 @@ from syrinx_operator.cluster.report import diagnosis
 from syrinx_operator.cluster.report.progress import incomplete
 from syrinx_operator.cluster.runners.canary import COMMANDS, CanaryInputs, Comparison, compare, decide
 from syrinx_operator.cluster.runners.tuning import scrape_snapshot
+from syrinx_operator.observed.counters import CounterHistory, Observation
+from syrinx_operator.observed.snapshot import Snapshot
 from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.resolve import ResolvedPipeline
 from syrinx_operator.resource.state.canary_status import CanaryStatus
 from syrinx_operator.resource.state.tuning_status import State
 from syrinx_operator.tuner.builder import Event
-from syrinx_operator.tuner.observed.counters import CounterHistory, Observation
-from syrinx_operator.tuner.observed.snapshot import Snapshot
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_stages.contract.stages import Stage
 
@@ -119,7 +119,11 @@ class CanaryRunner:
             history.observe(Observation(snapshots=found, identity=_NOBODY))
         since = status.period_time if status is not None and status.period_time is not None else now
         policy = policy_of(pipeline)
-        return compare(counters.stable.evidence(policy, since, now), counters.canary.evidence(policy, since, now))
+        stable, candidate = (
+            history.evidence(policy.objectives, policy.interval, since, now)
+            for history in (counters.stable, counters.canary)
+        )
+        return compare(stable, candidate)
 
 
 def command_of(live: Manifest) -> str:

@@ -16,6 +16,9 @@ from syrinx_operator.cluster.plan.tuning_record import decode_tuning, recorded_t
 from syrinx_operator.cluster.report.progress import incomplete
 from syrinx_operator.cluster.report.scaling import permitted
 from syrinx_operator.cluster.watch import prometheus
+from syrinx_operator.observed.counters import Observation
+from syrinx_operator.observed.evidence import Evidence, ReplicaStats
+from syrinx_operator.observed.snapshot import Snapshot, parse_metrics
 from syrinx_operator.resource import knobs
 from syrinx_operator.resource.checks.rules import cluster_violations, violations
 from syrinx_operator.resource.fields.tuning import TuningSpec
@@ -26,9 +29,6 @@ from syrinx_operator.resource.stage_config import engine_suffix
 from syrinx_operator.resource.state.tuning_status import State
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS, Event
 from syrinx_operator.tuner.decide import Assignment, Decision, assignment
-from syrinx_operator.tuner.observed.counters import Observation
-from syrinx_operator.tuner.observed.evidence import Evidence, ReplicaStats
-from syrinx_operator.tuner.observed.snapshot import Snapshot, parse_metrics
 from syrinx_operator.tuner.policy import Policy, policy_of
 from syrinx_operator.tuner.replicas import LOOK_SECONDS
 from syrinx_operator.tuner.runner import Tuner

@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from syrinx_operator.cluster.objects.series import pod_patterns, selector
 from syrinx_operator.cluster.objects.state import Owner
-from syrinx_operator.tuner.observed import snapshot
-from syrinx_operator.tuner.observed.snapshot import LABELS, MAX_COUNT, Sample, Snapshot
+from syrinx_operator.observed import snapshot
+from syrinx_operator.observed.snapshot import LABELS, MAX_COUNT, Sample, Snapshot
 from syrinx_stages.contract.stages import Stage
 
 TIMEOUT = 10.0

@@ -7,11 +7,11 @@ from itertools import product
 
 from msgspec.structs import replace
 
+from syrinx_operator.observed.evidence import MIN_REQUESTS, Evidence, alike
 from syrinx_operator.resource.state.tuning_status import LOG_WORTHS, Capacity, Curve, Worth
 from syrinx_operator.tuner.builder import DecisionBuilder, in_force
 from syrinx_operator.tuner.model.plan import Question, calibrated, question_of
 from syrinx_operator.tuner.model.whatif import Model
-from syrinx_operator.tuner.observed.evidence import MIN_REQUESTS, Evidence, alike
 from syrinx_operator.tuner.watch import BACKLOG_SECONDS
 from syrinx_stages.contract.stages import Stage
 

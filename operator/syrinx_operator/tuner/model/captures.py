@@ -9,11 +9,11 @@ from functools import lru_cache
 
 from msgspec import Struct
 
+from syrinx_operator.observed.evidence import CaptureCost
 from syrinx_operator.resource.fields.tuning import CaptureBounds
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.state.tuning_status import CallPoint
 from syrinx_operator.tuner.model.curves import CallCost, call_cost
-from syrinx_operator.tuner.observed.evidence import CaptureCost
 from syrinx_stages.scheduling.codec import cheapest_shape
 
 MIN_SAVED = 0.03

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from syrinx_operator.observed.evidence import Evidence
 from syrinx_operator.resource.state.tuning_status import MAX_SHAPES, CallPoint, Measured, PreparePoint, StepPoint
-from syrinx_operator.tuner.observed.evidence import Evidence
 from syrinx_stages.contract.metrics import ROW_BUCKETS
 from syrinx_stages.contract.stages import Stage
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from syrinx_operator.observed.evidence import Evidence, alike, ttfa_quantile
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.state.tuning_status import Measured, State, Tried
 from syrinx_operator.tuner.model.whatif import QUICK, Load, Model, Plant, Score, plant_of
-from syrinx_operator.tuner.observed.evidence import Evidence, alike, ttfa_quantile
 from syrinx_operator.tuner.policy import Policy
 from syrinx_stages.contract.stages import Stage
 

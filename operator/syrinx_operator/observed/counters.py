@@ -14,17 +14,17 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from syrinx_operator.resource.knobs import Identity
-from syrinx_operator.tuner.observed.arrivals import Arrivals, Interval
-from syrinx_operator.tuner.observed.evidence import (
+from syrinx_operator.observed.arrivals import Arrivals, Interval
+from syrinx_operator.observed.evidence import (
     CallStats,
     Evidence,
+    Objective,
     Outcomes,
     ReplicaStats,
     StepStats,
     StreamStats,
 )
-from syrinx_operator.tuner.observed.snapshot import (
+from syrinx_operator.observed.snapshot import (
     ARRIVALS,
     BUCKET,
     STARTED,
@@ -33,7 +33,7 @@ from syrinx_operator.tuner.observed.snapshot import (
     values_of,
     work_of,
 )
-from syrinx_operator.tuner.policy import Objective, Policy
+from syrinx_operator.resource.knobs import Identity
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.settings import MAX_ROWS
 
@@ -148,12 +148,16 @@ class CounterHistory:
         """Returns the devices that talkers and codecs report, by replica name."""
         return {name: each.last.device for (_, name), each in self._replicas.items() if each.last.device}
 
-    def evidence(self, policy: Policy, since: datetime, until: datetime) -> Evidence:
+    def evidence(
+        self, objectives: Mapping[str, Objective], interval: float, since: datetime, until: datetime
+    ) -> Evidence:
         """Returns what is known of the window from `since` to `until`.
+
+        objectives: by task type. interval: seconds between two observations.
 
         Each replica counts from its first snapshot at or after `since`. The evidence ends with the oldest of the
         gateways' last snapshots, so that all gateways cover it. A problem is reported only once the counters are
-        stale: older than 90 s, three policy intervals, and three scrape intervals.
+        stale: older than 90 s, three intervals, and three scrape intervals.
         """
         seen = self._observed
         found = Evidence(
@@ -167,7 +171,7 @@ class CounterHistory:
         gateways = [each for each in self._replicas.values() if each.last.stage == "gateway"]
         if not gateways:
             return replace(found, problem=seen.problem or "no gateway metrics yet")
-        stale = max(STALE_SECONDS, 3 * policy.interval, 3 * seen.scrape_interval)
+        stale = max(STALE_SECONDS, 3 * interval, 3 * seen.scrape_interval)
         newest = max(each.last.time for each in gateways)
         if (until - newest).total_seconds() > stale:
             return replace(found, problem=seen.problem or f"the newest gateway metrics are older than {stale:g} s")
@@ -181,7 +185,7 @@ class CounterHistory:
             found,
             since=min(deltas[0].since for deltas in windows),
             until=end,
-            streams=_stream_stats(total, policy.objectives),
+            streams=_stream_stats(total, objectives),
             burst=self._arrivals.burst(end),
             failed=_failed(total),
             outcomes=_outcomes(total),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from syrinx_operator.tuner.observed.evidence import CaptureCost
+from syrinx_operator.observed.evidence import CaptureCost
 from syrinx_stages.contract import metrics as m
 
 MAX_COUNT = 2**53

@@ -10,10 +10,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from syrinx_operator.observed.arrivals import Change
 from syrinx_operator.resource.fields.tuning import TtfaObjective
 from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.state.status import SloStatus
-from syrinx_operator.tuner.observed.arrivals import Change
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.stages import WORKERS, Stage
 
@@ -23,6 +23,14 @@ SAME_LOAD = 1.25
 """Factor of the rate within which a result holds."""
 WINDOW_SECONDS = 300.0
 """Time whose requests show how a load is served, if neither the load nor what serves it changes."""
+
+
+class Objective(Struct, frozen=True):
+    """The TTFA objective of a task type."""
+
+    seconds: float
+    target: float
+    """Ratio of requests whose TTFA must be within `seconds`."""
 
 
 class StreamStats(Struct, frozen=True, kw_only=True):
