@@ -1,4 +1,4 @@
-"""`python -m simulator tuning | trials | shifts | replicas | calibration`."""
+"""`python -m simulator tuning | trials | shifts | inversion | replicas | calibration`."""
 
 import argparse
 from collections.abc import Callable
@@ -17,6 +17,8 @@ def main() -> None:
     shifts = commands.add_parser("shifts", help="measure how soon changes of the load are noticed")
     shifts.add_argument("--seeds", type=int, default=10, help="number of runs of each change")
     shifts.add_argument("--stationary", type=int, default=8, help="number of loads that do not change")
+    inverted = commands.add_parser("inversion", help="measure what rows of a codec are worth to two kinds of voices")
+    inverted.add_argument("--seeds", type=int, default=3, help="number of runs")
     scaled = commands.add_parser("replicas", help="measure the numbers of replicas that the tuner chooses")
     for command, workloads in ((days, 15), (scaled, 8)):
         command.add_argument("--workloads", type=int, default=workloads, help="number of drawn workloads")
@@ -25,7 +27,7 @@ def main() -> None:
     compared.add_argument("--workloads", type=int, default=20, help="number of drawn workloads in simulated time")
     compared.add_argument("--loads", type=int, default=4, help="number of drawn loads of this machine")
     compared.add_argument("--model", help="directory written by gpu.checkpoint: on the GPU, not the bundled voice")
-    for command in (days, trials, shifts, scaled, compared):
+    for command in (days, trials, shifts, inverted, scaled, compared):
         command.add_argument("--first-seed", type=int, default=1000, help="seed of the first of each")
         command.add_argument("--jobs", type=int, default=2, help="number of processes")
     given = vars(parser.parse_args())
@@ -33,6 +35,7 @@ def main() -> None:
         "tuning": tuning.measure_days,
         "trials": tuning.measure_trials,
         "shifts": tuning.measure_shifts,
+        "inversion": tuning.measure_inversion,
         "replicas": tuning.measure_replicas,
         "calibration": calibration.main,
     }

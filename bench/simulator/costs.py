@@ -40,6 +40,8 @@ class Costs(Struct, frozen=True, kw_only=True):
     """Standard deviation of the log time."""
     interference: float = 1.0
     """Slowdown while the other stage computes. Talker and codec with the same index share a device."""
+    crowding: float = 0.0
+    """How much more each further row of the codec's call slows the talker down."""
     capture: float = 0.3
     """Time to capture a shape."""
     capture_bytes: int = 2 << 20
@@ -77,3 +79,25 @@ GPU = Costs(
     interference=1.5,
 )
 """About one H200 with the 1.7B shape, `bench/results/h200.md`."""
+
+
+def _published(step: float, per_row: float, prefill: float, call: float, per_frame: float, crowding: float) -> Costs:
+    """Returns the costs of a service that decodes 72 frames of left context again in each call, with one GPU for both.
+
+    What a reference costs is part of `prefill`: its talker computes it.
+    """
+    calls = Calls(call, 72 * per_frame, per_frame)
+    return Costs(
+        is_gpu=True,
+        step=line(step, per_row),
+        eager=calls,
+        captured=calls,
+        prefill=prefill,
+        crowding=crowding,
+    )
+
+
+H100_PRESETS = _published(0.0104, 0.00177, 0.0755, 0.0151, 1.36e-05, 0.126)
+"""One H100, 1.7B, preset voices: fitted to the tables of vllm-omni #3322."""
+H100_CLONES = _published(0.0119, 3.25e-05, 0.213, 0.0394, 0.000514, 0.225)
+"""One H100, 1.7B, voice clones: fitted to the tables of vllm-omni #3322, after #3306."""

@@ -112,7 +112,7 @@ def run_all(
         if (scenario := fresh.draw(workload))
     }
     by_setting = dict(
-        measured(pool, fixed, ((*key, *each) for key in keys for each in numbers[key[0]]), Day),
+        measured(pool, fixed, ((*key, *each) for key in keys for each in numbers[key[0]]), Day, tuned=False),
     )
     names = list(baselines.BASELINES)
     others = ((*key, number) for key in keys if key[1] < compared_seeds for number in range(len(names)))

@@ -29,15 +29,16 @@ class Device:
         self.loop, self.costs = loop, costs
         self._randoms = random.Random(seed)
         self._free_at = dict.fromkeys(Stage, 0.0)
+        self._rows = dict.fromkeys(Stage, 1)
 
-    def queue(self, stage: Stage, seconds: float) -> float:
-        """Queues work of about this duration; returns when it is done."""
-        begin = max(self.loop.time(), self._free_at[stage])
-        is_shared = any(free_at > begin for other, free_at in self._free_at.items() if other is not stage)
-        noise = math.exp(self._randoms.gauss(0, self.costs.noise) - self.costs.noise**2 / 2)
-        done_at: float = begin + seconds * noise * (self.costs.interference if is_shared else 1.0)
-        self._free_at[stage] = done_at
-        return done_at
+    def queue(self, stage: Stage, seconds: float, rows: int = 1) -> float:
+        """Queues work of about this duration; returns when it is done. rows: of a decoder call."""
+        begin, costs = max(self.loop.time(), self._free_at[stage]), self.costs
+        beside = [self._rows[each] for each, free_at in self._free_at.items() if each is not stage and free_at > begin]
+        slowdown = max((costs.interference + costs.crowding * (count - 1) for count in beside), default=1.0)
+        noise = math.exp(self._randoms.gauss(0, costs.noise) - costs.noise**2 / 2)
+        self._free_at[stage], self._rows[stage] = begin + seconds * noise * slowdown, rows
+        return self._free_at[stage]
 
     def wait(self, until: float) -> None:
         """Lets time pass until then."""
@@ -57,8 +58,8 @@ class _Engine:
     def warm_up(self) -> None:
         """Takes no time: the scenario begins with processes that are ready."""
 
-    def _queue(self, seconds: float) -> float:
-        done_at = self._device.queue(self.stage, seconds)
+    def _queue(self, seconds: float, rows: int = 1) -> float:
+        done_at = self._device.queue(self.stage, seconds, rows)
         if not self._costs.is_gpu:
             self._device.wait(done_at)
         return done_at
@@ -140,7 +141,7 @@ class TimedCodecEngine(_Engine):
     def launch(self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair) -> tuple[float, Any]:
         """Starts a call."""
         calls = self._costs.captured if shape in self.captured else self._costs.eager
-        return self._queue(calls.at(*shape)), [len(frames) for frames in codes]
+        return self._queue(calls.at(*shape), shape[0]), [len(frames) for frames in codes]
 
     def read(self, call: tuple[float, Sequence[int]]) -> Sequence[bytes]:
         """Waits for a call."""

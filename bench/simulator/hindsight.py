@@ -49,7 +49,7 @@ def best_settings(pool: Executor, workloads: Iterable[int]) -> Mapping[int, Best
     searches = [_Search(workload) for workload in workloads]
     for seconds, kept in _ROUNDS:
         keys = [key for search in searches for key in search.keys(seconds)]
-        served = dict(measured(pool, serve, keys, float))
+        served = dict(measured(pool, serve, keys, float, tuned=False))
         for search in searches:
             search.keep(served, seconds, kept)
     return {search.workload: search.best() for search in searches}
@@ -102,5 +102,5 @@ class _Search:
                 yield near
 
     def best(self) -> Best:
-        """Returns what is left in the end."""
+        """Returns the best settings that were found."""
         return Best(*(setting_of(self._scenario, self._rules, ranked[0]) for ranked in self._ranked))

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from simulator import replicas, shifts
+from simulator import inversion, replicas, shifts
 from simulator.days import UNTOUCHED, Score
 from simulator.fresh import DAY_SECONDS
 from simulator.replicas import ReplicasReport
@@ -17,6 +17,8 @@ from simulator.rows import RESULTS, TUNER, Row
 from simulator.shifts import Shift
 from simulator.trials import Errors
 from syrinx_operator.resource.knobs import Setting
+
+_FILE = RESULTS / "tuning.json"
 
 
 class FreshRow(Row[Score], frozen=True, kw_only=True):
@@ -55,25 +57,26 @@ class Fresh(Summary, frozen=True, kw_only=True):
     rows: tuple[FreshRow, ...]
 
 
-class Report(Struct, frozen=True, kw_only=True):
-    """All measurements."""
+class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All measurements. Each part is there once it was measured."""
 
-    command: str
+    command: str = ""
     """Of what is in `fresh` and `baselines`."""
-    fresh: Fresh
-    baselines: Mapping[str, Summary]
+    fresh: Fresh | None = None
+    baselines: Mapping[str, Summary] = {}
     trials_command: str = ""
-    aa: Errors
+    aa: Errors | None = None
     """Changes that change nothing, under bursty traffic."""
-    skewed: Errors
+    skewed: Errors | None = None
     """A change that is usually better by 5 points, and worse by 60 in a tenth of the pairs."""
-    skewed_promoted: float
+    skewed_promoted: float | None = None
     shifts_command: str = ""
     shifts: Mapping[str, Shift] = {}
     """Changes of the load by name."""
     stationary_hours: int = 0
     """Of loads that do not change."""
-    false_shifts_per_48h: float = 0.0
+    false_shifts_per_48h: float | None = None
+    inversion: inversion.Inversion | None = None
     replicas: ReplicasReport | None = None
 
 
@@ -102,14 +105,14 @@ def _mean(values: Sequence[float]) -> float:
 
 def recorded() -> Report:
     """Returns the recorded measurements."""
-    return msgspec.json.decode((RESULTS / "tuning.json").read_bytes(), type=Report)
+    return msgspec.json.decode(_FILE.read_bytes(), type=Report) if _FILE.exists() else Report()
 
 
 def record(**parts: Any) -> None:
     """Replaces parts of the report."""
     report = replace(recorded(), **parts)
-    (RESULTS / "tuning.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
-    (RESULTS / "tuning.md").write_text(table(report))
+    _FILE.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+    _FILE.with_suffix(".md").write_text(table(report))
 
 
 # Tables -----------------------------------------------------------------------------------------------------------
@@ -117,13 +120,30 @@ def record(**parts: Any) -> None:
 
 def table(report: Report) -> str:
     """Returns the report as Markdown."""
-    fresh = report.fresh
     lines = [
         "# How good the tuner is",
         "",
-        f"Measured by `{report.command}`: {fresh.workloads} workloads that a generator drew, from a bad or a good "
-        f"start, each for {DAY_SECONDS / 60:g} minutes of the real services in simulated time and with {fresh.seeds} "
-        "seeds of its requests. A request is served well if it meets the TTFA objective and has no gap.",
+        "The real services in simulated time. A request is served well if it meets the TTFA objective and has no gap.",
+        "",
+        *(_days(report.command, report.fresh, report.baselines) if report.fresh else ()),
+        *(_trials(report.trials_command, report.aa, report.skewed) if report.aa and report.skewed else ()),
+        *(
+            shifts.table(report.shifts, report.shifts_command, report.stationary_hours, report.false_shifts_per_48h)
+            if report.shifts and report.false_shifts_per_48h is not None
+            else ()
+        ),
+        *(inversion.table(report.inversion) if report.inversion else ()),
+        *(replicas.table(report.replicas) if report.replicas else ()),
+    ]
+    return "\n".join(lines)
+
+
+def _days(command: str, fresh: Fresh, baselines: Mapping[str, Summary]) -> list[str]:
+    return [
+        "## Days of drawn workloads",
+        "",
+        f"Measured by `{command}`: {fresh.workloads} workloads that a generator drew, from a bad or a good start, each "
+        f"for {DAY_SECONDS / 60:g} minutes and with {fresh.seeds} seeds of its requests.",
         "",
         "- Regret: what the whole day misses to the best fixed setting in hindsight, which elimination finds, as a "
         "ratio of what that serves well.",
@@ -136,21 +156,10 @@ def table(report: Report) -> str:
         "| method | regret, mean | by seed | worst | hurt, mean | worst | worse than untouched, worst | back, median | "
         "worst |",
         "|---|---|---|---|---|---|---|---|---|",
-        *(_summary_row(name, each) for name, each in {TUNER: fresh, **report.baselines}.items()),
+        *(_summary_row(name, each) for name, each in {TUNER: fresh, **baselines}.items()),
         "",
-        "## Errors of trials",
-        "",
-        f"Measured by `{report.trials_command}`.",
-        "",
-        "| change | trials | promoted | rolled back | inconclusive |",
-        "|---|---|---|---|---|",
-        _errors_row("changes nothing (A/A), bursty traffic", report.aa),
-        _errors_row("+5 points, -60 in a tenth of the pairs", report.skewed),
-        "",
-        "## The tuner by workload",
-        "",
-        "Means over the seeds, and the range in brackets. Settings are `talker.maxNumSeqs / codec.maxNumSeqs, first "
-        "chunk's frames`.",
+        "Of each workload: means over the seeds, and the range in brackets. Settings are `talker.maxNumSeqs / "
+        "codec.maxNumSeqs, first chunk's frames`.",
         "",
         "| workload | replicas | requests | start | untouched | best | well | tuner, well | regret | hurt | back |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
@@ -158,10 +167,21 @@ def table(report: Report) -> str:
         "",
         "![Regret of each workload by method](tuning.png)",
         "",
-        *shifts.table(report.shifts, report.shifts_command, report.stationary_hours, report.false_shifts_per_48h),
-        *(replicas.table(report.replicas) if report.replicas else ()),
     ]
-    return "\n".join(lines)
+
+
+def _trials(command: str, aa: Errors, skewed: Errors) -> list[str]:
+    return [
+        "## Errors of trials",
+        "",
+        f"Measured by `{command}`.",
+        "",
+        "| change | trials | promoted | rolled back | inconclusive |",
+        "|---|---|---|---|---|",
+        _errors_row("changes nothing (A/A), bursty traffic", aa),
+        _errors_row("+5 points, -60 in a tenth of the pairs", skewed),
+        "",
+    ]
 
 
 def _summary_row(name: str, each: Summary) -> str:
@@ -205,14 +225,13 @@ def _short(setting: Setting) -> str:
     return f"{setting.talker_max_num_seqs} / {setting.codec_max_num_seqs}, {setting.chunk_ramp[0]}"
 
 
-def plot() -> None:
-    """Plots the regret and the hurt of each recorded workload and seed, by method."""
+def plot(rows: Sequence[FreshRow]) -> None:
+    """Plots the regret and the hurt of each workload and seed, by method."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    rows = recorded().fresh.rows
     methods = list(rows[0].scores)
     figure, both = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained", sharey=True)
     for axes, name, title in zip(both, ("regret", "hurt"), ("regret", "requests that changes made bad"), strict=True):

@@ -56,14 +56,21 @@ class _Entry(Struct, frozen=True):
 
 
 def measured(
-    pool: Executor, function: Callable[..., R], keys: Iterable[Key], kind: type[R], path: Path = _FILE
+    pool: Executor,
+    function: Callable[..., R],
+    keys: Iterable[Key],
+    kind: type[R],
+    path: Path = _FILE,
+    *,
+    tuned: bool = True,
 ) -> Iterator[tuple[Key, R]]:
     """Yields each key and a function's result for it: first those that are in the file, others in the order they come.
 
-    The function is called with a key's parts. Results of other code are not used.
+    The function is called with a key's parts. tuned: whether the operator has a part in it. Results of other code are
+    not used.
     """
     keys = list(dict.fromkeys(keys))
-    revision, name = _revision(), f"{function.__module__}.{function.__qualname__}"
+    revision, name = _revision(tuned), f"{function.__module__}.{function.__qualname__}"
     lines = path.read_bytes().splitlines() if path.exists() else []
     entries = [msgspec.json.decode(line, type=_Entry) for line in lines]
     known = {each.key: each.result for each in entries if (each.revision, each.measurement) == (revision, name)}
@@ -79,8 +86,9 @@ def measured(
             future.cancel()
 
 
-def _revision() -> str:
+def _revision(tuned: bool) -> str:
     """Returns a hash of the code that is measured, and of the code that measures."""
-    folders = [Path(package.__path__[0]) for package in (simulator, support.simulation, syrinx_operator, syrinx_stages)]
+    packages = (simulator, support.simulation, syrinx_stages, *([syrinx_operator] if tuned else []))
+    folders = [Path(package.__path__[0]) for package in packages]
     files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]

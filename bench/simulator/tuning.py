@@ -1,12 +1,13 @@
 """Measures the tuner for bench/results/tuning.{json,md,png}, a part by each command: fresh workloads and baselines,
-errors of trials, changes of the load, numbers of replicas."""
+errors of trials, changes of the load, a published inversion,
+numbers of replicas."""
 
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 import msgspec
 
-from simulator import days, fresh, hindsight, replicas, report, shifts, trials
+from simulator import days, fresh, hindsight, inversion, replicas, report, shifts, trials
 from simulator.rows import TUNER, baselines_of
 from syrinx_operator.resource.knobs import Setting
 
@@ -21,7 +22,7 @@ def measure_days(workloads: int, seeds: int, compared_seeds: int, first_seed: in
     command = _command("tuning", workloads=workloads, seeds=seeds, compared_seeds=compared_seeds, first_seed=first_seed)
     fresh_days = report.Fresh(**tuned, first_seed=first_seed, rows=tuple(rows))
     report.record(command=command, fresh=fresh_days, baselines=baselines_of(rows, partial(report.summary, rows)))
-    report.plot()
+    report.plot(rows)
 
 
 def _row(workload: int, seed: int, best: Setting, found: days.Days) -> report.FreshRow:
@@ -57,6 +58,13 @@ def measure_shifts(seeds: int, stationary: int, first_seed: int, jobs: int) -> N
     command = _command("shifts", seeds=seeds, stationary=stationary, first_seed=first_seed)
     per_48h = round(48 * false / hours, 2)
     report.record(shifts_command=command, shifts=found, stationary_hours=hours, false_shifts_per_48h=per_48h)
+
+
+def measure_inversion(seeds: int, first_seed: int, jobs: int) -> None:
+    """Measures what the rows of a codec are worth to preset voices and to clones, and which ones the tuner finds."""
+    command = _command("inversion", seeds=seeds, first_seed=first_seed)
+    with ProcessPoolExecutor(jobs) as pool:
+        report.record(inversion=inversion.measure(pool, range(first_seed, first_seed + seeds), command))
 
 
 def measure_replicas(workloads: int, seeds: int, first_seed: int, jobs: int) -> None:
