@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from simulator import inversion, replicas, shifts
 from simulator.days import UNTOUCHED, Score
 from simulator.fresh import DAY_SECONDS
+from simulator.inversion import Inversion
 from simulator.replicas import ReplicasReport
 from simulator.rows import RESULTS, TUNER, Row
 from simulator.shifts import Shift
@@ -76,7 +77,7 @@ class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
     stationary_hours: int = 0
     """Of loads that do not change."""
     false_shifts_per_48h: float | None = None
-    inversion: inversion.Inversion | None = None
+    inversion: Inversion | None = None
     replicas: ReplicasReport | None = None
 
 
