@@ -11,6 +11,7 @@ from prometheus_client import ProcessCollector
 from support.charts import CHARTS, MONITORING, ROOT, objects, of_kind, one
 from support.queries import DASHBOARDS, expanded, panels, rules, targets, variables
 from support.tuning import update_telemetry
+from syrinx_operator.cluster.objects.tuner_telemetry import PUT_IN_FORCE
 from syrinx_operator.cluster.report.progress import STALLED
 from syrinx_operator.cluster.watch.telemetry import Telemetry
 from syrinx_operator.cluster.watch.workqueue import Outcome
@@ -20,7 +21,6 @@ from syrinx_operator.resource.state.status import ConditionStatus, ConditionType
 from syrinx_operator.resource.state.tuning_status import Verdict
 from syrinx_operator.tuner import trial
 from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS
-from syrinx_operator.tuner.telemetry import PUT_IN_FORCE
 from syrinx_stages.contract.messages import EndReason
 from syrinx_stages.contract.metrics import BY_STAGE, TTFA, TTFA_BUCKETS
 from syrinx_stages.contract.settings import CodecSettings

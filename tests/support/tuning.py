@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from syrinx_operator.cluster.objects.tuner_telemetry import PipelineKey, TunerTelemetry
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.state.tuning_status import (
@@ -23,7 +24,6 @@ from syrinx_operator.resource.state.tuning_status import (
     Worth,
 )
 from syrinx_operator.tuner.builder import Event
-from syrinx_operator.tuner.telemetry import PipelineKey, TunerTelemetry
 from syrinx_operator.tuner.trial import runs_candidate
 from syrinx_stages.contract.stages import WORKERS, Stage
 

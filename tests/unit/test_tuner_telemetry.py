@@ -6,10 +6,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from support.tuning import BASE, in_trial
+from syrinx_operator.cluster.objects.tuner_telemetry import TunerTelemetry
 from syrinx_operator.resource.knobs import Knob
 from syrinx_operator.resource.state.tuning_status import State
 from syrinx_operator.tuner.builder import Event
-from syrinx_operator.tuner.telemetry import TunerTelemetry
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 STATE = in_trial(NOW)

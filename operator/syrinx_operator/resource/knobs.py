@@ -31,7 +31,7 @@ class Identity(StatusStruct, frozen=True, kw_only=True):
 
 
 class Knob(StrEnum):
-    """A tuned field, named by its path in `spec`. A trial changes one knob."""
+    """A tuned field, named by its path in `spec`."""
 
     TALKER_ROWS = "talker.maxNumSeqs"
     CODEC_ROWS = "codec.maxNumSeqs"
@@ -106,3 +106,22 @@ def live_settings(setting: Setting, stage: Stage) -> dict[str, Any]:
         "chunk_ramp": list(setting.chunk_ramp),
         "capture_pairs": [[shape.rows, shape.frames] for shape in setting.capture_pairs],
     }
+
+
+def format_value(setting: Setting, knob: Knob) -> str:
+    """Returns a knob's value as text."""
+    value = setting.value(knob)
+    if knob is Knob.PAIRS:
+        return "[" + ", ".join(f"{shape.rows}x{shape.frames}" for shape in value) + "]"
+    return str(list(value) if isinstance(value, tuple) else value)
+
+
+def format_setting(setting: Setting, knobs: tuple[Knob, ...] = tuple(Knob)) -> str:
+    """Returns knobs and their values as text."""
+    return ", ".join(f"{knob} {format_value(setting, knob)}" for knob in knobs)
+
+
+def format_change(before: Setting, after: Setting) -> str:
+    """Returns the knobs that differ, with both values, as text."""
+    knobs = before.differing_knobs(after)
+    return ", ".join(f"{knob} {format_value(before, knob)} -> {format_value(after, knob)}" for knob in knobs)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from syrinx_operator.observed.evidence import WINDOW_SECONDS
+from syrinx_operator.resource.knobs import format_change
 from syrinx_operator.resource.state.tuning_status import State, TrialRecord, Verdict
-from syrinx_operator.tuner.builder import format_change
 from syrinx_operator.tuner.trial import MAX_TRIAL_SECONDS
 
 _ENDED: Mapping[Verdict, str] = {

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.observed.evidence import Evidence, alike
-from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.resource.knobs import Setting, format_setting
 from syrinx_operator.resource.state.tuning_status import (
     MAX_HISTORY,
     MAX_TRIED,
@@ -119,22 +119,3 @@ def in_force(policy: Policy, state: State) -> Setting:
     if policy.mode != "Auto" or state.chosen is None or edited:
         return policy.requested
     return state.chosen
-
-
-def format_value(setting: Setting, knob: Knob) -> str:
-    """Returns a knob's value as text."""
-    value = setting.value(knob)
-    if knob is Knob.PAIRS:
-        return "[" + ", ".join(f"{shape.rows}x{shape.frames}" for shape in value) + "]"
-    return str(list(value) if isinstance(value, tuple) else value)
-
-
-def format_setting(setting: Setting, knobs: tuple[Knob, ...] = tuple(Knob)) -> str:
-    """Returns knobs and their values as text."""
-    return ", ".join(f"{knob} {format_value(setting, knob)}" for knob in knobs)
-
-
-def format_change(before: Setting, after: Setting) -> str:
-    """Returns the knobs that differ, with both values, as text."""
-    knobs = before.differing_knobs(after)
-    return ", ".join(f"{knob} {format_value(before, knob)} -> {format_value(after, knob)}" for knob in knobs)

@@ -11,19 +11,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from syrinx_operator.observed.evidence import MIN_REQUESTS, WINDOW_SECONDS, Evidence, alike
-from syrinx_operator.resource.knobs import Setting
+from syrinx_operator.resource.knobs import Setting, format_change
 from syrinx_operator.resource.state.tuning_status import Forecast, Measured, Recommendation, State
 from syrinx_operator.tuner import replicas
 from syrinx_operator.tuner import trial as trials
-from syrinx_operator.tuner.builder import (
-    Ask,
-    AskCapacity,
-    DecisionBuilder,
-    Event,
-    Look,
-    format_change,
-    in_force,
-)
+from syrinx_operator.tuner.builder import Ask, AskCapacity, DecisionBuilder, Event, Look, in_force
 from syrinx_operator.tuner.model.captures import plan_captures
 from syrinx_operator.tuner.model.curves import learned
 from syrinx_operator.tuner.model.plan import Answer, question_of

@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from syrinx_operator.observed.evidence import WINDOW_SECONDS, Evidence
-from syrinx_operator.resource.knobs import Setting, live_settings
+from syrinx_operator.resource.knobs import Setting, format_change, live_settings
 from syrinx_operator.resource.state.tuning_status import Guard, Served, Trial, Verdict
 from syrinx_operator.tuner.betting import CERTAIN, MOST_STAKE, PRIOR_SQUARE, is_certain, updated
-from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS, DecisionBuilder, format_change, in_force
+from syrinx_operator.tuner.builder import OVERRIDE_TTL_SECONDS, DecisionBuilder, in_force
 from syrinx_operator.tuner.watch import CHECK_SECONDS, SLACK, harm, put_in_force, served, standard_error, watched
 
 LABELS = 16

@@ -26,6 +26,7 @@ from syrinx_operator.cluster.report.obstacles import (
 from syrinx_operator.cluster.report.progress import incomplete
 from syrinx_operator.cluster.report.scaling import autoscaling_ready
 from syrinx_operator.observed.evidence import slo_statuses, truncated_ratio
+from syrinx_operator.resource.knobs import format_setting
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.state import status as report
 from syrinx_operator.resource.state.status import (
@@ -40,7 +41,6 @@ from syrinx_operator.resource.state.status import (
 )
 from syrinx_operator.resource.state.tuning_status import Phase, State, Trial
 from syrinx_operator.tuner.account import account
-from syrinx_operator.tuner.builder import format_setting
 from syrinx_operator.tuner.replicas import summary
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 from syrinx_stages.contract.stages import Stage

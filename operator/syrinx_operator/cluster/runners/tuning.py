@@ -11,6 +11,7 @@ from msgspec import Struct
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.clock import Now, utc_now
 from syrinx_operator.cluster.objects.state import STAGES, Metrics, Observed, Owner, Problem, Replica
+from syrinx_operator.cluster.objects.tuner_telemetry import TunerTelemetry
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.tuning_record import decode_tuning, recorded_tuning
 from syrinx_operator.cluster.report.progress import incomplete
@@ -32,7 +33,6 @@ from syrinx_operator.tuner.decide import Assignment, Decision, assignment
 from syrinx_operator.tuner.policy import Policy, policy_of
 from syrinx_operator.tuner.replicas import LOOK_SECONDS
 from syrinx_operator.tuner.runner import Tuner
-from syrinx_operator.tuner.telemetry import TunerTelemetry
 from syrinx_stages.contract.stages import WORKERS, Stage
 
 RENEW_SECONDS: Final = OVERRIDE_TTL_SECONDS / 3

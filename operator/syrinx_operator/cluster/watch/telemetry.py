@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from syrinx_operator.cluster.objects.clock import Now, utc_now
-from syrinx_operator.tuner.telemetry import PIPELINE, TunerTelemetry
+from syrinx_operator.cluster.objects.tuner_telemetry import PIPELINE, TunerTelemetry
 
 log = logging.getLogger(__name__)
 

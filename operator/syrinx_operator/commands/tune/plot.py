@@ -14,10 +14,9 @@ from msgspec import Struct
 
 from syrinx_operator.commands.bench.report import writing
 from syrinx_operator.commands.tune.view import TuneError
-from syrinx_operator.resource.knobs import Knob, Setting, StatusStruct
+from syrinx_operator.resource.knobs import Knob, Setting, StatusStruct, format_change, format_value
 from syrinx_operator.resource.state.tuning_status import Served, Timestamp, Trial
 from syrinx_operator.tuner.betting import CERTAIN
-from syrinx_operator.tuner.builder import format_change, format_value
 
 MAX_TRIALS = 12
 """Number of plotted trials, the newest."""

@@ -6,7 +6,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from syrinx_operator.resource.fields.tuning import TtfaObjective
-from syrinx_operator.resource.knobs import ROWS_LADDER, Knob, Setting
+from syrinx_operator.resource.knobs import ROWS_LADDER, Knob, Setting, format_change, format_value
 from syrinx_operator.resource.resolve import ResolvedPipeline
 from syrinx_operator.resource.state.status import SloStatus
 from syrinx_operator.resource.state.tuning_status import (
@@ -23,7 +23,6 @@ from syrinx_operator.resource.state.tuning_status import (
 )
 from syrinx_operator.tuner.account import account
 from syrinx_operator.tuner.betting import CERTAIN
-from syrinx_operator.tuner.builder import format_change, format_value
 from syrinx_operator.tuner.model.captures import call_times
 from syrinx_operator.tuner.model.curves import step_seconds
 from syrinx_operator.tuner.replicas import able, summary

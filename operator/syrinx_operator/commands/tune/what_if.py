@@ -7,9 +7,8 @@ from typing import Any
 from msgspec import Struct
 
 from syrinx_operator.commands.tune.view import TuneError, View
-from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.resource.knobs import Knob, Setting, format_value
 from syrinx_operator.resource.state.tuning_status import Measured
-from syrinx_operator.tuner.builder import format_value
 from syrinx_operator.tuner.model.captures import call_times
 from syrinx_operator.tuner.model.curves import learned_frames, step_seconds
 from syrinx_operator.tuner.model.plan import Answer, Question, plan

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -141,13 +141,17 @@ class Model:
         self._requests = draw(load, count * n, seed)[::n]
         self._judged = sum(request.accepted < length for request in self._requests[: count // 4])
         self._talked: dict[int, Talked] = {}
-        self._outcomes: dict[tuple[object, ...], _Played] = {}
+        self._played: dict[tuple[object, ...], dict[int, tuple[Score, int]]] = {}
+        """By codec's limit of rows, for the rest of a setting: the score, and the most rows that ran."""
 
     def score(self, setting: Setting) -> Score:
         """Returns how a setting serves the load."""
-        rows = setting.talker_max_num_seqs
-        played = self._outcomes.setdefault((rows, setting.chunk_ramp, setting.capture_pairs), _Played())
-        return played.get(setting.codec_max_num_seqs, lambda limit: self._decode(self._talk_of(rows), setting, limit))
+        rows, limit = setting.talker_max_num_seqs, setting.codec_max_num_seqs
+        played = self._played.setdefault((rows, setting.chunk_ramp, setting.capture_pairs), {})
+        limit = min((each for each, (_, most) in played.items() if most < each <= limit), default=limit)
+        if limit not in played:
+            played[limit] = self._decode(self._talk_of(rows), setting, limit)
+        return played[limit][0]
 
     def _talk_of(self, rows: int) -> Talked:
         if rows not in self._talked:
@@ -203,23 +207,3 @@ class Model:
 
     def _stream(self, request: Request, times: Sequence[float]) -> Stream:
         return Stream(request.accepted, times, round(self._plant.reference.get(request.task_type, 0.0)))
-
-
-class _Played:
-    """Scores by the codec's limit of rows."""
-
-    def __init__(self) -> None:
-        self._scores: dict[int, Score] = {}
-        self._enough: tuple[int, Score] | None = None
-        """A limit that was never reached, so that all larger ones are as good."""
-
-    def get(self, limit: int, play: Callable[[int], tuple[Score, int]]) -> Score:
-        """Returns the score of a limit. `play` returns it, and the most rows that ran."""
-        if self._enough is not None and limit >= self._enough[0]:
-            return self._enough[1]
-        if limit not in self._scores:
-            score, most = play(limit)
-            self._scores[limit] = score
-            if most < limit:
-                self._enough = limit, score
-        return self._scores[limit]
