@@ -21,9 +21,9 @@ from simulator.world import World, well
 from support.inline import Inline
 from syrinx_operator.observed.evidence import Objective
 from syrinx_operator.resource.knobs import RAMP_LADDER, Setting
-from syrinx_operator.resource.state.tuning_status import RATE_BINS, Replicas, State
+from syrinx_operator.resource.state.tuning_status import State
 from syrinx_operator.tuner.policy import Policy, Scale
-from syrinx_operator.tuner.replicas import BIN_SECONDS, LOOK_SECONDS
+from syrinx_operator.tuner.replicas import LOOK_SECONDS
 from syrinx_operator.tuner.runner import Tuner
 from syrinx_stages.contract.stages import WORKERS, Stage
 
@@ -59,8 +59,6 @@ class Day(Struct, frozen=True, kw_only=True):
     """Requests per second that a replica of a stage serves well, as measured."""
     start_seconds: float
     """Time until a new replica is ready."""
-    yesterday: tuple[float, ...]
-    """Requests per second of the day before, by ten minutes of the day."""
     flashes: int
     """Flash crowds within these hours."""
 
@@ -93,13 +91,10 @@ def draw(workload: int, seed: int, numbers: Numbers) -> Day:
     days = random.Random(f"replicas {workload} {seed}")
     begin = days.uniform(0.0, _DAY - HOURS * 3600)
     today, flashes = _rates(days, peak, depth, begin)
-    before, _ = _rates(days, peak * days.uniform(0.8, 1.1), depth, begin)
-    # The simulation starts at midnight, the day does not.
-    yesterday = tuple(before((begin + (each + 0.5) * BIN_SECONDS) % _DAY) for each in range(RATE_BINS))
     ends = (_SEGMENT * (at + 1) for at in range(int(HOURS * 3600 / _SEGMENT)))
     phases = tuple(kind.phases[0]._replace(until=end, rate=today(begin + end - _SEGMENT / 2)) for end in ends)
     scenario = replace(kind, seed=1000 * workload + seed, phases=phases)
-    day = Day(scenario=scenario, served=served, start_seconds=start_seconds, yesterday=yesterday, flashes=flashes)
+    day = Day(scenario=scenario, served=served, start_seconds=start_seconds, flashes=flashes)
     first = day.least()[0]
     return replace(day, scenario=replace(scenario, talkers=first[Stage.TALKER], codecs=first[Stage.CODEC]))
 
@@ -193,16 +188,10 @@ def run_tuner(day: Day) -> World:
 
     def direct(world: World) -> float:
         nonlocal state
-        now = world.clock()
-        if state.replicas is None:
-            last_bin = int(now.timestamp()) // BIN_SECONDS - 1
-            known = Replicas(rates=day.yesterday, last_bin=last_bin, ready_time=now, judged_time=now)
-            state = replace(state, replicas=known)
-        decision = tuner.step("replicas", rules, state, world.observe(), now)
+        decision = tuner.step("replicas", rules, state, world.observe(), world.clock())
         state = decision.state
-        assert state.replicas is not None
-        if counts := {stage: part.count for stage, part in state.replicas.stages.items()}:
-            world.scale(counts, day.start_seconds)
+        if state.replicas is not None:
+            world.scale({stage: part.count for stage, part in state.replicas.stages.items()}, day.start_seconds)
         return min(max(decision.requeue_after, 1.0), LOOK_SECONDS)
 
     return world.run(direct)
@@ -390,7 +379,7 @@ def table(report: ReplicasReport) -> list[str]:
         f"Measured by `{report.command}`: {report.days} drawn days of drawn workloads, "
         f"{report.hours:g} hours each, with a daily wave and flash crowds. The objective is that {report.target:.0%} "
         "of the requests are served well. A new replica takes its time to start; one that ends finishes its requests. "
-        "The tuner knows the rates of the day before, and nothing else. Settings stay.",
+        "Settings stay.",
         "",
         "- Cost: replica-seconds of talkers and codecs over the least. The least is what a perfect forecast runs: for "
         "each five minutes the largest rate over what a replica was measured to serve, and replicas come at once.",

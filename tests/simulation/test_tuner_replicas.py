@@ -7,11 +7,9 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
-from simulator.scripted import START
 from support.tuner_world import BASE, BETTER, World, auto, machine, plant
 from syrinx_operator.observed.evidence import WINDOW_SECONDS
 from syrinx_operator.resource.state.tuning_status import (
-    RATE_BINS,
     Capacity,
     Curve,
     Replicas,
@@ -169,18 +167,6 @@ def test_replicas_are_added_before_a_growing_load_needs_them():
     world.serve(HOUR, grow)
     assert world.counts[TALKER] >= 8
     assert sum(each > 0.15 for each in bad) < 0.1 * len(bad)
-
-
-def test_a_growth_of_yesterday_is_expected_again():
-    def counts(yesterday):
-        number = int(START.timestamp()) // replicas.BIN_SECONDS
-        rates = tuple(yesterday if each == (number + 7) % RATE_BINS else 3.0 for each in range(RATE_BINS))
-        world = Service(rate=3.0, replicas=2).serve(50 * MINUTE)
-        world.state = replace(world.state, replicas=replace(world.memory, rates=rates))
-        return world.serve(20 * MINUTE - 2 * replicas.LOOK_SECONDS).counts
-
-    assert counts(3.0)[TALKER] <= 3
-    assert counts(12.0)[TALKER] >= 5
 
 
 def test_the_start_of_a_replica_is_measured():

@@ -10,17 +10,17 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from syrinx_operator.observed.evidence import MIN_REQUESTS, WINDOW_SECONDS, Evidence
-from syrinx_operator.resource.state.tuning_status import RATE_BINS, Peak, Replicas, StageReplicas, Worth
+from syrinx_operator.resource.state.tuning_status import Peak, Replicas, StageReplicas, Worth
 from syrinx_operator.tuner.builder import DecisionBuilder
 from syrinx_operator.tuner.model.capacity import judge, measure
 from syrinx_operator.tuner.policy import Scale
 from syrinx_operator.tuner.trial import end_trial
 from syrinx_stages.contract.stages import WORKERS, Stage
 
-BIN_SECONDS = 24 * 3600 // RATE_BINS
-"""The load's rate in this time is remembered for a day, and shows its bursts."""
 SUDDEN_SECONDS = 30.0
 """Window of a sudden rise."""
+MOST_START_SECONDS = 600.0
+"""Of a replica. One that takes longer does not start at all for a while."""
 LOOK_SECONDS = SUDDEN_SECONDS / 3
 """Time between two evaluations while there are requests."""
 
@@ -37,18 +37,16 @@ def advance(builder: DecisionBuilder) -> None:
     if not builder.state.measured.is_known:  # Another image, model or device: what replicas can do is forgotten.
         stages = {stage: replace(part, worth=Worth()) for stage, part in builder.replicas.stages.items()}
         builder.set(replicas=replace(builder.replicas, capacity=None, stages=stages))
-    _record_rate(builder)
     recent = builder.look(builder.now - timedelta(seconds=WINDOW_SECONDS), builder.now)
     if recent.problem or recent.seconds < SUDDEN_SECONDS / 2:
         return
     if recent.rates:
         builder.requeue_after = min(builder.requeue_after, LOOK_SECONDS)
-    long = builder.look(builder.now - timedelta(seconds=BIN_SECONDS), builder.now)
-    if long.of_arm().accepted >= MIN_REQUESTS and (builder.state.trial is None or builder.replicas.capacity is None):
-        measure(builder, long)
+    if recent.of_arm().accepted >= MIN_REQUESTS and (builder.state.trial is None or builder.replicas.capacity is None):
+        measure(builder, recent)
     if builder.state.trial is None and builder.state.soak is None:
         judge(builder)
-    _scale(builder, now, coming_rate(builder, replace(recent, burst=long.burst)))
+    _scale(builder, now, coming_rate(builder, recent))
 
 
 def _follow(builder: DecisionBuilder, now: Evidence) -> None:
@@ -70,7 +68,7 @@ def _follow(builder: DecisionBuilder, now: Evidence) -> None:
         known = replace(known, ready_time=builder.now)
         builder.set(last_change_time=builder.now)
     if known.added_time is not None and all(part.ready >= part.count for part in stages.values()):
-        took = min(builder.seconds_since(known.added_time), float(BIN_SECONDS))
+        took = min(builder.seconds_since(known.added_time), MOST_START_SECONDS)
         known = replace(known, added_time=None, start_seconds=round((known.start_seconds + took) / 2))
     builder.set(replicas=replace(known, stages=stages))
 
@@ -78,37 +76,16 @@ def _follow(builder: DecisionBuilder, now: Evidence) -> None:
 # The load that is coming --------------------------------------------------------------------------------------------
 
 
-def _record_rate(builder: DecisionBuilder) -> None:
-    """Keeps the mean rate of the last complete bin."""
-    memory, number = builder.replicas, int(builder.now.timestamp()) // BIN_SECONDS - 1
-    if number <= memory.last_bin:
-        return
-    begin = datetime.fromtimestamp(number * BIN_SECONDS, builder.now.tzinfo)
-    window = builder.look(begin, begin + timedelta(seconds=BIN_SECONDS))
-    rate = sum(window.rates.values())
-    if not rate or window.seconds < BIN_SECONDS / 2:
-        return  # The state of an idle pipeline does not change.
-    rates = list(memory.rates or (0.0,) * RATE_BINS)
-    for each in range(max(memory.last_bin + 1, number - RATE_BINS + 1), number):
-        rates[each % RATE_BINS] = 0.0
-    rates[number % RATE_BINS] = float(f"{rate:.3g}")
-    builder.set(replicas=replace(memory, rates=tuple(rates), last_bin=number))
-
-
 def coming_rate(builder: DecisionBuilder, recent: Evidence) -> float:
     """Returns the requests per second to expect until a replica that starts now is ready: the largest of the present
-    rate, with its trend, of a sudden rise, and of the growth at the same time yesterday."""
+    rate, of a sudden rise, and of the trend."""
     lead, now = builder.replicas.start_seconds + builder.policy.interval, builder.now
-
-    def known(seconds: float, ago: float = 0.0) -> Evidence:
-        end = now - timedelta(seconds=ago)
-        return replace(builder.look(end - timedelta(seconds=seconds), end), burst=recent.burst)
-
-    rate, sudden = _bound(recent, 1.0), known(SUDDEN_SECONDS)
-    found = [rate, _as_yesterday(builder, rate, lead)]
+    sudden = builder.look(now - timedelta(seconds=SUDDEN_SECONDS), now)
+    window = timedelta(seconds=WINDOW_SECONDS)
+    before = builder.look(now - 2 * window, now - window)
+    found = [_bound(recent, 1.0)]
     if sudden.seconds > SUDDEN_SECONDS / 2:
         found.append(_bound(sudden, -2.0))
-    before = known(WINDOW_SECONDS, ago=WINDOW_SECONDS)
     if min(before.seconds, recent.seconds) > WINDOW_SECONDS / 2:
         growth = (_bound(recent, -1.0) - _bound(before, 1.0)) / WINDOW_SECONDS
         found.append(_bound(recent) + growth * (WINDOW_SECONDS / 2 + lead))
@@ -119,16 +96,6 @@ def _bound(window: Evidence, deviations: float = 0.0) -> float:
     """Returns the rate of a window and some of its standard deviations."""
     count = float(window.of_arm().accepted)
     return max(0.0, count + deviations * math.sqrt(window.dispersion * count)) / window.seconds
-
-
-def _as_yesterday(builder: DecisionBuilder, rate: float, lead: float) -> float:
-    """Returns the rate if it grows as at this time yesterday, but not beyond what it was then."""
-    memory, now = builder.replicas, builder.now.timestamp()
-    then, before = (
-        memory.rates[number % RATE_BINS] if memory.last_bin - RATE_BINS < number <= memory.last_bin else 0.0
-        for number in (int(moment) // BIN_SECONDS - RATE_BINS for moment in (now + lead, now))
-    )
-    return min(then, rate * then / before) if before else then
 
 
 # Scaling ------------------------------------------------------------------------------------------------------------

@@ -25,8 +25,6 @@ MAX_HISTORY = 20
 MAX_SHAPES = 96
 """Shapes of calls that are kept: those that took most time."""
 MAX_TRIED = 32
-RATE_BINS = 144
-"""Rates of ten minutes that are kept: a day."""
 
 Phase = Literal["Off", "Paused", "NoData", "Watching", "Trial", "Soaking"]
 Verdict = Literal["Promoted", "RolledBack", "Inconclusive", "Superseded", "Regressed"]
@@ -276,9 +274,6 @@ class Replicas(StatusStruct, frozen=True, kw_only=True):
     judged_time: Annotated[Timestamp, Meta(description="Requests up to here have shown what a replica is worth.")]
     added_time: Annotated[Timestamp | None, Meta(description="When replicas were added that are not ready yet.")] = None
     start_seconds: Annotated[float, Meta(ge=0, description="Time until a new replica is ready.")] = 120.0
-    rates: Annotated[tuple[Number, ...], Meta(max_length=RATE_BINS)] = (0.0,) * RATE_BINS
-    """Requests per second by ten minutes of the day; 0 if there were none."""
-    last_bin: Annotated[Count, Meta(description="Number of the newest ten minutes, since 1970.")] = 0
 
 
 class State(StatusStruct, frozen=True, kw_only=True):
