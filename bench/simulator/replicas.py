@@ -43,8 +43,8 @@ _HPA_SECONDS, _HPA_TOLERANCE, _HPA_STABLE = 15.0, 0.1, 300.0
 """Of a HorizontalPodAutoscaler by default: period, tolerance, and stabilization before replicas are removed."""
 _STEP_SECONDS = (0.035, 0.06)
 """Of a talker with one row: slow, so that few requests need several replicas."""
-_TRIED, _TRIED_SECONDS = 2, 300.0
-_RATES = tuple(0.25 * 1.12**step for step in range(28))
+_TRIED, _TRIED_REQUESTS = 2, 400
+_RATES = tuple(0.06 * 1.15**step for step in range(28))
 """Requests per second with which `_TRIED` replicas are tried."""
 _PEAK = (0.3, 0.7)
 """Peak of the day without flash crowds, as a ratio of what `MAX_REPLICAS` serve."""
@@ -119,7 +119,7 @@ def _kind(workload: int) -> Scenario:
     rows = randoms.choice((2, 4, 8))
     return Scenario(
         name="replicas",
-        phases=(Phase(_TRIED_SECONDS, _RATES[0], burst=randoms.choice((1.0, 1.0, 2.0))),),
+        phases=(Phase(_SEGMENT, _RATES[0], burst=randoms.choice((1.0, 1.0, 2.0))),),
         objective=Objective(fresh.draw_objective(costs, randoms), TARGET),
         initial=Setting(talker_max_num_seqs=rows, codec_max_num_seqs=rows, chunk_ramp=randoms.choice(RAMP_LADDER)),
         costs=costs,
@@ -130,7 +130,7 @@ def serves(workload: int, stage: int, at: int) -> bool:
     """Returns whether `_TRIED` replicas of a stage serve one of `_RATES` well, with the other stage's in plenty."""
     kind = _kind(workload)
     counts = [_TRIED * (1 if other == stage else 3) for other in range(len(WORKERS))]
-    phases = (kind.phases[0]._replace(rate=_RATES[at]),)
+    phases = (kind.phases[0]._replace(until=_TRIED_REQUESTS / _RATES[at], rate=_RATES[at]),)
     return well(World(replace(kind, phases=phases, talkers=counts[0], codecs=counts[1])).run()) >= TARGET
 
 

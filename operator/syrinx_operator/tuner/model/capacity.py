@@ -29,7 +29,7 @@ DRIFT = 0.04
 """Chance that the worth of a replica changes by a tenth in `JUDGED_SECONDS`."""
 _COUNTS, _SPAN = (1, 2, 4, 8), 4
 """A curve goes through the first of these numbers of replicas that serves a load well, and `_SPAN` times as many."""
-_REQUESTS = 1600
+_REQUESTS = 800
 """Requests that the model plays."""
 _AMPLE_CODECS, _AMPLE_TALKERS = 8, 2
 """Codecs for each talker, and talkers for each that is needed, which do not limit the other stage."""
