@@ -197,11 +197,6 @@ def _monitor(builder: DecisionBuilder) -> None:
         builder.set_phase("NoData", recent.problem)
         return
     seen = recent.of_arm()
-    if not recent.outcomes and sum(each.requests for each in recent.streams.values()) >= MIN_REQUESTS:
-        builder.set_phase(
-            "NoData", "the gateways report no outcomes of requests; set the pipeline's image to that of this version"
-        )
-        return
     if not seen.accepted:
         builder.set_phase("NoData", "no streaming request in the evaluation window")
         return

@@ -4,7 +4,6 @@ The operator and `syrinx up` share it. It keeps only counters, which build up ag
 """
 
 import logging
-import math
 import os
 import signal
 import time
@@ -31,8 +30,8 @@ from syrinx_stages.contract import logs
 FAILURE_BACKOFF = timedelta(minutes=30)
 """No trial starts for this long after an exception in the tuner."""
 
-ANSWER_SECONDS = 60.0
-"""An answer that was not collected for this long is about another load."""
+ANSWER_SECONDS = 300.0
+"""After this long, an answer is about another load."""
 
 AUDIT = logging.getLogger("syrinx.tuning")
 """One JSON line per decision."""
@@ -61,29 +60,26 @@ class Planner(Generic[P, A]):
         """`pool` returns where a question is answered; it is shut down with its answer."""
         self._answer = answer
         self._pool = pool
-        self._running: tuple[str, Future[A]] | None = None
-        self._answered: dict[str, tuple[float, Future[A]]] = {}
-        """Answers that their pipelines have not collected yet, and when they were found to be known."""
+        self._asked: dict[str, tuple[float, Future[A]]] = {}
+        """When each pipeline asked, and the answer until the pipeline collects it."""
 
     def ask(self, name: str, *question: P.args, **more: P.kwargs) -> A | None:
         """Returns the answer to the last question of a pipeline once it is known; until then, and while another
         pipeline's is being answered, None. Raises what the model raised."""
-        if self._running is not None and self._running[1].done():
-            asker, answer = self._running
-            self._answered[asker] = time.monotonic(), answer
-            self._running = None
-        known_at, own = self._answered.pop(name, (-math.inf, None))
-        if own is not None and time.monotonic() - known_at < ANSWER_SECONDS:
-            return own.result()
-        if self._running is None:
+        asked_at, own = self._asked.get(name, (0.0, None))
+        if own is not None and own.done():
+            del self._asked[name]
+            if time.monotonic() - asked_at < ANSWER_SECONDS:
+                return own.result()
+        if all(answer.done() for _, answer in self._asked.values()):
             pool = self._pool()
-            self._running = name, pool.submit(self._answer, *question, **more)
+            self._asked[name] = time.monotonic(), pool.submit(self._answer, *question, **more)
             pool.shutdown(wait=False)
         return None
 
     def forget(self, name: str) -> None:
         """Drops the answer for a deleted pipeline."""
-        self._answered.pop(name, None)
+        self._asked.pop(name, None)
 
 
 class Tuner:

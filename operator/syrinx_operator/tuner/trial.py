@@ -29,8 +29,6 @@ PERIOD_BURSTS = 5.0
 """Bursts of requests in a period, on average, or as many single ones."""
 PERIOD_BAD_SECONDS = 40.0
 """How much longer it is if all requests are bad: queues remember the last period."""
-MAX_DISCARDED = 20
-"""Pairs that may be disturbed."""
 LOWEST = -0.5
 """Least outcome of a pair that a bet counts, so that it may stake more, and finds a small gain in half of the pairs. A
 lower one still costs nearly all of the wealth."""
@@ -191,7 +189,7 @@ def _go_to(builder: DecisionBuilder, trial: Trial, period: int) -> None:
 
 def _discard(builder: DecisionBuilder, trial: Trial, why: str, now: Evidence) -> None:
     """Discards the pair in progress. It is repeated once the disturbance has ended."""
-    if trial.discarded >= MAX_DISCARDED or builder.seconds_since(trial.start_time) > MAX_TRIAL_SECONDS:
+    if builder.seconds_since(trial.start_time) > MAX_TRIAL_SECONDS:
         _end(builder, trial, "Inconclusive", f"it was disturbed too often: {why}")
         return
     # The next pair, whose order is drawn anew.

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from syrinx_operator.observed.evidence import MIN_REQUESTS, WINDOW_SECONDS, Evidence, Outcomes, alike
+from syrinx_operator.observed.evidence import MIN_REQUESTS, WINDOW_SECONDS, Outcomes, alike
 from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.state.tuning_status import Guard, Served, Soak
 from syrinx_operator.tuner.betting import is_certain, updated
@@ -93,7 +93,7 @@ def advance_soak(builder: DecisionBuilder) -> None:
             _settle(builder, soak)
         return
     soak = replace(soak, guard=watched(soak.guard, known.of_arm()))
-    is_broken = _is_worse_than_promised(builder, soak)
+    is_broken = _is_worse_than_promised(soak, _served_alone(builder, soak), known.dispersion)
     # Of a model that was wrong, nothing speaks for a setting that seems to be worse than the one before.
     is_harmful = is_certain(soak.guard.bet) or (is_broken and known.of_arm().bad_ratio > soak.guard.expected_bad)
     if known.restarts >= soak.restarts + 2:
@@ -101,28 +101,25 @@ def advance_soak(builder: DecisionBuilder) -> None:
     elif is_harmful and alike(known.rate, soak.rate):
         _revert(builder, soak, harm(known.of_arm()))
     elif is_harmful or is_broken or elapsed > WINDOW_SECONDS:
-        _settle(builder, soak)
+        _settle(builder, soak, is_broken=is_broken)
     else:
         builder.set(soak=soak)
 
 
-def _settled(builder: DecisionBuilder, soak: Soak) -> Evidence:
-    """Returns what is known of a change since the requests from before it are served."""
+def _served_alone(builder: DecisionBuilder, soak: Soak) -> Served:
+    """Returns the requests since those from before the change are served."""
     begin = soak.start_time + timedelta(seconds=BACKLOG_SECONDS)
-    return builder.look(min(begin, builder.now), builder.now)
+    return served(builder.look(min(begin, builder.now), builder.now).of_arm())
 
 
-def _is_worse_than_promised(builder: DecisionBuilder, soak: Soak) -> bool:
+def _is_worse_than_promised(soak: Soak, seen: Served, dispersion: float) -> bool:
     if soak.promised_bad is None:
         return False
-    known = _settled(builder, soak)
-    seen = served(known.of_arm())
-    return seen.bad_ratio > soak.promised_bad + SLACK + SURE_ERRORS * standard_error((seen,), known.dispersion)
+    return seen.bad_ratio > soak.promised_bad + SLACK + SURE_ERRORS * standard_error((seen,), dispersion)
 
 
-def _settle(builder: DecisionBuilder, soak: Soak) -> None:
-    is_broken = _is_worse_than_promised(builder, soak)
-    seen = served(_settled(builder, soak).of_arm())
+def _settle(builder: DecisionBuilder, soak: Soak, *, is_broken: bool = False) -> None:
+    seen = _served_alone(builder, soak)
     if soak.promised_bad is not None and seen.requests >= GUARD_REQUESTS:
         chosen = in_force(builder.policy, builder.state)
         difference, error = _shown(builder, soak, seen)
