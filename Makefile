@@ -35,7 +35,7 @@ RING = cd tests && "$(CURDIR)/$(VENV)/bin/python" -m support.ring
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo set-up unit test test-all stress test-simulation fuzz soak lint hooks docs coverage generate images bench-cpu bench-overload bench-operator bench-gpu clean FORCE
+.PHONY: help demo set-up unit test test-all stress test-simulation fuzz soak lint hooks docs coverage generate images bench-cpu bench-overload bench-operator bench-tuning bench-gpu clean FORCE
 
 help: ## Show this help
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z%-]+):.*## /\1\t/' | expand -t 16
@@ -116,6 +116,10 @@ bench-overload: $(VENV)/.runs ## Measure the bundled voice under overload into b
 # Five minutes, on two idle cores.
 bench-operator: $(VENV)/.develops ## Measure the operator with 500 idle pipelines into bench/results/operator.*
 	PYTHONPATH=bench:tests $(VENV)/bin/python -m fleet
+
+# Seven hours, on two idle cores. An interrupted run continues where it stopped, as long as the code is the same.
+bench-tuning: $(VENV)/.develops ## Measure the live tuner from bad settings into bench/results/tuning_live.*
+	PYTHONPATH=bench:tests $(VENV)/bin/python -m live_tuning
 
 # A quarter of an hour. A checkpoint of yours: make bench-gpu GPU_ARGS="--model DIRECTORY".
 bench-gpu: $(VENV)/.runs ## Measure engines and service on this machine's NVIDIA GPU into bench/results/
