@@ -78,7 +78,7 @@ class Planner(Generic[P, A]):
         return None
 
     def forget(self, name: str) -> None:
-        """Drops the answer for a deleted pipeline."""
+        """Drops the answer for a deleted pipeline. What still computes it ends on its own, beside the next question."""
         self._asked.pop(name, None)
 
 
