@@ -13,18 +13,12 @@ import msgspec
 import pytest
 
 from support.http_server import ScriptedResponse, http_server
-from support.prometheus import OWNER, find_prometheus, history, recorded, running
+from support.prometheus import OWNER, find_prometheus, history, metrics_reader, recorded, running
 from support.tls import Authority
 from syrinx_operator.cluster.objects.state import Owner
-from syrinx_operator.cluster.runners.tuning import MetricsReader, window
-from syrinx_operator.cluster.watch.prometheus import (
-    CLOCK_QUERY,
-    DEFAULT_ACCESS,
-    Access,
-    access,
-    counters_query,
-    selector,
-)
+from syrinx_operator.cluster.runners.tuning import window
+from syrinx_operator.cluster.watch.prometheus import CLOCK_QUERY, counters_query, selector
+from syrinx_operator.cluster.watch.prometheus_access import DEFAULT_ACCESS, Access, access
 from syrinx_operator.observed.counters import Observation
 from syrinx_operator.observed.evidence import CallStats, Outcomes, ReplicaStats, StepStats, slo_statuses
 from syrinx_operator.resource.fields.tuning import PrometheusSpec, SloSpec, TtfaObjective, TuningSpec
@@ -53,7 +47,7 @@ async def evidence(url, owner=OWNER, access=DEFAULT_ACCESS, **spec):
         raise AssertionError("stages are not scraped if there is a Prometheus")
 
     asked = pipeline(url, **spec)
-    reading = await MetricsReader(access).read(asked, owner, (), scrape)
+    reading = await metrics_reader(access).read(asked, owner, (), scrape)
     identity = Identity(model="m", image="i", device="d")
     seen = Observation(
         snapshots=reading.snapshots,
@@ -209,7 +203,7 @@ async def test_a_second_reading_queries_only_new_samples():
     """Samples in both responses count once."""
     now = datetime.now(UTC)
     async with http_server(answer_recorded) as server:
-        metrics = MetricsReader(clock=lambda: now)
+        metrics = metrics_reader(clock=lambda: now)
         asked = pipeline(server.url)
         await metrics.read(asked, OWNER, (), None)
         now += timedelta(seconds=30)
@@ -277,7 +271,7 @@ async def test_redirects_are_not_followed():
     ("answer", "message"),
     [
         (ScriptedResponse(b"SECRET of an inside page"), "HTTP status 200, not like a Prometheus API"),
-        (ScriptedResponse(b"SECRET", status=401), "it requires a token"),
+        (ScriptedResponse(b"SECRET", status=401), "HTTP status 401: it requires a token, a password or a header"),
         (ScriptedResponse(b'{"status":"SECRET"}'), "unknown error type"),
         (
             ScriptedResponse(b'{"status":"error","errorType":"SECRET","error":"SECRET"}', status=400),

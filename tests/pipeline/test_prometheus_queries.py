@@ -30,6 +30,7 @@ from syrinx_operator.cluster.objects.state import Owner
 from syrinx_operator.cluster.plan.autoscaling import STREAMS_METRIC, WAIT_METRIC, autoscalers
 from syrinx_operator.cluster.report.progress import STALLED
 from syrinx_operator.cluster.watch import prometheus
+from syrinx_operator.cluster.watch.prometheus_access import DEFAULT_ACCESS, Credentials
 from syrinx_operator.cluster.watch.telemetry import HealthServer, Telemetry
 from syrinx_operator.cluster.watch.workqueue import Outcome
 from syrinx_operator.observed.snapshot import WANTED_METRICS
@@ -256,7 +257,7 @@ async def test_the_tuners_query_has_data(prom: ScrapingPrometheus) -> None:
 
 
 async def test_the_tuner_reads_every_replica(prom: ScrapingPrometheus) -> None:
-    found = await prometheus.read(prom.url, OWNER, 30, prometheus.DEFAULT_ACCESS, lambda: datetime.now(UTC))
+    found = await prometheus.read(prom.url, OWNER, 30, DEFAULT_ACCESS, Credentials(), lambda: datetime.now(UTC))
     assert {snapshot.stage: snapshot.replica for snapshot in found} == PODS
 
 

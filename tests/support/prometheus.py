@@ -20,8 +20,13 @@ import httpx
 
 from support.required import require
 from support.stage_metrics import Gateway, Worker
-from syrinx_operator.cluster.objects.state import Owner
+from syrinx_operator.cluster.objects.clock import Now, utc_now
+from syrinx_operator.cluster.objects.kinds import Kind
+from syrinx_operator.cluster.objects.state import Manifest, Owner
+from syrinx_operator.cluster.runners.prometheus_reader import PrometheusReader
+from syrinx_operator.cluster.runners.tuning import MetricsReader
 from syrinx_operator.cluster.watch.prometheus import CLOCK_QUERY, counters_query
+from syrinx_operator.cluster.watch.prometheus_access import DEFAULT_ACCESS, Access, GetObject
 from syrinx_stages.processes import die_with_parent
 
 OWNER = Owner("demo", "voices", "u-1", generation=1)
@@ -30,6 +35,18 @@ ANSWERS = Path(__file__).parents[1] / "fixtures" / "prometheus" / "answers.json"
 START_SECONDS = 60.0
 FETCHED = Path(sys.prefix) / "prometheus" / "prometheus"
 """Where `make test` installs Prometheus."""
+
+
+async def no_object(kind: Kind, namespace: str, name: str) -> Manifest:
+    """Fails the test if the reader asks for a Secret."""
+    raise AssertionError(f"{kind.kind} {namespace}/{name} is not needed")
+
+
+def metrics_reader(
+    access: Access = DEFAULT_ACCESS, clock: Now = utc_now, get: GetObject = no_object, secret_seconds: float = 300.0
+) -> MetricsReader:
+    """Returns a reader of metrics whose `get` returns the Secrets of pipelines."""
+    return MetricsReader(PrometheusReader(get, access, secret_seconds, clock), clock)
 
 
 def find_prometheus() -> str:

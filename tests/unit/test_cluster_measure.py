@@ -8,11 +8,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
+from support.prometheus import metrics_reader
 from support.resolved import resolved
 from support.stage_metrics import Gateway, Worker
 from syrinx_operator.cluster.objects.state import Owner
 from syrinx_operator.cluster.runners import tuning
-from syrinx_operator.cluster.runners.tuning import MetricsReader, window
+from syrinx_operator.cluster.runners.tuning import window
 from syrinx_operator.resource.fields.tuning import TuningSpec
 from syrinx_operator.resource.spec import PipelineSpec, default_pipeline
 from syrinx_operator.tuner.policy import policy_of
@@ -28,7 +29,7 @@ class Watch:
         self.pods = pods or (Gateway(),)
         self.pipeline = replace(default_pipeline(), spec=PipelineSpec(**spec))
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
-        self.metrics = MetricsReader(clock=lambda: self.now)
+        self.metrics = metrics_reader(clock=lambda: self.now)
         self.scrapes = 0
 
     async def scrape(self, replica):

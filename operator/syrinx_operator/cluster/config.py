@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from syrinx_operator import __version__
 from syrinx_operator.cluster.objects.state import OperatorConfig
-from syrinx_operator.cluster.watch import prometheus
+from syrinx_operator.cluster.watch import prometheus_access
 from syrinx_operator.cluster.watch.stage_api import StageAccess
 from syrinx_stages.contract.settings import resolved_config_line
 
@@ -24,7 +24,7 @@ class Options(Struct, frozen=True, kw_only=True):
     """The configuration of this operator process."""
 
     pipelines: OperatorConfig
-    prometheus: prometheus.Access
+    prometheus: prometheus_access.Access
     access: StageAccess
     identity: str
     """Holder identity in the Lease. A pod's name, so that a restarted container still holds it."""
@@ -74,7 +74,7 @@ def options(environment: Mapping[str, str]) -> Options:
             except msgspec.ValidationError:
                 raise ConfigError(f"{name}: {text!r} is not accepted; expected {expected}") from None
     try:
-        access = prometheus.access(environment)
+        access = prometheus_access.access(environment)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return Options(

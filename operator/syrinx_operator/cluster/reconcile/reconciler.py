@@ -32,6 +32,7 @@ from syrinx_operator.cluster.reconcile.secrets import UNREADY_SECONDS, Secrets
 from syrinx_operator.cluster.report.obstacles import StatusInputs
 from syrinx_operator.cluster.report.status import failed, status
 from syrinx_operator.cluster.runners.canary_runner import CanaryRunner, command_of, route_overrides
+from syrinx_operator.cluster.runners.prometheus_reader import PrometheusReader
 from syrinx_operator.cluster.runners.tuning import (
     MetricsReader,
     Tuning,
@@ -128,7 +129,7 @@ class Reconciler:
         self._now = now
         self._secrets = Secrets(api, options.relist_seconds, leases.fence)
         self._objects = Objects(api, cache, telemetry, leases.fence, now)
-        reader = MetricsReader(options.prometheus, now)
+        reader = MetricsReader(PrometheusReader(api.get, options.prometheus, options.relist_seconds, now), now)
         self._tuning = TuningRunner(reader, tuner or Tuner(), telemetry.tuning, stages.scrape)
         self._canaries = CanaryRunner(stages.scrape)
         self._reports = Reports(api, cache, leases, self._objects, telemetry.conditions, options.identity, now)

@@ -16,7 +16,7 @@ from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.tuning_record import decode_tuning, recorded_tuning
 from syrinx_operator.cluster.report.progress import incomplete
 from syrinx_operator.cluster.report.scaling import permitted
-from syrinx_operator.cluster.watch import prometheus
+from syrinx_operator.cluster.runners.prometheus_reader import PrometheusReader, Reading
 from syrinx_operator.observed.counters import Observation
 from syrinx_operator.observed.evidence import Evidence, ReplicaStats
 from syrinx_operator.observed.snapshot import Snapshot, parse_metrics
@@ -165,19 +165,6 @@ def identity(
     return Identity(model=plan.generation, image=image, device=device)
 
 
-class Reading(Struct, frozen=True, kw_only=True):
-    """The result of reading a pipeline's metrics once."""
-
-    source: str
-    snapshots: tuple[Snapshot, ...] = ()
-    scrape_interval: float = 0.0
-    """Seconds between two scrapes if Prometheus determines them, else 0."""
-    problem: str = ""
-    """Why there are no gateway metrics (with `reason`); empty if there are."""
-    reason: str = ""
-    """`Missing` or `Error`; empty without a problem."""
-
-
 class _Memory(Struct):
     tuning: TuningSpec
     read_at: datetime
@@ -189,12 +176,8 @@ class _Memory(Struct):
 class MetricsReader:
     """Reads each pipeline's metrics at most once per interval; in between it repeats the last result."""
 
-    def __init__(
-        self,
-        access: prometheus.Access = prometheus.DEFAULT_ACCESS,
-        clock: Now = utc_now,
-    ) -> None:
-        self._access = access
+    def __init__(self, prometheus: PrometheusReader, clock: Now = utc_now) -> None:
+        self._prometheus = prometheus
         self._clock = clock
         self._memory: dict[str, _Memory] = {}
         """By the pipeline's UID."""
@@ -230,7 +213,7 @@ class MetricsReader:
             reading = await self._scrape_all([each for each in replicas if each.component in STAGES], scrape, now)
         else:
             span = WINDOW if before is None or before.newest_at is None else (now - before.newest_at).total_seconds()
-            reading = await self._query(pipeline, owner, min(span, WINDOW))
+            reading = await self._prometheus.read(pipeline, owner, min(span, WINDOW))
         newest_at = max((each.time for each in reading.snapshots), default=before.newest_at if before else None)
         without_snapshots = msgspec.structs.replace(reading, snapshots=())
         self._memory[owner.uid] = _Memory(spec.tuning, now, without_snapshots, newest_at)
@@ -247,26 +230,6 @@ class MetricsReader:
         errors = (answer for replica, answer in zip(targets, answers, strict=True) if replica.component == "gateway")
         problem = f"cannot read the metrics of any gateway: {next(errors)}"
         return Reading(source="gateways", snapshots=found, reason="Error", problem=problem)
-
-    async def _query(self, pipeline: ResolvedPipeline, owner: Owner, span: float) -> Reading:
-        spec = pipeline.spec
-        assert spec.tuning.prometheus is not None
-        monitor = spec.monitoring.pod_monitor
-        interval = float(monitor.interval_seconds) if monitor else 0.0
-        seconds = round(max(span, 3 * interval, prometheus.MIN_SPAN))
-        found: tuple[Snapshot, ...] = ()
-        reason = problem = ""
-        try:
-            found = await prometheus.read(spec.tuning.prometheus.url, owner, seconds, self._access, self._clock)
-        except prometheus.PrometheusError as error:
-            reason, problem = "Error", f"spec.tuning.prometheus: {error}"
-        if not problem and not any(each.stage == Stage.GATEWAY for each in found):
-            reason = "Missing"
-            problem = (
-                f"Prometheus has no samples from the last {seconds} seconds for pods {owner.name}-gateway-… with "
-                f"labels pod and namespace ({owner.namespace}): check that it scrapes them (spec.monitoring)"
-            )
-        return Reading(source="prometheus", scrape_interval=interval, snapshots=found, reason=reason, problem=problem)
 
 
 def paused_metrics(now: datetime) -> Metrics:

@@ -1,8 +1,7 @@
 """Reads the stages' counters from a Prometheus server.
 
 Everyone who may write a TTSPipeline chooses the URL. The operator therefore sends only `GET …/api/v1/query`, follows no
-redirects and no proxies from the environment, repeats nothing from a response except numbers and known error types, and
-sends its token only to the URL that the installation configures.
+redirects and no proxies from the environment, and repeats nothing from a response except numbers and known error types.
 """
 
 import asyncio
@@ -10,7 +9,6 @@ import re
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 
 import httpx
 import msgspec
@@ -18,6 +16,7 @@ from msgspec import Struct
 
 from syrinx_operator.cluster.objects.series import pod_patterns, selector
 from syrinx_operator.cluster.objects.state import Owner
+from syrinx_operator.cluster.watch.prometheus_access import Access, Credentials, PrometheusError, request_headers
 from syrinx_operator.observed import snapshot
 from syrinx_operator.observed.snapshot import LABELS, MAX_COUNT, Sample, Snapshot
 from syrinx_stages.contract.stages import Stage
@@ -25,7 +24,6 @@ from syrinx_stages.contract.stages import Stage
 TIMEOUT = 10.0
 """Seconds for all queries of one read."""
 MAX_ANSWER_BYTES = 8 << 20
-MAX_TOKEN = 16_384
 MAX_SKEW = 5.0
 """Maximum difference between Prometheus's clock and ours in seconds."""
 MIN_SPAN = 90
@@ -36,23 +34,6 @@ _METRIC_LABELS = LABELS | {"__name__", "pod", "namespace", "stage", "version"}
 """Labels that do not identify a scrape target."""
 _Target = tuple[tuple[str, str], ...]
 _ERROR_TYPES = frozenset({"timeout", "canceled", "execution", "bad_data", "internal", "unavailable", "not_found"})
-
-
-class PrometheusError(Exception):
-    """A query failed or its response is invalid; the message says why."""
-
-
-class Access(Struct, frozen=True, kw_only=True):
-    """The installation's configuration for Prometheus servers that need a token or have their own CA."""
-
-    url: str = ""
-    """URL that the token is for."""
-    token_file: str = ""
-    ca_file: str = ""
-    """CA certificates (PEM) for all https:// URLs; empty for those of the image."""
-
-
-DEFAULT_ACCESS = Access()
 
 
 class _Series(Struct):
@@ -71,15 +52,6 @@ class _Answer(Struct, rename="camel"):
     error_type: str = ""
 
 
-def access(environment: Mapping[str, str]) -> Access:
-    """Returns the access in an environment. Raises ValueError for a token without a URL."""
-    variables = {field: f"SYRINX_PROMETHEUS_{field.upper()}" for field in Access.__struct_fields__}
-    found = Access(**{field: environment.get(name, "") for field, name in variables.items()})
-    if found.token_file and _origin(found.url) is None:
-        raise ValueError("SYRINX_PROMETHEUS_TOKEN_FILE needs SYRINX_PROMETHEUS_URL, the address that the token is for")
-    return found
-
-
 def counters_query(owner: Owner, seconds: int) -> str:
     """Returns PromQL for the counters of all gateways, talkers and codecs in the last `seconds`.
 
@@ -90,7 +62,7 @@ def counters_query(owner: Owner, seconds: int) -> str:
 
 
 async def read(
-    url: str, owner: Owner, seconds: int, access: Access, clock: Callable[[], datetime]
+    url: str, owner: Owner, seconds: int, access: Access, credentials: Credentials, clock: Callable[[], datetime]
 ) -> tuple[Snapshot, ...]:
     """Returns the counters of a pipeline's replicas in the last `seconds`, oldest first. Raises PrometheusError.
 
@@ -98,10 +70,7 @@ async def read(
     """
     try:
         async with asyncio.timeout(TIMEOUT):
-            token = await asyncio.to_thread(_token, url, access)
-            context = await asyncio.to_thread(ssl.create_default_context, cafile=access.ca_file or None)
-            headers = {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {token}"} if token else {})}
-            async with httpx.AsyncClient(headers=headers, verify=context, trust_env=False, timeout=TIMEOUT) as client:
+            async with await _client(url, access, credentials) as client:
                 asked_at = clock()
                 times = [one.value for one in await _query(client, url, CLOCK_QUERY)]
                 theirs, answered_at = float(times[0][1]) if len(times) == 1 and times[0] else -1.0, clock()
@@ -168,6 +137,16 @@ def _pod_snapshots(pod: str, stage: Stage, found: Iterable[_Series]) -> list[Sna
     ]
 
 
+async def _client(url: str, access: Access, credentials: Credentials) -> httpx.AsyncClient:
+    """Returns a client that authenticates and verifies the server. Raises PrometheusError or OSError."""
+    headers = await asyncio.to_thread(request_headers, url, access, credentials)
+    headers["Accept-Encoding"] = "identity"
+    tls = credentials.tls
+    if tls is None:
+        tls = await asyncio.to_thread(ssl.create_default_context, cafile=access.ca_file or None)
+    return httpx.AsyncClient(headers=headers, verify=tls, trust_env=False, timeout=TIMEOUT)
+
+
 async def _query(client: httpx.AsyncClient, url: str, query: str) -> list[_Series]:
     body = bytearray()
     async with client.stream("GET", f"{url.rstrip('/')}/api/v1/query", params={"query": query}) as response:
@@ -176,31 +155,15 @@ async def _query(client: httpx.AsyncClient, url: str, query: str) -> list[_Serie
             if len(body) > MAX_ANSWER_BYTES:
                 raise PrometheusError(f"the response is larger than {MAX_ANSWER_BYTES >> 20} MiB")
     code = response.status_code
+    if code in (401, 403):
+        advice = "it requires a token, a password or a header, or rejects the one that is sent"
+        raise PrometheusError(f"the address answers with HTTP status {code}: {advice}")
     try:
         answer = msgspec.json.decode(body, type=_Answer)
     except msgspec.MsgspecError:
-        hints = {401: "; it requires a token", 403: "; it requires a token or rejects this one"}
-        message = f"the address answers with HTTP status {code}, not like a Prometheus API{hints.get(code, '')}"
+        message = f"the address answers with HTTP status {code}, not like a Prometheus API"
         raise PrometheusError(message) from None
     if code != 200 or answer.status != "success" or answer.data is None:
         kind = answer.error_type if answer.error_type in _ERROR_TYPES else "unknown error type"
         raise PrometheusError(f"Prometheus answers with HTTP status {code}: {kind}")
     return answer.data.result
-
-
-def _token(url: str, access: Access) -> str:
-    if not access.token_file or _origin(url) != _origin(access.url):
-        return ""
-    with Path(access.token_file).open("rb") as file:
-        token = file.read(MAX_TOKEN).strip()
-    if not re.fullmatch(rb"[!-~]+", token):
-        raise PrometheusError(f"{access.token_file} contains no token")
-    return token.decode("ascii")
-
-
-def _origin(url: str) -> tuple[str, str, int | None] | None:
-    try:
-        parts = httpx.URL(url)
-    except httpx.InvalidURL:
-        return None
-    return (parts.scheme, parts.host, parts.port) if parts.scheme in ("http", "https") and parts.host else None

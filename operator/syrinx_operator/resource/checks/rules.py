@@ -37,8 +37,8 @@ from syrinx_operator.resource.checks.documents import Path
 from syrinx_operator.resource.checks.gateway_rules import GATEWAY_RULES
 from syrinx_operator.resource.checks.pod_rules import POD_RULES
 from syrinx_operator.resource.checks.pod_template import pod_template
-from syrinx_operator.resource.fields import model, pods, tuning
-from syrinx_operator.resource.fields.autoscaling import ReplicaBounds, StageAutoscalingSpec
+from syrinx_operator.resource.checks.tuning_rules import TUNING_PIPELINE_RULES, TUNING_RULES
+from syrinx_operator.resource.fields import model, pods
 from syrinx_operator.resource.fields.connector import ConnectorSpec
 from syrinx_operator.resource.spec import NAME_LENGTH
 
@@ -96,19 +96,6 @@ def _violations(value: Struct, path: Path, *, cluster_only: bool) -> Iterator[Vi
                     yield from _violations(item, (*part_path, index), cluster_only=cluster_only)
 
 
-def _bounds_include_start(stage: str) -> Rule:
-    bounds, start = f"tuning.bounds.{stage}MaxNumSeqs", f"{stage}.maxNumSeqs"
-    minimum, maximum, values = f"{bounds}.min", f"{bounds}.max", f"self.tuning.bounds.{stage}_max_num_seqs"
-    return Rule(
-        bounds,
-        # If min is greater than max, the rule of RowBounds reports it.
-        ~has(start) | ~at_most(minimum, maximum) | (at_most(minimum, start) & at_most(start, maximum)),
-        f"{start}, the starting point of tuning, is outside these bounds",
-        detail=f"{start}, the starting point of tuning, is {{self.{stage}.max_num_seqs}}: outside "
-        f"{{{values}.min}} to {{{values}.max}}",
-    )
-
-
 def _colocated_codec_has_default(name: str, field: str) -> Rule:
     default, path = getattr(spec.CodecSpec(), name), f"codec.{field}"
     if default is None:
@@ -130,23 +117,6 @@ def _has_quantities(cel: str, quantities: Mapping[str, int | str]) -> str:
     return " && ".join((f"has({cel})", names, *amounts))
 
 
-def _keda_needs_prometheus(stage: str) -> Rule:
-    field = f"{stage}.autoscaling"
-    condition = ~has(field) | ~equals(f"{field}.by", "Keda") | has("tuning.prometheus")
-    message = "by: Keda needs tuning.prometheus, which has the metrics"
-    return Rule(field, condition, message, cluster_only=True)
-
-
-def _syrinx_scales(stage: str) -> Iterator[Rule]:
-    field = f"{stage}.autoscaling"
-    other = ~has(field) | ~equals(f"{field}.by", "Syrinx")
-    yield Rule(
-        "slo.ttfa", other | ~is_empty("slo.ttfa"), f"{field} by Syrinx needs an objective here", cluster_only=True
-    )
-    message = f"{field} by Syrinx needs Recommend or Auto"
-    yield Rule("tuning.mode", other | ~equals("tuning.mode", "Off"), message, cluster_only=True)
-
-
 def _enough_for_cells(stage: str) -> Iterator[Rule]:
     replicas, autoscaling = f"{stage}.replicas", f"{stage}.autoscaling"
     exempt = ~equals("topology", "Separate") if stage == "codec" else equals("connector.cells", 1)
@@ -157,7 +127,6 @@ def _enough_for_cells(stage: str) -> Iterator[Rule]:
     yield Rule(minimum, exempt | ~has(autoscaling) | at_most("connector.cells", minimum), message, detail=detail)
 
 
-_BY_SYRINX = equals("by", "Syrinx")
 _SEPARATE = equals("topology", "Separate")
 _RESIDENT_ROWS = Rule(
     "maxNumSeqs",
@@ -209,22 +178,9 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         ),
     ),
     spec.PipelineSpec: (
-        _bounds_include_start("talker"),
-        _bounds_include_start("codec"),
-        Rule(
-            "tuning.bounds.capturePairs.max",
-            equals("tuning.bounds.capturePairs.max", 0)
-            | Condition(
-                "!has(self.codec.capturePairs) || "
-                "self.codec.capturePairs.size() <= self.tuning.bounds.capturePairs.max",
-                lambda value: len(value.codec.capture_pairs or ()) <= value.tuning.bounds.capture_pairs.max,
-            ),
-            "must be 0 or at least the number of codec.capturePairs, the starting point of tuning",
-        ),
+        *TUNING_PIPELINE_RULES,
         *(_colocated_codec_has_default(name, field) for name, field in PROCESS_FIELDS),
         *(rule for stage in ("talker", "codec") for rule in _enough_for_cells(stage)),
-        *(_keda_needs_prometheus(stage) for stage in ("gateway", "talker", "codec")),
-        *(rule for stage in ("talker", "codec") for rule in _syrinx_scales(stage)),
         immutable("self.topology == oldSelf.topology", "is immutable", "topology"),
     ),
     spec.VoiceSpec: (
@@ -355,30 +311,7 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
             advice="set replicas to 1, wait until the roll-out is complete, and set replicas and storage",
         ),
     ),
-    tuning.TuningBounds: (unique("chunkRamps", "a ramp is listed twice"),),
-    ReplicaBounds: (
-        Rule(
-            "minReplicas",
-            at_most("minReplicas", "maxReplicas"),
-            "must be at most maxReplicas",
-            detail="{self.min_replicas} is more than maxReplicas, {self.max_replicas}",
-        ),
-    ),
-    StageAutoscalingSpec: (
-        requires("mode", _BY_SYRINX, "is for `by: Syrinx`"),
-        *(
-            requires(field, ~_BY_SYRINX, "is for `by: Keda` and `by: Hpa`")
-            for field in ("streamsPerReplica", "maxWaitSeconds")
-        ),
-    ),
-    tuning.RowBounds: (
-        Rule(
-            "",
-            at_most("min", "max"),
-            "min is greater than max",
-            detail="min, {self.min}, is greater than max, {self.max}",
-        ),
-    ),
     **POD_RULES,
     **GATEWAY_RULES,
+    **TUNING_RULES,
 }

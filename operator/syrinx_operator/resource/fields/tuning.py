@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from syrinx_operator.resource.fields.pods import KUBERNETES, Name, Object, list_map
+from syrinx_operator.resource.fields.pods import KUBERNETES, Name, Object, SecretKey, list_map
 from syrinx_stages.contract.family import TaskName
 from syrinx_stages.contract.settings import Ramp, Rows
 
@@ -79,10 +79,19 @@ class KedaAuthentication(Object, frozen=True, kw_only=True):
 
 
 class PrometheusSpec(Object, frozen=True, kw_only=True):
-    """The Prometheus that scrapes this pipeline. The token and CA for tuning are configured in the operator."""
+    """The Prometheus that scrapes this pipeline. The operator sends what the Secrets contain to `url` only."""
 
     url: Annotated[str, Meta(pattern=r"^https?://[^\s/@?#\\][^\s@?#\\]*$", max_length=512)]
     """URL, for example http://prometheus.monitoring:9090, optionally with a path before /api/v1."""
+    headers_secret: Name | None = None
+    """Secret of which each key is the name of a header, for example X-Scope-OrgID for a tenant of Mimir. Default:
+    none."""
+    basic_auth_secret: Name | None = None
+    """Secret of type kubernetes.io/basic-auth, with the keys username and password. Default: none."""
+    token_secret: SecretKey | None = None
+    """Secret with a bearer token. Default: that of the operator's installation, if it is for this URL."""
+    ca_secret: SecretKey | None = None
+    """Secret with the CA certificates (PEM) that verify the server. Default: those of the operator's installation."""
     keda_authentication: KedaAuthentication | None = None
     """How KEDA authenticates, for stages with autoscaling by Keda. Default: not at all."""
 
