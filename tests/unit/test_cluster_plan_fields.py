@@ -20,7 +20,7 @@ NOBODY = set()
 
 ELSEWHERE = (
     r"spec\.(paused|updateStrategy|rollout)\b|spec\.slo\.(underrunRatio|ttfa\.(\d+\.)?target)$|"
-    r"spec\.tuning(?!\.prometheus\.)\b|"
+    r"spec\.tuning(?!\.prometheus\.(url|keda))\b|"
     r"spec\.(talker|codec)\.autoscaling\.mode$|spec\.connector\.passwordEnv$|spec\.gateway\.(apiKeys|tls)\.\w*[fF]ile$"
 )
 """Fields that only tuning, a roll-out or `syrinx up` uses."""
@@ -54,6 +54,7 @@ RESTARTED = [
 CHOICES = [
     *("Separate", "Colocated", "vllm", "Surge", "Replace"),
     *("CustomVoice", "Base", "cpu", "cuda", "Always", "Never", "ClusterIP", "NodePort", "LoadBalancer", "Ignore"),
+    *("PreferDualStack", "RequireDualStack", "IPv4", "IPv6", "Cluster", "Local"),
     *("Issuer", "ClusterIssuer", "Hpa", "Keda", "TriggerAuthentication", "basic"),
     *("ReadWriteOnce", "ReadWriteMany", "Exists", "Equal", "NoSchedule", "PreferNoSchedule", "Memory", ""),
 ]

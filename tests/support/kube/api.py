@@ -6,11 +6,12 @@ import random
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from support.admission import Refused
 from support.kube import apply as ssa
-from support.kube import checks, defaults, deletion, rules
+from support.kube import checks, defaults, deletion, families, rules
 from support.kube.apply import Manager, copy
 from support.kube.errors import ApiError, bad_request, conflict, forbidden, invalid, not_found
 from support.kube.kinds import Kind, Kinds, from_crd
@@ -222,8 +223,8 @@ class Api:
             checks.validate(kind, new)
         defaults.fill(new)
         if kind.kind == "Service":
-            address = new["spec"].setdefault("clusterIP", self._addresses.service(meta["namespace"], meta["name"]))
-            new["spec"].setdefault("clusterIPs", [address])
+            address = partial(self._addresses.service, meta["namespace"], meta["name"])
+            families.assign(new, old, self._addresses.families, address)
         rules.check(new, old)
         return new
 

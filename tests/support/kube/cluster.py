@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -51,9 +51,10 @@ class KubeCluster:
         rights: Rights | None = None,
         crd: Object | Path | None = None,
         pod_monitors: bool = False,
+        families: Sequence[str] = ("IPv4",),
     ) -> None:
         self.store = Store()
-        self.addresses = Addresses()
+        self.addresses = Addresses(families)
         self.api = Api(Kinds(), self.store, self.addresses)
         self.watches = Watches(self.store)
         self.faults = Faults()

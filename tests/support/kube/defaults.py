@@ -59,8 +59,6 @@ _DEFAULTS: dict[str, Object] = {
             "type": "ClusterIP",
             "sessionAffinity": "None",
             "internalTrafficPolicy": "Cluster",
-            "ipFamilyPolicy": "SingleStack",
-            "ipFamilies": ["IPv4"],
             "ports": [{"protocol": "TCP"}],
         }
     },

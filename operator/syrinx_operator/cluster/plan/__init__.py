@@ -103,7 +103,7 @@ def plan(
         *pods.claims(owner, "models", spec.model.cache.storage if spec.model.cache else None),
         *redis_cells.claims(owner, pipeline),
         *((download.policy, download.job) if download is not None else ()),
-        *network.services(owner, pipeline),
+        *network.services(owner, pipeline, observed),
         *route.routes(owner, spec.gateway),
         *network.network_policies(owner, pipeline, config),
         *(workloads.disruption_budget(owner, stage) for stage in own_workload if counts[stage].count > 1),

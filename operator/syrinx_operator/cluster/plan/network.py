@@ -5,22 +5,26 @@ from typing import Any
 
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.kinds import POD_MONITOR
-from syrinx_operator.cluster.objects.state import STAGES, Component, Manifest, OperatorConfig, Owner
+from syrinx_operator.cluster.objects.state import (
+    STAGES,
+    Component,
+    Manifest,
+    ObjectKey,
+    Observed,
+    OperatorConfig,
+    Owner,
+)
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
 from syrinx_operator.cluster.plan.workload.pods import places
+from syrinx_operator.resource.fields.gateway import ServiceSpec
 from syrinx_operator.resource.fields.pods import Peer
 from syrinx_operator.resource.resolve import RedisForm, ResolvedPipeline
 from syrinx_stages.contract.stages import Stage
 
 
-def services(owner: Owner, pipeline: ResolvedPipeline) -> list[Manifest]:
+def services(owner: Owner, pipeline: ResolvedPipeline, observed: Observed) -> list[Manifest]:
     """Returns the gateways' public Service, the headless ones of talkers and codecs, and the managed Redis's."""
-    spec = pipeline.spec
-    public = spec.gateway.service
-    http = _port(names.HTTP_PORT_NAME, spec.gateway.port) | {"appProtocol": "https" if spec.gateway.tls else "http"}
-    http |= omit_empty(nodePort=public.node_port)
-    balancer = omit_empty(loadBalancerClass=public.load_balancer_class)
-    found = [_service(owner, Stage.GATEWAY, [http], public.annotations, type=public.type, **balancer)]
+    found = [_public_service(owner, pipeline, observed)]
     # Pods that are not ready need a DNS name too, for debugging.
     headless: dict[str, Any] = {"type": "ClusterIP", "clusterIP": "None", "publishNotReadyAddresses": True}
     for stage in pipeline.workloads[1:]:
@@ -34,6 +38,31 @@ def services(owner: Owner, pipeline: ResolvedPipeline) -> list[Manifest]:
         else:  # Servers find each other before they are ready.
             found.append(_service(owner, cell, [redis, sentinel], **headless))
     return found
+
+
+def _public_service(owner: Owner, pipeline: ResolvedPipeline, observed: Observed) -> Manifest:
+    gateway, public = pipeline.spec.gateway, pipeline.spec.gateway.service
+    http = _port(names.HTTP_PORT_NAME, gateway.port) | {"appProtocol": "https" if gateway.tls else "http"}
+    http |= omit_empty(nodePort=public.node_port)
+    live = observed.objects.get(ObjectKey("Service", names.workload(owner.name, Stage.GATEWAY)))
+    options = omit_empty(
+        ipFamilyPolicy=public.ip_family_policy,
+        ipFamilies=_ip_families(public, live),
+        externalTrafficPolicy=public.external_traffic_policy,
+        loadBalancerClass=public.load_balancer_class,
+    )
+    return _service(owner, Stage.GATEWAY, [http], public.annotations, type=public.type, **options)
+
+
+def _ip_families(public: ServiceSpec, live: Manifest | None) -> list[str]:
+    """Returns the families to apply.
+
+    The API server adds the second one to a dual-stack Service, and refuses to apply one without it.
+    """
+    wanted: list[str] = list(public.ip_families)
+    known: list[str] = live["spec"].get("ipFamilies", []) if live is not None else []
+    is_known = wanted == known[: len(wanted)] and public.ip_family_policy != "SingleStack"
+    return known if wanted and is_known else wanted
 
 
 def service_accounts(owner: Owner, pipeline: ResolvedPipeline) -> list[Manifest]:

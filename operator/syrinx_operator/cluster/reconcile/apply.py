@@ -44,6 +44,7 @@ _IMAGE_VOLUMES = Problem(
     "or 1.33 with the feature gate ImageVolume. Otherwise create a pipeline with spec.model.s3, huggingFace or claim.",
 )
 _GROWTH_ADVICE = "; if its StorageClass cannot expand volumes, set the size back"
+_FAMILY_ADVICE = "; the first of ipFamilies cannot change: set it back, or delete the Service for another address"
 
 
 class _NotApplicable(Exception):
@@ -124,8 +125,7 @@ class Objects:
                 result.problems = list(dict.fromkeys([*result.problems, reason.args[0]]))
                 result.missing.append(key)
             except ApiError as error:
-                grows = before is not None and _claim_size(manifest) > _claim_size(before)
-                result.add_error(key, error, "applied", _GROWTH_ADVICE if grows else "")
+                result.add_error(key, error, "applied", _advice(manifest, before) if before is not None else "")
                 result.missing.append(key)
                 if error.unavailable:
                     break
@@ -249,6 +249,14 @@ def has_image_volume(workload: Manifest) -> bool:
     """Returns whether an object is a workload whose pods have a volume with the content of an image."""
     template = (workload.get("spec") or {}).get("template") or {}
     return any("image" in volume for volume in (template.get("spec") or {}).get("volumes") or ())
+
+
+def _advice(manifest: Manifest, before: Manifest) -> str:
+    """Returns what to do if the API server refuses a change that it may refuse for a known reason."""
+    if _claim_size(manifest) > _claim_size(before):
+        return _GROWTH_ADVICE
+    families = [each["spec"].get("ipFamilies") for each in (manifest, before) if each["kind"] == "Service"]
+    return _FAMILY_ADVICE if all(families) and len({each[0] for each in families}) == 2 else ""
 
 
 def _claim_size(manifest: Manifest) -> Decimal:

@@ -22,6 +22,19 @@ from syrinx_stages.contract.settings import SETTINGS_PORT
 GATEWAY_RULES: Final[Mapping[type[Struct], tuple[Rule, ...]]] = {
     gateway.ServiceSpec: (
         requires("nodePort", ~equals("type", "ClusterIP"), "needs type NodePort or LoadBalancer"),
+        requires("externalTrafficPolicy", ~equals("type", "ClusterIP"), "needs type NodePort or LoadBalancer"),
+        unique("ipFamilies", "a family is listed twice"),
+        Rule(
+            "ipFamilyPolicy",
+            Condition(
+                "!has(self.ipFamilies) || self.ipFamilies.size() < 2 || "
+                "(has(self.ipFamilyPolicy) && self.ipFamilyPolicy != 'SingleStack')",
+                lambda value: (
+                    len(value.ip_families) < 2 or value.ip_family_policy in ("PreferDualStack", "RequireDualStack")
+                ),
+            ),
+            "two ipFamilies need PreferDualStack or RequireDualStack",
+        ),
         requires("loadBalancerClass", equals("type", "LoadBalancer"), "needs type LoadBalancer"),
         immutable(
             "self.type != 'LoadBalancer' || oldSelf.type != 'LoadBalancer' || "

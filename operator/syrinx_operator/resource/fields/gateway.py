@@ -25,6 +25,14 @@ class ServiceSpec(Object, frozen=True, kw_only=True):
     """Type of the Service."""
     node_port: Annotated[int, Meta(ge=30_000, le=32_767)] | None = None
     """Port on each node, with type NodePort or LoadBalancer. Default: allocated by Kubernetes."""
+    ip_family_policy: Literal["SingleStack", "PreferDualStack", "RequireDualStack"] | None = None
+    """Whether the Service has addresses of both families. Default: SingleStack for a new Service, as in Kubernetes;
+    an existing one keeps its policy."""
+    ip_families: Annotated[tuple[Literal["IPv4", "IPv6"], ...], Meta(max_length=2)] = ()
+    """Families of its addresses. The first cannot change. Default: allocated by Kubernetes."""
+    external_traffic_policy: Literal["Cluster", "Local"] | None = None
+    """Which nodes forward external traffic, with type NodePort or LoadBalancer. Local: those with a gateway, which sees
+    the client's address. Default: Cluster."""
     load_balancer_class: pods.LabelKey | None = None
     """Implementation of the load balancer, with type LoadBalancer, for example example.org/internal. Default: the
     cluster's."""
