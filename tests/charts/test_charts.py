@@ -317,7 +317,7 @@ def test_the_definition_is_kept_by_default():
 def test_the_notes_explain_the_first_steps():
     notes = rendered("syrinx")["NOTES.txt"]
     assert "syrinx-crds" in notes
-    assert "kubectl apply -n speech" in notes
+    assert "kubectl apply --server-side -n speech" in notes
     served = rendered("syrinx", {"clusterWide": True}, serves=("syrinx.dev/v1beta1",))["NOTES.txt"]
     assert "syrinx-crds" not in served
     assert "all namespaces" in served

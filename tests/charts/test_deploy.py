@@ -7,6 +7,8 @@ import pytest
 import yaml
 
 from support.charts import ROOT, objects, of_kind, one, parsed, validate
+from support.kube import checks, defaults, fields
+from support.kube.kinds import Kinds
 from syrinx_operator.resource.spec import API_VERSION
 
 DEPLOY = ROOT / "deploy"
@@ -58,6 +60,19 @@ def test_every_object_is_valid_and_unique_and_in_one_restricted_namespace(direct
     namespace = one(manifests, "Namespace")["metadata"]
     assert namespace["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
     assert {placed for _, placed, _ in keys} == {None, namespace["name"]}
+
+
+CHART = objects("syrinx", {"networkPolicy": {"enabled": True, "from": [{}]}, "replicas": 2})
+BUILT_IN = [each for each in (*CHART, *kustomized(DEPLOY)) if not each["apiVersion"].startswith("monitoring")]
+
+
+@pytest.mark.parametrize("manifest", [pytest.param(m, id=f"{m['kind']}-{m['metadata']['name']}") for m in BUILT_IN])
+def test_what_was_applied_client_side_can_be_applied_server_side(manifest):
+    """The API server's defaults in an atomic object, such as a fieldRef, belong to who applied it first."""
+    kind = Kinds().of(manifest)
+    stored = checks.decode(kind, manifest, [], exact=False)
+    defaults.fill(stored)
+    assert fields.conflicts(kind.schema, manifest, stored) == set()
 
 
 def test_the_variants_differ_in_permissions():

@@ -10,6 +10,8 @@ import yaml
 from hypothesis import event, given
 
 from support.admission import Refused, admit, storage_schema
+from support.kube import fields
+from support.kube.kinds import from_crd
 from support.pipelines import resources
 from syrinx_operator.cluster.objects.state import parse_pipeline
 from syrinx_operator.resource.checks.check import check, field_name, problems_of
@@ -140,6 +142,12 @@ def test_an_almost_empty_resource_is_stored_with_defaults(spec):
 
 def as_typed(stored):
     return parse_pipeline(stored | {"metadata": {"namespace": "default", "uid": "1", **stored["metadata"]}})
+
+
+@files("valid")
+def test_a_resource_that_was_applied_client_side_can_be_applied_server_side(file):
+    applied = yaml.safe_load(file.read_text())
+    assert fields.conflicts(from_crd(CRD).schema, applied, admit(CRD, applied)) == set()
 
 
 @files("valid")

@@ -122,6 +122,9 @@ def _open(schema: Schema) -> Schema:
 def _field_schema(field: FieldInfo, *, is_status: bool = False) -> Schema:
     """Returns a field's schema. The description also states a default that is not an object."""
     schema, default = _schema(inspect.type_info(field.type)), _default(field)
+    if "items" in schema and "x-kubernetes-list-map-keys" not in schema:
+        # Such a list has one owner: with defaults in its items, nobody else could apply the same list as it is written.
+        schema = {**schema, "items": _without_defaults(schema["items"])}
     description = schema["description"]
     if default is None or (is_status and field.default is NODEFAULT):
         return schema
@@ -130,6 +133,13 @@ def _field_schema(field: FieldInfo, *, is_status: bool = False) -> Schema:
     if not isinstance(default, dict) and "Default:" not in description:
         description += f" Default: {default if isinstance(default, str) else json.dumps(default)}."
     return {**schema, "description": description, "default": default}
+
+
+def _without_defaults(schema: Schema) -> Schema:
+    kept = {name: part for name, part in schema.items() if name != "default"}
+    if "properties" in kept:
+        kept["properties"] = {name: _without_defaults(each) for name, each in kept["properties"].items()}
+    return kept
 
 
 def _map_schema(kind: inspect.DictType) -> Schema:

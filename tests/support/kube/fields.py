@@ -87,6 +87,16 @@ def owned(node: Node, value: dict[str, Any]) -> Fields:
     return frozenset(path for path in flatten(node, value) if path not in _SERVERS_OWN)
 
 
+def conflicts(node: Node, applied: dict[str, Any], stored: dict[str, Any]) -> set[Path]:
+    """Returns the fields of an object that are stored with another value than they were applied with.
+
+    Who applies the same file server-side, after somebody has applied it client-side, has conflicts about them.
+    """
+    found = flatten(node, stored)
+    given = {path: value for path, value in flatten(node, applied).items() if path not in _SERVERS_OWN}
+    return {path for path, value in given.items() if value not in (_ITEM, {}, []) and found.get(path) != value}
+
+
 def compare(node: Node, old: dict[str, Any], new: dict[str, Any]) -> tuple[Fields, Fields]:
     """Returns (fields added or changed, fields removed)."""
     # Most writes change one part of an object.

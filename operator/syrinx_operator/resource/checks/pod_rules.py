@@ -67,6 +67,7 @@ def _parsed(quantity: int | str) -> Decimal:
     return Decimal(digits) * _MULTIPLIERS[text[len(digits) :]]
 
 
+_IS_EXISTS: Final = has("operator") & equals("operator", "Exists")
 _MULTIPLIERS: Final = {
     "": Decimal(1),
     "m": Decimal("0.001"),
@@ -144,8 +145,8 @@ POD_RULES: Final[Mapping[type[Struct], tuple[Rule, ...]]] = {
         exactly_one("claim", "secret", "configMap", "emptyDir"),
     ),
     pods.Toleration: (
-        Rule("key", has("key") | equals("operator", "Exists"), "is required unless operator is Exists"),
-        requires("value", equals("operator", "Equal"), "must not be set with operator Exists"),
+        Rule("key", has("key") | _IS_EXISTS, "is required unless operator is Exists"),
+        requires("value", ~_IS_EXISTS, "must not be set with operator Exists"),
         requires("tolerationSeconds", has("effect") & equals("effect", "NoExecute"), "needs effect NoExecute"),
     ),
     pods.Storage: (
