@@ -61,6 +61,29 @@ def test_a_service_becomes_a_load_balancer_of_a_class(demo):
     assert demo.condition("Degraded")["status"] != "True", "the class was removed with the type"
 
 
+def test_a_service_prefers_two_families_and_keeps_its_first(demo):
+    first = service(demo)["spec"]["ipFamilies"][0]
+    demo.edit({"gateway": {"service": {"ipFamilyPolicy": "PreferDualStack", "ipFamilies": [first]}}})
+    demo.wait("to prefer both", lambda: service(demo)["spec"]["ipFamilyPolicy"] == "PreferDualStack")
+    demo.edit({"gateway": {"service": {"annotations": {"example.org/a": "b"}}}})
+    demo.wait("to be annotated", lambda: "example.org/a" in service(demo)["metadata"].get("annotations", {}))
+    assert service(demo)["spec"]["ipFamilies"][0] == first and demo.condition("Degraded")["status"] != "True"
+    other = "IPv4" if first == "IPv6" else "IPv6"
+    demo.edit({"gateway": {"service": {"ipFamilies": [other]}}})
+    demo.wait("to be refused", lambda: "first of ipFamilies cannot change" in demo.condition("Degraded")["message"])
+    demo.edit({"gateway": {"service": {"ipFamilyPolicy": "SingleStack", "ipFamilies": [first]}}})
+    demo.wait("to have one again", lambda: service(demo)["spec"]["ipFamilies"] == [first])
+    demo.edit({"gateway": {"service": None}})
+
+
+def test_external_traffic_goes_to_the_gateways_nodes(demo):
+    demo.edit({"gateway": {"service": {"type": "NodePort", "externalTrafficPolicy": "Local"}}})
+    demo.wait("to have the policy", lambda: service(demo)["spec"].get("externalTrafficPolicy") == "Local")
+    demo.edit({"gateway": {"service": None}})
+    demo.wait("to be a ClusterIP again", lambda: service(demo)["spec"]["type"] == "ClusterIP")
+    assert "externalTrafficPolicy" not in service(demo)["spec"] and demo.condition("Degraded")["status"] != "True"
+
+
 def test_an_ingress_routes_to_the_service(demo):
     tls = {"secret": "speech-tls"}
     route = {"ingress": {"className": "nginx", "host": HOST, "path": "/v1", "tls": tls}}
