@@ -23,6 +23,7 @@ class Words(Struct, frozen=True, forbid_unknown_fields=True, rename={"and_": "an
     """A language of `languages.toml`, which explains the fields."""
 
     code: str
+    names: tuple[str, ...]
     marks: dict[str, str]
     dot: str
     slash: str
@@ -79,6 +80,17 @@ def languages() -> dict[str, Words]:
     """Returns the words of all supported languages, by name."""
     table = tomllib.loads(files(__package__).joinpath("languages.toml").read_text("utf-8"))
     return convert(table, dict[str, Words])
+
+
+def name_of(language: str) -> str | None:
+    """Returns the name of a language by its code, also with a region (`en-US`), or by a name; None if it is unknown."""
+    names = _names()
+    return names.get(language.lower()) or names.get(re.split(r"[-_]", language.lower())[0])
+
+
+@functools.cache
+def _names() -> dict[str, str]:
+    return {each: name for name, words in languages().items() for each in (name, words.code, *words.names)}
 
 
 @functools.cache
