@@ -91,10 +91,11 @@ coverage: $(VENV)/.develops ## Measure the line coverage of `make test` and of w
 	$(VENV)/bin/coverage combine --quiet
 	$(VENV)/bin/coverage report --skip-covered --sort=cover
 
-generate: $(VENV)/.develops ## Write the files that are made from the typed resource
+generate: $(VENV)/.develops ## Write the files that are made from the typed resource and from tables
 	$(VENV)/bin/python -m syrinx_operator.resource.generate crd > crds/ttspipelines.syrinx.dev.yaml
 	$(VENV)/bin/python -m syrinx_operator.resource.generate fields > docs/fields.md
 	$(VENV)/bin/python charts/generate.py
+	$(VENV)/bin/python -m syrinx_stages.gateway.fields.peers > docs/other-apis.md
 
 # make images IMAGES=my.registry/syrinx BUILD=podman STAGES_ARGS="--build-arg VARIANT=cuda"
 images: ## Build the container images

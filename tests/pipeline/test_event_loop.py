@@ -99,6 +99,14 @@ def json_bombs(size: int) -> Iterator[tuple[str, bytes]]:
     yield "long name", b'{"' + b"a" * size + b'":1}'
     yield "long text", b'{"input":"' + b"a" * size + b'"}'
     yield "escaped text", b'{"input":"' + b"\\u0041" * (size // 6) + b'"}'
+    yield "raw line breaks", b'{"input":"' + b"a\n" * (size // 2) + b'"}'
+    yield "byte-order mark", b'\xef\xbb\xbf{"input":"' + b"\\u0041" * (size // 6) + b'"}'
+    yield (
+        "numbers after a raw line break",
+        b'{"input":"\n","speaker_embedding":[' + b"1.5," * min(size // 4, 2**14 - 9) + b"1]}",
+    )
+    yield "settings of another API", b'{"input":"a","voice_settings":{' + keys + b"}}"
+    yield "references", b'{"input":"a","references":[' + b'{"a":1},' * (size // 8) + b"{}]}"
     yield "voices", b'{"input":"a","voice":[' + b'"us",' * (size // 5) + b'"us"]}'
     yield "repeated voices", b"{" + b'"voice":{"id":"us"},' * (size // 20) + b'"input":"a"}'
     yield "spaces", b'{"input":' + b" " * size + b'"a"}'

@@ -8,6 +8,7 @@ import pytest
 
 from support.gateway import Gateway
 from support.waiting import DEADLINE, until
+from syrinx_stages.gateway.fields.json_objects import MAX_BODY
 from syrinx_stages.gateway.http.body import (
     BODY_SECONDS,
     EVICTABLE_SECONDS,
@@ -15,7 +16,6 @@ from syrinx_stages.gateway.http.body import (
     MAX_REFERENCE_BODY,
     MAX_UPLOADS,
 )
-from syrinx_stages.gateway.http.fields import MAX_BODY
 from syrinx_stages.runtime.clock import monotonic
 
 pytestmark = pytest.mark.virtual

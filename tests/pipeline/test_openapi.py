@@ -12,6 +12,7 @@ from support.api_keys import Keys
 from support.gateway import Script, gateway
 from support.waiting import DEADLINE
 from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.gateway.fields.peers import FOREIGN
 from syrinx_stages.gateway.http.openapi import document
 
 EXAMPLES = os.environ.get("SYRINX_TEST_FUZZ", "15")
@@ -61,5 +62,5 @@ async def test_every_route_is_described() -> None:
 
 def test_every_field_of_a_request_is_described() -> None:
     properties = document(needs_key=False, text_limit=100)["components"]["schemas"]["SpeechFields"]["properties"]
-    assert properties.keys() == set(FAMILY.request_fields.__struct_fields__)
+    assert properties.keys() == {*FAMILY.request_fields.__struct_fields__, *FOREIGN}
     assert all(each["description"] for each in properties.values())

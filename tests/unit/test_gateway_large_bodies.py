@@ -6,8 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from syrinx_stages.gateway.errors import ApiError
+from syrinx_stages.gateway.fields.json_objects import MAX_BODY, MAX_COMMAS
+from syrinx_stages.gateway.fields.parse import parse_fields
 from syrinx_stages.gateway.http.batch import parse_batch
-from syrinx_stages.gateway.http.fields import MAX_BODY, MAX_COMMAS, parse_fields
 from syrinx_stages.gateway.socket.stream_messages import message_type
 
 AUDIO = "AB/+" * (MAX_BODY // 2)

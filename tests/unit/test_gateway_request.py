@@ -8,47 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from support.speech_requests import BASE, CUSTOM, DESIGN, parsed, parsed_json, refused
 from syrinx_stages.contract.api import SpeechFields
 from syrinx_stages.contract.messages import Sampling, TaskType
 from syrinx_stages.contract.settings import ApiConfig
 from syrinx_stages.gateway.audio.encoders import AudioFormat, AudioOptions
 from syrinx_stages.gateway.errors import ApiError, error_response
-from syrinx_stages.gateway.http.fields import parse_fields
-from syrinx_stages.gateway.speech.request import Delivery, ParsedRequest, parse_request
+from syrinx_stages.gateway.speech.request import Delivery
 from syrinx_stages.gateway.voices.catalog import OPENAI_VOICES, Catalog
 from syrinx_stages.gateway.voices.voices import KeptVoice
 from syrinx_stages.model.describe import Description, describe
 from syrinx_stages.runtime.errors import StartError
-
-CUSTOM = Description(
-    task_type=TaskType.CUSTOM_VOICE, size="1b7", voices=("vivian", "ryan"), languages=("auto", "english", "chinese"),
-    supports_instructions=True, max_positions=32_768,
-)  # fmt: skip
-DESIGN = msgspec.structs.replace(CUSTOM, task_type=TaskType.VOICE_DESIGN, voices=())
-BASE = msgspec.structs.replace(CUSTOM, task_type=TaskType.BASE, voices=(), supports_instructions=False)
-DEFAULTS = ApiConfig()
-
-
-def parsed_json(
-    body: str | bytes, checkpoint: Description = CUSTOM, api: ApiConfig = DEFAULTS, kept: KeptVoice | None = None
-) -> ParsedRequest:
-    raw = body if isinstance(body, bytes) else body.encode()
-    fields, ignored = parse_fields(raw)
-    parsed = parse_request(fields, Catalog(checkpoint, "qwen3-tts", api), "id", 1.5, kept=kept)
-    parsed.warnings.extend(ignored)
-    return parsed
-
-
-def parsed(
-    checkpoint: Description = CUSTOM, api: ApiConfig = DEFAULTS, kept: KeptVoice | None = None, **fields: Any
-) -> ParsedRequest:
-    return parsed_json(json.dumps({"input": "Hello.", **fields}), checkpoint, api, kept)
-
-
-def refused(checkpoint: Description = CUSTOM, api: ApiConfig = DEFAULTS, **fields: Any) -> ApiError:
-    with pytest.raises(ApiError) as caught:
-        parsed(checkpoint, api, **fields)
-    return caught.value
 
 
 def test_defaults():
@@ -224,7 +194,7 @@ def test_texts_are_normalized_if_the_request_the_resource_or_the_checkpoint_says
         ("input", "", "is empty"),
         ("input", " \n\t\u2003", "is empty"),
         ("input", "a" * 100_001, "100,001 characters; at most 100,000"),
-        ("normalize", "yes", "expected `bool"),
+        ("normalize", "maybe", '"maybe" is not accepted; send true or false'),
         ("lexicon", {"a": ""}, "expected"),
         ("lexicon", {" ": "space"}, "expected"),
         ("lexicon", {"a": "x\ny"}, "expected"),
@@ -232,34 +202,36 @@ def test_texts_are_normalized_if_the_request_the_resource_or_the_checkpoint_says
         ("lexicon", {"a": "b" * 129}, "<= 128"),
         ("lexicon", {str(number): "b" for number in range(101)}, "<= 100"),
         *(("input", text, "nothing to say") for text in ("...", "***", "\U0001f600", "\u200b \u2014", "\x07")),
-        ("instructions", "Whisper\x00.", "character 8 is the control character U+0000"),
         ("input", None, "expected `str`, got `null`"),
         ("voice", "alto", "accepted: vivian, ryan, alloy"),
         ("voice", "\u0000" * 500, "accepted"),
         ("voice", {"name": "ryan"}, '{"id": name}'),
         ("voice", {}, "voice.id: is required"),
         ("language", "klingon", "accepted: auto, english, chinese"),
-        ("language", "", "accepted"),
-        ("task_type", "customvoice", "accepted: CustomVoice, VoiceDesign, Base"),
+        ("task_type", "clone", "'clone' is unknown; accepted: CustomVoice, VoiceDesign, Base"),
         ("response_format", "ogg", "accepted: wav, mp3, flac, opus, aac, pcm, ulaw, alaw"),
-        ("sample_rate", 7_999, ">= 8000"),
-        ("sample_rate", 48_001, "<= 48000"),
+        ("sample_rate", 7_999, "7999 is not accepted; send a whole number from 8,000 to 48,000"),
+        ("sample_rate", 48_001, "from 8,000 to 48,000"),
         ("stream_format", "chunks", "accepted: audio, sse"),
-        ("speed", 0.2, ">= 0.25"),
-        ("speed", 4.5, "<= 4"),
-        ("seed", -1, ">= 0"),
-        ("seed", 2**63, "expected"),
-        ("seed", True, "expected"),
-        ("max_new_tokens", 0, ">= 1"),
+        ("speed", 0.2, "0.2 is not accepted; send a number from 0.25 to 4"),
+        ("speed", 4.5, "from 0.25 to 4"),
+        ("seed", -2, "send a whole number from -1 to 9,223,372,036,854,775,807"),
+        ("seed", 2**63, "send a whole number"),
+        ("seed", True, "true is not accepted; send a whole number"),
+        ("seed", 1.5, "1.5 is not accepted; send a whole number"),
+        ("seed", "1_000", '"1_000" is not accepted; send a whole number'),
+        ("speed", "1,5", '"1,5" is not accepted; send a number'),
+        ("speed", "nan", "send a number"),
+        ("max_new_tokens", 0, "send a whole number from 1"),
         ("max_new_tokens", 10**9, "at most 4096"),
         ("max_new_tokens", 10**30, "4096"),
-        ("temperature", -0.1, ">= 0"),
-        ("temperature", 3, "<= 2"),
-        ("top_k", -1, ">= 0"),
-        ("top_p", 0, "> 0"),
-        ("top_p", 1.1, "<= 1"),
-        ("repetition_penalty", 0, ">= 0.5"),
-        ("stream", "yes", "expected"),
+        ("temperature", -0.1, "from 0 to 2"),
+        ("temperature", "9e999", "from 0 to 2"),
+        ("top_k", -1, "from 0 to 100,000"),
+        ("top_p", 0, "a number above 0 to 1"),
+        ("top_p", 1.1, "a number above 0 to 1"),
+        ("repetition_penalty", 0, "from 0.5 to 5"),
+        ("stream", 2, "2 is not accepted; send true or false"),
         ("instructions", "x" * 5000, "5,000 characters"),
         ("ref_text", "Hi.", "task_type Base"),
         ("x_vector_only_mode", True, "task_type Base"),
@@ -290,15 +262,11 @@ def test_invalid_value_is_a_400_that_names_its_field(field: str, value: Any, mes
         (BASE, {"task_type": "CustomVoice"}, 422, "task_type", ""),
         (BASE, {"voice": "anna"}, 400, "voice", "POST /v1/audio/voices"),
         (BASE, {"speaker_embedding": [1.0], "x_vector_only_mode": False}, 400, "x_vector_only_mode", ""),
-        (BASE, {"speaker_embedding": [1.0], "ref_text": "Okay."}, 400, "ref_text", ""),
         (BASE, {"speaker_embedding": [1.0], "ref_audio": "AAAA"}, 400, "ref_audio", ""),
         (BASE, {}, 400, "ref_audio", ""),
         (BASE, {"ref_audio": ""}, 400, "ref_audio", ""),
         (BASE, {"ref_audio": "QUJD"}, 400, "ref_text", ""),
         (BASE, {"ref_audio": "QUJD", "ref_text": " "}, 400, "ref_text", ""),
-        (BASE, {"ref_audio": "QUJD", "ref_text": "Hi\x07."}, 400, "ref_text", ""),
-        (BASE, {"ref_audio": "QUJD", "ref_text": "Hi.", "x_vector_only_mode": True}, 400, "ref_text", ""),
-        (BASE, {"ref_audio": "QUJD", "x_vector_only_mode": True, "voice": "ryan"}, 400, "voice", ""),
     ],
 )
 def test_fields_that_do_not_suit_each_other_or_the_checkpoint_are_refused(
@@ -314,7 +282,7 @@ def test_fields_that_do_not_suit_each_other_or_the_checkpoint_are_refused(
     ("field", "message"),
     [
         ("inputt", "did you mean input?"),
-        ("instruct", "called instructions"),
+        ("instruction", "did you mean instructions?"),
         ("\x1b[2J", "accepted: input"),
         ("a`b", "not a field"),
     ],
@@ -336,7 +304,7 @@ def test_unknown_field_is_refused_by_name(field: str, message: str):
         ('{"input": "a", "temperature": NaN}', "not JSON"),
         ('{"input": "a", "seed": ' + "9" * 5000 + "}", "seed"),
         ('{"input": "\\ud800"}', "not JSON"),
-        ('{"input": ' + "[" * 100_000, "input: expected `str`"),
+        ('{"input": ' + "[" * 100_000, "nested too deeply"),
         ('{"input": "a", "extra_params": {"a": ' + "[" * 100_000, "nested too deeply"),
         (b'{"input": "\xff"}', "not JSON in UTF-8"),
         ('{"input": "a", "temperature": 1e999}', "temperature"),

@@ -8,7 +8,7 @@ import pytest
 
 from support import talker_recipe as recipe
 from syrinx_stages.contract.messages import Sampling
-from syrinx_stages.gateway.http.fields import parse_fields
+from syrinx_stages.gateway.fields.parse import parse_fields
 from syrinx_stages.gateway.speech.request import ParsedRequest, parse_request
 from syrinx_stages.gateway.voices.catalog import Catalog
 from syrinx_stages.model.config import CheckpointError

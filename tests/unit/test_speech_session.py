@@ -84,7 +84,7 @@ def test_limits() -> None:
 def test_a_configuration_has_the_fields_of_a_request_and_the_defaults_of_its_mode() -> None:
     config = parse_config(json.dumps({"type": "session.config", "speaker": "us", "stream_audio": None, "input": None}))
     assert (config.fields.voice, config.stream_audio, config.fields.stream) == ("us", False, False)
-    fields = parse_config(json.dumps({"type": "session.config", "text_mode": "tokens"})).fields
+    fields = parse_config(json.dumps({"type": "session.config", "text_mode": " TOKENS"})).fields
     assert (fields.response_format, fields.stream, fields.non_streaming_mode) == ("pcm", True, False)
 
 
@@ -100,7 +100,9 @@ def test_a_configuration_has_the_fields_of_a_request_and_the_defaults_of_its_mod
         ({"stream": True}, "stream"),
         ({"input": "x"}, "input"),
         ({"word_timestamps": True}, "word_timestamps"),
-        ({"seed": -1}, "seed"),
+        ({"voice": "us", "speaker": "gb"}, "speaker"),
+        ({"text": "x"}, "input"),
+        ({"seed": -2}, "seed"),
         ({"sped": 1}, "sped"),
     ],
 )

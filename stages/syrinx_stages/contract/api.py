@@ -58,7 +58,7 @@ class SpeechFields(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fie
     x_vector_only_mode: bool | None = None
     speaker_embedding: Annotated[list[float], Meta(min_length=1, max_length=16_384)] | None = None
     non_streaming_mode: bool | None = None
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+    seed: Annotated[int, Meta(ge=-1, le=2**63 - 1)] | None = None
     normalize: bool | None = None
     lexicon: Annotated[dict[LexiconWord, Respelling], Meta(max_length=100)] | None = None
     runaway_guard: bool | None = None

@@ -80,6 +80,11 @@ def quoted(value: str) -> str:
     return f"{value[:_MAX_QUOTED]!r}… ({len(value)} characters)"
 
 
+def printable(text: str) -> str:
+    """Returns a client's text without control characters, which could change what a terminal shows."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
 def error_response(error: ApiError) -> Response:
     """The HTTP response to an error. Its body is ASCII, whatever the message quotes."""
     headers = {}

@@ -25,10 +25,10 @@ from syrinx_stages.gateway.clients.access import ApiKeys
 from syrinx_stages.gateway.clients.client import Refusals, count_request
 from syrinx_stages.gateway.clients.origins import is_loopback
 from syrinx_stages.gateway.errors import ApiError, bad_request, unavailable
+from syrinx_stages.gateway.fields.json_objects import MAX_BODY
 from syrinx_stages.gateway.http.active_requests import ActiveRequests
 from syrinx_stages.gateway.http.body import MAX_REFERENCE_BODY, Uploads
 from syrinx_stages.gateway.http.delivery import ClientDisconnected
-from syrinx_stages.gateway.http.fields import MAX_BODY
 from syrinx_stages.gateway.speech.listener import Listener
 from syrinx_stages.gateway.speech.live_text import LiveText
 from syrinx_stages.gateway.speech.outcomes import StreamOutcome, StreamOutcomes

@@ -23,12 +23,13 @@ from syrinx_stages.gateway.clients.client import client_key
 from syrinx_stages.gateway.clients.origins import RequireLocalHost, check_origin
 from syrinx_stages.gateway.clients.refusals import BATCH_PATH, SPEECH_PATH, RefuseEarly
 from syrinx_stages.gateway.errors import ApiError, bad_request, error_response, internal_error, quoted, unavailable
+from syrinx_stages.gateway.fields.json_objects import RawBody
+from syrinx_stages.gateway.fields.parse import parse_fields
 from syrinx_stages.gateway.http import openapi, pages
 from syrinx_stages.gateway.http.batch import BatchResponse, parse_batch, prepare
 from syrinx_stages.gateway.http.body import FORM, JSON, Body, read_body
 from syrinx_stages.gateway.http.delivery import SpeechResponse
 from syrinx_stages.gateway.http.exchange import Exchanges
-from syrinx_stages.gateway.http.fields import RawBody, parse_fields
 from syrinx_stages.gateway.http.form import parse_form
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.socket.websocket import SpeechSockets

@@ -8,19 +8,21 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Raw, Struct, structs
+from msgspec import Meta, Struct, structs
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from syrinx_stages.contract.api import SpeechFields
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import EndReason
 from syrinx_stages.gateway.clients.client import current_client
 from syrinx_stages.gateway.errors import ApiError, bad_request
+from syrinx_stages.gateway.fields.json_objects import RawBody, Sent, check_commas, decode, put_back, take_out_references
+from syrinx_stages.gateway.fields.parse import Parsed, parse_object
 from syrinx_stages.gateway.http.delivery import ClientConnection, usage
-from syrinx_stages.gateway.http.fields import RawBody, decoding, parse_fields, put_back, take_out_references
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.speech.request import ParsedRequest, model_not_found, parse, voice_to_clone
 from syrinx_stages.gateway.voices.kept_voices import Cloned
@@ -41,7 +43,13 @@ NOT_SHARED = ("input", "stream", "stream_format")
 
 
 class _Items(Struct):
-    items: Annotated[list[Raw], Meta(min_length=1, max_length=MAX_ITEMS)]
+    items: Annotated[list[Sent], Meta(min_length=1, max_length=MAX_ITEMS)]
+
+
+_Shared: Any = msgspec.defstruct(
+    "_Shared", [("input", str, "")], bases=(FAMILY.request_fields,), frozen=True, kw_only=True
+)
+"""The fields besides the items, which have the texts."""
 
 
 class Item(Struct, frozen=True):
@@ -80,20 +88,19 @@ class ItemResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds after which the same item may succeed."""
 
 
-def parse_batch(body: RawBody) -> list[tuple[SpeechFields, list[str]]]:
+def parse_batch(body: RawBody) -> list[Parsed]:
     """Returns the fields of each item, with those that all items share, and warnings about both.
 
     Raises `ApiError`: 400 if anything has the wrong type, or there is too much of it; it names `items[INDEX].FIELD`.
     413 as `parse_fields`.
     """
     rest, references = take_out_references(body)
-    with decoding():
-        items = msgspec.json.decode(rest, type=_Items).items
-        common = msgspec.json.decode(rest, type=dict[str, Raw])
+    check_commas(bytes(rest).count(b","), "body")
+    items, common = decode(rest, _Items).items, decode(rest, Sent)
     del common["items"]
-    if "input" in common:
+    shared, warnings = _parse(common, _Shared)
+    if shared.input:
         raise bad_request("input", "goes into the items; leave it out here")
-    shared, warnings = _parse_fields(msgspec.json.encode({**common, "input": "-"}))
     placed = (_parse_item(index, item, shared, warnings) for index, item in enumerate(items))
     found = [(put_back(fields, references), warned) for fields, warned in placed]
     if (characters := sum(len(fields.input) for fields, _ in found)) > MAX_BATCH_TEXT:
@@ -104,9 +111,9 @@ def parse_batch(body: RawBody) -> list[tuple[SpeechFields, list[str]]]:
     return found
 
 
-def _parse_item(index: int, item: Raw, shared: SpeechFields, warnings: list[str]) -> tuple[SpeechFields, list[str]]:
+def _parse_item(index: int, item: Sent, shared: SpeechFields, warnings: list[str]) -> Parsed:
     try:
-        fields, own = _parse_fields(bytes(item))
+        fields, own = _parse(item, FAMILY.request_fields)
     except ApiError as error:
         param = f"items[{index}]"
         message = f"{param}: {error.message}"
@@ -116,17 +123,15 @@ def _parse_item(index: int, item: Raw, shared: SpeechFields, warnings: list[str]
     return structs.replace(fields, **(inherited | {"stream": False})), [*warnings, *own]
 
 
-def _parse_fields(body: bytes) -> tuple[SpeechFields, list[str]]:
-    fields, warnings = parse_fields(body)
+def _parse(sent: Sent, kind: type[SpeechFields]) -> Parsed:
+    fields, warnings = parse_object(sent, kind)
     if fields.stream or fields.stream_format:
         name = "stream" if fields.stream else "stream_format"
         raise bad_request(name, "is not for batches, which have no streams; leave it out")
     return fields, warnings
 
 
-async def prepare(
-    service: GatewayService, parsed: list[tuple[SpeechFields, list[str]]], request_id: str, client: str
-) -> list[Item | ApiError]:
+async def prepare(service: GatewayService, parsed: list[Parsed], request_id: str, client: str) -> list[Item | ApiError]:
     """Returns the items, with the error of each that is invalid. Raises `ApiError` 404 if all name another model.
 
     Each item counts toward the limit of requests of the client. Each voice is found, and each reference decoded, once.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from starlette.requests import ClientDisconnect, Request
 
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, too_large, unavailable
-from syrinx_stages.gateway.http.fields import MAX_BODY, RawBody
+from syrinx_stages.gateway.fields.json_objects import MAX_BODY, RawBody
 from syrinx_stages.runtime.clock import monotonic
 
 JSON, FORM = "application/json", "multipart/form-data"

@@ -6,8 +6,8 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from syrinx_stages.gateway.errors import bad_request
+from syrinx_stages.gateway.fields.json_objects import RawBody
 from syrinx_stages.gateway.http.body import Body
-from syrinx_stages.gateway.http.fields import RawBody
 from syrinx_stages.gateway.voices.voices import FIELDS, Sample
 
 MAX_PART = 256 * 1024

@@ -8,6 +8,7 @@ import msgspec
 
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway.audio.encoders import AudioFormat, AudioOptions
+from syrinx_stages.gateway.fields.peers import FOREIGN, names, outcome
 from syrinx_stages.gateway.http.batch import MAX_ITEMS, NOT_SHARED, ItemResult
 from syrinx_stages.gateway.http.body import FORM, JSON
 from syrinx_stages.gateway.http.delivery import EVENT_STREAM
@@ -47,16 +48,16 @@ _FIELDS = {
     "response_format": "The format of the audio; pcm, ulaw and alaw have no header.",
     "sample_rate": "Samples per second of the audio.",
     "speed": "How fast the audio plays; the pitch stays the same.",
-    "stream": "false: the whole file, with its length.",
+    "stream": "false: the whole file, with its length. true: a stream, of events if that is the server's default.",
     "stream_format": "audio: the file's bytes as they are generated. sse: events with base64 data.",
     "task_type": "The task of the checkpoint.",
-    "language": "One of the languages of GET /v1/audio/voices.",
+    "language": "One of the languages of GET /v1/audio/voices, or its code: en, en-US.",
     "ref_audio": "For Base: the voice to clone, as base64, a data: URI or the URL of an allowed host.",
     "ref_text": "For Base: the transcript of ref_audio.",
     "x_vector_only_mode": "For Base: clone from the speaker embedding alone, without ref_text.",
     "speaker_embedding": "For Base: the voice to clone, as the numbers of its speaker embedding.",
     "non_streaming_mode": "false: the model reads one text token per frame instead of all text at once.",
-    "seed": "The same seed gives the same audio; random unless given.",
+    "seed": "The same seed gives the same audio; random unless given, or -1.",
     "normalize": "Speak numbers, dates, money and the like as the words that the text is rewritten to.",
     "lexicon": "Respellings by word.",
     "runaway_guard": "Check each segment of the text, and retry it if it failed; the default is the server's.",
@@ -106,8 +107,11 @@ def _document(text_limit: int) -> dict[str, Any]:
     [body, result], schemas = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     speech = schemas[FAMILY.request_fields.__name__]
     typed = {name: {**speech["properties"][name], "description": text} for name, text in _FIELDS.items()}
+    typed = {name: _spelled(each) for name, each in typed.items()} | _foreign()
     checked = _choices(text_limit)
     speech["properties"] = {name: {**each, **checked.get(name, {})} for name, each in typed.items()}
+    speech |= _NEEDS_TEXT
+    del speech["required"]
     schemas |= {"Error": _ERROR, **_batch_schemas(typed, result)}
     model, models = _object("The model.", "id", "object"), _object("The models.", "object", "data")
     own = _object("The voice.", "id", "object", "name")
@@ -162,11 +166,36 @@ _ERROR = {
 }
 
 
+_NEEDS_TEXT = {"anyOf": [{"required": ["input"]}, {"required": ["text"]}]}
+
+
+def _foreign() -> dict[str, Any]:
+    """Returns the schemas of fields of other APIs, whose values are checked after decoding."""
+    return {
+        name: {"deprecated": True, "description": f"Of {names(each.clients)}: {outcome(each)}."}
+        for name, each in FOREIGN.items()
+    }
+
+
+def _spelled(schema: dict[str, Any]) -> dict[str, Any]:
+    """Returns the schema of a field with what else is accepted: booleans and numbers as text, and empty lists."""
+    kinds = {each.get("type") for each in schema.get("anyOf", ())}
+    also: dict[str, list[dict[str, Any]]] = {
+        "boolean": [{"type": "string"}, {"enum": [0, 1]}],
+        "integer": [{"type": "string"}],
+        "number": [{"type": "string"}],
+        "array": [{"type": "array", "maxItems": 0}],
+    }
+    others = [each for kind in kinds for each in also.get(kind, ())]
+    return schema | ({"anyOf": [*schema["anyOf"], *others]} if others else {})
+
+
 def _choices(text_limit: int) -> dict[str, Any]:
     """Returns the schemas of fields whose values are checked after decoding."""
 
     def one_of(names: Iterable[str], default: str | None = None) -> dict[str, Any]:
-        return {"anyOf": [{"enum": list(names)}, {"type": "null"}], "default": default}
+        in_any_case = {"type": "string", "description": "One of the names in another case."}
+        return {"anyOf": [{"enum": list(names)}, {"type": "null"}, in_any_case], "default": default}
 
     return {
         "input": {"type": "string", "minLength": 1, "maxLength": text_limit},
@@ -191,7 +220,7 @@ def _batch_schemas(fields: dict[str, Any], result: dict[str, Any]) -> dict[str, 
     answer = {"id": {"type": "string"}, "results": {"type": "array", "items": result}, **counts}
     closed = {"type": "object", "additionalProperties": False}
     return {
-        "BatchItem": {**closed, "required": ["input"], "properties": item},
+        "BatchItem": {**closed, **_NEEDS_TEXT, "properties": item},
         "Batch": {**closed, "required": ["items"], "properties": {"items": items, **shared}},
         "BatchResults": {"type": "object", "required": list(answer), "properties": answer},
     }

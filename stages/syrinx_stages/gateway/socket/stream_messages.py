@@ -7,9 +7,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from syrinx_stages.contract.api import SpeechFields
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway.audio.encoders import AudioOptions
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, too_large
-from syrinx_stages.gateway.http.fields import body_type, check_commas, decoding, parse_fields
+from syrinx_stages.gateway.fields.json_objects import check_commas, decode
+from syrinx_stages.gateway.fields.parse import parse_fields
+from syrinx_stages.gateway.fields.values import choice
 from syrinx_stages.normalization.sentences import Granularity
 
 MAX_TEXT_MESSAGE = 64 * 1024
@@ -51,21 +54,21 @@ class ClientMessage(Struct, frozen=True):
 _Identifier = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,64}$")]
 
 
-_Session = body_type(
+_Session: Any = msgspec.defstruct(
     "_Session",
     [
         ("type", str, ""),
         # Texts are sent with `input.text`.
         ("input", str | None, ""),
-        # The name of `voice` in vLLM-Omni's client.
-        ("speaker", str | None, None),
-        ("text_mode", TextMode | None, None),
-        ("split_granularity", Granularity | None, None),
+        ("text_mode", str | None, None),
+        ("split_granularity", str | None, None),
         ("stream_audio", bool | None, None),
-        ("word_timestamps", bool | None, None),
         ("request_id", _Identifier | None, None),
         ("audio_offset", Annotated[int, Meta(ge=0, le=2**40)] | None, None),
     ],
+    bases=(FAMILY.request_fields,),
+    frozen=True,
+    kw_only=True,
 )
 """The fields of requests and those of sessions. A null field counts as absent."""
 _REFUSED = {
@@ -90,8 +93,7 @@ def parse_message(data: str) -> ClientMessage:
 
 def _decode(data: str) -> ClientMessage:
     check_commas(data.count(","), "message")
-    with decoding():
-        message = msgspec.json.decode(data, type=ClientMessage)
+    message = decode(data.encode(), ClientMessage)
     if message.type not in CLIENT_MESSAGES:
         raise bad_request("type", f"{quoted(message.type)} is unknown; accepted: {', '.join(CLIENT_MESSAGES)}")
     return message
@@ -99,20 +101,15 @@ def _decode(data: str) -> ClientMessage:
 
 def parse_config(data: str) -> SessionConfig:
     """Parses a `session.config`. Raises `ApiError` 400 or 413, naming the field if there is one."""
-    own: Any
     own, warnings = parse_fields(data.encode(), _Session)
     for name, hint in _REFUSED.items():
         if getattr(own, name) not in (None, ""):
             raise bad_request(name, f"is not a field of a session: {hint}", "unknown_field")
-    fields: SpeechFields = own if own.voice is not None else msgspec.structs.replace(own, voice=own.speaker)
-    return _checked(fields, warnings, own)
+    return _checked(own, warnings, own)
 
 
 def _checked(fields: SpeechFields, warnings: list[str], own: Any) -> SessionConfig:
-    mode = own.text_mode or TextMode.SENTENCES
-    if own.word_timestamps:
-        message = "is not available: audio.segment tells when each segment of a text begins; leave it out"
-        raise bad_request("word_timestamps", message)
+    mode = choice("text_mode", own.text_mode, TextMode) or TextMode.SENTENCES
     stream_audio = mode is TextMode.TOKENS if own.stream_audio is None else own.stream_audio
     if mode is TextMode.TOKENS:
         if not stream_audio:
@@ -133,7 +130,7 @@ def _checked(fields: SpeechFields, warnings: list[str], own: Any) -> SessionConf
     if stream_audio and fields.response_format is None:
         fields = msgspec.structs.replace(fields, response_format="pcm")
     fields = msgspec.structs.replace(fields, stream=stream_audio)
-    granularity = own.split_granularity or Granularity.SENTENCE
+    granularity = choice("split_granularity", own.split_granularity, Granularity) or Granularity.SENTENCE
     return SessionConfig(fields, warnings, mode, granularity, stream_audio, own.request_id, own.audio_offset)
 
 

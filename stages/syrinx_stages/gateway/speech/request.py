@@ -2,9 +2,8 @@
 
 import asyncio
 import secrets
-from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -13,16 +12,16 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
 from syrinx_stages.gateway.audio.encoders import AudioFormat, AudioOptions, accepted_rates, default_rate
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, unsupported
+from syrinx_stages.gateway.fields.values import choice
 from syrinx_stages.gateway.speech.lexicon import Change, Respelled, respell
-from syrinx_stages.gateway.speech.texts import MAX_TEXT, MAX_WHOLE_TEXT, check_characters, check_text
+from syrinx_stages.gateway.speech.texts import MAX_TEXT, MAX_WHOLE_TEXT, check_text, without_controls
 from syrinx_stages.gateway.speech.trace import SpeechSpan
 from syrinx_stages.gateway.voices.catalog import DEFAULT_VOICE, Catalog
 from syrinx_stages.gateway.voices.voices import KeptVoice
 from syrinx_stages.model.describe import Description
 from syrinx_stages.model.generation import replace_fields
+from syrinx_stages.normalization.languages import name_of
 from syrinx_stages.normalization.plain import with_usual_spaces, without_marks
-
-_Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 class Delivery(StrEnum):
@@ -74,11 +73,14 @@ def parse_request(
     checkpoint = catalog.checkpoint
     task = _task(fields, checkpoint)
     spelling = _spelling(fields, task, delivery, catalog)
-    voice = _voice(fields, task, catalog) if kept is None else None
+    voice, warnings = _voice(fields, task, catalog) if kept is None else (None, [])
     _check_reference(fields, task, kept)
     cloning = task is TaskType.BASE
     x_vector_only = _x_vector_only(fields, kept)
-    instructions, warnings = _instructions(fields, task, catalog)
+    transcript = fields.ref_text if kept is None else kept.transcript
+    if x_vector_only and kept is None and transcript is not None:
+        warnings.append("ref_text is ignored: the voice is cloned from the speaker embedding alone")
+    instructions, ignored = _instructions(fields, task, catalog)
     language = _language(fields, checkpoint)
     request = SpeechRequest(
         id=request_id,
@@ -89,7 +91,7 @@ def parse_request(
         language=language,
         instructions=instructions,
         has_reference=cloning,
-        reference_text=None if x_vector_only else fields.ref_text if kept is None else kept.transcript,
+        reference_text=None if x_vector_only or transcript is None else without_controls(transcript),
         x_vector_only=x_vector_only,
         # The official defaults: a cloned voice is given its text token by token.
         non_streaming_text=not cloning if fields.non_streaming_mode is None else fields.non_streaming_mode,
@@ -98,12 +100,13 @@ def parse_request(
         max_frames=_max_frames(fields, checkpoint),
         total_frames=fields.max_new_tokens,
         sampling=replace_fields(checkpoint.sampling, fields),
-        seed=secrets.randbits(63) if fields.seed is None else fields.seed,
+        # -1 is no seed in other APIs.
+        seed=secrets.randbits(63) if fields.seed in (None, -1) else fields.seed,
         client=client,
         checks=catalog.api.runaway_guard if fields.runaway_guard is None else fields.runaway_guard,
         live=delivery is not Delivery.WHOLE,
     )
-    return ParsedRequest(request, audio, delivery, spelling, warnings)
+    return ParsedRequest(request, audio, delivery, spelling, warnings + ignored)
 
 
 def text_limit(catalog: Catalog) -> int:
@@ -164,15 +167,8 @@ def model_not_found(name: str, catalog: Catalog, prefix: str = "") -> ApiError:
     return ApiError(404, message, param="model", code="model_not_found")
 
 
-def _choice(field: str, value: str | None, choices: Iterable[_Choice]) -> _Choice | None:
-    names = list(choices)
-    if value is None or value in names:
-        return next((name for name in names if name == value), None)
-    raise bad_request(field, f"{quoted(value)} is unknown; accepted: {', '.join(names)}")
-
-
 def _delivery(fields: SpeechFields, audio_format: AudioFormat) -> Delivery:
-    stream_format = _choice("stream_format", fields.stream_format, (Delivery.AUDIO, Delivery.SSE))
+    stream_format = choice("stream_format", fields.stream_format, (Delivery.AUDIO, Delivery.SSE))
     # Many programs cannot read a FLAC file without its length.
     if fields.stream or (fields.stream is None and (stream_format or audio_format is not AudioFormat.FLAC)):
         return stream_format or Delivery.AUDIO
@@ -183,7 +179,7 @@ def _delivery(fields: SpeechFields, audio_format: AudioFormat) -> Delivery:
 
 
 def _audio(fields: SpeechFields) -> AudioOptions:
-    audio_format = _choice("response_format", fields.response_format, AudioFormat) or AudioFormat.WAV
+    audio_format = choice("response_format", fields.response_format, AudioFormat) or AudioFormat.WAV
     rate = fields.sample_rate or default_rate(audio_format)
     rates = accepted_rates(audio_format)
     if rates is not None and rate not in rates:
@@ -194,7 +190,7 @@ def _audio(fields: SpeechFields) -> AudioOptions:
 
 def _task(fields: SpeechFields, checkpoint: Description) -> TaskType:
     """The checkpoint's task type. Raises 422 if the client asks for another one, by name or by sending a reference."""
-    requested = _choice("task_type", fields.task_type, TaskType)
+    requested = choice("task_type", fields.task_type, TaskType)
     if requested not in (None, checkpoint.task_type):
         message = f"{requested} needs another checkpoint; this one does {checkpoint.task_type}"
         raise unsupported("task_type", message)
@@ -234,9 +230,8 @@ def _check_kept(fields: SpeechFields, kept: KeptVoice) -> None:
 
 
 def _check_embedding(fields: SpeechFields) -> None:
-    for name in ("ref_audio", "ref_text"):
-        if getattr(fields, name) is not None:
-            raise bad_request(name, "has no effect with speaker_embedding; leave one of them out")
+    if fields.ref_audio is not None:
+        raise bad_request("ref_audio", "has no effect with speaker_embedding; leave one of them out")
     if fields.x_vector_only_mode is False:
         raise bad_request("x_vector_only_mode", "is false, but speaker_embedding is an x-vector; leave one of them out")
 
@@ -251,14 +246,11 @@ def _check_audio(fields: SpeechFields) -> None:
         message = "is required for task_type Base: base64 audio, a data: URI or a URL; or name a voice"
         raise bad_request("ref_audio", message, "missing_field")
     if fields.x_vector_only_mode:
-        if fields.ref_text is not None:
-            raise bad_request("ref_text", "has no effect with x_vector_only_mode; leave one of them out")
-    elif fields.ref_text is None:
+        return
+    if fields.ref_text is None:
         message = "is required for task_type Base: the transcript of ref_audio; or set x_vector_only_mode"
         raise bad_request("ref_text", message, "missing_field")
-    else:
-        check_text("ref_text", fields.ref_text)
-        check_characters("ref_text", fields.ref_text)
+    check_text("ref_text", fields.ref_text)
 
 
 def voice_to_clone(fields: SpeechFields, catalog: Catalog) -> str | None:
@@ -273,14 +265,18 @@ def voice_to_clone(fields: SpeechFields, catalog: Catalog) -> str | None:
 
 
 def _requested_voice(fields: SpeechFields) -> str | None:
-    return fields.voice.id if isinstance(fields.voice, VoiceId) else fields.voice
+    name = fields.voice.id if isinstance(fields.voice, VoiceId) else fields.voice
+    return None if name is None else name.strip() or None
 
 
-def _voice(fields: SpeechFields, task: TaskType, catalog: Catalog) -> str | None:
+def _voice(fields: SpeechFields, task: TaskType, catalog: Catalog) -> tuple[str | None, list[str]]:
+    """Returns the speaker of the checkpoint, and the warnings about `voice`."""
     requested = _requested_voice(fields)
     if requested is None or catalog.has_voice(requested):
-        return None if task is TaskType.BASE else catalog.voice(requested or DEFAULT_VOICE)
+        return None if task is TaskType.BASE else catalog.voice(requested or DEFAULT_VOICE), []
     if task is TaskType.BASE:
+        if (source := _source(fields)) is not None:
+            return None, [f"voice is ignored: {quoted(requested)} is not among your voices, and {source} is the voice"]
         message = f"{quoted(requested)} is not among your voices; upload it with POST /v1/audio/voices"
         raise bad_request("voice", f"{message}, or send ref_audio without a voice")
     if not catalog.voices:
@@ -294,11 +290,12 @@ def _language(fields: SpeechFields, checkpoint: Description) -> str:
     languages = [language for language in checkpoint.languages if language != "auto"]
     # A checkpoint with one language speaks nothing else, and speaks it better when told.
     default = languages[0] if len(languages) == 1 else "auto"
-    requested = default if fields.language is None else fields.language
-    found = next((known for known in checkpoint.languages if known.lower() == requested.lower()), None)
+    requested = default if fields.language is None else fields.language.strip().lower()
+    names = {known.lower(): known for known in checkpoint.languages}
+    found = names.get(requested) or names.get(name_of(requested) or "")
     if found is None:
-        message = f"{quoted(requested)} is unknown; accepted: {', '.join(checkpoint.languages)}"
-        raise bad_request("language", message)
+        message = f"{quoted(fields.language or '')} is unknown; accepted: {', '.join(checkpoint.languages)}"
+        raise bad_request("language", f"{message}, or their codes, such as en or en-US")
     return found
 
 
@@ -315,8 +312,7 @@ def _instructions(fields: SpeechFields, task: TaskType, catalog: Catalog) -> tup
             raise unsupported("instructions", f"{message}; leave them out")
         return None, [f"instructions are ignored: {message}"]
     check_text("instructions", fields.instructions)
-    check_characters("instructions", fields.instructions)
-    return fields.instructions, []
+    return without_controls(fields.instructions), []
 
 
 def _max_frames(fields: SpeechFields, checkpoint: Description) -> int:

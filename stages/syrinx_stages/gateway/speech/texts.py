@@ -22,8 +22,6 @@ def check_text(field: str, text: str, limit: int = MAX_TEXT, hint: str = "") -> 
         raise bad_request(field, f"has {len(text):,} characters; at most {limit:,} are accepted{hint}")
 
 
-def check_characters(field: str, text: str) -> None:
-    """Raises 400 for text with control characters, which is kept and shown."""
-    if found := _CONTROL.search(text):
-        message = f"character {found.start() + 1} is the control character U+{ord(found[0]):04X}; remove it"
-        raise bad_request(field, message)
+def without_controls(text: str) -> str:
+    """Returns a text that the model reads as it is, without its control characters: line breaks and tabs stay."""
+    return _CONTROL.sub(lambda found: " " if found[0].isspace() else "", text)

@@ -9,16 +9,15 @@ import numpy as np
 from msgspec import Struct
 
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, unsupported
-from syrinx_stages.gateway.speech.texts import check_characters, check_text
+from syrinx_stages.gateway.speech.texts import check_text, without_controls
 
 MAX_NAME = 64
 """Characters of a voice's name."""
 FIELDS = ("name", "consent", "audio_sample", "speaker_embedding", "ref_text", "speaker_description", "type")
 """Fields of an upload: those of OpenAI's API and of vLLM-Omni's."""
-_HINTS = {
-    "prompt": "send an audio_sample; a Base checkpoint designs no voices",
-    "ref_audio": "it is called audio_sample",
-}
+_HINTS = {"prompt": "send an audio_sample; a Base checkpoint designs no voices"}
+_ALIASES = {"ref_audio": "audio_sample"}
+"""Other names of fields: those of requests."""
 
 
 class Sample(Struct, frozen=True):
@@ -80,9 +79,9 @@ def new_voice_id() -> str:
 
 def parse_upload(form: Sequence[tuple[str, str | Sample]], embedding_size: int) -> Upload:
     """Validates the fields of a form. Raises `ApiError` 400 that names the field, 422 for another `type`."""
-    fields = _unique(form)
+    fields = _unique([(_ALIASES.get(name, name), value) for name, value in form])
     texts = {name: _text(name, fields) for name in FIELDS if name != "audio_sample"}
-    if texts["type"] not in (None, "audio_sample"):
+    if (texts["type"] or "audio_sample").strip().lower() != "audio_sample":
         raise unsupported("type", f"{quoted(str(texts['type']))} voices cannot be made here; send audio_sample")
     if unknown := next((name for name in fields if name not in FIELDS), None):
         hint = _HINTS.get(unknown, f"accepted: {', '.join(FIELDS)}")
@@ -122,8 +121,8 @@ def _text(name: str, fields: Mapping[str, str | Sample]) -> str | None:
         return None
     if name != "speaker_embedding":
         check_text(name, value)
-        check_characters(name, value)
-    return value
+    # A name is compared with others, and refused if it has control characters.
+    return value if name == "name" else without_controls(value)
 
 
 def _required(name: str, texts: Mapping[str, str | None]) -> str:

@@ -25,8 +25,10 @@ function typeOf(schema) {
 }
 
 function fieldTable(schema) {
-  const required = schema.required ?? [];
-  return element("table", element("tbody", ...Object.entries(schema.properties).map(([name, field]) => element("tr",
+  // One of several, of which the others are deprecated, is required, too.
+  const required = schema.required ?? schema.anyOf?.[0].required ?? [];
+  const fields = Object.entries(schema.properties).filter(([, field]) => !field.deprecated);
+  return element("table", element("tbody", ...fields.map(([name, field]) => element("tr",
     element("td", element("code", name), required.includes(name) ? " required" : ""),
     element("td", typeOf(field)),
     element("td", field.description ?? "")))));

@@ -1,0 +1,118 @@
+"""The values of fields by their types: what has one meaning is accepted, however a client spells it. Pure."""
+
+import functools
+import re
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct, inspect, structs
+
+from syrinx_stages.gateway.errors import ApiError, bad_request, printable, quoted
+from syrinx_stages.gateway.fields.json_objects import MISSING
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+_Scalar = inspect.BoolType | inspect.IntType | inspect.FloatType
+_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+_NUMBER = re.compile(r"[+-]?(\d{1,20}\.?\d{0,400}|\.\d{1,400})([eE][+-]?\d{1,3})?", re.ASCII)
+_MAX_SHOWN = 60
+"""Characters of a client's JSON that an error message repeats."""
+_UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
+
+
+class Field(Struct, frozen=True):
+    """A field of a request."""
+
+    name: str
+    type: Any
+    required: bool
+    scalar: _Scalar | None
+    """The type of a value that is no text and has no parts."""
+    is_list: bool
+
+    def read(self, sent: Raw) -> Any:
+        """Returns the value, None if it is not given: null, a blank text, an empty list. Raises `ApiError` 400."""
+        try:
+            value = self._scalar(sent) if self.scalar is not None else msgspec.json.decode(sent, type=self.type)
+        except msgspec.ValidationError as error:
+            if self.is_list and b"".join(bytes(sent).split()) == b"[]":
+                return None
+            raise self._error(sent, str(error)) from None
+        return None if isinstance(value, str) and not (self.required or value.strip()) else value
+
+    def _scalar(self, sent: Raw) -> Any:
+        """Returns a boolean or a number, also if it is sent as text. Raises `msgspec.ValidationError`."""
+        try:
+            value = msgspec.json.decode(sent)
+        except msgspec.DecodeError:
+            raise msgspec.ValidationError("out of range") from None
+        if isinstance(value, str) and not (value := value.strip().lower()):
+            return None
+        value = _truth(value) if isinstance(self.scalar, inspect.BoolType) else self._number(value)
+        return msgspec.convert(value, self.type)
+
+    def _number(self, value: Any) -> Any:
+        if isinstance(value, str) and _NUMBER.fullmatch(value):
+            value = float(value) if re.search(r"[.e]", value) else int(value)
+        if isinstance(self.scalar, inspect.IntType) and isinstance(value, float) and value.is_integer():
+            return int(value)
+        return value
+
+    def _error(self, sent: Raw, message: str) -> ApiError:
+        if unknown := _UNKNOWN.match(message):
+            problem = f'is not a field of {self.name}, which is a name or {{"id": name}}'
+            return bad_request(printable(f"{self.name}.{unknown[1]}"[:_MAX_SHOWN]), problem, "unknown_field")
+        if missing := MISSING.match(message):
+            return bad_request(f"{self.name}.{missing[1]}", "is required", "missing_field")
+        problem = message.partition(" - at `")[0]
+        wanted = problem[0].lower() + problem[1:] if self.scalar is None else f"send {_wanted(self.scalar)}"
+        return bad_request(self.name, f"{_shown(sent)} is not accepted; {wanted}")
+
+
+def _truth(value: Any) -> Any:
+    text = str(value) if isinstance(value, str | int) else ""
+    return True if text in _TRUE else False if text in _FALSE else value
+
+
+def _wanted(kind: _Scalar) -> str:
+    """Returns which values a type has, for an error message."""
+    if isinstance(kind, inspect.BoolType):
+        return "true or false"
+    noun = "a whole number" if isinstance(kind, inspect.IntType) else "a number"
+    lower = f" above {kind.gt:,}" if kind.gt is not None else f" from {kind.ge:,}"
+    return noun + lower + ("" if kind.le is None else f" to {kind.le:,}")
+
+
+def _shown(sent: Raw) -> str:
+    text = bytes(sent)[: 4 * _MAX_SHOWN].decode("utf-8", "replace")
+    return printable(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…")
+
+
+def choice(field: str, value: str | None, choices: Iterable[_Choice]) -> _Choice | None:
+    """Returns the choice that a client names, in any case. Raises `ApiError` 400 if there is none."""
+    if value is None:
+        return None
+    names = list(choices)
+    found = next((name for name in names if _compared(name) == _compared(value)), None)
+    if found is None:
+        raise bad_request(field, f"{quoted(value)} is unknown; accepted: {', '.join(names)}")
+    return found
+
+
+def _compared(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name).lower()
+
+
+@functools.cache
+def fields_of(kind: type[Struct]) -> dict[str, Field]:
+    """Returns the fields of a type by their names."""
+    return {each.name: _field(each) for each in structs.fields(kind)}
+
+
+def _field(info: structs.FieldInfo) -> Field:
+    found = inspect.type_info(info.type)
+    types = found.types if isinstance(found, inspect.UnionType) else (found,)
+    scalar = next((each for each in types if isinstance(each, _Scalar)), None)
+    is_list = any(isinstance(each, inspect.ListType) for each in types)
+    return Field(info.name, info.type, info.required, scalar, is_list)
