@@ -7,7 +7,9 @@ import msgspec
 import pytest
 
 from support.speech_requests import BASE, CUSTOM, DESIGN, parsed, parsed_json, refused
+from syrinx_stages.contract.settings import ApiConfig
 from syrinx_stages.gateway.http.batch import parse_batch
+from syrinx_stages.gateway.voices.catalog import Catalog
 from syrinx_stages.normalization.languages import languages
 
 GERMAN = msgspec.structs.replace(CUSTOM, languages=("auto", *languages()))
@@ -31,6 +33,7 @@ GERMAN = msgspec.structs.replace(CUSTOM, languages=("auto", *languages()))
         ({"seed": "9223372036854775807"}, {"seed": 2**63 - 1}),
         ({"voice": " Ryan\n"}, {"voice": "ryan"}),
         ({"voice": {"id": "RYAN "}}, {"voice": "ryan"}),
+        ({"model": "Qwen3-TTS "}, {"model": "qwen3-tts"}),
     ],
     ids=str,
 )
@@ -68,6 +71,18 @@ def test_a_language_that_the_checkpoint_does_not_speak_is_refused() -> None:
             f"language: {unknown!r} is unknown; accepted: auto, english, chinese, or their codes, such as en or en-US"
         )
         assert refused(language=unknown).message == expected
+
+
+@pytest.mark.parametrize("name", ["gpt-4o-mini-tts-2025-12-15", "tts-1-1106", "tts-1-hd-1106", "GPT-4o-mini-TTS"])
+def test_the_name_of_a_snapshot_is_an_alias(name: str) -> None:
+    assert parsed(model=name, seed=3) == parsed(seed=3)
+    assert refused(api=ApiConfig(openai_names=False), model=name).status == 404
+    assert Catalog(CUSTOM, "m").model_card(name, 1)["alias_of"] == "m"
+
+
+@pytest.mark.parametrize("name", ["tts-2-1106", "tts-1-11066", "gpt-4o-mini-tts-preview", "qwen3-tts-2025-12-15"])
+def test_no_other_end_of_a_name_is_an_alias(name: str) -> None:
+    assert refused(model=name).code == "model_not_found"
 
 
 @pytest.mark.parametrize(

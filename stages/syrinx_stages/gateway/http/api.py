@@ -254,10 +254,9 @@ async def _models(http: Request) -> Response:
 @_routes.api_route("/v1/models/{name:path}", methods=READ)
 async def _model(http: Request, name: str) -> Response:
     service = _service(http)
-    card = next((card for card in _model_cards(service) if card["id"] == name), None)
-    if card is None:
+    if not service.catalog.has_model(name):
         raise model_not_found(name, service.catalog)
-    return JSONResponse(card)
+    return JSONResponse(service.catalog.model_card(name, service.created))
 
 
 def _service(http: Request) -> GatewayService:

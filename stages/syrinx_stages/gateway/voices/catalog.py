@@ -1,5 +1,6 @@
 """What clients of this gateway may name: models and voices, with aliases for the names of OpenAI's API."""
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,8 @@ OPENAI_VOICES = (
     "alloy", "ash", "ballad", "coral", "echo", "fable", "marin", "cedar", "nova", "onyx", "sage", "shimmer", "verse"
 )  # fmt: skip
 OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
+_DATED = re.compile(r"-(\d{4}|\d{4}-\d{2}-\d{2})$", re.ASCII)
+"""The end of the name of a snapshot: `tts-1-1106`, `gpt-4o-mini-tts-2025-12-15`."""
 DEFAULT_VOICE = "default"
 """The voice of requests without one, also for clients that must send a name: the checkpoint's first voice, unless an
 alias says otherwise, or none if it has none."""
@@ -71,8 +74,10 @@ class Catalog(Struct, frozen=True, dict=True):
         return {name.lower(): name for name in self.voices}
 
     def has_model(self, name: str) -> bool:
-        """Whether `name` is the model or an alias of it."""
-        return name == self.model or name in self.model_aliases
+        """Whether `name` is the model or an alias of it, ignoring case. OpenAI's may have the date of a snapshot."""
+        found, names = name.strip().lower(), {each.lower() for each in (self.model, *self.model_aliases)}
+        undated = _DATED.sub("", found)
+        return found in names or (self.api.openai_names and undated in OPENAI_MODELS)
 
     def has_voice(self, name: str) -> bool:
         """Whether `name` is a voice or an alias of one, ignoring case."""
@@ -116,6 +121,9 @@ class Catalog(Struct, frozen=True, dict=True):
 
     def model_list(self, created: int) -> list[dict[str, Any]]:
         """The cards of `GET /v1/models`. `created` is in Unix seconds."""
-        card = {"object": "model", "created": created, "owned_by": "syrinx"}
-        aliases = [{"id": alias, **card, "alias_of": self.model} for alias in self.model_aliases]
-        return [{"id": self.model, **card}, *aliases]
+        return [self.model_card(name, created) for name in (self.model, *self.model_aliases)]
+
+    def model_card(self, name: str, created: int) -> dict[str, Any]:
+        """The card of a model that `has_model` finds. `created` is in Unix seconds."""
+        alias = {} if name == self.model else {"alias_of": self.model}
+        return {"id": name, "object": "model", "created": created, "owned_by": "syrinx", **alias}
