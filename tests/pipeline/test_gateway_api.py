@@ -127,7 +127,7 @@ async def test_every_response_has_a_request_id(running: Gateway, monkeypatch: py
         (400, running.http.post("/v1/audio/speech", content=b"{", headers={"Content-Type": "application/json"})),
         (415, running.http.post("/v1/audio/speech", content=b"{")),
         (404, running.http.get("/nowhere")),
-        (404, running.http.post("/v1/audio/speech/")),
+        (404, running.http.post("/v1/audio/speeches")),
         (405, running.http.get("/v1/audio/speech")),
         (500, running.say(stream_format="sse")),
     ]
@@ -137,6 +137,56 @@ async def test_every_response_has_a_request_id(running: Gateway, monkeypatch: py
     for expected, response in responses:
         assert response.headers.get("allow") == ("POST" if expected == 405 else None)
         assert expected == 200 or response.json()["error"].keys() == {"message", "type", "param", "code"}
+
+
+async def test_a_final_slash_of_a_path_is_ignored(running: Gateway):
+    for path in ("/v1/audio/speech/", "/v1/audio/speech//"):
+        response = await running.http.post(path, json={"input": "Hello.", "response_format": "pcm"})
+        assert (response.status_code, response.content) == (200, tone(10))
+    paths = ("/v1/models/", "/v1/models/syrinx-us/", "/v1/audio/voices/", "/v1/audio/voices/us/", "/health/", "/docs/")
+    for path in paths:
+        assert (await running.http.get(path)).content == (await running.http.get(path.rstrip("/"))).content, path
+    assert (await running.http.get("/v1/audio/voices/us%2F")).status_code == 404, "it is part of a name"
+    batch = await running.http.post("/v1/audio/speech/batch/", json={"items": [{"input": "Hello."}]})
+    assert batch.json()["succeeded"] == 1
+    assert running.requests("stop") == 3
+
+
+@pytest.mark.parametrize(
+    ("sent", "right"),
+    [
+        ("/v1/v1/audio/speech", "/v1/audio/speech"),
+        ("/audio/speech", "/v1/audio/speech"),
+        ("/audio/speech/", "/v1/audio/speech"),
+        ("/api/v1/audio/speech/batch", "/v1/audio/speech/batch"),
+        ("//v1/audio/speech", "/v1/audio/speech"),
+        ("/models/tts-1", "/v1/models/tts-1"),
+        ("/v1/health", "/health"),
+    ],
+)
+async def test_an_unknown_path_is_answered_with_the_right_one(running: Gateway, sent: str, right: str):
+    response = await running.http.post(f"{running.url}{sent}", json={"input": "Hello."})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (404, "not_found")
+    assert error["message"].endswith(f": there is no such path; send it to {right!r}")
+
+
+async def test_a_path_of_another_api_is_answered_with_that_of_this_one(running: Gateway):
+    for path in ("/v1/text-to-speech/21m00Tcm4TlvDq8ikWAM", "/tts", "/" + "a/" * 4000):
+        response = await running.http.post(path, json={"text": "Hello."})
+        assert response.status_code == 404
+        assert "speech is POST /v1/audio/speech" in response.json()["error"]["message"]
+
+
+async def test_raw_control_characters_and_a_byte_order_mark_do_not_matter(running: Gateway):
+    response = await running.http.post(
+        "/v1/audio/speech",
+        content=b'\xef\xbb\xbf{"input": "One.\x0cTwo\x00.", "stream_format": "SSE"}',
+        headers={"Content-Type": "application/json"},
+    )
+    assert response.status_code == 200
+    assert running.stages.seen[0].text == "One.\x0cTwo\x00.", "so that segments have the places of the client's text"
+    assert events(response.content)[-1]["finish_reason"] == "stop"
 
 
 async def test_a_request_id_of_the_client_is_returned(running: Gateway):

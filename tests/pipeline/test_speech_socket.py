@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator, Sequence
 
 import httpx
 import pytest
+from websockets.asyncio.client import connect
 
-from support.speech_socket import connected, message, serving
+from support.speech_socket import Client, connected, message, serving
 from support.stages import Pipeline, pipeline
+from syrinx_stages.contract.api import SPEECH_STREAM_PATH
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway.socket import websocket
 from syrinx_stages.model.describe import describe
@@ -41,6 +43,17 @@ async def rest(url: str, text: str, **fields: object) -> bytes:
         answer = await http.post(f"{url}/v1/audio/speech", json=body)
         assert answer.status_code == 200, answer.text
         return answer.content
+
+
+async def test_a_final_slash_of_the_path_and_a_byte_order_mark_are_ignored(url: str) -> None:
+    async with connect(url.replace("http", "ws", 1) + SPEECH_STREAM_PATH + "/", proxy=None) as socket:
+        client = Client(socket)
+        await socket.send('\ufeff{"type": "session.config", "voice": "US", "stream_audio": "true", "language": "en"}')
+        await socket.send('{"type": "input.text", "text": "One.\x0cTwo. "}')
+        await client.send("input.done")
+        await client.until("session.done")
+    assert [each["sentence_text"] for each in client.of_type("audio.start")] == ["One.", "Two."]
+    assert client.of_type("error") == []
 
 
 async def test_the_messages_of_vllm_omnis_example_client(url: str) -> None:

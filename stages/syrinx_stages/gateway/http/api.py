@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import WebSocketRoute
+from starlette.routing import Match, WebSocketRoute
 from starlette.types import ASGIApp
 
 from syrinx_stages.connector.redis.streams import RedisConnector
@@ -43,6 +43,8 @@ from syrinx_stages.runtime.telemetry.metrics import Metrics
 VOICES_PATH = "/v1/audio/voices"
 SMALL_BODY = 64 * 1024
 """Bytes of a body that is parsed in the event loop."""
+_MAX_PREFIX = 4
+"""Parts of a path that may be a wrong prefix."""
 _Parsed = TypeVar("_Parsed")
 
 
@@ -62,11 +64,23 @@ async def _api_error(http: Request, error: ApiError) -> Response:
 
 
 async def _routing_error(http: Request, error: HTTPException) -> Response:
-    message = f"{http.method} {quoted(http.url.path)}: {error.detail}"
+    found = _right_path(http) if error.status_code == HTTPStatus.NOT_FOUND else error.detail
+    message = f"{http.method} {quoted(http.url.path)}: {found}"
     code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
     response = error_response(ApiError(error.status_code, message, code=code))
     response.headers.update(error.headers or {})
     return response
+
+
+def _right_path(http: Request) -> str:
+    """Says which path a client means that has sent an unknown one: without /v1, with two of them, or another prefix."""
+    parts = [part for part in http.url.path.split("/") if part]
+    for start in range(min(len(parts), _MAX_PREFIX)):
+        for prefix in ("/v1/", "/"):
+            scope = {**http.scope, "path": prefix + "/".join(parts[start:])}
+            if any(route.matches(scope)[0] is not Match.NONE for route in _routes.routes):
+                return f"there is no such path; send it to {quoted(scope['path'])}"
+    return f"there is no such path; speech is POST {SPEECH_PATH}, and GET /openapi.json lists all paths"
 
 
 async def _unexpected_error(http: Request, error: Exception) -> Response:

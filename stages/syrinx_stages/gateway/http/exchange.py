@@ -38,6 +38,9 @@ class Exchanges:
         """Runs one request, or a WebSocket, on which each utterance is traced and admitted by itself."""
         if scope["type"] not in ("http", "websocket"):
             return await self._app(scope, receive, send)
+        # Of the path as it was sent: the name of a voice may end with an escaped slash.
+        if scope.get("raw_path", b"").endswith(b"/"):
+            scope["path"] = scope["path"].rstrip("/") or "/"
         exchange = _Exchange(send, self._service.requests)
         if self._service.tracer is not None and is_speech(scope):
             exchange.span = SpeechSpan(self._service.tracer, scope)

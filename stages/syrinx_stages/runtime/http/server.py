@@ -129,7 +129,7 @@ class _Protocol(H11Protocol):
 
     def _should_upgrade(self) -> bool:
         """Returns whether a request becomes a WebSocket. Other upgrades are ignored, as HTTP allows."""
-        return self._get_upgrade() == b"websocket" and self.scope["path"] == self.config.websocket_path
+        return self._get_upgrade() == b"websocket" and self.scope["path"].rstrip("/") == self.config.websocket_path
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Ignores a connection that was not accepted."""
