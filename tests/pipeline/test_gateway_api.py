@@ -8,9 +8,10 @@ import pytest
 import soundfile
 from openai import APIStatusError, AsyncOpenAI
 
-from support.gateway import Gateway, Script, events, pcm_of, tone
+from support.gateway import Gateway, Script, events, gateway, pcm_of, tone
 from support.waiting import until
 from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.settings import ApiConfig
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer
 from syrinx_stages.gateway.audio.encoders import AudioFormat, AudioOptions, Encoder, default_rate
 
@@ -187,6 +188,18 @@ async def test_raw_control_characters_and_a_byte_order_mark_do_not_matter(runnin
     assert response.status_code == 200
     assert running.stages.seen[0].text == "One.\x0cTwo\x00.", "so that segments have the places of the client's text"
     assert events(response.content)[-1]["finish_reason"] == "stop"
+
+
+async def test_the_resource_says_what_a_stream_without_a_format_is():
+    async with gateway(api=ApiConfig(stream_format="SSE")) as running:
+        response = await running.say(stream=True, response_format="pcm")
+        assert response.headers["content-type"] == "text/event-stream"
+        assert (await running.say(stream=True, stream_format="audio", response_format="pcm")).content == tone(10)
+        async with AsyncOpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client:
+            spoken = await client.audio.speech.create(
+                model="tts-1", voice="alloy", input="Hello.", response_format="pcm"
+            )
+        assert spoken.content == tone(10), "OpenAI's clients send no stream"
 
 
 async def test_a_request_id_of_the_client_is_returned(running: Gateway):

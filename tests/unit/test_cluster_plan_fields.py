@@ -52,7 +52,7 @@ RESTARTED = [
 
 
 CHOICES = [
-    *("Separate", "Colocated", "vllm", "Surge", "Replace"),
+    *("Separate", "Colocated", "vllm", "Surge", "Replace", "Audio"),
     *("CustomVoice", "Base", "cpu", "cuda", "Always", "Never", "ClusterIP", "NodePort", "LoadBalancer", "Ignore"),
     *("PreferDualStack", "RequireDualStack", "IPv4", "IPv6", "Cluster", "Local"),
     *("Issuer", "ClusterIssuer", "Hpa", "Keda", "TriggerAuthentication", "basic"),

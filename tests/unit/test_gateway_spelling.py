@@ -9,6 +9,7 @@ import pytest
 from support.speech_requests import BASE, CUSTOM, DESIGN, parsed, parsed_json, refused
 from syrinx_stages.contract.settings import ApiConfig
 from syrinx_stages.gateway.http.batch import parse_batch
+from syrinx_stages.gateway.speech.request import Delivery
 from syrinx_stages.gateway.voices.catalog import Catalog
 from syrinx_stages.normalization.languages import languages
 
@@ -128,3 +129,23 @@ def test_a_transcript_without_use_is_ignored_with_a_warning(source: dict[str, An
     request = parsed(BASE, ref_text="Hi.", **source)
     assert request.warnings == ["ref_text is ignored: the voice is cloned from the speaker embedding alone"]
     assert request.request.reference_text is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "raw", "events"),
+    [
+        ({"stream": True}, Delivery.AUDIO, Delivery.SSE),
+        ({"stream": True, "response_format": "flac"}, Delivery.AUDIO, Delivery.SSE),
+        ({"stream": True, "stream_format": "audio"}, Delivery.AUDIO, Delivery.AUDIO),
+        ({"stream_format": "sse"}, Delivery.SSE, Delivery.SSE),
+        ({}, Delivery.AUDIO, Delivery.AUDIO),
+        ({"stream": False}, Delivery.WHOLE, Delivery.WHOLE),
+    ],
+    ids=str,
+)
+def test_a_stream_without_a_format_has_that_of_the_resource(
+    fields: dict[str, Any], raw: Delivery, events: Delivery
+) -> None:
+    """Clients of OpenAI send no `stream`, and get raw bytes in either case."""
+    assert parsed(**fields).delivery is raw
+    assert parsed(api=ApiConfig(stream_format="SSE"), **fields).delivery is events

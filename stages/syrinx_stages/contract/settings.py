@@ -149,6 +149,8 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Other names of the model."""
     unsupported_instructions: Literal["Ignore", "Refuse"] = "Ignore"
     """What happens to a request with instructions that the checkpoint cannot follow."""
+    stream_format: Literal["Audio", "SSE"] = "Audio"
+    """What `stream: true` without a `stream_format` gets: the file's bytes as they are generated, or events."""
     runaway_guard: bool = True
     """Whether each segment of a text is checked, and retried if it failed, unless a request says otherwise."""
     max_text_length: Annotated[int, Meta(ge=1, le=MAX_TEXT_LENGTH)] = 100_000

@@ -121,8 +121,8 @@ class RouteSpec(Object, frozen=True, kw_only=True):
 
 
 class ApiSpec(Object, frozen=True, kw_only=True):
-    """Names that the public API accepts besides those of the checkpoint, and what it does with instructions and
-    failed segments."""
+    """Names that the public API accepts besides those of the checkpoint, and what it does with streams, instructions
+    and failed segments."""
 
     openai_names: bool = _API.openai_names
     """Accept OpenAI's voice and model names (alloy, tts-1, ...) as aliases, so that clients work on their defaults."""
@@ -134,6 +134,10 @@ class ApiSpec(Object, frozen=True, kw_only=True):
     unsupported_instructions: Literal["Ignore", "Refuse"] = _API.unsupported_instructions
     """What happens to requests with instructions that the checkpoint cannot follow. Ignore: they are served, with a
     Warning header. Refuse: they are answered with 422."""
+    stream_format: Literal["Audio", "SSE"] = _API.stream_format
+    """What requests with `stream: true` and without `stream_format` get. Audio: raw bytes, as clients of SGLang-Omni
+    and Kokoro-FastAPI expect. SSE: events, as those of vLLM-Omni expect since 2026-06-24. Clients of OpenAI send no
+    `stream` and get raw bytes."""
     runaway_guard: bool = _API.runaway_guard
     """Check each segment of a text, and retry it with another seed if it is too short, too long, a loop or silence.
     Requests may choose otherwise with `runaway_guard`."""

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -69,7 +69,7 @@ def parse_request(
     if fields.model is not None and not catalog.has_model(fields.model):
         raise model_not_found(fields.model, catalog, "model: ")
     audio = _audio(fields)
-    delivery = _delivery(fields, audio.format)
+    delivery = _delivery(fields, audio.format, catalog.api.stream_format)
     checkpoint = catalog.checkpoint
     task = _task(fields, checkpoint)
     spelling = _spelling(fields, task, delivery, catalog)
@@ -167,8 +167,11 @@ def model_not_found(name: str, catalog: Catalog, prefix: str = "") -> ApiError:
     return ApiError(404, message, param="model", code="model_not_found")
 
 
-def _delivery(fields: SpeechFields, audio_format: AudioFormat) -> Delivery:
+def _delivery(fields: SpeechFields, audio_format: AudioFormat, default: Literal["Audio", "SSE"]) -> Delivery:
+    """Returns the delivery. `default`: that of `stream: true` without a format."""
     stream_format = choice("stream_format", fields.stream_format, (Delivery.AUDIO, Delivery.SSE))
+    if fields.stream and stream_format is None:
+        return Delivery.SSE if default == "SSE" else Delivery.AUDIO
     # Many programs cannot read a FLAC file without its length.
     if fields.stream or (fields.stream is None and (stream_format or audio_format is not AudioFormat.FLAC)):
         return stream_format or Delivery.AUDIO
