@@ -17,6 +17,7 @@ from fastapi.responses import StreamingResponse
 
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.http import server as server_module
+from syrinx_stages.runtime.http.listening import bind
 from syrinx_stages.runtime.http.server import HEADER_SECONDS, HttpServer
 
 pytestmark = pytest.mark.virtual
@@ -70,6 +71,19 @@ async def test_a_taken_port_is_named_in_the_error(host: str) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(StartError, match=rf"cannot listen on .*:{port}: .*[Aa]ddress already in use"):
             HttpServer(APP, host, port)
+
+
+@pytest.mark.parametrize("shared_before", [False, True])
+@pytest.mark.parametrize("shares_port", [False, True])
+def test_closed_connections_do_not_keep_a_port(shared_before: bool, shares_port: bool) -> None:
+    with bind("127.0.0.1", 0, shared_before) as before:
+        before.listen()
+        port = before.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            before.accept()[0].close()  # The end that closes first keeps the connection for a minute.
+            assert client.recv(1) == b""
+    with bind("127.0.0.1", port, shares_port) as again:
+        again.listen()
 
 
 async def test_a_shared_port_takes_connections_only_once_it_is_open() -> None:

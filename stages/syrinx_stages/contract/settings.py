@@ -211,6 +211,8 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The name that clients may send as `model`."""
     host: str = "127.0.0.1"
     """Address to listen on. Empty or `::`: all addresses, IPv4 and IPv6."""
+    api_host: str | None = None
+    """Address of the gateway's public API. None: `host`."""
     port: Port = 0
     """Port of the gateway's public API; 0 picks a free one."""
     shares_port: bool = False
@@ -254,6 +256,11 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Origins whose web pages may call the public API; `*` is all."""
     trusted_proxies: tuple[str, ...] = ()
     """Address ranges (CIDR) of proxies whose `X-Forwarded-For` names the client of the public API."""
+
+    @property
+    def public_host(self) -> str:
+        """Address on which the public API listens."""
+        return self.host if self.api_host is None else self.api_host
 
 
 def resolved_config_line(process: str, replica: str, config: object) -> str:

@@ -23,7 +23,6 @@ from syrinx_stages.gateway.cells.cell import Queued
 from syrinx_stages.gateway.cells.cells import Cells
 from syrinx_stages.gateway.clients.access import ApiKeys
 from syrinx_stages.gateway.clients.client import Refusals, count_request
-from syrinx_stages.gateway.clients.origins import is_loopback
 from syrinx_stages.gateway.errors import ApiError, bad_request, unavailable
 from syrinx_stages.gateway.fields.json_objects import MAX_BODY
 from syrinx_stages.gateway.http.active_requests import ActiveRequests
@@ -51,6 +50,7 @@ from syrinx_stages.gateway.voices.shared_voices import load_voices
 from syrinx_stages.gateway.voices.voices import KeptVoice, encode_embedding
 from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.normalization.normalize import load_languages
+from syrinx_stages.runtime.http.listening import is_loopback
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.tasks import Tasks
 from syrinx_stages.runtime.telemetry.metrics import Metrics, export_settings
@@ -94,7 +94,7 @@ class GatewayService:
         self._stall_seconds = stall_seconds
         self.api_keys = None if config.api_keys_file is None else ApiKeys(config.api_keys_file, metrics)
         self.cors_origins = config.cors_origins
-        self.is_private = is_loopback(config.host) and self.api_keys is None and not config.trusted_proxies
+        self.is_private = is_loopback(config.public_host) and self.api_keys is None and not config.trusted_proxies
         """Whether whoever reaches the gateway may use it, and only this machine reaches it."""
         self.playground = config.playground
         self.tls = config.tls

@@ -74,10 +74,10 @@ def _load(stage: Stage) -> StageConfig:
 
 
 def log_config(stage: str, config: StageConfig) -> None:
-    """Logs the resolved configuration and its hash, as one JSON object, without what `syrinx up` chooses itself."""
+    """Logs the resolved configuration and its hash as one JSON object, without what `syrinx up` chooses itself."""
     values = msgspec.to_builtins(config)
     replica = values.pop("replica")
-    for name in ("port", "shares_port", "admin_port", "settings_port", "settings_file"):
+    for name in ("api_host", "port", "shares_port", "admin_port", "settings_port", "settings_file"):
         del values[name]
     log.info("configuration: %s", resolved_config_line(stage, replica, values))
 
@@ -103,17 +103,18 @@ async def _serve(stage: Stage, config: StageConfig, build: str, all_cells: bool)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
-        def listen(app: ASGIApp, port: int, connections: int, **options: Any) -> HttpServer:
-            server = HttpServer(app, config.host, port, connections, **options)
+        def listen(app: ASGIApp, host: str, port: int, connections: int, **options: Any) -> HttpServer:
+            server = HttpServer(app, host, port, connections, **options)
             cleanup.push_async_callback(server.close)
             return server
 
         labels = series_labels(config.pipeline, os.environ.get(TRACK_VARIABLE, ""))
         admin = create_admin(service.ready, Exposition(metrics, labels, [ProcessCollector(registry=None)]))
-        admin_url = listen(admin, config.admin_port, MAX_ADMIN_CONNECTIONS).url
+        admin_url = listen(admin, config.host, config.admin_port, MAX_ADMIN_CONNECTIONS).url
         announced = {"stage": stage, "replica": config.replica, "url": admin_url, "admin_url": admin_url}
         if token := os.environ.get(TOKEN_VARIABLE):
-            server = listen(create_settings_api(stage, service, token), config.settings_port, MAX_ADMIN_CONNECTIONS)
+            settings = create_settings_api(stage, service, token)
+            server = listen(settings, config.host, config.settings_port, MAX_ADMIN_CONNECTIONS)
             announced["settings_url"] = f"{server.url}/settings/{stage}"
         else:
             log.info("settings can neither be read nor changed: %s is not set", TOKEN_VARIABLE)
@@ -125,7 +126,7 @@ async def _serve(stage: Stage, config: StageConfig, build: str, all_cells: bool)
                 "shares_port": config.shares_port,
                 "websocket_path": SPEECH_STREAM_PATH,
             }
-            public_servers.append(listen(public, config.port, max_public_connections(), **options))
+            public_servers.append(listen(public, config.public_host, config.port, max_public_connections(), **options))
             announced["url"] = public_servers[-1].url
         # One write, because both processes of a pod may share their output.
         sys.stdout.write(f"{json.dumps(announced)}\n")

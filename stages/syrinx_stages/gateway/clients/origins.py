@@ -3,7 +3,6 @@
 CORS keeps other origins from reading responses and from sending JSON. What it does not cover is checked here.
 """
 
-import ipaddress
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
@@ -11,6 +10,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from syrinx_stages.gateway.errors import ApiError, error_response, quoted
+from syrinx_stages.runtime.http.listening import is_address
 
 _PRIVATE_SUFFIXES = (".localhost", ".internal")
 """Domains that nobody can register."""
@@ -27,11 +27,6 @@ def check_origin(http: HTTPConnection, allowed: Sequence[str]) -> None:
     if urlsplit(origin).netloc != http.headers.get("host"):
         message = "web pages of this origin are not allowed; add it to the allowed origins"
         raise ApiError(403, message, code="origin_not_allowed")
-
-
-def is_loopback(address: str) -> bool:
-    """Returns whether only this machine reaches a server that listens on an address."""
-    return address == "localhost" or (_is_address(address) and ipaddress.ip_address(address).is_loopback)
 
 
 class RequireLocalHost:
@@ -59,12 +54,4 @@ class RequireLocalHost:
 def _is_public(host: str) -> bool:
     """Returns whether a `Host` header has a name that somebody may have registered."""
     name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
-    return "." in name and not name.endswith(_PRIVATE_SUFFIXES) and not _is_address(name)
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+    return "." in name and not name.endswith(_PRIVATE_SUFFIXES) and not is_address(name)

@@ -22,6 +22,7 @@ from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.errors import StartError
+from syrinx_stages.runtime.http.listening import bind
 from syrinx_stages.runtime.http.parser import RequestParser
 from syrinx_stages.runtime.http.tls import Certificate, Handshakes
 
@@ -244,7 +245,7 @@ class HttpServer:
         """
         proxies = _networks(trusted_proxies)
         try:
-            self._socket = _bind(host, port, shares_port)
+            self._socket = bind(host, port, shares_port)
             # Accepted connections inherit this option; asyncio does not set it on a socket that it did not create.
             # Without it the first audio of a stream waits up to 40 ms for the client to acknowledge the headers.
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -374,24 +375,6 @@ def _max_files() -> int:
     limit = 2**20 if hard == resource.RLIM_INFINITY else hard
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     return limit
-
-
-def _bind(host: str, port: int, shares_port: bool) -> socket.socket:
-    """Returns a socket that does not listen yet. Raises `OSError`, also if another process listens on the port."""
-    everywhere = host in ("", "::")
-    dual = everywhere and socket.has_dualstack_ipv6()
-    bound = socket.socket(socket.AF_INET6 if dual or ":" in host else socket.AF_INET)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shares_port:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        if bound.family == socket.AF_INET6:
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not dual)
-        bound.bind(("" if everywhere else host, port))
-    except OSError:
-        bound.close()
-        raise
-    return bound
 
 
 def _networks(ranges: Sequence[str]) -> list[str]:
