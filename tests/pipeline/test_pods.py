@@ -143,7 +143,12 @@ def test_stages_run_with_a_read_only_file_system_and_an_unknown_user(
     home.mkdir()
     home.chmod(0o777)
     model = kind if kind == "bundled" else str(small_checkpoint.write(tmp_path / "model", kind))
-    options = {"prefix": RESTRICTED, "environment": {"HOME": str(home)}, "model": model, "host": ""}
+    options = {
+        "prefix": RESTRICTED,
+        "environment": {"HOME": str(home), "LOG_LEVEL": "DEBUG"},
+        "model": model,
+        "host": "",
+    }
     seconds = base64.b64encode(wav(2)).decode()
     fields = {} if kind == "bundled" else {"ref_audio": f"data:audio/wav;base64,{seconds}", "ref_text": "Okay."}
     with contextlib.ExitStack() as stages:

@@ -105,7 +105,8 @@ def test_a_second_ctrl_c_kills(running: Up) -> None:
         requests["raw"].result.result(DEADLINE)
 
 
-def test_the_output_in_json_is_one_object_a_line(tmp_path: Path) -> None:
+def test_the_output_in_json_is_one_object_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOG_LEVEL", "DEBUG")
     with Up(tmp_path, None, "--log-format", "json") as running:
         pass
     assert running.process.returncode == 0

@@ -40,7 +40,7 @@ def logged(caplog: pytest.LogCaptureFixture):
         path.write_text(json.dumps({"pipeline": "p", "generation": "g", "model": "bundled", **fields}))
         config = load_start_config("talker", str(path), {"POD_NAME": replica, "REDIS_PASSWORD": "hunter2"})
         caplog.clear()
-        with caplog.at_level(logging.INFO):
+        with caplog.at_level(logging.DEBUG):
             log_config("talker", config)
         (record,) = caplog.records
         prefix, _, text = record.getMessage().partition(": ")

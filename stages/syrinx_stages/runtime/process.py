@@ -79,7 +79,7 @@ def log_config(stage: str, config: StageConfig) -> None:
     replica = values.pop("replica")
     for name in ("api_host", "port", "shares_port", "admin_port", "settings_port", "settings_file"):
         del values[name]
-    log.info("configuration: %s", resolved_config_line(stage, replica, values))
+    log.debug("configuration: %s", resolved_config_line(stage, replica, values))
 
 
 async def _serve(stage: Stage, config: StageConfig, build: str, all_cells: bool) -> int:
