@@ -181,6 +181,25 @@ def test_violations_on_kubernetes_only_are_notes():
     ]
 
 
+def test_violations_with_up_only_are_notes_and_its_files_are_not_read():
+    text = (
+        HEAD + "spec:\n  gateway:\n    apiKeys: {secret: {name: keys, key: keys.jsonl}}\n  model: {path: x, claim: y}\n"
+    )
+    checked = check("p.yaml", text.encode(), inputs=lambda pipeline: [(("spec",), "unusable")])
+    assert checked.problems == []
+    only = "with `syrinx up`: supported only on Kubernetes"
+    assert [str(note) for note in checked.with_up] == [
+        f"p.yaml:7:15: spec.gateway.apiKeys.secret: {only}: set spec.gateway.apiKeys.file",
+        f"p.yaml:8:20: spec.model.claim: {only}: remove it and set spec.model.path to a local directory",
+    ]
+
+
+def test_a_file_that_a_pipeline_names_is_a_problem_of_its_field():
+    text = HEAD + "spec:\n  model: {path: x}\n"
+    checked = check("p.yaml", text.encode(), inputs=lambda pipeline: [(("spec", "model", "path"), "unusable")])
+    assert [str(problem) for problem in checked.problems] == ["p.yaml:6:11: spec.model.path: unusable"]
+
+
 def test_other_kinds_are_allowed_only_with_a_pipeline():
     other = "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\n"
     checked = check("p.yaml", (HEAD + "---\n" + other).encode())

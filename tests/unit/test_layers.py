@@ -25,7 +25,10 @@ _OPERATOR = {
     "tuner": {"resource", "observed", "contract", "scheduling"},
     "cluster": {"resource", "observed", "tuner", "contract"},
     "local": {"resource", "observed", "tuner", "contract", "connector", "processes"},
-    "commands": {"resource", "observed", "tuner", "cluster", "local", "contract", "connector", "processes"},
+    "commands": {
+        *("resource", "observed", "tuner", "cluster", "local"),
+        *("contract", "processes", "runtime", "model", "fetch"),
+    },
     "main": {"cluster", "contract"},
     "__main__": {"commands"},
 }

@@ -87,7 +87,7 @@ def test_the_playground_is_on_with_up_unless_it_is_turned_off(given, served):
     ],
 )
 def test_a_pipeline_whose_keys_are_in_a_secret_does_not_run_open_elsewhere(gateway, field):
-    with pytest.raises(LocalError, match=f"is supported only on Kubernetes: set spec.gateway.{field}"):
+    with pytest.raises(LocalError, match=f"supported only on Kubernetes: set spec.gateway.{field}"):
         plan_local(resolve(pipeline(gateway=gateway)), "1")
 
 
@@ -107,7 +107,7 @@ def test_local_tensor_parallelism_needs_a_device():
     def spec(device):
         return TalkerSpec(engine="vllm", device=device, vllm=VllmSpec(tensor_parallel_size=2))
 
-    message = "spec.talker.vllm.tensorParallelSize needs GPUs: set spec.talker.device: cuda"
+    message = "spec.talker.vllm.tensorParallelSize: needs GPUs: set spec.talker.device: cuda"
     with pytest.raises(LocalError, match=message):
         plan_local(resolve(pipeline(talker=spec(None))), "1")
     assert plan_local(resolve(pipeline(talker=spec("cuda"))), "1")[0].config.device == "cuda"
@@ -118,15 +118,15 @@ def test_local_tensor_parallelism_needs_a_device():
     [
         (
             ModelSpec(hugging_face=HuggingFace(id="a/b", revision="v1")),
-            "spec.model.huggingFace is supported only on Kubernetes: .*hf download a/b --revision v1.* spec.model.path",
+            "spec.model.huggingFace: supported only on Kubernetes: .*hf download a/b --revision v1.* spec.model.path",
         ),
-        (ModelSpec(s3=S3(uri="s3://a/b")), "spec.model.s3 is supported only on Kubernetes: download s3://a/b and "),
-        (ModelSpec(image=ModelImage(reference="a/b:1")), "spec.model.image is .* on Kubernetes: copy .* a/b:1"),
+        (ModelSpec(s3=S3(uri="s3://a/b")), "spec.model.s3: supported only on Kubernetes: download s3://a/b and "),
+        (ModelSpec(image=ModelImage(reference="a/b:1")), "spec.model.image: .* on Kubernetes: copy .* a/b:1"),
         (
             ModelSpec(path="qwen", volume=ModelVolume(nfs=NfsVolume(server="files", path="/"))),
-            "spec.model.volume is .* on Kubernetes: .* spec.model.path",
+            "spec.model.volume: .* on Kubernetes: .* spec.model.path",
         ),
-        (ModelSpec(path="qwen", claim="weights"), "spec.model.claim is .* on Kubernetes: .* spec.model.path"),
+        (ModelSpec(path="qwen", claim="weights"), "spec.model.claim: .* on Kubernetes: .* spec.model.path"),
     ],
 )
 def test_models_for_kubernetes_do_not_run_locally(model, message):

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from syrinx_operator import __version__
+from syrinx_operator.commands import pipelines
 from syrinx_operator.commands.bench import overload
 from syrinx_operator.commands.bench.load import Limit
 from syrinx_operator.commands.bench.overload import OverloadReport
@@ -27,12 +28,10 @@ from syrinx_operator.commands.say import SayError, Utterance, say, summary
 from syrinx_operator.commands.tune.view import TuneError
 from syrinx_operator.commands.up import up
 from syrinx_operator.local.console import JsonView, PipelineView, make_console
-from syrinx_operator.local.gpus import visible_gpus
-from syrinx_operator.local.machine import memory_gib, publishable_command, usable_cores
+from syrinx_operator.local.machine import publishable_command
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.running import find_running, state_directory
-from syrinx_operator.local.sizing import sized_pipeline, with_gpu_replicas
-from syrinx_operator.resource.checks.check import InvalidPipeline, check, load_file, read_file
+from syrinx_operator.resource.checks.check import InvalidPipeline
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import LocalError
 
@@ -74,8 +73,8 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
 def _check(options: argparse.Namespace) -> int:
     failed = False
     for file in options.files:
-        checked = check(file, read_file(file))
-        for problem in (*checked.problems, *checked.ignored, *checked.on_kubernetes):
+        checked = pipelines.check_file(file)
+        for problem in (*checked.problems, *checked.ignored, *checked.on_kubernetes, *checked.with_up):
             print(problem)
         failed = failed or bool(checked.problems)
         for pipeline in () if checked.problems else checked.pipelines:
@@ -99,22 +98,8 @@ def _up(options: argparse.Namespace) -> int:
         view = JsonView(logs=not options.quiet)
     else:
         view = PipelineView(make_console(), logs=not options.quiet)
-    pipeline = _load(options.file, view.note) if options.file else _default_pipeline(view.note)
+    pipeline = pipelines.load(options.file, view.note) if options.file else pipelines.default_pipeline(view.note)
     return asyncio.run(up(pipeline, view, port=options.port))
-
-
-def _load(file: str, notify: Callable[[str], None] | None) -> TTSPipeline:
-    """Returns the pipeline of a file, with replicas for all GPUs of this machine where the file leaves them out."""
-    return load_file(file, notify, lambda resource: with_gpu_replicas(resource, lambda: len(visible_gpus())))
-
-
-def _default_pipeline(notify: Callable[[str], None]) -> TTSPipeline:
-    """Returns a pipeline of the bundled voice that uses this machine's cores."""
-    cores = usable_cores()
-    pipeline = sized_pipeline(cores, memory_gib())
-    talkers, codecs = pipeline.spec.talker.replicas, pipeline.spec.codec.replicas
-    notify(f"bundled voice, for {cores} cores: talkers {talkers}, codecs {codecs}; a FILE sets other values")
-    return pipeline
 
 
 def _say(options: argparse.Namespace) -> None:
@@ -228,7 +213,7 @@ async def _gateway(url: str | None, file: str | None, *, reuse: bool) -> AsyncIt
         yield existing, None
         return
     view = PipelineView(make_console(stderr=True), logs=False)
-    pipeline = _load(file, None) if file else _default_pipeline(view.note)
+    pipeline = pipelines.load(file, None) if file else pipelines.default_pipeline(view.note)
     with view:
         async with LocalPipeline(pipeline, port=0, observe=view) as running:
             yield running.gateway_url, pipeline

@@ -87,8 +87,9 @@ def _add_check(command: _Command) -> None:
     parser = command(
         "check",
         "validate TTSPipeline resources",
-        "Prints all problems of YAML files as FILE:LINE:COLUMN: FIELD: MESSAGE. The\n"
-        "exit status is 1 if there are problems.",
+        "Prints all problems of YAML files as FILE:LINE:COLUMN: FIELD: MESSAGE, also those of the files on this\n"
+        "machine that `syrinx up` would read. The exit status is 1 if there are problems; those on Kubernetes or with\n"
+        "`syrinx up` only do not count.",
     )
     parser.add_argument("files", metavar="FILE", nargs="+", help="YAML file; - reads standard input")
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from syrinx_operator.resource.checks.check import field_name
+from syrinx_operator.resource.checks.local_rules import local_violations
 from syrinx_operator.resource.fields.gateway import GatewaySpec
-from syrinx_operator.resource.fields.model import ModelSpec
 from syrinx_operator.resource.fields.pods import default_of, is_kubernetes_only
 from syrinx_operator.resource.resolve import ResolvedGateway, ResolvedPipeline, ResolvedTalker
 from syrinx_operator.resource.spec import PipelineSpec, TalkerSpec
@@ -46,10 +47,11 @@ def plan_local(pipeline: ResolvedPipeline, version: str) -> list[StageProcess]:
 
     The topology makes no difference: all processes are on one machine.
 
-    Raises `LocalError` for a model or GPUs that are available only on Kubernetes.
+    Raises `LocalError` for what is available only on Kubernetes: see `local_violations`.
     """
     spec = pipeline.spec
-    _require_local(pipeline)
+    if found := local_violations(pipeline):
+        raise LocalError("\n".join(f"{field_name(path)}: {message}" for path, message in found))
     base = StageConfig(
         pipeline=pipeline.name,
         generation=model_generation(spec, version),
@@ -109,46 +111,12 @@ def ignored_locally(part: Struct, path: str = "spec") -> Iterator[str]:
             yield from ignored_locally(value, name)
 
 
-def _require_local(pipeline: ResolvedPipeline) -> None:
-    for field, advice in _remote_sources(pipeline.spec.model):
-        raise LocalError(f"spec.model.{field} is supported only on Kubernetes: {advice}")
-    if _vllm_options(pipeline.talker.spec).tensor_parallel_size > 1 and pipeline.talker.device == "cpu":
-        raise LocalError("spec.talker.vllm.tensorParallelSize needs GPUs: set spec.talker.device: cuda")
-
-
-def _remote_sources(model: ModelSpec) -> Iterator[tuple[str, str]]:
-    """Yields the fields of a checkpoint that is available only on Kubernetes, with advice."""
-    if (hub := model.hugging_face) is not None:
-        download = f"hf download {hub.id} --revision {hub.revision} --local-dir DIRECTORY"
-        yield "huggingFace", f"download the checkpoint ({download}) and set spec.model.path to its directory"
-    if (s3 := model.s3) is not None:
-        yield "s3", f"download {s3.uri} and set spec.model.path to its directory"
-    if (image := model.image) is not None:
-        yield "image", f"copy the checkpoint out of {image.reference} and set spec.model.path to its directory"
-    if model.volume is not None:
-        yield "volume", "remove it and set spec.model.path to a local directory"
-    if model.claim is not None:
-        yield "claim", "remove it and set spec.model.path to a local directory"
-
-
 def _local_access(gateway: GatewaySpec) -> dict[str, object]:
-    """Returns the gateway's files of API keys and certificate.
-
-    Raises `LocalError` if the resource names only Secrets: the API would be open, or unencrypted.
-    """
+    """Returns the gateway's files of API keys and certificate."""
     files: dict[str, object] = {}
     if (keys := gateway.api_keys) is not None:
-        if keys.file is None:
-            raise LocalError(
-                "spec.gateway.apiKeys.secret is supported only on Kubernetes: set spec.gateway.apiKeys.file"
-            )
         files["api_keys_file"] = keys.file
-    if (tls := gateway.tls) is not None:
-        if tls.certificate_file is None or tls.key_file is None:
-            raise LocalError(
-                "spec.gateway.tls.secret is supported only on Kubernetes: "
-                "set spec.gateway.tls.certificateFile and spec.gateway.tls.keyFile"
-            )
+    if (tls := gateway.tls) is not None and tls.certificate_file is not None and tls.key_file is not None:
         files["tls"] = TlsFiles(certificate=tls.certificate_file, key=tls.key_file)
     return files
 

@@ -5,7 +5,7 @@ import itertools
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
@@ -13,8 +13,10 @@ import msgspec
 from msgspec import Struct, inspect
 
 from syrinx_operator.resource.checks.documents import MAX_BYTES, Document, DocumentError, Path, Position, read_documents
+from syrinx_operator.resource.checks.local_rules import local_violations
 from syrinx_operator.resource.checks.rules import cluster_violations, violations
 from syrinx_operator.resource.fields.pods import fields_of
+from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import API_VERSION, KIND, TTSPipeline
 
 _Part = TypeVar("_Part", bound=Struct | None)
@@ -50,6 +52,8 @@ class CheckResult(Struct):
     """Ignored fields that the API server sets."""
     on_kubernetes: list[Problem] = []
     """Problems on Kubernetes only."""
+    with_up: list[Problem] = []
+    """Problems with `syrinx up` only."""
 
 
 class InvalidPipeline(Exception):
@@ -68,10 +72,16 @@ def field_name(path: Path) -> str:
     return text
 
 
-def check(file: str, data: bytes, complete: Callable[[Any], Any] = lambda value: value) -> CheckResult:
+def check(
+    file: str,
+    data: bytes,
+    complete: Callable[[Any], Any] = lambda value: value,
+    inputs: Callable[[TTSPipeline], Iterable[Finding]] = lambda pipeline: (),
+) -> CheckResult:
     """Validates every TTSPipeline of a file and ignores other kinds. `file` is its name in messages.
 
-    `complete` sets fields that a resource, as plain data that may be invalid, leaves out.
+    `complete` sets fields that a resource, as plain data that may be invalid, leaves out. `inputs` yields the problems
+    of the files that a pipeline for `syrinx up` names.
     """
     result, count = CheckResult(), 0
     try:
@@ -95,6 +105,9 @@ def check(file: str, data: bytes, complete: Callable[[Any], Any] = lambda value:
             result.ignored += _in_order(file, document, [(path, "set by the API server; ignored") for path in ignored])
             found = [(path, f"on Kubernetes: {message}") for path, message in cluster_violations(pipeline)]
             result.on_kubernetes += _in_order(file, document, found)
+            found = [(path, f"with `syrinx up`: {message}") for path, message in local_violations(resolve(pipeline))]
+            result.with_up += _in_order(file, document, found)
+            result.problems += [] if found else _in_order(file, document, list(inputs(pipeline)))
     except DocumentError as error:
         result.problems.append(Problem(file, error.position, error.path, str(error)))
     if not count and not result.problems:
@@ -134,12 +147,13 @@ def load_one(
     data: bytes,
     notify: Callable[[str], None] | None = None,
     complete: Callable[[Any], Any] = lambda value: value,
+    inputs: Callable[[TTSPipeline], Iterable[Finding]] = lambda pipeline: (),
 ) -> TTSPipeline:
-    """Returns the only pipeline of a file. Calls `notify` with a line about ignored fields. `complete`: as in `check`.
+    """Returns the only pipeline of a file. Calls `notify` with a line about ignored fields. The others: as in `check`.
 
     Raises `InvalidPipeline` for problems, or if the file has several pipelines.
     """
-    checked = check(file, data, complete)
+    checked = check(file, data, complete, inputs)
     if checked.problems:
         raise InvalidPipeline("\n".join(str(problem) for problem in checked.problems))
     if len(checked.pipelines) > 1:
@@ -150,14 +164,8 @@ def load_one(
     return checked.pipelines[0]
 
 
-def load_file(
-    file: str, notify: Callable[[str], None] | None = None, complete: Callable[[Any], Any] = lambda value: value
-) -> TTSPipeline:
-    """Returns the only pipeline of a file (`-`: standard input), with absolute paths.
-
-    `notify` and `complete`: as in `load_one`. Raises `InvalidPipeline`.
-    """
-    pipeline = load_one(file, read_file(file), notify, complete)
+def absolute(file: str, pipeline: TTSPipeline) -> TTSPipeline:
+    """Returns a pipeline of a file (`-`: standard input) with absolute paths, which are relative to the file."""
     directory = FilePath.cwd() if file == "-" else FilePath(file).resolve().parent
     return with_paths(pipeline, lambda path: str(directory / FilePath(path).expanduser()))
 
