@@ -3,14 +3,16 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import wave
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from support.up import EXAMPLE, Up, environment
+from support.up import EXAMPLE, Up, environment, example
 from support.waiting import DEADLINE
 from syrinx_operator.commands.bench.report import Report, load
 from syrinx_operator.commands.cli import main
@@ -71,8 +73,31 @@ def test_up_prints_plain_lines_without_a_terminal(up):
     for name in ("redis", "talker-0", "codec-0", "gateway-0"):
         assert re.search(rf"^{name} +ready after [\d.]+ s at ", up.text, re.MULTILINE)
     assert "\x1b" not in up.text
-    up.wait_for('try: syrinx say "')
-    assert re.search(r"^pipeline demo: model syrinx-us, configuration [0-9a-f]{12}$", up.text, re.MULTILINE)
+    assert "pipeline demo: model syrinx-us\n" in up.text
+    up.wait_for("logs: ")
+    assert max(map(len, up.text.splitlines())) < 200, "no line needs to be read twice"
+
+
+def test_up_says_where_it_listens_how_to_speak_and_where_the_logs_are(up, tmp_path):
+    """The command works as it is printed."""
+    up.wait_for("logs: ")
+    command = re.search(r"^speak: (.+)$", up.text, re.MULTILINE)[1]
+    done = subprocess.run(command, shell=True, cwd=tmp_path, env=environment(up.state), timeout=DEADLINE)
+    assert done.returncode == 0
+    assert len(read_wav(tmp_path / "speech.wav")) > 24_000
+    logs = Path(re.search(r"^logs: +(.+)$", up.text, re.MULTILINE)[1])
+    assert {file.name for file in logs.glob("*.log")} == {"talker-0.log", "codec-0.log", "gateway-0.log"}
+
+
+def test_a_second_pipeline_runs_with_another_name_and_port(up):
+    with Up(up.state, None, "--name", "second", "--host", "0.0.0.0") as second:
+        assert "pipeline second: " in second.text and second.url != up.url
+        assert (
+            "gateway    the API listens at 0.0.0.0 without API keys: everyone who reaches it can use it" in second.text
+        )
+        inspected = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+        listening = {local for _, local, _, state, *_ in inspected if state == "0A"}
+        assert f"00000000:{int(second.url.rpartition(':')[2]):04X}" in listening
 
 
 def test_say_uses_the_running_pipeline_and_the_seed(up, tmp_path):
@@ -133,7 +158,27 @@ def test_up_reports_an_unwritable_state_directory(here, tmp_path):
 def test_a_running_pipeline_cannot_be_started_twice(up, here):
     code, _, stderr = here("up", EXAMPLE, state=up.state)
     assert code == 1
-    assert f"a pipeline named demo is already running: process {up.process.pid} serves {up.url}" in stderr
+    running = f"a pipeline named demo is already running: process {up.process.pid} serves {up.url}"
+    assert f"{running}; run another one with --name OTHER --port 0 (any free port)" in stderr
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_an_occupied_port_is_noticed_before_anything_starts(here, tmp_path, replicas):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, out, stderr = here("up", example(tmp_path, port=port, replicas=replicas))
+    advice = "choose another port with --port (0: any free one)"
+    assert code == 1
+    assert stderr == f"syrinx up: cannot listen on 127.0.0.1:{port}: Address already in use; {advice}\n"
+    assert out.decode() == "pipeline demo: model syrinx-us\n"
+
+
+@pytest.mark.smoke
+def test_an_address_of_another_machine_is_refused(here):
+    code, _, stderr = here("up", "--host", "192.0.2.1")
+    assert code == 1
+    assert "cannot listen on 192.0.2.1:8000: Cannot assign requested address; --host takes an address of" in stderr
 
 
 def test_bench_writes_its_table_file_and_plot(up, here, tmp_path):
@@ -186,6 +231,8 @@ def test_check_reports_all_problems_and_its_status(here, tmp_path):
         "bench --requests 3 --duration 1",
         "bench --warmup -1",
         "up f --port 70000",
+        "up --name Demo",
+        "up --name ../demo",
     ],
 )
 def test_usage_errors_exit_with_status_2(here, arguments):

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 import httpx
 import pytest
@@ -54,9 +55,26 @@ async def test_both_serve_at_one_url_and_one_goes_on_while_the_other_restarts() 
         assert gateways[0].url == running.gateway_url
 
 
+def expired_soon(port: int) -> list[str]:
+    """Returns the connections of a port that their server has closed, and that the kernel still knows (TIME_WAIT)."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    return [local for _, local, _, state, *_ in lines if state == "06" and local.endswith(f":{port:04X}")]
+
+
+async def test_a_pipeline_listens_where_another_one_has_just_ended() -> None:
+    async with local_pipeline(replicated(gateway=2)) as running, httpx.AsyncClient(trust_env=False) as http:
+        port = int(running.gateway_url.rpartition(":")[2])
+        # The gateway closes this connection, because its client does not.
+        await http.get(f"{running.gateway_url}/health")
+        await running.stop()
+    assert expired_soon(port)
+    async with LocalPipeline(replicated(gateway=2), port=port) as again:
+        assert await speak(again.gateway_url)
+
+
 async def test_another_pipeline_does_not_get_the_same_port() -> None:
     async with local_pipeline(replicated(gateway=2)) as running:
         port = int(running.gateway_url.rpartition(":")[2])
-        with pytest.raises(LocalError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+        with pytest.raises(LocalError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use; .*--port"):
             async with LocalPipeline(replicated(gateway=2), port=port):
                 pass

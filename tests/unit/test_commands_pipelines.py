@@ -1,5 +1,7 @@
 """What `syrinx check` finds in the files that a resource names is what `syrinx up` would refuse: both call this."""
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import yaml
 
 from support.talker_recipe import VOICE
 from syrinx_operator.commands import cli, pipelines
+from syrinx_operator.commands.up import typed_program
 from syrinx_operator.resource.checks.check import InvalidPipeline
 from syrinx_operator.resource.spec import API_VERSION
 
@@ -76,3 +79,22 @@ def test_up_refuses_what_check_reports(write, capsys, monkeypatch, spec, without
     assert str(refused.value) == found[0]
     assert cli.main(["check", file]) == 1
     assert "is valid" not in capsys.readouterr().out
+
+
+def test_the_program_is_named_as_it_can_be_typed(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.chdir(tmp_path)
+    for folder in ("bin", ".venv/bin", "my venv/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+        for name in ("syrinx", "kubectl-syrinx"):
+            script = tmp_path / folder / name
+            script.touch()
+            script.chmod(0o755)
+    assert typed_program("syrinx", str(tmp_path / "bin/syrinx")) == "syrinx"
+    assert typed_program("syrinx", ".venv/bin/syrinx") == ".venv/bin/syrinx", "another one is on the path"
+    assert typed_program("syrinx", "my venv/bin/syrinx") == "'my venv/bin/syrinx'"
+    assert typed_program("kubectl syrinx", str(tmp_path / "bin/kubectl-syrinx")) == "kubectl syrinx"
+    assert typed_program("kubectl syrinx", ".venv/bin/kubectl-syrinx") == ".venv/bin/kubectl-syrinx"
+    os.unlink(tmp_path / "bin/syrinx")
+    assert typed_program("syrinx", ".venv/bin/syrinx") == ".venv/bin/syrinx"
+    assert typed_program("syrinx", "/x/syrinx_operator/__main__.py") == f"{sys.executable} -m syrinx_operator"

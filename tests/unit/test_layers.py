@@ -24,7 +24,7 @@ _OPERATOR = {
     "observed": {"resource", "contract"},
     "tuner": {"resource", "observed", "contract", "scheduling"},
     "cluster": {"resource", "observed", "tuner", "contract"},
-    "local": {"resource", "observed", "tuner", "contract", "connector", "processes"},
+    "local": {"resource", "observed", "tuner", "contract", "connector", "processes", "runtime"},
     "commands": {
         *("resource", "observed", "tuner", "cluster", "local"),
         *("contract", "processes", "runtime", "model", "fetch"),

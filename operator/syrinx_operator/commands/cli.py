@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from syrinx_operator import __version__
 from syrinx_operator.commands import pipelines
@@ -26,7 +27,7 @@ from syrinx_operator.commands.key import KeyOptionsError, generate_key
 from syrinx_operator.commands.parser import make_parser
 from syrinx_operator.commands.say import SayError, Utterance, say, summary
 from syrinx_operator.commands.tune.view import TuneError
-from syrinx_operator.commands.up import up
+from syrinx_operator.commands.up import typed_program, up
 from syrinx_operator.local.console import JsonView, PipelineView, make_console
 from syrinx_operator.local.machine import publishable_command
 from syrinx_operator.local.pipeline import LocalPipeline
@@ -99,7 +100,10 @@ def _up(options: argparse.Namespace) -> int:
     else:
         view = PipelineView(make_console(), logs=not options.quiet)
     pipeline = pipelines.load(options.file, view.note) if options.file else pipelines.default_pipeline(view.note)
-    return asyncio.run(up(pipeline, view, port=options.port))
+    if options.name is not None:
+        pipeline = structs.replace(pipeline, metadata=structs.replace(pipeline.metadata, name=options.name))
+    program = typed_program(options.program, sys.argv[0])
+    return asyncio.run(up(pipeline, view, program=program, host=options.host, port=options.port))
 
 
 def _say(options: argparse.Namespace) -> None:

@@ -6,8 +6,11 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import msgspec
+
 from syrinx_operator.commands.inspect.rollout import ACTIONS
 from syrinx_operator.commands.say import FORMATS
+from syrinx_operator.resource.spec import Metadata
 from syrinx_stages.contract import logs
 
 _Number = TypeVar("_Number", int, float)
@@ -51,11 +54,14 @@ def _add_up(command: _Command) -> None:
     )
     file_help = "YAML file with one TTSPipeline; - reads standard input; without it, the bundled voice on all cores"
     parser.add_argument("file", metavar="FILE", nargs="?", help=file_help)
+    host_help = "address of the API, for example 0.0.0.0 (all); default: 127.0.0.1, which only this machine reaches"
+    parser.add_argument("--host", metavar="ADDRESS", help=host_help)
     parser.add_argument(
         "--port",
         type=_checked(int, range(65_536).__contains__, " is not a port; expected 0 to 65535"),
         help="port of the API instead of spec.gateway.port; 0 selects a free port",
     )
+    parser.add_argument("--name", type=_name, help="name instead of metadata.name, to run a pipeline more than once")
     format_help = "format of the output and of the stages' logs; default: LOG_FORMAT, or text"
     parser.add_argument("--log-format", choices=logs.FORMATS, help=format_help)
     parser.add_argument(
@@ -250,6 +256,15 @@ def _checked(kind: type[_Number], accepts: Callable[[_Number], bool], problem: s
 def _positive(kind: type[_Number]) -> Callable[[str], _Number]:
     noun = "an integer" if kind is int else "a number"
     return _checked(kind, lambda number: 0 < number < math.inf, f": expected {noun} above 0")
+
+
+def _name(text: str) -> str:
+    """Parses the name of a pipeline."""
+    try:
+        return msgspec.convert({"name": text}, Metadata).name
+    except msgspec.ValidationError:
+        accepted = "up to 40 lower-case letters, digits and '-', starting with a letter"
+        raise argparse.ArgumentTypeError(f"{text!r} is not accepted; expected {accepted}") from None
 
 
 def _list(kind: type[_Number]) -> Callable[[str], tuple[_Number, ...]]:

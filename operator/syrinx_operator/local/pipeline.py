@@ -2,17 +2,15 @@
 
 import asyncio
 import contextlib
-import hashlib
+import errno
 import os
 import secrets
-import socket
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-import msgspec
 from msgspec import structs
 
 from syrinx_operator import __version__
@@ -24,8 +22,9 @@ from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import ENVIRONMENT, LocalError, StageProcess, plan_local, tracing_environment
 from syrinx_stages.connector.server import RedisServer, RedisServerError
-from syrinx_stages.contract.settings import TOKEN_HEADER, TOKEN_VARIABLE
+from syrinx_stages.contract.settings import TOKEN_HEADER, TOKEN_VARIABLE, StageConfig
 from syrinx_stages.contract.stages import Stage
+from syrinx_stages.runtime.http.listening import bind
 
 START_SECONDS = 300.0
 """Maximum time for a stage to load its model."""
@@ -46,6 +45,7 @@ class LocalPipeline:
         pipeline: TTSPipeline,
         *,
         directory: Path | None = None,
+        host: str | None = None,
         port: int | None = None,
         observe: Observer = lambda event: None,
         start_timeout: float = START_SECONDS,
@@ -54,8 +54,9 @@ class LocalPipeline:
     ) -> None:
         """`directory` is for configurations and logs of the stages (default: a temporary directory).
 
-        `port` overrides the gateway's port, `commands` the programs by stage. `cards` are the UUIDs of the GPUs to use
-        (default: all visible ones). Raises `LocalError` for a model or GPUs that are available only on Kubernetes.
+        `host` is the address of the API (default: loopback), `port` overrides the gateway's port, `commands` the
+        programs by stage. `cards` are the UUIDs of the GPUs to use (default: all visible ones).
+        Raises `LocalError` for what is available only on Kubernetes.
         """
         if port is not None:
             gateway = structs.replace(pipeline.spec.gateway, port=port)
@@ -71,14 +72,9 @@ class LocalPipeline:
         self._start_timeout = start_timeout
         self._commands = commands or {}
         self._plan = plan_local(resolve(pipeline), __version__)
+        self._host = host
         self._cards = cards
         self._cleanup = contextlib.AsyncExitStack()
-
-    @property
-    def configuration_hash(self) -> str:
-        """A short hash of the stages' resolved configurations, to compare runs."""
-        configurations = [process.config for process in self._plan]
-        return hashlib.sha256(msgspec.json.encode(configurations)).hexdigest()[:12]
 
     @property
     def gateways(self) -> list[Child]:
@@ -105,12 +101,12 @@ class LocalPipeline:
         directory = self._directory
         if directory is None:
             directory = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="syrinx-")))
+        self._plan = self._at_its_address()
         # As on Kubernetes, the environment of the user takes precedence.
         inherited = tracing_environment(self.pipeline.spec) | os.environ
         environment = stage_environment(inherited) | await self._redis_environment()
         environment[TOKEN_VARIABLE] = self.settings_headers[TOKEN_HEADER]
         placed = await self._placed()
-        self._plan = self._on_one_port()
         environment |= await self._cleanup.enter_async_context(
             gpus.shared_gpu(self._plan, placed, environment, self._observe)
         )
@@ -147,14 +143,15 @@ class LocalPipeline:
         """Whether a replica of the stage is ready."""
         return any(child.is_ready for child in self.processes if child.stage == stage)
 
-    def _on_one_port(self) -> list[StageProcess]:
-        """Returns the processes with the port of the gateways, if there are several. Raises `LocalError`."""
-        sharing = [process.config for process in self._plan if process.config.shares_port]
-        if not sharing:
-            return self._plan
-        port = self._cleanup.enter_context(_reserved_port(sharing[0].host, sharing[0].port))
+    def _at_its_address(self) -> list[StageProcess]:
+        """Returns the processes with the address of the API, which no other process has. Raises `LocalError`."""
+        gateway = next(process.config for process in self._plan if process.stage == Stage.GATEWAY)
+        gateway = structs.replace(gateway, api_host=self._host)
+        address = {"api_host": self._host, "port": self._cleanup.enter_context(_reserved_port(gateway))}
         return [
-            structs.replace(each, config=structs.replace(each.config, port=port)) if each.config in sharing else each
+            structs.replace(each, config=structs.replace(each.config, **address))
+            if each.stage == Stage.GATEWAY
+            else each
             for each in self._plan
         ]
 
@@ -196,19 +193,31 @@ class LocalPipeline:
 
 
 @contextlib.contextmanager
-def _reserved_port(host: str, port: int) -> Iterator[int]:
-    """Yields a port, a free one for 0, at which only processes of this pipeline listen. Raises `LocalError`."""
+def _reserved_port(gateway: StageConfig) -> Iterator[int]:
+    """Yields the port of the gateways, at which nothing else listens. Raises `LocalError`.
+
+    If several share it, only they can listen there until the end; they find a free one for port 0.
+    """
+    host, port = gateway.public_host, gateway.port
     with contextlib.ExitStack() as stack:
         try:
             # Without SO_REUSEPORT, so that it fails if another pipeline shares the port among its gateways.
-            with socket.create_server((host, port)) as alone:
-                port = alone.getsockname()[1]
-            shared = stack.enter_context(socket.socket())
-            shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            shared.bind((host, port))
+            with bind(host, port) as alone:
+                alone.listen()
+                found = int(alone.getsockname()[1])
+            if gateway.shares_port:
+                port = found
+                stack.enter_context(bind(host, port, shares_port=True))
         except OSError as error:
-            raise LocalError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+            reason = f"cannot listen on {host or '*'}:{port}: {error.strerror or error}"
+            raise LocalError(f"{reason}; {_listening_advice(error)}") from None
         yield port
+
+
+def _listening_advice(error: OSError) -> str:
+    if error.errno in (errno.EADDRINUSE, errno.EACCES):
+        return "choose another port with --port (0: any free one)"
+    return "--host takes an address of this machine, for example 127.0.0.1 (only this machine) or 0.0.0.0 (all)"
 
 
 def stage_environment(inherited: Mapping[str, str]) -> dict[str, str]:

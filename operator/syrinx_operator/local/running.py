@@ -68,7 +68,8 @@ def claim(root: Path, name: str) -> Iterator[PipelineDirectory]:
             other = _read(descriptor)
             url = f" serves {other.url}" if other and other.url else ""
             process = f": process {other.pid}{url}" if other else ""
-            raise LocalError(f"a pipeline named {name} is already running{process}")
+            another = "run another one with --name OTHER --port 0 (any free port)"
+            raise LocalError(f"a pipeline named {name} is already running{process}; {another}")
         slot = PipelineDirectory(directory, descriptor)
         slot.announce("")
         yield slot
