@@ -19,7 +19,7 @@ from syrinx_operator.commands.tune.what_if import (
 )
 from syrinx_operator.resource.knobs import Setting, setting_of
 from syrinx_operator.resource.spec import PipelineSpec
-from syrinx_operator.resource.state.tuning_status import CallPoint, Measured, State, StepPoint
+from syrinx_operator.resource.state.tuning_status import CallPoint, Measured, PreparePoint, State, StepPoint
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "tuning" / "state.json"
 STATE = msgspec.json.decode(RECORDED.read_bytes(), type=State)
@@ -56,7 +56,7 @@ def test_a_question_is_parsed(text, asked):
     ("text", "problem"),
     [
         ("", "'' is not KEY=VALUE"),
-        ("mix=Base:1", "rate is missing, for example rate=40,mix=Base:1"),
+        ("mix=Base:1", "rate is missing, for example rate=40"),
         ("rate=", "rate: '' is not a number above 0"),
         ("rate=0", "rate: '0' is not a number above 0"),
         ("rate=nan", "rate: 'nan' is not a number above 0"),
@@ -94,6 +94,15 @@ def test_what_is_not_given_is_as_it_is_now():
     assert question.current == STATE.chosen
     only = view(slo={"ttfa": OBJECTIVES[:1]})
     assert question_of(only, WhatIf(rate=4)).load.rates == {"Base": 4.0}
+
+
+def test_the_task_types_are_those_that_were_served():
+    """A checkpoint has one, however many objectives there are."""
+    one, two = PreparePoint("CustomVoice", 6, 0.1), PreparePoint("Base", 2, 0.1)
+    for served, rates in (((one,), {"CustomVoice": 4.0}), ((one, two), {"CustomVoice": 3.0, "Base": 1.0})):
+        known = replace(STATE, measured=replace(STATE.measured, prepares=served))
+        for slo in ({"ttfa": []}, {"ttfa": OBJECTIVES}):
+            assert question_of(view(known, slo=slo), WhatIf(rate=4)).load.rates == rates
 
 
 def test_a_colocated_codec_is_in_each_talker():

@@ -197,7 +197,7 @@ def _add_tune(command: _Command, program: str) -> None:
     what_if_help = (
         "how well a load would be served: rate=R (requests/s), mix=TYPE:SHARE,... (task types), frames=F (mean frames "
         "of a request), burst=B (mean requests of an arrival), reference=F (frames of a clone's reference), talkers=N, "
-        "codecs=N; only rate is required, and mix with several task types"
+        "codecs=N; only rate is required"
     )
     how.add_argument("--what-if", metavar="KEY=VALUE,...", help=what_if_help)
     parser.add_argument("--trial", type=_positive(int), metavar="N", help="with --plot: only this trial")

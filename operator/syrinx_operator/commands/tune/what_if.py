@@ -54,7 +54,7 @@ def parse_what_if(text: str) -> WhatIf:
         found = _PARSERS[key](key, (value if separator else part).strip())
         values[key] = _joined(values[key], found) if key in values else found
     if "rate" not in values:
-        raise TuneError("--what-if: rate is missing, for example rate=40,mix=Base:1")
+        raise TuneError("--what-if: rate is missing, for example rate=40")
     return WhatIf(**values)
 
 
@@ -123,7 +123,7 @@ def question_of(view: View, asked: WhatIf) -> Question:
     if not measured.is_known:
         raise TuneError(f"the engine times of {view.name} are not known yet: send it requests for some minutes")
     policy = policy_of(view.pipeline)
-    mix = asked.mix or _only_task_type(policy)
+    mix = asked.mix or _mix(measured, policy)
     rates = {task_type: asked.rate * share / sum(mix.values()) for task_type, share in mix.items()}
     talkers = asked.talkers or view.talkers
     is_colocated = policy.colocated
@@ -144,7 +144,10 @@ def question_of(view: View, asked: WhatIf) -> Question:
     )
 
 
-def _only_task_type(policy: Policy) -> Mapping[str, float]:
+def _mix(measured: Measured, policy: Policy) -> Mapping[str, float]:
+    """Returns the measured requests by task type, or the only task type of the objectives. Raises TuneError."""
+    if served := {each.task_type: each.count for each in measured.prepares}:
+        return served
     if len(policy.objectives) != 1:
         raise TuneError("--what-if: mix is missing, for example mix=Base:1,CustomVoice:3")
     return dict.fromkeys(policy.objectives, 1.0)
