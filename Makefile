@@ -14,6 +14,8 @@ IMAGES ?= syrinx
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 LABELS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 STAGES_ARGS ?=
+# Where `make dist` writes.
+DIST ?= dist
 # Engine of `make demo`: torch, or vllm, which has a separate environment.
 ENGINE ?= torch
 DEMO_torch = $(VENV)/bin/syrinx say
@@ -35,7 +37,7 @@ RING = cd tests && "$(CURDIR)/$(VENV)/bin/python" -m support.ring
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo set-up unit test test-all stress test-simulation fuzz soak lint hooks docs coverage generate images bench-cpu bench-overload bench-operator bench-tuning bench-gpu clean FORCE
+.PHONY: help demo set-up unit test test-all stress test-simulation fuzz soak lint hooks docs coverage generate images dist bench-cpu bench-overload bench-operator bench-tuning bench-gpu clean FORCE
 
 help: ## Show this help
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z%-]+):.*## /\1\t/' | expand -t 16
@@ -102,6 +104,13 @@ images: ## Build the container images
 	$(BUILD) build -f docker/operator.Dockerfile -t $(IMAGES)/operator:$(VERSION) $(LABELS) .
 	$(BUILD) build -f docker/stages.Dockerfile -t $(IMAGES)/stages:$(VERSION) $(LABELS) $(STAGES_ARGS) .
 
+dist: | $(VENV)/bin/python ## Build wheel, source distribution and charts into dist/, and check them
+	$(PIP) install --quiet --editable ".[dist]"
+	rm -f "$(DIST)"/syrinx-*
+	$(VENV)/bin/python -m build --outdir "$(DIST)" > /dev/null
+	$(VENV)/bin/twine check --strict "$(DIST)"/syrinx-*
+	$(VENV)/bin/python charts/package.py "$(DIST)"
+
 bench-cpu: MAKER = $(if $(filter AuthenticAMD,$(shell grep -m1 vendor_id /proc/cpuinfo)),amd,intel)
 bench-cpu: $(VENV)/.runs ## Measure the bundled voice on this machine into bench/results/cpu*
 	$(VENV)/bin/syrinx bench --file examples/pipeline.yaml --concurrency 1,2,4,8 --rate 1,2,4,6,8 --duration 25 \
@@ -131,7 +140,7 @@ bench-gpu: $(VENV)/.runs ## Measure engines and service on this machine's NVIDIA
 	PYTHONPATH=bench $(VENV)/bin/python -m gpu.report
 
 clean: ## Remove what make made
-	rm -rf $(VENV) $(VLLM_VENV) .clients .failures build dist site *.egg-info speech.wav
+	rm -rf $(VENV) $(VLLM_VENV) .clients .failures build dist site *.egg-info speech.wav speech.mp3
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

@@ -42,11 +42,6 @@ _EXPECTED = (ClusterError, InvalidPipeline, KeyOptionsError, LocalError, SayErro
 """Errors that are reported by their message, without a traceback."""
 
 
-def plugin() -> int:
-    """Runs a command as `kubectl syrinx`. Returns the exit status as `main`."""
-    return main(program="kubectl syrinx")
-
-
 def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Runs a command and returns the exit status: 0, 1 (failed), 2 (usage) or 130 (interrupted)."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up like Ctrl-C.

@@ -88,6 +88,7 @@ SUITES = {
         Suite("vllm", Ring.NIGHT, ("tests/talker_vllm",), **_ON_VLLM),
         Suite("page", Ring.NIGHT, ("tests/page",), needs=(_CHROMIUM,)),
         Suite("clients", Ring.NIGHT, ("tests/clients",), needs=(_CHROMIUM, _FFMPEG), options=("-v",)),
+        Suite("installed", Ring.NIGHT, ("tests/installed",), options=("-s",)),
         Suite("voice", Ring.NIGHT, ("tests/voice",), options=("-s",)),
         Suite("tuning", Ring.NIGHT, ("tests/tuning",), options=("-v", "-s")),
         Suite(
