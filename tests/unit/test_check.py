@@ -181,23 +181,36 @@ def test_violations_on_kubernetes_only_are_notes():
     ]
 
 
-def test_violations_with_up_only_are_notes_and_its_files_are_not_read():
-    text = (
-        HEAD + "spec:\n  gateway:\n    apiKeys: {secret: {name: keys, key: keys.jsonl}}\n  model: {path: x, claim: y}\n"
-    )
-    checked = check("p.yaml", text.encode(), inputs=lambda pipeline: [(("spec",), "unusable")])
+ON_KUBERNETES = HEAD + "spec:\n  gateway:\n    apiKeys: {secret: {name: keys, key: k}}\n  model: {path: x, claim: y}\n"
+
+
+def test_what_only_kubernetes_has_is_no_problem_but_cannot_run_here():
+    checked = check("p.yaml", ON_KUBERNETES.encode(), inputs=lambda pipeline: [(("spec",), "unusable")])
     assert checked.problems == []
     only = "with `syrinx up`: supported only on Kubernetes"
-    assert [str(note) for note in checked.with_up] == [
+    notes = [
         f"p.yaml:7:15: spec.gateway.apiKeys.secret: {only}: set spec.gateway.apiKeys.file",
         f"p.yaml:8:20: spec.model.claim: {only}: remove it and set spec.model.path to a local directory",
     ]
+    assert [str(note) for note in checked.with_up] == notes
+    with pytest.raises(InvalidPipeline) as refused:
+        load_one("p.yaml", ON_KUBERNETES.encode())
+    assert str(refused.value).splitlines() == notes
 
 
-def test_a_file_that_a_pipeline_names_is_a_problem_of_its_field():
-    text = HEAD + "spec:\n  model: {path: x}\n"
+@pytest.mark.parametrize(
+    ("field", "is_for_kubernetes"),
+    [("", False), (", drainSeconds: 9", False), (", env: [{name: A, value: b}]", True)],
+)
+def test_files_are_looked_for_on_the_machine_of_the_pipeline(field, is_for_kubernetes):
+    """A container of Kubernetes has other files."""
+    text = HEAD + f"spec:\n  model: {{path: /x}}\n  gateway: {{port: 8001{field}}}\n"
     checked = check("p.yaml", text.encode(), inputs=lambda pipeline: [(("spec", "model", "path"), "unusable")])
-    assert [str(problem) for problem in checked.problems] == ["p.yaml:6:11: spec.model.path: unusable"]
+    found, others = checked.problems, checked.with_up
+    if is_for_kubernetes:
+        found, others = others, found
+    kind = "with `syrinx up`: " if is_for_kubernetes else ""
+    assert ([str(each) for each in found], others) == ([f"p.yaml:6:11: spec.model.path: {kind}unusable"], [])
 
 
 def test_other_kinds_are_allowed_only_with_a_pipeline():

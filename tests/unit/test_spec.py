@@ -9,6 +9,7 @@ from support.cluster_plan import check_golden
 from syrinx_operator.local.machine import publishable_pipeline
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource.checks.check import load_one
+from syrinx_operator.resource.checks.local_rules import ignored_locally
 from syrinx_operator.resource.checks.rules import violations
 from syrinx_operator.resource.fields.connector import ConnectorSpec
 from syrinx_operator.resource.fields.gateway import (
@@ -23,7 +24,7 @@ from syrinx_operator.resource.fields.pods import EnvVar, SecretKey
 from syrinx_operator.resource.fields.tuning import PrometheusSpec, SloSpec, TuningSpec
 from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, VllmSpec, default_pipeline
-from syrinx_operator.resource.stage_config import LocalError, ignored_locally, model_generation, plan_local
+from syrinx_operator.resource.stage_config import LocalError, model_generation, plan_local
 from syrinx_stages.contract.settings import (
     StageConfig,
     VllmOptions,

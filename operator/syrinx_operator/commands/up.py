@@ -12,8 +12,8 @@ from syrinx_operator.local.events import Event
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.running import claim, state_directory
 from syrinx_operator.local.tuner import LocalTuner
+from syrinx_operator.resource.checks.local_rules import ignored_locally
 from syrinx_operator.resource.spec import TTSPipeline
-from syrinx_operator.resource.stage_config import ignored_locally
 from syrinx_stages.runtime.http.listening import is_loopback
 
 OPEN = "the API listens at {host} without API keys: everyone who reaches it can use it; spec.gateway.apiKeys adds keys"

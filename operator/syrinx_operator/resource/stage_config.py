@@ -1,7 +1,6 @@
 """Derives the start configuration of each stage process from a pipeline."""
 
 import hashlib
-from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct, structs
@@ -9,7 +8,6 @@ from msgspec import Struct, structs
 from syrinx_operator.resource.checks.check import field_name
 from syrinx_operator.resource.checks.local_rules import local_violations
 from syrinx_operator.resource.fields.gateway import GatewaySpec
-from syrinx_operator.resource.fields.pods import default_of, is_kubernetes_only
 from syrinx_operator.resource.resolve import ResolvedGateway, ResolvedPipeline, ResolvedTalker
 from syrinx_operator.resource.spec import PipelineSpec, TalkerSpec
 from syrinx_stages.contract.settings import (
@@ -98,17 +96,6 @@ def stage_fields(pipeline: ResolvedPipeline, stage: Stage) -> dict[str, Any]:
 def engine_suffix(spec: PipelineSpec) -> str:
     """Returns a suffix for descriptions of the device: the talker's engine, if it is not the default."""
     return "" if spec.talker.engine == TalkerSpec().engine else f"; talker with {spec.talker.engine}"
-
-
-def ignored_locally(part: Struct, path: str = "spec") -> Iterator[str]:
-    """Yields the names of fields of a spec that are set but apply only on Kubernetes."""
-    for field in structs.fields(part):
-        value, name = getattr(part, field.name), f"{path}.{field.encode_name}"
-        if is_kubernetes_only(field):
-            if value != default_of(field):
-                yield name
-        elif isinstance(value, Struct):
-            yield from ignored_locally(value, name)
 
 
 def _local_access(gateway: GatewaySpec) -> dict[str, object]:

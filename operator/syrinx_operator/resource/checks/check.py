@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct, inspect
 
 from syrinx_operator.resource.checks.documents import MAX_BYTES, Document, DocumentError, Path, Position, read_documents
-from syrinx_operator.resource.checks.local_rules import local_violations
+from syrinx_operator.resource.checks.local_rules import ignored_locally, local_violations
 from syrinx_operator.resource.checks.rules import cluster_violations, violations
 from syrinx_operator.resource.fields.pods import fields_of
 from syrinx_operator.resource.resolve import resolve
@@ -81,7 +81,7 @@ def check(
     """Validates every TTSPipeline of a file and ignores other kinds. `file` is its name in messages.
 
     `complete` sets fields that a resource, as plain data that may be invalid, leaves out. `inputs` yields the problems
-    of the files that a pipeline for `syrinx up` names.
+    of the files on this machine that a pipeline names.
     """
     result, count = CheckResult(), 0
     try:
@@ -105,9 +105,12 @@ def check(
             result.ignored += _in_order(file, document, [(path, "set by the API server; ignored") for path in ignored])
             found = [(path, f"on Kubernetes: {message}") for path, message in cluster_violations(pipeline)]
             result.on_kubernetes += _in_order(file, document, found)
-            found = [(path, f"with `syrinx up`: {message}") for path, message in local_violations(resolve(pipeline))]
-            result.with_up += _in_order(file, document, found)
-            result.problems += [] if found else _in_order(file, document, list(inputs(pipeline)))
+            found = [*(local_violations(resolve(pipeline)) or inputs(pipeline))]
+            if any(ignored_locally(pipeline.spec)):  # It is for Kubernetes, where its files are, too.
+                found = [(path, f"with `syrinx up`: {message}") for path, message in found]
+                result.with_up += _in_order(file, document, found)
+            else:
+                result.problems += _in_order(file, document, found)
     except DocumentError as error:
         result.problems.append(Problem(file, error.position, error.path, str(error)))
     if not count and not result.problems:
@@ -149,13 +152,15 @@ def load_one(
     complete: Callable[[Any], Any] = lambda value: value,
     inputs: Callable[[TTSPipeline], Iterable[Finding]] = lambda pipeline: (),
 ) -> TTSPipeline:
-    """Returns the only pipeline of a file. Calls `notify` with a line about ignored fields. The others: as in `check`.
+    """Returns the only pipeline of a file, to run it here. Calls `notify` with a line about ignored fields.
+
+    The others: as in `check`.
 
     Raises `InvalidPipeline` for problems, or if the file has several pipelines.
     """
     checked = check(file, data, complete, inputs)
-    if checked.problems:
-        raise InvalidPipeline("\n".join(str(problem) for problem in checked.problems))
+    if problems := checked.problems + checked.with_up:
+        raise InvalidPipeline("\n".join(map(str, problems)))
     if len(checked.pipelines) > 1:
         names = ", ".join(pipeline.name for pipeline in checked.pipelines)
         raise InvalidPipeline(f"{file}: contains {len(checked.pipelines)} pipelines ({names}); expected one")

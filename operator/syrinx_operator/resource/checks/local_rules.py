@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator
 
+from msgspec import Struct, structs
+
 from syrinx_operator.resource.checks.conditions import Violation
 from syrinx_operator.resource.fields.gateway import GatewaySpec
 from syrinx_operator.resource.fields.model import ModelSpec
+from syrinx_operator.resource.fields.pods import default_of, is_kubernetes_only
 from syrinx_operator.resource.resolve import ResolvedPipeline
 
 
@@ -16,6 +19,17 @@ def local_violations(pipeline: ResolvedPipeline) -> list[Violation]:
         path = ("spec", "talker", "vllm", "tensorParallelSize")
         found.append(Violation(path, "needs GPUs: set spec.talker.device: cuda"))
     return found
+
+
+def ignored_locally(part: Struct, path: str = "spec") -> Iterator[str]:
+    """Yields the names of fields of a spec that are set but apply only on Kubernetes."""
+    for field in structs.fields(part):
+        value, name = getattr(part, field.name), f"{path}.{field.encode_name}"
+        if is_kubernetes_only(field):
+            if value != default_of(field):
+                yield name
+        elif isinstance(value, Struct):
+            yield from ignored_locally(value, name)
 
 
 def _remote_sources(model: ModelSpec) -> Iterator[Violation]:
