@@ -21,15 +21,22 @@ AUDIO = "AB/+" * (MAX_BODY // 2)
         json.dumps({"input": "a", "ref_audio": AUDIO, "seed": 3}),
         json.dumps({"ref_audio": AUDIO, "seed": 3, "input": "a"}, indent=2),
         json.dumps({"ref_audio": AUDIO, "seed": 3, "input": "a"}).replace("/", "\\/"),
+        json.dumps({"ref_audio": AUDIO, "seed": 3, "input": "a"}).replace("+", "\\u002b"),
         json.dumps({"input": "a", "extra_params": {"ref_audio": AUDIO, "seed": 3}}),
         json.dumps({"ref_audio": "B" * MAX_BODY, "input": "a"})[:-1] + f', "ref_audio": "{AUDIO}", "seed": 3}}',
     ],
-    ids=["first", "indented", "escaped slashes", "extra params", "twice"],
+    ids=["first", "indented", "escaped slashes", "escaped plus signs", "extra params", "twice"],
 )
 def test_large_references_are_found_where_they_are(body: str) -> None:
     fields, _ = parse_fields(bytearray(body.encode()))
     assert (fields.input, fields.seed) == ("a", 3)
     assert fields.ref_audio == AUDIO
+
+
+def test_a_large_reference_may_have_line_breaks() -> None:
+    lines = "\r\n".join([AUDIO[:76]] * 20_000)
+    fields, _ = parse_fields(json.dumps({"input": "a", "ref_audio": lines}).encode())
+    assert fields.ref_audio == lines
 
 
 def test_a_large_reference_in_a_field_that_is_ignored_has_no_effect() -> None:

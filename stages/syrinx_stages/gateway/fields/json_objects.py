@@ -24,6 +24,7 @@ _REFERENCE = re.compile(rb'"(?:ref_audio|audio_path|audio|data)"[ \t\r\n]*:[ \t\
 """Reference audio: `ref_audio`, and the names that it has in `references`."""
 _PIECE = 2**20
 """Bytes of a large value that are processed at once: a call of C code holds the event loop from any thread."""
+_MAX_ESCAPE = len(r"\u002b")
 _MAX_REPAIRED_COMMAS = 2**14
 """In a body that is not strict JSON: as many as the longest speaker embedding has."""
 MISSING = re.compile(r"^Object missing required field `(.*)`$")
@@ -102,12 +103,15 @@ def take_out_references(body: RawBody) -> tuple[RawBody, dict[str, str]]:
 
 
 def _string(body: RawBody, start: int, end: int) -> str:
-    """Returns a JSON string. Of escapes only that of a slash is resolved: base64 has no other."""
+    """Returns a JSON string. Raises `ApiError` 400 if it is none."""
     pieces = []
     while start < end:
         stop = min(start + _PIECE, end)
-        stop += body[stop - 1 : stop] == b"\\" and stop < end
-        pieces.append(body[start:stop].replace(b"\\/", b"/").decode("ascii", "replace"))
+        if stop < end and (escape := body.rfind(b"\\", stop - _MAX_ESCAPE, stop)) > start:
+            stop = escape
+        piece = body[start:stop].decode("ascii", "replace")
+        with decoding():
+            pieces.append(msgspec.json.decode(f'"{piece}"', type=str))
         start = stop
     return "".join(pieces)
 
