@@ -1,6 +1,7 @@
 import base64
 import io
 import struct
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -105,17 +106,40 @@ def test_a_flac_that_claims_hours_is_refused_before_it_is_decoded():
 def test_base64_comes_bare_or_as_a_data_uri():
     data = file(sine(1))
     text = base64.b64encode(data).decode()
-    for sent in (text, f"data:audio/wav;base64,{text}", f"DATA:audio/x-wav;codecs=1;BASE64,{text}"):
+    for sent in (text, f"data:audio/wav;base64,{text}", f" DATA:audio/x-wav;codecs=1; BASE64 ,{text}"):
         assert not reference.is_url(sent)
         assert reference.decode_base64(sent) == data
+
+
+@pytest.mark.parametrize("size", [2**20 + 1, 2**20 + 2, 3 * 2**20])
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda text: text + "\n",
+        lambda text: "\r\n" + lines_of_76(text),
+        lambda text: "data:audio/wav;base64, " + text,
+        lambda text: text.replace("+", "-").replace("/", "_"),
+        lambda text: text.rstrip("="),
+        lambda text: "\n".join(text[:-4]) + text[-4:-1] + "\n" + text[-1] + "\n",
+    ],
+    ids=["final newline", "lines", "space", "for URLs", "without padding", "a character a line"],
+)
+def test_base64_that_has_one_meaning_is_accepted(form: Callable[[str], str], size: int):
+    data = np.random.default_rng(size).bytes(size)
+    assert reference.decode_base64(form(base64.b64encode(data).decode())) == data
+
+
+def lines_of_76(text: str) -> str:
+    return "\r\n".join(text[at : at + 76] for at in range(0, len(text), 76))
 
 
 @pytest.mark.parametrize(
     ("sent", "status", "message"),
     [
         ("not base64!", 400, "neither base64"),
+        ("QUI=QUJD", 400, "neither base64"),
         ("päck", 400, "neither base64"),
-        ("QUJ", 400, "neither base64"),
+        ("QUJDQ", 400, "neither base64"),
         ("data:audio/wav,abc", 400, "not base64"),
         ("A" * (24 * 2**20), 413, "larger than 16 MB"),
     ],
@@ -163,6 +187,12 @@ def test_nothing_else_is_fetched(url: str):
     with pytest.raises(ApiError) as caught:
         reference.check_url(url, HOSTS)
     assert (caught.value.status, caught.value.param) == (400, "ref_audio")
+
+
+@pytest.mark.parametrize("url", [" https://voices.example.com/a.wav\n", "\nhttp://localhost:8000/"])
+def test_white_space_around_a_url_is_ignored(url: str):
+    assert reference.is_url(url)
+    assert str(reference.check_url(url, HOSTS)) == url.strip()
 
 
 FILES = [file(sine(1.2), kind=kind, subtype=subtype) for kind, subtype in KINDS]

@@ -4,7 +4,7 @@ import binascii
 import io
 import re
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import httpx
 import numpy as np
@@ -30,8 +30,11 @@ FETCH_SECONDS = 10.0
 _PIECE = 2**20
 """Characters of base64 that are decoded at once: a call of C code holds the event loop from any thread."""
 
-_DATA_URI = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://|file:", re.IGNORECASE)
+_DATA_URI = re.compile(r"\s{0,9}data:(?:[^,]{0,200};\s{0,9}base64\s{0,9},)?", re.IGNORECASE)
+_URL = re.compile(r"\s{0,9}([A-Za-z][A-Za-z0-9+.-]{0,30}://|file:)", re.IGNORECASE)
+_MAX_URL = 8192
+"""Characters."""
+_STANDARD_ALPHABET, _WHITE_SPACE = bytes.maketrans(b"-_", b"+/"), b" \t\r\n\f\v"
 _ACCEPTED = "wav, flac, ogg (vorbis, opus) or mp3"
 
 
@@ -42,8 +45,10 @@ def is_url(ref_audio: str) -> bool:
 
 def check_url(ref_audio: str, hosts: Sequence[str]) -> httpx.URL:
     """Returns a URL that may be fetched: http(s), its host (or `host:port`) in `hosts`, no credentials. Raises 400."""
+    if len(ref_audio) > _MAX_URL:
+        raise bad_request(FIELD, f"is a URL of {len(ref_audio):,} characters; at most {_MAX_URL:,} are accepted")
     try:
-        url = httpx.URL(ref_audio)
+        url = httpx.URL(ref_audio.strip())
     except httpx.InvalidURL as error:
         raise bad_request(FIELD, f"is not a URL: {error}") from None
     if url.scheme not in ("http", "https"):
@@ -80,18 +85,37 @@ def file_too_large() -> ApiError:
 
 
 def decode_base64(ref_audio: str) -> bytes:
-    """Decodes a data: URI or plain base64 to the bytes of the file. Raises 400 or 413."""
+    """Decodes a data: URI or plain base64 to the bytes of the file. Raises 400 or 413.
+
+    White space is ignored, the alphabet may be that of URLs, and padding may be absent: all have one meaning.
+    """
     prefix = _DATA_URI.match(ref_audio)
-    if prefix is None and ref_audio[:5].lower() == "data:":
+    if prefix is not None and not prefix[0].endswith(","):
         raise bad_request(FIELD, "the data: URI is not base64; send data:audio/wav;base64,...")
-    start = prefix.end() if prefix else 0
-    if len(ref_audio) - start > MAX_FILE * 4 // 3 + 4:
-        raise file_too_large()
+    decoded, size = list[bytes](), 0
     try:
-        pieces = range(start, len(ref_audio), _PIECE)
-        return b"".join(b64decode(ref_audio[piece : piece + _PIECE], validate=True) for piece in pieces)
+        for quads in _quads(ref_audio, prefix.end() if prefix else 0):
+            decoded.append(b64decode(quads, validate=True))
+            size += len(decoded[-1])
+            if size > MAX_FILE:
+                raise file_too_large()
     except (binascii.Error, ValueError) as error:
         raise bad_request(FIELD, f"is neither base64 audio nor a data: URI nor a URL: {error}") from None
+    return b"".join(decoded)
+
+
+def _quads(text: str, start: int) -> Iterator[bytes]:
+    """Yields base64 from `start` in pieces of whole groups of four, in the standard alphabet and padded."""
+    rest = b""
+    for piece in range(start, len(text), _PIECE):
+        rest += text[piece : piece + _PIECE].encode("ascii").translate(_STANDARD_ALPHABET, _WHITE_SPACE)
+        whole = max(len(rest) - 4, 0) // 4 * 4  # The last group may end with padding.
+        if b"=" in rest[:whole]:
+            raise ValueError("padding before the end")
+        yield rest[:whole]
+        rest = rest[whole:]
+    rest = rest.rstrip(b"=")
+    yield rest + b"=" * (-len(rest) % 4)
 
 
 def decode_audio(data: bytes) -> bytes:
