@@ -14,10 +14,12 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import av
 import httpx
 import numpy as np
 import pytest
 import soundfile
+from numpy.typing import NDArray
 
 from support.gateway import Script, Stages, base_checkpoint, gateway_process
 from support.process import StageProcess
@@ -128,6 +130,19 @@ def audio_bombs() -> Iterator[tuple[str, bytes]]:
         out = io.BytesIO()
         soundfile.write(out, samples[: rate * 29, : 2 if kind != "WAV" else 1], rate, format=kind, **options)
         yield kind, out.getvalue()
+    yield "Matroska", matroska(samples)
+
+
+def matroska(samples: NDArray[np.int16]) -> bytes:
+    """Returns a file that FFmpeg decodes; `samples` are stereo at 192 kHz."""
+    out = io.BytesIO()
+    with av.open(out, "w", format="matroska") as media:
+        stream = media.add_stream("flac", rate=192_000, layout="stereo")
+        frame = av.AudioFrame.from_ndarray(samples.reshape(1, -1), "s16", "stereo")
+        frame.sample_rate, frame.pts = 192_000, 0
+        media.mux(stream.encode(frame))
+        media.mux(stream.encode(None))
+    return out.getvalue()
 
 
 async def attack(

@@ -12,6 +12,7 @@ import torch
 
 from support.api_keys import Keys as ApiKeys
 from support.cloning import TRANSCRIPT, Cloning, gateway_of, sample, stages_of
+from support.recordings import recording
 from support.stages import Pipeline
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.gateway.voices import reference
@@ -62,6 +63,21 @@ async def test_another_model_generation_prepares_a_voice_at_its_first_use(
             async with gateway_of(others) as gateway:
                 assert (await gateway.say(voice="anna")).content == first.content
         assert len(others.talker_engine.encoded) == 1
+
+
+@pytest.mark.parametrize(("container", "codec"), [("ipod", "aac"), ("webm", "libopus")], ids=["m4a", "webm"])
+async def test_a_recording_of_a_phone_or_a_browser_is_kept_as_it_is(running: Cloning, container: str, codec: str):
+    file = recording(container, codec, 2)
+    voice = (await running.upload("anna", file)).json()["voice"]
+    assert voice["file_size"] == len(file)
+    assert voice["seconds"] == pytest.approx(2, abs=0.1)
+    assert (await running.say(voice="anna")).content == (await running.say(**as_reference(file))).content
+
+
+async def test_a_video_without_audio_names_the_field_of_the_upload(running: Cloning):
+    error = (await running.upload("anna", recording("mp4", None, 2, picture=True))).json()["error"]
+    assert error["param"] == "audio_sample"
+    assert error["message"].startswith("audio_sample: has no audio track that can be read; send wav, flac, mp3, ogg")
 
 
 async def test_an_upload_describes_the_voice_to_openai_and_to_vllm_omni(running: Cloning):

@@ -1,6 +1,9 @@
 import base64
 import io
+import resource
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -9,6 +12,7 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.recordings import recording
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway.errors import ApiError
 from syrinx_stages.gateway.voices import reference
@@ -66,10 +70,116 @@ def test_a_truncated_file_is_refused_or_short(kind: str, subtype: str):
         assert any(word in message for word in ("truncated", "seconds long", "not a supported audio file"))
 
 
-def test_a_wav_of_unknown_length_is_accepted():
+PLACEHOLDERS = [0, 0xFFFFFFFF, 0x7FFFFFFF, 0x7FFFF000, 0x80000000, 0xFFFFFFFF - 36, 100 * 2**20]
+
+
+@pytest.mark.parametrize("audio", PLACEHOLDERS)
+@pytest.mark.parametrize("riff", [*PLACEHOLDERS, None])
+def test_a_wav_whose_sizes_are_placeholders_is_read_to_its_end(riff: int | None, audio: int):
     data = bytearray(file(sine(2)))
-    data[4:8] = data[40:44] = struct.pack("<I", 0xFFFFFFFF)
-    assert len(reference.decode_audio(bytes(data))) == 8 * FAMILY.sample_rate
+    data[40:44] = struct.pack("<I", audio)
+    if riff is not None:
+        data[4:8] = struct.pack("<I", riff)
+    samples = np.frombuffer(reference.decode_audio(bytes(data)), "<f4")
+    assert np.abs(samples - sine(2)).max() < 1e-4
+
+
+def test_placeholders_after_other_chunks_are_found():
+    data = file(sine(2))
+    info = b"LIST" + struct.pack("<I", 5) + b"INFOx\0"
+    changed = data[:36] + info + b"data" + struct.pack("<I", 0x7FFFFFFF) + data[44:]
+    assert len(reference.decode_audio(changed)) == 8 * FAMILY.sample_rate
+
+
+@pytest.mark.parametrize("riff", [0, 0x7FFFFFFF, 0xFFFFFFFF])
+def test_a_wav_is_truncated_if_its_samples_are_whatever_the_size_of_the_file_says(riff: int):
+    data = bytearray(file(sine(2)))
+    data[4:8] = struct.pack("<I", riff)
+    assert "is truncated: 49956 of 96000 bytes of audio are present" in refusal(bytes(data[:50_000]))
+
+
+RECORDINGS = {
+    "m4a": ("ipod", "aac"),
+    "mp4": ("mp4", "aac"),
+    "mp4 with Opus": ("mp4", "libopus"),
+    "mov with PCM": ("mov", "pcm_s24le"),
+    "webm": ("webm", "libopus"),
+    "mkv": ("matroska", "flac"),
+    "Apple Lossless": ("ipod", "alac"),
+    "aac": ("adts", "aac"),
+}
+
+
+@pytest.mark.parametrize(("container", "codec"), RECORDINGS.values(), ids=RECORDINGS)
+def test_recordings_of_phones_and_browsers_are_decoded(container: str, codec: str):
+    decoded = np.frombuffer(reference.decode_audio(recording(container, codec, 2)), "<f4")
+    assert len(decoded) == pytest.approx(2 * FAMILY.sample_rate, abs=2500)
+    middle = decoded[12_000:36_000]
+    assert middle.std() * 2**0.5 == pytest.approx(0.3, rel=0.1)
+    assert np.argmax(np.abs(np.fft.rfft(middle))) == 300
+
+
+def test_of_a_video_the_audio_track_is_read():
+    decoded = reference.decode_audio(recording("mp4", "aac", 2, picture=True, channels=2))
+    assert len(decoded) / 4 == pytest.approx(2 * FAMILY.sample_rate, abs=2500)
+
+
+def test_a_video_without_audio_says_what_is_missing():
+    message = refusal(recording("mp4", None, 2, picture=True))
+    assert "has no audio track that can be read; send wav, flac, mp3, ogg (vorbis, opus), m4a" in message
+
+
+def test_other_codecs_are_not_decoded():
+    assert "has no audio track that can be read" in refusal(recording("matroska", "wavpack", 2))
+
+
+@pytest.mark.parametrize("container", ["adts", "mp3"])
+def test_tags_before_and_after_the_audio_are_skipped(container: str):
+    codec = "aac" if container == "adts" else "libmp3lame"
+    tag = b"ID3\4\0\0" + bytes([0, 0, 2, 10]) + bytes(266)
+    data = tag + recording(container, codec, 2) + b"TAG" + bytes(125)
+    assert len(reference.decode_audio(data)) / 4 == pytest.approx(2 * FAMILY.sample_rate, abs=2500)
+
+
+@pytest.mark.parametrize(("container", "codec"), RECORDINGS.values(), ids=RECORDINGS)
+def test_a_truncated_recording_is_refused_or_short(container: str, codec: str):
+    data = recording(container, codec, 1.5)
+    for share in (0.02, 0.3, 0.5):
+        message = refusal(data[: int(share * len(data))])
+        assert any(word in message for word in ("truncated", "seconds long", "no audio track"))
+
+
+@pytest.mark.parametrize(("container", "codec"), [("ipod", "aac"), ("webm", "libopus"), ("adts", "aac")])
+def test_recordings_have_the_bounds_of_other_files(container: str, codec: str):
+    assert "is longer than 30 seconds" in refusal(recording(container, codec, 31))
+    assert "seconds long; accepted: 1 to 30" in refusal(recording(container, codec, 0.5))
+    assert "has 6 channels; send mono or stereo" in refusal(recording(container, codec, 2, channels=6))
+
+
+def stating(samples: int) -> bytes:
+    """Returns a file of some kilobytes whose tables state a number of samples, each with an entry of its own."""
+    data = bytearray(recording("mov", "pcm_s16le", 1))
+    for table, at, value in ((b"stsz", 12, samples), (b"stsc", 16, samples), (b"stts", 12, samples), (b"stts", 16, 2)):
+        start = data.rindex(table) + at
+        data[start : start + 4] = struct.pack(">I", value)
+    return bytes(data)
+
+
+def test_the_memory_of_a_file_that_decodes_to_gigabytes_is_bounded():
+    """FFmpeg has 24 bytes for each sample of a table, whatever the size of the file."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert "cannot be decoded" in refusal(stating(150_000_000))
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= max(before, 256 * 1024)
+
+
+def test_a_file_whose_frames_take_more_memory_than_its_bytes_is_refused():
+    frame = bytes.fromhex("fff15c8000fffc")  # Of ADTS, without audio.
+    assert "or takes too much memory or time" in refusal(frame * (reference.MAX_FILE // len(frame)))
+
+
+def test_what_decodes_is_ended_when_its_time_is_over():
+    endless = "from syrinx_stages.gateway.voices import decode_track as it\nit.limit_resources(1)\nwhile True: pass"
+    assert subprocess.run([sys.executable, "-c", endless], check=False).returncode < 0
 
 
 @pytest.mark.parametrize(
@@ -80,6 +190,10 @@ def test_a_wav_of_unknown_length_is_accepted():
         (b"%PDF-1.7" + bytes(5000), "not a supported audio file"),
         (b"RIFF" + struct.pack("<I", 4096) + b"WAVE" + bytes(4092), "cannot be decoded"),
         (b"OggS" + bytes(5000), "cannot be decoded"),
+        (b"RIFF" + struct.pack("<I", 4096) + b"AVI " + bytes(4092), "not a supported audio file"),
+        (b"\0\0\0\x18ftypM4A " + bytes(5000), "cannot be decoded"),
+        (b"\x1aE\xdf\xa3" + bytes(5000), "cannot be decoded"),
+        (b"\xff\xf1" + bytes(5000), "no audio track"),
         (file(np.zeros(2 * FAMILY.sample_rate)), "silent"),
         (file(sine(60)), "60.00 seconds"),
         (file(sine(0.5)), "0.50 seconds"),

@@ -189,9 +189,9 @@ class VoiceSpec(Object, frozen=True, kw_only=True):
     name: Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=64)]
     """Name that clients send as `voice`, ignoring case."""
     file: Annotated[pods.Line, Meta(max_length=1024)] | None = None
-    """File with 1 to 30 s of speech: wav, flac, ogg or mp3, up to 16 MB. On Kubernetes an absolute path in the
-    gateways' container, for example below the mountPath of one of gateway.extraVolumes; with `syrinx up` also a path
-    from the directory of the resource's file."""
+    """File with 1 to 30 s of speech, as in the request field ref_audio, up to 16 MB. On Kubernetes an absolute path in
+    the gateways' container, for example below the mountPath of one of gateway.extraVolumes; with `syrinx up` also a
+    path from the directory of the resource's file."""
     url: Annotated[str, Meta(pattern=r"^https?://[^\s@]+$", max_length=2048)] | None = None
     """URL of such a file, on one of gateway.referenceHosts."""
     transcript: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None

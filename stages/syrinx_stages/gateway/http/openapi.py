@@ -12,6 +12,7 @@ from syrinx_stages.gateway.fields.peers import FOREIGN, names, outcome
 from syrinx_stages.gateway.http.batch import MAX_ITEMS, NOT_SHARED, ItemResult
 from syrinx_stages.gateway.http.body import FORM, JSON
 from syrinx_stages.gateway.http.delivery import EVENT_STREAM
+from syrinx_stages.gateway.voices.reference import FORMATS
 
 _ERRORS = {
     "400": "The request is invalid: a value, a name, a combination, a body that is not JSON.",
@@ -72,7 +73,7 @@ _FIELDS = {
 }
 """Descriptions of the request's fields."""
 _OWN = "voice, an alias or one of the client's own by its name or id."
-_SAMPLE = "A file with 1 to 30 s of speech (wav, flac, ogg or mp3, up to 16 MB). Required without speaker_embedding."
+_SAMPLE = f"A file with 1 to 30 s of speech, up to 16 MB: {FORMATS}. Required without speaker_embedding."
 _VOICE_FIELDS = {
     "name": "The name of the voice; unique among the client's, ignoring case.",
     "consent": "Who agreed to the use of the voice, for example the id of a recording; kept with the voice.",

@@ -2,7 +2,10 @@
 
 import binascii
 import io
+import os
 import re
+import subprocess
+import sys
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
 
@@ -15,6 +18,7 @@ from numpy.typing import NDArray
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.silence import AUDIBLE_PEAK
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, too_large
+from syrinx_stages.gateway.voices import decode_track
 
 FIELD = "ref_audio"
 MIN_SECONDS = 1.0
@@ -29,13 +33,16 @@ FETCH_SECONDS = 10.0
 """Time limit for the whole response of a URL."""
 _PIECE = 2**20
 """Characters of base64 that are decoded at once: a call of C code holds the event loop from any thread."""
+_MAX_CHUNKS = 64
+"""Of a WAV file, before its samples."""
 
 _DATA_URI = re.compile(r"\s{0,9}data:(?:[^,]{0,200};\s{0,9}base64\s{0,9},)?", re.IGNORECASE)
 _URL = re.compile(r"\s{0,9}([A-Za-z][A-Za-z0-9+.-]{0,30}://|file:)", re.IGNORECASE)
 _MAX_URL = 8192
 """Characters."""
 _STANDARD_ALPHABET, _WHITE_SPACE = bytes.maketrans(b"-_", b"+/"), b" \t\r\n\f\v"
-_ACCEPTED = "wav, flac, ogg (vorbis, opus) or mp3"
+FORMATS = "wav, flac, mp3, ogg (vorbis, opus), m4a, mp4, webm or aac (ADTS)"
+"""What is accepted, in words."""
 
 
 def is_url(ref_audio: str) -> bool:
@@ -124,41 +131,108 @@ def decode_audio(data: bytes) -> bytes:
     Neither rounds nor clips: rounding to 16 bits changes the speaker embedding by a thousandth. Raises 400 if the file
     is invalid or out of range.
     """
-    _check_container(data)
+    if (demuxer := _demuxer(data)) is not None:
+        return _convert(*_decode_track(data, demuxer))
     try:
-        with soundfile.SoundFile(io.BytesIO(data)) as file:
-            _check_header(file)
+        with soundfile.SoundFile(io.BytesIO(_with_sizes(data))) as file:
+            _check_format(file.channels, file.samplerate)
+            _check_length(file.frames / file.samplerate)
             # The header may be wrong: at most one sample more than it says is decoded.
             samples = file.read(file.frames + 1, dtype="float32", always_2d=True)
             expected, rate = file.frames, file.samplerate
     except soundfile.SoundFileError:
-        raise bad_request(
-            FIELD, f"cannot be decoded: it is damaged or truncated; send a complete {_ACCEPTED} file"
-        ) from None
+        raise _unreadable() from None
     if len(samples) < expected:
         raise bad_request(FIELD, f"is truncated: {len(samples)} of {expected} samples are present")
     return _convert(samples, rate)
 
 
-def _check_container(data: bytes) -> None:
-    """Refuses containers other than the accepted ones, and WAV files that are shorter than their header says."""
-    if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
-        size = int.from_bytes(data[4:8], "little")
-        # Programs that write to a pipe set the size to 0 or to the maximum.
-        if size not in (0, 0xFFFFFFFF) and size + 8 > len(data) + 1:
-            raise bad_request(FIELD, f"is truncated: {len(data)} of {size + 8} bytes are present")
-        return
-    mp3 = data[:3] == b"ID3" or (len(data) > 1 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0)
-    if not (mp3 or data[:4] in (b"fLaC", b"OggS")):
-        raise bad_request(FIELD, f"is not a supported audio file; send {_ACCEPTED}")
+def _demuxer(data: bytes) -> str | None:
+    """Returns FFmpeg's name for the file's container; None if libsndfile reads it. Raises 400 for other files."""
+    if data[:4] in (b"fLaC", b"OggS") or (data[:4] == b"RIFF" and data[8:12] == b"WAVE"):
+        return None
+    if data[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
+        return "mov"
+    if data[:4] == b"\x1aE\xdf\xa3":
+        return "matroska"
+    start = _end_of_tag(data)
+    if len(data) > start + 1 and data[start] == 0xFF and data[start + 1] & 0xE0 == 0xE0:
+        # Layer 0 is that of ADTS.
+        return None if data[start + 1] & 0x06 else "aac"
+    if start:
+        return None
+    raise bad_request(FIELD, f"is not a supported audio file; send {FORMATS}")
 
 
-def _check_header(file: soundfile.SoundFile) -> None:
-    if file.channels > 2:
-        raise bad_request(FIELD, f"has {file.channels} channels; send mono or stereo")
-    if not MIN_RATE <= file.samplerate <= MAX_RATE:
-        raise bad_request(FIELD, f"has {file.samplerate} samples per second; accepted: {MIN_RATE:,} to {MAX_RATE:,}")
-    _check_length(file.frames / file.samplerate)
+def _end_of_tag(data: bytes) -> int:
+    """Returns where an ID3 tag at the beginning of the file ends; 0 if there is none."""
+    if data[:3] != b"ID3":
+        return 0
+    size = 0
+    for byte in data[6:10]:
+        size = size << 7 | byte & 0x7F
+    return 10 + size
+
+
+def _with_sizes(data: bytes) -> bytes:
+    """Returns the file; a WAV file whose sizes are placeholders with the sizes that it has. Raises 400 if truncated."""
+    start = _start_of_samples(data) if data[:4] == b"RIFF" else None
+    if start is None or start > len(data):
+        return data
+    size, present = int.from_bytes(data[start - 4 : start], "little"), len(data) - start
+    # Programs that write to a pipe do not know the size: it is 0, or more than any file has.
+    if not 0 < size <= MAX_FILE:
+        header = data[:4] + (len(data) - 8).to_bytes(4, "little") + data[8 : start - 4] + present.to_bytes(4, "little")
+        return b"".join((header, *(data[at : at + _PIECE] for at in range(start, len(data), _PIECE))))
+    if size > present:
+        raise bad_request(FIELD, f"is truncated: {present} of {size} bytes of audio are present")
+    return data
+
+
+def _start_of_samples(data: bytes) -> int | None:
+    """Returns where the samples of a WAV file begin; None if they do not follow its first chunks."""
+    start = 12
+    for _ in range(_MAX_CHUNKS):
+        size = int.from_bytes(data[start + 4 : start + 8], "little")
+        if data[start : start + 4] == b"data":
+            return start + 8
+        start += 8 + size + size % 2
+    return None
+
+
+def _decode_track(data: bytes, demuxer: str) -> tuple[NDArray[np.float32], int]:
+    """Returns the samples `[samples, channels]` of a file's audio track, and their rate. Raises 400."""
+    program = (sys.executable, "-P", decode_track.__file__, demuxer, str(MAX_SECONDS))
+    with _memory_file() as source, _memory_file() as decoded:
+        source.write(data)
+        source.seek(0)
+        code = subprocess.run(program, stdin=source, stdout=decoded, stderr=subprocess.DEVNULL, check=False).returncode
+        if code == decode_track.NO_AUDIO:
+            raise bad_request(FIELD, f"has no audio track that can be read; send {FORMATS}")
+        if code == decode_track.TOO_LONG:
+            raise bad_request(FIELD, f"is longer than {MAX_SECONDS:.0f} seconds")
+        if code != 0:
+            raise _unreadable()
+        decoded.seek(0)
+        rate, channels = (int.from_bytes(decoded.read(4), "little") for _ in range(2))
+        _check_format(channels, rate)
+        return np.frombuffer(decoded.read(), "<f4").reshape(-1, channels), rate
+
+
+def _memory_file() -> io.FileIO:
+    return io.FileIO(os.memfd_create("reference"), "r+")
+
+
+def _unreadable() -> ApiError:
+    reason = "it is damaged or truncated, or takes too much memory or time"
+    return bad_request(FIELD, f"cannot be decoded: {reason}; send a complete file: {FORMATS}")
+
+
+def _check_format(channels: int, rate: int) -> None:
+    if channels > 2:
+        raise bad_request(FIELD, f"has {channels} channels; send mono or stereo")
+    if not MIN_RATE <= rate <= MAX_RATE:
+        raise bad_request(FIELD, f"has {rate} samples per second; accepted: {MIN_RATE:,} to {MAX_RATE:,}")
 
 
 def _check_length(seconds: float) -> None:
