@@ -217,6 +217,17 @@ class QueueState(Struct, frozen=True):
 Event = StreamEntry | Cancelled
 
 
+class ServerReport(Struct, frozen=True):
+    """What a check of the streams' server has found, in words."""
+
+    obstacle: str | None = None
+    """Why nothing can be served, and what to change; None if it can."""
+    warnings: Sequence[str] = ()
+    """What costs requests or streams in some cases."""
+    summary: str = ""
+    """Version and settings; empty without the right to INFO."""
+
+
 class Reader(Protocol):
     """Reads many request streams and the cancellations.
 
@@ -301,6 +312,9 @@ class StageConnector(Protocol):
 
     async def check_room(self) -> None:
         """Raises `StorageFull` if entries cannot be written now."""
+
+    async def check_server(self) -> ServerReport:
+        """Returns what the server lacks to serve the pipeline. Changes nothing. Raises `ConnectorError`."""
 
     def on_reconnect(self, callback: Callable[[], None]) -> None:
         """Calls `callback` after each reconnection: the server may have lost what was written last."""

@@ -20,6 +20,7 @@ from support.memory_redis.values import (
     Encoded,
     EntryId,
     ErrorReply,
+    Status,
     encode,
     entry_id,
 )
@@ -47,6 +48,8 @@ class Client:
     retry: Callable[[], Any] | None = None
     """Reads again for the command that blocks; its reply is None while there is nothing."""
     timer: Timer | None = None
+    queues: bool = False
+    """A transaction has begun."""
 
 
 class MemoryRedis:
@@ -132,6 +135,9 @@ class MemoryRedis:
         """Executes a command and returns its reply; None and `client.retry` if it blocks."""
         self.store.update_now()
         name = arguments[0].upper()
+        if client.queues:
+            client.queues = name != b"DISCARD"
+            return Status(b"QUEUED") if client.queues else OK
         try:
             if (special := _SPECIAL.get(name)) is not None:
                 return special(self, client, arguments[1:])
@@ -163,6 +169,11 @@ class MemoryRedis:
         if kind in (b"SETINFO", b"SETNAME"):
             return OK
         raise ErrorReply(f"ERR unknown subcommand '{kind.decode()}'")
+
+    def _multi(self, client: Client, arguments: Sequence[bytes]) -> Status:
+        """Queues commands until DISCARD; EXEC is not supported."""
+        client.queues = True
+        return OK
 
     def _info(self, client: Client, arguments: Sequence[bytes]) -> bytes:
         """Returns the section on replication, whatever is asked for."""
@@ -290,6 +301,7 @@ class MemoryRedis:
 _SPECIAL: dict[bytes, Callable[[MemoryRedis, Client, Sequence[bytes]], Any]] = {
     b"INFO": MemoryRedis._info,
     b"WAIT": MemoryRedis._wait,
+    b"MULTI": MemoryRedis._multi,
     b"CLIENT": MemoryRedis._client,
     b"EVAL": MemoryRedis._eval,
     b"EVALSHA": MemoryRedis._evalsha,

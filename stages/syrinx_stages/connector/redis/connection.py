@@ -51,6 +51,10 @@ class OutOfMemory(ReplyError):
     """Redis has reached its memory limit and refuses commands that need more."""
 
 
+class CannotSave(ReplyError):
+    """Redis cannot save its data to its disk and refuses writes."""
+
+
 class Unavailable(ReplyError):
     """Redis cannot serve commands now, or is no longer the primary."""
 
@@ -78,6 +82,7 @@ _BY_PREFIX: dict[str, type[ReplyError]] = {
 }
 _BY_PART: dict[str, type[ReplyError]] = {
     "OOM command not allowed": OutOfMemory,
+    "MISCONF Redis is configured to save": CannotSave,
     "attempted to access a non local key": Migrating,
     **dict.fromkeys(("READONLY You can't write", "NOREPLICAS Not enough"), Unavailable),
 }

@@ -6,13 +6,14 @@ Scripts of the hot path are pipelined on one of them. What waits for a replica o
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError, StorageFull
 from syrinx_stages.connector.redis.connection import (
     LOST,
     Address,
+    CannotSave,
     Command,
     Connection,
     Migrating,
@@ -89,6 +90,20 @@ class CommandPool:
         """Runs an idempotent command beside the scripts and returns its reply. Raises `ConnectorError`."""
         return await self._retried(self._execute_beside, lambda retry: command, None)
 
+    async def call_together(self, commands: Sequence[Command]) -> list[Any]:
+        """Sends commands with none of others between them, and returns the replies: a `ReplyError` is a value.
+
+        Raises `ConnectorError` if the connection is lost; there is no retry.
+        """
+        try:
+            connection = await self._open(self._others)
+            replies = await asyncio.gather(*[self._send(connection, command) for command in commands])
+        except (ReplyError, *LOST) as error:
+            raise self.failure(error) from error
+        if (lost := next((each for each in replies if isinstance(each, LOST)), None)) is not None:
+            raise self.failure(lost)
+        return replies
+
     async def call_in_turn(self, *command: bytes | str | int) -> Any:
         """Runs an idempotent command in turn with the scripts and returns its reply. Raises `ConnectorError`."""
         return await self._retried(self._execute, lambda retry: command, None)
@@ -140,6 +155,8 @@ class CommandPool:
             return StorageFull(
                 f"{self.address.name} has no memory left (maxmemory): raise its limit, or remove what else it stores"
             )
+        if isinstance(error, CannotSave):
+            return StorageFull(f"{self.address.name} refuses writes because it cannot save to its disk: see its log")
         return Rejected(f"{self.address.name} replied: {error}")
 
     async def open_connection(self, purpose: str) -> Connection:

@@ -24,6 +24,7 @@ from syrinx_stages.connector.base import (
     QueueState,
     Refusal,
     RequestExists,
+    ServerReport,
     StorageFull,
     StreamEntry,
     Ticket,
@@ -37,6 +38,7 @@ from syrinx_stages.connector.redis.scripts import TOUCH_SECONDS
 from syrinx_stages.connector.redis.voices import RedisVoices
 from syrinx_stages.connector.redis.writer import RedisWriter
 from syrinx_stages.connector.servers.address import redis_address
+from syrinx_stages.connector.servers.check import check_server
 from syrinx_stages.contract.keys import END_SEQUENCE, REFERENCE_POSITION, STREAM_CREATED, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import (
     PlaybackProgress,
@@ -243,6 +245,9 @@ class RedisConnector:
     async def check_room(self) -> None:
         # Redis refuses this command while it is full, and otherwise it changes nothing: it writes no bytes.
         await self._pool.call(b"SETRANGE", self._keys.reference("-"), 0, b"")
+
+    async def check_server(self) -> ServerReport:
+        return await check_server(self._pool, self._keys.requests, self._keys.voices)
 
     async def history(self, request_id: str, kind: StreamKind) -> Sequence[StreamEntry]:
         entries = await self._pool.call(b"XRANGE", self._keys.stream(request_id, kind), b"-", b"+")

@@ -17,7 +17,7 @@ DATA = "syrinx-data"
 USER = 999
 """The user `redis` of the official Redis and Valkey images."""
 _DATA_COMMANDS = (
-    "-@all +@read +@write +@connection +eval +evalsha +time -@dangerous +info +wait"
+    "-@all +@read +@write +@connection +multi +discard +eval +evalsha +time -@dangerous +info +wait"
     " +client|id +client|setname +client|unblock"
 )
 """ACL rules of the stages' user: data commands, no administration. INFO shows how much memory is left.
