@@ -144,6 +144,10 @@ class GatewayService:
         draining = "draining" if self.requests.draining else None
         return self._closed or draining or self._tasks.failure or self.cells.unready()
 
+    def warnings(self) -> Sequence[str]:
+        """What may cost requests or streams although the gateway is ready."""
+        return self.cells.warnings()
+
     def settings_changed(self) -> None:
         """Exports the settings as metrics; admission reads the settings at every request."""
         export_settings(self._metrics, STAGE, self.live)

@@ -109,7 +109,8 @@ async def _serve(stage: Stage, config: StageConfig, build: str, all_cells: bool)
             return server
 
         labels = series_labels(config.pipeline, os.environ.get(TRACK_VARIABLE, ""))
-        admin = create_admin(service.ready, Exposition(metrics, labels, [ProcessCollector(registry=None)]))
+        exposition = Exposition(metrics, labels, [ProcessCollector(registry=None)])
+        admin = create_admin(service.ready, exposition, service.warnings)
         admin_url = listen(admin, config.host, config.admin_port, MAX_ADMIN_CONNECTIONS).url
         announced = {"stage": stage, "replica": config.replica, "url": admin_url, "admin_url": admin_url}
         if token := os.environ.get(TOKEN_VARIABLE):

@@ -64,12 +64,12 @@ class Cell:
 
     def unready(self) -> str | None:
         """Why no request can be served, or None."""
-        return self.storage.full or self.monitor.unready()
+        return self.storage.unready or self.monitor.unready()
 
     @property
     def is_serving(self) -> bool:
         """Whether a request would be served, as far as is known: Redis answers and has memory, no stage is missing."""
-        return self.connector.is_connected and self.monitor.is_complete and self.storage.full is None
+        return self.connector.is_connected and self.monitor.is_complete and self.storage.unready is None
 
     @property
     def load(self) -> tuple[float, int]:

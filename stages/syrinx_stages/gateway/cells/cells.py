@@ -40,7 +40,9 @@ class Cells:
 
     async def start(self, tasks: Tasks) -> None:
         """Measures once and starts the background tasks."""
-        await asyncio.gather(*(cell.monitor.measure() for cell in self))
+        await asyncio.gather(
+            *(check for cell in self for check in (cell.monitor.measure(), cell.storage.check_server()))
+        )
         for cell in self:
             cell.start(tasks)
 
@@ -48,6 +50,10 @@ class Cells:
         """Why no cell can serve a request, or None: the reason of the first cell."""
         reasons = [cell.unready() for cell in self]
         return reasons[0] if all(reasons) else None
+
+    def warnings(self) -> Sequence[str]:
+        """What may cost requests or streams."""
+        return [warning for cell in self for warning in cell.storage.warnings]
 
     def missing_stage_error(self) -> ApiError | None:
         """The 503 once every cell lacks a stage, as `PipelineMonitor.missing_stage_error`."""

@@ -1,7 +1,7 @@
 """The admin server of a process: health and metrics. Read-only, for the kubelet, Prometheus and the operator."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from fastapi import FastAPI, Request, Response
@@ -25,6 +25,9 @@ class Service(Protocol):
     def ready(self) -> str | None:
         """Returns None if the stage is ready, else the reason why not."""
 
+    def warnings(self) -> Sequence[str]:
+        """Returns what may cost requests or streams although the stage is ready."""
+
     def settings_changed(self) -> None:
         """Makes the stage apply the settings that are now in force."""
 
@@ -38,10 +41,12 @@ class Service(Protocol):
         """Hands over the remaining work and frees all resources."""
 
 
-def create_admin(ready: Callable[[], str | None], exposition: Exposition) -> FastAPI:
+def create_admin(
+    ready: Callable[[], str | None], exposition: Exposition, warnings: Callable[[], Sequence[str]] = tuple
+) -> FastAPI:
     """Returns the admin application. `/healthz`: the process responds; `/readyz`: the stage is ready.
 
-    `ready` returns the reason why it is not. `/metrics` is the `exposition`.
+    `ready` returns the reason why it is not; `warnings` follow it, one a line. `/metrics` is the `exposition`.
     """
     app = FastAPI(openapi_url=None)
     encoding = asyncio.Lock()
@@ -53,7 +58,8 @@ def create_admin(ready: Callable[[], str | None], exposition: Exposition) -> Fas
     @app.api_route("/readyz", methods=READ)
     async def readyz() -> Response:
         reason = ready()
-        return PlainTextResponse(f"{reason or 'ready'}\n", status_code=503 if reason else 200)
+        lines = [reason or "ready", *(f"warning: {each}" for each in warnings())]
+        return PlainTextResponse("".join(f"{line}\n" for line in lines), status_code=503 if reason else 200)
 
     @app.api_route("/metrics", methods=READ)
     async def metrics(request: Request) -> Response:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from msgspec import structs
@@ -96,6 +96,7 @@ class Worker(OwnedRequests[R], Generic[R, S, E]):
         self._unready = "warming up"
         await self.warm_up()
         self._apply(self.engine.limits)
+        await self._storage.check_server()
         for run in (self.publisher.run, self._read_loop, self._step_loop, self._storage.run):
             self._tasks.spawn(run())
         for run in (self.ownership.claim_loop, self.ownership.lease_loop, self.ownership.report_loop):
@@ -106,7 +107,11 @@ class Worker(OwnedRequests[R], Generic[R, S, E]):
     def ready(self) -> str | None:
         """Returns None if the engine is warm and the consumer group is being read, else the reason why not."""
         not_reading = None if self.ownership.is_consuming else "not reading the request stream"
-        return self._unready or self._tasks.failure or self._storage.full or not_reading
+        return self._unready or self._tasks.failure or self._storage.unready or not_reading
+
+    def warnings(self) -> Sequence[str]:
+        """Returns what may cost requests or streams although the stage is ready."""
+        return self._storage.warnings
 
     def _apply(self, limits: Limits) -> None:
         self.live.limits = {name: value for name, value in structs.asdict(limits).items() if value is not None}
