@@ -95,6 +95,12 @@ async def test_the_messages_of_vllm_omnis_example_client(url: str) -> None:
     assert [each["type"] for each in client.messages[:2]] == ["audio.start", "audio.done"]
 
 
+async def test_the_answer_to_a_handshake_announces_no_time_between_requests(url: str) -> None:
+    async with connected(url) as client:
+        assert client.socket.response is not None
+        assert "keep-alive" not in client.socket.response.headers
+
+
 async def test_segments_tell_their_place_before_their_audio() -> None:
     lexicon = {"teacher": "retired schoolmaster"}
     async with pipeline(reading=describe("bundled").reading) as stages, serving(stages.streams) as (url, _, _):

@@ -18,7 +18,7 @@ from fastapi.responses import StreamingResponse
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.http import server as server_module
 from syrinx_stages.runtime.http.listening import bind
-from syrinx_stages.runtime.http.server import HEADER_SECONDS, HttpServer
+from syrinx_stages.runtime.http.server import HEADER_SECONDS, KEEP_ALIVE_MARGIN, HttpServer
 
 pytestmark = pytest.mark.virtual
 
@@ -153,6 +153,74 @@ async def test_a_connection_without_a_request_is_closed(sent: bytes) -> None:
         with connect(server) as client:
             client.sendall(sent)
             assert HEADER_SECONDS <= await closed_after(client) <= 2 * HEADER_SECONDS
+
+
+class Kept:
+    """A connection that its client keeps between requests."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def open(cls, server: HttpServer) -> "Kept":
+        return cls(*await asyncio.open_connection("127.0.0.1", urlsplit(server.url).port))
+
+    async def get(self) -> int:
+        """Sends a request and returns how long the server says that the connection may be kept, in seconds."""
+        self._writer.write(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+        head = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower()
+        assert head.startswith("http/1.1 404"), head
+        headers = dict(line.split(": ", 1) for line in head.split("\r\n")[1:-2])
+        await self._reader.readexactly(int(headers["content-length"]))
+        return int(headers["keep-alive"].removeprefix("timeout="))
+
+    async def closed_after(self) -> float:
+        """Returns the seconds until the server closes the connection."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        assert await self._reader.read() == b""
+        return loop.time() - began
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@pytest.mark.parametrize("seconds", [1, 75, 620])
+async def test_no_request_is_lost_that_is_sent_within_the_announced_time(seconds: int) -> None:
+    """1,000 requests, up to the very end of it."""
+    async with serving(APP, keep_alive_seconds=seconds) as server:
+        for _ in range(10):
+            clients = [await Kept.open(server) for _ in range(100)]
+
+            async def again(client: Kept, before_end: float) -> None:
+                announced = await client.get()
+                assert announced == seconds
+                await asyncio.sleep(announced - before_end)
+                await client.get()
+                client.close()
+
+            await asyncio.gather(*(again(client, number / 100) for number, client in enumerate(clients)))
+
+
+async def test_a_connection_stays_open_for_longer_than_announced_and_is_then_closed() -> None:
+    """A request may take its time to arrive."""
+    async with serving(APP, keep_alive_seconds=75) as server:
+        client = await Kept.open(server)
+        for _ in range(3):
+            await client.get()
+            await asyncio.sleep(75 + KEEP_ALIVE_MARGIN - 0.1)
+        await client.get()
+        assert await client.closed_after() == pytest.approx(75 + KEEP_ALIVE_MARGIN, abs=0.01)
+        client.close()
+
+
+async def test_half_of_the_next_request_has_the_limit_of_headers() -> None:
+    async with serving(APP, keep_alive_seconds=620) as server:
+        client = await Kept.open(server)
+        await client.get()
+        client._writer.write(b"GET /x HTTP/1.1\r\nHost:")
+        assert HEADER_SECONDS <= await client.closed_after() <= 2 * HEADER_SECONDS
+        client.close()
 
 
 async def test_a_connection_with_a_request_in_progress_stays_open() -> None:

@@ -81,6 +81,7 @@ def stage_fields(pipeline: ResolvedPipeline, stage: Stage) -> dict[str, Any]:
             "port": part.port,
             "reference_hosts": part.reference_hosts,
             "trusted_proxies": part.trusted_proxies,
+            "keep_alive_seconds": part.keep_alive_seconds,
             "cors_origins": part.cors.allow_origins,
             "api": ApiConfig(**structs.asdict(part.api)),
             "voices": VoiceLimits(**structs.asdict(part.voices)),

@@ -190,6 +190,11 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     key: str
 
 
+KeepAliveSeconds = Annotated[int, Meta(ge=1, le=86_400)]
+KEEP_ALIVE_SECONDS = 620
+"""Load balancers keep connections for up to 600 s."""
+
+
 class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The start configuration of a stage process, a JSON file.
 
@@ -256,6 +261,8 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Origins whose web pages may call the public API; `*` is all."""
     trusted_proxies: tuple[str, ...] = ()
     """Address ranges (CIDR) of proxies whose `X-Forwarded-For` names the client of the public API."""
+    keep_alive_seconds: KeepAliveSeconds = KEEP_ALIVE_SECONDS
+    """How long clients may keep a connection to the public API between two requests."""
 
     @property
     def public_host(self) -> str:

@@ -126,6 +126,7 @@ async def _serve(stage: Stage, config: StageConfig, build: str, all_cells: bool)
                 "trusted_proxies": config.trusted_proxies,
                 "shares_port": config.shares_port,
                 "websocket_path": SPEECH_STREAM_PATH,
+                "keep_alive_seconds": config.keep_alive_seconds,
             }
             public_servers.append(listen(public, config.public_host, config.port, max_public_connections(), **options))
             announced["url"] = public_servers[-1].url

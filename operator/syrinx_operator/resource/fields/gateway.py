@@ -227,6 +227,9 @@ class GatewaySpec(pods.PodFields, frozen=True, kw_only=True):
     """Access from web pages of other origins (CORS)."""
     trusted_proxies: Annotated[tuple[pods.Cidr, ...], Meta(max_length=64)] = ()
     """Address ranges of proxies, for example 10.0.0.0/8, whose X-Forwarded-For names the client. Default: none."""
+    keep_alive_seconds: settings.KeepAliveSeconds = settings.KEEP_ALIVE_SECONDS
+    """Seconds for which a client or a load balancer may keep a connection between two requests. Must be longer than
+    the balancer keeps its own: a request that is sent while the gateway closes the connection is lost."""
     drain_seconds: pods.DrainSeconds = 120
     """Seconds in which a stopping gateway finishes its streams. Use the duration of your longest utterance."""
     resources: Annotated[pods.Resources, KUBERNETES] = pods.Resources(requests={"cpu": "50m", "memory": "128Mi"})

@@ -20,6 +20,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 
+from syrinx_stages.contract.settings import KEEP_ALIVE_SECONDS
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.http.listening import bind
@@ -35,7 +36,10 @@ HANDSHAKE_SECONDS = 0.2
 which a client tries again."""
 POLL_SECONDS = 0.02
 HEADER_SECONDS = 30.0
-"""A connection that is without a request for this long is closed within twice the time."""
+"""A connection whose first or next request has begun, or that never had one, is closed within twice this time."""
+KEEP_ALIVE_MARGIN = 5
+"""Seconds for which a connection stays open beyond what `Keep-Alive` announces: a request that is sent until then, and
+takes its time to arrive, gets a response."""
 UNACKNOWLEDGED_SECONDS = 60.0
 """A connection whose client accepts no data for this long is closed by the kernel."""
 SEND_BUFFER = 256 * 1024
@@ -173,6 +177,7 @@ class _WebSocket(WSProtocol):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self.default_headers = [each for each in self.default_headers if each[0] != b"keep-alive"]
         self._waiting = b""
         """Received data that is not parsed yet."""
 
@@ -237,11 +242,13 @@ class HttpServer:
         trusted_proxies: Sequence[str] = (),
         shares_port: bool = False,
         websocket_path: str = "",
+        keep_alive_seconds: int = KEEP_ALIVE_SECONDS,
     ) -> None:
         """`trusted_proxies`: ranges of addresses whose `X-Forwarded-For` names the client.
 
         `shares_port`: other processes may listen on the port, too; this one gets no connection before `open`.
-        `websocket_path`: where WebSockets are accepted.
+        `websocket_path`: where WebSockets are accepted. `keep_alive_seconds`: how long clients may keep a connection
+        between two requests.
         """
         proxies = _networks(trusted_proxies)
         try:
@@ -276,7 +283,8 @@ class HttpServer:
             log_level="warning",
             access_log=False,
             lifespan="off",
-            timeout_keep_alive=30,
+            timeout_keep_alive=keep_alive_seconds + KEEP_ALIVE_MARGIN,
+            headers=[("Keep-Alive", f"timeout={keep_alive_seconds}")],
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
         options.max_connections = self._max_connections = max_connections
@@ -294,12 +302,13 @@ class HttpServer:
             self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
 
     async def _close_unused(self) -> None:
-        """Closes connections on which no request has begun between two looks; uvicorn limits the time only of some."""
+        """Closes connections on which no request has begun between two looks, unless uvicorn limits their time."""
         before: set[tuple[Any, Any]] = set()
         while True:
             await asyncio.sleep(HEADER_SECONDS)
-            last_requests = ((each, getattr(each, "cycle", None)) for each in self._server.server_state.connections)
-            unused = {(each, last) for each, last in last_requests if _idle(each)}
+            idle = [each for each in self._server.server_state.connections if _idle(each)]
+            unlimited = [each for each in idle if getattr(each, "timeout_keep_alive_task", None) is None]
+            unused = {(each, getattr(each, "cycle", None)) for each in unlimited}
             for connection, _ in unused & before:
                 connection.shutdown()
             before = unused
